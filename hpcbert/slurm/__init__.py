@@ -1,0 +1,3 @@
+"""Slurm: starting its commands, reading what they say, following jobs."""
+
+from __future__ import annotations

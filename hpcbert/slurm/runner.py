@@ -1,0 +1,95 @@
+"""The one place that starts processes.
+
+Everything above talks to a `Runner`; a test hands in a `FakeRunner`-like function instead.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one command did.
+
+    Attributes:
+        argv: The command as it was started.
+        returncode: Its exit status; 127 if there is no such program, 124 if it ran out of time.
+        stdout: What it printed, undecodable bytes replaced.
+        stderr: What it complained about, likewise.
+    """
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str = ""
+    stderr: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command ended with status 0."""
+        return self.returncode == 0
+
+
+class Runner(Protocol):
+    """Starts a command, waits for it and says what it did; never raises for the command's sake."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float = 60.0,
+    ) -> Outcome:
+        """Run argv; `timeout` is in seconds, `env` replaces the whole environment."""
+        ...
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float = 60.0,
+) -> Outcome:
+    """Run a command to its end, in a process group of its own, and collect what it printed.
+
+    The group of its own keeps a terminal's Ctrl-C away from sbatch: an interrupted submission
+    must still learn the job id that Slurm gave it.
+    """
+    words = tuple(argv)
+    try:
+        child = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return Outcome(words, 127, stderr=f"{words[0]}: no such program")
+    except PermissionError as error:
+        return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
+    try:
+        stdout, stderr = child.communicate(stdin, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        stdout, stderr = child.communicate()
+        note = f"{words[0]}: gave no answer within {timeout:g} s"
+        return Outcome(words, 124, stdout, f"{stderr}{note}")
+    return Outcome(words, child.returncode, stdout, stderr)
