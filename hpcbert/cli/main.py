@@ -1,0 +1,126 @@
+"""The root command: a group that loads a command's module only when that command is used."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from hpcbert import __version__
+
+# name -> first line of its help; the module is hpcbert.cli.<name>, the object in it `command`.
+COMMANDS = {
+    "init": "Write a site.toml for this cluster or machine.",
+    "doctor": "Check that this machine can do what the site says.",
+    "config": "Show every setting and where it comes from.",
+    "frameworks": "List the frameworks that can be measured.",
+    "render": "Write the scripts that submit would run.",
+    "submit": "Submit a point, or a whole scaling curve.",
+    "monitor": "Watch campaigns until they end.",
+    "logs": "Print the log of a repeat.",
+    "cancel": "Cancel a campaign's jobs.",
+    "collect": "Reduce logs to a table of medians and speedups.",
+    "lab": "Run a real Slurm cluster on this machine.",
+    "completion": "Print a completion script for a shell.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are listed here and imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order of work."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"hpcbert.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List commands by their first lines without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Complete command names without importing them."""
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=COMMANDS[name]) for name in names]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the nearest command where there is none of that name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from hpcbert.strict import did_you_mean
+
+            hint = did_you_mean(args[0], COMMANDS) if args else ""
+            raise click.UsageError(f"{error.message} {hint}".strip(), ctx) from None
+
+
+def _colour(choice: str) -> bool | None:
+    """Decide on colour: the flag, then NO_COLOR, then FORCE_COLOR, then click's isatty."""
+    if choice != "auto":
+        return choice == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    return True if os.environ.get("FORCE_COLOR") else None
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hpcbert", message="%(prog)s %(version)s")
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    help="Colour the output.",
+    show_default=True,
+)
+@click.pass_context
+def root(ctx: click.Context, color: str) -> None:
+    r"""Measure BERT pre-training throughput on a Slurm cluster.
+
+    \b
+    Examples:
+      hpcbert submit --nodes 4 --gpus-per-node 8 --fw oneflow
+      hpcbert monitor
+      hpcbert collect
+    """
+    ctx.color = _colour(color)
+
+
+def main() -> None:
+    """Run the command line; usage errors honour --json too."""
+    try:
+        root.main(standalone_mode=False)
+    except click.exceptions.Exit as leave:
+        raise SystemExit(leave.exit_code) from None
+    except click.Abort:
+        raise SystemExit(130) from None
+    except click.ClickException as error:
+        _usage_error(error)
+
+
+def _usage_error(error: click.ClickException) -> None:
+    """Report a wrong command line; click knows what is wrong, the contract says how to say it."""
+    if "--json" not in sys.argv:
+        error.show()
+        raise SystemExit(2)
+    from hpcbert.cli.output import Result, emit
+    from hpcbert.errors import UsageError
+
+    name = " ".join(word for word in sys.argv[1:2] if not word.startswith("-"))
+    result = Result(exit_code=2, errors=(UsageError(error.format_message()),))
+    emit(name, result, as_json=True)
+    raise SystemExit(2)

@@ -1,0 +1,127 @@
+"""How every command ends: one result, rendered once, as text or as one JSON document.
+
+stdout carries the result only; errors, warnings and progress go to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcbert.errors import HpcbertError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VERSION = 1
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command has to say.
+
+    Attributes:
+        data: For `--json`: plain dicts, lists, texts, numbers, booleans and None.
+        text: For people: what goes to stdout, without the last newline.
+        exit_code: 0 done, 4 incomplete, 5 a check failed; errors carry their own.
+        errors: What went wrong although a result could be given.
+        warnings: Sentences for stderr.
+    """
+
+    data: Any = None
+    text: str = ""
+    exit_code: int = 0
+    errors: tuple[HpcbertError, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+
+def envelope(command: str, result: Result) -> str:
+    """Return the one JSON document of a command; `docs/reference/json.md` describes it."""
+    status = "success" if result.exit_code == 0 else "partial" if result.data else "error"
+    document = {
+        "version": VERSION,
+        "command": command,
+        "status": status,
+        "exit_code": result.exit_code,
+        "data": result.data,
+        "errors": [
+            {"code": one.code, "message": str(one), "hint": one.hint} for one in result.errors
+        ],
+        "warnings": list(result.warnings),
+    }
+    return json.dumps(document, ensure_ascii=False, allow_nan=False)
+
+
+def printable(text: str) -> str:
+    """Return text without the control characters that could steer a terminal."""
+    return "".join(
+        char if char in "\n\t" or (char.isprintable() or ord(char) > 0x9F) else "�" for char in text
+    )
+
+
+def complain(error: HpcbertError) -> None:
+    """Print an error and its hint on stderr."""
+    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    click.echo(printable(str(error)), err=True)
+    if error.hint:
+        click.secho("hint: ", fg="yellow", nl=False, err=True)
+        click.echo(printable(error.hint), err=True)
+
+
+def emit(command: str, result: Result, *, as_json: bool) -> None:
+    """Print a result: the document, or the text with warnings and errors beside it."""
+    if as_json:
+        click.echo(envelope(command, result))
+        return
+    if result.text:
+        click.echo(result.text)
+    for warning in result.warnings:
+        click.secho("warning: ", fg="yellow", nl=False, err=True)
+        click.echo(printable(warning), err=True)
+    for error in result.errors:
+        complain(error)
+
+
+def finish(command: str, body: Callable[[], Result], *, as_json: bool) -> None:
+    """Run a command's body, print what came of it and leave with its exit code.
+
+    An interrupt leaves with 130; a reader that closed the pipe ends the command quietly.
+    """
+    try:
+        result = body()
+    except HpcbertError as error:
+        result = Result(exit_code=error.exit_code, errors=(error,))
+    except KeyboardInterrupt:
+        interrupted = HpcbertError("Interrupted.")
+        interrupted.code = "interrupted"
+        result = Result(exit_code=INTERRUPTED, errors=(interrupted,))
+    try:
+        emit(command, result, as_json=as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(result.exit_code)
+
+
+def returns_result(body: Callable[..., Result]) -> Callable[..., None]:
+    """Make a click callback of a function that returns a Result; adds the `--json` option.
+
+    The command's name in the document is the function's name, `lab_up` reading as `lab up`.
+    """
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+    @wraps(body)
+    def command(*args: Any, as_json: bool, **kwargs: Any) -> None:
+        name = body.__name__.replace("_", " ").strip()
+        finish(name, lambda: body(*args, **kwargs), as_json=as_json)
+
+    return command

@@ -1,0 +1,3 @@
+"""Tables written down: one module a format."""
+
+from __future__ import annotations
