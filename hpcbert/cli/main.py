@@ -89,7 +89,7 @@ def _colour(choice: str) -> bool | None:
 )
 @click.pass_context
 def root(ctx: click.Context, color: str) -> None:
-    r"""Measure BERT pre-training throughput on a Slurm cluster.
+    """Measure BERT pre-training throughput on a Slurm cluster.
 
     \b
     Examples:

@@ -62,9 +62,7 @@ def envelope(command: str, result: Result) -> str:
 
 def printable(text: str) -> str:
     """Return text without the control characters that could steer a terminal."""
-    return "".join(
-        char if char in "\n\t" or (char.isprintable() or ord(char) > 0x9F) else "�" for char in text
-    )
+    return "".join(char if char in "\n\t" or char.isprintable() else "�" for char in text)
 
 
 def complain(error: HpcbertError) -> None:
