@@ -333,6 +333,7 @@ class Recipe:
         precisions: Precisions it can run; the first is the default.
         batch_sizes: Default samples per device by precision.
         xla: Whether `--xla` means anything.
+        accumulation: Whether `--accumulation` does.
         options: What `--set` takes.
         repository, commit, path: Where the upstream program comes from.
         image: Container image reference, empty where upstream has none.
@@ -352,6 +353,7 @@ class Recipe:
     precisions: tuple[str, ...]
     batch_sizes: tuple[tuple[str, int], ...]
     xla: bool
+    accumulation: bool
     options: tuple[Option, ...]
     repository: str
     commit: str
@@ -368,3 +370,79 @@ class Recipe:
     def tasks_per_node(self, shape: Shape) -> int:
         """Return how many srun tasks this launch style wants on each node."""
         return shape.gpus_per_node if self.launch == "per-gpu" else 1
+
+
+@dataclass(frozen=True)
+class FrameworkSettings:
+    """What a site says about one framework: `[frameworks.NAME]` in site.toml.
+
+    Attributes:
+        image: Image reference or path that stands in for the recipe's; empty for the recipe's.
+        data: Path of the training data on every node.
+        source: Path of the upstream program's checkout, as the ranks see it.
+        python: Interpreter that ranks use.
+        model: Default model; empty for the recipe's.
+        options: Defaults for the recipe's options.
+    """
+
+    image: str = ""
+    data: str = ""
+    source: str = ""
+    python: str = "python3"
+    model: str = ""
+    options: tuple[tuple[str, OptionValue], ...] = ()
+
+
+@dataclass(frozen=True)
+class Site:
+    """One cluster, or this machine: what a site.toml says.
+
+    Attributes:
+        where: The file that it was read from.
+        runs: Directory of the campaigns, absolute.
+        partition, account, qos, reservation, constraint: Passed to sbatch where not empty.
+        gres: Name (and type) of the GPU resource, `gpu` or `gpu:v100`; empty: none is asked for.
+        time_limit: Of one repeat, in Slurm's form `HH:MM:SS`.
+        mpi: `srun --mpi=`; empty for the cluster's default.
+        exclusive: Whether repeats get whole nodes.
+        memory: `sbatch --mem=`; empty for the cluster's default.
+        requeue: Whether Slurm may requeue a repeat after a node failure.
+        sbatch_args, srun_args: Further options, one word each.
+        poll_floor: Shortest interval between two queries of the scheduler, seconds.
+        gpus_per_node: GPUs that a node has.
+        cpus_per_gpu: CPUs to ask for with each GPU; 0 leaves it to the cluster.
+        interface: Network interface whose addresses ranks shall use; empty: what names resolve to.
+        mounts: Container mounts, `SRC[:DST[:FLAGS]]` each.
+        env: Environment variables for every rank.
+        frameworks: Settings by framework.
+    """
+
+    where: str
+    name: str
+    scheduler: Literal["slurm", "local"]
+    runs: str
+    partition: str
+    account: str
+    qos: str
+    reservation: str
+    constraint: str
+    gres: str
+    time_limit: str
+    mpi: str
+    exclusive: bool
+    memory: str
+    requeue: bool
+    sbatch_args: tuple[str, ...]
+    srun_args: tuple[str, ...]
+    poll_floor: float
+    gpus_per_node: int
+    cpus_per_gpu: int
+    interface: str
+    runtime: str
+    mounts: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    frameworks: tuple[tuple[str, FrameworkSettings], ...]
+
+    def settings(self, framework: str) -> FrameworkSettings:
+        """Return what the site says about a framework, or nothing but defaults."""
+        return dict(self.frameworks).get(framework, FrameworkSettings())

@@ -1,0 +1,94 @@
+"""Where configuration is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.strict import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SITE = "site.toml"
+
+
+def package_templates() -> Path:
+    """Return hpcbert's own templates: inside the wheel, or beside the package in a checkout."""
+    package = Path(__file__).parent.parent
+    wheel = package / "_templates"
+    return wheel if wheel.is_dir() else package.parent / "templates"
+
+
+def default_site() -> Path:
+    """Return the site.toml that hpcbert brings: the embedded default."""
+    templates = package_templates()
+    inside = templates / SITE
+    return inside if inside.is_file() else templates.parent / SITE
+
+
+def _upward(start: Path, home: Path) -> Iterator[Path]:
+    """Yield start and its parents, up to a checkout's root or the home directory."""
+    for folder in (start, *start.parents):
+        yield folder
+        if folder == home or (folder / ".git").exists():
+            return
+
+
+def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, str]:
+    """Return the site.toml to use and who chose it.
+
+    First found wins: the flag, HPCBERT_SITE, site.toml upward from the working directory,
+    $XDG_CONFIG_HOME/hpcbert, $XDG_CONFIG_DIRS, and at last the one that hpcbert brings.
+
+    Raises:
+        ConfigError: The flag or the variable names a file that isn't there.
+    """
+    named = (flag, "--site") if flag else (env.get("HPCBERT_SITE", ""), "HPCBERT_SITE")
+    if named[0]:
+        path = Path(named[0])
+        path = path / SITE if path.is_dir() else path
+        if not path.is_file():
+            raise ConfigError("There is no such file.", where=f"{named[1]}={named[0]}")
+        return path.absolute(), named[1]
+    home = Path(env.get("HOME", "/"))
+    for folder in _upward(cwd, home):
+        if (folder / SITE).is_file():
+            return folder / SITE, "upward from the working directory"
+    config = env.get("XDG_CONFIG_HOME") or str(home / ".config")
+    for base in (config, *env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")):
+        if base and (Path(base) / "hpcbert" / SITE).is_file():
+            return Path(base) / "hpcbert" / SITE, "XDG configuration"
+    return default_site(), "hpcbert's own"
+
+
+def recipe_folders(site: Path, extra: tuple[str, ...] = ()) -> tuple[Path, ...]:
+    """Return the folders that hold recipes, first one first.
+
+    Those named on the command line, `templates/` beside the site.toml, hpcbert's own.
+    """
+    candidates = [*map(Path, extra), site.parent / "templates", package_templates()]
+    unique = dict.fromkeys(path.absolute() for path in candidates)
+    return tuple(path for path in unique if path.is_dir())
+
+
+def list_recipes(folders: tuple[Path, ...]) -> dict[str, Path]:
+    """Return every recipe's folder by name; the first of a name wins."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*/recipe.toml")):
+            found.setdefault(path.parent.name, path.parent)
+    return found
+
+
+def find_recipe(name: str, folders: tuple[Path, ...]) -> Path:
+    """Return the folder of one recipe.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    found = list_recipes(folders)
+    if name not in found:
+        raise UsageError(f"There is no framework {name!r}.", hint=did_you_mean(name, found))
+    return found[name]

@@ -1,0 +1,114 @@
+"""recipe.toml: all that is known of a framework, as data."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Literal, cast
+
+from hpcbert.config.toml import read
+from hpcbert.model import PRECISIONS, Option, OptionValue, Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcbert.strict import Table
+
+_KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, "bool": bool}
+_Launch = Literal["per-gpu", "per-node"]
+_LAUNCH = ("per-gpu", "per-node")
+_NEEDS = ("data", "source")
+
+
+def load(folder: Path) -> Recipe:
+    """Read one recipe folder strictly.
+
+    Raises:
+        ConfigError: recipe.toml is missing or wrong; file and key are named.
+    """
+    return read_recipe(folder / "recipe.toml", name=folder.name, digest=digest(folder))
+
+
+def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
+    """Read a recipe.toml that may stand apart from its folder, as the copy in a campaign does.
+
+    Raises:
+        ConfigError: The file is missing or wrong; file and key are named.
+    """
+    table = read(path)
+    source, image = table.table("source"), table.table("image")
+    precisions = table.items("precisions", str)
+    for precision in precisions:
+        if precision not in PRECISIONS:
+            raise table.error("precisions", f"names {precision!r}; known: {', '.join(PRECISIONS)}.")
+    if not precisions:
+        raise table.error("precisions", "must name at least one precision.")
+    needs = table.items("needs", str)
+    for need in needs:
+        if need not in _NEEDS:
+            raise table.error("needs", f"names {need!r}; known: {', '.join(_NEEDS)}.")
+    recipe = Recipe(
+        name=name,
+        title=table.need("title", str),
+        folder=str(path.parent),
+        launch=cast("_Launch", table.choice("launch", _LAUNCH)),
+        models=_models(table),
+        precisions=precisions,
+        batch_sizes=_batch_sizes(table, precisions),
+        xla=table.get("xla", bool, default=False),
+        accumulation=table.get("accumulation", bool, default=False),
+        options=_options(table.table("options")),
+        repository=source.get("repository", str, ""),
+        commit=source.get("commit", str, ""),
+        path=source.get("path", str, ""),
+        image=image.get("reference", str, ""),
+        base_image=image.get("base", str, ""),
+        install=image.items("install", str),
+        needs=needs,
+        env=tuple(table.mapping("env", str).items()),
+        log=dict(table.table("log").values),
+        problems=table.items("problems", str),
+        digest=digest,
+    )
+    for part in (source, image, table):
+        part.close()
+    return recipe
+
+
+def digest(folder: Path) -> str:
+    """Return the SHA-256 over names and contents of the files that make a recipe."""
+    total = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            total.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+            total.update(path.read_bytes())
+    return total.hexdigest()
+
+
+def _models(table: Table) -> tuple[str, ...]:
+    models = table.items("models", str)
+    if not models:
+        raise table.error("models", "must name at least one model.")
+    return models
+
+
+def _batch_sizes(table: Table, precisions: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    sizes = table.table("batch_sizes")
+    found = tuple((precision, sizes.at_least(precision, 1, 32)) for precision in precisions)
+    sizes.close()
+    return found
+
+
+def _options(table: Table) -> tuple[Option, ...]:
+    return tuple(_option(name, table.table(name)) for name in table.values)
+
+
+def _option(name: str, table: Table) -> Option:
+    kind = table.choice("kind", _KINDS)
+    default = table.need("default", _KINDS[kind])
+    choices = table.items("choices", _KINDS[kind])
+    if choices and default not in choices:
+        raise table.error("default", f"is not among the choices: {default!r}.")
+    text = table.need("help", str)
+    measured = table.get("measured", bool, default=True)
+    table.close()
+    return Option(name, kind, default, text, choices, measured)

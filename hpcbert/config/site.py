@@ -1,0 +1,139 @@
+"""site.toml: one cluster, or this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from hpcbert.config.places import default_site, find_site
+from hpcbert.config.toml import read
+from hpcbert.model import FrameworkSettings, Site
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcbert.strict import Table
+
+SCHEDULERS = ("local", "slurm")
+RUNTIMES = ("none", "pyxis", "enroot")
+_TIME = re.compile(r"(\d+-)?\d{1,2}:\d{2}:\d{2}|\d+(:\d{2})?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def load(flag: str = "", *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Site:
+    """Find and read the site.toml.
+
+    Args:
+        flag: What `--site` says: a file, or a folder with a site.toml; empty if not given.
+        env: Environment to look in; the process's own by default.
+        cwd: Where to start looking upward; the working directory by default.
+
+    Raises:
+        ConfigError: The file is wrong or, where it was named, missing.
+    """
+    env = os.environ if env is None else env
+    cwd = Path.cwd() if cwd is None else cwd
+    path, _ = find_site(flag, env=env, cwd=cwd)
+    # The embedded default may lie in site-packages: its runs belong where the person is.
+    base = cwd if path == default_site() and path.parent.name == "_templates" else path.parent
+    return read_site(path, base=base, env=env)
+
+
+def runs_directory(flag: str = "") -> Path:
+    """Return the directory that holds the campaigns of the site in use."""
+    return Path(load(flag).runs)
+
+
+def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
+    """Read one site.toml strictly; HPCBERT_RUNS overrides where campaigns go.
+
+    Args:
+        path: The file.
+        base: What a relative `runs` is relative to.
+        env: Environment, for HPCBERT_RUNS.
+
+    Raises:
+        ConfigError: The file is wrong; file and key are named.
+    """
+    table = read(path)
+    runs = env.get("HPCBERT_RUNS") or table.get("runs", str, "runs")
+    table.get("runs", str, "runs")
+    container = table.table("container")
+    site = Site(
+        where=str(path),
+        name=table.need("name", str),
+        scheduler=cast("Literal['slurm', 'local']", table.choice("scheduler", SCHEDULERS)),
+        runs=str((base / Path(runs).expanduser()).absolute()),
+        **_slurm(table.table("slurm")),
+        **_nodes(table.table("nodes")),
+        runtime=container.choice("runtime", RUNTIMES, "none"),
+        mounts=container.items("mounts", str),
+        env=_env(table),
+        frameworks=_frameworks(table.table("frameworks")),
+    )
+    container.close()
+    table.close()
+    return site
+
+
+def _slurm(table: Table) -> dict[str, Any]:
+    words = ("partition", "account", "qos", "reservation", "constraint", "mpi", "memory")
+    values: dict[str, Any] = {word: table.get(word, str, "") for word in words}
+    values["gres"] = table.get("gres", str, "gpu")
+    values["time_limit"] = table.get("time_limit", str, "01:00:00")
+    if not _TIME.fullmatch(values["time_limit"]):
+        raise table.error("time_limit", "must look like HH:MM:SS.")
+    values["exclusive"] = table.get("exclusive", bool, default=True)
+    values["requeue"] = table.get("requeue", bool, default=True)
+    values["sbatch_args"] = table.items("sbatch_args", str)
+    values["srun_args"] = table.items("srun_args", str)
+    values["poll_floor"] = table.get("poll_floor", float, 10.0)
+    if not values["poll_floor"] > 0:
+        raise table.error("poll_floor", "must be above 0 seconds.")
+    table.close()
+    return values
+
+
+def _nodes(table: Table) -> dict[str, Any]:
+    values = {
+        "gpus_per_node": table.at_least("gpus_per_node", 1, 8),
+        "cpus_per_gpu": table.at_least("cpus_per_gpu", 0, 0),
+        "interface": table.get("interface", str, ""),
+    }
+    table.close()
+    return values
+
+
+def _env(table: Table) -> tuple[tuple[str, str], ...]:
+    values = table.mapping("env", str)
+    for name in values:
+        if not _VARIABLE.fullmatch(name):
+            raise table.error(f"env.{name}", "is no name for an environment variable.")
+    return tuple(values.items())
+
+
+def _frameworks(table: Table) -> tuple[tuple[str, FrameworkSettings], ...]:
+    return tuple((name, _settings(table.table(name))) for name in table.values)
+
+
+def _settings(table: Table) -> FrameworkSettings:
+    settings = FrameworkSettings(
+        image=table.get("image", str, ""),
+        data=table.get("data", str, ""),
+        source=table.get("source", str, ""),
+        python=table.get("python", str, "python3"),
+        model=table.get("model", str, ""),
+        options=_plain(table.table("options")),
+    )
+    table.close()
+    return settings
+
+
+def _plain(table: Table) -> tuple[tuple[str, Any], ...]:
+    """Return options as typed in TOML; the recipe says later which it knows."""
+    for name, value in table.values.items():
+        if not isinstance(value, str | int | float | bool):
+            raise table.error(name, f"must be a text, a number, true or false, not {value!r}.")
+    return tuple(table.values.items())

@@ -1,0 +1,37 @@
+"""Reading one TOML file into a strict table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import tomli
+
+from hpcbert.errors import ConfigError
+from hpcbert.strict import Table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = 1
+
+
+def read(path: Path) -> Table:
+    """Read a file whose `schema` this version understands.
+
+    Raises:
+        ConfigError: It can't be read, is no TOML (with line), or has another schema.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"Can't read: {error.strerror}.", where=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("The file is not UTF-8.", where=str(path)) from error
+    try:
+        table = Table(tomli.loads(text), where=str(path))
+    except tomli.TOMLDecodeError as error:
+        raise ConfigError(f"Not valid TOML: {error}.", where=str(path)) from error
+    schema = table.need("schema", int)
+    if schema != SCHEMA:
+        raise table.error("schema", f"is {schema}; this hpcbert reads {SCHEMA}.")
+    return table
