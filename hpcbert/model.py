@@ -338,6 +338,7 @@ class Recipe:
         repository, commit, path: Where the upstream program comes from.
         image: Container image reference, empty where upstream has none.
         base_image, install: What to build an image from where upstream has none.
+        files: Files that ranks need, copied into a campaign.
         needs: Names of site settings the run cannot do without: `data`, `source`.
         env: Environment variables that every rank gets.
         log: The `[log]` table, unread: `hpcbert.logs.grammar` knows its form.
@@ -361,6 +362,7 @@ class Recipe:
     image: str
     base_image: str
     install: tuple[str, ...]
+    files: tuple[str, ...]
     needs: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
     log: dict[str, Any] = field(compare=False)

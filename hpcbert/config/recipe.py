@@ -63,6 +63,7 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
         image=image.get("reference", str, ""),
         base_image=image.get("base", str, ""),
         install=image.items("install", str),
+        files=table.items("files", str),
         needs=needs,
         env=tuple(table.mapping("env", str).items()),
         log=dict(table.table("log").values),
