@@ -126,6 +126,8 @@ class Array:
         job_id: What sbatch answered: the array's job id, without cluster name.
         submitted: When it answered, ISO 8601 UTC; empty before.
         error: Why it was refused.
+        together: Whether `job_id` is one job that runs the repeats one after another on the same
+            nodes, instead of an array with an element for each.
     """
 
     point: Point
@@ -138,6 +140,13 @@ class Array:
     job_id: str = ""
     submitted: str = ""
     error: str = ""
+    together: bool = False
+
+    def element(self, repeat: int) -> str:
+        """Return the job id that Slurm knows one repeat by, `123_4`; empty before submission."""
+        if self.together or not self.job_id:
+            return self.job_id
+        return f"{self.job_id}_{repeat}"
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,26 @@ def find_campaigns(runs: Path) -> tuple[Path, ...]:
     return tuple(sorted(path.parent for path in runs.glob(f"*/{MANIFEST}")))
 
 
+def resolve(name: str, runs: Path) -> Path:
+    """Return the campaign that a person means: a path, an id, or the start or end of an id.
+
+    Raises:
+        UsageError: None is meant, or several are.
+    """
+    for path in (Path(name), runs / name):
+        if (path / MANIFEST).is_file():
+            return path
+    found = [path for path in find_campaigns(runs) if name in path.name]
+    if len(found) == 1:
+        return found[0]
+    meant = ", ".join(path.name for path in found[-3:])
+    raise UsageError(
+        f"{name!r} could be {meant}." if found else f"There is no campaign {name!r}.",
+        where=str(runs),
+        hint="Name a campaign's directory or its id; `hpcbert monitor --once` lists them.",
+    )
+
+
 def log_path(directory: Path, array: Array, repeat: int, attempt: int = 0) -> Path:
     """Return where the log of one attempt of one repeat is, or would be."""
     path = directory / array.log.replace("{repeat}", str(repeat))
