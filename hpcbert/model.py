@@ -6,7 +6,7 @@ site, recipe, shape, point, repeat, attempt, campaign, rule, throughput: docs/re
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hpcbert.errors import UsageError
@@ -391,7 +391,7 @@ class FrameworkSettings:
         image: Image reference or path that stands in for the recipe's; empty for the recipe's.
         data: Path of the training data on every node.
         source: Path of the upstream program's checkout, as the ranks see it.
-        python: Interpreter that ranks use.
+        python: Interpreter that ranks use; empty: hpcbert's own on this machine, else `python3`.
         model: Default model; empty for the recipe's.
         options: Defaults for the recipe's options.
     """
@@ -399,7 +399,7 @@ class FrameworkSettings:
     image: str = ""
     data: str = ""
     source: str = ""
-    python: str = "python3"
+    python: str = ""
     model: str = ""
     options: tuple[tuple[str, OptionValue], ...] = ()
 
@@ -457,3 +457,8 @@ class Site:
     def settings(self, framework: str) -> FrameworkSettings:
         """Return what the site says about a framework, or nothing but defaults."""
         return dict(self.frameworks).get(framework, FrameworkSettings())
+
+    def with_settings(self, framework: str, settings: FrameworkSettings) -> Site:
+        """Return the site with other settings for one framework."""
+        others = tuple(pair for pair in self.frameworks if pair[0] != framework)
+        return replace(self, frameworks=(*others, (framework, settings)))

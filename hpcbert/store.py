@@ -29,6 +29,11 @@ LOCK = "lock"
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text as `write_bytes` does, in UTF-8."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a file so that it is there whole or not at all, and survives a crash once there.
 
     Raises:
@@ -37,8 +42,8 @@ def write_text(path: Path, text: str) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -53,7 +58,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write one JSON document as `write_text` does."""
+    """Write one JSON document as `write_bytes` does."""
     write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 

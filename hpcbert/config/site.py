@@ -123,7 +123,7 @@ def _settings(table: Table) -> FrameworkSettings:
         image=table.get("image", str, ""),
         data=table.get("data", str, ""),
         source=table.get("source", str, ""),
-        python=table.get("python", str, "python3"),
+        python=table.get("python", str, ""),
         model=table.get("model", str, ""),
         options=_plain(table.table("options")),
     )

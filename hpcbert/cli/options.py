@@ -1,0 +1,176 @@
+"""The options that submit and render share, and what they amount to."""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import click
+
+from hpcbert.config import places, recipe, site
+from hpcbert.errors import UsageError
+from hpcbert.flows.draft import How, Who
+from hpcbert.model import Protocol, Recipe, Shape, Site
+from hpcbert.plan import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Scheduler = Literal["slurm", "local"]
+
+_POINT = (
+    click.option("--fw", default="pytorch", show_default=True, help="Framework: a recipe's name."),
+    click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes."),
+    click.option(
+        "--gpus-per-node", type=click.IntRange(1), default=1, show_default=True, help="GPUs a node."
+    ),
+    click.option("--precision", default="", help="fp32, tf32, fp16, bf16; several by commas."),
+    click.option("--batch-size", default="", help="Samples per device; several by commas."),
+    click.option("--model", default="", help="Model; the site's or recipe's first by default."),
+    click.option("--accumulation", type=int, default=1, help="Micro-batches in one step."),
+    click.option("--xla", is_flag=True, help="Turn the framework's graph compiler on."),
+    click.option("--set", "settings", multiple=True, metavar="K=V", help="A recipe's option."),
+    click.option(
+        "--scaling", is_flag=True, help="Also the smaller shapes: 1n1g, 1n4g, 1n8g, 2n8g."
+    ),
+    click.option("--repeats", type=int, default=5, show_default=True, help="Runs of each point."),
+    click.option("--iters", type=int, default=120, show_default=True, help="Iterations of a run."),
+    click.option("--skip", type=int, default=20, show_default=True, help="Warm-up iterations."),
+)
+_SITE = (
+    click.option("--site", "site_file", default="", help="A site.toml, or its folder."),
+    click.option("--templates", multiple=True, help="A folder with recipes of your own."),
+    click.option(
+        "--scheduler", type=click.Choice(["slurm", "local"]), help="Instead of the site's."
+    ),
+    click.option("--runtime", type=click.Choice(site.RUNTIMES), help="Container runtime."),
+    click.option("--runs", default="", help="Directory of the campaigns."),
+    click.option("--partition", default="", help="Slurm partition."),
+    click.option("--account", default="", help="Slurm account."),
+    click.option("--qos", default="", help="Slurm quality of service."),
+    click.option("--time", "time_limit", default="", help="Limit of one repeat, HH:MM:SS."),
+    click.option("--image", default="", help="Container image."),
+    click.option("--data", default="", help="Training data, as the nodes see it."),
+    click.option("--source", default="", help="Checkout of the framework's program, likewise."),
+    click.option("--python", default="", help="Interpreter that the ranks use."),
+    click.option("--sbatch-arg", multiple=True, metavar="WORD", help="One more word for sbatch."),
+    click.option("--srun-arg", multiple=True, metavar="WORD", help="One more word for srun."),
+    click.option(
+        "--concurrent-repeats", type=click.IntRange(1), default=1, help="Repeats at the same time."
+    ),
+    click.option(
+        "--repeats-in",
+        type=click.Choice(["array", "one-job"]),
+        default="array",
+        show_default=True,
+        help="One array element a repeat, or all in one job on the same nodes.",
+    ),
+)
+
+
+def point_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what is measured, and on which site."""
+    for option in reversed((*_POINT, *_SITE)):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The shared options, read.
+
+    Attributes:
+        warnings: What was decided in the person's stead.
+    """
+
+    request: Request
+    site: Site
+    recipe: Recipe
+    how: How
+    warnings: tuple[str, ...]
+
+
+def read(values: dict[str, Any], *, dry: bool = False, rehearse: bool = False) -> Asked:
+    """Turn the shared options' values into a request, a site, a recipe.
+
+    Raises:
+        UsageError: A value is wrong.
+    """
+    here = overridden(site.load(values["site_file"]), values)
+    folders = places.recipe_folders(Path(here.where), values["templates"])
+    found = recipe.load(places.find_recipe(values["fw"], folders))
+    shape = Shape(values["nodes"], values["gpus_per_node"])
+    scheduler, warnings = _scheduler(values["scheduler"] or here.scheduler, shape, dry=dry)
+    request = Request(
+        shape=shape,
+        precisions=_split(values["precision"]),
+        batch_sizes=tuple(_number(word) for word in _split(values["batch_size"])),
+        scaling=values["scaling"],
+        model=values["model"],
+        accumulation=values["accumulation"],
+        xla=values["xla"],
+        settings=_pairs(values["settings"]),
+        protocol=Protocol(values["repeats"], values["iters"], values["skip"]),
+    )
+    how = How(
+        scheduler=scheduler,
+        folders=folders,
+        concurrent=values["concurrent_repeats"],
+        together=values["repeats_in"] == "one-job",
+        rehearse=rehearse,
+        dry=dry,
+    )
+    return Asked(request, here, found, how, warnings)
+
+
+def who() -> Who:
+    """Say who asks, and when."""
+    return Who(getpass.getuser(), tuple(sys.argv), time.time(), secrets.token_hex(3))
+
+
+def _scheduler(name: str, shape: Shape, *, dry: bool) -> tuple[Scheduler, tuple[str, ...]]:
+    scheduler = cast("Scheduler", name)
+    if dry and scheduler == "local" and shape.nodes > 1:
+        note = "The site's scheduler is local, with one node: this is the script for Slurm."
+        return "slurm", (note,)
+    return scheduler, ()
+
+
+def overridden(here: Site, values: dict[str, Any]) -> Site:
+    """Return the site with what the command line says instead."""
+    names = ("runtime", "partition", "account", "qos", "time_limit")
+    changes: dict[str, Any] = {name: values[name] for name in names if values[name]}
+    if values["runs"]:
+        changes["runs"] = str(Path(values["runs"]).absolute())
+    changes["sbatch_args"] = (*here.sbatch_args, *values["sbatch_arg"])
+    changes["srun_args"] = (*here.srun_args, *values["srun_arg"])
+    own = {name: values[name] for name in ("image", "data", "source", "python") if values[name]}
+    if own:
+        name = values["fw"]
+        here = here.with_settings(name, replace(here.settings(name), **own))
+    return replace(here, **changes)
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _number(text: str) -> int:
+    if not text.isdigit():
+        raise UsageError(f"--batch-size takes whole numbers, not {text!r}.")
+    return int(text)
+
+
+def _pairs(words: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise UsageError(f"--set takes NAME=VALUE, not {word!r}.")
+        pairs[name.strip()] = value
+    return pairs

@@ -1,0 +1,94 @@
+"""hpcbert render."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcbert.cli.options import point_options, read
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.errors import CheckError, UsageError
+from hpcbert.flows.draft import by_hand, relative
+from hpcbert.store import write_text
+
+_HEADER = "# hpcbert render "
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  hpcbert render --fw oneflow --nodes 4 --gpus-per-node 8 --output sbatch\n"
+    "  hpcbert render --check sbatch"
+)
+@point_options
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder to fill.")
+@click.option(
+    "--check",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder whose scripts must equal what their headers' commands render.",
+)
+@returns_result
+def render(*, output: Path | None, check: Path | None, **values: Any) -> Result:
+    """Write the scripts that submit would run, for reading and for submitting by hand.
+
+    Each script names in its header the command that renders it again.
+    """
+    if check is not None:
+        return _check(check)
+    scripts = _rendered(values)
+    if output is None:
+        return Result(scripts, "\n".join(scripts.values()).rstrip("\n"))
+    output.mkdir(parents=True, exist_ok=True)
+    for name, text in scripts.items():
+        write_text(output / name, text)
+    written = [str(output / name) for name in scripts]
+    return Result(written, "\n".join(written))
+
+
+def _rendered(values: dict[str, Any]) -> dict[str, str]:
+    asked = read(values, dry=True)
+    site = relative(Path(asked.site.where), Path.cwd())
+    words = ["--site", site, "--scheduler", asked.how.scheduler]
+    return by_hand(asked.request, asked.site, asked.recipe, how=asked.how, words=words)
+
+
+def _check(folder: Path) -> Result:
+    """Render every script of a folder again from its header and compare."""
+    differences = []
+    paths = sorted(folder.glob("*.sbatch"))
+    for path in paths:
+        have = path.read_text(encoding="utf-8")
+        want = _again(path, have)
+        if want != have:
+            lines = difflib.unified_diff(
+                have.splitlines(), want.splitlines(), str(path), "rendered now", lineterm="", n=1
+            )
+            differences.append("\n".join(lines))
+    data = {"scripts": len(paths), "different": len(differences)}
+    if not differences:
+        return Result(data, f"{len(paths)} scripts equal what is rendered.")
+    error = CheckError(
+        f"{len(differences)} of {len(paths)} scripts differ from what is rendered.",
+        where=str(folder),
+        hint="Render them again with the command in each header, and look at the difference.",
+    )
+    return Result(data, "\n".join(differences), CheckError.exit_code, (error,))
+
+
+def _again(path: Path, text: str) -> str:
+    header = next((line for line in text.splitlines() if line.startswith(_HEADER)), "")
+    if not header:
+        raise UsageError("No header names the command that renders it.", where=str(path))
+    with render_command.make_context("render", shlex.split(header[len(_HEADER) :])) as context:
+        values = {**context.params}
+    for name in ("as_json", "output", "check"):
+        values.pop(name)
+    scripts = _rendered(values)
+    return scripts.get(path.name, "")
+
+
+render_command = render
+command = render

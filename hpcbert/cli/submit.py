@@ -1,0 +1,174 @@
+"""hpcbert submit."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcbert import store
+from hpcbert.cli.options import point_options, read, who
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.config import site
+from hpcbert.errors import CheckError, UsageError
+from hpcbert.flows import submit as flow
+from hpcbert.flows.draft import Draft, draft
+from hpcbert.slurm.runner import run
+
+if TYPE_CHECKING:
+    from hpcbert.model import Array, Campaign
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  hpcbert submit --fw pytorch --nodes 1 --gpus-per-node 2 --scaling --wait\n"
+    "  hpcbert submit --fw oneflow --nodes 4 --gpus-per-node 8\n"
+    "  hpcbert submit --fw oneflow --nodes 4 --gpus-per-node 8 --dry-run\n"
+    "  hpcbert submit --resume 20261121T100000Z-oneflow-3f9a1c"
+)
+@point_options
+@click.option("--dry-run", is_flag=True, help="Show and check everything, run and write nothing.")
+@click.option("--rehearse", is_flag=True, help="Run everything but the training.")
+@click.option("--wait", is_flag=True, help="Watch until all is over, then print the table.")
+@click.option("--resume", default="", metavar="CAMPAIGN", help="Take up an interrupted submission.")
+@returns_result
+def submit(*, dry_run: bool, rehearse: bool, wait: bool, resume: str, **values: Any) -> Result:
+    """Submit a point, or a whole scaling curve, five repeats each.
+
+    One sbatch script and one job array a point; prints what was submitted and where, and returns.
+    """
+    if resume:
+        runs = Path(values["runs"] or site.load(values["site_file"]).runs)
+        directory = store.resolve(resume, runs)
+        campaign = _resumed(directory)
+        return _watched(directory, campaign) if wait else submitted(directory, campaign)
+    asked = read(values, dry=dry_run, rehearse=rehearse)
+    made = draft(asked.request, asked.site, asked.recipe, how=asked.how, who=who())
+    warnings = (*asked.warnings, *made.warnings)
+    if dry_run:
+        return _dry_run(made, warnings)
+    flow.write(made)
+    campaign = _handed_over(made)
+    if wait:
+        return _watched(made.directory, campaign)
+    return submitted(made.directory, campaign, warnings)
+
+
+def _handed_over(made: Draft) -> Campaign:
+    if made.campaign.scheduler == "local":
+        return _enqueued(made.directory, made.campaign, made.minutes)
+    return flow.submit(made.directory, made.campaign, run=run)
+
+
+def _enqueued(directory: Path, campaign: Campaign, minutes: float) -> Campaign:
+    from hpcbert.slurm.local import enqueue
+
+    return flow.enqueue(
+        directory,
+        campaign,
+        start=lambda: enqueue(directory, campaign, time_limit_minutes=minutes),
+    )
+
+
+def _resumed(directory: Path) -> Campaign:
+    campaign = store.read_manifest(directory)
+    if campaign.scheduler == "local":
+        raise UsageError(
+            "A local campaign can't be taken up again.",
+            where=str(directory),
+            hint="Submit it anew; collect still reads the repeats that are there.",
+        )
+    return flow.resume(directory, run=run)
+
+
+def _watched(directory: Path, campaign: Campaign) -> Result:
+    """Show a watching person what was submitted, follow it, then give what collect gives."""
+    from hpcbert.cli.collect import collected
+    from hpcbert.cli.monitor import follow
+
+    click.echo(submitted(directory, campaign).text, err=True)
+    follow(directory)
+    return collected((directory,))
+
+
+def _dry_run(made: Draft, warnings: tuple[str, ...]) -> Result:
+    arrays = made.campaign.arrays
+    checks = flow.dry_run(made, run=run, scheduler=made.campaign.scheduler)
+    failed = [check for check in checks if check.ok is False]
+    errors = tuple(CheckError(f"{check.name}: {check.detail}") for check in failed)
+    lines = []
+    for array in arrays:
+        argv = shlex.join(flow.sbatch_argv(made.directory, array))
+        lines += [f"$ {argv}" if made.campaign.scheduler == "slurm" else "$ (local queue)"]
+        lines += [made.scripts[array.name]]
+    lines += [f"{_mark(check.ok)} {check.name} {check.detail}".rstrip() for check in checks]
+    lines += ["Nothing was written, nothing was submitted."]
+    data = {
+        "campaign": made.campaign.id,
+        "directory": str(made.directory),
+        "scheduler": made.campaign.scheduler,
+        "arrays": [
+            {
+                **_described(array),
+                "argv": flow.sbatch_argv(made.directory, array),
+                "script_text": made.scripts[array.name],
+            }
+            for array in arrays
+        ],
+        "checks": [{"name": one.name, "ok": one.ok, "detail": one.detail} for one in checks],
+    }
+    code = CheckError.exit_code if failed else 0
+    return Result(data, "\n".join(lines), code, errors, warnings)
+
+
+def _mark(ok: bool | None) -> str:
+    return {True: "ok  ", False: "FAIL", None: "skip"}[ok]
+
+
+def _described(array: Array) -> dict[str, Any]:
+    point = array.point
+    return {
+        "name": array.name,
+        "shape": str(point.shape),
+        "model": point.model,
+        "precision": point.precision,
+        "batch_size_per_device": point.batch_size_per_device,
+        "global_batch_size": point.global_batch_size,
+        "repeats": list(array.repeats),
+        "script": array.script,
+        "script_sha256": array.script_sha256,
+        "state": array.state,
+        "job_id": array.job_id or None,
+    }
+
+
+def submitted(directory: Path, campaign: Campaign, warnings: tuple[str, ...] = ()) -> Result:
+    """Say what was submitted and where it is."""
+    count = sum(len(array.repeats) for array in campaign.arrays)
+    lines = [f"campaign {campaign.id}: {len(campaign.arrays)} points, {count} repeats"]
+    for array in campaign.arrays:
+        point = array.point
+        lines.append(
+            f"  {point.framework} {point.model} {point.shape!s:>6} {point.precision} "
+            f"b{point.batch_size_per_device}  job {array.job_id}"
+        )
+    if campaign.rehearse:
+        lines.append("A rehearsal: ranks replay a sample log, no number comes of it.")
+    lines += [
+        f"in {directory}",
+        f"watch it:  hpcbert monitor {shlex.quote(str(directory))}",
+        f"then:      hpcbert collect {shlex.quote(str(directory))}",
+    ]
+    data = {
+        "campaign": campaign.id,
+        "directory": str(directory),
+        "scheduler": campaign.scheduler,
+        "rehearse": campaign.rehearse,
+        "arrays": [_described(array) for array in campaign.arrays],
+    }
+    return Result(data, "\n".join(lines), warnings=warnings)
+
+
+command = submit
