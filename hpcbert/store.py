@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.errors import HpcbertError, UsageError
-from hpcbert.model import Array, Campaign, Point, Protocol, Shape
+from hpcbert.model import Array, Campaign, Point, Protocol, Shape, read_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,25 +174,15 @@ def log_path(directory: Path, array: Array, repeat: int, attempt: int = 0) -> Pa
 
 def status_path(directory: Path, array: Array, repeat: int) -> Path:
     """Return where the job writes what happens to one repeat, a JSON object a line."""
-    return directory / "status" / f"{array.point.key}.{repeat}.jsonl"
+    return directory / array.status(repeat)
 
 
 def read_status(directory: Path, array: Array, repeat: int) -> tuple[dict[str, Any], ...]:
-    """Return the events that the job itself recorded for one repeat, oldest first.
-
-    A line that is no JSON object (a full disk cuts lines) is passed over.
-    """
+    """Return the events that the job itself recorded for one repeat, oldest first."""
     try:
-        raw = status_path(directory, array, repeat).read_bytes()
+        return read_events(status_path(directory, array, repeat).read_bytes())
     except OSError:
         return ()
-    events = []
-    for line in raw.split(b"\n"):
-        with contextlib.suppress(ValueError):
-            event = json.loads(line)
-            if isinstance(event, dict):
-                events.append(event)
-    return tuple(events)
 
 
 @contextlib.contextmanager
