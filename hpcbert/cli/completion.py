@@ -1,0 +1,29 @@
+"""hpcbert completion."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.errors import UsageError
+
+_SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(epilog='\b\nExample:\n  eval "$(hpcbert completion bash)"')
+@click.argument("shell", type=click.Choice(_SHELLS))
+@returns_result
+def completion(*, shell: str) -> Result:
+    """Print a completion script for a shell."""
+    from hpcbert.cli.main import root
+
+    found = get_completion_class(shell)
+    if found is None:
+        raise UsageError(f"There is no completion for {shell}.")
+    source = found(root, {}, "hpcbert", "_HPCBERT_COMPLETE").source_vars()
+    text = found.source_template % source
+    return Result({"shell": shell, "script": text}, text)
+
+
+command = completion

@@ -1,0 +1,49 @@
+"""hpcbert init."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.config.places import default_site
+from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.flows.init import detect, site_text
+from hpcbert.slurm.runner import run
+from hpcbert.store import write_text
+
+# On a cluster: the real model, and nothing that is right for two cores only.
+_CLUSTER = {"name": '"cluster"', "frameworks.pytorch.model": '"bert-base"'}
+
+
+@click.command()
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("site.toml"),
+    show_default=True,
+    help="The file to write.",
+)
+@click.option("--slurm", is_flag=True, help="Ask this cluster's Slurm; fail if it does not answer.")
+@click.option("--local", "only_local", is_flag=True, help="This machine only, whatever Slurm says.")
+@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@returns_result
+def init(*, output: Path, slurm: bool, only_local: bool, force: bool) -> Result:
+    """Write a site.toml for this cluster or machine, every key explained."""
+    if output.exists() and not force:
+        raise UsageError("There is such a file already.", where=str(output), hint="Give --force.")
+    found = {} if only_local else detect(run)
+    if slurm and not found:
+        raise SchedulerError("Slurm does not answer here.", hint="Run this on a login node.")
+    values = {**_CLUSTER, **found} if found else {}
+    text = site_text(default_site().read_text(encoding="utf-8"), values)
+    if found:
+        text = text.replace('OMP_NUM_THREADS = "1"', '# OMP_NUM_THREADS = "1"')
+    write_text(output, text)
+    kind = "a Slurm cluster" if found else "this machine"
+    lines = [f"{output}: for {kind}. Read it, then: hpcbert doctor"]
+    return Result({"file": str(output), "detected": found}, "\n".join(lines))
+
+
+command = init

@@ -1,0 +1,108 @@
+"""hpcbert lab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcbert import lab as library
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.errors import CheckError
+from hpcbert.slurm.runner import run
+
+_DIRECTORY = click.option(
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=library.DEFAULT_DIRECTORY,
+    show_default=True,
+    help="Where the lab lives.",
+)
+
+
+@click.group()
+def lab() -> None:
+    """Run a real Slurm cluster on this machine.
+
+    munge, MariaDB, slurmdbd, slurmctld and one slurmd a node, each in its own namespaces, with
+    fake GPUs. Needs root and the distribution's Slurm packages.
+    """
+
+
+def _progress(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _described(status: library.LabStatus) -> dict[str, Any]:
+    return {
+        "directory": str(status.lab.directory),
+        "healthy": status.healthy,
+        "environment": status.lab.environment,
+        "env_sh": str(status.lab.layout.env_sh),
+        "daemons": [
+            {"name": one.name, "pid": one.pid, "alive": one.alive} for one in status.daemons
+        ],
+        "nodes": [
+            {"name": one.name, "address": one.address, "state": one.state} for one in status.nodes
+        ],
+    }
+
+
+def _result(status: library.LabStatus) -> Result:
+    dead = [one.name for one in status.daemons if not one.alive]
+    lines = [f"{one.name}  {one.address}  {one.state}" for one in status.nodes]
+    lines += [f"use it:  {status.usage}", "end it:  hpcbert lab down"]
+    errors = () if status.healthy else (CheckError(f"The lab is not healthy; dead: {dead}."),)
+    code = 0 if status.healthy else CheckError.exit_code
+    return Result(_described(status), "\n".join(lines), code, errors)
+
+
+@lab.command("up")
+@_DIRECTORY
+@click.option("--nodes", type=click.IntRange(1), default=4, show_default=True, help="Nodes.")
+@click.option(
+    "--gpus-per-node",
+    type=click.IntRange(0),
+    default=8,
+    show_default=True,
+    help="Fake GPUs a node.",
+)
+@click.option(
+    "--no-accounting", is_flag=True, help="Without slurmdbd: a cluster that has no sacct."
+)
+@returns_result
+def lab_up(*, directory: Path, nodes: int, gpus_per_node: int, no_accounting: bool) -> Result:
+    """Start it."""
+    plan = library.LabPlan(
+        directory=directory.absolute(),
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        accounting=not no_accounting,
+    )
+    library.up(plan, run=run, report=_progress)
+    return _result(library.status(plan.directory, run=run))
+
+
+@lab.command("status")
+@_DIRECTORY
+@returns_result
+def lab_status(*, directory: Path) -> Result:
+    """Say how it is."""
+    return _result(library.status(directory.absolute(), run=run))
+
+
+@lab.command("down")
+@_DIRECTORY
+@returns_result
+def lab_down(*, directory: Path) -> Result:
+    """End every process and remove everything that it made; also after a half-failed start."""
+    removal = library.down(directory.absolute(), run=run, report=_progress)
+    data = {"ended": removal.ended, "left": list(removal.left)}
+    if not removal.left:
+        return Result(data, f"{removal.ended} processes ended, nothing is left.")
+    error = CheckError(f"Left behind: {', '.join(removal.left)}.", where=str(directory))
+    return Result(data, "", CheckError.exit_code, (error,))
+
+
+command = lab
