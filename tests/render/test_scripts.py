@@ -1,0 +1,375 @@
+"""Rendered scripts, run by the shell they are for, with stand-ins for srun and the ranks' program."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcbert.config import places, recipe, site
+from hpcbert.errors import UsageError
+from hpcbert.flows.draft import Draft, How, Who, draft, minutes
+from hpcbert.flows.submit import write
+from hpcbert.model import Protocol, Shape, Site
+from hpcbert.plan import Request
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+FOLDERS = (REPOSITORY / "templates",)
+WHO = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
+
+# A program that stands in for the ranks' Python: it writes down how it was called.
+RECORDER = """#!/bin/bash
+{ printf '%s\\0' "$@"; printf '\\0'; } >> "$RECORD.argv.$SLURM_PROCID"
+{ env -0; } >> "$RECORD.env.$SLURM_PROCID"
+echo "rank $SLURM_PROCID of $SLURM_NTASKS"
+exit "${RANK_EXIT:-0}"
+"""
+# A stand-in for srun that keeps its words and runs the task once.
+SRUN = """#!/bin/bash
+printf '%s\\0' "$@" >> "$RECORD.srun"; printf '\\0' >> "$RECORD.srun"
+while [[ $1 == --* ]]; do
+  if [[ $1 == --output=* ]]; then out=${1#--output=}; fi
+  shift
+done
+exec >"${out:-/dev/stdout}" 2>&1
+SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1 "$@"
+"""
+
+
+def reference(tmp_path: Path, **changes: object) -> Site:
+    path = REPOSITORY / "site.toml"
+    return replace(site.read_site(path, base=tmp_path, env={}), **changes)  # type: ignore[arg-type]
+
+
+def drafted(
+    where: Site,
+    framework: str = "pytorch",
+    shape: str = "1n2g",
+    scheduler: str = "local",
+    **how: object,
+) -> Draft:
+    request = Request(Shape.parse(shape), protocol=Protocol(repeats=2))
+    found = recipe.load(places.find_recipe(framework, FOLDERS))
+    manner = How(scheduler=scheduler, folders=FOLDERS, **how)  # type: ignore[arg-type]
+    return draft(request, where, found, how=manner, who=WHO)
+
+
+def only_script(made: Draft) -> str:
+    (text,) = made.scripts.values()
+    return text
+
+
+def tool(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def records(path: Path) -> list[list[str]]:
+    calls = path.read_bytes().decode().split("\0\0")[:-1]
+    return [call.split("\0") for call in calls]
+
+
+def run_script(made: Draft, tmp_path: Path, **extra: str) -> subprocess.CompletedProcess[str]:
+    write(made)
+    (array,) = made.campaign.arrays
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("SLURM")},
+        "RECORD": str(tmp_path / "record"),
+        "SLURM_ARRAY_TASK_ID": "1",
+        **extra,
+    }
+    return subprocess.run(
+        ["bash", str(made.directory / array.script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def events(made: Draft, repeat: int = 1) -> list[dict[str, object]]:
+    (array,) = made.campaign.arrays
+    path = made.directory / "status" / f"{array.point.key}.{repeat}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def with_python(where: Site, python: Path, **more: object) -> Site:
+    one = replace(where.settings("pytorch"), python=str(python), **more)  # type: ignore[arg-type]
+    return where.with_settings("pytorch", one)
+
+
+def test_local_ranks_run_with_their_variables_and_the_witness_tells_it(tmp_path: Path) -> None:
+    python = tool(tmp_path / "a b", "python", RECORDER)
+    made = drafted(with_python(reference(tmp_path), python))
+    done = run_script(made, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [one["event"] for one in events(made)] == ["start", "step", "step-end", "end"]
+    assert events(made)[-1]["exit"] == 0
+    log = made.directory / "logs/pytorch/bert/bz32/1n2g/bert_b32_fp32_1.log"
+    assert sorted(log.read_text().splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+    for rank in (0, 1):
+        (argv,) = records(tmp_path / f"record.argv.{rank}")
+        assert "--batch-size" in argv
+
+
+def test_a_failing_rank_gives_the_script_its_exit_status(tmp_path: Path) -> None:
+    python = tool(tmp_path, "python", RECORDER)
+    made = drafted(with_python(reference(tmp_path), python))
+    done = run_script(made, tmp_path, RANK_EXIT="7")
+    assert done.returncode == 7
+    assert [one.get("exit") for one in events(made)] == [None, None, 7, 7]
+
+
+def test_a_failing_rank_ends_the_others(tmp_path: Path) -> None:
+    text = "#!/bin/bash\nif ((SLURM_PROCID == 1)); then exit 9; fi\nexec sleep 300\n"
+    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", text)))
+    done = run_script(made, tmp_path)
+    assert done.returncode != 0
+    assert events(made)[-1]["event"] == "end"
+
+
+def test_term_reaches_the_ranks_and_is_written_down(tmp_path: Path) -> None:
+    text = f'#!/bin/bash\necho $$ >> "{tmp_path}/pids"\nexec sleep 300\n'
+    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", text)))
+    write(made)
+    (array,) = made.campaign.arrays
+    environment = {**os.environ, "SLURM_ARRAY_TASK_ID": "1"}
+    script = str(made.directory / array.script)
+    with subprocess.Popen(["bash", script], env=environment, stdout=subprocess.DEVNULL) as job:
+        pids = tmp_path / "pids"
+        while not pids.exists() or len(pids.read_text().split()) < 2:
+            assert job.poll() is None
+        job.terminate()
+        assert job.wait(timeout=30) != 0
+    kinds = [one["event"] for one in events(made)]
+    assert kinds == ["start", "step", "signal", "step-end", "end"]
+    assert not [pid for pid in pids.read_text().split() if Path(f"/proc/{pid}").exists()]
+
+
+def test_repeats_in_one_job_run_one_after_another(tmp_path: Path) -> None:
+    python = tool(tmp_path, "python", RECORDER)
+    made = drafted(with_python(reference(tmp_path), python), together=True)
+    text = only_script(made)
+    assert "#SBATCH --array" not in text
+    done = run_script(made, tmp_path, RANK_EXIT="3")
+    assert done.returncode == 3
+    assert events(made, 1)[-1]["exit"] == events(made, 2)[-1]["exit"] == 3
+
+
+def test_a_requeued_repeat_keeps_its_first_log(tmp_path: Path) -> None:
+    python = tool(tmp_path, "python", RECORDER)
+    made = drafted(with_python(reference(tmp_path), python))
+    run_script(made, tmp_path)
+    (array,) = made.campaign.arrays
+    environment = {**os.environ, "SLURM_ARRAY_TASK_ID": "1", "SLURM_RESTART_COUNT": "1"}
+    environment["RECORD"] = str(tmp_path / "record")
+    script = str(made.directory / array.script)
+    subprocess.run(["bash", script], env=environment, check=True, capture_output=True)
+    folder = made.directory / "logs/pytorch/bert/bz32/1n2g"
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["bert_b32_fp32_1.log", "bert_b32_fp32_1.r1.log"]
+    assert [one["attempt"] for one in events(made)] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+WORDS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=30)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=WORDS, srun=WORDS.map("--x={}".format), value=WORDS, partition=WORDS)
+def test_whatever_is_typed_arrives_at_ranks_and_srun_or_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: str, srun: str, value: str, partition: str
+) -> None:
+    """Data path, srun argument, environment value and partition of any text, through a real bash."""
+    tmp_path = tmp_path_factory.mktemp("any text")
+    tools = tmp_path / "bin"
+    python = tool(tools, "python", RECORDER)
+    tool(tools, "srun", SRUN)
+    tool(tools, "scontrol", "#!/bin/bash\necho localhost\n")
+    where = reference(
+        tmp_path,
+        partition=partition,
+        srun_args=(srun,),
+        env=(("HPCBERT_PROBE", value),),
+    )
+    one = with_python(where, python, data=data)
+    if re.search(r"[\x00-\x1f\x7f]", partition):
+        with pytest.raises(UsageError, match="control character"):
+            drafted(one, scheduler="slurm", shape="1n1g")
+        return
+    made = drafted(one, scheduler="slurm", shape="1n1g")
+    path = f"{tools}:{os.environ['PATH']}"
+    done = run_script(made, tmp_path, PATH=path, SLURM_JOB_ID="5", SLURM_JOB_NODELIST="localhost")
+    assert done.returncode == 0, done.stderr
+    (argv,) = records(tmp_path / "record.argv.0")
+    if data:
+        assert f"--data={data}" in argv
+    assert srun in records(tmp_path / "record.srun")[0]
+    environment = (tmp_path / "record.env.0").read_bytes().decode().split("\0")
+    assert f"HPCBERT_PROBE={value}" in environment
+
+
+def test_pyxis_gets_every_flag_and_creates_the_container_outside_the_measured_step(
+    tmp_path: Path,
+) -> None:
+    tools = tmp_path / "bin"
+    tool(tools, "srun", SRUN)
+    tool(tools, "scontrol", "#!/bin/bash\necho localhost\n")
+    where = reference(tmp_path, runtime="pyxis", mounts=("/scratch:/scratch:ro",))
+    python = tool(tmp_path, "python", RECORDER)
+    made = drafted(
+        with_python(where, python, image="docker://a#b/c:d e"), scheduler="slurm", shape="1n1g"
+    )
+    path = f"{tools}:{os.environ['PATH']}"
+    done = run_script(made, tmp_path, PATH=path, SLURM_JOB_ID="5", SLURM_JOB_NODELIST="localhost")
+    assert done.returncode == 0, done.stderr
+    create, measured = records(tmp_path / "record.srun")
+    assert "--container-image=docker://a#b/c:d e" in create
+    assert not [word for word in measured if word.startswith("--container-image")]
+    for call in (create, measured):
+        assert "--no-container-mount-home" in call
+        assert "--no-container-remap-root" in call
+        assert f"--container-mounts={made.directory}:{made.directory},/scratch:/scratch:ro" in call
+    assert not [word for word in measured if word == "-l"]
+
+
+@pytest.mark.parametrize("framework", ["oneflow", "pytorch"])
+@pytest.mark.parametrize("shape", ["1n1g", "1n8g", "4n8g"])
+@pytest.mark.parametrize("runtime", ["none", "pyxis"])
+@pytest.mark.parametrize("rehearse", [False, True])
+def test_scripts_are_clean_for_bash_and_shellcheck(
+    tmp_path: Path, framework: str, shape: str, runtime: str, rehearse: bool
+) -> None:
+    where = reference(tmp_path, runtime=runtime)
+    one = replace(where.settings(framework), image="/i.sqsh", data="/d", source="/s")
+    made = drafted(
+        where.with_settings(framework, one), framework, shape, "slurm", rehearse=rehearse
+    )
+    text = only_script(made)
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    rank = text.split("<<'HPCBERT_RANK' || true\n")[1].split("\nHPCBERT_RANK\n")[0]
+    assert subprocess.run(["bash", "-n"], input=rank, text=True, check=False).returncode == 0
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    for script in (text, f"#!/bin/bash\n{rank}\n"):
+        check = ["shellcheck", "--shell=bash", "-"]
+        found = subprocess.run(check, input=script, text=True, capture_output=True, check=False)
+        assert found.stdout == ""
+
+
+def test_per_node_asks_for_one_task_a_node_and_per_gpu_for_one_a_gpu(tmp_path: Path) -> None:
+    where = reference(tmp_path)
+    where = where.with_settings(
+        "oneflow", replace(where.settings("oneflow"), data="/d", source="/s")
+    )
+    assert "#SBATCH --ntasks-per-node=1\n" in only_script(
+        drafted(where, "oneflow", "4n8g", "slurm")
+    )
+    assert "#SBATCH --ntasks-per-node=8\n" in only_script(
+        drafted(where, "pytorch", "4n8g", "slurm")
+    )
+
+
+def test_site_settings_become_directives(tmp_path: Path) -> None:
+    where = reference(
+        tmp_path,
+        partition="gpu",
+        account="acct",
+        qos="high",
+        gres="gpu:v100",
+        cpus_per_gpu=4,
+        memory="0",
+        requeue=False,
+        exclusive=False,
+        sbatch_args=("--comment=a b#c",),
+    )
+    text = only_script(drafted(where, "pytorch", "1n2g", "slurm"))
+    for line in (
+        "--partition=gpu",
+        "--account=acct",
+        "--qos=high",
+        "--gres=gpu:v100:2",
+        "--cpus-per-task=4",
+        "--mem=0",
+        "--no-requeue",
+        r"--comment=a\ b\#c",
+        "--array=1-2%1",
+    ):
+        assert f"#SBATCH {line}\n" in text
+    assert "--exclusive" not in text
+    assert "--cpus-per-task=4" in text.split("exec srun")[1]
+
+
+@pytest.mark.parametrize("shape", ["1n1g", "4n8g"])
+def test_an_interface_is_asked_on_every_node(tmp_path: Path, shape: str) -> None:
+    text = only_script(drafted(reference(tmp_path, interface="ib0"), "pytorch", shape, "slurm"))
+    assert "rank ib0 </dev/null" in text
+    assert "NCCL_SOCKET_IFNAME=ib0" in text
+
+
+def test_refusals_before_anything_is_written(tmp_path: Path) -> None:
+    where = reference(tmp_path)
+    with pytest.raises(UsageError, match="needs data and source"):
+        drafted(where, "oneflow", "1n1g", "slurm")
+    with pytest.raises(UsageError, match="has one node"):
+        drafted(where, "pytorch", "2n1g")
+    with pytest.raises(UsageError, match="enroot"):
+        drafted(replace(where, runtime="enroot"), "pytorch", "1n1g", "slurm")
+    with pytest.raises(UsageError, match="backslash"):
+        drafted(replace(where, runs="/a\\b"))
+    with pytest.raises(UsageError, match="control character"):
+        drafted(replace(where, runs="/a\nb"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_leaves_missing_paths_open_and_says_so(tmp_path: Path) -> None:
+    made = drafted(reference(tmp_path), "oneflow", "4n8g", "slurm", dry=True)
+    assert "--data_dir=/path/to/oneflow/data" in only_script(made)
+    assert "frameworks.oneflow.data" in made.warnings[0]
+
+
+def test_a_rehearsal_replays_the_sample_on_rank_0_only(tmp_path: Path) -> None:
+    made = drafted(reference(tmp_path), "oneflow", "1n1g", "local", rehearse=True)
+    done = run_script(made, tmp_path)
+    assert done.returncode == 0, done.stderr
+    log = (made.directory / "logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_1.log").read_text()
+    assert log.startswith("HPCBERT REHEARSAL rank=0/1")
+    assert "step: 119" in log
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("30", 30), ("1:30", 1.5), ("02:00:00", 120), ("1-00:00:00", 1440), ("1-2", 1560)],
+)
+def test_time_limits_in_minutes(limit: str, expected: float) -> None:
+    assert minutes(limit) == expected
+
+
+def test_a_time_limit_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError):
+        minutes("an hour")
+
+
+def test_percent_signs_in_a_path_are_no_patterns(tmp_path: Path) -> None:
+    made = drafted(reference(tmp_path, runs="/a %j b"), "pytorch", "1n1g", "slurm")
+    assert r"#SBATCH --output=/a\ %%j\ b/" in only_script(made)
+
+
+def test_committed_scripts_are_what_is_rendered(repository: Path) -> None:
+    command = [sys.executable, "-m", "hpcbert", "render", "--check", "sbatch"]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

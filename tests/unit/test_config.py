@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcbert.config import origin, places, recipe, site
+from hpcbert.errors import ConfigError, UsageError
+
+MINIMAL = 'schema = 1\nname = "x"\nscheduler = "slurm"\n'
+
+
+def write(path: Path, text: str = MINIMAL) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_reference_site_holds_every_key_with_its_default(repository: Path, tmp_path: Path) -> None:
+    reference = site.read_site(repository / "site.toml", base=tmp_path, env={})
+    bare = site.read_site(write(tmp_path / "site.toml"), base=tmp_path, env={})
+    settings = origin.settings(reference, {})
+    assert {by for _, by in settings.values()} == {str(repository / "site.toml")}
+    for key, (value, by) in origin.settings(bare, {}).items():
+        if by == "default":
+            assert settings[key][0] == value, key
+
+
+def test_discovery_takes_the_first_of_flag_variable_tree_and_xdg(tmp_path: Path) -> None:
+    flag = write(tmp_path / "flag.toml")
+    variable = write(tmp_path / "variable" / "site.toml")
+    tree = write(tmp_path / "home" / "work" / "site.toml")
+    xdg = write(tmp_path / "home" / ".config" / "hpcbert" / "site.toml")
+    deep = tmp_path / "home" / "work" / "a" / "b"
+    deep.mkdir(parents=True)
+    env = {"HOME": str(tmp_path / "home"), "HPCBERT_SITE": str(variable.parent)}
+    assert places.find_site(str(flag), env=env, cwd=deep)[0] == flag
+    assert places.find_site("", env=env, cwd=deep)[0] == variable
+    del env["HPCBERT_SITE"]
+    assert places.find_site("", env=env, cwd=deep)[0] == tree
+    tree.unlink()
+    assert places.find_site("", env=env, cwd=deep)[0] == xdg
+    xdg.unlink()
+    found, by = places.find_site("", env={**env, "XDG_CONFIG_DIRS": ""}, cwd=deep)
+    assert (found, by) == (places.default_site(), "hpcbert's own")
+
+
+def test_looking_upward_stops_at_a_checkout(tmp_path: Path) -> None:
+    write(tmp_path / "site.toml")
+    inner = tmp_path / "checkout" / "src"
+    inner.mkdir(parents=True)
+    (tmp_path / "checkout" / ".git").mkdir()
+    env = {"HOME": "/nonexistent", "XDG_CONFIG_DIRS": ""}
+    assert places.find_site("", env=env, cwd=inner)[0] == places.default_site()
+
+
+def test_a_named_file_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        places.find_site(str(tmp_path / "absent.toml"), env={}, cwd=tmp_path)
+
+
+def test_runs_are_relative_to_the_file_and_hpcbert_runs_beats_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "site.toml", MINIMAL + 'runs = "r"\n')
+    assert site.read_site(path, base=tmp_path, env={}).runs == str(tmp_path / "r")
+    assert site.read_site(path, base=tmp_path, env={"HPCBERT_RUNS": "/else"}).runs == "/else"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("schema = 2", "schema is 2; this hpcbert reads 1"),
+        ("schema = 1\nname = ?", "Not valid TOML.*line 2"),
+        (MINIMAL + "[slurm]\npartiton = 'x'", r"slurm.partiton is not known"),
+        (MINIMAL + "[slurm]\ntime_limit = 'soon'", "must look like HH:MM:SS"),
+        (MINIMAL + "[env]\n'a b' = 'x'", "no name for an environment variable"),
+        (MINIMAL + "[container]\nruntime = 'docker'", "must be one of none, pyxis, enroot"),
+        (MINIMAL + "[frameworks.oneflow]\nimag = 'x'", r"frameworks.oneflow.imag is not known"),
+        (MINIMAL + "[frameworks.oneflow.options]\nx = []", "must be a text, a number"),
+        (MINIMAL + "[slurm]\npoll_floor = 0", "above 0"),
+    ],
+)
+def test_a_wrong_site_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
+    path = write(tmp_path / "site.toml", text)
+    with pytest.raises(ConfigError, match=says) as caught:
+        site.read_site(path, base=tmp_path, env={})
+    assert str(path) in str(caught.value)
+
+
+def test_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_bytes(b"schema = 1 # \xff")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        site.read_site(tmp_path / "site.toml", base=tmp_path, env={})
+
+
+def test_own_recipes_come_before_hpcberts(tmp_path: Path, repository: Path) -> None:
+    text = (repository / "templates" / "pytorch" / "recipe.toml").read_text()
+    own = write(tmp_path / "templates" / "pytorch" / "recipe.toml", text)
+    write(tmp_path / "templates" / "mine" / "recipe.toml", text)
+    folders = places.recipe_folders(tmp_path / "site.toml")
+    found = places.list_recipes(folders)
+    assert found["pytorch"] == own.parent
+    assert {"mine", "oneflow", "pytorch"} <= set(found)
+    with pytest.raises(UsageError) as caught:
+        places.find_recipe("pytroch", folders)
+    assert caught.value.hint == "Did you mean pytorch?"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (('launch = "per-gpu"', 'launch = "per-rank"'), "launch must be one of per-gpu, per-node"),
+        (("precisions = [", 'precisions = ["int8", '), "precisions names 'int8'"),
+        (("models = [", "moduls = ["), "models must name at least one"),
+        (("default = 20", 'default = "20"'), "default must be a whole number"),
+        (("[batch_sizes]", "[batch_sizes]\nint8 = 3"), "batch_sizes.int8 is not known"),
+        (('help = "Seed', 'halp = "Seed'), "options.seed.help is missing"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_by_name(
+    tmp_path: Path, repository: Path, change: tuple[str, str], says: str
+) -> None:
+    text = (repository / "templates" / "pytorch" / "recipe.toml").read_text()
+    assert change[0] in text
+    write(tmp_path / "x" / "recipe.toml", text.replace(*change, 1))
+    with pytest.raises(ConfigError, match=says):
+        recipe.load(tmp_path / "x")
+
+
+def test_digest_follows_every_file_of_a_recipe(tmp_path: Path) -> None:
+    write(tmp_path / "recipe.toml", "a")
+    first = recipe.digest(tmp_path)
+    write(tmp_path / "run.sh.j2", "b")
+    assert recipe.digest(tmp_path) != first

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcbert.config.recipe import load
+from hpcbert.config.site import read_site
+from hpcbert.errors import UsageError
+from hpcbert.model import Protocol, Recipe, Shape, Site
+from hpcbert.plan import Request, option_values, points, shapes
+
+
+@pytest.fixture
+def recipe(repository: Path) -> Recipe:
+    return load(repository / "templates" / "pytorch")
+
+
+@pytest.fixture
+def site(repository: Path) -> Site:
+    return read_site(repository / "site.toml", base=repository, env={})
+
+
+@pytest.mark.parametrize(
+    ("largest", "curve"),
+    [
+        ("1n1g", "1n1g"),
+        ("1n2g", "1n1g 1n2g"),
+        ("2n2g", "1n1g 1n2g 2n2g"),
+        ("4n8g", "1n1g 1n4g 1n8g 2n8g 4n8g"),
+        ("3n4g", "1n1g 1n4g 2n4g 3n4g"),
+        ("2n16g", "1n1g 1n4g 1n8g 1n16g 2n16g"),
+    ],
+)
+def test_scaling_goes_through_dlperfs_shapes(largest: str, curve: str) -> None:
+    found = shapes(Shape.parse(largest), scaling=True)
+    assert " ".join(map(str, found)) == curve
+
+
+@given(st.integers(1, 64), st.integers(1, 16))
+def test_a_curve_starts_at_one_gpu_grows_and_ends_at_what_is_asked(nodes: int, gpus: int) -> None:
+    found = shapes(Shape(nodes, gpus), scaling=True)
+    assert found[0] == Shape(1, 1)
+    assert found[-1] == Shape(nodes, gpus)
+    sizes = [shape.gpus for shape in found]
+    assert sizes == sorted(set(sizes))
+
+
+def test_points_are_every_combination_once(recipe: Recipe, site: Site) -> None:
+    request = Request(
+        Shape(1, 2), ("fp32", "bf16", "fp32"), (8, 16, 8), scaling=True, model="bert-base"
+    )
+    found = points(recipe, site, request)
+    assert len(found) == 2 * 2 * 2
+    assert len({point.key for point in found}) == len(found)
+    assert found[0].key == "bert-base_1n1g_fp32_b8"
+
+
+def test_defaults_come_from_site_then_recipe(recipe: Recipe, site: Site) -> None:
+    (point,) = points(recipe, site, Request(Shape(1, 1)))
+    assert (point.model, point.precision, point.batch_size_per_device) == ("bert-tiny", "fp32", 32)
+
+
+def test_global_batch_size_counts_gpus_and_accumulation(recipe: Recipe, site: Site) -> None:
+    request = Request(Shape(1, 8), batch_sizes=(32,), accumulation=4)
+    (point,) = points(recipe, site, request)
+    assert point.global_batch_size == 8 * 32 * 4
+    assert point.variant == "acc4"
+
+
+def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: Site) -> None:
+    request = Request(Shape(1, 1), settings={"seed": "7", "sequence_length": "64"})
+    (point,) = points(recipe, site, request)
+    assert point.options == (("sequence_length", 64),)
+    assert option_values(recipe, site, request.settings)["seed"] == 7
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (Request(Shape(1, 9)), "8 GPUs, 9 are asked"),
+        (Request(Shape(1, 1), ("fp8",)), "no precision 'fp8'"),
+        (Request(Shape(1, 1), model="bert-huge"), "no model 'bert-huge'"),
+        (Request(Shape(1, 1), xla=True), "knows no --xla"),
+        (Request(Shape(1, 1), settings={"sead": "1"}), "no option 'sead'"),
+        (Request(Shape(1, 1), settings={"seed": "x"}), "takes a int, not 'x'"),
+        (Request(Shape(1, 1), batch_sizes=(0,)), "at least 1, not 0"),
+        (Request(Shape(1, 1), protocol=Protocol(5, 20, 20)), "leaves nothing"),
+        (Request(Shape(1, 1), protocol=Protocol(0)), "--repeats must be 1 to 1000"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    recipe: Recipe, site: Site, request_: Request, says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        points(recipe, site, request_)
+
+
+def test_accumulation_needs_a_recipe_that_knows_it(recipe: Recipe, site: Site) -> None:
+    with pytest.raises(UsageError, match="no --accumulation"):
+        points(replace(recipe, accumulation=False), site, Request(Shape(1, 1), accumulation=2))
+
+
+@pytest.mark.parametrize("text", ["", "4n", "n8g", "0n8g", "4n0g", "4N8G", "4n8g "])
+def test_what_is_no_shape(text: str) -> None:
+    with pytest.raises(UsageError):
+        Shape.parse(text)
+
+
+@given(st.integers(1, 99999), st.integers(1, 999))
+def test_shapes_read_back(nodes: int, gpus: int) -> None:
+    assert Shape.parse(str(Shape(nodes, gpus))) == Shape(nodes, gpus)
