@@ -14,12 +14,13 @@ import click
 
 from hpcbert.config import places, recipe, site
 from hpcbert.errors import UsageError
-from hpcbert.flows.draft import How, Who
 from hpcbert.model import Protocol, Recipe, Shape, Site
 from hpcbert.plan import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hpcbert.flows.draft import How, Who
 
 Scheduler = Literal["slurm", "local"]
 
@@ -101,6 +102,8 @@ def read(values: dict[str, Any], *, dry: bool = False, rehearse: bool = False) -
     Raises:
         UsageError: A value is wrong.
     """
+    from hpcbert.flows.draft import How  # with Jinja, which --help has no use for
+
     here = overridden(site.load(values["site_file"]), values)
     folders = places.recipe_folders(Path(here.where), values["templates"])
     found = recipe.load(places.find_recipe(values["fw"], folders))
@@ -130,6 +133,8 @@ def read(values: dict[str, Any], *, dry: bool = False, rehearse: bool = False) -
 
 def who() -> Who:
     """Say who asks, and when."""
+    from hpcbert.flows.draft import Who
+
     return Who(getpass.getuser(), tuple(sys.argv), time.time(), secrets.token_hex(3))
 
 

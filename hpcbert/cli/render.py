@@ -12,7 +12,6 @@ import click
 from hpcbert.cli.options import point_options, read
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import CheckError, UsageError
-from hpcbert.flows.draft import by_hand, relative
 from hpcbert.store import write_text
 
 _HEADER = "# hpcbert render "
@@ -49,6 +48,8 @@ def render(*, output: Path | None, check: Path | None, **values: Any) -> Result:
 
 
 def _rendered(values: dict[str, Any]) -> dict[str, str]:
+    from hpcbert.flows.draft import by_hand, relative  # with Jinja, which --help has no use for
+
     asked = read(values, dry=True)
     site = relative(Path(asked.site.where), Path.cwd())
     words = ["--site", site, "--scheduler", asked.how.scheduler]

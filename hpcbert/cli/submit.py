@@ -14,10 +14,10 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import site
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.flows import submit as flow
-from hpcbert.flows.draft import Draft, draft
 from hpcbert.slurm.runner import run
 
 if TYPE_CHECKING:
+    from hpcbert.flows.draft import Draft
     from hpcbert.model import Array, Campaign
 
 
@@ -44,6 +44,8 @@ def submit(*, dry_run: bool, rehearse: bool, wait: bool, resume: str, **values: 
         directory = store.resolve(resume, runs)
         campaign = _resumed(directory)
         return _watched(directory, campaign) if wait else submitted(directory, campaign)
+    from hpcbert.flows.draft import draft  # with Jinja, which --help has no use for
+
     asked = read(values, dry=dry_run, rehearse=rehearse)
     made = draft(asked.request, asked.site, asked.recipe, how=asked.how, who=who())
     warnings = (*asked.warnings, *made.warnings)

@@ -1,0 +1,178 @@
+"""What every command keeps to: streams, JSON, exit codes, and what it does not load."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcbert.cli.main import COMMANDS
+from hpcbert.cli.output import Result, envelope, printable
+from hpcbert.errors import CheckError
+
+HEAVY = ("jinja2", "submitit", "rich", "numpy", "pandas", "asyncio", "torch", "importlib.metadata")
+
+
+def hpcbert(
+    *words: str, cwd: Path, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hpcbert", *words],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["-h"], *([name, "--help"] for name in COMMANDS)]
+)
+def test_help_ends_well_and_loads_nothing_heavy(words: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "hpcbert", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-500:]
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert not [name for name in HEAVY if name in loaded]
+
+
+def test_every_command_is_listed_with_a_line_and_in_the_order_of_work(tmp_path: Path) -> None:
+    text = hpcbert("--help", cwd=tmp_path).stdout
+    places = [text.index(f"\n  {name} ") for name in COMMANDS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["submit", "--nodes", "0"],
+        ["submit", "--fw", "pytroch"],
+        ["submit", "--set", "x"],
+        ["submit", "--precision", "fp8"],
+        ["submit", "--site", "absent.toml"],
+        ["collect", "absent"],
+        ["frameworks", "show", "nix"],
+        ["nocommand"],
+        ["submit", "--no-such-flag"],
+        ["render", "--check", "."],
+    ],
+)
+def test_errors_speak_json_on_stdout_too(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "x.sbatch").write_text("#!/bin/bash\n")
+    done = hpcbert(*words, "--json", cwd=tmp_path)
+    document = json.loads(done.stdout)
+    assert set(document) == {
+        "version", "command", "status", "exit_code", "data", "errors", "warnings",
+    }  # fmt: skip
+    assert document["status"] == "error"
+    assert document["exit_code"] == done.returncode == 2
+    assert set(document["errors"][0]) == {"code", "message", "hint"}
+    plain = hpcbert(*words, cwd=tmp_path)
+    assert plain.stdout == ""
+    assert plain.returncode == 2
+    assert "rror: " in plain.stderr
+
+
+def test_dry_run_writes_nothing_and_shows_argv_and_script(tmp_path: Path) -> None:
+    words = ("submit", "--nodes", "4", "--gpus-per-node", "8", "--fw", "oneflow", "--dry-run")
+    done = hpcbert(*words, cwd=tmp_path, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+    assert done.returncode == 0, done.stderr
+    assert "$ sbatch --parsable" in done.stdout
+    assert "#SBATCH --nodes=4" in done.stdout
+    assert "--array=1-5%1" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+    document = json.loads(hpcbert(*words, "--json", cwd=tmp_path).stdout)
+    (array,) = document["data"]["arrays"]
+    assert array["argv"][:2] == ["sbatch", "--parsable"]
+    assert array["global_batch_size"] == 1024
+
+
+def test_config_says_where_values_come_from(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text('schema = 1\nname = "x"\nscheduler = "local"\n')
+    done = hpcbert("config", "--json", cwd=tmp_path)
+    settings = json.loads(done.stdout)["data"]["settings"]
+    assert settings["name"] == {"value": "x", "origin": str(tmp_path / "site.toml")}
+    assert settings["slurm.partition"]["origin"] == "default"
+
+
+def test_init_writes_a_site_that_reads_and_keeps_what_is_there(tmp_path: Path) -> None:
+    assert hpcbert("init", "--local", cwd=tmp_path).returncode == 0
+    assert hpcbert("config", cwd=tmp_path).returncode == 0
+    again = hpcbert("init", "--local", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "already" in again.stderr
+
+
+def test_doctor_on_this_machine(tmp_path: Path) -> None:
+    hpcbert("init", "--local", cwd=tmp_path)
+    done = hpcbert("doctor", "--json", cwd=tmp_path)
+    document = json.loads(done.stdout)
+    names = {one["name"]: one["status"] for one in document["data"]}
+    assert names["site"] == names["recipe pytorch"] == names["recipe oneflow"] == "ok"
+    assert done.returncode == 0
+
+
+def test_frameworks_are_listed_and_shown(tmp_path: Path) -> None:
+    names = [
+        one["name"]
+        for one in json.loads(hpcbert("frameworks", "list", "--json", cwd=tmp_path).stdout)["data"]
+    ]
+    assert names == ["oneflow", "pytorch"]
+    assert hpcbert("frameworks", cwd=tmp_path).stdout.startswith("oneflow")
+    data = json.loads(hpcbert("frameworks", "show", "oneflow", "--json", cwd=tmp_path).stdout)[
+        "data"
+    ]
+    assert data["launch"] == "per-node"
+    assert data["rules"][0]["name"] == "dlperf-time"
+    assert data["commit"].startswith("854ddd0")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str, tmp_path: Path) -> None:
+    done = hpcbert("completion", shell, cwd=tmp_path)
+    assert "_HPCBERT_COMPLETE" in done.stdout
+
+
+def test_completing_command_names(tmp_path: Path) -> None:
+    env = {"_HPCBERT_COMPLETE": "bash_complete", "COMP_WORDS": "hpcbert co", "COMP_CWORD": "1"}
+    program = Path(sys.executable).parent / "hpcbert"
+    done = subprocess.run(
+        [program], env={**os.environ, **env}, capture_output=True, text=True, check=False
+    )
+    names = [line.partition(",")[2] for line in done.stdout.splitlines()]
+    assert names == ["config", "collect", "completion"]
+
+
+def test_colour_follows_flag_then_variables(tmp_path: Path) -> None:
+    bad = ("submit", "--fw", "nix")
+    assert "\x1b[" not in hpcbert(*bad, cwd=tmp_path).stderr
+    assert "\x1b[" in hpcbert("--color", "always", *bad, cwd=tmp_path).stderr
+    assert "\x1b[" in hpcbert(*bad, cwd=tmp_path, env={"FORCE_COLOR": "1"}).stderr
+    both = {"FORCE_COLOR": "1", "NO_COLOR": "1"}
+    assert "\x1b[" not in hpcbert(*bad, cwd=tmp_path, env=both).stderr
+
+
+def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m hpcbert completion bash | head -c 1 >/dev/null"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def test_status_words_of_the_envelope() -> None:
+    def status(result: Result) -> str:
+        return str(json.loads(envelope("x", result))["status"])
+
+    assert status(Result()) == "success"
+    assert status(Result([1], exit_code=4)) == "partial"
+    assert status(Result(exit_code=5, errors=(CheckError("no"),))) == "error"
+
+
+def test_control_characters_never_reach_a_terminal() -> None:
+    assert printable("a\x1b[31mb\x07\r\n\tc\x9b") == "a�[31mb��\n\tc�"

@@ -1,0 +1,295 @@
+"""Submission against a small scripted Slurm: what it has queued is the truth."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hpcbert import store
+from hpcbert.config import recipe, site
+from hpcbert.errors import HpcbertError, SchedulerError, UsageError
+from hpcbert.flows import submit as flow
+from hpcbert.flows.draft import Draft, How, Who, draft
+from hpcbert.model import Protocol, Shape
+from hpcbert.plan import Request
+from hpcbert.slurm.runner import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+
+
+@dataclass
+class FakeSlurm:
+    """Queues what sbatch is given; answers squeue by job name; can be told to fail."""
+
+    jobs: dict[str, str] = field(default_factory=dict)
+    answers: list[Outcome | None] = field(default_factory=list)
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+    environments: list[Mapping[str, str] | None] = field(default_factory=list)
+    squeue_works: bool = True
+    die_after_queueing: bool = False
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float = 60.0,
+    ) -> Outcome:
+        self.calls.append(tuple(argv))
+        self.environments.append(env)
+        if argv[0] == "sbatch":
+            return self.sbatch(argv)
+        if argv[0] == "squeue" and self.squeue_works:
+            name = next(word for word in argv if word.startswith("--name="))[7:]
+            found = [job for job, one in self.jobs.items() if one == name]
+            return Outcome(tuple(argv), 0, "".join(f"{job}\n" * 3 for job in found))
+        return Outcome(tuple(argv), 1, "", f"{argv[0]}: error: Unable to contact")
+
+    def sbatch(self, argv: Sequence[str]) -> Outcome:
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is not None and "queued anyway" not in answer.stdout:
+            return answer
+        lines = Path(argv[-1]).read_text().splitlines()
+        name = next(line for line in lines if "--job-name=" in line).partition("=")[2]
+        job_id = str(100 + len(self.jobs))
+        self.jobs[job_id] = name
+        if self.die_after_queueing:
+            raise KeyboardInterrupt
+        return answer or Outcome(tuple(argv), 0, f"{job_id}\n")
+
+    def count(self, program: str) -> int:
+        return sum(call[0] == program for call in self.calls)
+
+
+def made(tmp_path: Path, *, precisions: tuple[str, ...] = ("fp32", "bf16")) -> Draft:
+    where = site.read_site(REPOSITORY / "site.toml", base=tmp_path / "a b", env={})
+    found = recipe.load(REPOSITORY / "templates" / "pytorch")
+    request = Request(Shape(1, 2), precisions, scaling=True, protocol=Protocol(5))
+    how = How(scheduler="slurm", folders=(REPOSITORY / "templates",))
+    who = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
+    return draft(request, where, found, how=how, who=who)
+
+
+def failing(message: str, code: int = 1, stdout: str = "") -> Outcome:
+    return Outcome(("sbatch",), code, stdout, message)
+
+
+def submitted(one: Draft, slurm: FakeSlurm) -> list[str]:
+    flow.write(one)
+    pauses: list[float] = []
+    campaign = flow.submit(
+        one.directory, one.campaign, run=slurm, now=lambda: 1.0, pause=pauses.append
+    )
+    assert campaign == store.read_manifest(one.directory)
+    return [array.job_id for array in campaign.arrays]
+
+
+def test_one_sbatch_a_point_and_every_id_in_the_manifest(tmp_path: Path) -> None:
+    one, slurm = made(tmp_path), FakeSlurm()
+    assert submitted(one, slurm) == ["100", "101", "102", "103"]
+    assert slurm.count("sbatch") == 4
+    assert len(slurm.calls) == 4
+    assert all(call[1] == "--parsable" for call in slurm.calls)
+
+
+def test_the_manifest_is_on_disk_before_sbatch_is_called(tmp_path: Path) -> None:
+    one = made(tmp_path)
+    seen = []
+
+    def run(argv: Sequence[str], **_: object) -> Outcome:
+        manifest = store.read_manifest(one.directory)
+        seen.append([array.state for array in manifest.arrays])
+        return Outcome(tuple(argv), 0, f"{len(seen)};cluster\n")
+
+    flow.write(one)
+    flow.submit(one.directory, one.campaign, run=run)
+    assert seen[0] == ["intended"] * 4
+    assert seen[3] == ["submitted"] * 3 + ["intended"]
+
+
+@pytest.mark.parametrize("crash_at", [1, 2, 3, 4])
+def test_a_crash_after_sbatch_queued_loses_and_doubles_nothing(
+    tmp_path: Path, crash_at: int
+) -> None:
+    one, slurm = made(tmp_path), FakeSlurm()
+    flow.write(one)
+
+    def run(argv: Sequence[str], **more: object) -> Outcome:
+        slurm.die_after_queueing = slurm.count("sbatch") == crash_at - 1
+        return slurm(argv, **more)  # type: ignore[arg-type]
+
+    with pytest.raises(KeyboardInterrupt):
+        flow.submit(one.directory, one.campaign, run=run)
+    slurm.die_after_queueing = False
+    campaign = flow.resume(one.directory, run=slurm)
+    assert sorted(slurm.jobs) == ["100", "101", "102", "103"]
+    assert sorted(array.job_id for array in campaign.arrays) == sorted(slurm.jobs)
+    for array in campaign.arrays:
+        assert slurm.jobs[array.job_id] == array.name
+    assert flow.resume(one.directory, run=slurm) == campaign
+    assert len(slurm.jobs) == 4
+
+
+def test_a_busy_controller_is_asked_again(tmp_path: Path) -> None:
+    busy = failing("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying")
+    one, slurm = made(tmp_path), FakeSlurm(answers=[busy, busy])
+    assert len(submitted(one, slurm)) == 4
+    assert slurm.count("sbatch") == 6
+
+
+def test_a_refusal_names_slurms_reason_and_submits_no_more(tmp_path: Path) -> None:
+    refusal = failing("sbatch: error: invalid partition specified: gpuu")
+    one, slurm = made(tmp_path), FakeSlurm(answers=[None, refusal])
+    flow.write(one)
+    with pytest.raises(SchedulerError, match="invalid partition specified: gpuu") as caught:
+        flow.submit(one.directory, one.campaign, run=slurm)
+    assert caught.value.exit_code == 3
+    assert "Submitted before it: 100" in str(caught.value)
+    states = [array.state for array in store.read_manifest(one.directory).arrays]
+    assert states == ["submitted", "refused", "intended", "intended"]
+
+
+def test_a_timed_out_sbatch_that_queued_anyway_is_adopted(tmp_path: Path) -> None:
+    lost = failing(
+        "sbatch: error: Batch job submission failed: Socket timed out", 1, "queued anyway"
+    )
+    one, slurm = made(tmp_path), FakeSlurm(answers=[lost])
+    assert submitted(one, slurm) == ["100", "101", "102", "103"]
+
+
+def test_a_timed_out_sbatch_that_queued_nothing_stays_intended(tmp_path: Path) -> None:
+    lost = failing("sbatch: error: Batch job submission failed: Socket timed out")
+    one, slurm = made(tmp_path), FakeSlurm(answers=[lost])
+    flow.write(one)
+    with pytest.raises(SchedulerError, match="Socket timed out"):
+        flow.submit(one.directory, one.campaign, run=slurm)
+    assert store.read_manifest(one.directory).arrays[0].state == "intended"
+    flow.resume(one.directory, run=slurm)
+    assert len(slurm.jobs) == 4
+
+
+def test_resume_submits_nothing_while_slurm_can_not_say_what_it_has(tmp_path: Path) -> None:
+    one, slurm = made(tmp_path), FakeSlurm(squeue_works=False)
+    flow.write(one)
+    with pytest.raises(SchedulerError, match="can't be told"):
+        flow.resume(one.directory, run=slurm)
+    assert not slurm.jobs
+
+
+def test_no_sbatch_on_this_machine(tmp_path: Path) -> None:
+    one = made(tmp_path)
+    slurm = FakeSlurm(answers=[failing("sbatch: no such program", 127)])
+    flow.write(one)
+    with pytest.raises(SchedulerError) as caught:
+        flow.submit(one.directory, one.campaign, run=slurm)
+    assert "login node" in caught.value.hint
+
+
+def test_a_script_changed_by_hand_is_not_submitted(tmp_path: Path) -> None:
+    one, slurm = made(tmp_path), FakeSlurm()
+    flow.write(one)
+    script = one.directory / one.campaign.arrays[0].script
+    script.write_text(script.read_text() + "\n# changed\n")
+    with pytest.raises(UsageError, match="not the one that was rendered"):
+        flow.submit(one.directory, one.campaign, run=slurm)
+    assert slurm.calls == []
+
+
+def test_two_submits_of_one_campaign_one_wins(tmp_path: Path) -> None:
+    one, slurm = made(tmp_path), FakeSlurm()
+    flow.write(one)
+    with store.locked(one.directory), pytest.raises(UsageError, match="is working on this"):
+        flow.submit(one.directory, one.campaign, run=slurm)
+    assert not slurm.jobs
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
+    import socket
+
+    one, slurm = made(tmp_path), FakeSlurm()
+    flow.write(one)
+    (one.directory / store.LOCK).write_text(f"{socket.gethostname()} 4194999\n")
+    flow.submit(one.directory, one.campaign, run=slurm)
+    assert len(slurm.jobs) == 4
+    assert not (one.directory / store.LOCK).exists()
+
+
+def test_the_callers_slurm_variables_do_not_leak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SBATCH_PARTITION", "SLURM_JOB_ID", "PMIX_RANK", "PYXIS_CONTAINER_IMAGE"):
+        monkeypatch.setenv(name, "leak")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    slurm = FakeSlurm()
+    submitted(made(tmp_path), slurm)
+    for environment in slurm.environments:
+        assert environment is not None
+        assert "leak" not in environment.values()
+        assert environment["SLURM_CONF"] == "/etc/slurm.conf"
+
+
+def test_a_manifest_reads_back_and_a_damaged_one_says_so(tmp_path: Path) -> None:
+    one = made(tmp_path)
+    flow.write(one)
+    path = one.directory / store.MANIFEST
+    assert store.read_manifest(one.directory) == one.campaign
+    document = json.loads(path.read_text())
+    for change in ({"schema": 99}, {"arrays": 3}, {"extra": 1}):
+        path.write_text(json.dumps({**document, **change}))
+        with pytest.raises(UsageError):
+            store.read_manifest(one.directory)
+    path.write_text("{")
+    with pytest.raises(UsageError, match="No valid JSON"):
+        store.read_manifest(one.directory)
+
+
+def test_a_place_that_can_not_be_written_is_an_error_before_sbatch(tmp_path: Path) -> None:
+    one = made(tmp_path)
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(HpcbertError, match="Can't make the campaign directory"):
+        flow.write(replace(one, directory=blocker / "x"))
+
+
+def test_campaigns_are_found_by_path_id_and_part(tmp_path: Path) -> None:
+    one = made(tmp_path)
+    flow.write(one)
+    runs = one.directory.parent
+    for name in (str(one.directory), one.directory.name, "abc123"):
+        assert store.resolve(name, runs) == one.directory
+    with pytest.raises(UsageError, match="no campaign 'xyz'"):
+        store.resolve("xyz", runs)
+
+
+def test_a_campaign_is_its_owners_alone(tmp_path: Path) -> None:
+    one = made(tmp_path)
+    flow.write(one)
+    assert one.directory.stat().st_mode & 0o077 == 0
+
+
+def test_dry_run_distinguishes_refusal_from_absence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = made(tmp_path, precisions=("fp32",))
+    monkeypatch.setattr("hpcbert.flows.submit.shutil.which", lambda _: "/bin/sbatch")
+
+    def answering(message: str) -> flow.Check:
+        def run(argv: Sequence[str], **_: object) -> Outcome:
+            bad = argv[0] == "sbatch" and bool(message)
+            return Outcome(tuple(argv), int(bad), "", message if bad else "")
+
+        return flow.dry_run(one, run=run, scheduler="slurm")[1]
+
+    assert answering("").ok is True
+    assert answering("allocation failure: Invalid account").ok is False
+    assert answering("Unable to contact slurm controller (connect failure)").ok is None
+    assert not one.directory.exists()
