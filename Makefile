@@ -1,0 +1,77 @@
+# Two commands: `make demo` trains BERT here and prints a table; `make test` runs every test.
+# All paths are relative, so that a checkout in a directory with a space in its name works too.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Debian's interpreter first: unlike one in somebody's home, job users can read it.
+PYTHON ?= $(shell for one in /usr/bin/python3 python3; do \
+    if $$one -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; \
+    then echo $$one; break; fi; done)
+# PyTorch's CPU build. Where the package index gives a CUDA build for this, name another source:
+# make demo PIP_ARGS="--index-url https://download.pytorch.org/whl/cpu --extra-index-url ..."
+TORCH ?= torch==2.13.0
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install $(PIP_ARGS)
+
+# What the tests against a real Slurm cluster need; installed by `make test` when it runs as root.
+PACKAGES := python3-venv shellcheck iproute2 util-linux \
+    slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin \
+    munge mariadb-server openmpi-bin
+
+.PHONY: help demo test check packages clean
+
+help:
+	@echo 'make demo   train a small BERT on this machine, five repeats at two sizes; print the table'
+	@echo 'make test   install what the tests need (as root: Slurm too) and run all of them'
+	@echo 'make check  linters and types only'
+	@echo 'make clean  remove what these made'
+
+.setup/venv: pyproject.toml
+	@test -n '$(PYTHON)' || { echo 'error: Python 3.10 or newer is needed' >&2; exit 2; }
+	@$(PYTHON) -m venv .venv 2>/dev/null || \
+	    { echo 'error: no venv module. As root: apt-get install python3-venv' >&2; exit 2; }
+	@echo 'installing hpcbert and PyTorch (CPU build) into .venv'
+	@$(PIP) '$(TORCH)' 'numpy>=1.26'
+	@$(PIP) --editable .
+	@mkdir -p .setup && touch $@
+
+.setup/test: .setup/venv
+	@echo 'installing what the tests need into .venv'
+	@$(PIP) 'pip>=25.1'
+	@$(PIP) --editable '.[frame]' --group test --group lint
+	@touch $@
+
+demo: .setup/venv
+	@$(BIN)/hpcbert submit --fw pytorch --nodes 1 --gpus-per-node 2 --scaling --wait
+
+packages:
+	@missing=(); \
+	for package in $(PACKAGES); do \
+	    dpkg -s "$$package" >/dev/null 2>&1 || missing+=("$$package"); \
+	done; \
+	if ((!$${#missing[@]})); then exit 0; fi; \
+	if ((UID != 0)); then \
+	    echo "note: not root; without $${missing[*]} some tests are skipped"; exit 0; \
+	fi; \
+	echo "installing $${missing[*]}"; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update -qq; \
+	apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null
+
+check: .setup/test
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/codespell
+
+test: packages .setup/test check
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+clean:
+	rm -rf .venv .setup .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
