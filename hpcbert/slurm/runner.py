@@ -93,3 +93,29 @@ def run(
         note = f"{words[0]}: gave no answer within {timeout:g} s"
         return Outcome(words, 124, stdout, f"{stderr}{note}")
     return Outcome(words, child.returncode, stdout, stderr)
+
+
+def start(
+    argv: Sequence[str], *, output: Path, env: Mapping[str, str], cwd: Path | None = None
+) -> int:
+    """Start a command that outlives this process, and return its process id.
+
+    It leads a session of its own, so that neither Ctrl-C nor the end of a terminal reaches it; it
+    reads nothing and appends what it prints to a file.
+
+    Raises:
+        OSError: There is no such program, or the file can't be written.
+    """
+    with output.open("ab") as file:
+        child = subprocess.Popen(
+            tuple(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+        )
+    # Nobody waits for it through this object, which must neither warn of that nor reap it.
+    child.returncode = 0
+    return child.pid

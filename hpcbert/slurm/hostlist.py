@@ -1,0 +1,96 @@
+"""Slurm's node lists, `n[1-4,7],gpu[01-02]`, to names and back."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+# More names than any cluster has nodes: a longer expansion is a mistake in the text.
+LIMIT = 65_536
+_NOBODY = frozenset({"", "None assigned", "(null)", "None", "N/A", "n/a"})
+_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
+_TAIL = re.compile(r"(.*?)(\d{0,18})", re.DOTALL)
+
+
+def expand(text: str, *, limit: int = LIMIT) -> tuple[str, ...]:
+    """Return the names in a node list; a text that is no node list stands for itself.
+
+    Args:
+        text: As squeue, sacct and SLURM_JOB_NODELIST write it; `None assigned` is no node.
+        limit: Names above which the text is not believed.
+    """
+    text = text.strip()
+    if text in _NOBODY:
+        return ()
+    names: list[str] = []
+    try:
+        for group in _groups(text):
+            names += _product(group, limit - len(names))
+    except ValueError:
+        return (text,)
+    return tuple(names)
+
+
+def _groups(text: str) -> Iterator[str]:
+    """Yield what stands between the commas that are outside brackets."""
+    depth = start = 0
+    for place, char in enumerate(text):
+        depth += (char == "[") - (char == "]")
+        if depth not in (0, 1):
+            raise ValueError(text)
+        if char == "," and depth == 0:
+            yield text[start:place]
+            start = place + 1
+    if depth:
+        raise ValueError(text)
+    yield text[start:]
+
+
+def _product(group: str, limit: int) -> list[str]:
+    names = [""]
+    for part in re.split(r"(\[[^\]]*\])", group):
+        endings = _endings(part[1:-1], limit) if part.startswith("[") else [part]
+        if len(names) * len(endings) > limit:
+            raise ValueError(group)
+        names = [name + ending for name in names for ending in endings]
+    return [name for name in names if name]
+
+
+def _endings(inside: str, limit: int) -> list[str]:
+    endings: list[str] = []
+    for part in inside.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise ValueError(part)
+        low, high = int(match[1]), int(match[2] or match[1])
+        if high - low >= limit - len(endings):
+            raise ValueError(part)
+        endings += [f"{number:0{len(match[1])}}" for number in range(low, high + 1)]
+    return endings
+
+
+def fold(names: Iterable[str]) -> str:
+    """Return names as a node list with runs of numbers folded: `n[1-4]`."""
+    parts = {match.groups() for match in map(_TAIL.fullmatch, names) if match}
+    ordered = sorted(parts, key=lambda part: (part[0], len(part[1]), part[1]))
+    folded = []
+    for (prefix, _), members in groupby(ordered, key=lambda part: (part[0], len(part[1]))):
+        runs = list(_runs([digits for _, digits in members]))
+        single = len(runs) == 1 and "-" not in runs[0]
+        folded.append(prefix + (runs[0] if single else f"[{','.join(runs)}]"))
+    return ",".join(folded)
+
+
+def _runs(numbers: list[str]) -> Iterator[str]:
+    """Yield ascending numbers of equal width as `7` or `1-4`."""
+    first = last = numbers[0]
+    for number in numbers[1:]:
+        if int(number) != int(last) + 1:
+            yield first if first == last else f"{first}-{last}"
+            first = number
+        last = number
+    yield first if first == last else f"{first}-{last}"

@@ -1,0 +1,204 @@
+"""Who is believed about a repeat: sacct, then squeue, then the job's own status file, then nobody.
+
+Success is never guessed. What takes a step down the ladder:
+
+* sacct lags by seconds, and never hears of an array element that was cancelled before it started
+  (seen with 22.05.8): squeue is asked about what sacct does not list.
+* A row that ended NODE_FAIL or PREEMPTED stands for seconds before that of the requeued job
+  appears: squeue is asked whether it waits again.
+* squeue forgets a job MinJobAge after its end: its silence proves that a job neither waits nor
+  runs, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from hpcbert.slurm.hostlist import expand
+from hpcbert.slurm.states import UNKNOWN, RepeatState, Witness, parse, reason_sentence
+
+if TYPE_CHECKING:
+    from hpcbert.slurm.commands import JobRow
+    from hpcbert.slurm.states import Source
+
+# Whether a command spoke: it answered, it was there and failed, it is not installed, or it was
+# not asked because nothing hung on it.
+Answer = Literal["answered", "failed", "absent", "unasked"]
+
+# The job ended by its own account this many seconds ago and sacct still lets it run.
+STALE = 60.0
+_GONE = "neither waits nor runs any more"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that was heard about one repeat.
+
+    Attributes:
+        witness: What the job itself wrote.
+        accounting: Its newest row in sacct.
+        restarts: Rows of earlier runs of the same job in sacct.
+        queue: Its row in squeue.
+        squeue: Whether squeue answered.
+        together: Whether the job runs several repeats, so that its state is not this one's.
+    """
+
+    witness: Witness
+    accounting: JobRow | None = None
+    restarts: int = 0
+    queue: JobRow | None = None
+    squeue: Answer = "unasked"
+    together: bool = False
+
+    @property
+    def own(self) -> RepeatState | None:
+        """The end that the newest run wrote down itself; None: it wrote none."""
+        if self.witness.attempt < self.restarts:
+            return None
+        return from_witness(self.witness)
+
+
+def doubtful(evidence: Evidence, *, now: float) -> bool:
+    """Say whether squeue has to be asked, because sacct alone can't be believed."""
+    if evidence.accounting is None:
+        return True
+    state = parse(evidence.accounting.state)
+    if state.returns or state.kind in {"again", "unknown"}:
+        return True
+    if state.kind in {"well", "badly"} or evidence.together or evidence.own is None:
+        return False
+    return now - (evidence.witness.end or now) > STALE
+
+
+def judge(evidence: Evidence) -> RepeatState:
+    """Return the state of one repeat from what was heard about it."""
+    state = _together(evidence) if evidence.together else _single(evidence)
+    return with_witness(state, evidence.witness, restarts=evidence.restarts)
+
+
+def _single(evidence: Evidence) -> RepeatState:
+    accounting, queue = evidence.accounting, evidence.queue
+    said = parse(accounting.state) if accounting else None
+    if accounting is None or said is None or said.kind == "unknown":
+        return from_row(queue, "squeue") if queue else _own_word(evidence)
+    ended = said.kind in {"well", "badly"}
+    if queue is not None and _ahead(queue, ended=ended, returns=said.returns):
+        return from_row(queue, "squeue")
+    if evidence.squeue == "answered" and queue is None and not ended and evidence.own:
+        return evidence.own
+    return from_row(accounting, "sacct")
+
+
+def _ahead(queue: JobRow, *, ended: bool, returns: bool) -> bool:
+    """Say whether squeue is ahead of sacct: it knows of a restart, or of an end."""
+    waits_again = returns and parse(queue.state).kind not in {"well", "badly"}
+    return waits_again if ended else True
+
+
+def _own_word(evidence: Evidence) -> RepeatState:
+    """Judge where Slurm does not know the repeat."""
+    if evidence.own is not None:
+        return evidence.own
+    if evidence.witness.start is None:
+        detail = _GONE if evidence.squeue == "answered" else "Slurm does not say"
+        return RepeatState(UNKNOWN, "unknown", "none", detail=f"never started, and {detail}")
+    if evidence.squeue == "failed":
+        detail = "by its own account; Slurm does not answer"
+        return RepeatState("RUNNING", "running", "status-file", detail=detail)
+    gone = f", and {_GONE}" if evidence.squeue == "answered" else ""
+    detail = f"started, never wrote its end{gone}: killed, or its node was lost"
+    return RepeatState(UNKNOWN, "unknown", "status-file", detail=detail)
+
+
+def _together(evidence: Evidence) -> RepeatState:
+    """Judge one of several repeats that share a job: its own end, as long as the job lets it.
+
+    The job's word stands for a repeat that wrote no end of its own, and for all of them once the
+    job is COMPLETED.
+    """
+    job = _single(evidence)
+    if job.kind == "well" or job.source in {"status-file", "none"}:
+        return job
+    if evidence.own is not None:
+        return evidence.own
+    if job.kind == "running" and evidence.witness.start is None:
+        return replace(
+            job, word="PENDING", kind="waiting", detail="earlier repeats of its job come first"
+        )
+    return job
+
+
+def from_row(row: JobRow, source: Source) -> RepeatState:
+    """Return the state that a line of sacct or squeue describes."""
+    state = parse(row.state)
+    waiting = state.kind in {"waiting", "again"}
+    reason = row.reason if waiting and row.reason != "None" else ""
+    ended = state.kind in {"well", "badly"}
+    return RepeatState(
+        state.word,
+        state.kind,
+        source,
+        nodes=expand(row.nodelist),
+        exit_code=row.exit_code if ended else None,
+        reason=reason,
+        detail=reason_sentence(reason) if waiting else _ending(row, state.sentence),
+        elapsed=row.elapsed,
+        start=None if waiting else row.start,
+        end=row.end if ended else None,
+        limit=row.limit,
+    )
+
+
+def _ending(row: JobRow, sentence: str) -> str:
+    kind = parse(row.state).kind
+    if kind in {"running", "well"}:
+        return "" if parse(row.state).word in {"RUNNING", "COMPLETED"} else sentence
+    return f"{sentence}, exit status {row.exit_code}" if row.exit_code else sentence
+
+
+def from_witness(seen: Witness) -> RepeatState | None:
+    """Return the end that the job, or the local queue, wrote down itself; None: it wrote none."""
+    if seen.state:
+        state = parse(seen.state)
+        word, kind, sentence = state.word, state.kind, seen.reason or state.sentence
+    elif seen.exit is not None:
+        ok = seen.exit == 0
+        word, kind = ("COMPLETED", "well") if ok else ("FAILED", "badly")
+        sentence = f"ended after signal {seen.signal}" if seen.signal else "failed"
+    else:
+        return None
+    code = f", exit status {seen.exit}" if seen.exit else ""
+    return RepeatState(
+        word,
+        kind,
+        "status-file",
+        exit_code=seen.exit,
+        detail="" if kind == "well" else f"{sentence}{code}",
+    )
+
+
+def with_witness(state: RepeatState, seen: Witness, *, restarts: int = 0) -> RepeatState:
+    """Add to a state what only the job's own status file tells.
+
+    Args:
+        state: What the scheduler says.
+        seen: What the job says.
+        restarts: How often the scheduler says that it was requeued.
+    """
+    if restarts > seen.attempt or state.kind in {"waiting", "again"}:
+        return replace(state, attempt=max(restarts, seen.attempt))
+    start = seen.start if state.start is None else state.start
+    end = seen.end if state.done and state.end is None else state.end
+    elapsed = state.elapsed
+    if elapsed is None and start is not None and end is not None:
+        elapsed = end - start
+    return replace(
+        state,
+        attempt=seen.attempt,
+        nodes=state.nodes or expand(seen.nodelist),
+        start=start,
+        end=end,
+        elapsed=elapsed,
+        step_exit=seen.step_exit,
+    )

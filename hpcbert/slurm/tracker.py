@@ -1,0 +1,333 @@
+"""Following jobs: one accounting query a poll, whatever their number, through submitit.
+
+Of submitit (1.5.4) its watcher and its job are used, and these of its ways are not:
+
+* importing it puts a log handler on stdout: switched off before the import, below;
+* it calls sacct through subprocess and swallows the failure: `Watcher.update` uses our runner and
+  remembers what went wrong;
+* a state outside its list counts as an end, `CANCELLED by 1000` is a state of its own, the last
+  line of a job wins whichever is newer, and a job id that was used again is believed:
+  `Watcher.read_info` and `is_done` go by our table, by submission time, and by name and owner;
+* its polls come at intervals of its own, and one watcher serves all jobs of the process: `Tracker`
+  has its own pace and its own watcher;
+* `done()` looks for pickles and touches the folder, `results()` loads them, `cancel()` trusts the
+  id: `RepeatJob` does none of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+from hpcbert.errors import HpcbertError
+from hpcbert.slurm import commands, local
+from hpcbert.slurm.ladder import Evidence, doubtful, judge
+from hpcbert.slurm.pace import FLOOR, Pace
+from hpcbert.slurm.repeats import Key, Lines, Repeat, Watched
+from hpcbert.slurm.states import UNKNOWN, RepeatState, parse
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    name, before = "SUBMITIT_LOG_LEVEL", os.environ.get("SUBMITIT_LOG_LEVEL")
+    os.environ[name] = "NOCONFIG"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        os.environ |= {} if before is None else {name: before}
+
+
+with _unlogged():
+    from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from hpcbert.model import Campaign
+    from hpcbert.slurm.commands import JobRow
+    from hpcbert.slurm.ladder import Answer
+    from hpcbert.slurm.runner import Outcome, Runner
+
+LOCAL_INTERVAL = 1.0
+TOLERANCE = 10
+_TIMEOUT = 30.0
+# Polls in which an end that is open to doubt must stand before it is believed.
+_CALM = 3
+_DISABLED = ("accounting storage is disabled", "no such program")
+
+
+class Watcher(SlurmInfoWatcher):
+    """submitit's watcher with our way of asking and reading.
+
+    Args:
+        repeats: What is watched.
+        run: Starts sacct.
+        environ: Environment for it.
+    """
+
+    def __init__(
+        self, repeats: Sequence[Repeat], *, run: Runner, environ: Mapping[str, str]
+    ) -> None:
+        super().__init__()
+        self._owners = {repeat.job_id: repeat for repeat in repeats if repeat.job_id}
+        self._run = run
+        self._environ = environ
+        self.answer: Answer = "unasked"
+        self.complaint = ""
+        self.garbage: tuple[str, ...] = ()
+        self.rows: dict[str, tuple[JobRow, int]] = {}
+
+    def _make_command(self) -> list[str] | None:
+        asked = [self._owners[job_id] for job_id in sorted(self._registered - self._finished)]
+        if not asked:
+            return None
+        return commands.sacct_argv(
+            [repeat.array.job_id for repeat in asked],
+            users=[repeat.watched.campaign.user for repeat in asked],
+            since=min(repeat.watched.since for repeat in asked),
+        )
+
+    def update(self) -> None:
+        """Ask sacct once about everything that has not ended; a failure is remembered."""
+        self.answer = "absent" if self.answer == "absent" else "unasked"
+        command = None if self.answer == "absent" else self._make_command()
+        if command is None:
+            return
+        self._num_calls += 1
+        outcome = self._run(command, env=self._environ, timeout=_TIMEOUT)
+        self.answer, self.complaint = _answer(outcome), outcome.stderr.strip()
+        if outcome.ok:
+            self._info_dict.update(self.read_info(outcome.stdout))
+        self._finished |= {one for one in self._registered if self.is_done(one, mode="cache")}
+
+    def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
+        """Return submitit's view of what sacct printed, and remember ours in `rows`."""
+        text = string.decode(errors="replace") if isinstance(string, bytes) else string
+        listing = commands.read_sacct(text)
+        self.garbage = listing.garbage
+        lines = Lines(listing.rows)
+        info = {}
+        for job_id, repeat in self._owners.items():
+            row, before = lines.newest(repeat)
+            if row is not None:
+                self.rows[job_id] = row, before
+                info[job_id] = {"JobID": job_id, "State": row.state, "NodeList": row.nodelist}
+        return info
+
+    def get_state(self, job_id: str, mode: str = "force") -> str:
+        """Return the state's word from our table."""
+        return parse(self.get_info(job_id, mode=mode).get("State", UNKNOWN)).word
+
+    def is_done(self, job_id: str, mode: str = "force") -> bool:
+        """Say whether the job has ended for good; what Slurm may start anew has not."""
+        state = parse(self.get_state(job_id, mode=mode))
+        return state.kind in {"well", "badly"} and not state.returns
+
+
+def _answer(outcome: Outcome) -> Answer:
+    if outcome.ok:
+        return "answered"
+    return "absent" if any(words in outcome.stderr for words in _DISABLED) else "failed"
+
+
+class RepeatJob(SlurmJob[None]):
+    """submitit's view of one repeat: state and end, from the tracker's last poll.
+
+    Args:
+        repeat: Which one; it has a job id.
+        watcher: The tracker's.
+    """
+
+    def __init__(self, repeat: Repeat, watcher: Watcher) -> None:
+        self.watcher = watcher
+        super().__init__(repeat.watched.directory, repeat.job_id)
+
+    @property
+    def state(self) -> str:
+        """The state's word at the last poll."""
+        return self.watcher.get_state(self.job_id, mode="cache")
+
+    def done(self, force_check: bool = False) -> bool:
+        """Say whether it has ended; `force_check` polls first."""
+        return self.watcher.is_done(self.job_id, mode="force" if force_check else "cache")
+
+    def results(self) -> NoReturn:
+        """Refuse: a result is a log, and no pickle is read from a campaign."""
+        raise HpcbertError("A repeat has no Python result.", hint="hpcbert collect reads its log.")
+
+    def cancel(self, check: bool = True) -> NoReturn:  # noqa: ARG002 - submitit's signature
+        """Refuse: job ids are used again, so name and owner have to be looked at first."""
+        raise HpcbertError("A repeat is not cancelled by its id.", hint="Use hpcbert cancel.")
+
+
+class Tracker:
+    """Polls campaigns and knows the state of their repeats.
+
+    At most one sacct and one squeue are run in a poll. Campaigns of the local queue cost nobody
+    anything and are looked at in every poll; Slurm is asked when its pace says so.
+
+    Args:
+        watched: The campaigns.
+        run: Starts sacct and squeue.
+        environ: Environment that the commands' own is made of.
+        clock: Seconds since the epoch.
+        chance: A number in [0, 1), for jitter.
+        floor: Shortest interval between two questions to Slurm, seconds.
+
+    Attributes:
+        states: What the last poll knew, by array name and repeat.
+        failures: Polls in a row in which Slurm was asked and neither command answered.
+        complaint: What the commands said then.
+        absent: Whether neither command is there, so that asking again is useless.
+    """
+
+    def __init__(
+        self,
+        watched: Sequence[Watched],
+        *,
+        run: Runner,
+        environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.time,
+        chance: Callable[[], float] = random.random,
+        floor: float = FLOOR,
+    ) -> None:
+        self._local = [one for one in watched if one.campaign.scheduler == "local"]
+        slurm = [one for one in watched if one.campaign.scheduler != "local"]
+        self._repeats = [repeat for one in slurm for repeat in one.repeats]
+        self._run, self._clock, self._chance = run, clock, chance
+        self._environ = commands.environment(environ)
+        self._watcher = Watcher(self._repeats, run=run, environ=self._environ)
+        with_id = {repeat.job_id: repeat for repeat in self._repeats if repeat.job_id}
+        self.jobs = {job_id: RepeatJob(one, self._watcher) for job_id, one in with_id.items()}
+        self._pace, self._due = Pace(floor=floor), 0.0
+        self._calm: dict[Key, int] = {}
+        self._squeue: Answer = "unasked"
+        self.states: dict[Key, RepeatState] = {}
+        self.failures = 0
+        self.complaint = ""
+
+    @property
+    def absent(self) -> bool:
+        """Whether there is no Slurm to ask."""
+        return self._watcher.answer == "absent" and self._squeue == "absent"
+
+    def poll(self) -> dict[Key, RepeatState]:
+        """Look once and return the states that changed since the last look."""
+        before = dict(self.states)
+        for one in self._local:
+            self.states |= local.states(one.directory, one.campaign, now=self._clock())
+        asked = bool(self._open()) and self._clock() >= self._due
+        if asked:
+            self._ask()
+        changed = {
+            key: state for key, state in self.states.items() if _differ(before.get(key), state)
+        }
+        if asked:
+            self._pace = self._pace.after(changed=bool(changed), failed=self.failures > 0)
+            self._due = self._clock() + self._pace.seconds(self._chance())
+        return changed
+
+    def pause(self) -> float:
+        """Return the seconds to wait before the next poll is worth it."""
+        slurm = [max(0.0, self._due - self._clock())] if self._open() else []
+        return min([*slurm, *([LOCAL_INTERVAL] if self._local else [])], default=0.0)
+
+    def over(self) -> bool:
+        """Say whether nothing watched can change any more, as far as anybody can tell."""
+        ends = {"well", "badly", "unknown"}
+        local_keys = [repeat.key for one in self._local for repeat in one.repeats]
+        return not self._open() and all(
+            key in self.states and self.states[key].kind in ends for key in local_keys
+        )
+
+    def _open(self) -> list[Repeat]:
+        return [repeat for repeat in self._repeats if not self._settled(repeat.key)]
+
+    def _settled(self, key: Key) -> bool:
+        return self._calm.get(key, 0) >= _CALM
+
+    def _ask(self) -> None:
+        """Go down the ladder once for every repeat that is not settled."""
+        self._watcher.update()
+        open_ = self._open()
+        heard = {repeat.key: self._heard(repeat) for repeat in open_}
+        doubts = [one for one in open_ if doubtful(heard[one.key], now=self._clock())]
+        queue = self._ask_squeue(doubts)
+        for repeat in doubts:
+            row, _ = queue.newest(repeat)
+            heard[repeat.key] = replace(heard[repeat.key], queue=row, squeue=self._squeue)
+        for repeat in open_:
+            state = _unsubmitted(repeat, heard[repeat.key]) or judge(heard[repeat.key])
+            self.states[repeat.key] = state
+            self._calm[repeat.key] = self._calmer(repeat, state)
+        answers = {self._watcher.answer, self._squeue}
+        self.failures = 0 if "answered" in answers or answers == {"unasked"} else self.failures + 1
+
+    def _heard(self, repeat: Repeat) -> Evidence:
+        row, restarts = self._watcher.rows.get(repeat.job_id, (None, 0))
+        return Evidence(
+            witness=local.read_witness(repeat.status),
+            accounting=row,
+            restarts=restarts,
+            together=repeat.array.together,
+        )
+
+    def _ask_squeue(self, doubts: Sequence[Repeat]) -> Lines:
+        self._squeue = "absent" if self._squeue == "absent" else "unasked"
+        if not doubts or self._squeue == "absent":
+            return Lines()
+        argv = commands.squeue_argv(users=[one.watched.campaign.user for one in doubts])
+        outcome = self._run(argv, env=self._environ, timeout=_TIMEOUT)
+        self._squeue = _answer(outcome)
+        self.complaint = "" if outcome.ok else outcome.stderr.strip() or self._watcher.complaint
+        return Lines(commands.read_squeue(outcome.stdout).rows if outcome.ok else ())
+
+    def _calmer(self, repeat: Repeat, state: RepeatState) -> int:
+        """Count the polls that an end has stood; one that is beyond doubt counts as enough."""
+        alive = state.kind in {"waiting", "running"} or state.source == "squeue"
+        if (alive and not state.done) or self._job_lives(repeat):
+            return 0
+        certain = state.source != "status-file" and not parse(state.word).returns
+        if state.done and (certain or self._squeue in {"answered", "absent"}):
+            return _CALM
+        # While Slurm does not answer, nothing is learned by waiting.
+        waited = "failed" not in {self._watcher.answer, self._squeue}
+        return self._calm.get(repeat.key, 0) + waited
+
+    def _job_lives(self, repeat: Repeat) -> bool:
+        """Say whether the job goes on after this repeat, and may yet be started anew with it."""
+        row, _ = self._watcher.rows.get(repeat.job_id, (None, 0))
+        return repeat.array.together and row is not None and not self.jobs[repeat.job_id].done()
+
+
+def _unsubmitted(repeat: Repeat, heard: Evidence) -> RepeatState | None:
+    """Return the state of a repeat that sbatch refused; None: it may be somewhere."""
+    if repeat.array.state != "refused" or heard.queue is not None:
+        return None
+    return RepeatState("REFUSED", "badly", "none", detail=f"sbatch: {repeat.array.error}")
+
+
+def _differ(before: RepeatState | None, after: RepeatState) -> bool:
+    return before is None or (before.word, before.attempt) != (after.word, after.attempt)
+
+
+def snapshot(
+    directory: Path,
+    campaign: Campaign,
+    *,
+    run: Runner,
+    environ: Mapping[str, str] = os.environ,
+) -> dict[Key, RepeatState]:
+    """Return the state of every repeat of a campaign, by array name and repeat, at this moment.
+
+    Works where there is no Slurm, on a copied directory: the jobs' own status files speak then.
+    """
+    tracker = Tracker([Watched(directory, campaign)], run=run, environ=environ)
+    tracker.poll()
+    return tracker.states
