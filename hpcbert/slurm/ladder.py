@@ -20,7 +20,7 @@ from hpcbert.slurm.states import UNKNOWN, RepeatState, Witness, parse, reason_se
 
 if TYPE_CHECKING:
     from hpcbert.slurm.commands import JobRow
-    from hpcbert.slurm.states import Source
+    from hpcbert.slurm.states import Source, State
 
 # Whether a command spoke: it answered, it was there and failed, it is not installed, or it was
 # not asked because nothing hung on it.
@@ -82,18 +82,19 @@ def _single(evidence: Evidence) -> RepeatState:
     said = parse(accounting.state) if accounting else None
     if accounting is None or said is None or said.kind == "unknown":
         return from_row(queue, "squeue") if queue else _own_word(evidence)
-    ended = said.kind in {"well", "badly"}
-    if queue is not None and _ahead(queue, ended=ended, returns=said.returns):
+    if queue is not None and _ahead(said, parse(queue.state)):
         return from_row(queue, "squeue")
-    if evidence.squeue == "answered" and queue is None and not ended and evidence.own:
-        return evidence.own
+    if queue is None and evidence.squeue == "answered" and said.kind in {"waiting", "running"}:
+        detail = f"sacct still says {said.word}, but it {_GONE}"
+        return evidence.own or RepeatState(UNKNOWN, "unknown", "none", detail=detail)
     return from_row(accounting, "sacct")
 
 
-def _ahead(queue: JobRow, *, ended: bool, returns: bool) -> bool:
+def _ahead(accounting: State, queue: State) -> bool:
     """Say whether squeue is ahead of sacct: it knows of a restart, or of an end."""
-    waits_again = returns and parse(queue.state).kind not in {"well", "badly"}
-    return waits_again if ended else True
+    if accounting.kind in {"well", "badly"}:
+        return accounting.returns and queue.kind not in {"well", "badly"}
+    return accounting.kind != queue.kind
 
 
 def _own_word(evidence: Evidence) -> RepeatState:
@@ -114,11 +115,11 @@ def _own_word(evidence: Evidence) -> RepeatState:
 def _together(evidence: Evidence) -> RepeatState:
     """Judge one of several repeats that share a job: its own end, as long as the job lets it.
 
-    The job's word stands for a repeat that wrote no end of its own, and for all of them once the
-    job is COMPLETED.
+    The job's word stands for a repeat that wrote no end of its own, and for all of them while the
+    job waits, be it again, and once it is COMPLETED.
     """
     job = _single(evidence)
-    if job.kind == "well" or job.source in {"status-file", "none"}:
+    if job.kind in {"waiting", "again", "well"} or job.source in {"status-file", "none"}:
         return job
     if evidence.own is not None:
         return evidence.own

@@ -59,6 +59,8 @@ TOLERANCE = 10
 _TIMEOUT = 30.0
 # Polls in which an end that is open to doubt must stand before it is believed.
 _CALM = 3
+# Every so many questions to sacct, squeue is asked about everything.
+_CHECKUP = 10
 _DISABLED = ("accounting storage is disabled", "no such program")
 
 
@@ -257,7 +259,7 @@ class Tracker:
         self._watcher.update()
         open_ = self._open()
         heard = {repeat.key: self._heard(repeat) for repeat in open_}
-        doubts = [one for one in open_ if doubtful(heard[one.key], now=self._clock())]
+        doubts = [one for one in open_ if self._doubts(one, heard[one.key])]
         queue = self._ask_squeue(doubts)
         for repeat in doubts:
             row, _ = queue.newest(repeat)
@@ -268,6 +270,11 @@ class Tracker:
             self._calm[repeat.key] = self._calmer(repeat, state)
         answers = {self._watcher.answer, self._squeue}
         self.failures = 0 if "answered" in answers or answers == {"unasked"} else self.failures + 1
+
+    def _doubts(self, repeat: Repeat, heard: Evidence) -> bool:
+        """Say whether squeue has to be asked; now and then about all, for sacct may stand still."""
+        checkup = (self._watcher.num_calls - 1) % _CHECKUP == 0
+        return checkup or self._calm.get(repeat.key, 0) > 0 or doubtful(heard, now=self._clock())
 
     def _heard(self, repeat: Repeat) -> Evidence:
         row, restarts = self._watcher.rows.get(repeat.job_id, (None, 0))
@@ -290,8 +297,8 @@ class Tracker:
 
     def _calmer(self, repeat: Repeat, state: RepeatState) -> int:
         """Count the polls that an end has stood; one that is beyond doubt counts as enough."""
-        alive = state.kind in {"waiting", "running"} or state.source == "squeue"
-        if (alive and not state.done) or self._job_lives(repeat):
+        listed = state.source == "squeue" and state.kind in {"again", "unknown"}
+        if state.kind in {"waiting", "running"} or listed or self._job_lives(repeat):
             return 0
         certain = state.source != "status-file" and not parse(state.word).returns
         if state.done and (certain or self._squeue in {"answered", "absent"}):
@@ -303,7 +310,8 @@ class Tracker:
     def _job_lives(self, repeat: Repeat) -> bool:
         """Say whether the job goes on after this repeat, and may yet be started anew with it."""
         row, _ = self._watcher.rows.get(repeat.job_id, (None, 0))
-        return repeat.array.together and row is not None and not self.jobs[repeat.job_id].done()
+        lives = row is not None and parse(row.state).kind not in {"well", "badly"}
+        return repeat.array.together and lives
 
 
 def _unsubmitted(repeat: Repeat, heard: Evidence) -> RepeatState | None:
