@@ -1,0 +1,881 @@
+"""BERT pre-training in PyTorch: the reference workload, one file that needs only torch.
+
+    python bert_pretrain.py --model base --batch-size 32 --precision bf16
+    srun -n 16 python bert_pretrain.py --master-addr node1 --master-port 29500
+    torchrun --nproc-per-node 8 bert_pretrain.py
+
+A rank learns its place from the innermost launcher, for that one started this very process:
+
+1. torchrun: RANK, WORLD_SIZE and LOCAL_RANK.
+2. Open MPI's mpirun: OMPI_COMM_WORLD_RANK (or PMIX_RANK), OMPI_COMM_WORLD_SIZE and
+   OMPI_COMM_WORLD_LOCAL_RANK. Its daemons are a Slurm step too, so it comes before Slurm.
+3. A Slurm step: SLURM_PROCID, SLURM_STEP_NUM_TASKS (else SLURM_NTASKS) and SLURM_LOCALID, but only
+   where SLURM_STEP_ID names a step: a batch script sees SLURM_PROCID=0 and SLURM_NTASKS=N as well.
+4. None of these: one rank.
+
+An incomplete set, or two launchers that disagree about the rank, is refused.
+
+Rank 0 prints, each line at once and shorter than 1,000 bytes: `hpcbert-config {json}`, one line an
+iteration, which is an optimizer step, and `hpcbert-result {json}`. Rates are samples per second
+over all ranks.
+
+Exit status: 0 done; 1 an unexpected error; 2 arguments, environment or data are refused; 3 the loss
+of an iteration is not finite, which ends every rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import math
+import os
+import platform
+import re
+import resource
+import statistics
+import sys
+import time
+from dataclasses import asdict, dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+REFUSED = 2
+NON_FINITE_LOSS = 3
+
+POSITIONS = 512
+CLS, SEP, MASK, FIRST_WORD = 101, 102, 103, 104  # ids of BERT's uncased English vocabulary
+SHORT, MASKED, AS_MASK, AS_OTHER = 0.1, 0.15, 0.8, 0.1  # shares of samples, tokens, masked tokens
+PRECISIONS = {"fp32": None, "tf32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+# Layers, hidden size, heads. google-research/bert, README.md: "Smaller BERT Models" and BERT-Base,
+# BERT-Large; there heads = hidden / 64 and intermediate = 4 * hidden throughout.
+MODELS = {"tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "medium": (8, 512, 8)}
+MODELS.update({"base": (12, 768, 12), "large": (24, 1024, 16)})
+
+
+class SetupError(Exception):
+    """Arguments, environment or data do not allow a run; the message says what to change."""
+
+
+class NonFiniteLossError(Exception):
+    """The loss of an iteration is infinite or not a number."""
+
+
+def _option(default: Any, text: str, low: float = 0, high: float = math.inf, **more: Any) -> Any:
+    return field(default=default, metadata={"limits": (low, high), "help": text, **more})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The command line, one option a field, with its default, meaning and limits."""
+
+    model: str = _option("base", "named size", choices=tuple(MODELS))
+    layers: int = _option(0, "number of blocks; 0: the named size's")
+    hidden: int = _option(0, "width; 0: the named size's")
+    heads: int = _option(0, "attention heads; 0: the named size's")
+    intermediate: int = _option(0, "width inside the feed-forward layer; 0: four times --hidden")
+    vocab: int = _option(30522, "number of tokens", FIRST_WORD + 1)
+    dropout: float = _option(0.1, "probability, also inside the attention", 0, 0.99)
+    sequence_length: int = _option(128, "tokens a sample, padding included", 5, POSITIONS)
+    predictions: int = _option(20, "at most so many masked tokens a sample", 1)
+    batch_size: int = _option(32, "samples per device and micro step", 1)
+    accumulation: int = _option(1, "micro steps per optimizer step", 1)
+    precision: str = _option("fp32", "fp16 and bf16 by autocast", choices=tuple(PRECISIONS))
+    iters: int = _option(120, "optimizer steps", 1)
+    skip: int = _option(20, "first iterations that the result leaves out")
+    lr: float = _option(1e-4, "peak learning rate")
+    warmup: int = _option(10000, "optimizer steps up to the peak")
+    clip_norm: float = _option(1.0, "limit of the gradient's norm; 0: none")
+    seed: int = _option(42, "of weights, dropout and synthetic data", 0, 2**32 - 1)
+    data: str = _option("", "directory of HDF5 shards; without it the data are synthetic")
+    synthetic_batches: int = _option(32, "distinct micro batches a rank, used in turn", 1)
+    device: str = _option("auto", "auto prefers GPUs", choices=("auto", "cpu", "cuda"))
+    compile: bool = _option(False, "use torch.compile")
+    threads: int = _option(0, "CPU threads a rank; 0: torch's choice")
+    master_addr: str = _option("", "host of rank 0, instead of MASTER_ADDR")
+    master_port: int = _option(0, "port of rank 0, instead of MASTER_PORT", 0, 65535)
+    timeout: float = _option(600.0, "seconds to wait for another rank", 1)
+
+
+def _converter(kind: str, low: float, high: float) -> Callable[[str], Any]:
+    """Return an argparse type: a text, or a finite number with low <= number <= high."""
+
+    def convert(text: str) -> float:
+        try:
+            number = int(text) if kind == "int" else float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number ({kind})") from None
+        if not (math.isfinite(number) and low <= number <= high):
+            limits = f"at least {low}" if high == math.inf else f"between {low} and {high}"
+            raise argparse.ArgumentTypeError(f"{text} is not {limits}")
+        return number
+
+    return str if kind == "str" else convert
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    parser = argparse.ArgumentParser(
+        prog="bert_pretrain.py",
+        description="Pre-train BERT on synthetic or real data and report samples per second.",
+        epilog="Ranks come from torchrun, mpirun or a Slurm step. Exit status: 0 done, 1 unexpected"
+        " error, 2 refused arguments, environment or data, 3 non-finite loss.",
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    for option in fields(Settings):
+        kind = str(option.type)  # a text, because annotations are not evaluated in this file
+        how = {"help": option.metadata["help"], "default": option.default}
+        if kind == "bool":
+            how["action"] = "store_true"
+        else:
+            how["type"] = _converter(kind, *option.metadata["limits"])
+            how["choices"] = option.metadata.get("choices")
+        parser.add_argument("--" + option.name.replace("_", "-"), **how)
+    return parser
+
+
+def parse_settings(argv: Sequence[str] | None = None) -> Settings:
+    """Read the command line; a wrong argument ends the program with status 2 and a sentence."""
+    parser = make_parser()
+    values = vars(parser.parse_args(argv))
+    for number, name in enumerate(("layers", "hidden", "heads")):
+        values[name] = values[name] or MODELS[values["model"]][number]
+    values["intermediate"] = values["intermediate"] or 4 * values["hidden"]
+    settings, words = Settings(**values), values["sequence_length"] - 3
+    if settings.hidden % settings.heads:
+        parser.error(f"--heads {settings.heads} does not divide --hidden {settings.hidden}")
+    if settings.skip >= settings.iters:
+        parser.error(f"--skip {settings.skip} leaves nothing of --iters {settings.iters}")
+    if settings.predictions > words:
+        parser.error(f"--predictions {settings.predictions} exceeds --sequence-length - 3: {words}")
+    if settings.compile and not hasattr(torch, "compile"):
+        parser.error(f"--compile needs PyTorch 2.0 or newer, this is {torch.__version__}")
+    return settings
+
+
+# For each launcher: the variables that give it away, then those of rank, size and local rank; of
+# alternatives the first one that is set. The innermost launcher comes first.
+LAUNCHERS = {
+    "torchrun": ("RANK WORLD_SIZE LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    "mpirun": (
+        "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_RANK PMIX_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    ),
+    # Slurm sets SLURM_STEP_ID in steps only: the ids of batch scripts and interactive shells are
+    # negative (SchedMD/slurm 00623ba, src/common/env.c, setup_env). SLURM_NTASKS can be the
+    # allocation's; the step knows its own size better.
+    "slurm": (
+        "SLURM_STEP_ID",
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS SLURM_NTASKS",
+        "SLURM_LOCALID",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the `size` processes of the run, one per device, and on its node."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    launcher: str = "none"
+
+
+def detect_ranks(environment: Mapping[str, str]) -> Ranks:
+    """Tell this process's place from the launcher's variables, as the module's text says."""
+    for launcher, (evidence, *variables) in LAUNCHERS.items():
+        if any(name in environment for name in evidence.split()):
+            rank, size, local = (_read_number(environment, names.split()) for names in variables)
+            ranks = Ranks(rank, size, local, launcher)
+            return _check_ranks(ranks, environment.get("PMIX_RANK", ""))
+    if "PMIX_RANK" in environment:
+        raise SetupError(
+            "PMIX_RANK is set, but neither OMPI_COMM_WORLD_SIZE nor a Slurm step tells the number "
+            "of ranks; start with mpirun, srun or torchrun, or unset PMIX_RANK for a single rank"
+        )
+    return Ranks()
+
+
+def _read_number(environment: Mapping[str, str], names: Sequence[str]) -> int:
+    name = next((name for name in names if name in environment), "")
+    if not name:
+        raise SetupError(f"the launcher's variables are incomplete: no {' or '.join(names)}")
+    if not environment[name].isdigit():
+        raise SetupError(f"{name}={environment[name]!r} is not a number")
+    return int(environment[name])
+
+
+def _check_ranks(ranks: Ranks, pmix_rank: str) -> Ranks:
+    if max(ranks.rank, ranks.local_rank) >= ranks.size:
+        raise SetupError(f"the launcher's variables contradict each other: {ranks}")
+    if ranks.launcher != "torchrun" and pmix_rank not in ("", str(ranks.rank)):
+        raise SetupError(
+            f"PMIX_RANK={pmix_rank} contradicts rank {ranks.rank} of {ranks.launcher}; unset the "
+            "variables of the launcher that did not start this process"
+        )
+    return ranks
+
+
+def choose_device(name: str, ranks: Ranks) -> torch.device:
+    """Return the CPU, or this rank's GPU among the visible ones; SetupError if there is none."""
+    has_gpu = torch.cuda.is_available()
+    if name == "cpu" or (name == "auto" and not has_gpu):
+        return torch.device("cpu")
+    if not has_gpu:
+        raise SetupError("--device cuda: PyTorch sees no GPU here")
+    visible = torch.cuda.device_count()
+    # Where the launcher shows each task its own GPU only, that one is number 0 for every task.
+    index = 0 if visible == 1 else ranks.local_rank
+    if index >= visible:
+        raise SetupError(f"local rank {ranks.local_rank} has no GPU, only {visible} are visible")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def join_ranks(
+    settings: Settings, ranks: Ranks, device: torch.device, environment: Mapping[str, str]
+) -> str:
+    """Make the process group, unless there is one rank only, and return the backend's name.
+
+    SetupError if the address of rank 0 is unknown or not every rank gets there in time.
+    """
+    if ranks.size == 1:
+        return "none"
+    address = settings.master_addr or environment.get("MASTER_ADDR", "")
+    port = str(settings.master_port or environment.get("MASTER_PORT", ""))
+    if not address or not port:
+        raise SetupError(
+            f"{ranks.size} ranks need the address of rank 0: set MASTER_ADDR and MASTER_PORT or "
+            "give --master-addr and --master-port"
+        )
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    # env:// and not tcp://, because under torchrun the port is already served by its agent.
+    os.environ.update(MASTER_ADDR=address, MASTER_PORT=port)
+    limit = timedelta(seconds=settings.timeout)
+    try:
+        dist.init_process_group(backend, rank=ranks.rank, world_size=ranks.size, timeout=limit)
+    except (RuntimeError, ValueError) as error:
+        raise SetupError(f"cannot join the other ranks at {address}:{port}: {error}") from error
+    return backend
+
+
+def sum_over_ranks(value: Tensor, ranks: Ranks) -> Tensor:
+    """Replace `value` by the sum of every rank's, and return it."""
+    if ranks.size > 1:
+        dist.all_reduce(value)
+    return value
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Raise SetupError for a precision that the device or this PyTorch would not really use."""
+    on_cpu = device.type == "cpu"
+    if on_cpu and precision == "tf32":
+        raise SetupError("--precision tf32 is a mode of NVIDIA's tensor cores, not of CPUs")
+    if on_cpu and precision == "fp16" and not hasattr(torch.amp, "GradScaler"):
+        raise SetupError(f"--precision fp16 on CPUs needs PyTorch 2.3, not {torch.__version__}")
+    if not on_cpu and precision in ("tf32", "bf16"):
+        if torch.cuda.get_device_capability(device) < (8, 0):
+            raise SetupError(f"--precision {precision} needs compute capability 8.0 or newer")
+        if precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+            raise SetupError("--precision tf32 contradicts NVIDIA_TF32_OVERRIDE=0")
+
+
+def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which matrix products are done in `precision`."""
+    dtype = PRECISIONS[precision]
+    return torch.autocast(device.type, dtype=dtype) if dtype else contextlib.nullcontext()
+
+
+def make_scaler(precision: str, device: torch.device) -> Any:
+    """Return a loss scaler, which does nothing unless the precision is fp16."""
+    enabled = precision == "fp16"
+    if hasattr(torch.amp, "GradScaler"):
+        return torch.amp.GradScaler(device.type, enabled=enabled)
+    return torch.cuda.amp.GradScaler(enabled=enabled)
+
+
+class Batch(NamedTuple):
+    """One micro batch: B samples of S tokens with P predictions each."""
+
+    input_ids: Tensor  # int64 [B, S]
+    segment_ids: Tensor  # 0 or 1, int64 [B, S]
+    attention_mask: Tensor  # False for padding, bool [B, S]
+    masked_positions: Tensor  # 0 for padding, int64 [B, P]
+    masked_ids: Tensor  # the tokens to predict, int64 [B, P]
+    masked_weights: Tensor  # 1 for a prediction and 0 for padding, float32 [B, P]
+    next_sentence_labels: Tensor  # 0 or 1, int64 [B]
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: float) -> Tensor:
+    """Scaled dot-product attention over [B, heads, S, D]; `mask` is True where to look."""
+    if hasattr(functional, "scaled_dot_product_attention"):
+        return functional.scaled_dot_product_attention(query, key, value, mask, dropout)
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
+    return functional.dropout(weights, dropout) @ value
+
+
+class Block(nn.Module):
+    """One encoder layer, normalized after each residual sum as in the BERT paper."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.heads = settings.heads
+        self.query_key_value = nn.Linear(settings.hidden, 3 * settings.hidden)
+        self.attention_output = nn.Linear(settings.hidden, settings.hidden)
+        self.attention_norm = nn.LayerNorm(settings.hidden, eps=1e-12)
+        self.expand = nn.Linear(settings.hidden, settings.intermediate)
+        self.contract = nn.Linear(settings.intermediate, settings.hidden)
+        self.norm = nn.LayerNorm(settings.hidden, eps=1e-12)
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Return [B, S, hidden]; `mask` is [B, 1, 1, S]."""
+        batch, length, width = hidden.shape
+        split = self.query_key_value(hidden).view(batch, length, 3, self.heads, -1)
+        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
+        context = attend(query, key, value, mask, self.dropout.p if self.training else 0.0)
+        attended = self.attention_output(context.transpose(1, 2).reshape(batch, length, width))
+        hidden = self.attention_norm(hidden + self.dropout(attended))
+        expanded = functional.gelu(self.expand(hidden))
+        result: Tensor = self.norm(hidden + self.dropout(self.contract(expanded)))
+        return result
+
+
+class Bert(nn.Module):
+    """Embeddings, encoder and pooler (Devlin et al. 2019, section 3)."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.token = nn.Embedding(settings.vocab, settings.hidden)
+        self.position = nn.Embedding(POSITIONS, settings.hidden)
+        self.segment = nn.Embedding(2, settings.hidden)
+        self.norm = nn.LayerNorm(settings.hidden, eps=1e-12)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
+        self.pooler = nn.Linear(settings.hidden, settings.hidden)
+
+    def forward(
+        self, input_ids: Tensor, segment_ids: Tensor, attention_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sequence [B, S, hidden] and the pooled first token [B, hidden]."""
+        position = self.position.weight[: input_ids.shape[1]]
+        total = self.token(input_ids) + position + self.segment(segment_ids)
+        hidden = self.dropout(self.norm(total))
+        mask = attention_mask[:, None, None, :]
+        for block in self.blocks:
+            hidden = block(hidden, mask)
+        return hidden, torch.tanh(self.pooler(hidden[:, 0]))
+
+
+class BertForPreTraining(nn.Module):
+    """BERT with its two pre-training heads; the masked-LM decoder shares the token embeddings."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.bert = Bert(settings)
+        self.transform = nn.Linear(settings.hidden, settings.hidden)
+        self.transform_norm = nn.LayerNorm(settings.hidden, eps=1e-12)
+        self.decoder_bias = nn.Parameter(torch.zeros(settings.vocab))
+        self.next_sentence = nn.Linear(settings.hidden, 2)
+        self.apply(_initialize)
+
+    def forward(self, *fields: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the summed losses of masked tokens and of sentence pairs of a `Batch`."""
+        batch = Batch(*fields)
+        sequence, pooled = self.bert(batch.input_ids, batch.segment_ids, batch.attention_mask)
+        index = batch.masked_positions.unsqueeze(-1).expand(-1, -1, sequence.shape[-1])
+        masked = functional.gelu(self.transform(sequence.gather(1, index)))
+        # Like all other norms in full precision, which autocast sees to on GPUs only.
+        masked = self.transform_norm(masked.to(self.decoder_bias.dtype))
+        logits = functional.linear(masked, self.bert.token.weight, self.decoder_bias)
+        losses = _cross_entropy(logits.flatten(0, 1), batch.masked_ids.flatten())
+        mlm_sum = (losses * batch.masked_weights.flatten()).sum()
+        nsp_sum = _cross_entropy(self.next_sentence(pooled), batch.next_sentence_labels).sum()
+        return mlm_sum, nsp_sum
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return functional.cross_entropy(wide, labels, reduction="none")
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
+
+
+def _mix(bits: Tensor) -> Tensor:
+    """Hash 32-bit numbers held in int64: "lowbias32" of skeeto/hash-prospector.
+
+    The second factor is written negative so that no product leaves 64 bits.
+    """
+    bits = bits & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 15)) * (0x846CA68B - 2**32)) & 0xFFFFFFFF
+    return bits ^ (bits >> 16)
+
+
+class Noise:
+    """Random numbers of samples: a row depends on its sample's number and the seed alone."""
+
+    def __init__(self, samples: Tensor, seed: int) -> None:
+        self._keys = _mix(samples + (seed + 1) * 0x9E3779B9).unsqueeze(1)
+        self._streams = itertools.count(1)
+
+    def bits(self, width: int) -> Tensor:
+        """Return the next `width` 32-bit numbers of each sample, int64 [B, width]."""
+        columns = torch.arange(width, device=self._keys.device) * 0x9E3779B9
+        return _mix(_mix(self._keys + next(self._streams) * 0x85EBCA6B) + columns)
+
+    def uniform(self, width: int = 1) -> Tensor:
+        """Return numbers in [0, 1), float64 [B, width]."""
+        return self.bits(width).double() / 2**32
+
+    def words(self, width: int, vocab: int) -> Tensor:
+        """Return ordinary tokens by Zipf's law, int64 [B, width]."""
+        powers = float(vocab - FIRST_WORD + 1) ** self.uniform(width)
+        return (FIRST_WORD - 1 + powers.long()).clamp(max=vocab - 1)
+
+
+def synthesize(samples: Tensor, settings: Settings) -> Batch:
+    """Make the synthetic samples with the given numbers, int64 [B], on their device.
+
+    A sample is the same whichever rank makes it, in whichever batch. The statistics are those of
+    google-research/bert, create_pretraining_data.py: nine of ten samples are full, the others of
+    any length; the two segments meet anywhere; 15 % of the tokens are predicted, 80 % of them
+    replaced by [MASK] and 10 % by another word; half of the pairs are labelled random.
+    """
+    noise, room = Noise(samples, settings.seed), settings.sequence_length - 3
+    is_short = noise.uniform() < SHORT
+    total = torch.where(is_short, 2 + (noise.uniform() * (room - 1)).long(), room)
+    first = 1 + (noise.uniform() * (total - 1)).long()
+    position = torch.arange(settings.sequence_length, device=samples.device)
+    attention_mask = position < total + 3
+    is_separator = (position == first + 1) | (position == total + 2)
+    is_word = attention_mask & ~is_separator & (position > 0)
+    words = noise.words(settings.sequence_length, settings.vocab)
+    input_ids = torch.where(is_word, words, SEP * is_separator.long())
+    input_ids[:, 0] = CLS
+    positions, is_wanted = _choose_masked(noise, is_word, total + 3, settings.predictions)
+    originals = input_ids.gather(1, positions)
+    fate = noise.uniform(settings.predictions)
+    others = noise.words(settings.predictions, settings.vocab)
+    replaced = torch.where(fate < AS_MASK + AS_OTHER, others, originals)
+    # Padding predictions sit on position 0, where they put back what was there: [CLS].
+    replaced = torch.where(is_wanted, replaced.masked_fill(fate < AS_MASK, MASK), originals)
+    return Batch(
+        input_ids=input_ids.scatter(1, positions, replaced),
+        segment_ids=(attention_mask & (position > first + 1)).long(),
+        attention_mask=attention_mask,
+        masked_positions=positions,
+        masked_ids=originals * is_wanted,
+        masked_weights=is_wanted.float(),
+        next_sentence_labels=(noise.bits(1) % 2).squeeze(1),
+    )
+
+
+def _choose_masked(
+    noise: Noise, is_word: Tensor, tokens: Tensor, predictions: int
+) -> tuple[Tensor, Tensor]:
+    wanted = (tokens * MASKED).round().long().clamp(1, predictions)
+    is_wanted = torch.arange(predictions, device=wanted.device) < wanted
+    length = is_word.shape[1]
+    # The position makes the key unique, so that no sort can settle a tie in another way.
+    keys = noise.bits(length) * length + torch.arange(length, device=wanted.device)
+    order = keys.masked_fill(~is_word, 2**62).argsort(dim=1)
+    return order[:, :predictions] * is_wanted, is_wanted
+
+
+def synthetic_source(settings: Settings, ranks: Ranks, device: torch.device) -> Iterator[Batch]:
+    """Make a rank's micro batches before the clock starts, and repeat them without end.
+
+    Micro batch i of all ranks together is a run of consecutive samples, so two ranks see together
+    what one rank with the doubled batch sees.
+    """
+    size = settings.batch_size
+    distinct = min(settings.synthetic_batches, settings.iters * settings.accumulation)
+    starts = ((number * ranks.size + ranks.rank) * size for number in range(distinct))
+    pool = [
+        synthesize(torch.arange(start, start + size, device=device), settings) for start in starts
+    ]
+    return itertools.cycle(pool)
+
+
+def assign_shards(count: int, ranks: Ranks) -> list[tuple[int, int, int]]:
+    """Tell which shards a rank reads: number, first row and row stride of each.
+
+    Shards go round robin. Where there are fewer shards than ranks, the ranks that meet at a shard
+    take its rows in turn.
+    """
+    if count >= ranks.size:
+        return [(number, 0, 1) for number in range(ranks.rank, count, ranks.size)]
+    shard = ranks.rank % count
+    return [(shard, ranks.rank // count, len(range(shard, ranks.size, count)))]
+
+
+def read_shard(path: Path, rows: slice, settings: Settings) -> Batch:
+    """Read rows of an HDF5 shard; SetupError if it is none, or does not fit the settings.
+
+    The format is that of NVIDIA/DeepLearningExamples (fd9fecd),
+    PyTorch/LanguageModeling/BERT/create_pretraining_data.py.
+    """
+    try:
+        import h5py  # the one need beside torch, and of --data alone
+    except ImportError as error:
+        raise SetupError("--data needs the Python package h5py") from error
+    length, predictions, vocab = settings.sequence_length, settings.predictions, settings.vocab
+    try:
+        with h5py.File(path, "r") as shard:
+            count = len(shard["input_ids"])
+
+            def read(name: str, limit: int, *shape: int) -> Tensor:
+                return _read_dataset(shard[name], rows, (count, *shape), limit)
+
+            positions = read("masked_lm_positions", length, predictions)
+            return Batch(
+                input_ids=read("input_ids", vocab, length),
+                segment_ids=read("segment_ids", 2, length),
+                attention_mask=read("input_mask", 2, length).bool(),
+                masked_positions=positions,
+                masked_ids=read("masked_lm_ids", vocab, predictions),
+                # Position 0 holds [CLS], which is never masked: there it pads the list.
+                masked_weights=(positions != 0).float(),
+                next_sentence_labels=read("next_sentence_labels", 2),
+            )
+    except (OSError, KeyError, AttributeError, TypeError, ValueError) as error:
+        raise SetupError(f"{path}: not a shard that fits the settings: {error}") from error
+
+
+def _read_dataset(dataset: Any, rows: slice, shape: tuple[int, ...], limit: int) -> Tensor:
+    if dataset.shape != shape or dataset.dtype.kind not in "iu" or not dataset.size:
+        found = f"{dataset.dtype} {dataset.shape}"
+        raise ValueError(f"{dataset.name} is {found}, which should be integers {shape}, not empty")
+    values = torch.from_numpy(dataset[rows].astype("int64"))
+    if values.numel() and not 0 <= int(values.min()) <= int(values.max()) < limit:
+        raise ValueError(f"{dataset.name} has values outside 0 to {limit - 1}")
+    return values
+
+
+def load_rows(settings: Settings, ranks: Ranks) -> Batch:
+    """Read this rank's rows, as many as the run needs or as there are, before the clock starts.
+
+    SetupError if there are no shards, one is malformed, or the rows do not fill a batch.
+    """
+    directory = Path(settings.data)
+    try:
+        paths = sorted(path for path in directory.iterdir() if "training" in path.name)
+    except OSError as error:
+        raise SetupError(f"--data {directory}: {error.strerror}") from error
+    if not paths:
+        raise SetupError(f"--data {directory}: no file has 'training' in its name")
+    needed = settings.iters * settings.accumulation * settings.batch_size
+    parts: list[Batch] = []
+    for number, first, stride in assign_shards(len(paths), ranks):
+        if needed > 0:
+            rows = slice(first, first + needed * stride, stride)
+            parts.append(read_shard(paths[number], rows, settings))
+            needed -= len(parts[-1].input_ids)
+    loaded = Batch(*(torch.cat(tensors) for tensors in zip(*parts)))  # noqa: B905  # needs 3.10
+    found = len(loaded.input_ids)
+    if found < settings.batch_size:
+        raise SetupError(f"--data {directory}: {found} rows are no batch of {settings.batch_size}")
+    return loaded
+
+
+def shard_source(rows: Batch, size: int, device: torch.device) -> Iterator[Batch]:
+    """Walk through the rows in order, round and round, copying each batch to the device."""
+    for start in itertools.count(0, size):
+        index = torch.arange(start, start + size) % len(rows.input_ids)
+        yield Batch(*(values[index].to(device) for values in rows))
+
+
+def open_source(settings: Settings, ranks: Ranks, device: torch.device) -> Iterator[Batch]:
+    """Return this rank's endless micro batches.
+
+    Where one rank's data are not usable every rank raises SetupError, so that none waits.
+    """
+    if not settings.data:
+        return synthetic_source(settings, ranks, device)
+    failure, rows = None, None
+    try:
+        rows = load_rows(settings, ranks)
+    except SetupError as error:
+        failure = error
+    failures = sum_over_ranks(torch.tensor(float(rows is None), device=device), ranks)
+    if failures or rows is None:
+        raise failure or SetupError(f"{int(failures)} other rank(s) cannot use their data")
+    return shard_source(rows, settings.batch_size, device)
+
+
+def learning_rate(step: int, settings: Settings) -> float:
+    """Return the rate of optimizer step `step` (from 0): linear up to the peak, then linear down.
+
+    The divisor of the second part is never zero: it is reached only where warmup <= step < iters.
+    """
+    if step < settings.warmup:
+        return settings.lr * (step + 1) / settings.warmup
+    return settings.lr * (settings.iters - step) / (settings.iters - settings.warmup)
+
+
+def make_optimizer(model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
+    """Return AdamW with BERT's settings; biases and LayerNorms do not decay.
+
+    google-research/bert, optimization.py: decay 0.01, betas 0.9 and 0.999, epsilon 1e-6.
+    """
+    matrices = [value for value in model.parameters() if value.dim() > 1]
+    vectors = [value for value in model.parameters() if value.dim() <= 1]
+    # One kernel for all parameters, on GPUs since PyTorch 2.0, which also brought torch.compile.
+    fused: Any = {"fused": True} if device.type == "cuda" and hasattr(torch, "compile") else {}
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=0.0, eps=1e-6, **fused)
+
+
+class Trainer:
+    """One rank's model, optimizer and data; `module` is the model without any wrapper."""
+
+    def __init__(
+        self, settings: Settings, ranks: Ranks, device: torch.device, source: Iterator[Batch]
+    ) -> None:
+        # "highest" also undoes TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1, which some images set.
+        torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
+        torch.manual_seed(settings.seed)
+        self.module = BertForPreTraining(settings).to(device)
+        # Equal weights but unequal dropout on every rank.
+        torch.manual_seed(settings.seed + 1 + ranks.rank)
+        self.optimizer = make_optimizer(self.module, device)
+        self.scaler = make_scaler(settings.precision, device)
+        self.settings, self.ranks, self.device, self.source = settings, ranks, device, source
+        per_rank = settings.batch_size * settings.accumulation
+        self.global_batch_size = per_rank * ranks.size
+        self.steps = self.skipped_steps = 0
+        parallel = DistributedDataParallel if ranks.size > 1 else None
+        self._parallel = parallel(self.module, gradient_as_bucket_view=True) if parallel else None
+        model: Callable[..., Any] = self._parallel or self.module
+        self._model = torch.compile(model) if settings.compile else model
+
+    def step(self) -> Tensor:
+        """Do one optimizer step and return this rank's share of both losses, on the device.
+
+        Sums over all samples of the step are divided by counts over all ranks, so that the losses
+        and gradients are those of one rank with the whole batch, however unevenly the predictions
+        are spread over ranks and micro steps. Its price is one more all-reduce, of one number.
+        """
+        batches = [next(self.source) for _ in range(self.settings.accumulation)]
+        predictions = torch.stack([batch.masked_weights.sum() for batch in batches]).sum()
+        predictions = sum_over_ranks(predictions, self.ranks).clamp(min=1)
+        total = torch.zeros(2, device=self.device)
+        for number, batch in enumerate(batches, 1):
+            with self._gradients_stay_here(number < len(batches)):
+                with autocast(self.settings.precision, self.device):
+                    mlm_sum, nsp_sum = self._model(*batch)
+                losses = torch.stack([mlm_sum / predictions, nsp_sum / self.global_batch_size])
+                # DistributedDataParallel averages over ranks where a sum is wanted.
+                self.scaler.scale(losses.sum() * self.ranks.size).backward()
+            total += losses.detach()
+        self._update()
+        return total
+
+    def _gradients_stay_here(self, wanted: bool) -> contextlib.AbstractContextManager[Any]:
+        if wanted and self._parallel is not None:
+            return self._parallel.no_sync()
+        return contextlib.nullcontext()
+
+    def _update(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.steps, self.settings)
+        if self.settings.clip_norm:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.clip_norm)
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        # The scaler lowers its scale exactly when it has found an overflow and left the step out.
+        self.skipped_steps += self.scaler.get_scale() < scale
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+
+
+def emit(line: str, ranks: Ranks) -> None:
+    """Write a line to stdout at once, on rank 0 only."""
+    if ranks.rank == 0:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def describe_run(trainer: Trainer, backend: str) -> dict[str, Any]:
+    """Return everything that determines the number."""
+    ranks, device = trainer.ranks, trainer.device
+    asked = asdict(trainer.settings)
+    for name in ("master_addr", "master_port", "timeout"):
+        del asked[name]
+    asked["batch_size_per_device"] = asked.pop("batch_size")
+    return {
+        **asked,
+        # The end of a path tells more than its beginning, and the line must stay short.
+        "data": asked["data"][-200:] or "synthetic",
+        "device": device.type,
+        "threads": torch.get_num_threads(),
+        "parameters": sum(value.numel() for value in trainer.module.parameters()),
+        "world_size": ranks.size,
+        "global_batch_size": trainer.global_batch_size,
+        "optimizer": "adamw",
+        "device_name": device_name(device),
+        "backend": backend,
+        "launcher": ranks.launcher,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """Return the GPU's name, or the processor's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    path = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.*)", path.read_text("utf-8") if path.exists() else "")
+    return found.group(1) if found else platform.machine()
+
+
+def summarize_times(stamps: Sequence[float], skip: int, samples: int) -> dict[str, float]:
+    """Reduce time stamps to the throughput of the window and the spread of its iterations.
+
+    The stamps are seconds: the start, then the end of every iteration, of `samples` samples each.
+    """
+    seconds = [stamps[number] - stamps[number - 1] for number in range(1, len(stamps))]
+    window = seconds[skip:]
+    return {
+        "samples_per_second": samples * len(window) / (stamps[-1] - stamps[skip]),
+        "iteration_seconds_mean": statistics.fmean(window),
+        "iteration_seconds_median": statistics.median(window),
+        "iteration_seconds_min": min(window),
+        "iteration_seconds_max": max(window),
+        "first_iteration_seconds": seconds[0],
+    }
+
+
+def peak_memory(device: torch.device, ranks: Ranks) -> int:
+    """Return the bytes of the rank that needed most: allocated on its GPU, or resident."""
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(device)
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    largest = torch.tensor(float(peak), dtype=torch.float64, device=device)
+    if ranks.size > 1:
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return int(largest)
+
+
+def run_iterations(trainer: Trainer) -> tuple[list[float], float]:
+    """Train, print a line an iteration, and return the time stamps and the last loss.
+
+    NonFiniteLossError is raised on every rank alike.
+    """
+    settings, ranks = trainer.settings, trainer.ranks
+    # Seconds since 1970 that no adjustment of the system's clock can bend on the way.
+    offset = time.time() - time.perf_counter()
+    stamps = [offset + time.perf_counter()]
+    loss = math.nan
+    for iteration in range(1, settings.iters + 1):
+        own = trainer.step()
+        # The losses are all-reduced behind the optimizer's work, and reading them waits for both:
+        # so the time stamp is the end of the iteration on every device, not the moment when its
+        # work was queued. The cost is the latency of one all-reduce of two numbers and of one round
+        # trip to the host. It also shows every rank the same loss, so that all end together.
+        mlm_loss, nsp_loss = sum_over_ranks(own.clone(), ranks).tolist()
+        stamps.append(offset + time.perf_counter())
+        loss = mlm_loss + nsp_loss
+        rate = trainer.global_batch_size / (stamps[-1] - stamps[-2])
+        emit(
+            f"iteration: {iteration}/{settings.iters} loss: {loss:.4f} mlm_loss: {mlm_loss:.4f} "
+            f"nsp_loss: {nsp_loss:.4f} samples/s: {rate:.2f} time: {stamps[-1]:.6f}",
+            ranks,
+        )
+        if not math.isfinite(loss):
+            raise NonFiniteLossError(_describe_failure(iteration, own, ranks))
+    return stamps, loss
+
+
+def _describe_failure(iteration: int, own: Tensor, ranks: Ranks) -> str:
+    flags = torch.zeros(ranks.size, device=own.device)
+    flags[ranks.rank] = float(not own.isfinite().all())
+    culprits = sum_over_ranks(flags, ranks).nonzero().flatten().tolist()
+    names = ", ".join(map(str, culprits)) if culprits else "none alone, the sum overflows"
+    return f"the loss of iteration {iteration} is not finite; rank(s) it comes from: {names}"
+
+
+def train(settings: Settings, ranks: Ranks, environment: Mapping[str, str], started: float) -> None:
+    """Set up, train and report; `started` is `time.perf_counter()` when the program began."""
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    device = choose_device(settings.device, ranks)
+    check_precision(settings.precision, device)
+    backend = join_ranks(settings, ranks, device, environment)
+    source = open_source(settings, ranks, device)
+    trainer = Trainer(settings, ranks, device, source)
+    emit("hpcbert-config " + json.dumps(describe_run(trainer, backend)), ranks)
+    stamps, loss = run_iterations(trainer)
+    result = {
+        "iters": settings.iters,
+        "skip": settings.skip,
+        "global_batch_size": trainer.global_batch_size,
+        "world_size": ranks.size,
+        **summarize_times(stamps, settings.skip, trainer.global_batch_size),
+        "final_loss": loss,
+        "skipped_steps": trainer.skipped_steps,
+        "peak_memory_bytes": peak_memory(device, ranks),
+        "wall_seconds": time.perf_counter() - started,
+    }
+    emit("hpcbert-result " + json.dumps(result), ranks)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit status."""
+    started = time.perf_counter()
+    settings = parse_settings(argv)
+    ranks = Ranks()
+    try:
+        ranks = detect_ranks(os.environ)
+        if ranks.launcher == "none" and os.environ.get("SLURM_NTASKS", "1") != "1":
+            _complain(
+                ranks, "note: not inside a Slurm step, so this is one rank; use srun for more"
+            )
+        train(settings, ranks, os.environ, started)
+    except SetupError as error:
+        _complain(ranks, str(error))
+        return REFUSED
+    except NonFiniteLossError as error:
+        _complain(ranks, str(error))
+        return NON_FINITE_LOSS
+    finally:
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+    return 0
+
+
+def _complain(ranks: Ranks, message: str) -> None:
+    sys.stderr.write(f"bert_pretrain: rank {ranks.rank}: {message}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

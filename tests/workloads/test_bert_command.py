@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import ast
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
+workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
+
+SOURCE = Path(workload.__file__)
+LINE = re.compile(
+    r"iteration: (?P<iteration>\d+)/12 loss: (?P<loss>\d+\.\d{4}) mlm_loss: (?P<mlm>\d+\.\d{4}) "
+    r"nsp_loss: (?P<nsp>\d+\.\d{4}) samples/s: (?P<rate>\d+\.\d{2}) time: (?P<time>\d{10}\.\d{6})"
+)
+
+
+def test_the_file_needs_only_torch_and_the_standard_library():
+    tree = ast.parse(SOURCE.read_text("utf-8"), feature_version=(3, 8))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+    names = {alias.name for node in imports for alias in node.names}
+    names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {"torch", "h5py"}
+    at_the_top = {alias.name for node in imports if node in tree.body for alias in node.names}
+    assert "h5py" not in at_the_top
+
+
+@pytest.mark.torch
+def test_log_and_result_agree(main):
+    ended = main("--iters=12", "--skip=4", "--accumulation=2", "--batch-size=2")
+    assert (ended.status, ended.stderr) == (0, "")
+    head, *lines, tail = ended.stdout.splitlines()
+    assert max(map(len, ended.stdout.splitlines())) < 1000
+
+    name, _, text = head.partition(" ")
+    config = json.loads(text)
+    assert name == "hpcbert-config"
+    assert {
+        "world_size": 1,
+        "batch_size_per_device": 2,
+        "accumulation": 2,
+        "global_batch_size": 4,
+        "precision": "fp32",
+        "backend": "none",
+        "data": "synthetic",
+        "seed": 42,
+        "hidden": 32,
+        "torch": torch.__version__,
+        "parameters": 49_442,
+    }.items() <= config.items()
+
+    records = [found.groupdict() for line in lines if (found := LINE.fullmatch(line))]
+    assert [int(record["iteration"]) for record in records] == list(range(1, 13))
+    stamps = [float(record["time"]) for record in records]
+    assert abs(stamps[-1] - time.time()) < 60
+    for before, record in zip(stamps, records[1:], strict=False):
+        seconds = float(record["time"]) - before
+        assert float(record["rate"]) == pytest.approx(4 / seconds, rel=0.01)
+        assert float(record["loss"]) == pytest.approx(
+            float(record["mlm"]) + float(record["nsp"]), abs=2e-4
+        )
+
+    name, _, text = tail.partition(" ")
+    result = json.loads(text)
+    assert name == "hpcbert-result"
+    assert (result["iters"], result["skip"], result["global_batch_size"]) == (12, 4, 4)
+    rate = 4 * 8 / (stamps[11] - stamps[3])
+    assert result["samples_per_second"] == pytest.approx(rate, rel=1e-4)
+    assert result["iteration_seconds_mean"] == pytest.approx(4 / rate, rel=1e-4)
+    low, middle, high = (result[f"iteration_seconds_{name}"] for name in ("min", "median", "max"))
+    assert low <= middle <= high
+    assert result["final_loss"] == pytest.approx(float(records[-1]["loss"]), abs=1e-4)
+    assert result["skipped_steps"] == 0
+    assert result["first_iteration_seconds"] > 0
+    assert result["wall_seconds"] > stamps[-1] - stamps[0]
+    assert 50e6 < result["peak_memory_bytes"] < 20e9
+
+
+def test_window_starts_after_the_skipped_iterations():
+    times = workload.summarize_times([100.0, 110.0, 111.0, 113.0], skip=1, samples=6)
+    assert times == {
+        "samples_per_second": 4.0,
+        "iteration_seconds_mean": 1.5,
+        "iteration_seconds_median": 1.5,
+        "iteration_seconds_min": 1.0,
+        "iteration_seconds_max": 2.0,
+        "first_iteration_seconds": 10.0,
+    }
+    whole = workload.summarize_times([100.0, 110.0, 111.0, 113.0], skip=0, samples=13)
+    assert whole["samples_per_second"] == 3.0
+
+
+@pytest.mark.torch
+def test_the_longest_header_stays_short(trainer):
+    described = workload.describe_run(trainer(), "nccl")
+    longest = {
+        **described,
+        "data": "x" * 200,
+        "device_name": "NVIDIA GH200 480GB Superchip with a long name",
+        "torch": "2.7.0a0+ecf3bae40a.nv25.02",
+        "device": "cuda",
+        "launcher": "torchrun",
+        "parameters": 336_226_108,
+        "global_batch_size": 1_048_576,
+    }
+    assert len("hpcbert-config " + json.dumps(longest)) < 1000
+
+
+def test_named_sizes_can_be_overridden_one_by_one():
+    chosen = workload.parse_settings(["--model=base", "--layers=3", "--hidden=384", "--heads=6"])
+    assert (chosen.layers, chosen.hidden, chosen.heads, chosen.intermediate) == (3, 384, 6, 1536)
+    assert workload.parse_settings(["--intermediate=100"]).intermediate == 100
+    for name, (layers, hidden, heads) in workload.MODELS.items():
+        chosen = workload.parse_settings([f"--model={name}"])
+        assert (chosen.layers, chosen.hidden, chosen.heads) == (layers, hidden, heads)
+        assert (chosen.intermediate, chosen.hidden // chosen.heads) == (4 * hidden, 64)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--heads=7"], "--heads 7 does not divide --hidden 768"),
+        (["--skip=120"], "--skip 120 leaves nothing of --iters 120"),
+        (["--batch-size=0"], "0 is not at least 1"),
+        (["--accumulation=-1"], "-1 is not at least 1"),
+        (["--iters=many"], "'many' is not a number"),
+        (["--iters=1.5"], "'1.5' is not a number"),
+        (["--lr=nan"], "nan is not at least 0"),
+        (["--lr=inf"], "inf is not at least 0"),
+        (["--dropout=1"], "1 is not between 0 and 0.99"),
+        (["--sequence-length=513"], "513 is not between 5 and 512"),
+        (["--sequence-length=16"], "--predictions 20 exceeds --sequence-length - 3: 13"),
+        (["--vocab=104"], "104 is not at least 105"),
+        (["--model=huge"], "invalid choice: 'huge'"),
+        (["--precision=fp8"], "invalid choice: 'fp8'"),
+        (["--master-port=65536"], "65536 is not between 0 and 65535"),
+        (["--iter=3"], "unrecognized arguments: --iter=3"),
+    ],
+)
+def test_bad_arguments_end_with_status_2_and_a_sentence(capsys, options, complaint):
+    with pytest.raises(SystemExit) as ended:
+        workload.main(options)
+    assert ended.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_compile_is_refused_by_a_pytorch_without_it(monkeypatch, capsys):
+    monkeypatch.delattr(torch, "compile")
+    with pytest.raises(SystemExit):
+        workload.parse_settings(["--compile"])
+    assert "--compile needs PyTorch 2.0" in capsys.readouterr().err
+
+
+def test_help_names_every_option_and_the_exit_statuses(capsys):
+    with pytest.raises(SystemExit) as ended:
+        workload.main(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for option in ("--batch-size", "--accumulation", "--precision", "--data", "--master-addr"):
+        assert option in text
+    assert "3 non-finite loss" in " ".join(text.split())
+
+
+def test_a_device_that_is_not_there_ends_with_status_2(main, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ended = main("--device=cuda")
+    assert (ended.status, ended.stdout) == (2, "")
+    assert ended.stderr == "bert_pretrain: rank 0: --device cuda: PyTorch sees no GPU here\n"
+
+
+@pytest.mark.torch
+def test_lines_reach_a_file_at_once_and_sigterm_ends_the_run(start, tmp_path):
+    log = tmp_path / "log"
+    code = f"import runpy, sys; sys.argv[0] = 'x'; runpy.run_path({str(SOURCE)!r}, run_name='__main__')"
+    with log.open("w") as stream:
+        process = start(
+            code, "--iters=1000000", environment={}, stdout=stream, stderr=subprocess.STDOUT
+        )
+        try:
+            deadline = time.monotonic() + 50
+            while "iteration: 2/" not in log.read_text() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=10) == -signal.SIGTERM
+        finally:
+            process.kill()
+    assert "iteration: 2/1000000 loss: " in log.read_text()

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
+workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
+
+CPU = torch.device("cpu")
+
+
+def pile(parts):
+    return [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
+
+
+def take(source, count):
+    return [next(source) for _ in range(count)]
+
+
+def test_two_ranks_see_together_what_one_rank_sees_with_the_doubled_batch(settings):
+    half, double = settings("--batch-size=5"), settings("--batch-size=10")
+    one = workload.synthetic_source(double, workload.Ranks(), CPU)
+    first, second = (workload.synthetic_source(half, workload.Ranks(r, 2), CPU) for r in (0, 1))
+    for _ in range(3):
+        together = pile([next(first), next(second)])
+        for expected, found in zip(next(one), together, strict=True):
+            assert torch.equal(expected, found)
+
+
+def test_accumulated_micro_batches_are_the_larger_batch(settings):
+    small = workload.synthetic_source(settings("--accumulation=3"), workload.Ranks(), CPU)
+    large = workload.synthetic_source(settings("--batch-size=12"), workload.Ranks(), CPU)
+    for expected, found in zip(next(large), pile(take(small, 3)), strict=True):
+        assert torch.equal(expected, found)
+
+
+def test_synthetic_batches_repeat_after_the_pool(settings):
+    source = workload.synthetic_source(settings("--synthetic-batches=2"), workload.Ranks(), CPU)
+    first, second, third = take(source, 3)
+    assert torch.equal(first.input_ids, third.input_ids)
+    assert not torch.equal(first.input_ids, second.input_ids)
+
+
+def test_another_seed_gives_other_data(settings):
+    samples = torch.arange(4)
+    one = workload.synthesize(samples, settings("--seed=1"))
+    other = workload.synthesize(samples, settings("--seed=2"))
+    assert not torch.equal(one.input_ids, other.input_ids)
+
+
+@pytest.mark.parametrize("seed", [0, 2**32 - 1])
+def test_synthetic_data_have_the_shape_and_statistics_of_bert(seed):
+    chosen = workload.parse_settings([f"--seed={seed}"])
+    batch = workload.synthesize(torch.arange(4000), chosen)
+    lengths = batch.attention_mask.sum(dim=1)
+    assert float((lengths == 128).float().mean()) == pytest.approx(0.9, abs=0.02)
+    assert int(lengths.min()) >= 5
+    assert torch.all(batch.input_ids[:, 0] == workload.CLS)
+    # The second [SEP] is the last token, and the first one ends segment 0.
+    last = (lengths - 1).unsqueeze(1)
+    assert torch.all(batch.input_ids.gather(1, last) == workload.SEP)
+    starts = (1 - batch.segment_ids).masked_fill(~batch.attention_mask, 0).sum(dim=1, keepdim=True)
+    assert torch.all(batch.input_ids.gather(1, starts - 1) == workload.SEP)
+    assert torch.all((batch.input_ids == 0) == ~batch.attention_mask)
+    assert int(batch.input_ids.max()) < 30522
+
+    weights = batch.masked_weights.bool()
+    assert torch.equal(weights.sum(1), (lengths * 0.15).round().clamp(1, 20).long())
+    assert not batch.masked_positions[~weights].any()
+    assert all(len(set(row[:5].tolist())) == 5 for row in batch.masked_positions[lengths == 128])
+    now = batch.input_ids.gather(1, batch.masked_positions)[weights]
+    before = batch.masked_ids[weights]
+    assert int(before.min()) >= workload.FIRST_WORD
+    fates = Counter(
+        "mask" if new == workload.MASK else "kept" if new == old else "other"
+        for new, old in zip(now.tolist(), before.tolist(), strict=True)
+    )
+    assert fates["mask"] / len(now) == pytest.approx(0.8, abs=0.01)
+    assert fates["other"] / len(now) == pytest.approx(0.1, abs=0.01)
+    assert float(batch.next_sentence_labels.float().mean()) == pytest.approx(0.5, abs=0.03)
+    commonest, count = Counter(before.tolist()).most_common(1)[0]
+    assert commonest == workload.FIRST_WORD
+    assert 0.04 < count / len(before) < 0.1
+
+
+# --- HDF5 shards ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "expected"),
+    [
+        (1, 1, [[(0, 0, 1)]]),
+        (1, 3, [[(0, 0, 3)], [(0, 1, 3)], [(0, 2, 3)]]),
+        (2, 3, [[(0, 0, 2)], [(1, 0, 1)], [(0, 1, 2)]]),
+        (3, 2, [[(0, 0, 1), (2, 0, 1)], [(1, 0, 1)]]),
+    ],
+)
+def test_shards_go_round_robin_and_are_shared_by_stride(count, size, expected):
+    found = [workload.assign_shards(count, workload.Ranks(rank, size)) for rank in range(size)]
+    assert found == expected
+
+
+def write_shard(path, samples, settings, **changes):
+    h5py = pytest.importorskip("h5py")
+    batch = workload.synthesize(torch.tensor(samples, dtype=torch.int64), settings)
+    datasets = {
+        "input_ids": batch.input_ids.int(),
+        "input_mask": batch.attention_mask.char(),
+        "segment_ids": batch.segment_ids.char(),
+        "masked_lm_positions": batch.masked_positions.int(),
+        "masked_lm_ids": batch.masked_ids.int(),
+        "next_sentence_labels": batch.next_sentence_labels.char(),
+        **changes,
+    }
+    with h5py.File(path, "w") as shard:
+        for name, values in datasets.items():
+            if values is not None:
+                shard.create_dataset(name, data=values.numpy(), compression="gzip")
+
+
+def test_shards_are_read_in_order_round_and_round(settings, tmp_path):
+    chosen = settings(f"--data={tmp_path}", "--batch-size=4")
+    write_shard(tmp_path / "b_training_1.hdf5", [3, 4], chosen)
+    write_shard(tmp_path / "a_training_0.hdf5", [0, 1, 2], chosen)
+    (tmp_path / "a_test_0.hdf5").write_text("of no concern")
+    source = workload.open_source(chosen, workload.Ranks(), CPU)
+    for samples in ([0, 1, 2, 3], [4, 0, 1, 2], [3, 4, 0, 1]):
+        expected = workload.synthesize(torch.tensor(samples), chosen)
+        for wanted, found in zip(expected, next(source), strict=True):
+            assert torch.equal(wanted, found)
+            assert wanted.dtype == found.dtype
+
+
+def test_ranks_that_share_a_shard_take_different_rows(settings, tmp_path):
+    chosen = settings(f"--data={tmp_path}", "--batch-size=2")
+    write_shard(tmp_path / "training.h5", list(range(5)), chosen)
+    seen = [workload.load_rows(chosen, workload.Ranks(rank, 2)).input_ids for rank in (0, 1)]
+    everything = workload.synthesize(torch.arange(5), chosen).input_ids
+    assert torch.equal(seen[0], everything[0::2])
+    assert torch.equal(seen[1], everything[1::2])
+
+
+def test_no_more_rows_are_read_than_the_run_needs(settings, tmp_path):
+    chosen = settings(f"--data={tmp_path}", "--batch-size=2", "--iters=2", "--skip=0")
+    write_shard(tmp_path / "training_0.h5", list(range(9)), chosen)
+    (tmp_path / "training_1.h5").write_text("not reached")
+    assert len(workload.load_rows(chosen, workload.Ranks()).input_ids) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"segment_ids": None}, "segment_ids"),
+        ({"input_ids": torch.zeros(4, 16).int()}, "input_ids is int32 .4, 16."),
+        ({"masked_lm_ids": torch.zeros(4, 9, dtype=torch.int32)}, "masked_lm_ids"),
+        ({"input_mask": torch.ones(3, 32, dtype=torch.int8)}, "input_mask is int8 .3, 32."),
+        ({"input_mask": torch.ones(4, 32)}, "input_mask is float32"),
+        ({"input_ids": torch.full((4, 32), 160)}, "input_ids has values outside 0 to 159"),
+        ({"masked_lm_positions": torch.full((4, 5), -1)}, "masked_lm_positions has values"),
+        ({"next_sentence_labels": torch.zeros(4, 1).int()}, "next_sentence_labels"),
+    ],
+)
+def test_malformed_shards_are_refused(settings, tmp_path, changes, complaint):
+    chosen = settings(f"--data={tmp_path}")
+    write_shard(tmp_path / "training_0.h5", list(range(4)), chosen, **changes)
+    with pytest.raises(workload.SetupError, match=f"training_0.h5.*{complaint}"):
+        workload.open_source(chosen, workload.Ranks(), CPU)
+
+
+def test_an_empty_shard_is_refused(settings, tmp_path):
+    chosen = settings(f"--data={tmp_path}")
+    write_shard(tmp_path / "training_0.h5", [], chosen)
+    with pytest.raises(workload.SetupError, match="not empty"):
+        workload.open_source(chosen, workload.Ranks(), CPU)
+
+
+def test_a_file_of_another_kind_is_refused(settings, tmp_path):
+    pytest.importorskip("h5py")
+    (tmp_path / "training.hdf5").write_text("plain text")
+    with pytest.raises(workload.SetupError, match=r"training\.hdf5: not a shard"):
+        workload.open_source(settings(f"--data={tmp_path}"), workload.Ranks(), CPU)
+
+
+def test_a_group_in_place_of_a_dataset_is_refused(settings, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "training.hdf5", "w") as shard:
+        shard.create_group("input_ids")
+        shard.create_group("masked_lm_positions")
+    with pytest.raises(workload.SetupError, match=r"training\.hdf5: not a shard"):
+        workload.open_source(settings(f"--data={tmp_path}"), workload.Ranks(), CPU)
+
+
+def test_a_directory_without_shards_is_refused(settings, tmp_path):
+    with pytest.raises(workload.SetupError, match="no file has 'training' in its name"):
+        workload.open_source(settings(f"--data={tmp_path}"), workload.Ranks(), CPU)
+    with pytest.raises(workload.SetupError, match="nowhere: No such file"):
+        workload.open_source(settings(f"--data={tmp_path}/nowhere"), workload.Ranks(), CPU)
+
+
+def test_fewer_rows_than_a_batch_are_refused(settings, tmp_path):
+    chosen = settings(f"--data={tmp_path}")
+    write_shard(tmp_path / "training.h5", [0, 1, 2], chosen)
+    with pytest.raises(workload.SetupError, match="3 rows are no batch of 4"):
+        workload.open_source(chosen, workload.Ranks(), CPU)
+
+
+@pytest.mark.torch
+def test_shards_train(settings, tmp_path, main):
+    write_shard(tmp_path / "training.h5", list(range(8)), settings())
+    ended = main(f"--data={tmp_path}", "--iters=3", "--skip=1")
+    assert ended.status == 0
+    assert str(tmp_path)[-200:] in ended.stdout.splitlines()[0]
+
+
+@pytest.mark.torch
+def test_every_rank_is_refused_where_one_has_too_few_rows(settings, tmp_path, two_ranks):
+    write_shard(tmp_path / "training.h5", list(range(7)), settings())
+    first, second = two_ranks(f"--data={tmp_path}")
+    assert (first.status, second.status) == (2, 2)
+    assert "1 other rank(s) cannot use their data" in first.stderr
+    assert "3 rows are no batch of 4" in second.stderr

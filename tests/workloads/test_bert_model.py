@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
+workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
+
+CPU = torch.device("cpu")
+SIZES = ("--dropout=0", "--layers=2", "--heads=4", "--vocab=200", "--batch-size=3")
+
+
+def build(settings):
+    torch.manual_seed(7)
+    model = workload.BertForPreTraining(settings)
+    return model, workload.synthesize(torch.arange(settings.batch_size), settings)
+
+
+def gradient(model, batch, precision="fp32"):
+    model.zero_grad(set_to_none=True)
+    with workload.autocast(precision, CPU):
+        mlm_sum, nsp_sum = model(*batch)
+    (mlm_sum + nsp_sum).backward()
+    return torch.cat([value.grad.flatten().double() for value in model.parameters()])
+
+
+# The counts are those of the published checkpoints: 109,482,240 and 335,141,888 without the heads.
+@pytest.mark.parametrize(
+    ("name", "encoder", "whole"),
+    [
+        ("tiny", 4_385_920, None),
+        ("base", 109_482_240, 110_106_428),
+        ("large", 335_141_888, 336_226_108),
+    ],
+)
+def test_named_sizes_have_the_published_parameter_counts(name, encoder, whole):
+    with torch.device("meta"):
+        model = workload.BertForPreTraining(workload.parse_settings([f"--model={name}"]))
+
+    def count(module):
+        return sum(value.numel() for value in module.parameters())
+
+    assert count(model.bert) == encoder
+    assert whole is None or count(model) == whole
+
+
+@pytest.mark.torch
+def test_gradient_is_the_slope_of_the_loss(settings):
+    model, batch = build(settings(*SIZES))
+    model.double()
+    slopes = gradient(model, batch)
+    direction = torch.randn(slopes.shape, generator=torch.Generator().manual_seed(1)).double()
+    direction /= direction.norm()
+    start = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+
+    def loss(distance):
+        with torch.no_grad():
+            torch.nn.utils.vector_to_parameters(start + distance * direction, model.parameters())
+            return float(sum(model(*batch)))
+
+    slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
+    assert slope == pytest.approx(float(slopes @ direction), rel=1e-5)
+
+
+@pytest.mark.torch
+def test_fp32_gradients_agree_with_float64(settings):
+    model, batch = build(settings(*SIZES))
+    single = gradient(model, batch)
+    double = gradient(model.double(), batch)
+    assert (single - double).norm() / double.norm() < 1e-5
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("precision", "limit"), [("bf16", 0.03), ("fp16", 0.004)])
+def test_reduced_precision_gradients_agree_with_fp32(settings, precision, limit):
+    model, batch = build(settings(*SIZES))
+    full = gradient(model, batch)
+    reduced = gradient(model, batch, precision)
+    assert 0 < (reduced - full).norm() / full.norm() < limit
+    assert torch.nn.functional.cosine_similarity(full, reduced, dim=0) > 1 - limit**2
+
+
+def test_padding_tokens_and_padding_predictions_do_not_touch_the_losses(settings):
+    chosen = settings(*SIZES, "--batch-size=64")
+    model, batch = build(chosen)
+    model.eval()
+    padding = ~batch.attention_mask
+    unasked = batch.masked_weights == 0
+    assert padding.any()
+    assert unasked.any()
+    other = batch._replace(
+        input_ids=batch.input_ids.masked_fill(padding, 150),
+        masked_ids=batch.masked_ids.masked_fill(unasked, 150),
+    )
+    with torch.no_grad():
+        for expected, found in zip(model(*batch), model(*other), strict=True):
+            assert torch.allclose(expected, found, rtol=1e-6)
+
+
+def test_a_new_model_knows_nothing(settings):
+    chosen = settings(*SIZES, "--batch-size=64")
+    model, batch = build(chosen)
+    with torch.no_grad():
+        mlm_sum, nsp_sum = model(*batch)
+    assert float(mlm_sum / batch.masked_weights.sum()) == pytest.approx(math.log(200), abs=0.1)
+    assert float(nsp_sum / 64) == pytest.approx(math.log(2), abs=0.05)
+
+
+def test_attention_is_the_same_without_the_fused_function(monkeypatch):
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 4, 10, 8)
+    mask = torch.arange(10) < torch.tensor([[10], [6]])
+    fused = workload.attend(query, key, value, mask[:, None, None], 0.0)
+    monkeypatch.delattr(torch.nn.functional, "scaled_dot_product_attention")
+    plain = workload.attend(query, key, value, mask[:, None, None], 0.0)
+    assert torch.allclose(fused, plain, atol=1e-6)
+
+
+def test_a_block_is_the_encoder_layer_of_the_paper(settings):
+    chosen = settings(*SIZES)
+    block = workload.Block(chosen)
+    reference = torch.nn.TransformerEncoderLayer(
+        chosen.hidden,
+        chosen.heads,
+        chosen.intermediate,
+        dropout=0.0,
+        activation="gelu",
+        layer_norm_eps=1e-12,
+        batch_first=True,
+        norm_first=False,
+    )
+    pairs = {
+        "self_attn.in_proj_": "query_key_value.",
+        "self_attn.out_proj.": "attention_output.",
+        "linear1.": "expand.",
+        "linear2.": "contract.",
+        "norm1.": "attention_norm.",
+        "norm2.": "norm.",
+    }
+    state = block.state_dict()
+    reference.load_state_dict(
+        {a + kind: state[b + kind] for a, b in pairs.items() for kind in ("weight", "bias")}
+    )
+    hidden = torch.randn(3, 10, chosen.hidden)
+    mask = torch.arange(10) < torch.tensor([[10], [7], [2]])
+    expected = reference(hidden, src_key_padding_mask=~mask)
+    assert torch.allclose(block(hidden, mask[:, None, None]), expected, atol=1e-5)
+
+
+def test_only_matrices_decay(settings):
+    model, _ = build(settings(*SIZES))
+    decaying, free = workload.make_optimizer(model, CPU).param_groups
+    assert decaying["weight_decay"] == 0.01
+    assert free["weight_decay"] == 0
+    names = {id(value): name for name, value in model.named_parameters()}
+    assert all("norm" in names[id(value)] or "bias" in names[id(value)] for value in free["params"])
+    assert len(decaying["params"]) + len(free["params"]) == len(names)
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 9, 10, 10000])
+def test_learning_rate_climbs_and_falls_without_dividing_by_zero(settings, warmup):
+    chosen = settings("--iters=10", "--skip=0", "--lr=2", f"--warmup={warmup}")
+    rates = [workload.learning_rate(step, chosen) for step in range(10)]
+    assert all(0 < rate <= 2 for rate in rates)
+    peak = min(warmup, 10)
+    assert rates[:peak] == sorted(rates[:peak])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    if 0 < warmup <= 10:
+        assert rates[warmup - 1] == 2

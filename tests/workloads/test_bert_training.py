@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
+workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
+
+pytestmark = pytest.mark.torch
+
+STEPS = ("--iters=5", "--skip=0", "--dropout=0", "--lr=1e-3", "--warmup=2", "--seed=4")
+PLAIN_STEPS = (*STEPS, "--lr=0.3", "--clip-norm=0")
+KEEP_WEIGHTS = """
+import sys
+import torch
+from hpcbert.workloads import bert_pretrain as workload
+
+path, optimizer = sys.argv.pop(), sys.argv.pop()
+if optimizer == "sgd":
+    workload.make_optimizer = lambda model, _: torch.optim.SGD(model.parameters(), lr=0.0)
+made = []
+
+class Kept(workload.Trainer):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        made.append(self)
+
+workload.Trainer = Kept
+status = workload.main()
+if made[0].ranks.rank == 0:
+    torch.save(made[0].module.state_dict(), path)
+sys.exit(status)
+"""
+NAN_ON_RANK_1 = """
+import os
+import sys
+from hpcbert.workloads import bert_pretrain as workload
+
+class Spoilt(workload.Trainer):
+    def step(self):
+        share = super().step()
+        return share * float("nan") if self.ranks.rank == 1 and self.steps == 3 else share
+
+workload.Trainer = Spoilt
+sys.exit(workload.main())
+"""
+
+
+def losses_of(stdout):
+    return [float(text) for text in re.findall(r" loss: (\S+)", stdout)]
+
+
+def weights_of(module):
+    return torch.cat([value.detach().flatten() for value in module.state_dict().values()])
+
+
+def plain_descent(model):
+    return torch.optim.SGD(model.parameters(), lr=0.0)
+
+
+def train(trainer):
+    losses = [float(trainer.step().sum()) for _ in range(trainer.settings.iters)]
+    return losses, weights_of(trainer.module)
+
+
+def assert_same_training(expected, found, start):
+    # Weights are compared by how far they moved, for that is what training did to them.
+    assert found[0] == pytest.approx(expected[0], abs=2e-4)
+    moved = expected[1] - start
+    assert moved.norm() > 0.01
+    assert (found[1] - expected[1]).norm() / moved.norm() < 1e-3
+
+
+# AdamW hardly feels a factor on all gradients; plain descent without clipping does.
+@pytest.mark.parametrize(
+    ("optimizer", "shares"),
+    [("adamw", ["--batch-size=4"]), ("sgd", ["--batch-size=2", "--accumulation=2"])],
+)
+def test_two_ranks_equal_one_rank_with_the_doubled_batch(
+    trainer, two_ranks, tmp_path, optimizer, shares
+):
+    options = PLAIN_STEPS if optimizer == "sgd" else STEPS
+    alone = trainer(*options, "--batch-size=8")
+    if optimizer == "sgd":
+        alone.optimizer = plain_descent(alone.module)
+    start = weights_of(alone.module)
+    # The ranks have unequal numbers of predictions, or the test would miss a mean of means.
+    weights = next(workload.synthetic_source(alone.settings, alone.ranks, alone.device))
+    counts = weights.masked_weights.sum(dim=1)
+    assert counts[:4].sum() != counts[4:].sum()
+
+    path = tmp_path / "weights.pt"
+    first, second = two_ranks(*options, *shares, optimizer, str(path), code=KEEP_WEIGHTS)
+    assert (first.status, second.status) == (0, 0), first.stderr + second.stderr
+    assert second.stdout == ""
+    saved = torch.load(path)
+    together = torch.cat([value.flatten() for value in saved.values()])
+    assert_same_training(train(alone), (losses_of(first.stdout), together), start)
+    config = json.loads(first.stdout.splitlines()[0].partition(" ")[2])
+    assert (config["world_size"], config["backend"]) == (2, "gloo")
+    assert (config["launcher"], config["global_batch_size"]) == ("slurm", 8)
+
+
+def test_accumulation_equals_the_larger_batch(trainer):
+    whole = trainer(*PLAIN_STEPS, "--batch-size=6")
+    parts = trainer(*PLAIN_STEPS, "--batch-size=2", "--accumulation=3")
+    start = weights_of(whole.module)
+    for each in (whole, parts):
+        each.optimizer = plain_descent(each.module)
+    assert_same_training(train(whole), train(parts), start)
+
+
+def test_gradients_cross_between_ranks_in_the_last_micro_step_only(trainer):
+    calls = []
+
+    class Parallel:
+        def no_sync(self):
+            calls.append("no_sync")
+            return contextlib.nullcontext()
+
+    accumulating = trainer("--accumulation=3")
+    accumulating._parallel = Parallel()
+    accumulating.step()
+    assert calls == ["no_sync", "no_sync"]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(main):
+    short = ("--iters=2", "--skip=0")
+    one, again, other = main(*short), main(*short), main(*short, "--seed=1")
+    assert losses_of(one.stdout) == losses_of(again.stdout)
+    assert losses_of(one.stdout) != losses_of(other.stdout)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_batch_can_be_learnt_by_heart(trainer, precision):
+    learner = trainer(
+        "--synthetic-batches=1",
+        "--iters=80",
+        "--lr=3e-3",
+        "--warmup=5",
+        "--dropout=0",
+        f"--precision={precision}",
+    )
+    losses, _ = train(learner)
+    assert losses[0] > 5
+    assert losses[-1] < 1
+
+
+def test_dropout_is_active_and_clipping_limits_the_step(trainer):
+    calm, wild = trainer("--dropout=0"), trainer("--dropout=0.5")
+    assert float(calm.step().sum()) != float(wild.step().sum())
+    norms = []
+    for limit in ("1e-3", "0"):
+        clipped = trainer("--dropout=0", f"--clip-norm={limit}")
+        clipped.optimizer.zero_grad = lambda **_: None
+        clipped.step()
+        gradients = [value.grad.flatten() for value in clipped.module.parameters()]
+        norms.append(float(torch.cat(gradients).norm()))
+    assert norms[0] == pytest.approx(1e-3, rel=1e-3)
+    assert norms[1] > 0.1
+
+
+def test_fp32_turns_tf32_off_and_tf32_turns_it_on(trainer):
+    device = torch.device("cpu")
+    try:
+        torch.set_float32_matmul_precision("high")
+        trainer("--precision=fp32")
+        assert torch.get_float32_matmul_precision() == "highest"
+        chosen = workload.parse_settings(["--model=tiny", "--precision=tf32", "--vocab=160"])
+        workload.Trainer(chosen, workload.Ranks(), device, iter(()))
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_fp16_counts_the_steps_that_overflow(main, monkeypatch):
+    monkeypatch.setattr(
+        workload, "make_scaler", lambda _precision, _device: torch.amp.GradScaler("cpu", 2.0**40)
+    )
+    ended = main("--precision=fp16", "--iters=4", "--skip=0")
+    assert ended.status == 0, ended.stderr
+    result = json.loads(ended.stdout.splitlines()[-1].partition(" ")[2])
+    assert result["skipped_steps"] == 4
+    assert all(map(math.isfinite, losses_of(ended.stdout)))
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_status_3(main):
+    ended = main("--iters=50", "--lr=1e30", "--warmup=0")
+    assert ended.status == 3
+    *_, last = ended.stdout.splitlines()
+    iteration = re.fullmatch(r"iteration: (\d+)/50 loss: nan .*", last)
+    assert iteration
+    assert f"rank 0: the loss of iteration {iteration[1]} is not finite" in ended.stderr
+
+
+def test_a_loss_that_is_not_finite_on_one_rank_ends_every_rank(two_ranks):
+    first, second = two_ranks("--iters=50", code=NAN_ON_RANK_1)
+    assert (first.status, second.status) == (3, 3)
+    assert first.stdout.splitlines()[-1].startswith("iteration: 3/50 loss: nan ")
+    for rank, ended in enumerate((first, second)):
+        assert ended.stderr == (
+            f"bert_pretrain: rank {rank}: the loss of iteration 3 is not finite; "
+            "rank(s) it comes from: 1\n"
+        )
+
+
+def test_compile_wraps_the_model_that_trains(trainer, monkeypatch):
+    wrapped = []
+
+    def compile_model(model):
+        wrapped.append(model)
+        return model
+
+    monkeypatch.setattr(torch, "compile", compile_model)
+    compiled = trainer("--compile")
+    trainer()
+    assert wrapped == [compiled.module]
