@@ -97,6 +97,8 @@ def finish(command: str, body: Callable[[], Result], *, as_json: bool) -> None:
         result = body()
     except HpcbertError as error:
         result = Result(exit_code=error.exit_code, errors=(error,))
+    except BrokenPipeError:
+        result = Result()
     except KeyboardInterrupt:
         interrupted = HpcbertError("Interrupted.")
         interrupted.code = "interrupted"
