@@ -1,0 +1,40 @@
+"""A real Slurm cluster on one machine: munge, MariaDB, slurmdbd, slurmctld and one slurmd a node.
+
+Each node is a process that holds a network, mount, host-name, IPC and PID namespace of its own:
+four hosts with their own addresses, names, /tmp and processes live on one machine, and ending that
+one process ends everything on the node. The machine's own Slurm is never touched: key, sockets,
+data, ports and configuration are the lab's own.
+"""
+
+from __future__ import annotations
+
+from hpcbert.lab.bringup import up
+from hpcbert.lab.faults import cut_link, restore_link, start_daemon, stop_daemon
+from hpcbert.lab.inspection import DaemonStatus, LabStatus, NodeStatus, status
+from hpcbert.lab.plan import DEFAULT_DIRECTORY, LabPlan
+from hpcbert.lab.process import Process
+from hpcbert.lab.record import Lab, load
+from hpcbert.lab.requirements import check_packages, check_root, missing
+from hpcbert.lab.teardown import Removal, down
+
+__all__ = [
+    "DEFAULT_DIRECTORY",
+    "DaemonStatus",
+    "Lab",
+    "LabPlan",
+    "LabStatus",
+    "NodeStatus",
+    "Process",
+    "Removal",
+    "check_packages",
+    "check_root",
+    "cut_link",
+    "down",
+    "load",
+    "missing",
+    "restore_link",
+    "start_daemon",
+    "status",
+    "stop_daemon",
+    "up",
+]

@@ -1,0 +1,128 @@
+"""Bring a lab up."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import UsageError
+from hpcbert.lab import daemons, network
+from hpcbert.lab.furnish import furnish
+from hpcbert.lab.plan import root_of
+from hpcbert.lab.process import boot_id
+from hpcbert.lab.record import UNFINISHED, Journal, Lab, load, locked
+from hpcbert.lab.requirements import check_abilities, check_packages, check_root
+from hpcbert.lab.shell import must
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hpcbert.lab.plan import LabPlan
+    from hpcbert.lab.process import Process
+    from hpcbert.lab.shell import Runner
+
+
+def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
+    """Start a real Slurm cluster of `plan.nodes` nodes on this machine.
+
+    Each step is in `lab.json` before it is taken, so that `down` can undo an `up` that failed or
+    was killed at any point.
+
+    Args:
+        plan: What to start.
+        run: Starts processes.
+        report: Told in a few words what is going on.
+
+    Returns:
+        The lab, with all nodes idle and, if there is accounting, sacct answering.
+
+    Raises:
+        UsageError: This process is not root, or the directory is in use.
+        CheckError: Packages or abilities of the kernel are missing.
+        SchedulerError: A daemon did not come up; the message ends with its log's last lines.
+    """
+    check_root()
+    check_packages(accounting=plan.accounting)
+    plan = dataclasses.replace(plan, directory=plan.directory.resolve())
+    made = _make_directory(plan.directory)
+    with locked(plan.directory):
+        journal = _open(plan, made)
+        check_abilities(journal.lab, run)
+        report(f"files in {journal.lab.root}")
+        network.reserve(journal, run)
+        furnish(journal.lab)
+        _start_database(journal, run, report)
+        hosts = _start_hosts(journal, run, report)
+        network.plug(journal.lab, hosts, run)
+        _start_slurm(journal, run, report)
+        report("the lab is up")
+        return journal.lab
+
+
+def _make_directory(directory: Path) -> tuple[Path, ...]:
+    """Make the directory; return what was not there before, outermost first."""
+    absent = [each for each in (directory, *directory.parents) if not each.exists()]
+    absent.reverse()
+    for each in absent:
+        each.mkdir()
+        # Whatever the umask: job users have to walk through.
+        each.chmod(0o755)
+    return tuple(absent)
+
+
+def _open(plan: LabPlan, made: tuple[Path, ...]) -> Journal:
+    directory = plan.directory
+    if load(directory) is not None:
+        raise UsageError(
+            "There is a lab already, or what is left of one.",
+            where=str(directory),
+            hint="`hpcbert lab down` removes it.",
+        )
+    if any(not each.match(UNFINISHED) for each in directory.iterdir()):
+        raise UsageError(
+            "The directory is not empty.",
+            where=str(directory),
+            hint="Name one that is empty or not there yet: `lab down` removes all that is in it.",
+        )
+    mark = secrets.token_hex(5)
+    root = root_of(directory, mark)
+    made = made if root == directory else (*made, root)
+    return Journal(Lab(plan=plan, mark=mark, boot=boot_id(), root=root, made=made))
+
+
+def _start_database(journal: Journal, run: Runner, report: Callable[[str], None]) -> None:
+    lab = journal.lab
+    if not lab.plan.accounting:
+        return
+    report("starting MariaDB")
+    # As the user itself: with --user it would change owners below the host's plugin directory.
+    install = [*daemons.become(daemons.DATABASE_USER), "mariadb-install-db"]
+    tables = ["--skip-test-db", "--skip-name-resolve", "--auth-root-authentication-method=socket"]
+    words = [*install, *daemons.database_options(lab), *tables]
+    must(run, words, env=lab.daemon_environment, timeout=120)
+    daemons.start(journal, "mariadbd", run)
+
+
+def _start_hosts(
+    journal: Journal, run: Runner, report: Callable[[str], None]
+) -> dict[str, Process]:
+    report(f"making {journal.lab.plan.nodes} nodes")
+    return {node: daemons.start_host(journal, node, run) for node in journal.lab.plan.node_names}
+
+
+def _start_slurm(journal: Journal, run: Runner, report: Callable[[str], None]) -> None:
+    report("starting munge and Slurm")
+    plan = journal.lab.plan
+    accounting = ("mariadbd", "slurmdbd") if plan.accounting else ()
+    for name in ("munged", *accounting, "slurmctld"):
+        if name != "mariadbd":
+            daemons.start(journal, name, run)
+        daemons.wait(journal.lab, name, run)
+    for node in plan.node_names:
+        daemons.start(journal, node, run)
+    for node in plan.node_names:
+        daemons.wait(journal.lab, node, run)
+    if plan.accounting:
+        daemons.wait_for_accounting(journal.lab, run)

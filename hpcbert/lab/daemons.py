@@ -1,0 +1,285 @@
+"""The lab's daemons: how each is started, when it answers, how it is stopped."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.lab.files import SLURM_USER
+from hpcbert.lab.process import end, identify, listens
+from hpcbert.lab.shell import spawn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from hpcbert.lab.process import Process
+    from hpcbert.lab.record import Journal, Lab
+    from hpcbert.lab.shell import Runner
+
+MUNGE_USER = "munge"
+DATABASE_USER = "mysql"
+
+_POLL = 0.05
+_PATIENCE = 15.0
+_LOG_TAIL = 12
+_SERVING = ("idle", "mixed", "allocated", "completing", "draining", "drained")
+
+# A node's own /tmp and /dev/shm keep PMIx of two nodes apart; /proc goes last, because the shell
+# has read its own number from the old one by then. Ignored, SIGCHLD makes the kernel reap what is
+# left to the namespace's first process.
+_BECOME_HOST = """mount -t tmpfs -o mode=1777 tmpfs /tmp
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+mount --bind "$1" /etc/hosts
+hostname "$2"
+mount -t proc proc /proc
+shift 2"""
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """How one daemon is started.
+
+    Attributes:
+        argv: Its command, in the foreground mode.
+        enter: The command that enters its PID namespace first; empty for the controller's.
+    """
+
+    argv: tuple[str, ...]
+    enter: tuple[str, ...] = ()
+
+
+def start_host(journal: Journal, node: str, run: Runner) -> Process:
+    """Start the process that is a node: it holds the namespaces and takes in orphans."""
+    lab = journal.note_host(node, None)
+    pid = spawn(
+        run,
+        [str(lab.layout.hosts), node, "env", "--ignore-signal=CHLD", "sleep", "infinity"],
+        log=lab.layout.log(f"{node}-host"),
+        env=lab.daemon_environment,
+        enter=["unshare", "--net", "--mount", "--uts", "--ipc", "--pid"],
+        prelude=_BECOME_HOST,
+    )
+    host = _identified(lab, f"{node}-host", pid)
+    journal.note_host(node, host)
+    return host
+
+
+def start(journal: Journal, name: str, run: Runner) -> Process:
+    """Start a daemon; whether it answers is asked elsewhere.
+
+    Raises:
+        UsageError: The lab has no such daemon, or it is running.
+        SchedulerError: It ended at once.
+    """
+    lab = journal.lab
+    daemon = _daemon(lab, name)
+    running = lab.daemons.get(name)
+    if running is not None and running.alive:
+        raise UsageError("It is running already.", where=name)
+    lab = journal.note_daemon(name, None)
+    pid = spawn(
+        run,
+        daemon.argv,
+        log=lab.layout.log(name),
+        env=lab.daemon_environment,
+        enter=daemon.enter,
+    )
+    process = _identified(lab, name, pid)
+    journal.note_daemon(name, process)
+    return process
+
+
+def stop(lab: Lab, name: str, *, number: int = signal.SIGTERM, timeout: float = 20.0) -> None:
+    """Send a daemon a signal and wait until it is gone.
+
+    Raises:
+        UsageError: The lab has no such daemon.
+        SchedulerError: It still runs after `timeout` seconds.
+    """
+    _daemon(lab, name)
+    process = lab.daemons.get(name)
+    if process is not None and not end([process], number=number, timeout=timeout):
+        raise SchedulerError(f"It did not end within {timeout:g} s.", where=name)
+
+
+def wait(lab: Lab, name: str, run: Runner) -> None:
+    """Wait until a daemon answers.
+
+    Raises:
+        SchedulerError: It ended or did not answer in time; the message ends with its log's tail.
+    """
+    _wait(lab, name, lambda: _silence(lab, name, run))
+
+
+def wait_for_accounting(lab: Lab, run: Runner) -> None:
+    """Wait until the cluster is registered with slurmdbd and sacct answers.
+
+    Raises:
+        SchedulerError: Not in time; the message ends with slurmdbd's log's tail.
+    """
+
+    def silence() -> str:
+        words = ["sacctmgr", "-nP", "show", "cluster", "format=controlport"]
+        registered = run(words, env=lab.daemon_environment, timeout=_PATIENCE)
+        if registered.stdout.strip() in ("", "0"):
+            return f"the cluster is not registered {registered.stderr.strip()}"
+        return _complaint(run, ["sacct", "-X", "-n"], lab)
+
+    _wait(lab, "slurmdbd", silence)
+
+
+def node_states(lab: Lab, run: Runner) -> dict[str, str]:
+    """Return each node's state in sinfo's words, such as `idle` or `down*`; nothing if unknown."""
+    words = ["sinfo", "--Node", "--noheader", "--partition=gpu", "--format=%N %T"]
+    answer = run(words, env=lab.daemon_environment, timeout=_PATIENCE)
+    return dict(line.split(maxsplit=1) for line in answer.stdout.splitlines())
+
+
+def become(user: str) -> tuple[str, ...]:
+    """Return the command that runs what follows as another user."""
+    return ("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups")
+
+
+def database_options(lab: Lab) -> tuple[str, ...]:
+    """Return the options that keep MariaDB small, quick and out of the host's own one's way.
+
+    Nothing is flushed to the disk: a lab does not outlive the machine that it runs on.
+    """
+    return (
+        "--no-defaults",
+        f"--datadir={lab.layout.database}",
+        "--innodb-buffer-pool-size=16M",
+        "--innodb-log-file-size=4M",
+        "--innodb-flush-log-at-trx-commit=0",
+        "--innodb-lock-wait-timeout=900",
+    )
+
+
+def _daemon(lab: Lab, name: str) -> Daemon:
+    if name in lab.plan.node_names:
+        return _slurmd(lab, name)
+    layout = lab.layout
+    conf = str(layout.slurm_conf)
+    munge = layout.munge_socket.parent
+    table = {
+        "munged": Daemon(
+            (
+                *become(MUNGE_USER),
+                "munged",
+                "--foreground",
+                "--num-threads=10",
+                f"--key-file={layout.munge_key}",
+                f"--socket={layout.munge_socket}",
+                f"--pid-file={munge}/munged.pid",
+                f"--seed-file={munge}/munged.seed",
+            )
+        ),
+        "mariadbd": Daemon(
+            (
+                *become(DATABASE_USER),
+                "mariadbd",
+                *database_options(lab),
+                f"--socket={layout.database_socket}",
+                f"--pid-file={layout.database_socket.parent}/mariadbd.pid",
+                f"--init-file={layout.database_init}",
+                "--skip-networking",
+                "--innodb-flush-method=nosync",
+            )
+        ),
+        "slurmdbd": Daemon((*become(SLURM_USER), "slurmdbd", "-D")),
+        "slurmctld": Daemon((*become(SLURM_USER), "slurmctld", "-D", "-f", conf)),
+    }
+    if name not in table:
+        known = ", ".join([*table, *lab.plan.node_names])
+        raise UsageError("The lab has no such daemon.", where=name, hint=f"It has {known}.")
+    return table[name]
+
+
+def _slurmd(lab: Lab, node: str) -> Daemon:
+    host = lab.hosts.get(node)
+    if host is None or not host.alive:
+        raise SchedulerError("The node's namespaces are gone.", where=node)
+    ns = f"/proc/{host.pid}/ns"
+    enter = ("net", "mnt", "uts", "ipc")
+    flags = [f"--{'mount' if kind == 'mnt' else kind}={ns}/{kind}" for kind in enter]
+    slurmd = ("slurmd", "-D", "-f", str(lab.layout.slurm_conf), "-N", node)
+    return Daemon(("nsenter", *flags, *slurmd), ("nsenter", f"--pid={ns}/pid"))
+
+
+def _silence(lab: Lab, name: str, run: Runner) -> str:
+    """Ask a daemon for a sign of life; return why there was none, or nothing."""
+    layout, network = lab.layout, lab.network
+    if name == "munged":
+        return _complaint(run, ["munge", "--no-input", f"--socket={layout.munge_socket}"], lab)
+    if name == "mariadbd":
+        return _refusal(str(layout.database_socket))
+    if name == "slurmdbd":
+        return _deafness(lab, name, network.accounting_port)
+    if name == "slurmctld":
+        return _complaint(run, ["scontrol", "ping"], lab)
+    state = node_states(lab, run).get(name, "")
+    if state not in _SERVING:
+        return f"Slurm calls the node {state or 'nothing'}"
+    return _deafness(lab, name, network.node_port)
+
+
+def _deafness(lab: Lab, name: str, port: int) -> str:
+    process = lab.daemons.get(name)
+    deaf = process is None or not listens(process, port)
+    return f"it does not listen on port {port}" if deaf else ""
+
+
+def _refusal(path: str) -> str:
+    """Try to connect to a socket; return why it failed, or nothing."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(path)
+        except OSError as error:
+            return f"{path}: {error}"
+    return ""
+
+
+def _complaint(run: Runner, argv: Sequence[str], lab: Lab) -> str:
+    """Run a command; return what it complained about if it failed, or nothing."""
+    result = run(argv, env=lab.daemon_environment, timeout=_PATIENCE)
+    return "" if result.ok else result.stderr.strip() or f"exit status {result.returncode}"
+
+
+def _wait(lab: Lab, name: str, silence: Callable[[], str]) -> None:
+    deadline = time.monotonic() + lab.plan.ready_timeout
+    process = lab.daemons.get(name)
+    while reason := silence():
+        if process is None or not process.alive:
+            raise _failure(lab, name, "It ended instead of answering.")
+        if time.monotonic() > deadline:
+            raise _failure(lab, name, f"No answer in {lab.plan.ready_timeout:g} s: {reason}")
+        time.sleep(_POLL)
+
+
+def _identified(lab: Lab, name: str, pid: int) -> Process:
+    process = identify(pid)
+    if process is None:
+        raise _failure(lab, name, "It ended at once.")
+    return process
+
+
+def _failure(lab: Lab, name: str, what: str) -> SchedulerError:
+    path = lab.layout.log(name)
+    tail = _tail(path)
+    return SchedulerError(
+        f"{what}{tail}", where=name, hint=f"All of its log: {path}. `hpcbert lab down` cleans up."
+    )
+
+
+def _tail(path: Path) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "".join(f"\n  {line}" for line in lines[-_LOG_TAIL:])

@@ -1,0 +1,300 @@
+"""The text of every file that a lab's daemons and users read. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcbert.lab.plan import LabPlan, Network
+
+SLURM_USER = "slurm"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything below a lab's root is.
+
+    Attributes:
+        root: The directory that holds all of it.
+    """
+
+    root: Path
+
+    @property
+    def etc(self) -> Path:
+        """Configuration."""
+        return self.root / "etc"
+
+    @property
+    def logs(self) -> Path:
+        """Where each daemon has its log."""
+        return self.root / "log"
+
+    @property
+    def slurm_conf(self) -> Path:
+        """Slurm's configuration; the files beside it belong to it."""
+        return self.etc / "slurm.conf"
+
+    @property
+    def site(self) -> Path:
+        """The site description for hpcbert."""
+        return self.root / "site.toml"
+
+    @property
+    def env_sh(self) -> Path:
+        """What a shell sources to use the lab."""
+        return self.root / "env.sh"
+
+    @property
+    def runs(self) -> Path:
+        """Where campaigns go: the same path on all nodes, writable by everybody."""
+        return self.root / "runs"
+
+    @property
+    def hosts(self) -> Path:
+        """What every node has as /etc/hosts."""
+        return self.etc / "hosts"
+
+    @property
+    def devices(self) -> Path:
+        """Where the fake GPUs are."""
+        return self.root / "dev"
+
+    @property
+    def state(self) -> Path:
+        """What slurmctld remembers."""
+        return self.root / "state"
+
+    @property
+    def spool(self) -> Path:
+        """Where each slurmd has a directory."""
+        return self.root / "spool"
+
+    @property
+    def munge_key(self) -> Path:
+        """The secret that all daemons of the lab share."""
+        return self.root / "munge" / "munge.key"
+
+    @property
+    def munge_socket(self) -> Path:
+        """Where clients find the lab's own munged."""
+        return self.root / "munge" / "munge.socket"
+
+    @property
+    def database(self) -> Path:
+        """MariaDB's data."""
+        return self.root / "db"
+
+    @property
+    def database_socket(self) -> Path:
+        """The only way into MariaDB; the directory is closed to ordinary users."""
+        return self.root / "db-socket" / "mariadb.socket"
+
+    @property
+    def database_init(self) -> Path:
+        """SQL that MariaDB runs each time it starts."""
+        return self.root / "db-socket" / "init.sql"
+
+    @property
+    def run(self) -> Path:
+        """Where PID files go."""
+        return self.root / "run"
+
+    def log(self, daemon: str) -> Path:
+        """Return where a daemon's output goes."""
+        return self.logs / f"{daemon}.log"
+
+
+def slurm_conf(plan: LabPlan, network: Network, layout: Layout, *, host: str) -> str:
+    """Return slurm.conf (slurm.conf(5) of Slurm 22.05); `host` is this machine's short name."""
+    gpus = f" Gres=gpu:{plan.gpus_per_node}" if plan.gpus_per_node else ""
+    nodes = "\n".join(
+        f"NodeName={name} NodeHostname={name} NodeAddr={network.address(name)}"
+        f" CPUs={plan.cpus} RealMemory={_MEMORY_MB}{gpus} State=UNKNOWN"
+        for name in plan.node_names
+    )
+    return _SLURM_CONF.format(
+        name=plan.name,
+        host=host,
+        controller=network.controller,
+        controller_port=network.controller_port,
+        node_port=network.node_port,
+        socket=layout.munge_socket,
+        user=SLURM_USER,
+        state=layout.state,
+        spool=layout.spool,
+        run=layout.run,
+        slurmd_timeout=plan.slurmd_timeout,
+        accounting=_accounting(plan, network, layout),
+        nodes=nodes,
+    )
+
+
+def slurmdbd_conf(network: Network, layout: Layout, *, host: str) -> str:
+    """Return slurmdbd.conf (slurmdbd.conf(5)).
+
+    There is no password: MariaDB asks the kernel who is at the other end of its socket.
+    """
+    return _SLURMDBD_CONF.format(
+        host=host,
+        controller=network.controller,
+        port=network.accounting_port,
+        socket=layout.munge_socket,
+        user=SLURM_USER,
+        run=layout.run,
+    )
+
+
+def gres_conf(plan: LabPlan, layout: Layout) -> str:
+    """Return gres.conf: the same device files stand for the GPUs of every node."""
+    if not plan.gpus_per_node:
+        return "AutoDetect=off\n"
+    numbers = f"[0-{plan.gpus_per_node - 1}]" if plan.gpus_per_node > 1 else "0"
+    return f"AutoDetect=off\nName=gpu File={layout.devices}/nvidia{numbers}\n"
+
+
+def cgroup_conf() -> str:
+    """Return cgroup.conf.
+
+    slurmd reads it although nothing here uses cgroups. Named outright, the v1 plugin touches
+    nothing until a controller is asked for; `autodetect` and v2 fail or leave directories behind
+    where there is no systemd.
+    """
+    return "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
+
+
+def hosts_file(plan: LabPlan, network: Network, *, host: str) -> str:
+    """Return the nodes' /etc/hosts."""
+    names = [(network.controller, host), *((network.address(n), n) for n in plan.node_names)]
+    return "127.0.0.1 localhost\n::1 localhost\n" + "".join(f"{a} {n}\n" for a, n in names)
+
+
+def database_init() -> str:
+    """Return the SQL that gives slurmdbd its database and its way in."""
+    return (
+        "CREATE DATABASE IF NOT EXISTS slurm_acct_db;\n"
+        f"CREATE USER IF NOT EXISTS '{SLURM_USER}'@'localhost' IDENTIFIED VIA unix_socket;\n"
+        f"GRANT ALL ON slurm_acct_db.* TO '{SLURM_USER}'@'localhost';\n"
+    )
+
+
+def site_toml(plan: LabPlan, layout: Layout) -> str:
+    """Return the site description with which hpcbert uses the lab."""
+    return _SITE_TOML.format(name=plan.name, runs=layout.runs, gpus=plan.gpus_per_node)
+
+
+def env_sh(layout: Layout) -> str:
+    """Return the shell lines that point Slurm's commands and hpcbert at the lab.
+
+    The munge socket needs no variable: slurm.conf names it. Paths need no quotes: see `root_of`.
+    """
+    return f"export SLURM_CONF={layout.slurm_conf}\nexport HPCBERT_SITE={layout.site}\n"
+
+
+# Claimed, not had: config_overrides makes slurmd believe it, so that --mem behaves as on a site.
+_MEMORY_MB = 256000
+
+
+def _accounting(plan: LabPlan, network: Network, layout: Layout) -> str:
+    if not plan.accounting:
+        return "AccountingStorageType=accounting_storage/none"
+    return (
+        "AccountingStorageType=accounting_storage/slurmdbd\n"
+        f"AccountingStorageHost={network.controller}\n"
+        f"AccountingStoragePort={network.accounting_port}\n"
+        # With auth/munge this is the socket of the munged to ask: AuthInfo is not looked at here.
+        f"AccountingStoragePass={layout.munge_socket}\n"
+        "AccountingStorageTRES=gres/gpu\n"
+        "AccountingStoreFlags=job_comment"
+    )
+
+
+_SLURM_CONF = """\
+ClusterName={name}
+SlurmctldHost={host}({controller})
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+SlurmUser={user}
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={socket}
+
+StateSaveLocation={state}
+SlurmdSpoolDir={spool}/%n
+SlurmctldPidFile={run}/slurmctld.pid
+SlurmdPidFile={run}/slurmd.%n.pid
+SlurmctldSyslogDebug=quiet
+SlurmdSyslogDebug=quiet
+
+GresTypes=gpu
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=5
+MpiDefault=none
+MailProg=/bin/true
+PropagateResourceLimits=NONE
+
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=5,sched_min_interval=0,bf_interval=2
+PriorityType=priority/basic
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
+ReturnToService=2
+MaxArraySize=1001
+MinJobAge=300
+KillWait=5
+CompleteWait=0
+SlurmctldTimeout=30
+SlurmdTimeout={slurmd_timeout}
+BatchStartTimeout=60
+
+{accounting}
+
+{nodes}
+PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1
+"""
+
+_SLURMDBD_CONF = """\
+DbdHost={host}
+DbdAddr={controller}
+DbdPort={port}
+SlurmUser={user}
+AuthType=auth/munge
+AuthInfo=socket={socket}
+DebugLevelSyslog=quiet
+PidFile={run}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser={user}
+StorageLoc=slurm_acct_db
+"""
+
+_SITE_TOML = """\
+schema = 1
+name = "{name}"
+scheduler = "slurm"
+runs = "{runs}"
+
+[slurm]
+partition = "gpu"
+gres = "gpu"
+time_limit = "00:10:00"
+mpi = "pmix"
+exclusive = false
+
+[nodes]
+gpus_per_node = {gpus}
+
+[container]
+runtime = "none"
+"""

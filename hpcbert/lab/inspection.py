@@ -1,0 +1,103 @@
+"""Look at a lab without touching it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import UsageError
+from hpcbert.lab.daemons import node_states
+from hpcbert.lab.process import boot_id
+from hpcbert.lab.record import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcbert.lab.record import Lab
+    from hpcbert.lab.shell import Runner
+
+
+@dataclass(frozen=True)
+class DaemonStatus:
+    """One daemon.
+
+    Attributes:
+        name: Its name; a node's slurmd has the node's.
+        pid: Its PID; None if it was never seen running.
+        alive: Whether it runs.
+    """
+
+    name: str
+    pid: int | None
+    alive: bool
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One node.
+
+    Attributes:
+        name: Its name.
+        address: Its address on the lab's bridge.
+        state: Slurm's word for its state, such as `idle`; `unknown` if slurmctld does not run.
+    """
+
+    name: str
+    address: str
+    state: str
+
+
+@dataclass(frozen=True)
+class LabStatus:
+    """A lab as it is now.
+
+    Attributes:
+        lab: Its record.
+        daemons: All daemons that it should have, in the order in which they start.
+        nodes: All nodes that it should have.
+    """
+
+    lab: Lab
+    daemons: tuple[DaemonStatus, ...]
+    nodes: tuple[NodeStatus, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every daemon runs and no node is down."""
+        bad = ("", "unknown", "down", "error")
+        serving = all(n.state not in bad and not n.state.endswith("*") for n in self.nodes)
+        return serving and all(daemon.alive for daemon in self.daemons)
+
+    @property
+    def usage(self) -> str:
+        """The shell line with which an ordinary user starts using it."""
+        return f". {self.lab.layout.env_sh}"
+
+
+def status(directory: Path, *, run: Runner) -> LabStatus:
+    """Say how the lab in a directory is.
+
+    Raises:
+        UsageError: There is none.
+    """
+    lab = load(directory)
+    if lab is None:
+        raise UsageError(
+            "There is no lab.", where=str(directory), hint="`hpcbert lab up` starts one."
+        )
+    daemons = tuple(_daemon(lab, name) for name in lab.expected_daemons)
+    # Without these two sinfo has nobody to ask and takes its time to find out.
+    answering = all(one.alive for one in daemons if one.name in ("munged", "slurmctld"))
+    states = node_states(lab, run) if answering else {}
+    nodes = (_node(lab, name, states.get(name, "unknown")) for name in lab.plan.node_names)
+    return LabStatus(lab, daemons, tuple(nodes))
+
+
+def _daemon(lab: Lab, name: str) -> DaemonStatus:
+    process = lab.daemons.get(name)
+    alive = process is not None and lab.boot == boot_id() and process.alive
+    return DaemonStatus(name, process.pid if process else None, alive)
+
+
+def _node(lab: Lab, name: str, state: str) -> NodeStatus:
+    return NodeStatus(name, "" if lab.slot is None else lab.network.address(name), state)

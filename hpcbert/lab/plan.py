@@ -1,0 +1,169 @@
+"""What a lab is to look like, and where it lives. No I/O but looking at directories."""
+
+from __future__ import annotations
+
+import re
+import stat
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Not /run: there a tmpfs is usually mounted nodev and noexec, so that neither the fake GPUs nor
+# a user's scripts would work, and campaigns would fill memory. Not /tmp: each node has its own.
+DEFAULT_DIRECTORY = Path("/var/lib/hpcbert-lab")
+FALLBACK_PARENT = Path("/var/tmp")  # noqa: S108  root makes a directory with a name of its own there
+NODE_PRIVATE = (Path("/tmp"), Path("/dev/shm"))  # noqa: S108  what every node mounts anew
+
+SLOTS = 200
+_FIRST_PORT = 21000
+_PORTS_PER_SLOT = 10
+_MOST_NODES = 250
+_MOST_GPUS = 128
+# The longest socket made below it is spool/nNNN/nNNN_JOBID.STEP; a socket's path ends at 107 bytes.
+_LONGEST_ROOT = 60
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./-]+")
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")
+
+
+@dataclass(frozen=True)
+class LabPlan:
+    """A cluster to be: how many nodes, with what in them, and where.
+
+    Attributes:
+        directory: Where `lab.json` is kept, and all else if Slurm can live there (see `root_of`).
+        nodes: Number of nodes, n1 to nN.
+        gpus_per_node: Fake GPUs in each node.
+        cpus_per_node: CPUs that each node claims; four a GPU, at least four, if None.
+        name: The cluster's name.
+        accounting: Whether slurmdbd and its database are started. Without them there is no sacct.
+        slurmd_timeout: Seconds of silence after which slurmctld calls a node down.
+        slot: Which of the 200 sets of bridge, subnet and ports to take; the first free one, counted
+            from a number that the directory decides, if None.
+        ready_timeout: Seconds to wait for each daemon, and for all nodes to be idle.
+
+    Raises:
+        UsageError: A number or the name is out of bounds.
+    """
+
+    directory: Path = DEFAULT_DIRECTORY
+    nodes: int = 4
+    gpus_per_node: int = 8
+    cpus_per_node: int | None = None
+    name: str = "lab"
+    accounting: bool = True
+    slurmd_timeout: int = 30
+    slot: int | None = None
+    ready_timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        _within("nodes", self.nodes, 1, _MOST_NODES)
+        _within("gpus per node", self.gpus_per_node, 0, _MOST_GPUS)
+        _within("CPUs per node", self.cpus, 1, 4096)
+        _within("slurmd timeout", self.slurmd_timeout, 5, 65533)
+        _within("slot", self.slot or 0, 0, SLOTS - 1)
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(
+                f"{self.name!r} cannot name a cluster.",
+                where="lab name",
+                hint="Use lower-case letters, digits, - and _, 31 at most, a letter first.",
+            )
+
+    @property
+    def cpus(self) -> int:
+        """CPUs that each node claims."""
+        if self.cpus_per_node is not None:
+            return self.cpus_per_node
+        return 4 * max(1, self.gpus_per_node)
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The nodes' names, n1 first."""
+        return tuple(f"n{number}" for number in range(1, self.nodes + 1))
+
+    def slots(self) -> Iterator[int]:
+        """Give the slots to try, best first."""
+        if self.slot is not None:
+            yield self.slot
+            return
+        first = zlib.crc32(f"{self.name}:{self.directory}".encode()) % SLOTS
+        yield from ((first + step) % SLOTS for step in range(SLOTS))
+
+
+@dataclass(frozen=True)
+class Network:
+    """The addresses, link names and ports that belong to one slot.
+
+    198.18.0.0/15 is set aside for benchmarks of networks that nobody else can reach (RFC 2544),
+    so no real address is hidden by it. The ports lie below Linux's ephemeral range.
+    """
+
+    slot: int
+
+    @property
+    def bridge(self) -> str:
+        """The bridge's name. The kernel lets only one lab have it: that is what reserves a slot."""
+        return f"hpcbert{self.slot}"
+
+    @property
+    def prefix(self) -> str:
+        """The subnet."""
+        return f"198.19.{self.slot}.0/24"
+
+    @property
+    def controller(self) -> str:
+        """The bridge's own address, where slurmctld and slurmdbd are."""
+        return f"198.19.{self.slot}.254"
+
+    @property
+    def controller_port(self) -> int:
+        """Where slurmctld listens."""
+        return _FIRST_PORT + _PORTS_PER_SLOT * self.slot
+
+    @property
+    def node_port(self) -> int:
+        """Where each slurmd listens, on its own address."""
+        return self.controller_port + 1
+
+    @property
+    def accounting_port(self) -> int:
+        """Where slurmdbd listens."""
+        return self.controller_port + 2
+
+    def address(self, node: str) -> str:
+        """Return the address of a node."""
+        return f"198.19.{self.slot}.{node[1:]}"
+
+    def link(self, node: str) -> str:
+        """Return the name of the host's end of a node's cable."""
+        return f"{self.bridge}{node}"
+
+
+def root_of(directory: Path, mark: str) -> Path:
+    """Decide where the files that Slurm uses go: the directory itself, if it can hold them.
+
+    Slurm's configuration does not take spaces in paths reliably, a socket's path is short, job
+    users must be able to walk there, and the nodes see a /tmp and a /dev/shm of their own. A
+    directory that fails in one of these keeps `lab.json` only, and the rest goes to a directory
+    under /var/tmp that is named by `mark`.
+    """
+    path = directory.resolve()
+    plain = _PLAIN_PATH.fullmatch(str(path)) and len(str(path)) <= _LONGEST_ROOT
+    private = any(path.is_relative_to(each) for each in NODE_PRIVATE)
+    if plain and not private and all(_open_to_all(parent) for parent in path.parents):
+        return path
+    return FALLBACK_PARENT / f"hpcbert-lab-{mark}"
+
+
+def _open_to_all(directory: Path) -> bool:
+    return not directory.exists() or bool(directory.stat().st_mode & stat.S_IXOTH)
+
+
+def _within(what: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise UsageError(f"{value} is out of bounds: {least} to {most}.", where=what)

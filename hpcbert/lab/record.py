@@ -1,0 +1,188 @@
+"""`lab.json`: what was made, written down before it is made, so that `down` finds all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.errors import CheckError, UsageError
+from hpcbert.lab.files import Layout
+from hpcbert.lab.plan import LabPlan, Network
+from hpcbert.lab.process import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SCHEMA = 1
+RECORD = "lab.json"
+UNFINISHED = f".{RECORD}.*"
+MARK = "HPCBERT_LAB_ID"
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A lab as it is recorded: whether all of it is there and alive is for `status` to say.
+
+    Attributes:
+        plan: What was asked for.
+        mark: A random name that is in the environment of every process started for this lab, in
+            the bridge's hardware address and in the fallback directory's name.
+        boot: The boot it belongs to.
+        root: Where all files but `lab.json` are.
+        made: Directories that were not there before, outermost first.
+        slot: The slot that was reserved, or was about to be; None before that.
+        hosts: Node name to the process that holds its namespaces; None if it was about to start.
+        daemons: Daemon name to its process, likewise. A node's slurmd has the node's name.
+    """
+
+    plan: LabPlan
+    mark: str
+    boot: str
+    root: Path
+    made: tuple[Path, ...] = ()
+    slot: int | None = None
+    hosts: Mapping[str, Process | None] = field(default_factory=dict)
+    daemons: Mapping[str, Process | None] = field(default_factory=dict)
+
+    @property
+    def directory(self) -> Path:
+        """Where `lab.json` is."""
+        return self.plan.directory
+
+    @property
+    def layout(self) -> Layout:
+        """Where everything else is."""
+        return Layout(self.root)
+
+    @property
+    def network(self) -> Network:
+        """The addresses and ports.
+
+        Raises:
+            CheckError: The lab never came so far as to have any.
+        """
+        if self.slot is None:
+            raise CheckError("The lab has no network yet.", where=str(self.directory))
+        return Network(self.slot)
+
+    @property
+    def expected_daemons(self) -> tuple[str, ...]:
+        """All daemons that a whole lab has, in the order in which they start."""
+        accounting = ("mariadbd", "slurmdbd") if self.plan.accounting else ()
+        return ("munged", *accounting, "slurmctld", *self.plan.node_names)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a user's process needs to use the lab."""
+        return {
+            "SLURM_CONF": str(self.layout.slurm_conf),
+            "HPCBERT_SITE": str(self.layout.site),
+        }
+
+    @property
+    def daemon_environment(self) -> dict[str, str]:
+        """The whole environment of every process that is started for the lab."""
+        return {
+            "PATH": SEARCH_PATH,
+            "LC_ALL": "C.UTF-8",
+            MARK: self.mark,
+            "SLURM_CONF": str(self.layout.slurm_conf),
+            # The one way to tell slurmdbd where the socket is: slurmdbd.conf has no key for it.
+            "MYSQL_UNIX_PORT": str(self.layout.database_socket),
+        }
+
+
+class Journal:
+    """A lab's record while it changes: each change is on disk before `note` returns."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self._write()
+
+    def note(self, **changes: Any) -> Lab:
+        """Change fields of the lab and write it."""
+        self.lab = dataclasses.replace(self.lab, **changes)
+        self._write()
+        return self.lab
+
+    def note_host(self, node: str, process: Process | None) -> Lab:
+        """Note that a node's host is about to start (None), or what it is."""
+        return self.note(hosts={**self.lab.hosts, node: process})
+
+    def note_daemon(self, name: str, process: Process | None) -> Lab:
+        """Note that a daemon is about to start (None), or what it is."""
+        return self.note(daemons={**self.lab.daemons, name: process})
+
+    def _write(self) -> None:
+        document = {"schema": SCHEMA, **dataclasses.asdict(self.lab)}
+        directory = self.lab.directory
+        handle, name = tempfile.mkstemp(prefix=f".{RECORD}.", dir=directory)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            json.dump(document, stream, indent=2, default=str)
+            stream.flush()
+            os.fsync(handle)
+        Path(name).chmod(0o644)
+        Path(name).replace(directory / RECORD)
+
+
+def load(directory: Path) -> Lab | None:
+    """Read the record of the lab in a directory; None if there is none.
+
+    Raises:
+        UsageError: The record was not written by this version of hpcbert.
+    """
+    path = directory.resolve() / RECORD
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return _parse(document)
+    except FileNotFoundError:
+        return None
+    except PermissionError as error:
+        raise UsageError(error.strerror or "It cannot be read.", where=str(path)) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"This is no record of a lab: {error}", where=str(path)) from error
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep a second `up` or `down` out of a directory; the lock ends with the process.
+
+    Raises:
+        CheckError: Another process is at work there.
+    """
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise CheckError(
+            "Another process is starting or ending this lab.", where=str(directory)
+        ) from error
+    finally:
+        os.close(handle)
+
+
+def _parse(document: dict[str, Any]) -> Lab:
+    if document.pop("schema") != SCHEMA:
+        raise ValueError("another schema")
+    plan = document.pop("plan")
+    return Lab(
+        plan=LabPlan(**{**plan, "directory": Path(plan["directory"])}),
+        root=Path(document.pop("root")),
+        made=tuple(Path(each) for each in document.pop("made")),
+        hosts=_processes(document.pop("hosts")),
+        daemons=_processes(document.pop("daemons")),
+        **document,
+    )
+
+
+def _processes(table: dict[str, Any]) -> dict[str, Process | None]:
+    return {name: Process(**each) if each else None for name, each in table.items()}

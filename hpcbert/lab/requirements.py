@@ -1,0 +1,120 @@
+"""What a lab needs of the machine, and how to get it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import CheckError, UsageError
+from hpcbert.lab.daemons import DATABASE_USER, MUNGE_USER
+from hpcbert.lab.files import SLURM_USER
+from hpcbert.lab.record import SEARCH_PATH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hpcbert.lab.record import Lab
+    from hpcbert.lab.shell import Runner
+
+# What is looked for -> Debian 12's package that brings it.
+_COMMANDS = {
+    "munged": "munge",
+    "munge": "munge",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sinfo": "slurm-client",
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "hostname": "hostname",
+    "mount": "mount",
+}
+_FILES = {
+    "/usr/lib/*/slurm-wlm/mpi_pmix.so": "slurm-wlm-basic-plugins",
+    # The plugin opens the library under its development name, which no other package brings.
+    "/usr/lib/*/pmix*/lib/libpmix.so": "libpmix-dev",
+}
+_USERS = {MUNGE_USER: "munge", SLURM_USER: "slurm-wlm-basic-plugins"}
+_ACCOUNTING_COMMANDS = {
+    "slurmdbd": "slurmdbd",
+    "mariadbd": "mariadb-server",
+    "mariadb-install-db": "mariadb-server",
+}
+_ACCOUNTING_FILES = {"/usr/lib/*/slurm-wlm/accounting_storage_mysql.so": "slurm-wlm-mysql-plugin"}
+_ACCOUNTING_USERS = {DATABASE_USER: "mariadb-server"}
+
+
+def check_root() -> None:
+    """Check that this process is root.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if os.geteuid() != 0:
+        raise UsageError(
+            "Only root can make namespaces, bridges and devices.",
+            where="hpcbert lab",
+            hint="Run it with sudo. Jobs run as whoever submits them, without root.",
+        )
+
+
+def check_packages(*, accounting: bool) -> None:
+    """Check that all packages are there.
+
+    Raises:
+        CheckError: Some are missing; the hint is the command that installs them.
+    """
+    lacking = missing(accounting=accounting)
+    if lacking:
+        packages = " ".join(sorted(set(lacking.values())))
+        raise CheckError(
+            f"Missing: {', '.join(sorted(lacking))}.",
+            where="hpcbert lab",
+            hint=f"apt-get install --no-install-recommends {packages}",
+        )
+
+
+def missing(*, accounting: bool) -> dict[str, str]:
+    """Return what is missing, each with its Debian package."""
+    commands = _COMMANDS | (_ACCOUNTING_COMMANDS if accounting else {})
+    patterns = _FILES | (_ACCOUNTING_FILES if accounting else {})
+    users = _USERS | (_ACCOUNTING_USERS if accounting else {})
+    known = {entry.pw_name for entry in pwd.getpwall()}
+    return {
+        **{each: package for each, package in commands.items() if not _found(each)},
+        **{Path(each).name: package for each, package in patterns.items() if not _match(each)},
+        **{f"user {each}": package for each, package in users.items() if each not in known},
+    }
+
+
+def check_abilities(lab: Lab, run: Runner) -> None:
+    """Check that the kernel lets this process make namespaces, mounts and links.
+
+    Raises:
+        CheckError: It does not, as in a container without privileges.
+    """
+    trial = ["mount", "-t", "tmpfs", "tmpfs", "/tmp"]  # noqa: S108  in the trial's own namespace
+    unshare = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"]
+    _try(run, [*unshare, *trial], lab, "namespaces and mounts")
+    _try(run, ["unshare", "--net", "ip", "link", "add", "type", "bridge"], lab, "a bridge")
+    _try(run, ["unshare", "--net", "ip", "link", "add", "type", "veth"], lab, "a veth pair")
+
+
+def _try(run: Runner, argv: Iterable[str], lab: Lab, what: str) -> None:
+    result = run(tuple(argv), env=lab.daemon_environment, timeout=20)
+    if not result.ok:
+        raise CheckError(
+            f"This machine does not let root make {what}: {result.stderr.strip()}",
+            where="hpcbert lab",
+            hint="In a container, give it all privileges, or use a virtual machine.",
+        )
+
+
+def _found(command: str) -> bool:
+    return shutil.which(command, path=SEARCH_PATH) is not None
+
+
+def _match(pattern: str) -> bool:
+    return any(Path("/").glob(pattern[1:]))

@@ -1,0 +1,149 @@
+"""Take a lab down, whatever is left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert.lab import network
+from hpcbert.lab.process import boot_id, end, inside, marked
+from hpcbert.lab.record import MARK, RECORD, UNFINISHED, load, locked
+from hpcbert.lab.requirements import check_root
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hpcbert.lab.process import Process
+    from hpcbert.lab.record import Lab
+    from hpcbert.lab.shell import Runner
+
+_ROUNDS = 5
+_END_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What `down` did.
+
+    Attributes:
+        ended: How many processes it ended.
+        left: What could not be removed, in words; empty if nothing is left.
+    """
+
+    ended: int = 0
+    left: tuple[str, ...] = ()
+
+
+def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Removal:
+    """End every process of a lab and remove all that it made, campaigns in its `runs` included.
+
+    Works on a lab that came up, on one that came up half, and on what a reboot left; where there
+    is none, it does nothing.
+
+    Raises:
+        UsageError: This process is not root.
+        CheckError: Another process is starting or ending this lab.
+    """
+    check_root()
+    directory = directory.resolve()
+    if not directory.is_dir():
+        return Removal()
+    with locked(directory):
+        lab = load(directory)
+        if lab is None:
+            return _sweep(directory)
+        ended, left = _end_all(lab, report)
+        network.unplug(lab, run)
+        left += _links_left(lab, run)
+        # While something is left, the record stays, so that another `down` can go on.
+        return Removal(ended, left or _remove_files(lab, report))
+
+
+def _sweep(directory: Path) -> Removal:
+    """Remove what an `up` leaves that was killed while it wrote its very first record."""
+    unfinished = tuple(directory.glob(UNFINISHED))
+    for path in unfinished:
+        path.unlink(missing_ok=True)
+    if unfinished:
+        _remove_if_empty(directory)
+    return Removal()
+
+
+def _end_all(lab: Lab, report: Callable[[str], None]) -> tuple[int, tuple[str, ...]]:
+    """End all processes; return how many there were, and which are left, in words."""
+    if lab.boot != boot_id():
+        return 0, ()
+    ended: set[Process] = set()
+    for _ in range(_ROUNDS):
+        processes = _members(lab)
+        if not processes:
+            return len(ended), ()
+        report(f"ending {len(processes)} processes")
+        ended |= processes
+        end(processes, timeout=_END_TIMEOUT)
+    return len(ended), tuple(f"process {each.pid}" for each in _members(lab))
+
+
+def _members(lab: Lab) -> set[Process]:
+    """Find the lab's living processes: recorded, marked, or in a namespace of a node."""
+    recorded = {
+        each for each in (*lab.hosts.values(), *lab.daemons.values()) if each and each.alive
+    }
+    ours = recorded | set(marked(f"{MARK}={lab.mark}"))
+    return ours | set(inside(ours))
+
+
+def _links_left(lab: Lab, run: Runner) -> tuple[str, ...]:
+    return tuple(f"link {name}" for name in (*network.cables(lab, run), *network.bridge(lab, run)))
+
+
+def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
+    """Remove the files, the record last; return what is left."""
+    mounts = tuple(f"mount {mount}" for mount in _mounts_below(lab.root))
+    if mounts:
+        return mounts
+    report(f"removing {lab.root}")
+    record = lab.directory / RECORD
+    outside = lab.root != lab.directory
+    entries = (lab.root,) if outside else (e for e in lab.directory.iterdir() if e != record)
+    left = tuple(complaint for entry in entries if (complaint := _remove(entry)))
+    if left:
+        return left
+    for path in (record, *lab.directory.glob(UNFINISHED)):
+        path.unlink(missing_ok=True)
+    for directory in reversed(lab.made):
+        _remove_if_empty(directory)
+    if lab.directory in lab.made and lab.directory.exists():
+        return (f"{lab.directory}: it holds files of others",)
+    return ()
+
+
+def _remove(path: Path) -> str:
+    """Remove a file or a tree; return what could not be removed and why, or nothing."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _remove_if_empty(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        directory.rmdir()
+
+
+def _mounts_below(root: Path) -> Iterator[str]:
+    """Find mounts below the root. Nothing here makes any, and a removal would go through them."""
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+        # Field 5 is the mount point, blanks and backslashes in octal (proc(5)).
+        where = Path(line.split()[4].encode().decode("unicode_escape"))
+        if where.is_relative_to(root):
+            yield str(where)

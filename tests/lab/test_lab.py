@@ -1,0 +1,226 @@
+"""One lab, seen by an ordinary user."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hpcbert.errors import UsageError
+from hpcbert.lab import (
+    cut_link,
+    load,
+    restore_link,
+    start_daemon,
+    status,
+    stop_daemon,
+)
+from hpcbert.slurm.runner import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hpcbert.lab import Lab
+    from hpcbert.slurm.runner import Outcome
+
+pytestmark = pytest.mark.slurm
+
+CONNECT = """
+import socket, sys
+name, port = sys.argv[1], int(sys.argv[2])
+if socket.gethostname() == name:
+    with socket.create_server((socket.gethostbyname(name), port)) as server:
+        server.settimeout(20)
+        print("server saw", server.accept()[1][0])
+else:
+    import time
+    for _ in range(200):
+        try:
+            with socket.create_connection((name, port), timeout=1) as client:
+                print("client is", client.getsockname()[0])
+            break
+        except OSError:
+            time.sleep(0.05)
+"""
+
+
+def wait_for(what: Callable[[], Any], timeout: float = 30) -> Any:
+    deadline = time.monotonic() + timeout
+    while not (value := what()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return value
+
+
+def test_all_nodes_are_idle_and_all_daemons_alive(lab: Lab):
+    now = status(lab.directory, run=run)
+    assert now.healthy
+    assert [node.state for node in now.nodes] == ["idle"] * 4
+    assert {daemon.name for daemon in now.daemons} == {
+        "munged", "mariadbd", "slurmdbd", "slurmctld", "n1", "n2", "n3", "n4",
+    }  # fmt: skip
+
+
+def test_thirty_two_ranks_see_their_own_gpu(as_user: Callable[..., Outcome], work: Path):
+    task = "echo $SLURM_PROCID $(hostname) $PMIX_RANK $SLURM_LOCALID $CUDA_VISIBLE_DEVICES"
+    step = ["srun", "--nodes=4", "--ntasks-per-node=8", "--gpus-per-task=1", "--mpi=pmix"]
+    done = as_user([*step, "bash", "-c", task], cwd=work)
+    assert done.ok, done.stderr
+    ranks = sorted((line.split() for line in done.stdout.splitlines()), key=lambda r: int(r[0]))
+    assert ranks == [
+        [str(rank), f"n{1 + rank // 8}", str(rank), str(rank % 8), str(rank % 8)]
+        for rank in range(32)
+    ]
+
+
+def test_one_task_a_node_sees_all_gpus_of_the_node(as_user: Callable[..., Outcome], work: Path):
+    step = ["srun", "--nodes=4", "--ntasks-per-node=1", "--gres=gpu:8", "printenv"]
+    done = as_user([*step, "CUDA_VISIBLE_DEVICES"], cwd=work)
+    assert done.stdout.split() == ["0,1,2,3,4,5,6,7"] * 4
+
+
+def test_array_runs_one_by_one_and_sacct_knows_its_gpus(
+    as_user: Callable[..., Outcome], work: Path
+):
+    script = "#!/bin/sh\nset -e\ndate +%s.%N\nsrun true\ndate +%s.%N\n"
+    words = ["sbatch", "--parsable", "--array=1-3%1", "--nodes=2", "--gres=gpu:8"]
+    submitted = as_user([*words, "--output=%a.out"], stdin=script, cwd=work)
+    job = submitted.stdout.strip()
+    assert job.isdecimal(), submitted.stderr
+
+    def finished() -> list[str]:
+        fields = "--format=JobID,State,ExitCode,NNodes,AllocTRES"
+        rows = as_user(["sacct", "-XPn", "-j", job, fields]).stdout.splitlines()
+        return rows if all("COMPLETED" in row for row in rows) and len(rows) == 3 else []
+
+    rows = sorted(wait_for(finished))
+    assert [row.split("|")[:4] for row in rows] == [
+        [f"{job}_{number}", "COMPLETED", "0:0", "2"] for number in (1, 2, 3)
+    ]
+    assert all("gres/gpu=16" in row for row in rows)
+    times = sorted(
+        tuple(float(line) for line in path.read_text().split()) for path in work.glob("*.out")
+    )
+    assert len(times) == 3
+    assert all(one[1] <= next_[0] for one, next_ in itertools.pairwise(times))
+
+
+def test_nodes_are_hosts_of_their_own(as_user: Callable[..., Outcome], lab: Lab, work: Path):
+    look = "echo $(hostname) $(hostname -i) $(ls -A /tmp /dev/shm | wc -w); touch /tmp/$(hostname)"
+    words = ["srun", "--nodes=4", "--ntasks-per-node=1", "bash", "-c", look]
+    as_user(words, cwd=work)
+    again = as_user(words, cwd=work)
+    # Two headings of ls, and the one file that this node wrote the first time.
+    expected = [[f"n{n}", lab.network.address(f"n{n}"), "3"] for n in range(1, 5)]
+    assert sorted(line.split() for line in again.stdout.splitlines()) == expected
+
+
+def test_nodes_reach_each_other_by_name_over_tcp(
+    as_user: Callable[..., Outcome], lab: Lab, work: Path, job_python: str
+):
+    (work / "connect.py").write_text(CONNECT)
+    words = ["srun", "--nodes=2", "--nodelist=n1,n2", "--ntasks-per-node=1", job_python]
+    done = as_user([*words, "connect.py", "n1", "23456"], cwd=work)
+    other = lab.network.address("n2")
+    assert sorted(done.stdout.splitlines()) == [f"client is {other}", f"server saw {other}"]
+
+
+def test_a_job_can_ask_and_submit_from_its_node(as_user: Callable[..., Outcome], work: Path):
+    inner = "squeue -h | wc -l; sacct -XPn | wc -l; sbatch --parsable --wait --wrap true"
+    done = as_user(["srun", "--nodes=1", "bash", "-c", inner], cwd=work)
+    assert done.ok, done.stderr
+    queued, _accounted, job = done.stdout.split()
+    assert int(queued) >= 1
+    assert job.isdecimal()
+
+
+def test_secrets_are_closed_to_ordinary_users(as_user: Callable[..., Outcome], lab: Lab):
+    layout = lab.layout
+    secrets = (layout.munge_key, layout.etc / "slurmdbd.conf", layout.database_socket)
+    assert not any(as_user(["cat", str(secret)]).ok for secret in secrets)
+    assert "Permission denied" in as_user(["ls", str(layout.database)]).stderr
+    assert as_user(["cat", str(layout.site), str(layout.slurm_conf), str(layout.env_sh)]).ok
+
+
+def test_a_shell_that_sources_env_sh_uses_the_lab(as_user: Callable[..., Outcome], lab: Lab):
+    shell = as_user(
+        ["env", "-i", "PATH=/usr/bin:/bin", "bash", "-c", f". {lab.layout.env_sh}; sinfo -h"]
+    )
+    assert "n[1-4]" in shell.stdout
+
+
+def test_a_cut_cable_is_silence_and_a_mended_one_is_not(lab: Lab):
+    address = lab.network.address("n4")
+    ping = ["nsenter", f"--net=/proc/{_host(lab, 'n1')}/ns/net", "bash", "-c"]
+    knock = [*ping, f"exec 3<>/dev/tcp/{address}/{lab.network.node_port}"]
+    assert run(knock, timeout=5).ok
+    cut_link(lab, "n4", run=run)
+    try:
+        assert not run(knock, timeout=0.5).ok
+    finally:
+        restore_link(lab, "n4", run=run)
+    assert wait_for(lambda: run(knock, timeout=2).ok)
+
+
+# A slurmctld that crashes forgets its last seconds, which is no state to leave to the next test.
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("slurmctld", signal.SIGTERM),
+        ("slurmdbd", signal.SIGKILL),
+        ("mariadbd", signal.SIGKILL),
+        ("munged", signal.SIGKILL),
+        ("n2", signal.SIGKILL),
+    ],
+)
+def test_a_daemon_that_ended_comes_back(
+    lab: Lab, name: str, number: int, as_user: Callable[..., Outcome]
+):
+    # A slurmd that dies while a job completes costs the minute until slurmctld asks again.
+    assert wait_for(lambda: not as_user(["squeue", "-h"]).stdout)
+    before = _pid(lab, name)
+    stop_daemon(lab, name, number=number)
+    assert not status(lab.directory, run=run).healthy
+    start_daemon(lab, name, run=run)
+    assert _pid(lab, name) != before
+    assert wait_for(lambda: status(lab.directory, run=run).healthy)
+    assert wait_for(lambda: as_user(["srun", "-N4", "true"]).ok)
+
+
+def test_a_job_survives_its_slurmd(lab: Lab, as_user: Callable[..., Outcome], work: Path):
+    words = ["sbatch", "--parsable", "--nodelist=n3", "--output=out", "--wrap"]
+    job = as_user([*words, "touch started; sleep 2; echo survived"], cwd=work).stdout.strip()
+    assert wait_for((work / "started").exists)
+    stop_daemon(lab, "n3")
+    start_daemon(lab, "n3", run=run)
+    state = ["sacct", "-XPn", "-j", job, "--format=State"]
+    assert wait_for(lambda: as_user(state).stdout.strip() == "COMPLETED")
+    assert (work / "out").read_text() == "survived\n"
+
+
+def test_a_running_daemon_is_not_started_twice(lab: Lab):
+    with pytest.raises(UsageError, match="running already"):
+        start_daemon(lab, "slurmctld", run=run)
+
+
+def test_an_unknown_daemon_is_named_with_those_that_there_are(lab: Lab):
+    with pytest.raises(UsageError) as caught:
+        stop_daemon(lab, "n9")
+    assert "n4" in caught.value.hint
+
+
+def _host(lab: Lab, node: str) -> int:
+    process = lab.hosts[node]
+    assert process is not None
+    return process.pid
+
+
+def _pid(lab: Lab, name: str) -> int:
+    current = load(lab.directory)
+    assert current is not None
+    process = current.daemons[name]
+    assert process is not None
+    return process.pid

@@ -1,0 +1,242 @@
+"""Up and down: nothing is left, whatever happened in between."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hpcbert.errors import CheckError, SchedulerError, UsageError
+from hpcbert.lab import LabPlan, down, load, status, up
+from hpcbert.lab.plan import Network
+from hpcbert.lab.record import MARK, locked
+from hpcbert.slurm.runner import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hpcbert.lab import Lab
+    from hpcbert.slurm.runner import Outcome
+
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_packages")]
+
+UP = """
+import sys
+from pathlib import Path
+from hpcbert.lab import LabPlan, up
+from hpcbert.slurm.runner import run
+up(LabPlan(directory=Path(sys.argv[1]), nodes=2, gpus_per_node=1), run=run, report=print)
+"""
+
+
+def quiet(_: str) -> None:
+    return
+
+
+def small(directory: Path, **changes: object) -> LabPlan:
+    return LabPlan(**{"directory": directory, "nodes": 2, "gpus_per_node": 1, **changes})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Where a lab can be seen from outside."""
+
+    lab: Lab
+    namespaces: frozenset[str]
+
+    def remains(self) -> list[str]:
+        lab = self.lab
+        paths = [path for path in (lab.root, lab.directory) if path.exists()]
+        names = [path.name for path in Path("/sys/class/net").iterdir()]
+        links = [name for name in names if lab.slot is not None and name in links_of(lab)]
+        mounts = [
+            row for row in Path("/proc/mounts").read_text().splitlines() if str(lab.root) in row
+        ]
+        return [*map(str, paths), *links, *mounts, *self.processes()]
+
+    def processes(self) -> list[str]:
+        mark = f"{MARK}={self.lab.mark}".encode()
+        pids = [path.name for path in Path("/proc").iterdir() if path.name.isdecimal()]
+        return [p for p in pids if mark in environment(p) or self.namespaces & namespaces(p)]
+
+
+def links_of(lab: Lab) -> set[str]:
+    return {lab.network.bridge, *map(lab.network.link, lab.plan.node_names)}
+
+
+def environment(pid: str) -> bytes:
+    try:
+        return Path("/proc", pid, "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def namespaces(pid: str) -> frozenset[str]:
+    try:
+        return frozenset(str(path.readlink()) for path in Path("/proc", pid, "ns").iterdir())
+    except OSError:
+        return frozenset()
+
+
+def traced(directory: Path) -> Trace:
+    lab = load(directory)
+    assert lab is not None
+    hosts = [str(process.pid) for process in lab.hosts.values() if process]
+    theirs = frozenset[str]().union(*map(namespaces, hosts)) - namespaces("self")
+    return Trace(lab, theirs)
+
+
+@pytest.fixture
+def directory(open_directory: Path) -> Iterator[Path]:
+    path = open_directory / "other"
+    yield path
+    down(path, run=run, report=quiet)
+
+
+def test_down_leaves_nothing_of_a_lab_with_a_running_job(directory: Path):
+    lab = up(small(directory), run=run, report=quiet)
+    step = "sleep 600 & setsid sleep 600 & wait"
+    words = ["sbatch", "--parsable", "--nodes=2", f"--chdir={lab.layout.runs}", "--wrap"]
+    submitted = run([*words, f"srun bash -c '{step}'"], env=lab.daemon_environment)
+    assert submitted.ok, submitted.stderr
+    trace = traced(directory)
+    deadline = time.monotonic() + 20
+    while len(trace.processes()) < 18 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(trace.namespaces) == 2 * 5
+    removal = down(directory, run=run, report=quiet)
+    assert removal.left == ()
+    assert removal.ended >= 18
+    assert trace.remains() == []
+    again = down(directory, run=run, report=quiet)
+    assert (again.ended, again.left) == (0, ())
+
+
+REACHED: dict[str, Callable[[Lab], bool]] = {
+    "record": lambda lab: True,
+    "bridge": lambda lab: lab.slot is not None,
+    "database tables": lambda lab: lab.layout.database.exists(),
+    "database": lambda lab: "mariadbd" in lab.daemons,
+    "first host": lambda lab: "n1" in lab.hosts,
+    "second host": lambda lab: lab.hosts.get("n2") is not None,
+    "slurmdbd": lambda lab: "slurmdbd" in lab.daemons,
+    "slurmctld": lambda lab: lab.daemons.get("slurmctld") is not None,
+    "first slurmd": lambda lab: "n1" in lab.daemons,
+    "all": lambda lab: lab.daemons.get("n2") is not None,
+}
+
+
+@pytest.mark.parametrize("point", REACHED)
+def test_down_leaves_nothing_of_an_up_that_was_killed(directory: Path, point: str):
+    words = [sys.executable, "-c", UP, str(directory)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 30
+        while (lab := load(directory)) is None or not REACHED[point](lab):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+        process.send_signal(signal.SIGKILL)
+    trace = traced(directory)
+    assert down(directory, run=run, report=quiet).left == ()
+    assert trace.remains() == []
+
+
+def test_up_says_why_a_daemon_failed_and_down_cleans_up(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("hpcbert.lab.furnish.files.slurm_conf", lambda *_, **__: "Nonsense=1\n")
+    with pytest.raises(SchedulerError, match="Nonsense") as caught:
+        up(small(directory, accounting=False), run=run, report=quiet)
+    assert "slurmctld" in caught.value.where
+    trace = traced(directory)
+    assert down(directory, run=run, report=quiet).left == ()
+    assert trace.remains() == []
+
+
+def test_an_occupied_port_is_named_and_passed_over(directory: Path):
+    plan = small(directory, nodes=1, accounting=False)
+    first = next(plan.slots())
+    with socket.create_server(("", Network(first).controller_port)):
+        with pytest.raises(CheckError, match=f"port {Network(first).controller_port} is in use"):
+            up(small(directory, slot=first), run=run, report=quiet)
+        down(directory, run=run, report=quiet)
+        lab = up(plan, run=run, report=quiet)
+    assert lab.slot == (first + 1) % 200
+    assert status(directory, run=run).healthy
+
+
+def test_two_labs_live_side_by_side_and_a_directory_may_hold_a_space(
+    lab: Lab, as_user: Callable[..., Outcome], tmp_path: Path
+):
+    directory = tmp_path / "a lab"
+    other = up(small(directory, name="other", accounting=False), run=run, report=quiet)
+    trace = traced(directory)
+    try:
+        assert " " not in str(other.root)
+        seen = as_user(["sinfo", "-h", "-o", "%D", "-p", "gpu"], env=other.environment)
+        assert seen.stdout.split() == ["2"]
+        step = ["srun", "--nodes=2", "--gres=gpu:1", "hostname", "-i"]
+        ran = as_user(step, env=other.environment, cwd=other.layout.runs)
+        addresses = {other.network.address(node) for node in ("n1", "n2")}
+        assert set(ran.stdout.split()) == addresses
+        assert as_user(["srun", "hostname", "-i"]).stdout.strip() not in addresses
+    finally:
+        assert down(directory, run=run, report=quiet).left == ()
+    assert trace.remains() == []
+    assert status(lab.directory, run=run).healthy
+
+
+def test_up_refuses_a_directory_with_something_in_it(tmp_path: Path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(UsageError, match="not empty"):
+        up(LabPlan(directory=tmp_path), run=run, report=quiet)
+    assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+def test_up_refuses_a_directory_with_a_lab(lab: Lab):
+    with pytest.raises(UsageError, match="a lab already"):
+        up(LabPlan(directory=lab.directory), run=run, report=quiet)
+
+
+def test_down_waits_for_nobody_who_is_at_work_there(lab: Lab):
+    with locked(lab.directory), pytest.raises(CheckError, match="Another process"):
+        down(lab.directory, run=run, report=quiet)
+
+
+def test_down_refuses_to_remove_files_through_a_mount(directory: Path):
+    made = up(small(directory, nodes=1, accounting=False), run=run, report=quiet)
+    inside = made.layout.runs / "a mount"
+    inside.mkdir()
+    assert run(["mount", "-t", "tmpfs", "tmpfs", str(inside)]).ok
+    try:
+        assert down(directory, run=run, report=quiet).left == (f"mount {inside}",)
+        assert load(directory) is not None
+    finally:
+        run(["umount", str(inside)])
+    assert down(directory, run=run, report=quiet).left == ()
+    assert not directory.exists()
+
+
+def test_down_keeps_a_directory_that_was_there_before(directory: Path):
+    directory.mkdir()
+    up(small(directory, nodes=1, accounting=False), run=run, report=quiet)
+    assert down(directory, run=run, report=quiet).left == ()
+    assert list(directory.iterdir()) == []
+    directory.rmdir()
+
+
+def test_down_where_there_never_was_a_lab_does_nothing(tmp_path: Path):
+    assert down(tmp_path / "none", run=run, report=quiet).ended == 0
+    assert down(tmp_path, run=run, report=quiet).ended == 0
+    assert tmp_path.exists()
+
+
+def test_status_without_a_lab_says_so(tmp_path: Path):
+    with pytest.raises(UsageError, match="no lab"):
+        status(tmp_path, run=run)

@@ -1,0 +1,159 @@
+"""Fixtures around one lab that all tests of a run share.
+
+A plugin of its own rather than part of a conftest.py: fixtures of a conftest.py are seen below its
+directory only, and the same fixture in two of them would start two labs.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from hpcbert.errors import HpcbertError
+from hpcbert.lab import Lab, LabPlan, check_packages, check_root, down, up
+from hpcbert.slurm.runner import Outcome, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class User:
+    """An ordinary account of this machine."""
+
+    name: str
+    uid: int
+    gid: int
+    home: Path
+
+
+class AsUser(Protocol):
+    """Runs a command as the test user, with the lab's environment and nothing of root's."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdin: str = "",
+        timeout: float = 60.0,
+    ) -> Outcome: ...
+
+
+@pytest.fixture(scope="session")
+def slurm_packages() -> None:
+    """Skip without root or the packages; fail instead where HPCBERT_REQUIRE_SLURM=1."""
+    try:
+        check_root()
+        check_packages(accounting=True)
+    except HpcbertError as error:
+        reason = f"no lab here: {error} {error.hint}"
+        if os.environ.get("HPCBERT_REQUIRE_SLURM") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def open_directory() -> Iterator[Path]:
+    """A directory that every user can walk into and every node sees, which /tmp is not."""
+    path = Path(tempfile.mkdtemp(prefix="hpcbert-test-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def lab(slurm_packages: None, open_directory: Path) -> Iterator[Lab]:
+    """4 nodes with 8 fake GPUs each, idle, accounting answering."""
+    directory = open_directory / "lab"
+    plan = LabPlan(directory=directory, nodes=4, gpus_per_node=8, slurmd_timeout=10)
+    notes: list[str] = []
+    try:
+        yield up(plan, run=run, report=notes.append)
+    finally:
+        removal = down(directory, run=run, report=notes.append)
+        assert not removal.left, removal.left
+
+
+@pytest.fixture(scope="session")
+def user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
+    """An ordinary account that lives as long as this run.
+
+    Its name holds the PID: a fixed one would be taken away from a run beside this one.
+    """
+    name = f"hpcbert-{os.getpid()}"
+    home = open_directory / "home"
+    words = ["--system", "--user-group", "--create-home", "--home-dir", str(home)]
+    _account("useradd", *words, "--shell", "/bin/bash", name)
+    entry = pwd.getpwnam(name)
+    try:
+        yield User(name, entry.pw_uid, entry.pw_gid, home)
+    finally:
+        _account("userdel", name)
+
+
+@pytest.fixture(scope="session")
+def as_user(user: User, lab: Lab) -> AsUser:
+    environment = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "HOME": str(user.home),
+        "USER": user.name,
+        "LOGNAME": user.name,
+        "LANG": "C.UTF-8",
+        **lab.environment,
+    }
+    become = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--init-groups"]
+
+    def run_as_user(
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdin: str = "",
+        timeout: float = 60.0,
+    ) -> Outcome:
+        return run(
+            [*become, *argv],
+            env={**environment, **(env or {})},
+            cwd=cwd or lab.layout.runs,
+            stdin=stdin,
+            timeout=timeout,
+        )
+
+    return run_as_user
+
+
+@pytest.fixture(scope="session")
+def job_python(as_user: AsUser) -> str:
+    """A Python that jobs can run: this one, unless its path is closed to ordinary users."""
+    if as_user([sys.executable, "-c", ""]).ok:
+        return sys.executable
+    return "/usr/bin/python3"
+
+
+@pytest.fixture
+def work(lab: Lab, user: User) -> Iterator[Path]:
+    """A directory of the test user's that all nodes share; empty for each test."""
+    path = Path(tempfile.mkdtemp(prefix="work-", dir=lab.layout.runs))
+    os.chown(path, user.uid, user.gid)
+    yield path
+    shutil.rmtree(path)
+
+
+def _account(*argv: str) -> None:
+    # Another run may hold the lock on /etc/passwd for a moment.
+    deadline = time.monotonic() + 5
+    while not (done := run(argv)).ok:
+        if time.monotonic() > deadline:
+            pytest.fail(f"{argv[0]}: {done.stderr}")
+        time.sleep(0.25)
