@@ -413,6 +413,7 @@ class FrameworkSettings:
         source: Path of the upstream program's checkout, as the ranks see it.
         python: Interpreter that ranks use; empty: hpcbert's own on this machine, else `python3`.
         model: Default model; empty for the recipe's.
+        batch_sizes: Default samples per device by precision, before the recipe's.
         options: Defaults for the recipe's options.
     """
 
@@ -421,6 +422,7 @@ class FrameworkSettings:
     source: str = ""
     python: str = ""
     model: str = ""
+    batch_sizes: tuple[tuple[str, int], ...] = ()
     options: tuple[tuple[str, OptionValue], ...] = ()
 
 

@@ -68,7 +68,7 @@ def points(recipe: Recipe, site: Site, request: Request) -> tuple[Point, ...]:
     model = request.model or site.settings(recipe.name).model or recipe.models[0]
     values = option_values(recipe, site, request.settings)
     own = _identity(recipe, values)
-    sizes = dict(recipe.batch_sizes)
+    sizes = {**dict(recipe.batch_sizes), **dict(site.settings(recipe.name).batch_sizes)}
     return tuple(
         Point(
             framework=recipe.name,

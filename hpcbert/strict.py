@@ -46,6 +46,7 @@ class Table:
 
     def has(self, key: str) -> bool:
         """Say whether the key is present."""
+        self._known.add(key)
         return key in self.values
 
     def _typed(self, key: str, value: Any, kind: type[T]) -> T:

@@ -54,7 +54,8 @@ def _values(site: Site) -> Iterator[tuple[str, Any]]:
 
 def _as_dict(settings_of_one: Any) -> dict[str, Any]:
     values = dataclasses.asdict(settings_of_one)
-    return {**values, "options": dict(values["options"])}
+    tables = {name: dict(values[name]) for name in ("batch_sizes", "options")}
+    return {**values, **tables}
 
 
 def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:

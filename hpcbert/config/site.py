@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.toml import read
-from hpcbert.model import FrameworkSettings, Site
+from hpcbert.model import PRECISIONS, FrameworkSettings, Site
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,10 +125,17 @@ def _settings(table: Table) -> FrameworkSettings:
         source=table.get("source", str, ""),
         python=table.get("python", str, ""),
         model=table.get("model", str, ""),
+        batch_sizes=_batch_sizes(table.table("batch_sizes")),
         options=_plain(table.table("options")),
     )
     table.close()
     return settings
+
+
+def _batch_sizes(table: Table) -> tuple[tuple[str, int], ...]:
+    sizes = {name: table.at_least(name, 1, 1) for name in PRECISIONS if table.has(name)}
+    table.close()
+    return tuple(sizes.items())
 
 
 def _plain(table: Table) -> tuple[tuple[str, Any], ...]:

@@ -118,7 +118,7 @@ def test_local_ranks_run_with_their_variables_and_the_witness_tells_it(tmp_path:
     assert done.returncode == 0, done.stderr
     assert [one["event"] for one in events(made)] == ["start", "step", "step-end", "end"]
     assert events(made)[-1]["exit"] == 0
-    log = made.directory / "logs/pytorch/bert/bz32/1n2g/bert_b32_fp32_1.log"
+    log = made.directory / "logs/pytorch/bert/bz4/1n2g/bert_b4_fp32_1.log"
     assert sorted(log.read_text().splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
     for rank in (0, 1):
         (argv,) = records(tmp_path / f"record.argv.{rank}")
@@ -178,9 +178,9 @@ def test_a_requeued_repeat_keeps_its_first_log(tmp_path: Path) -> None:
     environment["RECORD"] = str(tmp_path / "record")
     script = str(made.directory / array.script)
     subprocess.run(["bash", script], env=environment, check=True, capture_output=True)
-    folder = made.directory / "logs/pytorch/bert/bz32/1n2g"
+    folder = made.directory / "logs/pytorch/bert/bz4/1n2g"
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["bert_b32_fp32_1.log", "bert_b32_fp32_1.r1.log"]
+    assert names == ["bert_b4_fp32_1.log", "bert_b4_fp32_1.r1.log"]
     assert [one["attempt"] for one in events(made)] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 

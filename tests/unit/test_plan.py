@@ -61,20 +61,20 @@ def test_points_are_every_combination_once(recipe: Recipe, site: Site) -> None:
 
 def test_defaults_come_from_site_then_recipe(recipe: Recipe, site: Site) -> None:
     (point,) = points(recipe, site, Request(Shape(1, 1)))
-    assert (point.model, point.precision, point.batch_size_per_device) == ("bert-tiny", "fp32", 32)
+    assert (point.model, point.precision, point.batch_size_per_device) == ("bert-tiny", "fp32", 4)
 
 
 def test_global_batch_size_counts_gpus_and_accumulation(recipe: Recipe, site: Site) -> None:
     request = Request(Shape(1, 8), batch_sizes=(32,), accumulation=4)
     (point,) = points(recipe, site, request)
     assert point.global_batch_size == 8 * 32 * 4
-    assert point.variant == "acc4"
+    assert point.variant == "acc4,vocab_size=8192"
 
 
 def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: Site) -> None:
     request = Request(Shape(1, 1), settings={"seed": "7", "sequence_length": "64"})
     (point,) = points(recipe, site, request)
-    assert point.options == (("sequence_length", 64),)
+    assert point.options == (("sequence_length", 64), ("vocab_size", 8192))
     assert option_values(recipe, site, request.settings)["seed"] == 7
 
 
