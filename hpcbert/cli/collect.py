@@ -1,0 +1,204 @@
+"""hpcbert collect."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.config import places
+from hpcbert.config.toml import read as read_toml
+from hpcbert.errors import IncompleteError, UsageError
+from hpcbert.flows import collect as flow
+from hpcbert.flows.collect_logs import Framework, Known
+from hpcbert.logs import grammar
+from hpcbert.logs.setting import Window
+from hpcbert.model import PRECISIONS
+from hpcbert.report.document import tables_data
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcbert.model import Campaign
+    from hpcbert.slurm.states import RepeatState
+
+FORMATS = ("text", "markdown", "csv", "json", "dlperf-json")
+
+
+@click.command()
+@click.argument("paths", nargs=-1)
+@click.option("--fw", default="", help="Framework of logs whose path doesn't name it.")
+@click.option("--rule", default="", help="How a log becomes a number; the recipe's first.")
+@click.option("--pattern", default="", help="How to read paths: '{nodes}n{gpus_per_node}g/*.log'.")
+@click.option("--nodes", type=click.IntRange(1), help="Where neither path nor log tells.")
+@click.option("--gpus-per-node", type=click.IntRange(1), help="Likewise.")
+@click.option("--batch-size", type=click.IntRange(1), help="Samples per device, likewise.")
+@click.option("--precision", type=click.Choice(PRECISIONS), help="Likewise.")
+@click.option("--model", default="", help="What the model is called in the table.")
+@click.option("--skip", type=click.IntRange(0), help="Warm-up iterations, if not the protocol's.")
+@click.option("--iters", type=click.IntRange(1), help="Last iteration, if not the protocol's.")
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="text", help="Form of the table."
+)
+@click.option("--require-all", is_flag=True, help="No number for a point with a bad repeat.")
+@click.option("--output", default="", metavar="FILE", help="Write the table to a file.")
+@click.option("--templates", multiple=True, help="A folder with recipes of your own.")
+@click.option("--site", "site_file", default="", help="Whose runs, if no path is given.")
+@returns_result
+def collect(
+    paths: tuple[str, ...],
+    *,
+    fw: str,
+    rule: str,
+    pattern: str,
+    nodes: int | None,
+    gpus_per_node: int | None,
+    batch_size: int | None,
+    precision: str | None,
+    model: str,
+    skip: int | None,
+    iters: int | None,
+    form: str,
+    require_all: bool,
+    output: str,
+    templates: tuple[str, ...],
+    site_file: str,
+) -> Result:
+    """Reduce logs to a table of medians and speedups.
+
+    PATHS are campaigns, or directories and files of logs that hpcbert never submitted; without
+    any, the newest campaign. A repeat counts only if it completed, its log is whole and its loss
+    finite; what doesn't count is listed with its reason, and the exit code is 4.
+
+    \b
+    Examples:
+      hpcbert collect
+      hpcbert collect --format markdown --output table.md
+      hpcbert collect ~/DLPerf/logs --fw oneflow --rule rate
+      hpcbert collect old/*.log --fw oneflow --pattern 'run{repeat}_{nodes}x{gpus_per_node}.log'
+    """
+    folders = _recipe_folders(site_file, templates)
+    request = flow.Request(
+        rule=rule,
+        pattern=pattern,
+        known=Known(fw, model, nodes, gpus_per_node, batch_size, precision),
+        window=Window(skip, iters),
+        require_all=require_all,
+    )
+    collected = flow.collect(
+        _paths(paths, site_file),
+        request,
+        states=_states,
+        frameworks=places.list_recipes(folders),
+        load=lambda name: _framework(places.find_recipe(name, folders)),
+    )
+    return _result(collected, form, output)
+
+
+command = collect
+
+
+def _recipe_folders(site_file: str, templates: tuple[str, ...]) -> tuple[Path, ...]:
+    site, _ = places.find_site(site_file, env=os.environ, cwd=Path.cwd())
+    return places.recipe_folders(site, templates)
+
+
+def _framework(folder: Path) -> Framework:
+    path = folder / "recipe.toml"
+    table = read_toml(path)
+    models = table.items("models", str, ("bert",))
+    log = grammar.parse(table.table("log").values, where=str(path))
+    return Framework(folder.name, log, models[0])
+
+
+def _paths(words: tuple[str, ...], site_file: str) -> list[Path]:
+    """Return the paths that are meant; an id stands for its campaign, nothing for the newest."""
+    if words:
+        return [
+            path if (path := Path(word)).exists() else _named(word, site_file) for word in words
+        ]
+    from hpcbert import store
+
+    runs = _runs(site_file)
+    campaigns = store.find_campaigns(runs)
+    if not campaigns:
+        raise UsageError(
+            "There is no campaign yet.",
+            where=str(runs),
+            hint="Start one with hpcbert submit, or name a directory of logs.",
+        )
+    return [campaigns[-1]]
+
+
+def _named(word: str, site_file: str) -> Path:
+    if os.sep in word:
+        raise UsageError("There is no such file or directory.", where=word)
+    from hpcbert import store
+
+    return store.resolve(word, _runs(site_file))
+
+
+def _runs(site_file: str) -> Path:
+    from hpcbert.config.site import runs_directory
+
+    return runs_directory(site_file)
+
+
+def _states(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], RepeatState]:
+    """Ask whoever runs the campaign; what asking needs takes longer to import than all else."""
+    if campaign.scheduler == "local":
+        from hpcbert.slurm import local
+
+        return local.states(directory, campaign)
+    from hpcbert.slurm import runner, tracker
+
+    return tracker.snapshot(directory, campaign, run=runner.run)
+
+
+def _result(collected: flow.Collected, form: str, output: str) -> Result:
+    text = _rendered(collected, form) if collected.tables else ""
+    if output and text:
+        from hpcbert import store
+
+        store.write_text(Path(output), click.unstyle(text) + "\n")
+        text = ""
+    return Result(
+        data=tables_data(collected.tables),
+        text=text,
+        exit_code=collected.exit_code,
+        errors=tuple(map(IncompleteError, _shortcomings(collected))),
+        warnings=collected.warnings,
+    )
+
+
+def _shortcomings(collected: flow.Collected) -> list[str]:
+    rows = [row for table in collected.tables for row in table.rows]
+    asked, ok = sum(row.asked for row in rows), sum(row.ok for row in rows)
+    does = "does" if asked - ok == 1 else "do"
+    short = [f"{asked - ok} of {asked} repeats {does} not count."] if ok < asked else []
+    return [*collected.refused, *short]
+
+
+def _rendered(collected: flow.Collected, form: str) -> str:
+    tables = collected.tables
+    if form == "markdown":
+        from hpcbert.report import markdown
+
+        return markdown.render(tables)
+    if form == "csv":
+        from hpcbert.report import delimited
+
+        return delimited.render(tables)
+    if form == "json":
+        return json.dumps(tables_data(tables), indent=1, ensure_ascii=False, allow_nan=False)
+    if form == "dlperf-json":
+        from hpcbert.report import dlperf
+
+        return dlperf.render(tables)
+    from hpcbert.report import text
+
+    return text.render(tables)

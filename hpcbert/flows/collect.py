@@ -1,0 +1,181 @@
+"""From campaigns and directories of logs to speedup tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import IncompleteError, UsageError
+from hpcbert.flows.collect_logs import Known, Reader
+from hpcbert.logs.layout import discover
+from hpcbert.logs.setting import Window
+from hpcbert.model import Protocol
+from hpcbert.reduce import tabulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
+
+    from hpcbert.flows.collect_campaign import States
+    from hpcbert.flows.collect_logs import Framework
+    from hpcbert.model import Group, Measured, Shape, SpeedupTable
+
+_REHEARSAL = "rehearsal"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be collected, and how.
+
+    Attributes:
+        rule: Name of a rule, empty for each framework's default.
+        pattern: How to read the paths of logs; empty for DLPerf's layout.
+        require_all: Whether a point with fewer valid runs than asked has no number.
+    """
+
+    rule: str = ""
+    pattern: str = ""
+    known: Known = field(default_factory=Known)
+    window: Window = field(default_factory=Window)
+    require_all: bool = False
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Tables, and what stands against them.
+
+    Attributes:
+        refused: Why something has no table at all, a sentence each.
+    """
+
+    tables: tuple[SpeedupTable, ...]
+    refused: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if every repeat that was asked for counts, 4 if one doesn't."""
+        short = any(row.ok < row.asked for table in self.tables for row in table.rows)
+        complete = self.tables and not short and not self.refused
+        return 0 if complete else IncompleteError.exit_code
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A point and where it comes from."""
+
+    where: str
+    window: tuple[int, int]
+    point: Measured
+
+
+def collect(
+    paths: Sequence[Path],
+    request: Request,
+    *,
+    states: States,
+    frameworks: Collection[str],
+    load: Callable[[str], Framework],
+) -> Collected:
+    """Read campaigns and logs, judge every repeat, reduce what counts.
+
+    What a campaign gave is written into it; a directory of foreign logs is never written to.
+
+    Args:
+        paths: Campaigns, directories and files.
+        request: What is asked for.
+        states: Asks the scheduler for a campaign's repeats.
+        frameworks: Names of all frameworks.
+        load: Returns a framework by name.
+
+    Raises:
+        UsageError: A path holds nothing, something about a log is unknown, or the same point
+            comes from two places.
+    """
+    found = discover(paths, request.pattern)
+    sources: list[_Source] = []
+    refused: list[str] = []
+    warnings = list(found.warnings)
+    for directory in found.campaigns:
+        own, why, notes = _of_campaign(directory, request, states)
+        sources += own
+        refused += why
+        warnings += notes
+    if found.logs:
+        reader = Reader(
+            known=request.known,
+            frameworks=frameworks,
+            load=load,
+            rule=request.rule,
+            window=request.window,
+        )
+        window = _window(Protocol(), request.window)
+        sources += [_Source("the logs", window, point) for point in reader.gather(found.logs)]
+    trained = [one for one in sources if not _replayed(one.point)]
+    refused += [_refusal(one.point) for one in sources if _replayed(one.point)]
+    _refuse_twice(trained)
+    tables = tabulate((one.point for one in trained), require_all=request.require_all)
+    return Collected(tables, tuple(refused), (*warnings, *_mixed_windows(trained)))
+
+
+def _window(protocol: Protocol, asked: Window) -> tuple[int, int]:
+    """Return the iterations that count: those above the first number, up to the second."""
+    skip = protocol.skip if asked.skip is None else asked.skip
+    return skip, protocol.iters if asked.iters is None else asked.iters
+
+
+def _of_campaign(
+    directory: Path, request: Request, states: States
+) -> tuple[list[_Source], tuple[str, ...], tuple[str, ...]]:
+    """Return a campaign's points, why it has none, and warnings."""
+    # Foreign logs need none of this: manifests, states and their history take time to import.
+    from hpcbert import store
+    from hpcbert.flows import collect_campaign
+
+    campaign = store.read_manifest(directory)
+    if campaign.rehearse:
+        return [], (f"{campaign.id} is a rehearsal: nothing was trained, so no table.",), ()
+    gathered = collect_campaign.gather(
+        directory, campaign, rule=request.rule, window=request.window, states=states
+    )
+    notes = collect_campaign.write(directory, campaign, gathered)
+    window = _window(campaign.protocol, request.window)
+    own = [_Source(str(directory), window, point) for point in gathered.points]
+    return own, (), (*gathered.warnings, *notes)
+
+
+def _replayed(point: Measured) -> bool:
+    """Say whether all that a point has are rehearsals."""
+    return all(any(reason.code == _REHEARSAL for reason in run.reasons) for run in point.runs)
+
+
+def _refusal(point: Measured) -> str:
+    runs = len(point.runs)
+    return f"{point.group.framework} {point.shape}: {runs} rehearsed, nothing was trained."
+
+
+def _refuse_twice(sources: Sequence[_Source]) -> None:
+    seen: dict[tuple[Group, Shape], str] = {}
+    for one in sources:
+        group, shape = one.point.group, one.point.shape
+        if (group, shape) in seen:
+            what = f"{group.framework} {group.model} {shape} {group.precision}"
+            places = f"{seen[group, shape]} and in {one.where}"
+            raise UsageError(
+                f"{what} b{group.batch_size_per_device} is in {places}.",
+                hint="Collect the two apart: runs of two campaigns are not runs of one point.",
+            )
+        seen[group, shape] = one.where
+
+
+def _mixed_windows(sources: Sequence[_Source]) -> tuple[str, ...]:
+    """Say which tables compare numbers that were taken over different iterations."""
+    windows: dict[Group, dict[tuple[int, int], Shape]] = {}
+    for one in sources:
+        windows.setdefault(one.point.group, {}).setdefault(one.window, one.point.shape)
+    return tuple(
+        f"{group.framework} {group.precision}: the points were measured over different iterations: "
+        + ", ".join(f"{shape} over {skip + 1} to {end}" for (skip, end), shape in shapes.items())
+        for group, shapes in windows.items()
+        if len(shapes) > 1
+    )

@@ -1,0 +1,303 @@
+"""The runs of a campaign: which attempt counts, in which state it ended, what its log says."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpcbert import store
+from hpcbert.config.toml import read as read_toml
+from hpcbert.errors import HpcbertError, UsageError
+from hpcbert.logs import grammar as grammars
+from hpcbert.logs.scan import Reading, read
+from hpcbert.logs.setting import Setting
+from hpcbert.model import Group, Measured, Reason, Run
+from hpcbert.reduce import Evidence, gate, tabulate
+from hpcbert.report.document import tables_data
+from hpcbert.slurm.ladder import from_witness, with_witness
+from hpcbert.slurm.states import UNKNOWN, RepeatState, parse, witness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from hpcbert.logs.grammar import Grammar, Rule
+    from hpcbert.logs.setting import Window
+    from hpcbert.model import Array, Campaign, Point
+
+    States = Callable[[Path, Campaign], Mapping[tuple[str, int], RepeatState]]
+
+MEASUREMENTS = "measurements.json"
+TABLE = "table.json"
+SCHEMA = 1
+_REMEMBERED = ("sacct", "squeue")
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One repeat of a campaign, judged.
+
+    Attributes:
+        array: Name of its array.
+        job_id: The array's job, as far as this state belongs to it.
+        state: The scheduler's word on the attempt that counts.
+        newest: The newest attempt, which need not be the one that counts.
+        run: As it stands in a table.
+    """
+
+    array: str
+    job_id: str
+    state: RepeatState
+    newest: int
+    run: Run
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A campaign's points and what they were made of."""
+
+    points: tuple[Measured, ...]
+    repeats: tuple[Repeat, ...]
+    rule: Rule
+    warnings: tuple[str, ...]
+
+
+def gather(
+    directory: Path, campaign: Campaign, *, rule: str, window: Window, states: States
+) -> Gathered:
+    """Judge every repeat of a campaign.
+
+    Args:
+        directory: The campaign's.
+        campaign: Its manifest.
+        rule: Name of a rule of its recipe, empty for the default.
+        window: What to count instead of the protocol's window.
+        states: Asks the scheduler; called only for what the directory doesn't know.
+
+    Raises:
+        UsageError: There is no such rule, or the directory lacks its recipe.
+    """
+    recipe = directory / store.RECIPE
+    grammar = grammars.parse(read_toml(recipe).table("log").values, where=str(recipe))
+    chosen = grammar.rule(rule)
+    witnesses, warnings = _states(directory, campaign, states)
+    judge = _Judge(directory, campaign, grammar, chosen, window)
+    repeats = {
+        (array.name, number): judge.repeat(array, number, witnesses[array.name, number])
+        for array in campaign.arrays
+        for number in array.repeats
+    }
+    points: dict[Point, list[Array]] = {}
+    for array in campaign.arrays:
+        points.setdefault(array.point, []).append(array)
+    measured = tuple(_measured(point, arrays, repeats, chosen) for point, arrays in points.items())
+    return Gathered(measured, tuple(repeats.values()), chosen, warnings)
+
+
+def _measured(
+    point: Point, arrays: list[Array], repeats: Mapping[tuple[str, int], Repeat], rule: Rule
+) -> Measured:
+    """Put a point's runs together; of a repeat that was submitted again the later one counts."""
+    runs = {number: repeats[array.name, number].run for array in arrays for number in array.repeats}
+    group = Group(
+        framework=point.framework,
+        model=point.model,
+        precision=point.precision,
+        batch_size_per_device=point.batch_size_per_device,
+        rule=rule.name,
+        variant=point.variant,
+    )
+    ordered = tuple(runs[number] for number in sorted(runs))
+    flags = ("accumulation",) if point.accumulation > 1 else ()
+    return Measured(group, point.shape, len(ordered), ordered, flags)
+
+
+def _states(
+    directory: Path, campaign: Campaign, ask: States
+) -> tuple[dict[tuple[str, int], RepeatState], tuple[str, ...]]:
+    """Return every repeat's state: remembered, told by the job, or asked for, in this order."""
+    found: dict[tuple[str, int], RepeatState] = {}
+    remembered = _remembered(directory)
+    for array in campaign.arrays:
+        for number in array.repeats:
+            known = _known(directory, campaign, array, number, remembered)
+            if known is not None:
+                found[array.name, number] = known
+    wanted = [(array, n) for array in campaign.arrays for n in array.repeats]
+    unknown = [(array, n) for array, n in wanted if (array.name, n) not in found]
+    warnings: tuple[str, ...] = ()
+    answers: Mapping[tuple[str, int], RepeatState] = {}
+    if unknown:
+        try:
+            answers = ask(directory, campaign)
+        except HpcbertError as error:
+            warnings = (f"{campaign.id}: {error} States are what the jobs wrote themselves.",)
+    for array, number in unknown:
+        key = array.name, number
+        found[key] = answers.get(key) or _own_word(directory, array, number)
+    return found, warnings
+
+
+def _known(
+    directory: Path,
+    campaign: Campaign,
+    array: Array,
+    number: int,
+    remembered: Mapping[tuple[str, str, int, int], RepeatState],
+) -> RepeatState | None:
+    """Return a state that can't change any more and for which nobody has to be asked."""
+    if array.state != "submitted":
+        word = "REFUSED" if array.state == "refused" else UNKNOWN
+        detail = array.error or "it was never submitted"
+        return RepeatState(word, parse(word).kind, "none", detail=detail)
+    if campaign.scheduler == "local":
+        own = _own_word(directory, array, number)
+        return own if own.done else None
+    newest = witness(store.read_status(directory, array, number)).attempt
+    return remembered.get((array.name, array.job_id, number, newest))
+
+
+def _own_word(directory: Path, array: Array, number: int) -> RepeatState:
+    seen = witness(store.read_status(directory, array, number))
+    silent = RepeatState(UNKNOWN, "unknown", "none", detail="nothing says how it ended")
+    return with_witness(from_witness(seen) or silent, seen)
+
+
+class _Judge:
+    """Judges the repeats of one campaign."""
+
+    def __init__(
+        self, directory: Path, campaign: Campaign, grammar: Grammar, rule: Rule, window: Window
+    ) -> None:
+        self.directory = directory
+        self.campaign = campaign
+        self.grammar = grammar
+        self.rule = rule
+        self.window = window
+
+    def repeat(self, array: Array, number: int, state: RepeatState) -> Repeat:
+        """Return one repeat with the attempt that counts: the last complete one, or the last."""
+        newest = state.attempt
+        state = self._complete(array, number, state) or state
+        path = store.log_path(self.directory, array, number, state.attempt)
+        reading = Reading(None)
+        if state.done and not self.campaign.rehearse:
+            reading = read(path, self.grammar, self.rule, self._setting(array.point))
+        evidence = Evidence(
+            state=state.word,
+            exit_code=state.step_exit,
+            log=against(reading),
+            over=state.done,
+            detail=state.detail,
+            rehearsed=self.campaign.rehearse,
+        )
+        reasons = gate(evidence)
+        run = Run(
+            repeat=number,
+            attempt=state.attempt,
+            throughput=None if reasons else reading.throughput,
+            valid=not reasons,
+            reasons=reasons,
+            state=state.word,
+            state_source=state.source,
+            log=str(path.relative_to(self.directory)),
+            nodes=state.nodes,
+        )
+        return Repeat(array.name, array.job_id, state, newest, run)
+
+    def _complete(self, array: Array, number: int, state: RepeatState) -> RepeatState | None:
+        """Return the last attempt that ended well by its own account, if the newest did not.
+
+        A job that completed may be requeued by hand, and the new attempt cancelled.
+        """
+        if state.word == "COMPLETED" or not state.attempt:
+            return None
+        events = store.read_status(self.directory, array, number)
+        for attempt in range(state.attempt - 1, -1, -1):
+            seen = witness(event for event in events if event.get("attempt") == attempt)
+            own = from_witness(seen)
+            if own and own.kind == "well" and seen.step_exit == 0:
+                return with_witness(own, seen)
+        return None
+
+    def _setting(self, point: Point) -> Setting:
+        protocol = self.campaign.protocol
+        return Setting(
+            nodes=point.shape.nodes,
+            gpus_per_node=point.shape.gpus_per_node,
+            gpus=point.shape.gpus,
+            batch_size_per_device=point.batch_size_per_device,
+            accumulation=point.accumulation,
+            precision=point.precision,
+            sequence_length=_sequence_length(point) or self.grammar.sequence_length or None,
+            skip=protocol.skip if self.window.skip is None else self.window.skip,
+            iters=protocol.iters if self.window.iters is None else self.window.iters,
+            reach=protocol.iters,
+        )
+
+
+def _sequence_length(point: Point) -> int | None:
+    """Return what was asked for through the option of that name, if it was."""
+    asked = dict(point.options).get("sequence_length")
+    return asked if isinstance(asked, int) else None
+
+
+def against(reading: Reading) -> tuple[Reason, ...]:
+    """Return what a reading has against its log's number: a number or a reason, never neither."""
+    if reading.missing:
+        return (Reason("rule", f"nobody tells {reading.missing}, which the rule needs"),)
+    return reading.reasons
+
+
+def _remembered(directory: Path) -> dict[tuple[str, str, int, int], RepeatState]:
+    """Return final states that an earlier collect wrote down, by array, job, repeat, attempt."""
+    path = directory / MEASUREMENTS
+    try:
+        data = store.read_json(path) if path.exists() else {}
+        runs = data["runs"] if data.get("schema") == SCHEMA else []
+        found = [_recall(one) for one in runs]
+    except (UsageError, KeyError, TypeError, AttributeError):
+        return {}
+    return {key: state for key, state in found if state.done and state.source in _REMEMBERED}
+
+
+def _recall(data: Mapping[str, Any]) -> tuple[tuple[str, str, int, int], RepeatState]:
+    raw = data["scheduler"]
+    state = RepeatState(**{**raw, "nodes": tuple(raw["nodes"])})
+    return (data["array"], data["job_id"], data["repeat"], data["newest"]), state
+
+
+def write(directory: Path, campaign: Campaign, gathered: Gathered) -> tuple[str, ...]:
+    """Write what a campaign gave into it; return what went wrong, as sentences.
+
+    measurements.json holds every repeat with its state and number, table.json what they reduce to.
+    """
+    documents = {
+        MEASUREMENTS: _measurements(campaign, gathered),
+        TABLE: {"schema": SCHEMA, **tables_data(tabulate(gathered.points))},
+    }
+    try:
+        for name, document in documents.items():
+            store.write_json(directory / name, document)
+    except HpcbertError as error:
+        return (f"{error} The table is complete, it is only not kept.",)
+    return ()
+
+
+def _measurements(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "campaign": campaign.id,
+        "rule": gathered.rule.name,
+        "protocol": asdict(campaign.protocol),
+        "runs": [
+            {
+                "array": one.array,
+                "job_id": one.job_id,
+                "newest": one.newest,
+                **asdict(one.run),
+                "scheduler": asdict(one.state),
+            }
+            for one in gathered.repeats
+        ],
+    }

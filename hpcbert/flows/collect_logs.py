@@ -1,0 +1,265 @@
+"""The runs behind logs that hpcbert never submitted: no manifest, no scheduler, only files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import UsageError
+from hpcbert.logs.scan import read
+from hpcbert.logs.setting import Setting
+from hpcbert.model import Group, Measured, Point, Reason, Run, Shape
+from hpcbert.reduce import FOREIGN, Evidence, gate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from hpcbert.logs.grammar import Grammar
+    from hpcbert.logs.layout import LogFile
+    from hpcbert.logs.scan import Reading
+    from hpcbert.logs.setting import Window
+
+# Above this a number in a file's name is a date or a seed, not one of so many runs.
+_RUNS_AT_MOST = 100
+_FLAGS = {
+    "nodes": "--nodes",
+    "gpus_per_node": "--gpus-per-node",
+    "gpus": "--nodes and --gpus-per-node",
+    "batch_size_per_device": "--batch-size",
+    "precision": "--precision",
+}
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a person says about the logs, for what neither path nor log tells; None: nothing."""
+
+    framework: str = ""
+    model: str = ""
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    batch_size: int | None = None
+    precision: str | None = None
+
+
+@dataclass(frozen=True)
+class Framework:
+    """How a framework's logs are read.
+
+    Attributes:
+        model: What a model is called where nothing names it.
+    """
+
+    name: str
+    grammar: Grammar
+    model: str
+
+
+@dataclass(frozen=True)
+class _Read:
+    """One log, read and placed."""
+
+    log: LogFile
+    group: Group
+    shape: Shape
+    reading: Reading
+
+    @property
+    def valid(self) -> bool:
+        return not self.reading.reasons
+
+
+class Reader:
+    """Reads logs of whatever framework they are.
+
+    Args:
+        known: What a person says about all of them.
+        frameworks: Names of all frameworks, to recognise one in a path.
+        load: Returns a framework by name.
+        rule: Name of a rule, empty for each framework's default.
+        window: What to count instead of DLPerf's window.
+    """
+
+    def __init__(
+        self,
+        *,
+        known: Known,
+        frameworks: Collection[str],
+        load: Callable[[str], Framework],
+        rule: str,
+        window: Window,
+    ) -> None:
+        self.known = known
+        self.frameworks = frameworks
+        self.load = load
+        self.rule = rule
+        self.window = window
+        self._loaded: dict[str, Framework] = {}
+
+    def gather(self, logs: Sequence[LogFile]) -> tuple[Measured, ...]:
+        """Return the points that the logs measured.
+
+        Raises:
+            UsageError: Something that must be known of a log is not, or two are the same repeat.
+        """
+        points: dict[tuple[Group, Shape], list[_Read]] = {}
+        for log in logs:
+            one = self._read(log)
+            points.setdefault((one.group, one.shape), []).append(one)
+        return tuple(
+            _measured(group, shape, _numbered(reads)) for (group, shape), reads in points.items()
+        )
+
+    def _read(self, log: LogFile) -> _Read:
+        framework = self._framework(log)
+        rule = framework.grammar.rule(self.rule)
+        setting = self._setting(log, framework.grammar)
+        reading = read(log.path, framework.grammar, rule, setting)
+        where = str(log.path)
+        if reading.missing:
+            raise _unknown([reading.missing], where)
+        point = _point(framework, self.known.model or log.model, reading.setting, where)
+        group = Group(
+            framework=point.framework,
+            model=point.model,
+            precision=point.precision,
+            batch_size_per_device=point.batch_size_per_device,
+            rule=rule.name,
+            variant=point.variant,
+        )
+        return _Read(log, group, point.shape, reading)
+
+    def _framework(self, log: LogFile) -> Framework:
+        name = self.known.framework or log.framework or self._in_path(log)
+        if name not in self._loaded:
+            self._loaded[name] = self.load(name)
+        return self._loaded[name]
+
+    def _in_path(self, log: LogFile) -> str:
+        """Return the framework that a folder of the path is named after, the nearest one."""
+        for folder in reversed(log.path.absolute().parts[:-1]):
+            if folder in self.frameworks:
+                return folder
+        raise UsageError(
+            "The path names no framework.",
+            where=str(log.path),
+            hint=f"Say --fw NAME; known: {', '.join(sorted(self.frameworks))}.",
+        )
+
+    def _setting(self, log: LogFile, grammar: Grammar) -> Setting:
+        known, window, usual = self.known, self.window, Setting()
+        asked = {
+            "nodes": (log.nodes, known.nodes),
+            "gpus_per_node": (log.gpus_per_node, known.gpus_per_node),
+            "batch_size_per_device": (log.batch_size, known.batch_size),
+        }
+        for name, (told, said) in asked.items():
+            if told is not None and said is not None and told != said:
+                raise UsageError(
+                    f"The path says {name} = {told}, {_FLAGS[name]} says {said}.",
+                    where=str(log.path),
+                )
+        values = {name: said if told is None else told for name, (told, said) in asked.items()}
+        return Setting(
+            **values,  # type: ignore[arg-type]
+            # DLPerf's OneFlow logs are all named fp32: of the precision the person knows best.
+            precision=known.precision or log.precision,
+            gpus=log.gpus,
+            sequence_length=grammar.sequence_length or None,
+            skip=usual.skip if window.skip is None else window.skip,
+            iters=usual.iters if window.iters is None else window.iters,
+            reach=window.iters or 0,
+        ).settled({})[0]
+
+
+def _unknown(names: list[str], where: str) -> UsageError:
+    flags = [_FLAGS[name] for name in names if name in _FLAGS]
+    hint = f"Say it with {' '.join(flags)}, or name it in --pattern." if flags else ""
+    told = " and ".join(names)
+    return UsageError(f"Neither the path nor the log tells {told}.", where=where, hint=hint)
+
+
+def _point(framework: Framework, model: str | None, setting: Setting, where: str) -> Point:
+    names = ("nodes", "gpus_per_node", "batch_size_per_device", "precision")
+    unknown = [name for name in names if getattr(setting, name) is None]
+    if unknown:
+        raise _unknown(unknown, where)
+    return Point(
+        framework=framework.name,
+        model=model or framework.model,
+        shape=Shape(setting.need("nodes"), setting.need("gpus_per_node")),
+        precision=str(setting.precision),
+        batch_size_per_device=setting.need("batch_size_per_device"),
+        accumulation=setting.accumulation or 1,
+    )
+
+
+def _numbered(reads: list[_Read]) -> dict[int, _Read]:
+    """Return a point's logs by repeat, from 1; of several attempts the last good one counts.
+
+    OneFlow numbers its runs from 0. A log without a number gets the next one that is free.
+
+    Raises:
+        UsageError: Two logs are the same attempt of the same repeat.
+    """
+    first = min((one.log.repeat for one in reads if one.log.repeat is not None), default=1)
+    shift = 1 if first == 0 else 0
+    numbered: dict[int, list[_Read]] = {}
+    for one in reads:
+        if one.log.repeat is not None:
+            numbered.setdefault(one.log.repeat + shift, []).append(one)
+    free = max(numbered, default=0) + 1
+    for one in reads:
+        if one.log.repeat is None:
+            numbered[free] = [one]
+            free += 1
+    return {repeat: _attempt(repeat, ones) for repeat, ones in sorted(numbered.items())}
+
+
+def _attempt(repeat: int, reads: list[_Read]) -> _Read:
+    by_attempt: dict[int, _Read] = {}
+    for one in reads:
+        other = by_attempt.setdefault(one.log.attempt, one)
+        if other is not one:
+            raise UsageError(
+                f"{other.log.path} and {one.log.path} are both repeat {repeat} of {one.shape}.",
+                hint="Collect them one after the other, or tell them apart with --pattern.",
+            )
+    newest_first = [by_attempt[number] for number in sorted(by_attempt, reverse=True)]
+    return next((one for one in newest_first if one.valid), newest_first[0])
+
+
+def _measured(group: Group, shape: Shape, reads: Mapping[int, _Read]) -> Measured:
+    """Make a point of its logs; a number that is left out is a run that is missing."""
+    highest = max(reads)
+    gaps = 1 < len(reads) < highest <= _RUNS_AT_MOST
+    numbers = range(1, highest + 1) if gaps else list(reads)
+    runs = tuple(
+        _run(number, reads[number]) if number in reads else _absent(number) for number in numbers
+    )
+    flags = ("accumulation",) if any(_accumulates(one) for one in reads.values()) else ()
+    return Measured(group, shape, len(runs), runs, flags)
+
+
+def _accumulates(read: _Read) -> bool:
+    return (read.reading.setting.accumulation or 1) > 1
+
+
+def _run(number: int, read: _Read) -> Run:
+    reasons = gate(Evidence(state=FOREIGN, exit_code=None, log=read.reading.reasons))
+    return Run(
+        repeat=number,
+        attempt=read.log.attempt,
+        throughput=None if reasons else read.reading.throughput,
+        valid=not reasons,
+        reasons=reasons,
+        state=FOREIGN,
+        state_source="none",
+        log=os.fsencode(read.log.path).decode("utf-8", "replace"),
+    )
+
+
+def _absent(number: int) -> Run:
+    detail = f"there are logs of higher numbers, and none of run {number}"
+    return Run(number, 0, None, False, (Reason("no-log", detail),), FOREIGN, "none", "")

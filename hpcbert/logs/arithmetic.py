@@ -1,0 +1,90 @@
+"""The arithmetic from what a log prints to samples per second."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from hpcbert.model import Reason
+from hpcbert.reduce import median
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcbert.logs.grammar import Rule
+    from hpcbert.logs.setting import Setting
+
+_NUMBER = rb"[+-]?\d{1,18}(?:\.\d*)?(?:[eE][+-]?\d{1,3})?"
+
+
+class CannotReduceError(Exception):
+    """There is no number; `reason` says why."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = Reason(code, detail)
+
+
+def number(text: bytes) -> float:
+    """Return a plain decimal number.
+
+    Raises:
+        CannotReduceError: The text is something else.
+    """
+    if not re.fullmatch(_NUMBER, text):
+        raise CannotReduceError("rule", f"{text[:40].decode(errors='replace')!r} is no number")
+    return float(text)
+
+
+def positive(value: float) -> float:
+    """Return a value that must be finite and above zero.
+
+    Raises:
+        CannotReduceError: It is not.
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise CannotReduceError("rule", f"the log prints a rate or time of {value:g} in the window")
+    return value
+
+
+def duration(moments: Sequence[float]) -> float:
+    """Return the seconds from the first moment to the last, all of which must go on."""
+    for earlier, later in pairwise(moments):
+        if not later >= earlier:
+            how = "goes back" if later < earlier else "can't be read"
+            raise CannotReduceError("rule", f"time {how} inside the window")
+    seconds = moments[-1] - moments[0]
+    if seconds <= 0:
+        raise CannotReduceError("rule", "no time passes inside the window")
+    return seconds
+
+
+def samples_per_unit(rule: Rule, setting: Setting) -> float:
+    """Return what a printed rate of 1 means in samples per second over all GPUs."""
+    by_node = rule.scope == "per-node" or (rule.scope == "per-rank" and rule.record.ranks == "node")
+    width = 1 if rule.scope == "global" else setting.need("nodes" if by_node else "gpus")
+    tokens = setting.need("sequence_length") if rule.unit == "tokens" else 1
+    return width / tokens
+
+
+def average(rule: Rule, values: Sequence[float], stride: int, setting: Setting) -> float:
+    """Reduce the window's numbers, one a record of `stride` iterations, to a throughput."""
+    for value in values:
+        positive(value)
+    if rule.kind == "rate":
+        return _mean(values, rule.average) * samples_per_unit(rule, setting)
+    batch = setting.batch(rule.batch, micro=rule.record.counts == "micro-batches")
+    if rule.kind == "elapsed":
+        return batch * stride * len(values) / math.fsum(values)
+    rates = values if rule.kind == "step-rate" else [1 / value for value in values]
+    return _mean(rates, rule.average) * batch
+
+
+def _mean(values: Sequence[float], how: str) -> float:
+    if how == "median":
+        return median(values)
+    if how == "harmonic":
+        return len(values) / math.fsum(1 / value for value in values)
+    return math.fsum(values) / len(values)

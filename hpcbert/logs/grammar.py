@@ -1,0 +1,360 @@
+"""The `[log]` table of a recipe: how a framework's log becomes a throughput, as data.
+
+A *record* is a kind of line, with its fields; a *rule* is a named way to turn the records of one
+log into one number; a *fact* is a setting that the log states about itself. The format and the
+reasoning behind it: docs/reference/log-grammar.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpcbert.errors import UsageError
+from hpcbert.strict import Table, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KINDS = ("rate", "step-rate", "step-time", "elapsed", "clock", "footer")
+SCOPES = ("global", "per-gpu", "per-rank", "per-node")
+CLOCKS = ("epoch", "epoch-ms", "date-time", "month-day", "time-of-day", "ctime")
+FACTS = (
+    "nodes",
+    "gpus_per_node",
+    "gpus",
+    "batch_size_per_device",
+    "accumulation",
+    "global_batch_size",
+    "precision",
+    "sequence_length",
+)
+REHEARSAL = "HPCBERT REHEARSAL"
+
+_GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "time")
+_FIELDS = {"rate": "rate", "step-rate": "rate", "footer": "rate"}
+_PROTOCOL = ("skip", "iters")
+
+
+class Record(NamedTuple):
+    """One kind of line.
+
+    Attributes:
+        contains: Text that every such line has; looked for before the pattern is tried.
+        pattern: What the line looks like; its named groups are the record's fields.
+        ignore: Texts that make a line no such record after all.
+        first: What is printed for the first iteration, 0 or 1.
+        every: Iterations from one record to the next; 0: read off the log.
+        lines: How many lines the record may take.
+        time: Form of the `time` field, one of CLOCKS.
+        ranks: Who prints it: `one` rank, one on each `node`, or one for each `gpu`.
+        repeated: What the same iteration printed again inside the window means: `refuse` the
+            log, `count` it as one more step that was executed, or `ignore` it.
+        counts: What an iteration is: an optimizer step (`steps`) or one of its `micro-batches`.
+    """
+
+    name: str
+    contains: bytes
+    pattern: re.Pattern[bytes]
+    ignore: tuple[bytes, ...]
+    first: int
+    every: int
+    lines: int
+    time: str
+    ranks: str
+    repeated: str
+    counts: str
+
+    def has(self, field: str) -> bool:
+        """Say whether the record has a field."""
+        return field in self.pattern.groupindex
+
+
+class Bound(NamedTuple):
+    """One end of the window.
+
+    Attributes:
+        by: What is counted: `iteration`, or `record` for the lines themselves.
+        at: A number, or the protocol's `skip` or `iters`.
+    """
+
+    by: str
+    at: int | str
+
+    def resolve(self, *, skip: int, iters: int) -> int:
+        """Return the number it stands for under a protocol."""
+        if isinstance(self.at, int):
+            return self.at
+        return skip if self.at == "skip" else iters
+
+
+class Rule(NamedTuple):
+    """A named way to turn one log into one throughput.
+
+    Attributes:
+        kind: One of KINDS.
+        record: The records it reads.
+        field: The field with the number.
+        scope: What a printed rate stands for, one of SCOPES.
+        unit: What a printed rate counts: `samples` or `tokens`.
+        factor: What the number is to be multiplied by: 1000 for thousands, 0.001 for milliseconds.
+        batch: What is trained in one counted step: the `global` batch, or the share of a node
+            (`per-node`) or of a device (`per-gpu`) where steps are summed over those.
+        average: Over the window: `mean`, `median` or `harmonic`.
+        over_ranks: Over what the ranks print for one iteration: `median`, `mean` or `sum`.
+        which: Of several footers: the `first`, the `last`, or the `only` one.
+        after: The last record that does not count.
+        until: The last one that does.
+    """
+
+    name: str
+    kind: str
+    record: Record
+    field: str
+    scope: str = "global"
+    unit: str = "samples"
+    factor: float = 1.0
+    batch: str = "global"
+    average: str = "mean"
+    over_ranks: str = "median"
+    which: str = "only"
+    after: Bound = Bound("iteration", "skip")
+    until: Bound = Bound("iteration", "iters")
+
+
+class Fact(NamedTuple):
+    """A line in which the run states its own configuration.
+
+    Attributes:
+        contains, pattern: As of a record; the pattern's groups are names among FACTS.
+        values: What the log's words mean: `True` reads as `fp16`.
+    """
+
+    contains: bytes
+    pattern: re.Pattern[bytes]
+    values: tuple[tuple[str, str], ...]
+
+
+class Grammar(NamedTuple):
+    """How a framework's logs are read.
+
+    Attributes:
+        records: All kinds of lines; those with a `loss` are checked whatever the rule.
+        rules: The first is the default.
+        reader: `module:function` that reads a log in the grammar's stead; empty for none.
+        sequence_length: Tokens in a sample where the log doesn't say, 0 if unknown.
+        rehearsal: Text that marks a log as a rehearsal.
+    """
+
+    records: tuple[Record, ...]
+    rules: tuple[Rule, ...]
+    facts: tuple[Fact, ...] = ()
+    reader: str = ""
+    sequence_length: int = 0
+    rehearsal: bytes = REHEARSAL.encode()
+
+    def rule(self, name: str = "") -> Rule:
+        """Return the rule of a name, the default for an empty one.
+
+        Raises:
+            UsageError: There is none of that name.
+        """
+        named = {rule.name: rule for rule in self.rules}
+        if name and name not in named:
+            raise UsageError(f"There is no rule {name!r}.", hint=did_you_mean(name, named))
+        return named[name] if name else self.rules[0]
+
+
+def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
+    """Read a `[log]` table strictly.
+
+    Args:
+        values: The table as TOML gave it.
+        where: The file, for messages.
+
+    Raises:
+        ConfigError: A key is unknown, missing or doesn't fit the others.
+    """
+    table = Table(values, where=where, path="log")
+    reader = table.get("grammar", str, "")
+    if reader:
+        return _read_elsewhere(table, reader)
+    records = tuple(_record(one) for one in table.tables("records"))
+    _unique(table, "records", [record.name for record in records])
+    if not records:
+        raise table.error("records", "must hold at least one record.")
+    rules = tuple(_rule(one, records) for one in table.tables("rules"))
+    _unique(table, "rules", [rule.name for rule in rules])
+    if not rules:
+        raise table.error("rules", "must hold at least one rule; the first is the default.")
+    _no_stray_groups(table, records, rules)
+    grammar = Grammar(
+        records=records,
+        rules=rules,
+        facts=tuple(_fact(one) for one in table.tables("facts")),
+        sequence_length=table.at_least("sequence_length", 0, 0),
+        rehearsal=table.get("rehearsal", str, REHEARSAL).encode(),
+    )
+    table.close()
+    return grammar
+
+
+def _read_elsewhere(table: Table, reader: str) -> Grammar:
+    module, _, function = reader.partition(":")
+    if not module or not function:
+        raise table.error("grammar", f"must read module:function, not {reader!r}.")
+    table.close()
+    nothing = Record("", b"", re.compile(b""), (), 1, 0, 1, "", "one", "refuse", "steps")
+    return Grammar((), (Rule(function, "custom", nothing, ""),), reader=reader)
+
+
+def _unique(table: Table, key: str, names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise table.error(key, f"has two named {twice[0]!r}.")
+
+
+def _no_stray_groups(table: Table, records: tuple[Record, ...], rules: tuple[Rule, ...]) -> None:
+    for record in records:
+        known = {*_GROUPS, *(rule.field for rule in rules if rule.record is record)}
+        for name in record.pattern.groupindex:
+            if name not in known:
+                message = f"{record.name!r} has a group {name!r} that no rule reads."
+                raise table.error("records", message, did_you_mean(name, known))
+
+
+def _pattern(table: Table) -> re.Pattern[bytes]:
+    text = table.need("match", str)
+    try:
+        return re.compile(text.encode(), re.MULTILINE)
+    except re.error as error:
+        raise table.error("match", f"is no regular expression: {error}.") from error
+
+
+def _contains(table: Table) -> bytes:
+    text = table.need("contains", str)
+    if not text or "\n" in text or "\r" in text:
+        raise table.error("contains", "must be a text within one line that every record has.")
+    return text.encode()
+
+
+def _record(table: Table) -> Record:
+    record = Record(
+        name=table.need("name", str),
+        contains=_contains(table),
+        pattern=_pattern(table),
+        ignore=tuple(text.encode() for text in table.items("ignore", str)),
+        first=table.at_least("first", 0, 1),
+        every=table.at_least("every", 0, 0),
+        lines=table.at_least("lines", 1, 1),
+        time=table.choice("time", ("", *CLOCKS), ""),
+        ranks=table.choice("ranks", ("one", "node", "gpu"), "one"),
+        repeated=table.choice("repeated", ("refuse", "count", "ignore"), "refuse"),
+        counts=table.choice("counts", ("steps", "micro-batches"), "steps"),
+    )
+    table.close()
+    if record.has("time") != bool(record.time):
+        raise table.error("time", f"must say the form of the `time` group: {', '.join(CLOCKS)}.")
+    if record.ranks != "one" and (record.lines > 1 or record.repeated != "refuse"):
+        raise table.error("ranks", "can't be joined with `lines` or `repeated`: order is lost.")
+    return record
+
+
+def _rule(table: Table, records: tuple[Record, ...]) -> Rule:
+    kind = table.choice("kind", KINDS)
+    names = [record.name for record in records]
+    record = records[names.index(table.choice("record", names, names[0]))]
+    rule = Rule(
+        name=table.need("name", str),
+        kind=kind,
+        record=record,
+        field="time" if kind == "clock" else table.get("field", str, _FIELDS.get(kind, "seconds")),
+        **_meaning(table, kind),
+        **_reduction(table, kind),
+        **_window(table, kind),
+    )
+    table.close()
+    _check_fields(table, rule)
+    return rule
+
+
+def _meaning(table: Table, kind: str) -> dict[str, Any]:
+    """Read what the printed number stands for."""
+    if kind == "clock":
+        return {}
+    factor = table.get("factor", float, 1.0)
+    if factor <= 0:
+        raise table.error("factor", f"must be positive, not {factor:g}.")
+    if kind in ("rate", "footer"):
+        return {
+            "factor": factor,
+            "scope": table.choice("scope", SCOPES, "global"),
+            "unit": table.choice("unit", ("samples", "tokens"), "samples"),
+        }
+    batch = table.choice("batch", ("global", "per-node", "per-gpu"), "global")
+    return {"factor": factor, "batch": batch}
+
+
+def _reduction(table: Table, kind: str) -> dict[str, Any]:
+    """Read how several numbers become one."""
+    if kind == "footer":
+        return {"which": table.choice("which", ("first", "last", "only"), "only")}
+    over_ranks = {"over_ranks": table.choice("over_ranks", ("median", "mean", "sum"), "median")}
+    if kind in ("elapsed", "clock"):
+        return over_ranks
+    usual = "harmonic" if kind == "step-time" else "mean"
+    return {**over_ranks, "average": table.choice("average", ("mean", "median", "harmonic"), usual)}
+
+
+def _window(table: Table, kind: str) -> dict[str, Any]:
+    if kind == "footer":
+        return {}
+    return {"after": _bound(table, "after", "skip"), "until": _bound(table, "until", "iters")}
+
+
+def _bound(table: Table, key: str, usual: str) -> Bound:
+    if not isinstance(table.values.get(key), dict):
+        return Bound("iteration", _position(table, key, usual))
+    inner = table.table(key)
+    by = "record" if inner.has("record") else "iteration"
+    bound = Bound(by, _position(inner, by, usual))
+    inner.close()
+    return bound
+
+
+def _position(table: Table, key: str, usual: str) -> int | str:
+    if isinstance(table.values.get(key, ""), str):
+        return table.choice(key, _PROTOCOL, usual)
+    return table.at_least(key, 0, 0)
+
+
+def _check_fields(table: Table, rule: Rule) -> None:
+    """Refuse a rule that its record can't serve."""
+    needs = [rule.field]
+    by = {bound.by for bound in (rule.after, rule.until)} if rule.kind != "footer" else set()
+    if "iteration" in by:
+        needs.append("iteration")
+    for field in needs:
+        if not rule.record.has(field):
+            message = f"{rule.record.name!r} has no group {field!r}, which this rule needs."
+            raise table.error("record", message)
+    if "record" in by and rule.record.ranks != "one":
+        raise table.error("after", "can't count records that several ranks print.")
+    if rule.over_ranks == "sum" and (rule.kind != "rate" or rule.scope != "global"):
+        raise table.error("over_ranks", "can only sum a rate of `global` scope.")
+
+
+def _fact(table: Table) -> Fact:
+    fact = Fact(
+        contains=_contains(table),
+        pattern=_pattern(table),
+        values=tuple(table.mapping("values", str).items()),
+    )
+    table.close()
+    for name in fact.pattern.groupindex:
+        if name not in FACTS:
+            message = f"has a group {name!r}, which is no fact."
+            raise table.error("match", message, did_you_mean(name, FACTS))
+    if not fact.pattern.groupindex:
+        raise table.error("match", f"needs a named group: {', '.join(FACTS)}.")
+    return fact

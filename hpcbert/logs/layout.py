@@ -1,0 +1,219 @@
+"""Which log is which repeat: what a path tells about the run that wrote the file.
+
+DLPerf's layout is known: `…/<N>n<G>g/<model>_b<batch>_<precision>_<run>.log`
+(Oneflow-Inc/DLPerf@c89430b, the README of each framework), with its deviations: run numbers from 0
+and an underscore in the model's name (OneFlow), `bert-base-adam-training` as the model's name and
+other folders above (NGC PyTorch). Any other layout is told by a pattern with named fields.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpcbert.errors import UsageError
+from hpcbert.strict import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+MANIFEST = "manifest.json"
+_Identity = tuple[int, int, str]
+_NAME = re.compile(
+    r"(?P<model>[A-Za-z][\w.-]*?)_b(?P<batch_size>\d+)_(?P<precision>fp32|tf32|fp16|bf16|amp)"
+    r"_(?P<repeat>\d+)(?:\.r(?P<attempt>\d+))?\.(?:log|txt|out)"
+)
+_SHAPE = re.compile(r"(?P<nodes>[1-9]\d*)n(?P<gpus_per_node>[1-9]\d*)g")
+_TOKEN = re.compile(r"\{(\w*)\}|(\*)|([^{*]+|\{)")
+_DIGITS = re.compile(r"(\d+)")
+_TEXT = {
+    "precision": "(?:fp32|tf32|fp16|bf16|amp)",
+    "framework": "[^/]+?",
+    "model": "[^/]+?",
+}
+_MIXED = "fp16"  # What `amp` meant on the GPUs of DLPerf's tables.
+
+
+class LogFile(NamedTuple):
+    """A log and what its path tells; None is what it doesn't."""
+
+    path: Path
+    framework: str | None = None
+    model: str | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    gpus: int | None = None
+    batch_size: int | None = None
+    precision: str | None = None
+    repeat: int | None = None
+    attempt: int = 0
+
+
+FIELDS = tuple(name for name in LogFile._fields if name != "path")
+
+
+class Discovery(NamedTuple):
+    """What was found under some paths.
+
+    Attributes:
+        campaigns: Directories that hold a manifest.
+        logs: Logs outside of them, in natural order.
+        warnings: What could not be looked at.
+    """
+
+    campaigns: tuple[Path, ...]
+    logs: tuple[LogFile, ...]
+    warnings: tuple[str, ...]
+
+
+def discover(paths: Sequence[Path], pattern: str = "") -> Discovery:
+    """Find campaigns and logs; a file named outright is taken whatever it is called.
+
+    Args:
+        paths: Directories and files.
+        pattern: How to read paths, with `{fields}` and `*`; empty for DLPerf's layout.
+
+    Raises:
+        UsageError: A path is missing, holds no log, or the pattern is wrong or doesn't fit it.
+    """
+    describe = _by_pattern(pattern) if pattern else _by_dlperf
+    campaigns: dict[_Identity, Path] = {}
+    logs: dict[_Identity, LogFile] = {}
+    warnings: list[str] = []
+    for path in paths:
+        found = 0
+        for one, identity in _walk(path, warnings):
+            if one.name == MANIFEST and one != path:
+                campaigns.setdefault(identity, one.parent)
+                found += 1
+            elif (log := describe(one)) or (one == path and not pattern):
+                logs.setdefault(identity, log or _by_folder(one))
+                found += 1
+        if not found:
+            raise _nothing(path, pattern)
+    ordered = sorted(logs.values(), key=lambda log: natural(str(log.path)))
+    return Discovery(tuple(campaigns.values()), tuple(ordered), tuple(warnings))
+
+
+def natural(text: str) -> tuple[tuple[int, str | int], ...]:
+    """Return a sorting key that puts 2n8g before 10n8g."""
+    parts = _DIGITS.split(text)
+    return tuple((1, int(part)) if part.isdigit() else (0, part) for part in parts)
+
+
+def _walk(path: Path, warnings: list[str]) -> Iterator[tuple[Path, _Identity]]:
+    """Yield the files under a path and what each one is; of a campaign only its manifest.
+
+    Links to directories are followed, each directory once.
+    """
+    if not path.is_dir():
+        if not path.exists():
+            raise UsageError("There is no such file or directory.", where=str(path))
+        yield path, _identity(path)
+        return
+    seen: set[tuple[int, int]] = set()
+    todo = [path]
+    while todo:
+        folder = todo.pop()
+        try:
+            status = folder.stat()
+            with os.scandir(folder) as entries:
+                inside = sorted(entries, key=lambda entry: natural(entry.name))
+        except OSError as error:
+            warnings.append(f"{folder}: can't be looked into: {error.strerror}.")
+            continue
+        place = status.st_dev, status.st_ino
+        if place in seen:
+            continue
+        seen.add(place)
+        if any(entry.name == MANIFEST for entry in inside):
+            yield folder / MANIFEST, (*place, MANIFEST)
+            continue
+        for entry in inside:
+            inner = folder / entry.name
+            if _is_folder(entry):
+                todo.append(inner)
+            else:
+                yield inner, _identity(inner) if entry.is_symlink() else (*place, entry.name)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _identity(path: Path) -> _Identity:
+    """Return what a file is, whichever links lead to it."""
+    folder, name = os.path.split(os.path.realpath(path))
+    status = Path(folder).stat()
+    return status.st_dev, status.st_ino, name
+
+
+def _nothing(path: Path, pattern: str) -> UsageError:
+    if pattern:
+        return UsageError(f"No log fits the pattern {pattern!r}.", where=str(path))
+    return UsageError(
+        "No log is named as DLPerf names them (…/4n8g/bert_b32_fp32_1.log).",
+        where=str(path),
+        hint="Say how to read the paths, for example "
+        "--pattern '{nodes}n{gpus_per_node}g/run{repeat}.log', or name the files themselves.",
+    )
+
+
+def _by_folder(path: Path) -> LogFile:
+    """Read the shape off the nearest folder that names one."""
+    for folder in reversed(path.absolute().parts[:-1]):
+        if match := _SHAPE.fullmatch(folder):
+            return LogFile(
+                path, nodes=int(match["nodes"]), gpus_per_node=int(match["gpus_per_node"])
+            )
+    return LogFile(path)
+
+
+def _by_dlperf(path: Path) -> LogFile | None:
+    match = _NAME.fullmatch(path.name)
+    return _filled(_by_folder(path), match) if match else None
+
+
+def _by_pattern(pattern: str) -> Callable[[Path], LogFile | None]:
+    expression = re.compile(r"(?:.*/)?" + _expression(pattern), re.IGNORECASE)
+    tells_shape = {"nodes", "gpus_per_node", "gpus"} & set(expression.groupindex)
+
+    def describe(path: Path) -> LogFile | None:
+        match = expression.fullmatch(str(path.absolute()))
+        plain = LogFile(path) if tells_shape else _by_folder(path)
+        return _filled(plain, match) if match else None
+
+    return describe
+
+
+def _expression(pattern: str) -> str:
+    """Translate a pattern with {fields} and * into a regular expression."""
+    parts: list[str] = []
+    seen: set[str] = set()
+    for name, star, literal in _TOKEN.findall(pattern):
+        if star or literal:
+            parts.append("[^/]*" if star else re.escape(literal))
+            continue
+        if name not in FIELDS:
+            raise UsageError(f"--pattern has no field {{{name}}}.", hint=did_you_mean(name, FIELDS))
+        what = _TEXT.get(name, r"\d+")
+        parts.append(f"(?P={name})" if name in seen else f"(?P<{name}>{what})")
+        seen.add(name)
+    return "".join(parts)
+
+
+def _filled(log: LogFile, match: re.Match[str]) -> LogFile:
+    """Return the log with what a match says of it."""
+    found: dict[str, Any] = {}
+    for name, text in match.groupdict().items():
+        if text is not None:
+            found[name] = text if name in _TEXT else int(text)
+    if "precision" in found:
+        word = str(found["precision"]).lower()
+        found["precision"] = _MIXED if word == "amp" else word
+    return log._replace(**found)

@@ -1,0 +1,246 @@
+"""The bytes of a log as whole lines: bounded, and with what launchers did to them undone.
+
+Lines end at a newline or at a carriage return, so that a record glued to a progress bar is a line
+of its own. What is undone, and where it was seen:
+
+* `srun -l` cuts lines after 1,024 bytes and labels the rest anew, possibly after other ranks'
+  lines (mlcommons/training_results_v1.0@50619b5, dgxa100_n8_ngc21.05_pytorch, 194 times).
+* ANSI colours around time stamps (PaddlePaddle/Perf@0abb1f6).
+* Labels: `  0: ` of srun, `[1,0]<stdout>:` of mpirun, with a date before it under
+  -timestamp-output and then in the middle of a line (PaddlePaddle/Perf@ee2e639), `vs003: ` of
+  pdsh (Oneflow-Inc/DLPerf@c202878).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+CHUNK = 1 << 18
+LINE = 1 << 13
+TAIL = 1 << 16
+_SRUN_PAYLOAD = 1024
+
+# Patterns stay uncompiled until a log needs them: most need none.
+_ANSI = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[@-Z\\^_])"
+_HOLED = rb"[^\r\n]*\x00[^\r\n]*"
+_SRUN = rb" *(\d+): "
+_MPI = rb"(?:\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})?\[\d+,\d+\]<std(?:out|err|diag)>: ?"
+_LABELS = rb"(?m)(?:" + _MPI + rb"|^ *\d+: |^\[[a-z]+\d+\]: ?|^[A-Za-z][\w.-]{0,63}: )+"
+_RANK = rb"(?m)^ *(\d+): |^\[[a-z]+(\d+)\]|\[\d+,(\d+)\]<std"
+
+
+class NotALogError(Exception):
+    """What is at the path can't be read as a log; the message says why."""
+
+
+class Line(NamedTuple):
+    """A piece of a log in which a record was announced.
+
+    Attributes:
+        text: The bytes, without the line's end.
+        whole_start, whole_end: Whether the piece really begins and ends where a line does. A
+            number that touches an end that isn't the line's own may lack digits.
+    """
+
+    text: bytes
+    whole_start: bool = True
+    whole_end: bool = True
+
+    def holds(self, match: re.Match[bytes]) -> bool:
+        """Say whether all of a match is certain to be there."""
+        return (self.whole_start or match.start() > 0) and (
+            self.whole_end or match.end() < len(match.string)
+        )
+
+
+def find_lines(data: bytes, texts: tuple[bytes, ...]) -> list[tuple[int, int, int, int]]:
+    """Return where lines with one of the texts are: (start, number of the text, position, end).
+
+    In the order of the log; a line is named once for each text that it holds. Of a line that is
+    longer than LINE to either side of the text, start and end are those of the piece to look at.
+    """
+    found = []
+    for number, text in enumerate(texts):
+        last, at = 0, data.find(text)
+        while at >= 0:
+            low = max(last, at - LINE)
+            start = max(low, data.rfind(b"\n", low, at) + 1, data.rfind(b"\r", low, at) + 1)
+            last = _end_of_line(data, at)
+            found.append((start, number, at, last))
+            at = data.find(text, last)
+    found.sort()
+    return found
+
+
+def cut_line(data: bytes, start: int, end: int, lines: int = 1) -> tuple[Line, int]:
+    """Return a piece that `find_lines` found, with the lines that follow, and how many are there.
+
+    Args:
+        data: What was searched.
+        start: Where the piece begins.
+        end: Where it ends.
+        lines: Lines wanted, its own included.
+    """
+    count = 1
+    while count < lines and _is_break(data, end) and end + 1 < len(data):
+        end = _end_of_line(data, end + 1)
+        count += 1
+    whole_start = start == 0 or _is_break(data, start - 1)
+    return Line(data[start:end], whole_start, _is_break(data, end)), count
+
+
+def _is_break(data: bytes, at: int) -> bool:
+    return data[at : at + 1] in (b"\n", b"\r")
+
+
+def _end_of_line(data: bytes, at: int) -> int:
+    high = min(at + LINE, len(data))
+    newline = data.find(b"\n", at, high)
+    high = high if newline < 0 else newline
+    bar = data.find(b"\r", at, high)
+    return high if bar < 0 else bar
+
+
+def unlabelled(text: bytes) -> bytes:
+    """Return lines with launchers' labels replaced by line breaks."""
+    return re.sub(_LABELS, b"\n", text)
+
+
+def rank_of(text: bytes) -> int | None:
+    """Return the rank that a launcher's label names, or None."""
+    match = re.search(_RANK, text)
+    return int(next(filter(None, match.groups()))) if match else None
+
+
+def open_log(path: Path) -> tuple[int, int]:
+    """Open a log for reading; return its descriptor and its size.
+
+    Raises:
+        NotALogError: It is missing, unreadable, a directory, a pipe or a device.
+    """
+    try:
+        _refuse_irregular(path.stat())
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as error:
+        raise NotALogError(f"can't be read: {error.strerror or error}") from error
+    status = os.fstat(descriptor)
+    try:
+        _refuse_irregular(status)
+    except NotALogError:
+        os.close(descriptor)
+        raise
+    return descriptor, status.st_size
+
+
+def _refuse_irregular(status: os.stat_result) -> None:
+    if stat.S_ISREG(status.st_mode):
+        return
+    kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"))
+    kind = next((name for test, name in kinds if test(status.st_mode)), "a device or socket")
+    raise NotALogError(f"is {kind}, not a file")
+
+
+def bodies(path: Path) -> Generator[bytes]:
+    """Yield a log from its beginning, as far as it reaches now, in pieces of whole lines.
+
+    Only the last line of the last piece may lack its end. A line of more than some CHUNKs is
+    passed over: what it holds can't be a record.
+
+    Raises:
+        NotALogError: It can't be read.
+    """
+    descriptor, size = open_log(path)
+    labels = _Joiner()
+    try:
+        rest = b""
+        lost = False
+        while size > 0 and (chunk := os.read(descriptor, min(CHUNK, size))):
+            size -= len(chunk)
+            data = rest + chunk
+            cut = data.rfind(b"\n") + 1 or data.rfind(b"\r") + 1
+            whole, rest = data[:cut], data[cut:]
+            if lost and cut:
+                whole, lost = whole[_first_break(whole) :], False
+            if len(rest) > CHUNK:
+                rest, lost = b"", True
+            if whole:
+                yield _clean(labels.join(whole))
+        if rest and not lost:
+            yield _clean(rest)
+    except OSError as error:
+        raise NotALogError(f"can't be read to its end: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+
+
+def tail(path: Path) -> bytes:
+    """Return the last TAIL bytes of a log, without a first line that may be cut.
+
+    Raises:
+        NotALogError: It can't be read.
+    """
+    descriptor, size = open_log(path)
+    try:
+        data = os.pread(descriptor, TAIL, max(0, size - TAIL))
+    except OSError as error:
+        raise NotALogError(f"can't be read: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+    if size > TAIL:
+        data = data[_first_break(data) :]
+    return _clean(data)
+
+
+def _first_break(data: bytes) -> int:
+    breaks = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
+    return min(breaks) + 1 if breaks else len(data)
+
+
+def _clean(data: bytes) -> bytes:
+    """Take colours out, and whole lines that a hole of zero bytes runs through.
+
+    Such a hole is what a file system leaves of pages that were never written: the digits to
+    either side of it belong to different numbers.
+    """
+    if b"\x1b" in data:
+        data = re.sub(_ANSI, b"", data)
+    if b"\x00" in data:
+        data = re.sub(_HOLED, b"", data)
+    return data
+
+
+def _is_cut(line: bytes) -> bool:
+    label = re.match(_SRUN, line)
+    return label is not None and len(line) - label.end() == _SRUN_PAYLOAD
+
+
+class _Joiner:
+    """Joins lines that `srun -l` cut, over the pieces of one log."""
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, bytes] = {}
+
+    def join(self, data: bytes) -> bytes:
+        """Return the lines, each cut one put together where its last part stands."""
+        lines = data.split(b"\n")
+        if not self._open and not any(_is_cut(line) for line in lines if len(line) > _SRUN_PAYLOAD):
+            return data
+        return b"\n".join(joined for line in lines if (joined := self._line(line)) is not None)
+
+    def _line(self, line: bytes) -> bytes | None:
+        label = re.match(_SRUN, line)
+        if label is None:
+            return line
+        payload = line[label.end() :]
+        begun = self._open.pop(label[1], b"")
+        if len(payload) == _SRUN_PAYLOAD and len(begun) < CHUNK:
+            self._open[label[1]] = (begun or label[0]) + payload
+            return None
+        return begun + payload if begun else line

@@ -1,0 +1,249 @@
+"""Reading one log by one rule: bytes in, one pass, no further than needed."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from contextlib import closing
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.logs.arithmetic import CannotReduceError
+from hpcbert.logs.lines import (
+    LINE,
+    Line,
+    NotALogError,
+    bodies,
+    cut_line,
+    find_lines,
+    rank_of,
+    unlabelled,
+)
+from hpcbert.logs.setting import Setting, UnknownError
+from hpcbert.logs.window import collector
+from hpcbert.model import Reason
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from hpcbert.logs.grammar import Fact, Grammar, Record, Rule
+    from hpcbert.logs.window import Collector
+
+_SHOWN = 40
+
+
+class Reading(NamedTuple):
+    """What one log says by one rule.
+
+    Attributes:
+        throughput: Samples per second over all GPUs; None where there is a reason or a setting
+            is missing.
+        iteration: Iterations completed when the log, or the reading of it, ended.
+        found: Records taken from the window.
+        setting: What was known beforehand, with the log's own facts.
+        missing: The setting that a number would need and nobody tells; empty if none.
+        reasons: Why there is no number; empty if there is one.
+    """
+
+    throughput: float | None
+    iteration: int = 0
+    found: int = 0
+    setting: Setting = Setting()
+    missing: str = ""
+    reasons: tuple[Reason, ...] = ()
+
+
+def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
+    """Read a log as far as its rule and the gate need it.
+
+    Never raises for what is in the file, or for what is in its place.
+
+    Args:
+        path: The log.
+        grammar: How the framework's logs are read.
+        rule: One of the grammar's rules.
+        setting: What is known beforehand; the log must agree with it.
+    """
+    if grammar.reader:
+        return _read_elsewhere(grammar.reader, path, setting)
+    scan = _Scan(grammar, rule, setting)
+    try:
+        with closing(bodies(path)) as pieces:
+            scan.read(pieces)
+    except NotALogError as error:
+        return Reading(None, setting=setting, reasons=(Reason("no-log", f"{path.name} {error}"),))
+    return scan.conclude()
+
+
+def _read_elsewhere(reader: str, path: Path, setting: Setting) -> Reading:
+    module, _, function = reader.partition(":")
+    reading: Reading = getattr(importlib.import_module(module), function)(path, setting)
+    return reading
+
+
+class _Scan:
+    """The state of one reading."""
+
+    def __init__(self, grammar: Grammar, rule: Rule, setting: Setting) -> None:
+        self.grammar = grammar
+        self.rule = rule
+        self.setting = setting
+        self.iteration = 0
+        self.rehearsal = False
+        self.facts: dict[str, int | str] = {}
+        self.problem: Reason | None = None
+        self._bare = False
+        self._collector: Collector | None = None
+        self._held: tuple[Record, bytes] | None = None
+
+    @property
+    def collector(self) -> Collector:
+        """What takes the rule's records; made when the first comes, after the log's header."""
+        if self._collector is None:
+            self._collector = collector(self.rule, self.setting.settled(self.facts)[0])
+        return self._collector
+
+    @property
+    def _over(self) -> bool:
+        if self.problem:
+            return True
+        done = self._collector is not None and self._collector.done
+        return done and self.iteration >= self.setting.reach
+
+    def read(self, pieces: Iterable[bytes]) -> None:
+        """Take pieces until there is nothing more to learn."""
+        records, facts = self.grammar.records, self.grammar.facts
+        texts = (*(one.contains for one in records), *(one.contains for one in facts))
+        for data in pieces:
+            self.rehearsal = self.rehearsal or self.grammar.rehearsal in data
+            self._resume(data)
+            for start, number, _, end in find_lines(data, texts):
+                if self._over:
+                    return
+                if number < len(records):
+                    self._record_at(records[number], data, start, end)
+                else:
+                    self._fact(facts[number - len(records)], cut_line(data, start, end)[0])
+        if self._held and not self._over:
+            record, begun = self._held
+            self._record(record, Line(begun, whole_end=False), len(begun))
+
+    def _resume(self, data: bytes) -> None:
+        """Go on with a record of several lines that the last piece ended in."""
+        if self._held:
+            (record, begun), self._held = self._held, None
+            joined = begun + b"\n" + data[: record.lines * LINE]
+            self._record_at(record, joined, 0, _first_end(joined))
+
+    def _record_at(self, record: Record, data: bytes, start: int, end: int) -> None:
+        line, count = cut_line(data, start, end, record.lines)
+        if count < record.lines:
+            self._held = (record, line.text)
+        else:
+            self._record(record, line, end - start)
+
+    def _record(self, record: Record, line: Line, first_length: int) -> None:
+        if any(text in line.text for text in record.ignore):
+            return
+        found = list(record.pattern.finditer(line.text))
+        found = found or list(record.pattern.finditer(unlabelled(line.text)))
+        if record.lines > 1:
+            # The lines that follow are looked at again, each as the first of its own record.
+            found = [match for match in found[:1] if match.start() <= first_length]
+        rank = None if record.ranks == "one" else rank_of(line.text)
+        for match in found:
+            if line.holds(match) and not self._over:
+                self._match(record, match, rank)
+
+    def _match(self, record: Record, match: re.Match[bytes], rank: int | None) -> None:
+        fields = {name: text for name, text in match.groupdict().items() if text is not None}
+        iteration = None
+        try:
+            if "iteration" in fields:
+                iteration = int(fields["iteration"]) + 1 - record.first
+                self.iteration = max(self.iteration, iteration)
+            _check_loss(fields, self.iteration)
+            if record is self.rule.record:
+                self._collect(iteration, fields, rank)
+        except CannotReduceError as error:
+            self.problem = error.reason
+        except ValueError:
+            self.problem = Reason("rule", f"{_show(match[0])!r} can't be read")
+
+    def _collect(self, iteration: int | None, fields: dict[str, bytes], rank: int | None) -> None:
+        if self.rule.field not in fields:
+            self._bare = True
+            return
+        rank = int(fields["rank"]) if "rank" in fields else rank
+        self.collector.add(iteration, fields[self.rule.field], rank)
+
+    def _fact(self, fact: Fact, line: Line) -> None:
+        match = fact.pattern.search(line.text) or fact.pattern.search(unlabelled(line.text))
+        if match is None or not line.holds(match):
+            return
+        for name, text in match.groupdict().items():
+            value = _fact_value(name, text, dict(fact.values))
+            if value is not None and self.facts.setdefault(name, value) != value:
+                detail = f"the log says {name} = {self.facts[name]} and then {value}"
+                self.problem = Reason("config", detail)
+
+    def conclude(self) -> Reading:
+        """Return what came of it."""
+        setting, disagreements = self.setting.settled(self.facts)
+        throughput, missing, reasons = None, "", tuple(Reason("config", d) for d in disagreements)
+        if self.rehearsal:
+            reasons = (Reason("rehearsal", "the log is a replayed sample, nothing was trained"),)
+        elif self.problem:
+            reasons = (self.problem,)
+        elif not reasons:
+            try:
+                self._check_end()
+                throughput = self.collector.reduce(setting)
+            except CannotReduceError as error:
+                bare = Reason(
+                    "rule", f"lines have no {self.rule.field}, which {self.rule.name} reads"
+                )
+                reasons = (bare if self._bare else error.reason,)
+            except UnknownError as error:
+                missing = str(error)
+        found = self._collector.found if self._collector else 0
+        return Reading(throughput, self.iteration, found, setting, missing, reasons)
+
+    def _check_end(self) -> None:
+        numbered = any(record.has("iteration") for record in self.grammar.records)
+        if numbered and self.iteration < self.setting.reach:
+            detail = f"the log ends at iteration {self.iteration} of {self.setting.reach}"
+            raise CannotReduceError("incomplete", detail)
+
+
+def _check_loss(fields: dict[str, bytes], iteration: int) -> None:
+    """Refuse a loss that is no finite number, or a count of such iterations that isn't 0."""
+    loss = fields.get("loss", b"0")
+    try:
+        finite = math.isfinite(float(loss))
+    except ValueError:
+        finite = False
+    if not finite:
+        raise CannotReduceError("loss", f"the loss is {_show(loss)} at iteration {iteration}")
+    if int(fields.get("nan", b"0")):
+        raise CannotReduceError("loss", f"a loss up to iteration {iteration} was not finite")
+
+
+def _fact_value(name: str, text: bytes | None, values: dict[str, str]) -> int | str | None:
+    if text is None:
+        return None
+    word = text.decode(errors="replace")
+    word = values.get(word, word)
+    if name == "precision":
+        return word
+    return int(word) if word.isascii() and word.isdigit() else None
+
+
+def _first_end(data: bytes) -> int:
+    ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
+    return min(ends, default=len(data))
+
+
+def _show(text: bytes) -> str:
+    return text[:_SHOWN].decode(errors="replace")

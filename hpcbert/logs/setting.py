@@ -1,0 +1,116 @@
+"""What is known of a run besides its log, and what the log adds to it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class UnknownError(Exception):
+    """A setting that a number depends on is known from nowhere; the message is its name."""
+
+
+class Window(NamedTuple):
+    """What a person wants to be counted instead of the protocol's window; None: the protocol's."""
+
+    skip: int | None = None
+    iters: int | None = None
+
+
+class Setting(NamedTuple):
+    """What a rule must know to make samples per second of what a log prints.
+
+    None is unknown: the log may tell.
+
+    Attributes:
+        accumulation: Micro-batches in one optimizer step; unknown counts as 1.
+        global_batch_size: Samples in one optimizer step over all devices.
+        sequence_length: Tokens in a sample.
+        skip: Warm-up iterations of the protocol.
+        iters: Iterations of the protocol, warm-up included.
+        reach: Iteration that the run must have come to, whatever the rule reads; 0 for none.
+    """
+
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    gpus: int | None = None
+    batch_size_per_device: int | None = None
+    accumulation: int | None = None
+    global_batch_size: int | None = None
+    precision: str | None = None
+    sequence_length: int | None = None
+    skip: int = 20
+    iters: int = 120
+    reach: int = 0
+
+    def need(self, name: str) -> int:
+        """Return a number.
+
+        Raises:
+            UnknownError: It isn't known.
+        """
+        value: int | None = getattr(self, name)
+        if value is None:
+            raise UnknownError(name)
+        return value
+
+    def batch(self, share: str, *, micro: bool) -> int:
+        """Return the samples of one step.
+
+        Args:
+            share: `global`, `per-node` or `per-gpu`.
+            micro: Whether a micro-batch counts as a step.
+
+        Raises:
+            UnknownError: A factor isn't known.
+        """
+        if share == "global" and not micro and self.global_batch_size is not None:
+            return self.global_batch_size
+        steps = 1 if micro else self.accumulation or 1
+        devices = {"global": "gpus", "per-node": "gpus_per_node"}.get(share)
+        width = self.need(devices) if devices else 1
+        return width * self.need("batch_size_per_device") * steps
+
+    def settled(self, facts: dict[str, int | str]) -> tuple[Setting, tuple[str, ...]]:
+        """Return the setting with a log's facts, and what the two disagree about.
+
+        Disagreements are sentences; where there is one, what was known before stays.
+        """
+        known = {name: value for name in facts if (value := getattr(self, name)) is not None}
+        disagreements = [
+            f"the log says {name} = {facts[name]}, expected {value}"
+            for name, value in known.items()
+            if value != facts[name]
+        ]
+        new: dict[str, Any] = {name: value for name, value in facts.items() if name not in known}
+        complete = _derived(self._replace(**new))
+        return complete, (*disagreements, *_contradictions(complete))
+
+
+def _derived(setting: Setting) -> Setting:
+    """Fill in what follows from the rest: of nodes, GPUs per node and GPUs the third."""
+    nodes, width, gpus = setting.nodes, setting.gpus_per_node, setting.gpus
+    if nodes and width and gpus is None:
+        setting = setting._replace(gpus=nodes * width)
+    elif gpus and width and nodes is None and gpus % width == 0:
+        setting = setting._replace(nodes=gpus // width)
+    elif gpus and nodes and width is None and gpus % nodes == 0:
+        setting = setting._replace(gpus_per_node=gpus // nodes)
+    one_step = (setting.gpus or 0) * (setting.batch_size_per_device or 0)
+    total = setting.global_batch_size
+    if one_step and total and setting.accumulation is None and total % one_step == 0:
+        setting = setting._replace(accumulation=total // one_step)
+    return setting
+
+
+def _contradictions(setting: Setting) -> tuple[str, ...]:
+    found = []
+    nodes, width, gpus = setting.nodes, setting.gpus_per_node, setting.gpus
+    if nodes and width and gpus and nodes * width != gpus:
+        found.append(f"{nodes} nodes with {width} GPUs each are not {gpus} GPUs")
+    size, total = setting.batch_size_per_device, setting.global_batch_size
+    if size and gpus and total and size * gpus * (setting.accumulation or 1) != total:
+        found.append(
+            f"a global batch of {total} is not {size} samples on {gpus} GPUs"
+            + (f" x {setting.accumulation}" if setting.accumulation else "")
+        )
+    return tuple(found)

@@ -1,0 +1,302 @@
+"""The records of a log's window, and the one number that a rule makes of them.
+
+A collector takes records as the log gives them, says when it has seen enough, and then either has
+a throughput or a reason why there is none. It never fills a gap.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from operator import eq
+from typing import TYPE_CHECKING, Protocol
+
+from hpcbert.logs.arithmetic import (
+    CannotReduceError,
+    average,
+    duration,
+    number,
+    positive,
+    samples_per_unit,
+)
+from hpcbert.logs.times import Clock
+from hpcbert.reduce import median
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcbert.logs.grammar import Rule
+    from hpcbert.logs.setting import Setting
+
+_RANKS_AT_MOST = 1 << 16
+Entry = tuple[int, float]
+
+
+class Collector(Protocol):
+    """Takes the records of one rule.
+
+    Attributes:
+        done: Whether all that the rule reads has been seen.
+    """
+
+    done: bool
+
+    @property
+    def found(self) -> int:
+        """Records taken from the window."""
+        ...
+
+    def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:
+        """Take one record: its iteration (completed ones), its number and who printed it.
+
+        Raises:
+            CannotReduceError: The log can't give a number any more.
+        """
+        ...
+
+    def reduce(self, setting: Setting) -> float:
+        """Return samples per second over all GPUs.
+
+        Raises:
+            CannotReduceError: The records don't give a number.
+            UnknownError: A setting is missing.
+        """
+        ...
+
+
+def collector(rule: Rule, setting: Setting) -> Collector:
+    """Return what takes the records of a rule under a protocol."""
+    if rule.kind == "footer":
+        return _Footers(rule)
+    if rule.record.ranks != "one":
+        return _RankedSeries(rule, setting)
+    return _Series(rule, setting)
+
+
+class _Footers:
+    """Closing lines, each with a number of its own."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.done = False
+        self.found = 0
+        self._value = b""
+
+    def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
+        if self.found and self.rule.which == "only" and number(text) != self.value():
+            numbers = f"{self._value.decode()} and {text.decode(errors='replace')}"
+            raise CannotReduceError("rule", f"the log has several closing lines: {numbers}")
+        self.found = 1
+        self._value = text
+        self.done = self.rule.which == "first"
+
+    def value(self) -> float:
+        return number(self._value)
+
+    def reduce(self, setting: Setting) -> float:
+        if not self.found:
+            raise CannotReduceError(
+                "incomplete", f"the closing line of {self.rule.name} is missing"
+            )
+        return positive(self.value() * self.rule.factor) * samples_per_unit(self.rule, setting)
+
+
+class _Reader:
+    """Turns a record's text into a number: a rate, a duration, or a moment."""
+
+    def __init__(self, rule: Rule) -> None:
+        self._clock = Clock(rule.record.time) if rule.kind == "clock" else None
+        self._factor = rule.factor
+
+    def read(self, text: bytes) -> float:
+        """Return the number, NaN where there is none: it may lie outside the window."""
+        try:
+            if self._clock:
+                return self._clock.read(text)
+            return number(text) * self._factor
+        except (ValueError, CannotReduceError):
+            return math.nan
+
+
+class _Series:
+    """Records that one rank prints, in their order."""
+
+    def __init__(self, rule: Rule, setting: Setting) -> None:
+        self.rule = rule
+        self.after = rule.after.resolve(skip=setting.skip, iters=setting.iters)
+        self.until = rule.until.resolve(skip=setting.skip, iters=setting.iters)
+        self.done = False
+        self._reader = _Reader(rule)
+        self._records = 0
+        self._last = -1
+        self._stride = rule.record.every
+        self._first = -1
+        self._start: Entry | None = None
+        self._entries: list[Entry] = []
+        self._repeats = 0
+
+    @property
+    def found(self) -> int:
+        return len(self._entries)
+
+    def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
+        value = self._reader.read(text)
+        self._records += 1
+        place = self._records * (self.rule.record.every or 1) if iteration is None else iteration
+        again = self._follow(place)
+        if self._position(self.rule.after.by, place) <= self.after:
+            self._start = (place, value)
+            return
+        if not again or self._counts_again(place):
+            self._entries.append((place, value))
+        self._close(self._position(self.rule.until.by, place))
+
+    def _position(self, by: str, place: int) -> int:
+        return self._records if by == "record" else place
+
+    def _follow(self, place: int) -> bool:
+        """Note how iterations go on; say whether this one was printed before."""
+        last, self._last = self._last, place
+        if last < 0:
+            self._first = place
+            return False
+        if place < last:
+            detail = f"iterations go back from {last} to {place}: more than one run in the log"
+            raise CannotReduceError("window", detail)
+        if place > last and not self.rule.record.every:
+            self._stride = min(self._stride or place - last, place - last)
+        return place == last
+
+    def _counts_again(self, place: int) -> bool:
+        policy = self.rule.record.repeated
+        if policy == "refuse":
+            detail = f"iteration {place} is printed twice inside the window"
+            raise CannotReduceError("window", detail)
+        self._repeats += policy == "count"
+        if self._repeats > 10 * max(1, self.until):
+            raise CannotReduceError("window", f"iteration {place} is repeated without end")
+        return policy == "count"
+
+    def _close(self, position: int) -> None:
+        if position > self.until:
+            detail = f"no record ends at iteration {self.until}, the next one at {position}"
+            raise CannotReduceError("window", detail)
+        self.done = position == self.until
+
+    def reduce(self, setting: Setting) -> float:
+        if not self.done:
+            raise CannotReduceError("incomplete", self._shortfall())
+        if self.rule.kind == "clock":
+            return self._by_clock(setting)
+        self._check_gapless()
+        return average(self.rule, [value for _, value in self._entries], self._stride, setting)
+
+    def _shortfall(self) -> str:
+        if self.rule.until.by == "record":
+            return f"the log has {self._records} of {self.until} records"
+        return f"the log ends at iteration {max(self._last, 0)} of {self.until}"
+
+    def _check_gapless(self) -> None:
+        """Refuse a window that records don't cover from end to end, each one as many iterations."""
+        places = sorted({place for place, _ in self._entries})
+        start = self.after
+        if self.rule.after.by == "record":
+            start = self._start[0] if self._start else places[0] - self._stride
+            places = [place for place in places if place > start]
+        regular = self._stride == 1 or self.rule.record.every or self._first % self._stride == 0
+        end = places[-1] if places else start
+        expected = range(start + self._stride, end + 1, self._stride or 1)
+        if not self._stride or not regular or not _same(places, expected):
+            raise CannotReduceError("window", _gap(start, places, expected))
+
+    def _by_clock(self, setting: Setting) -> float:
+        if self._start is None or (
+            self.rule.after.by == "iteration" and self._start[0] != self.after
+        ):
+            detail = f"no record ends at iteration {self.after}, where the window begins"
+            raise CannotReduceError("window", detail)
+        if self._repeats and self._stride != 1:
+            detail = "iterations are printed again, and not every one is printed"
+            raise CannotReduceError("window", detail)
+        steps = self._entries[-1][0] - self._start[0] + self._repeats
+        moments = [self._start[1], *(moment for _, moment in self._entries)]
+        micro = self.rule.record.counts == "micro-batches"
+        return setting.batch("global", micro=micro) * steps / duration(moments)
+
+
+class _RankedSeries:
+    """Records that several ranks print, interleaved as it happened."""
+
+    def __init__(self, rule: Rule, setting: Setting) -> None:
+        self.rule = rule
+        self.after = rule.after.resolve(skip=setting.skip, iters=setting.iters)
+        self.until = rule.until.resolve(skip=setting.skip, iters=setting.iters)
+        self.ranks = setting.nodes if rule.record.ranks == "node" else setting.gpus
+        self.done = False
+        self._reader = _Reader(rule)
+        self._places: set[int] = set()
+        self._values: dict[int, dict[int, float]] = {}
+
+    @property
+    def found(self) -> int:
+        return len(self._values)
+
+    def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:
+        value = self._reader.read(text)
+        place = iteration or 0
+        if place > self.until:
+            return
+        self._places.add(place)
+        if place < self.after or (place == self.after and self.rule.kind != "clock"):
+            return
+        values = self._values.setdefault(place, {})
+        key = -1 - len(values) if rank is None else rank
+        if key in values or len(values) >= (self.ranks or _RANKS_AT_MOST):
+            who = f"by rank {rank} twice" if key in values else f"by more than {self.ranks} ranks"
+            raise CannotReduceError("window", f"iteration {place} is printed {who}")
+        values[key] = value
+        self.done = place == self.until and len(values) == self.ranks
+
+    def reduce(self, setting: Setting) -> float:
+        ranks = setting.need("nodes" if self.rule.record.ranks == "node" else "gpus")
+        reached = len(self._values.get(self.until, ()))
+        if reached != ranks:
+            detail = f"{reached} of {ranks} ranks came to iteration {self.until}"
+            raise CannotReduceError("incomplete", detail)
+        stride = self.rule.record.every or _smallest_gap(self._places)
+        begin = self.after if self.rule.kind == "clock" else self.after + stride
+        expected = range(begin, self.until + 1, stride or 1)
+        full = sorted(place for place, values in self._values.items() if len(values) == ranks)
+        if not stride or not _same(full, expected):
+            raise CannotReduceError("window", _gap(self.after, full, expected))
+        series = [self._over_ranks(place) for place in expected]
+        if self.rule.kind != "clock":
+            return average(self.rule, series, stride, setting)
+        micro = self.rule.record.counts == "micro-batches"
+        steps = self.until - self.after
+        return setting.batch("global", micro=micro) * steps / duration(series)
+
+    def _over_ranks(self, place: int) -> float:
+        values = list(self._values[place].values())
+        if self.rule.over_ranks == "median":
+            return median(values)
+        total = math.fsum(values)
+        return total if self.rule.over_ranks == "sum" else total / len(values)
+
+
+def _smallest_gap(places: set[int]) -> int:
+    ordered = sorted(places)
+    return min((b - a for a, b in pairwise(ordered)), default=0)
+
+
+def _same(places: Sequence[int], expected: range) -> bool:
+    return len(places) == len(expected) and all(map(eq, places, expected))
+
+
+def _gap(start: int, places: Sequence[int], expected: range) -> str:
+    present = set(places)
+    missing = next((place for place in expected if place not in present), None)
+    if missing is not None and len(expected) > 1:
+        return f"the record of iteration {missing} is missing from the window"
+    listed = ", ".join(map(str, places[:3])) or "none"
+    return f"records end at iterations {listed}: they don't divide the window after {start}"

@@ -1,0 +1,177 @@
+"""From runs to a speedup table: the gate, the median, the spread, the speedup. Pure.
+
+The protocol is DLPerf's (Oneflow-Inc/DLPerf@c89430b, README.md): the median run stands for the
+point, and speedup is the ratio to the median of one GPU on one node of the same framework,
+precision and batch size per device. Nothing is rounded here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import UsageError
+from hpcbert.model import Group, Measured, Reason, Row, Run, Shape, SpeedupTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+BASELINE = Shape(1, 1)
+FOREIGN = "-"
+_COMPLETED = "COMPLETED"
+# A run is marked where it lies further from the median than spread explains: more than 3.5 times
+# the median absolute deviation (scaled to a standard deviation), and more than one percent.
+_OUTLIER_DEVIATIONS = 3.5
+_OUTLIER_SHARE = 0.01
+_DEVIATION_SCALE = 1.4826
+_OUTLIER_RUNS = 3
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of one repeat besides its number.
+
+    Attributes:
+        state: The scheduler's word, or FOREIGN for a log that hpcbert did not submit.
+        exit_code: Of the measured step, None if not recorded.
+        log: What the reading of the log has against it, empty if nothing.
+        over: Whether the repeat has ended; until then its log says nothing.
+        detail: What the scheduler's word means here, as a clause; may be empty.
+        rehearsed: Whether the repeat replayed a sample log.
+    """
+
+    state: str
+    exit_code: int | None
+    log: tuple[Reason, ...]
+    over: bool = True
+    detail: str = ""
+    rehearsed: bool = False
+
+
+def gate(evidence: Evidence) -> tuple[Reason, ...]:
+    """Return why a repeat does not count; empty if it does.
+
+    It counts only if the scheduler says COMPLETED, the measured step ended with exit status 0, and
+    the log is complete, full within the window, finite in its loss and true to what was asked for.
+    """
+    if evidence.rehearsed or any(reason.code == "rehearsal" for reason in evidence.log):
+        return (Reason("rehearsal", "the sample log was replayed, nothing was trained"),)
+    if evidence.state == FOREIGN:
+        return evidence.log
+    reasons = (*_by_state(evidence), *_by_exit(evidence))
+    if reasons and not evidence.over:
+        return reasons
+    return reasons + tuple(
+        reason for reason in evidence.log if not (reasons and reason.code == "no-log")
+    )
+
+
+def _by_state(evidence: Evidence) -> tuple[Reason, ...]:
+    if evidence.state == _COMPLETED:
+        return ()
+    more = f": {evidence.detail}" if evidence.detail else ""
+    return (Reason("state", f"it is {evidence.state}, not {_COMPLETED}{more}"),)
+
+
+def _by_exit(evidence: Evidence) -> tuple[Reason, ...]:
+    if evidence.exit_code is None:
+        if evidence.state != _COMPLETED:
+            return ()
+        return (Reason("exit", "the exit status of the measured step is not recorded"),)
+    if evidence.exit_code == 0:
+        return ()
+    return (Reason("exit", f"the measured step ended with status {evidence.exit_code}"),)
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the middle value, or the mean of the middle two."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def tabulate(points: Iterable[Measured], *, require_all: bool = False) -> tuple[SpeedupTable, ...]:
+    """Reduce points to one table a group, rows in the order of GPUs and nodes.
+
+    Args:
+        points: In any order; groups keep the order of their first point.
+        require_all: Whether a point with fewer valid runs than asked has no number at all.
+
+    Raises:
+        UsageError: A point is there twice.
+    """
+    groups: dict[Group, dict[Shape, Measured]] = {}
+    for point in points:
+        shapes = groups.setdefault(point.group, {})
+        if point.shape in shapes:
+            raise UsageError(f"{point.group.framework} {point.shape} is measured twice.")
+        shapes[point.shape] = point
+    return tuple(_table(group, shapes, require_all) for group, shapes in groups.items())
+
+
+def _table(group: Group, shapes: dict[Shape, Measured], require_all: bool) -> SpeedupTable:
+    ordered = sorted(shapes, key=lambda shape: (shape.gpus, shape.nodes))
+    numbers = {shape: _numbers(shapes[shape], require_all) for shape in ordered}
+    base = median(numbers[BASELINE]) if numbers.get(BASELINE) else None
+    rows = tuple(_row(shapes[shape], numbers[shape], base) for shape in ordered)
+    return SpeedupTable(group, BASELINE if base else None, rows)
+
+
+def _numbers(point: Measured, require_all: bool) -> list[float]:
+    found = [run.throughput for run in point.runs if run.valid and run.throughput is not None]
+    return [] if require_all and len(found) < point.asked else found
+
+
+def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
+    ok = sum(run.valid and run.throughput is not None for run in point.runs)
+    middle = median(numbers) if numbers else None
+    speedup = middle / base if middle and base else None
+    ratio = point.shape.gpus / BASELINE.gpus
+    mean = math.fsum(numbers) / len(numbers) if numbers else None
+    marks = {
+        "superlinear": speedup is not None and speedup > ratio,
+        "outlier": has_outlier(numbers),
+        "incomplete": ok < point.asked,
+        "mixed-nodes": _mixed_nodes(point.runs),
+        "no-baseline": base is None,
+    }
+    return Row(
+        shape=point.shape,
+        median=middle,
+        mean=mean,
+        min=min(numbers, default=None),
+        max=max(numbers, default=None),
+        cv=_variation(numbers, mean),
+        speedup=speedup,
+        efficiency=speedup / ratio if speedup else None,
+        ok=ok,
+        asked=point.asked,
+        flags=(*(name for name, marked in marks.items() if marked), *point.flags),
+        runs=point.runs,
+    )
+
+
+def _variation(numbers: list[float], mean: float | None) -> float | None:
+    """Return the standard deviation of a sample (n - 1) over its mean."""
+    if mean is None or len(numbers) < 2:  # noqa: PLR2004 - one run has no spread
+        return None
+    squares = math.fsum((number - mean) ** 2 for number in numbers)
+    return math.sqrt(squares / (len(numbers) - 1)) / mean
+
+
+def has_outlier(numbers: list[float]) -> bool:
+    """Say whether a run lies further from the median than the spread of the others explains."""
+    if len(numbers) < _OUTLIER_RUNS:
+        return False
+    middle = median(numbers)
+    distances = [abs(number - middle) for number in numbers]
+    spread = _OUTLIER_DEVIATIONS * _DEVIATION_SCALE * median(distances)
+    return max(distances) > max(spread, _OUTLIER_SHARE * middle)
+
+
+def _mixed_nodes(runs: tuple[Run, ...]) -> bool:
+    """Say whether valid runs, so far as their nodes are known, ran on different ones."""
+    return len({frozenset(run.nodes) for run in runs if run.valid and run.nodes}) > 1

@@ -1,0 +1,62 @@
+"""Speedup tables as plain data for JSON: numbers unrounded, None where there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hpcbert.model import Row, Run, SpeedupTable
+
+
+def tables_data(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
+    """Return `{"tables": […]}` as docs/reference/json.md describes it."""
+    return {"tables": [_table_data(table) for table in tables]}
+
+
+def _table_data(table: SpeedupTable) -> dict[str, Any]:
+    group = table.group
+    return {
+        "framework": group.framework,
+        "model": group.model,
+        "precision": group.precision,
+        "batch_size_per_device": group.batch_size_per_device,
+        "variant": group.variant,
+        "rule": group.rule,
+        "baseline": str(table.baseline) if table.baseline else None,
+        "rows": [_row_data(row) for row in table.rows],
+    }
+
+
+def _row_data(row: Row) -> dict[str, Any]:
+    return {
+        "shape": str(row.shape),
+        "nodes": row.shape.nodes,
+        "gpus_per_node": row.shape.gpus_per_node,
+        "gpus": row.shape.gpus,
+        "median": row.median,
+        "mean": row.mean,
+        "min": row.min,
+        "max": row.max,
+        "cv": row.cv,
+        "speedup": row.speedup,
+        "efficiency": row.efficiency,
+        "repeats": {"ok": row.ok, "asked": row.asked},
+        "flags": list(row.flags),
+        "runs": [_run_data(run) for run in row.runs],
+    }
+
+
+def _run_data(run: Run) -> dict[str, Any]:
+    return {
+        "repeat": run.repeat,
+        "attempt": run.attempt,
+        "throughput": run.throughput,
+        "valid": run.valid,
+        "reasons": [{"code": one.code, "detail": one.detail} for one in run.reasons],
+        "state": run.state,
+        "state_source": run.state_source,
+        "log": run.log,
+        "nodes": list(run.nodes),
+    }
