@@ -65,6 +65,7 @@ class Point:
         batch_size_per_device: Samples in one micro-batch of one GPU.
         accumulation: Micro-batches in one optimizer step.
         xla: Whether the framework's graph compiler (XLA, torch.compile) is on.
+        protocol: Name of the recipe's protocol; empty where it has but one.
         options: The recipe's other options where they differ from its defaults, by name.
     """
 
@@ -76,6 +77,7 @@ class Point:
     accumulation: int = 1
     xla: bool = False
     options: tuple[tuple[str, OptionValue], ...] = ()
+    protocol: str = ""
 
     @property
     def global_batch_size(self) -> int:
@@ -85,7 +87,8 @@ class Point:
     @property
     def variant(self) -> str:
         """What tells this point from others of its shape, precision and batch; may be empty."""
-        words = [f"acc{self.accumulation}"] if self.accumulation != 1 else []
+        words = [self.protocol] if self.protocol else []
+        words += [f"acc{self.accumulation}"] if self.accumulation != 1 else []
         words += ["xla"] if self.xla else []
         words += [f"{name}={value}" for name, value in self.options]
         return ",".join(words)
@@ -350,6 +353,45 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Preset:
+    """A protocol that a recipe knows by name, `[protocols.NAME]`: what a request leaves open.
+
+    Attributes:
+        iters, skip: Iterations and warm-up.
+        accumulation: Micro-batches in one optimizer step, where it is the same for all shapes.
+        global_batch_size: Samples in one optimizer step, from which the accumulation follows.
+        samples_per_device: The same as a multiple of the batch size per device.
+        xla: Whether the graph compiler is on.
+        precisions: The precisions that it is for; empty for all of the recipe's.
+    """
+
+    name: str = ""
+    help: str = ""
+    iters: int = 120
+    skip: int = 20
+    accumulation: int = 1
+    global_batch_size: int = 0
+    samples_per_device: int = 0
+    xla: bool = False
+    precisions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the run of a recipe's sample.log was, and what it must reduce to.
+
+    Attributes:
+        throughput: Samples per second by the name of a rule.
+    """
+
+    shape: Shape
+    batch_size_per_device: int
+    precision: str
+    accumulation: int
+    throughput: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
 class Recipe:
     """All that is known of a framework: one folder under templates/.
 
@@ -364,7 +406,9 @@ class Recipe:
         xla: Whether `--xla` means anything.
         accumulation: Whether `--accumulation` does.
         options: What `--set` takes.
+        protocols: The protocols it knows by name, the first is the default; always one.
         repository, commit, path: Where the upstream program comes from.
+        flags: Names of the tables of flags that hold for the program at that commit.
         image: Container image reference, empty where upstream has none.
         base_image, install: What to build an image from where upstream has none.
         files: Files that ranks need, copied into a campaign.
@@ -372,6 +416,7 @@ class Recipe:
         env: Environment variables that every rank gets.
         log: The `[log]` table, unread: `hpcbert.logs.grammar` knows its form.
         problems: Known problems of the upstream program, one sentence each.
+        sample: What sample.log was and gives; None without one.
         digest: SHA-256 over the folder's files.
     """
 
@@ -385,9 +430,11 @@ class Recipe:
     xla: bool
     accumulation: bool
     options: tuple[Option, ...]
+    protocols: tuple[Preset, ...]
     repository: str
     commit: str
     path: str
+    flags: tuple[str, ...]
     image: str
     base_image: str
     install: tuple[str, ...]
@@ -396,6 +443,7 @@ class Recipe:
     env: tuple[tuple[str, str], ...]
     log: dict[str, Any] = field(compare=False)
     problems: tuple[str, ...]
+    sample: Sample | None
     digest: str
 
     def tasks_per_node(self, shape: Shape) -> int:

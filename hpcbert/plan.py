@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
-from hpcbert.model import Option, OptionValue, Point, Protocol, Recipe, Shape, Site
+from hpcbert.model import Option, OptionValue, Point, Preset, Protocol, Recipe, Shape, Site
 from hpcbert.strict import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _FIRST_STEP = 4  # DLPerf's curve within a node goes 1, 4, 8 (Oneflow-Inc/DLPerf@c89430b)
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -24,6 +24,10 @@ class Request:
     Attributes:
         shape: The largest shape.
         scaling: Whether the smaller shapes of the curve are wanted too.
+        preset: Name of one of the recipe's protocols; empty for its first.
+        accumulation: Micro-batches in one step; 0 leaves it to the protocol.
+        global_batch_size: Samples in one step, from which the accumulation follows; 0 likewise.
+        iters, skip: Iterations and warm-up; None leaves them to the protocol.
         settings: `--set NAME=VALUE`, unread.
     """
 
@@ -32,10 +36,14 @@ class Request:
     batch_sizes: tuple[int, ...] = ()
     scaling: bool = False
     model: str = ""
-    accumulation: int = 1
+    preset: str = ""
+    accumulation: int = 0
+    global_batch_size: int = 0
     xla: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
-    protocol: Protocol = field(default_factory=Protocol)
+    repeats: int = 5
+    iters: int | None = None
+    skip: int | None = None
 
 
 def shapes(largest: Shape, *, scaling: bool) -> tuple[Shape, ...]:
@@ -58,46 +66,91 @@ def _doubling(first: int, below: int) -> Iterable[int]:
         first *= 2
 
 
+def preset(recipe: Recipe, request: Request) -> Preset:
+    """Return the recipe's protocol that a request means.
+
+    Raises:
+        UsageError: The recipe has none of that name.
+    """
+    named = {one.name: one for one in recipe.protocols}
+    if request.preset:
+        _one_of("protocol", request.preset, tuple(named))
+    return named[request.preset] if request.preset else recipe.protocols[0]
+
+
+def protocol(recipe: Recipe, request: Request) -> Protocol:
+    """Return repeats, iterations and warm-up: the request's, else those of the recipe's protocol.
+
+    Raises:
+        UsageError: Nothing would be left to measure.
+    """
+    usual = preset(recipe, request)
+    iters = usual.iters if request.iters is None else request.iters
+    skip = usual.skip if request.skip is None else request.skip
+    if not 0 <= skip < iters:
+        raise UsageError(
+            f"--skip {skip} leaves nothing of --iters {iters} to measure.",
+            hint="DLPerf's protocol is --iters 120 --skip 20.",
+        )
+    if not 1 <= request.repeats <= _MOST_REPEATS:
+        raise UsageError(f"--repeats must be 1 to {_MOST_REPEATS}, not {request.repeats}.")
+    return Protocol(request.repeats, iters, skip)
+
+
 def points(recipe: Recipe, site: Site, request: Request) -> tuple[Point, ...]:
     """Return every point of a request, the small shapes first.
 
     Raises:
         UsageError: The recipe, the site or the protocol does not allow what is asked.
     """
-    _check(recipe, site, request)
+    usual = preset(recipe, request)
+    _check(recipe, site, request, usual)
     model = request.model or site.settings(recipe.name).model or recipe.models[0]
     values = option_values(recipe, site, request.settings)
     own = _identity(recipe, values)
     sizes = {**dict(recipe.batch_sizes), **dict(site.settings(recipe.name).batch_sizes)}
+    precisions = usual.precisions or recipe.precisions
     return tuple(
         Point(
             framework=recipe.name,
             model=_one_of("model", model, recipe.models),
             shape=shape,
-            precision=_one_of("precision", precision, recipe.precisions),
+            precision=_one_of("precision", precision, precisions),
             batch_size_per_device=size,
-            accumulation=request.accumulation,
-            xla=request.xla,
+            accumulation=_accumulation(request, usual, shape, size),
+            xla=request.xla or usual.xla,
             options=own,
+            protocol=usual.name,
         )
-        for precision in dict.fromkeys(request.precisions or recipe.precisions[:1])
+        for precision in dict.fromkeys(request.precisions or precisions[:1])
         for size in dict.fromkeys(request.batch_sizes or (sizes.get(precision, 1),))
         for shape in shapes(request.shape, scaling=request.scaling)
     )
 
 
-def _check(recipe: Recipe, site: Site, request: Request) -> None:
-    protocol = request.protocol
-    if not 0 <= protocol.skip < protocol.iters:
+def _accumulation(request: Request, usual: Preset, shape: Shape, size: int) -> int:
+    """Return the micro-batches in one step: as asked, else so that the global batch is right."""
+    if request.accumulation:
+        return request.accumulation
+    total = request.global_batch_size or usual.global_batch_size or usual.samples_per_device * size
+    if not total:
+        return usual.accumulation
+    micro = shape.gpus * size
+    if total % micro:
         raise UsageError(
-            f"--skip {protocol.skip} leaves nothing of --iters {protocol.iters} to measure.",
-            hint="DLPerf's protocol is --iters 120 --skip 20.",
+            f"A global batch of {total} is no multiple of {shape.gpus} GPUs x {size} samples.",
+            hint="Change --batch-size or --global-batch-size, or give --accumulation.",
         )
-    if not 1 <= protocol.repeats <= _MOST_REPEATS:
-        raise UsageError(f"--repeats must be 1 to {_MOST_REPEATS}, not {protocol.repeats}.")
-    for size in (*request.batch_sizes, request.accumulation):
+    return total // micro
+
+
+def _check(recipe: Recipe, site: Site, request: Request, usual: Preset) -> None:
+    protocol(recipe, request)
+    for size in request.batch_sizes:
         if size < 1:
-            raise UsageError(f"A batch size or accumulation must be at least 1, not {size}.")
+            raise UsageError(f"A batch size must be at least 1, not {size}.")
+    if min(request.accumulation, request.global_batch_size) < 0:
+        raise UsageError("--accumulation and --global-batch-size must be at least 1.")
     if request.shape.gpus_per_node > site.gpus_per_node:
         raise UsageError(
             f"Nodes of site {site.name!r} have {site.gpus_per_node} GPUs, "
@@ -107,7 +160,8 @@ def _check(recipe: Recipe, site: Site, request: Request) -> None:
         )
     if request.xla and not recipe.xla:
         raise UsageError(f"{recipe.name} knows no --xla.")
-    if request.accumulation != 1 and not recipe.accumulation:
+    asked = request.accumulation not in (0, usual.accumulation) or request.global_batch_size
+    if asked and not recipe.accumulation:
         raise UsageError(f"{recipe.name} knows no --accumulation.")
 
 
@@ -148,8 +202,9 @@ def _read(option: Option, text: str) -> OptionValue:
     """Read a typed value from a command line's text; what can't be read stays a text."""
     if option.kind == "bool" and text.lower() in (*_TRUE, *_FALSE):
         return text.lower() in _TRUE
+    readers: dict[str, Callable[[str], OptionValue]] = {"int": int, "float": float}
     try:
-        return {"int": int, "float": float}.get(option.kind, str)(text)
+        return readers.get(option.kind, str)(text)
     except ValueError:
         return text
 

@@ -82,9 +82,9 @@ class Table:
         return value
 
     def at_least(self, key: str, low: int, default: int) -> int:
-        """Return a whole number that must not be below `low`."""
+        """Return a whole number that must not be below `low`; the default may be."""
         value = self.get(key, int, default)
-        if value < low:
+        if value < low and key in self.values:
             raise self.error(key, f"must be at least {low}, not {value}.")
         return value
 

@@ -14,7 +14,7 @@ import click
 
 from hpcbert.config import places, recipe, site
 from hpcbert.errors import UsageError
-from hpcbert.model import Protocol, Recipe, Shape, Site
+from hpcbert.model import Recipe, Shape, Site
 from hpcbert.plan import Request
 
 if TYPE_CHECKING:
@@ -33,15 +33,21 @@ _POINT = (
     click.option("--precision", default="", help="fp32, tf32, fp16, bf16; several by commas."),
     click.option("--batch-size", default="", help="Samples per device; several by commas."),
     click.option("--model", default="", help="Model; the site's or recipe's first by default."),
-    click.option("--accumulation", type=int, default=1, help="Micro-batches in one step."),
+    click.option("--protocol", "preset", default="", help="A recipe's protocol; its first."),
+    click.option(
+        "--accumulation", type=click.IntRange(1), help="Micro-batches in one step; the protocol's."
+    ),
+    click.option(
+        "--global-batch-size", type=click.IntRange(1), help="Samples in one step, instead."
+    ),
     click.option("--xla", is_flag=True, help="Turn the framework's graph compiler on."),
     click.option("--set", "settings", multiple=True, metavar="K=V", help="A recipe's option."),
     click.option(
         "--scaling", is_flag=True, help="Also the smaller shapes: 1n1g, 1n4g, 1n8g, 2n8g."
     ),
     click.option("--repeats", type=int, default=5, show_default=True, help="Runs of each point."),
-    click.option("--iters", type=int, default=120, show_default=True, help="Iterations of a run."),
-    click.option("--skip", type=int, default=20, show_default=True, help="Warm-up iterations."),
+    click.option("--iters", type=int, help="Iterations of a run; the protocol's, mostly 120."),
+    click.option("--skip", type=int, help="Warm-up iterations; the protocol's, mostly 20."),
 )
 _SITE = (
     click.option("--site", "site_file", default="", help="A site.toml, or its folder."),
@@ -115,10 +121,14 @@ def read(values: dict[str, Any], *, dry: bool = False, rehearse: bool = False) -
         batch_sizes=tuple(_number(word) for word in _split(values["batch_size"])),
         scaling=values["scaling"],
         model=values["model"],
-        accumulation=values["accumulation"],
+        preset=values["preset"],
+        accumulation=values["accumulation"] or 0,
+        global_batch_size=values["global_batch_size"] or 0,
         xla=values["xla"],
         settings=_pairs(values["settings"]),
-        protocol=Protocol(values["repeats"], values["iters"], values["skip"]),
+        repeats=values["repeats"],
+        iters=values["iters"],
+        skip=values["skip"],
     )
     how = How(
         scheduler=scheduler,

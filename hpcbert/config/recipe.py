@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Literal, cast
 
 from hpcbert.config.toml import read
-from hpcbert.model import PRECISIONS, Option, OptionValue, Recipe
+from hpcbert.model import PRECISIONS, Option, OptionValue, Preset, Recipe, Sample, Shape
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,9 +57,11 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
         xla=table.get("xla", bool, default=False),
         accumulation=table.get("accumulation", bool, default=False),
         options=_options(table.table("options")),
+        protocols=_protocols(table.table("protocols"), precisions),
         repository=source.get("repository", str, ""),
         commit=source.get("commit", str, ""),
         path=source.get("path", str, ""),
+        flags=source.items("flags", str),
         image=image.get("reference", str, ""),
         base_image=image.get("base", str, ""),
         install=image.items("install", str),
@@ -68,6 +70,7 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
         env=tuple(table.mapping("env", str).items()),
         log=dict(table.table("log").values),
         problems=table.items("problems", str),
+        sample=_sample(table, precisions),
         digest=digest,
     )
     for part in (source, image, table):
@@ -97,6 +100,48 @@ def _batch_sizes(table: Table, precisions: tuple[str, ...]) -> tuple[tuple[str, 
     found = tuple((precision, sizes.at_least(precision, 1, 32)) for precision in precisions)
     sizes.close()
     return found
+
+
+def _protocols(table: Table, precisions: tuple[str, ...]) -> tuple[Preset, ...]:
+    found = tuple(_preset(name, table.table(name), precisions) for name in table.values)
+    return found or (Preset(),)
+
+
+def _preset(name: str, table: Table, precisions: tuple[str, ...]) -> Preset:
+    preset = Preset(
+        name=name,
+        help=table.need("help", str),
+        iters=table.at_least("iters", 1, 120),
+        skip=table.at_least("skip", 0, 20),
+        accumulation=table.at_least("accumulation", 1, 1),
+        global_batch_size=table.at_least("global_batch_size", 1, 0),
+        samples_per_device=table.at_least("samples_per_device", 1, 0),
+        xla=table.get("xla", bool, default=False),
+        precisions=table.items("precisions", str),
+    )
+    table.close()
+    ways = ("accumulation", "global_batch_size", "samples_per_device")
+    if sum(table.has(way) for way in ways) > 1:
+        raise table.error("accumulation", f"can be said in one way only: {', '.join(ways)}.")
+    for precision in preset.precisions:
+        if precision not in precisions:
+            raise table.error("precisions", f"names {precision!r}, which the recipe does not.")
+    return preset
+
+
+def _sample(table: Table, precisions: tuple[str, ...]) -> Sample | None:
+    if not table.has("sample"):
+        return None
+    inner = table.table("sample")
+    sample = Sample(
+        shape=Shape(inner.at_least("nodes", 1, 1), inner.at_least("gpus_per_node", 1, 1)),
+        batch_size_per_device=inner.at_least("batch_size_per_device", 1, 1),
+        precision=inner.choice("precision", precisions, precisions[0]),
+        accumulation=inner.at_least("accumulation", 1, 1),
+        throughput=tuple(inner.mapping("throughput", float).items()),
+    )
+    inner.close()
+    return sample
 
 
 def _options(table: Table) -> tuple[Option, ...]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert import __version__, render, store
 from hpcbert.errors import UsageError
-from hpcbert.model import Array, Campaign, Point, Recipe, Site
-from hpcbert.plan import Request, option_values, points
+from hpcbert.model import Array, Campaign, Point, Protocol, Recipe, Site
+from hpcbert.plan import Request, option_values, points, protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,7 +121,7 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
         image=image(site, recipe),
         framework=recipe.name,
         recipe_digest=recipe.digest,
-        protocol=request.protocol,
+        protocol=protocol(recipe, request),
         concurrent_repeats=how.concurrent,
         rehearse=how.rehearse,
         arrays=tuple(arrays),
@@ -150,7 +150,7 @@ def by_hand(
     scripts = {}
     for point in points(recipe, site, request):
         job = _job(point, site, recipe, request, how, directory=".", files=files)
-        line = ["hpcbert", "render", *_point_words(point, request), *words]
+        line = ["hpcbert", "render", *_point_words(point, request, job.protocol), *words]
         job = replace(job, name=f"{recipe.name}-{point.key}", reproduce=shlex.join(line))
         scripts[f"{recipe.name}_{point.key}.sbatch"] = render.render(job, how.folders)
     return scripts
@@ -161,15 +161,15 @@ def relative(path: Path, here: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def _point_words(point: Point, request: Request) -> list[str]:
-    protocol = request.protocol
+def _point_words(point: Point, request: Request, measured: Protocol) -> list[str]:
     words = [
         *("--fw", point.framework, "--model", point.model),
         *("--nodes", str(point.shape.nodes), "--gpus-per-node", str(point.shape.gpus_per_node)),
         *("--precision", point.precision, "--batch-size", str(point.batch_size_per_device)),
-        *("--repeats", str(protocol.repeats), "--iters", str(protocol.iters)),
-        *("--skip", str(protocol.skip)),
+        *("--repeats", str(measured.repeats), "--iters", str(measured.iters)),
+        *("--skip", str(measured.skip)),
     ]
+    words += ["--protocol", point.protocol] if point.protocol else []
     words += ["--accumulation", str(point.accumulation)] if point.accumulation != 1 else []
     words += ["--xla"] if point.xla else []
     for name, value in request.settings.items():
@@ -192,7 +192,7 @@ def _job(
         recipe=recipe,
         site=site,
         options=option_values(recipe, site, request.settings),
-        protocol=request.protocol,
+        protocol=protocol(recipe, request),
         name="",
         directory=directory,
         scheduler=how.scheduler,

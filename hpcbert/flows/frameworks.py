@@ -26,6 +26,11 @@ def described(recipe: Recipe) -> dict[str, Any]:
         "batch_sizes": [
             {"precision": precision, "per_device": size} for precision, size in recipe.batch_sizes
         ],
+        "protocols": [
+            {"name": one.name, "iters": one.iters, "skip": one.skip, "help": one.help}
+            for one in recipe.protocols
+            if one.name
+        ],
         "image": recipe.image or None,
         "repository": recipe.repository or None,
         "commit": recipe.commit or None,

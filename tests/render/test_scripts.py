@@ -19,7 +19,7 @@ from hpcbert.config import places, recipe, site
 from hpcbert.errors import UsageError
 from hpcbert.flows.draft import Draft, How, Who, draft, minutes
 from hpcbert.flows.submit import write
-from hpcbert.model import Protocol, Shape, Site
+from hpcbert.model import Shape, Site
 from hpcbert.plan import Request
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -57,7 +57,7 @@ def drafted(
     scheduler: str = "local",
     **how: object,
 ) -> Draft:
-    request = Request(Shape.parse(shape), protocol=Protocol(repeats=2))
+    request = Request(Shape.parse(shape), repeats=2)
     found = recipe.load(places.find_recipe(framework, FOLDERS))
     manner = How(scheduler=scheduler, folders=FOLDERS, **how)  # type: ignore[arg-type]
     return draft(request, where, found, how=manner, who=WHO)

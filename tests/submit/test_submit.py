@@ -14,7 +14,7 @@ from hpcbert.config import recipe, site
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.flows import submit as flow
 from hpcbert.flows.draft import Draft, How, Who, draft
-from hpcbert.model import Protocol, Shape
+from hpcbert.model import Shape
 from hpcbert.plan import Request
 from hpcbert.slurm.runner import Outcome
 
@@ -73,7 +73,7 @@ class FakeSlurm:
 def made(tmp_path: Path, *, precisions: tuple[str, ...] = ("fp32", "bf16")) -> Draft:
     where = site.read_site(REPOSITORY / "site.toml", base=tmp_path / "a b", env={})
     found = recipe.load(REPOSITORY / "templates" / "pytorch")
-    request = Request(Shape(1, 2), precisions, scaling=True, protocol=Protocol(5))
+    request = Request(Shape(1, 2), precisions, scaling=True)
     how = How(scheduler="slurm", folders=(REPOSITORY / "templates",))
     who = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
     return draft(request, where, found, how=how, who=who)

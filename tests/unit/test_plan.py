@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hpcbert.config.recipe import load
 from hpcbert.config.site import read_site
 from hpcbert.errors import UsageError
-from hpcbert.model import Protocol, Recipe, Shape, Site
-from hpcbert.plan import Request, option_values, points, shapes
+from hpcbert.model import Preset, Recipe, Shape, Site
+from hpcbert.plan import Request, option_values, points, protocol, shapes
 
 
 @pytest.fixture
@@ -71,6 +71,21 @@ def test_global_batch_size_counts_gpus_and_accumulation(recipe: Recipe, site: Si
     assert point.variant == "acc4,vocab_size=8192"
 
 
+def test_a_protocol_sets_the_global_batch_of_every_shape(recipe: Recipe, site: Site) -> None:
+    lamb = Preset("lamb", "LAMB", 220, 20, global_batch_size=65536, precisions=("fp16",))
+    deep = Preset("micro", "DeepSpeed's", samples_per_device=1024)
+    known = replace(recipe, protocols=(lamb, deep))
+    found = points(known, site, Request(Shape(4, 8), batch_sizes=(64,), scaling=True))
+    assert {point.global_batch_size for point in found} == {65536}
+    assert [point.accumulation for point in found] == [1024, 256, 128, 64, 32]
+    assert {(point.protocol, point.precision) for point in found} == {("lamb", "fp16")}
+    assert protocol(known, Request(Shape(1, 1), skip=5)).iters == 220
+    other = Request(Shape(1, 8), batch_sizes=(32,), preset="micro")
+    assert points(known, site, other)[0].accumulation == 1024 // 8
+    asked = replace(other, accumulation=3)
+    assert points(known, site, asked)[0].accumulation == 3
+
+
 def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: Site) -> None:
     request = Request(Shape(1, 1), settings={"seed": "7", "sequence_length": "64"})
     (point,) = points(recipe, site, request)
@@ -88,8 +103,10 @@ def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: 
         (Request(Shape(1, 1), settings={"sead": "1"}), "no option 'sead'"),
         (Request(Shape(1, 1), settings={"seed": "x"}), "takes a int, not 'x'"),
         (Request(Shape(1, 1), batch_sizes=(0,)), "at least 1, not 0"),
-        (Request(Shape(1, 1), protocol=Protocol(5, 20, 20)), "leaves nothing"),
-        (Request(Shape(1, 1), protocol=Protocol(0)), "--repeats must be 1 to 1000"),
+        (Request(Shape(1, 1), iters=20), "leaves nothing"),
+        (Request(Shape(1, 1), repeats=0), "--repeats must be 1 to 1000"),
+        (Request(Shape(1, 8), global_batch_size=100), "no multiple of 8 GPUs x 4 samples"),
+        (Request(Shape(1, 1), preset="lamb"), "no protocol 'lamb'"),
     ],
 )
 def test_what_does_not_fit_is_refused(
