@@ -21,7 +21,7 @@ from hpcbert.model import PRECISIONS
 from hpcbert.report.document import tables_data
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hpcbert.model import Campaign
     from hpcbert.slurm.states import RepeatState
@@ -81,7 +81,6 @@ def collect(
       hpcbert collect ~/DLPerf/logs --fw oneflow --rule rate
       hpcbert collect old/*.log --fw oneflow --pattern 'run{repeat}_{nodes}x{gpus_per_node}.log'
     """
-    folders = _recipe_folders(site_file, templates)
     request = flow.Request(
         rule=rule,
         pattern=pattern,
@@ -89,17 +88,29 @@ def collect(
         window=Window(skip, iters),
         require_all=require_all,
     )
-    collected = flow.collect(
-        _paths(paths, site_file),
+    folders = _recipe_folders(site_file, templates)
+    return _result(_collect(_paths(paths, site_file), request, folders), form, output)
+
+
+command = collect
+
+
+def collected(paths: Sequence[Path]) -> Result:
+    """Return what `hpcbert collect PATHS` gives, for commands that end with it."""
+    made = _collect(paths, flow.Request(), _recipe_folders("", ()))
+    return _result(made, "text", "")
+
+
+def _collect(
+    paths: Sequence[Path], request: flow.Request, folders: tuple[Path, ...]
+) -> flow.Collected:
+    return flow.collect(
+        paths,
         request,
         states=_states,
         frameworks=places.list_recipes(folders),
         load=lambda name: _framework(places.find_recipe(name, folders)),
     )
-    return _result(collected, form, output)
-
-
-command = collect
 
 
 def _recipe_folders(site_file: str, templates: tuple[str, ...]) -> tuple[Path, ...]:
@@ -159,32 +170,32 @@ def _states(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], Rep
     return tracker.snapshot(directory, campaign, run=runner.run)
 
 
-def _result(collected: flow.Collected, form: str, output: str) -> Result:
-    text = _rendered(collected, form) if collected.tables else ""
+def _result(made: flow.Collected, form: str, output: str) -> Result:
+    text = _rendered(made, form) if made.tables else ""
     if output and text:
         from hpcbert import store
 
         store.write_text(Path(output), click.unstyle(text) + "\n")
         text = ""
     return Result(
-        data=tables_data(collected.tables),
+        data=tables_data(made.tables),
         text=text,
-        exit_code=collected.exit_code,
-        errors=tuple(map(IncompleteError, _shortcomings(collected))),
-        warnings=collected.warnings,
+        exit_code=made.exit_code,
+        errors=tuple(map(IncompleteError, _shortcomings(made))),
+        warnings=made.warnings,
     )
 
 
-def _shortcomings(collected: flow.Collected) -> list[str]:
-    rows = [row for table in collected.tables for row in table.rows]
+def _shortcomings(made: flow.Collected) -> list[str]:
+    rows = [row for table in made.tables for row in table.rows]
     asked, ok = sum(row.asked for row in rows), sum(row.ok for row in rows)
     does = "does" if asked - ok == 1 else "do"
     short = [f"{asked - ok} of {asked} repeats {does} not count."] if ok < asked else []
-    return [*collected.refused, *short]
+    return [*made.refused, *short]
 
 
-def _rendered(collected: flow.Collected, form: str) -> str:
-    tables = collected.tables
+def _rendered(made: flow.Collected, form: str) -> str:
+    tables = made.tables
     if form == "markdown":
         from hpcbert.report import markdown
 

@@ -162,7 +162,7 @@ class Reader:
                 )
         values = {name: said if told is None else told for name, (told, said) in asked.items()}
         return Setting(
-            **values,  # type: ignore[arg-type]
+            **values,
             # DLPerf's OneFlow logs are all named fp32: of the precision the person knows best.
             precision=known.precision or log.precision,
             gpus=log.gpus,

@@ -108,6 +108,12 @@ def _end_of_line(data: bytes, at: int) -> int:
     return high if bar < 0 else bar
 
 
+def first_end(data: bytes) -> int:
+    """Return where the first line ends."""
+    ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
+    return min(ends, default=len(data))
+
+
 def unlabelled(text: bytes) -> bytes:
     """Return lines with launchers' labels replaced by line breaks."""
     return re.sub(_LABELS, b"\n", text)
@@ -180,22 +186,23 @@ def bodies(path: Path) -> Generator[bytes]:
         os.close(descriptor)
 
 
-def tail(path: Path) -> bytes:
-    """Return the last TAIL bytes of a log, without a first line that may be cut.
+def ends(path: Path) -> tuple[bytes, bytes]:
+    """Return the first and the last TAIL bytes of a log, the latter without a line cut in two.
 
     Raises:
         NotALogError: It can't be read.
     """
     descriptor, size = open_log(path)
     try:
-        data = os.pread(descriptor, TAIL, max(0, size - TAIL))
+        head = os.pread(descriptor, TAIL, 0)
+        data = os.pread(descriptor, TAIL, size - TAIL) if size > TAIL else head
     except OSError as error:
         raise NotALogError(f"can't be read: {error.strerror}") from error
     finally:
         os.close(descriptor)
     if size > TAIL:
         data = data[_first_break(data) :]
-    return _clean(data)
+    return _clean(head), _clean(data)
 
 
 def _first_break(data: bytes) -> int:

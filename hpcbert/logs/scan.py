@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import importlib
-import math
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.logs.arithmetic import CannotReduceError
+from hpcbert.logs.arithmetic import CannotReduceError, average, number
+from hpcbert.logs.fields import (
+    check_loss,
+    fact_value,
+    has_field,
+    loose_float,
+    show,
+    whole_matches,
+)
 from hpcbert.logs.lines import (
     LINE,
     Line,
     NotALogError,
     bodies,
     cut_line,
+    ends,
     find_lines,
+    first_end,
     rank_of,
-    unlabelled,
 )
 from hpcbert.logs.setting import Setting, UnknownError
+from hpcbert.logs.times import Clock
 from hpcbert.logs.window import collector
 from hpcbert.model import Reason
 
@@ -29,8 +38,6 @@ if TYPE_CHECKING:
 
     from hpcbert.logs.grammar import Fact, Grammar, Record, Rule
     from hpcbert.logs.window import Collector
-
-_SHOWN = 40
 
 
 class Reading(NamedTuple):
@@ -118,13 +125,13 @@ class _Scan:
         for data in pieces:
             self.rehearsal = self.rehearsal or self.grammar.rehearsal in data
             self._resume(data)
-            for start, number, _, end in find_lines(data, texts):
+            for start, which, _, end in find_lines(data, texts):
                 if self._over:
                     return
-                if number < len(records):
-                    self._record_at(records[number], data, start, end)
+                if which < len(records):
+                    self._record_at(records[which], data, start, end)
                 else:
-                    self._fact(facts[number - len(records)], cut_line(data, start, end)[0])
+                    self._fact(facts[which - len(records)], cut_line(data, start, end)[0])
         if self._held and not self._over:
             record, begun = self._held
             self._record(record, Line(begun, whole_end=False), len(begun))
@@ -134,7 +141,7 @@ class _Scan:
         if self._held:
             (record, begun), self._held = self._held, None
             joined = begun + b"\n" + data[: record.lines * LINE]
-            self._record_at(record, joined, 0, _first_end(joined))
+            self._record_at(record, joined, 0, first_end(joined))
 
     def _record_at(self, record: Record, data: bytes, start: int, end: int) -> None:
         line, count = cut_line(data, start, end, record.lines)
@@ -146,14 +153,13 @@ class _Scan:
     def _record(self, record: Record, line: Line, first_length: int) -> None:
         if any(text in line.text for text in record.ignore):
             return
-        found = list(record.pattern.finditer(line.text))
-        found = found or list(record.pattern.finditer(unlabelled(line.text)))
+        found = whole_matches(record.pattern, line)
         if record.lines > 1:
             # The lines that follow are looked at again, each as the first of its own record.
             found = [match for match in found[:1] if match.start() <= first_length]
         rank = None if record.ranks == "one" else rank_of(line.text)
         for match in found:
-            if line.holds(match) and not self._over:
+            if not self._over:
                 self._match(record, match, rank)
 
     def _match(self, record: Record, match: re.Match[bytes], rank: int | None) -> None:
@@ -163,13 +169,13 @@ class _Scan:
             if "iteration" in fields:
                 iteration = int(fields["iteration"]) + 1 - record.first
                 self.iteration = max(self.iteration, iteration)
-            _check_loss(fields, self.iteration)
+            check_loss(fields, self.iteration)
             if record is self.rule.record:
                 self._collect(iteration, fields, rank)
         except CannotReduceError as error:
             self.problem = error.reason
         except ValueError:
-            self.problem = Reason("rule", f"{_show(match[0])!r} can't be read")
+            self.problem = Reason("rule", f"{show(match[0])!r} can't be read")
 
     def _collect(self, iteration: int | None, fields: dict[str, bytes], rank: int | None) -> None:
         if self.rule.field not in fields:
@@ -179,14 +185,12 @@ class _Scan:
         self.collector.add(iteration, fields[self.rule.field], rank)
 
     def _fact(self, fact: Fact, line: Line) -> None:
-        match = fact.pattern.search(line.text) or fact.pattern.search(unlabelled(line.text))
-        if match is None or not line.holds(match):
-            return
-        for name, text in match.groupdict().items():
-            value = _fact_value(name, text, dict(fact.values))
-            if value is not None and self.facts.setdefault(name, value) != value:
-                detail = f"the log says {name} = {self.facts[name]} and then {value}"
-                self.problem = Reason("config", detail)
+        for match in whole_matches(fact.pattern, line):
+            for name, text in match.groupdict().items():
+                value = fact_value(name, text, dict(fact.values))
+                if value is not None and self.facts.setdefault(name, value) != value:
+                    detail = f"the log says {name} = {self.facts[name]} and then {value}"
+                    self.problem = Reason("config", detail)
 
     def conclude(self) -> Reading:
         """Return what came of it."""
@@ -217,33 +221,65 @@ class _Scan:
             raise CannotReduceError("incomplete", detail)
 
 
-def _check_loss(fields: dict[str, bytes], iteration: int) -> None:
-    """Refuse a loss that is no finite number, or a count of such iterations that isn't 0."""
-    loss = fields.get("loss", b"0")
+class Progress(NamedTuple):
+    """How far a run is by the last lines of its log; None is what they don't tell.
+
+    Attributes:
+        iteration: Iterations completed.
+        throughput: Samples per second over all GPUs, of the last record or two: for watching, no
+            result.
+        loss: As printed last.
+    """
+
+    iteration: int | None = None
+    throughput: float | None = None
+    loss: float | None = None
+
+
+def progress(path: Path, grammar: Grammar) -> Progress:
+    """Read the end of a log that may still grow, and its beginning for what it states of itself.
+
+    Never raises for what is in the file, or for what is in its place.
+    """
+    rules = sorted(grammar.rules, key=lambda rule: rule.kind == "clock")
+    rule = next((rule for rule in rules if rule.kind not in ("footer", "custom")), None)
+    if rule is None:
+        return Progress()
     try:
-        finite = math.isfinite(float(loss))
-    except ValueError:
-        finite = False
-    if not finite:
-        raise CannotReduceError("loss", f"the loss is {_show(loss)} at iteration {iteration}")
-    if int(fields.get("nan", b"0")):
-        raise CannotReduceError("loss", f"a loss up to iteration {iteration} was not finite")
+        head, tail = ends(path)
+    except NotALogError:
+        return Progress()
+    beginning = _Scan(grammar, rule, Setting())
+    beginning.read([head])
+    seen = [
+        (record, match)
+        for record in grammar.records
+        for start, _, _, end in find_lines(tail, (record.contains,))
+        for match in whole_matches(record.pattern, cut_line(tail, start, end, record.lines)[0])
+    ]
+    iterations = [int(m["iteration"]) + 1 - r.first for r, m in seen if has_field(m, "iteration")]
+    losses = [loose_float(m["loss"]) for _, m in seen if has_field(m, "loss")]
+    own = [
+        match for record, match in seen if record is rule.record and has_field(match, rule.field)
+    ]
+    return Progress(
+        iteration=iterations[-1] if iterations else None,
+        throughput=_current(rule, own[-2:], beginning.conclude().setting),
+        loss=losses[-1] if losses else None,
+    )
 
 
-def _fact_value(name: str, text: bytes | None, values: dict[str, str]) -> int | str | None:
-    if text is None:
+def _current(rule: Rule, matches: list[re.Match[bytes]], setting: Setting) -> float | None:
+    """Return what the last record, or the time between the last two, amounts to."""
+    places = [int(m["iteration"]) for m in matches if has_field(m, "iteration")]
+    step = places[-1] - places[0] if len(places) > 1 else 0
+    try:
+        if rule.kind != "clock":
+            value = number(matches[-1][rule.field]) * rule.factor
+            return average(rule, [value], max(1, step), setting)
+        clock = Clock(rule.record.time)
+        seconds = [clock.read(match["time"]) for match in matches]
+        micro = rule.record.counts == "micro-batches"
+        return setting.batch("global", micro=micro) * step / (seconds[-1] - seconds[0]) or None
+    except (CannotReduceError, UnknownError, ValueError, IndexError, ZeroDivisionError):
         return None
-    word = text.decode(errors="replace")
-    word = values.get(word, word)
-    if name == "precision":
-        return word
-    return int(word) if word.isascii() and word.isdigit() else None
-
-
-def _first_end(data: bytes) -> int:
-    ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
-    return min(ends, default=len(data))
-
-
-def _show(text: bytes) -> str:
-    return text[:_SHOWN].decode(errors="replace")

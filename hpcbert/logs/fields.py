@@ -1,0 +1,65 @@
+"""The fields of records: what is there, whether it is whole, and what it reads as."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from hpcbert.logs.arithmetic import CannotReduceError
+from hpcbert.logs.lines import unlabelled
+
+if TYPE_CHECKING:
+    import re
+
+    from hpcbert.logs.lines import Line
+
+_SHOWN = 40
+
+
+def whole_matches(pattern: re.Pattern[bytes], line: Line) -> list[re.Match[bytes]]:
+    """Return the matches in a line that are whole, launchers' labels in the way or not."""
+    found = list(pattern.finditer(line.text))
+    found = found or list(pattern.finditer(unlabelled(line.text)))
+    return [match for match in found if line.holds(match)]
+
+
+def has_field(match: re.Match[bytes], name: str) -> bool:
+    """Say whether a match has a field."""
+    return name in match.re.groupindex and match[name] is not None
+
+
+def loose_float(text: bytes) -> float:
+    """Return a number, NaN where the text is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def show(text: bytes) -> str:
+    """Return the beginning of a log's text for a message."""
+    return text[:_SHOWN].decode(errors="replace")
+
+
+def check_loss(fields: dict[str, bytes], iteration: int) -> None:
+    """Refuse a loss that is no finite number, or a count of such iterations that isn't 0.
+
+    Raises:
+        CannotReduceError: It is so.
+    """
+    loss = fields.get("loss", b"0")
+    if not math.isfinite(loose_float(loss)):
+        raise CannotReduceError("loss", f"the loss is {show(loss)} at iteration {iteration}")
+    if int(fields.get("nan", b"0")):
+        raise CannotReduceError("loss", f"a loss up to iteration {iteration} was not finite")
+
+
+def fact_value(name: str, text: bytes | None, values: dict[str, str]) -> int | str | None:
+    """Return a fact as hpcbert has it: a whole number or a precision; None if it is neither."""
+    if text is None:
+        return None
+    word = text.decode(errors="replace")
+    word = values.get(word, word)
+    if name == "precision":
+        return word
+    return int(word) if word.isascii() and word.isdigit() else None
