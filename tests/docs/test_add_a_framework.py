@@ -1,0 +1,121 @@
+"""CONTRIBUTING's "Add a framework", followed word by word, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+REFERENCE = REPOSITORY / "docs" / "reference"
+_STEP = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which a person did what the page says; the path has a space in it."""
+    place = tmp_path_factory.mktemp("add a framework")
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    page = text.partition("## Add a framework")[2].partition("### Before it becomes part")[0]
+    steps = _STEP.findall(page)
+    assert len(steps) > 4
+    for name, language, block in steps:
+        if name:
+            (place / name).write_text(block, encoding="utf-8")
+        else:
+            assert language == "sh"
+            typed(block, place)
+    return place
+
+
+def typed(words: str, place: Path, *, status: int = 0) -> str:
+    """Have bash do what a person typed, with hpcbert on the path, and return stdout."""
+    (place / "bin").mkdir(exist_ok=True)
+    program = place / "bin" / "hpcbert"
+    program.write_text(f'#!/bin/bash\nexec {sys.executable} -m hpcbert "$@"\n')
+    program.chmod(0o755)
+    path = f"{place / 'bin'}:{os.environ['PATH']}"
+    strange = ("FORCE_COLOR", "HPCBERT_", "SLURM_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
+    done = subprocess.run(
+        ["bash", "-e", "-c", words],
+        cwd=place,
+        env={**kept, "PATH": path, "XDG_STATE_HOME": str(place / "state")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+def campaigns(place: Path) -> list[Path]:
+    return sorted(path.parent for path in place.glob("runs/*/manifest.json"))
+
+
+def documented(page: str, heading: str) -> set[str]:
+    """Return the keys in the tables below a heading of a page, as far as the next one."""
+    text = (REFERENCE / page).read_text(encoding="utf-8")
+    body = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    cells = [line.split("|")[1] for line in body.splitlines() if line.startswith("| `")]
+    return {code for cell in cells for code in re.findall(r"`([^`]+)`", cell)}
+
+
+def table(place: Path) -> dict[str, Any]:
+    words = f"hpcbert collect {campaigns(place)[0].name} --json"
+    document: dict[str, Any] = json.loads(typed(words, place))
+    (found,) = document["data"]["tables"]
+    return dict(found)
+
+
+def test_five_runs_of_each_shape_count(followed: Path) -> None:
+    rows = table(followed)["rows"]
+    assert [row["shape"] for row in rows] == ["1n1g", "1n2g"]
+    assert [row["repeats"] for row in rows] == [{"ok": 5, "asked": 5}] * 2
+
+
+def test_the_rehearsal_gives_no_table(followed: Path) -> None:
+    rehearsal = campaigns(followed)[1]
+    assert json.loads((rehearsal / "manifest.json").read_text())["rehearse"]
+    typed(f"hpcbert collect {rehearsal.name}", followed, status=4)
+
+
+def test_no_file_of_hpcbert_was_touched(followed: Path) -> None:
+    names = {path.name for path in (followed / "templates" / "sleeper").iterdir()}
+    assert names == {"recipe.toml", "run.sh.j2", "train.sh", "sample.log"}
+    assert not (REPOSITORY / "templates" / "sleeper").exists()
+
+
+def test_the_json_page_has_the_keys_of_collect(followed: Path) -> None:
+    found = table(followed)
+    keys = {f"tables[].{key}" for key in found}
+    for row in found["rows"]:
+        keys |= {"repeats.ok", "repeats.asked"} | (set(row) - {"repeats"})
+        keys |= {key for run in row["runs"] for key in run}
+    assert documented("json.md", "collect") - {"reasons"} == keys - {"reasons"}
+
+
+def test_the_json_page_has_the_keys_of_monitor(followed: Path) -> None:
+    words = f"hpcbert monitor --once --json {campaigns(followed)[0].name}"
+    *events, document = map(json.loads, typed(words, followed).splitlines())
+    assert len(events) == 10
+    keys = {key for event in events for key in event}
+    data = documented("json.md", "monitor") - keys
+    assert keys <= documented("json.md", "monitor")
+    assert {key.partition("[")[0].partition(".")[0] for key in data} == set(document["data"])
+
+
+def test_the_campaign_page_has_the_keys_of_the_measurements(followed: Path) -> None:
+    path = campaigns(followed)[0] / "measurements.json"
+    measurements = json.loads(path.read_text())
+    keys = set(measurements) - {"runs"}
+    keys |= {f"runs[].{key}" for run in measurements["runs"] for key in run}
+    assert documented("campaign-directory.md", "measurements.json") == keys

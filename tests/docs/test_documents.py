@@ -1,0 +1,379 @@
+"""What the documents say is compared with what the code does; nothing is run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+import click
+import pytest
+import tomli
+
+from hpcbert import strict
+from hpcbert.cli.main import COMMANDS, root
+from hpcbert.cli.output import INTERRUPTED, Result, envelope
+from hpcbert.config import origin, recipe, site
+from hpcbert.errors import HpcbertError
+from hpcbert.logs import grammar
+from hpcbert.model import Campaign
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+REFERENCE = REPOSITORY / "docs" / "reference"
+PAGES = sorted(
+    [
+        *REPOSITORY.glob("*.md"),
+        *REPOSITORY.glob("docs/**/*.md"),
+        *REPOSITORY.glob("templates/*/*.md"),
+    ]
+)
+_FENCE = re.compile(r"^(```+)(\w*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(REPOSITORY))
+
+
+def prose(text: str) -> str:
+    return _FENCE.sub("", text)
+
+
+def section(text: str, title: str) -> str:
+    """Return what stands below a heading, up to the next heading of any level."""
+    plain = prose(text)
+    headings = list(_HEADING.finditer(plain))
+    for number, heading in enumerate(headings):
+        if heading[2] == title:
+            end = headings[number + 1].start() if number + 1 < len(headings) else len(plain)
+            return plain[heading.end() : end]
+    raise AssertionError(f"no heading {title!r}")
+
+
+def rows(text: str, first: str) -> list[list[str]]:
+    """Return the rows of the tables whose first column has this title."""
+    found: list[list[str]] = []
+    wanted = False
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line[:1] == "|" else []
+        if not cells:
+            wanted = False
+        elif wanted and not cells[0].startswith("---"):
+            found.append(cells)
+        wanted = wanted or cells[:1] == [first]
+    return found
+
+
+def codes(cell: str) -> list[str]:
+    return _CODE.findall(cell)
+
+
+def slug(title: str) -> str:
+    """Return a heading's anchor as GitHub makes it."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).replace("`", "")
+    return re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+
+
+# --- Links ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    for link in _LINK.findall(prose(page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        if anchor:
+            text = prose(target.read_text(encoding="utf-8"))
+            assert anchor in {slug(title) for _, title in _HEADING.findall(text)}, link
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    seen: set[Path] = set()
+    todo = [REPOSITORY / "README.md"]
+    while todo:
+        page = todo.pop().resolve()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        links = _LINK.findall(prose(page.read_text(encoding="utf-8")))
+        todo += [page.parent / link.partition("#")[0] for link in links if ":" not in link]
+    assert {page.resolve() for page in PAGES if "docs" in page.parts} <= seen
+
+
+# --- Command lines --------------------------------------------------------------------------------
+
+
+def command_lines(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield what the documents tell a person to type, and whether it is complete."""
+    for _, language, block in _FENCE.findall(text):
+        if language in ("sh", "bash", "console"):
+            for line in block.replace("\\\n", " ").splitlines():
+                if (typed := line.removeprefix("$ ")).startswith("hpcbert "):
+                    yield typed, True
+    for code in _CODE.findall(prose(text)):
+        words = code.split()
+        if code.startswith("hpcbert "):
+            yield code, False
+        elif len(words) > 1 and words[0] in COMMANDS and words[1][:2] == "--":
+            yield f"hpcbert {code}", False
+
+
+def check_command_line(line: str, *, complete: bool) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    command: click.Command = root
+    context = click.Context(root, info_name="hpcbert")
+    while isinstance(command, click.Group):
+        values, rest, _ = command.make_parser(context).parse_args(words)
+        if not rest:
+            return
+        found = command.get_command(context, rest[0])
+        assert found is not None, rest[0]
+        command, words = found, rest[1:]
+        context = click.Context(found, info_name=rest[0], parent=context)
+    values, rest, _ = command.make_parser(context).parse_args(words)
+    assert rest == []
+    for param in command.params:
+        value = values.get(param.name)
+        assert not (complete and param.required and value in (None, ())), param.name
+        if isinstance(value, str) and isinstance(param.type, click.Choice | click.IntRange):
+            param.type_cast_value(context, value)
+
+
+def complaint(line: str, *, complete: bool) -> str:
+    try:
+        check_command_line(line, complete=complete)
+    except click.ClickException as error:
+        return error.format_message()
+    return ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_command_lines_in_documents_parse(page: Path) -> None:
+    wrong = {}
+    for line, complete in command_lines(page.read_text(encoding="utf-8")):
+        wrong[line] = complaint(line, complete=complete)
+    assert not {line: why for line, why in wrong.items() if why}
+
+
+# --- docs/reference/command-line.md -----------------------------------------------------------------
+
+COMMAND_LINE = REFERENCE / "command-line.md"
+SHARED = "What is measured, and where"
+
+
+def walk(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            assert found is not None
+            yield from walk(found, f"{name} {inner}")
+
+
+def described(title: str) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the options of a section, each with its row, and the arguments."""
+    text = COMMAND_LINE.read_text(encoding="utf-8")
+    body = section(text, title)
+    arguments = [row[0].strip("`") for row in rows(body, "argument")]
+    options = {codes(row[0])[0]: row for row in rows(body, "option")}
+    if f"#{slug(SHARED)}" in body:
+        options |= {codes(row[0])[0]: row for row in rows(section(text, SHARED), "option")}
+    return options, arguments
+
+
+TREE = dict(walk(root, "hpcbert"))
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_the_reference_has_the_options_of_each_command(name: str) -> None:
+    options, arguments = described(name)
+    params = TREE[name].params
+    known = {param.opts[-1]: param for param in params if isinstance(param, click.Option)}
+    assert set(options) == set(known)
+    named = [param.name for param in params if isinstance(param, click.Argument)]
+    assert [word.lower() for word in arguments] == named
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_the_reference_has_defaults_and_choices(name: str) -> None:
+    options, _ = described(name)
+    context = click.Context(TREE[name])
+    for param in TREE[name].params:
+        if not isinstance(param, click.Option):
+            continue
+        cells = options[param.opts[-1]]
+        default = param.get_default(context)
+        plain = isinstance(default, str | int | Path) and default not in ("", False)
+        shown = f"`{default}`" if plain else "-"
+        assert cells[1] == shown, param.opts
+        if isinstance(param.type, click.Choice):
+            assert set(codes(cells[0])[1:]) == set(param.type.choices), param.opts
+
+
+def test_the_reference_has_no_command_that_is_not_there() -> None:
+    text = prose(COMMAND_LINE.read_text(encoding="utf-8"))
+    titles = {title for _, title in _HEADING.findall(text) if title.startswith("hpcbert")}
+    assert titles == set(TREE)
+
+
+def test_the_readme_of_commands_names_every_environment_variable() -> None:
+    named = {word for row in rows(COMMAND_LINE.read_text(encoding="utf-8"), "environment variable")
+             for word in codes(row[0])}  # fmt: skip
+    sources = "\n".join(
+        path.read_text(encoding="utf-8") for path in REPOSITORY.glob("hpcbert/**/*.py")
+    )
+    read = set(re.findall(r"""(?:environ|env)(?:\.get\(|\[)["'](\w+)["']""", sources))
+    assert {name for name in read if name.startswith(("HPCBERT_", "XDG_"))} <= named
+
+
+# --- The other pages of the reference ---------------------------------------------------------------
+
+
+def test_exit_codes_are_those_of_the_errors() -> None:
+    def tree(error: type[HpcbertError]) -> Iterator[type[HpcbertError]]:
+        yield error
+        for one in error.__subclasses__():
+            if one.__module__.startswith("hpcbert."):
+                yield from tree(one)
+
+    text = (REFERENCE / "exit-codes.md").read_text(encoding="utf-8")
+    written = {(int(row[0]), row[1].strip("`")) for row in rows(text, "code")}
+    raised = {(error.exit_code, error.code) for error in tree(HpcbertError)}
+    assert written == raised | {(0, ""), (INTERRUPTED, "interrupted")}
+
+
+def site_keys() -> dict[str, list[str]]:
+    text = (REFERENCE / "site.md").read_text(encoding="utf-8")
+    return {codes(row[0])[0]: row for row in rows(text, "key")}
+
+
+def general(key: str) -> str:
+    """Return a key of a site.toml as the page names it."""
+    key = re.sub(r"^env\.\w+$", "env.NAME", key)
+    key = re.sub(r"^frameworks\.\w+", "frameworks.NAME", key)
+    key = re.sub(r"\.batch_sizes\.\w+$", ".batch_sizes.PRECISION", key)
+    return re.sub(r"\.options\.\w+$", ".options.OPTION", key)
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def test_the_site_page_has_the_keys_of_the_reference_site() -> None:
+    values = tomli.loads((REPOSITORY / "site.toml").read_text(encoding="utf-8"))
+    assert set(site_keys()) == {general(key) for key in flat(values)}
+
+
+def test_the_site_page_has_the_keys_and_defaults_that_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text('schema = 1\nname = "x"\nscheduler = "local"\n[frameworks.x]\n')
+    read = origin.settings(site.read_site(path, base=tmp_path, env={}), {})
+    free = {"schema", "env.NAME"}
+    free |= {f"frameworks.NAME.{key}" for key in ("batch_sizes.PRECISION", "options.OPTION")}
+    assert {general(key) for key in read} == set(site_keys()) - free
+    for key, (value, by) in read.items():
+        default = codes(site_keys()[general(key)][2])
+        if by == "default" and key != "runs":
+            plain = list(value) if isinstance(value, tuple) else value
+            assert tomli.loads(f"x = {default[0]}")["x"] == plain, key
+
+
+def test_the_recipe_page_has_the_keys_that_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (REFERENCE / "recipe.md").read_text(encoding="utf-8")
+    (example,) = [block for _, language, block in _FENCE.findall(text) if language == "toml"]
+    (tmp_path / "recipe.toml").write_text(example)
+    tables: dict[str, set[str]] = {}
+    close = strict.Table.close
+
+    def noted(table: strict.Table) -> None:
+        tables[table.path] = set(table._known)
+        close(table)
+
+    monkeypatch.setattr(strict.Table, "close", noted)
+    found = recipe.load(tmp_path)
+    monkeypatch.undo()
+    grammar.parse(found.log, where="the example")
+    (option,) = [path for path in tables if path.startswith("options.")]
+    keys = {
+        *(tables[""] - {"source", "image", "batch_sizes", "options", "env", "protocols", "sample"}),
+        *(f"source.{key}" for key in tables["source"]),
+        *(f"image.{key}" for key in tables["image"]),
+        *(f"options.NAME.{key}" for key in tables[option]),
+        *(f"protocols.NAME.{key}" for key in tables["protocols.lamb"]),
+        *(f"sample.{key}" for key in tables["sample"] - {"throughput"}),
+        "sample.throughput.RULE",
+        "batch_sizes.PRECISION",
+        "env.NAME",
+    }
+    assert {key for row in rows(text, "key") for key in codes(row[0])} == keys
+
+
+def manifest_keys(kind: Any, prefix: str = "") -> Iterator[str]:
+    hints = get_type_hints(kind)
+    for one in fields(kind):
+        hint, name = hints[one.name], f"{prefix}{one.name}"
+        inner = next((part for part in get_args(hint) if is_dataclass(part)), None)
+        if inner is not None:
+            yield from manifest_keys(inner, f"{name}[].")
+        elif is_dataclass(hint):
+            yield from manifest_keys(hint, f"{name}.")
+        else:
+            yield name
+
+
+def test_the_campaign_page_has_the_keys_of_the_manifest() -> None:
+    text = (REFERENCE / "campaign-directory.md").read_text(encoding="utf-8")
+    written = [codes(row[0])[0] for row in rows(section(text, "manifest.json"), "key")]
+    assert sorted(written) == sorted({"schema", *manifest_keys(Campaign)})
+
+
+def test_the_campaign_page_has_the_events_that_the_script_writes() -> None:
+    text = (REFERENCE / "campaign-directory.md").read_text(encoding="utf-8")
+    written = {codes(row[0])[0] for row in rows(section(text, "Status events"), "event")}
+    template = (REPOSITORY / "templates" / "base.sbatch.j2").read_text(encoding="utf-8")
+    marked = set(re.findall(r"^ *mark ([a-z-]+)", template, re.MULTILINE))
+    assert written == marked | {"finished"}
+
+
+def test_the_json_page_has_the_keys_of_the_document() -> None:
+    text = (REFERENCE / "json.md").read_text(encoding="utf-8")
+    written = {codes(row[0])[0] for row in rows(section(text, "The document"), "key")}
+    assert {key for key in written if "." not in key} == set(json.loads(envelope("x", Result())))
+
+
+def test_the_numbers_page_explains_every_reason() -> None:
+    text = (REPOSITORY / "docs" / "explanation" / "numbers.md").read_text(encoding="utf-8")
+    written = {codes(row[0])[0] for row in rows(text, "reason")}
+    sources = "\n".join(
+        path.read_text(encoding="utf-8")
+        for folder in ("flows", "logs", "reduce.py")
+        for path in (REPOSITORY / "hpcbert").glob(folder if "." in folder else f"{folder}/*.py")
+    )
+    used = set(re.findall(r"""(?:Reason|CannotReduceError)\(\s*"([a-z-]+)",""", sources))
+    assert written == used
+
+
+def test_decisions_are_numbered_and_listed() -> None:
+    folder = REPOSITORY / "docs" / "decisions"
+    names = sorted(path.name for path in folder.glob("[0-9]*.md"))
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    assert _LINK.findall(index) == names
