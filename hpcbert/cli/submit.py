@@ -54,7 +54,7 @@ def submit(*, dry_run: bool, rehearse: bool, wait: bool, resume: str, **values: 
     flow.write(made)
     campaign = _handed_over(made)
     if wait:
-        return _watched(made.directory, campaign)
+        return _watched(made.directory, campaign, asked.site.poll_floor)
     return submitted(made.directory, campaign, warnings)
 
 
@@ -85,13 +85,13 @@ def _resumed(directory: Path) -> Campaign:
     return flow.resume(directory, run=run)
 
 
-def _watched(directory: Path, campaign: Campaign) -> Result:
+def _watched(directory: Path, campaign: Campaign, floor: float | None = None) -> Result:
     """Show a watching person what was submitted, follow it, then give what collect gives."""
     from hpcbert.cli.collect import collected
     from hpcbert.cli.monitor import follow
 
     click.echo(submitted(directory, campaign).text, err=True)
-    follow(directory)
+    follow(directory, floor=floor)
     return collected((directory,))
 
 
