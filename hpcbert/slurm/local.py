@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 PLAN = "slurm/local.json"
 OUTPUT = "slurm/local.out"
+# Its presence says that the campaign was cancelled, also to a queue that has only just started.
+CANCELLED = "slurm/local.cancelled"
+GRACE = 10.0
 # The caller may sit in a Slurm job or under an MPI launcher of his own.
 _FOREIGN = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "PMI", "OMPI_", "PRTE_", "PYXIS_")
 _TAIL = 500
@@ -70,12 +73,14 @@ class Plan:
         machine: Where it runs.
         lock: File that is locked by whichever campaign runs on that machine.
         minutes: What one element may take.
+        grace: Seconds between TERM and KILL when it is to end.
         elements: In the order of running.
     """
 
     machine: str
     lock: str
     minutes: float
+    grace: float
     elements: tuple[Element, ...]
 
 
@@ -125,6 +130,7 @@ def enqueue(
     campaign: Campaign,
     *,
     time_limit_minutes: float,
+    grace: float = GRACE,
     environ: Mapping[str, str] = os.environ,
 ) -> str:
     """Start the queue of a campaign and return its job id, `local-PID-STARTTIME`.
@@ -133,6 +139,7 @@ def enqueue(
         directory: The campaign.
         campaign: Its arrays are run in order, their repeats one after another.
         time_limit_minutes: What one repeat may take, or all of them where they share a job.
+        grace: Seconds that a script gets to end its ranks between TERM and KILL.
         environ: Environment that the ranks get, less what a Slurm job of the caller's put there.
 
     Raises:
@@ -140,7 +147,7 @@ def enqueue(
     """
     directory = directory.absolute()
     lock = lock_path(environ)
-    plan = Plan(machine(), str(lock), time_limit_minutes, tuple(_elements(campaign)))
+    plan = Plan(machine(), str(lock), time_limit_minutes, grace, tuple(_elements(campaign)))
     env = {name: value for name, value in environ.items() if not name.startswith(_FOREIGN)}
     argv = [sys.executable, "-m", "hpcbert.slurm.localqueue", str(directory)]
     try:
@@ -197,11 +204,13 @@ class _Queue:
         alive: Whether it lives; None: it is on another machine.
         detail: A sentence about that, or what those that wait are waiting for.
         limit: Time limit of one element, seconds.
+        cancelled: Whether it is gone because it was cancelled.
     """
 
     alive: bool | None
     detail: str
     limit: float | None = None
+    cancelled: bool = False
 
 
 def _queue(directory: Path, job_id: str) -> _Queue:
@@ -214,6 +223,8 @@ def _queue(directory: Path, job_id: str) -> _Queue:
         where = plan.machine.partition(" ")[0]
         return _Queue(alive=None, detail=f"its queue was started on {where}", limit=limit)
     if not alive(job_id):
+        if (directory / CANCELLED).exists():
+            return _Queue(alive=False, cancelled=True, detail="it was cancelled", limit=limit)
         gone = "the local queue process is gone; submit anew for what is missing"
         return _Queue(alive=False, detail=f"{gone}{_last_words(directory)}", limit=limit)
     if _holder(plan.lock) not in {"", job_id}:
@@ -259,6 +270,8 @@ def _unfinished(seen: Witness, queue: _Queue) -> RepeatState:
     if seen.start is not None and queue.alive is not False:
         detail = "" if queue.alive else f"by its own account; {queue.detail}"
         return RepeatState("RUNNING", "running", "status-file", detail=detail)
+    if queue.cancelled:
+        return RepeatState("CANCELLED", "badly", "status-file", detail=queue.detail)
     had = "never wrote its end" if seen.start is not None else "never started"
     return RepeatState(UNKNOWN, "unknown", "status-file", detail=f"{had}: {queue.detail}")
 
@@ -272,6 +285,8 @@ def cancel(directory: Path, campaign: Campaign) -> bool:
     for job_id in sorted({array.job_id for array in campaign.arrays}):
         pid, _ = _parts(job_id)
         if _queue(directory, job_id).alive:
+            with contextlib.suppress(OSError):
+                (directory / CANCELLED).touch()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGTERM)
                 return True

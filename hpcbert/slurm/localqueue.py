@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hpcbert.slurm.local import alive, name_of, read_plan, read_witness
+from hpcbert.slurm.local import CANCELLED, alive, name_of, read_plan, read_witness
 from hpcbert.slurm.processes import adopt_orphans, kill_descendants, reap
 from hpcbert.slurm.runner import start
 
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from hpcbert.slurm.local import Element, Plan
 
 _TICK = 0.2
-# Between TERM and KILL, as Slurm's KillWait would be.
-_GRACE = 10.0
 # What the controller grants beyond the supervisor's limit and grace.
 _BEYOND = 60.0
 _NOT_FOUND = 127
@@ -111,6 +109,8 @@ def run_queue(directory: Path) -> None:
     stop = Stop()
     adopt_orphans()
     plan, job_id = read_plan(directory), name_of(os.getpid())
+    if (directory / CANCELLED).exists():
+        stop.why = "CANCELLED"
     with held(Path(plan.lock), stop), tempfile.TemporaryDirectory(prefix="hpcbert-") as folder:
         for number, element in enumerate(plan.elements):
             if not stop.why:
@@ -166,7 +166,7 @@ def _control(
         folder,
         shlex.join(words),
         cuda_devices=_visible(os.environ.get("CUDA_VISIBLE_DEVICES"), element.gpus),
-        timeout_min=plan.minutes + (_GRACE + _BEYOND) / 60,
+        timeout_min=plan.minutes + (plan.grace + _BEYOND) / 60,
         # Its warning signal is for submitit's own checkpoints; 0 is never.
         signal_delay_s=0,
         stderr_to_stdout=True,
@@ -211,7 +211,7 @@ def _run(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: St
         pid = start(argv, output=output, env=env, cwd=directory)
     except OSError as error:
         return End("FAILED", _NOT_FOUND, f"the script can't be started: {error}")
-    code = _watch(pid, limit=plan.minutes * 60, job_id=job_id, stop=stop)
+    code = _watch(pid, plan, job_id=job_id, stop=stop)
     left = kill_descendants()
     if left:
         say(f"processes that can't be killed: {left}")
@@ -220,8 +220,9 @@ def _run(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: St
     return End("FAILED" if code else "COMPLETED", code)
 
 
-def _watch(pid: int, *, limit: float, job_id: str, stop: Stop) -> int:
+def _watch(pid: int, plan: Plan, *, job_id: str, stop: Stop) -> int:
     """Wait for the script and return its exit status; end it when it is time to."""
+    limit = plan.minutes * 60
     deadline = time.monotonic() + limit
     last = 0.0
     while (code := reap().get(pid)) is None:
@@ -231,7 +232,7 @@ def _watch(pid: int, *, limit: float, job_id: str, stop: Stop) -> int:
         if not stop.why and not alive(job_id):
             stop.why, stop.reason = "CANCELLED", "its queue process was killed"
         if stop.why and not last:
-            last = time.monotonic() + _GRACE
+            last = time.monotonic() + plan.grace
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         if last and time.monotonic() > last:

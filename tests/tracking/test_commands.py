@@ -1,0 +1,163 @@
+"""Formats as Slurm 22.05.8 printed them, fields in the order that is asked for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcbert.slurm import commands
+from hpcbert.slurm.commands import JobRow, job_id, read_sacct, read_squeue, seconds
+
+SACCT = """\
+1_1|nobody|COMPLETED|0:0|None|1795255599|1795255600|1795255600|0|2|n[1-2]|camp-bert
+1_2|nobody|FAILED|3:0|JobArrayTaskLimit|1795255599|1795255600|1795255600|0|2|n[1-2]|camp-bert
+1_3|nobody|FAILED|0:9|JobArrayTaskLimit|1795255599|1795255602|1795255602|0|2|n[1-2]|camp-bert
+1_4|nobody|CANCELLED by 0|0:0|JobArrayTaskLimit|1795255599|1795255602|1795255636|34|2|n3|camp-bert
+1_[5-7%1]|nobody|PENDING|0:0|JobArrayTaskLimit|1795255599|Unknown|Unknown|0|2|None assigned|camp-bert
+7_1|nobody|CANCELLED by 0|0:0|BeginTime|1795255642|None|1795255728|0|Partition_Limit|None assigned|rq
+16|nobody|RUNNING|0:0|None|1795255732|1795255732|Unknown|7|1|n3|to
+"""
+SQUEUE = """\
+1_1|nobody|COMPLETED|1795255599|1795255600|1795255600|0:00|2:00|n[1-2]|camp-bert|None
+1_[5-7%1]|nobody|PENDING|1795255599|N/A|N/A|0:00|2:00||camp-bert|JobArrayTaskLimit
+7_2|nobody|PENDING|1795255642|1795255763|NONE|0:00|UNLIMITED||rq|job requeued in held state
+14_1|nobody|NODE_FAIL|1795255732|1795255732|1795255737|0:05|365-00:00:00|n1|nf|NodeDown
+1_4|nobody|RUNNING|1795255599|1795255602|1795255722|1:02:03|2:00|n[1-2]|camp-bert|None
+"""
+
+
+def test_sacct_lines_become_rows() -> None:
+    listing = read_sacct(SACCT)
+    assert listing.garbage == ()
+    rows = listing.rows
+    assert rows[0] == JobRow(
+        job="1",
+        tasks=((1, 1, 1),),
+        user="nobody",
+        name="camp-bert",
+        state="COMPLETED",
+        reason="None",
+        exit_code=0,
+        submit=1795255599.0,
+        start=1795255600.0,
+        end=1795255600.0,
+        elapsed=0.0,
+        limit=120.0,
+        nodelist="n[1-2]",
+    )
+    assert [row.exit_code for row in rows[1:3]] == [3, 137]
+    assert [rows[4].covers(number) for number in (4, 5, 7, 8)] == [False, True, True, False]
+    assert (rows[4].start, rows[4].end) == (None, None)
+    assert (rows[5].start, rows[5].limit) == (None, None)
+    assert rows[6].tasks == ()
+
+
+def test_squeue_lines_become_rows() -> None:
+    listing = read_squeue(SQUEUE)
+    assert listing.garbage == ()
+    done, waits, held, lost, runs = listing.rows
+    assert (done.state, done.exit_code, done.nodelist) == ("COMPLETED", None, "n[1-2]")
+    assert (waits.reason, waits.start, waits.limit) == ("JobArrayTaskLimit", None, 120.0)
+    assert held.reason == "job requeued in held state"
+    assert lost.limit == 365 * 86400
+    assert runs.elapsed == 3723
+
+
+def test_lines_that_are_not_understood_are_kept_and_change_nothing() -> None:
+    junk = "sacct: error: hm\n1_1.batch|nobody|RUNNING\n|||||||||||\n1_x|" + "|" * 10 + "\n\n"
+    listing = read_sacct(junk + SACCT)
+    assert len(listing.rows) == 7
+    assert listing.garbage == tuple(line for line in junk.splitlines() if line)
+
+
+def test_a_name_with_the_separator_shifts_no_field() -> None:
+    line = "5|me|RUNNING|0:0|None|1|2|Unknown|3|4|n1|a|b|COMPLETED\n"
+    (row,) = read_sacct(line).rows
+    assert (row.state, row.name) == ("RUNNING", "a|b|COMPLETED")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("12", ("12", ())),
+        ("12_3", ("12", ((3, 3, 1),))),
+        ("12_[3-5%1]", ("12", ((3, 5, 1),))),
+        ("12_[1,3-5%2]", ("12", ((1, 1, 1), (3, 5, 1)))),
+        ("12_[1-9:2]", ("12", ((1, 9, 2),))),
+        ("12_[3]", ("12", ((3, 3, 1),))),
+        ("12.batch", None),
+        ("12_3.0", None),
+        ("12+1", None),
+        ("12_[1-9", None),
+        ("12_[1,3,5,...]", None),
+        ("12_[-]", None),
+        ("", None),
+        ("x", None),
+    ],
+)
+def test_job_ids_are_read(text: str, expected: object) -> None:
+    assert job_id(text) == expected
+
+
+def test_steps_in_a_range_are_respected() -> None:
+    row = JobRow("1", ((1, 9, 4),), "u", "n", "PENDING")
+    assert [number for number in range(12) if row.covers(number)] == [1, 5, 9]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0:05", 5), ("1:02:03", 3723), ("2-00:00:01", 172801), ("UNLIMITED", None), ("", None)],
+)
+def test_durations_are_read(text: str, expected: float | None) -> None:
+    assert seconds(text) == expected
+
+
+def test_one_accounting_query_whatever_the_number_of_jobs() -> None:
+    ids = [str(number) for number in range(1000, 1450)]
+    argv = commands.sacct_argv([*ids, "1000"], users=["b", "a", "b"], since=1795255599.9)
+    assert argv[:7] == ["sacct", "-X", "-P", "-n", "-D", "-o", argv[6]]
+    assert argv[argv.index("-S") + 1] == "uts1795255599"
+    assert argv[argv.index("-u") + 1] == "a,b"
+    chunks = [argv[place + 1].split(",") for place, word in enumerate(argv) if word == "-j"]
+    assert [len(chunk) for chunk in chunks] == [200, 200, 50]
+    assert [one for chunk in chunks for one in chunk] == ids
+
+
+def test_fields_asked_for_exist_in_every_release(shared: object) -> None:
+    known = {}
+    table = shared / "upstream-flags" / "slurm-sacct-fields.tsv"  # type: ignore[operator]
+    for line in table.read_text().splitlines():
+        if line and not line.startswith(("#", "flag")):
+            name, _, _, _, note = line.split("\t")
+            known[name] = note
+    argv = commands.sacct_argv(["1"], users=["u"], since=0)
+    fields = argv[argv.index("-o") + 1].split(",")
+    assert all(known[name].startswith("present: all") for name in fields)
+
+
+def test_the_callers_own_settings_do_not_change_a_query() -> None:
+    mine = {
+        "PATH": "/bin",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_JWT": "x",
+        "SLURM_TIME_FORMAT": "relative",
+        "SLURM_CLUSTERS": "other",
+        "SACCT_FORMAT": "jobid",
+        "SQUEUE_STATES": "RUNNING",
+        "SCANCEL_INTERACTIVE": "1",
+    }
+    assert commands.environment(mine) == {
+        "PATH": "/bin",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_JWT": "x",
+        "SLURM_TIME_FORMAT": "%s",
+        "SLURM_BITSTR_LEN": "0",
+    }
+
+
+@given(st.text(max_size=200) | st.text(alphabet="0123456789|_[]-,:%.\n ab", max_size=200))
+def test_any_text_is_read_without_an_exception(text: str) -> None:
+    for listing in (read_sacct(text), read_squeue(text)):
+        for row in listing.rows:
+            assert row.covers(1) in {True, False}

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcbert.slurm.hostlist import expand, fold
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ("n1",)),
+        ("n[1-4,7]", ("n1", "n2", "n3", "n4", "n7")),
+        ("a[01-03]b[1-2]", ("a01b1", "a01b2", "a02b1", "a02b2", "a03b1", "a03b2")),
+        ("login,n[09-11],gpu[1,3]x", ("login", "n09", "n10", "n11", "gpu1x", "gpu3x")),
+        ("rack1-n[1-2].cluster", ("rack1-n1.cluster", "rack1-n2.cluster")),
+    ],
+)
+def test_node_lists_expand(text: str, names: tuple[str, ...]) -> None:
+    assert expand(text) == names
+
+
+@pytest.mark.parametrize("text", ["", " ", "None assigned", "(null)", "N/A"])
+def test_no_nodes_are_no_names(text: str) -> None:
+    assert expand(text) == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["n[1-", "n]1[", "n[[1]]", "n[a-b]", "n[1-99999999999]", "n[1-60000],m[1-60000]", "n[]"]
+)
+def test_what_is_no_node_list_stands_for_itself(text: str) -> None:
+    assert expand(text) == (text,)
+
+
+@given(st.text(alphabet="n09[]-,a ", max_size=40))
+def test_any_text_expands_to_a_bounded_number_of_names(text: str) -> None:
+    assert len(expand(text, limit=500)) <= 500
+
+
+@given(st.sets(st.from_regex(r"[a-z]{1,3}(-[0-9]{1,3})?[0-9]{0,4}", fullmatch=True), max_size=30))
+def test_names_survive_folding(names: set[str]) -> None:
+    assert set(expand(fold(names))) == names
+
+
+def test_runs_of_numbers_fold() -> None:
+    assert fold(["n1", "n2", "n3", "n7", "n09", "n10", "login"]) == "login,n[1-3,7],n[09-10]"
+    assert fold(["n1"]) == "n1"
+    assert fold(()) == ""

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcbert.slurm.commands import JobRow
+from hpcbert.slurm.ladder import Answer, Evidence, doubtful, from_row, judge
+from hpcbert.slurm.states import STATES, Witness, parse
+
+NOW = 1000.0
+RAN = Witness(start=100, nodelist="n[1-2]")
+ENDED_WELL = replace(RAN, end=200, exit=0, step_exit=0)
+ENDED_BADLY = replace(RAN, end=200, exit=3, step_exit=3)
+
+
+def row(state: str, **changes: object) -> JobRow:
+    values = {"start": 100.0, "end": 200.0, "nodelist": "n1", "exit_code": 0, **changes}
+    return JobRow("7", ((1, 1, 1),), "nobody", "x", state, **values)  # type: ignore[arg-type]
+
+
+def test_accounting_is_believed_first() -> None:
+    state = judge(Evidence(ENDED_WELL, row("FAILED", exit_code=2)))
+    assert (state.word, state.source, state.exit_code) == ("FAILED", "sacct", 2)
+    assert state.detail == "failed, exit status 2"
+    assert state.nodes == ("n1",)
+
+
+def test_the_steps_own_status_stands_beside_the_schedulers_word() -> None:
+    state = judge(Evidence(ENDED_BADLY, row("COMPLETED")))
+    assert (state.word, state.kind, state.exit_code) == ("COMPLETED", "well", 0)
+    assert state.step_exit == 3
+
+
+def test_what_accounting_has_not_heard_of_yet_is_what_squeue_says() -> None:
+    queue = row("PENDING", reason="Resources", start=None, nodelist="")
+    state = judge(Evidence(Witness(), queue=queue, squeue="answered"))
+    assert (state.word, state.source) == ("PENDING", "squeue")
+    assert state.detail == "waits until enough nodes are free"
+
+
+def test_the_job_itself_is_the_last_to_be_asked() -> None:
+    for answer in ("answered", "failed", "absent"):
+        well = judge(Evidence(ENDED_WELL, squeue=answer))
+        assert (well.word, well.source, well.exit_code) == ("COMPLETED", "status-file", 0)
+        badly = judge(Evidence(ENDED_BADLY, squeue=answer))
+        assert (badly.word, badly.kind, badly.step_exit) == ("FAILED", "badly", 3)
+        assert badly.nodes == ("n1", "n2")
+        assert badly.elapsed == 100
+
+
+def test_silence_of_squeue_is_no_success() -> None:
+    nothing = judge(Evidence(Witness(), squeue="answered"))
+    assert (nothing.word, nothing.kind, nothing.source) == ("UNKNOWN", "unknown", "none")
+    died = judge(Evidence(RAN, squeue="answered"))
+    assert (died.word, died.kind) == ("UNKNOWN", "unknown")
+    assert "never wrote its end" in died.detail
+
+
+def test_a_job_runs_by_its_own_account_while_slurm_does_not_answer() -> None:
+    state = judge(Evidence(RAN, squeue="failed"))
+    assert (state.word, state.source) == ("RUNNING", "status-file")
+    assert judge(Evidence(RAN, squeue="absent")).word == "UNKNOWN"
+
+
+@pytest.mark.parametrize("word", [state.word for state in STATES if state.returns])
+def test_an_end_that_slurm_may_take_back_is_checked_with_squeue(word: str) -> None:
+    lost = Evidence(RAN, row(word))
+    assert doubtful(lost, now=NOW)
+    again = replace(lost, queue=row("PENDING", reason="BeginTime"), squeue="answered")
+    assert judge(again).word == "PENDING"
+    assert judge(replace(lost, squeue="answered")).word == word
+    assert judge(replace(lost, queue=row(word), squeue="answered")).source == "sacct"
+
+
+def test_an_end_beyond_doubt_needs_no_second_question() -> None:
+    for word in ("COMPLETED", "FAILED", "CANCELLED by 7", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"):
+        assert not doubtful(Evidence(ENDED_WELL, row(word)), now=NOW)
+    assert not doubtful(Evidence(RAN, row("RUNNING")), now=NOW)
+    # squeue still cleans up what sacct has ended
+    ending = Evidence(RAN, row("COMPLETED"), queue=row("COMPLETING"), squeue="answered")
+    assert judge(ending).word == "COMPLETED"
+
+
+def test_accounting_that_stands_still_is_noticed() -> None:
+    stale = Evidence(ENDED_WELL, row("RUNNING"))
+    assert doubtful(stale, now=NOW)
+    assert not doubtful(stale, now=210)
+    gone = replace(stale, squeue="answered")
+    assert (judge(gone).word, judge(gone).source) == ("COMPLETED", "status-file")
+    ended = replace(stale, queue=row("FAILED"), squeue="answered")
+    assert (judge(ended).word, judge(ended).source) == ("FAILED", "squeue")
+    forgotten = judge(Evidence(Witness(), row("PENDING"), squeue="answered"))
+    assert forgotten.word == "UNKNOWN"
+    assert "sacct still says PENDING" in forgotten.detail
+
+
+def test_an_earlier_attempts_end_is_not_the_newest_ones() -> None:
+    requeued = Evidence(ENDED_WELL, row("PENDING", start=None), restarts=1)
+    assert not doubtful(requeued, now=NOW)
+    state = judge(requeued)
+    assert (state.word, state.attempt, state.step_exit, state.nodes) == (
+        "PENDING",
+        1,
+        None,
+        ("n1",),
+    )
+    assert judge(replace(requeued, squeue="answered")).kind != "well"
+
+
+def test_a_running_repeat_has_no_end_although_squeue_foretells_one() -> None:
+    state = from_row(row("RUNNING", end=9999.0), "squeue")
+    assert (state.end, state.exit_code, state.start) == (None, None, 100.0)
+
+
+class TestTogether:
+    """Several repeats in one job: the job's state is not each repeat's."""
+
+    def test_while_the_job_runs_each_repeat_speaks_for_itself(self) -> None:
+        running = row("RUNNING")
+        before = judge(Evidence(ENDED_WELL, running, together=True))
+        now = judge(Evidence(RAN, running, together=True))
+        after = judge(Evidence(Witness(), running, together=True))
+        assert [one.word for one in (before, now, after)] == ["COMPLETED", "RUNNING", "PENDING"]
+        assert before.source == "status-file"
+        assert after.kind == "waiting"
+
+    def test_a_failed_job_does_not_take_good_repeats_along(self) -> None:
+        ended = row("TIMEOUT")
+        words = [
+            judge(Evidence(seen, ended, together=True)).word
+            for seen in (ENDED_WELL, ENDED_BADLY, RAN, Witness())
+        ]
+        assert words == ["COMPLETED", "FAILED", "TIMEOUT", "TIMEOUT"]
+
+    def test_a_job_that_waits_again_starts_all_of_them_anew(self) -> None:
+        waits = Evidence(
+            ENDED_WELL,
+            row("NODE_FAIL"),
+            queue=row("PENDING"),
+            squeue="answered",
+            together=True,
+        )
+        assert judge(waits).word == "PENDING"
+
+    def test_a_completed_job_completed_all(self) -> None:
+        assert judge(Evidence(RAN, row("COMPLETED"), together=True)).source == "sacct"
+
+
+ROWS = st.none() | st.sampled_from([state.word for state in STATES]).map(row)
+WITNESSES = st.builds(
+    Witness,
+    attempt=st.integers(0, 2),
+    start=st.none() | st.just(100.0),
+    end=st.none() | st.just(200.0),
+    exit=st.none() | st.integers(0, 3),
+    step_exit=st.none() | st.integers(0, 1),
+    state=st.sampled_from(["", "COMPLETED", "TIMEOUT"]),
+)
+ANSWERS: tuple[Answer, ...] = ("answered", "failed", "absent", "unasked")
+
+
+@given(WITNESSES, ROWS, st.integers(0, 2), ROWS, st.sampled_from(ANSWERS), st.booleans())
+def test_success_is_never_guessed(
+    seen: Witness,
+    accounting: JobRow | None,
+    restarts: int,
+    queue: JobRow | None,
+    squeue: Answer,
+    together: bool,
+) -> None:
+    evidence = Evidence(seen, accounting, restarts, queue, squeue, together=together)
+    state = judge(evidence)
+    if state.kind == "well":
+        said = {one.state for one in (accounting, queue) if one is not None}
+        own = seen.attempt >= restarts and (seen.exit == 0 or seen.state == "COMPLETED")
+        assert "COMPLETED" in said or own
+    if accounting is not None and parse(accounting.state).kind == "badly" and not together:
+        assert state.kind != "well"
+    assert state.attempt == max(seen.attempt, restarts)
+
+
+def test_every_kind_of_evidence_is_judged() -> None:
+    words = [None, *(row(state.word) for state in STATES)]
+    for accounting, queue in itertools.product(words, words):
+        for seen in (Witness(), RAN, ENDED_WELL):
+            assert judge(Evidence(seen, accounting, queue=queue, squeue="answered")).word

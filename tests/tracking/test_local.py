@@ -1,0 +1,370 @@
+"""The local queue with real processes: scripts that sleep instead of training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from hpcbert import store
+from hpcbert.errors import SchedulerError
+from hpcbert.slurm import local
+from hpcbert.slurm.local import enqueue, states
+from hpcbert.slurm.processes import descendants, started
+from hpcbert.slurm.repeats import Watched
+from hpcbert.slurm.states import RepeatState
+
+Make = Callable[..., Watched]
+
+# What every script does first and last, as the rendered ones do.
+FRAME = """\
+#!/bin/bash
+status="$PWD/{status}.$SLURM_ARRAY_TASK_ID.jsonl"
+mark() {{ printf '{{"event":"%s","time":%(%s)T,"attempt":0%s}}\\n' "$1" -1 "$2" >>"$status"; }}
+mark start ",\\"nodelist\\":\\"$HOSTNAME\\""
+trap 'code=$?; mark end ",\\"exit\\":$code"' EXIT
+trap 'mark signal ",\\"signal\\":\\"TERM\\""; exit 143' TERM
+{body}
+"""
+
+
+@dataclass
+class Queue:
+    """A campaign in the local queue."""
+
+    watched: Watched
+    tag: str
+
+    def states(self) -> list[RepeatState]:
+        return list(states(self.watched.directory, self.watched.campaign).values())
+
+    def words(self) -> list[str]:
+        return [state.word for state in self.states()]
+
+    def wait(self, until: Callable[[list[RepeatState]], bool], seconds: float = 30.0) -> None:
+        end = time.monotonic() + seconds
+        while not until(self.states()):
+            assert time.monotonic() < end, (self.states(), self.output())
+            time.sleep(0.05)
+
+    def wait_for_end(self) -> None:
+        """Wait until every state is an end and the queue process has left."""
+        self.wait(lambda found: all(state.done for state in found))
+        end = time.monotonic() + 20
+        while local.alive(self.job_id):
+            assert time.monotonic() < end, self.output()
+            time.sleep(0.05)
+
+    @property
+    def job_id(self) -> str:
+        return self.watched.campaign.arrays[0].job_id
+
+    @property
+    def pid(self) -> int:
+        return int(self.job_id.split("-")[1])
+
+    def output(self) -> str:
+        return (self.watched.directory / local.OUTPUT).read_text()
+
+    def survivors(self) -> list[int]:
+        """Processes with this test's tag in their environment."""
+        found = []
+        for path in Path("/proc").iterdir():
+            if path.name.isdigit() and started(int(path.name)):
+                try:
+                    environment = (path / "environ").read_bytes()
+                except OSError:
+                    continue
+                if f"HPCBERT_TEST_TAG={self.tag}".encode() in environment:
+                    found.append(int(path.name))
+        return found
+
+
+@pytest.fixture
+def run_locally(tmp_path: Path, watched: Make) -> Iterator[Callable[..., Queue]]:
+    """Write scripts, start the queue, and leave nothing of it behind."""
+    queues: list[Queue] = []
+
+    def start(
+        *bodies: str,
+        repeats: int = 1,
+        name: str = "here",
+        minutes: float = 1.0,
+        grace: float = 1.0,
+        env: dict[str, str] | None = None,
+        together: bool = False,
+    ) -> Queue:
+        one = watched(
+            *("" for _ in bodies), repeats=repeats, name=name, scheduler="local", together=together
+        )
+        for array, body in zip(one.campaign.arrays, bodies, strict=True):
+            text = FRAME.format(status=f"status/{array.point.key}", body=body)
+            (one.directory / array.script).write_text(body if together else text)
+        tag = f"{os.getpid()}-{name}-{tmp_path.name}"
+        environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "HPCBERT_TEST_TAG": tag}
+        job_id = enqueue(
+            one.directory, one.campaign, time_limit_minutes=minutes, grace=grace,
+            environ={**environ, **(env or {})},
+        )  # fmt: skip
+        arrays = [replace(one, job_id=job_id, state="submitted") for one in one.campaign.arrays]
+        campaign = replace(one.campaign, arrays=tuple(arrays))
+        store.write_manifest(one.directory, campaign)
+        queues.append(Queue(Watched(one.directory, campaign), tag))
+        return queues[-1]
+
+    yield start
+    for queue in queues:
+        for pid in queue.survivors():
+            os.kill(pid, signal.SIGKILL)
+
+
+Start = Callable[..., Queue]
+
+
+def test_elements_run_one_after_another_in_order(run_locally: Start) -> None:
+    note = 'echo "begin $SLURM_ARRAY_TASK_ID" >>order; sleep 0.2; echo end >>order'
+    queue = run_locally(note, note, repeats=2)
+    queue.wait_for_end()
+    assert queue.words() == ["COMPLETED"] * 4
+    order = (queue.watched.directory / "order").read_text().split("\n")
+    assert order == ["begin 1", "end", "begin 2", "end", "begin 1", "end", "begin 2", "end", ""]
+    for state in queue.states():
+        assert (state.source, state.exit_code, state.nodes) == (
+            *("status-file", 0),
+            (os.uname().nodename,),
+        )
+        assert state.start is not None
+        assert state.limit == 60
+    assert not queue.survivors()
+
+
+def test_each_point_and_repeat_has_an_output_of_its_own_and_no_pickle(run_locally: Start) -> None:
+    say = 'echo "out $0 $SLURM_ARRAY_TASK_ID"; echo "err" >&2'
+    queue = run_locally(say, say, repeats=2)
+    queue.wait_for_end()
+    outputs = sorted((queue.watched.directory / "slurm").glob("local-*.out"))
+    assert len(outputs) == 4
+    assert len({path.read_text() for path in outputs}) == 4
+    assert all(path.read_text().endswith("err\n") for path in outputs)
+    names = {path.suffix for path in queue.watched.directory.rglob("*") if path.is_file()}
+    assert names <= {".json", ".out", ".jsonl", ".sbatch"}
+
+
+def test_ranks_get_the_callers_environment_without_his_slurm_job(run_locally: Start) -> None:
+    mine = {
+        "SLURM_JOB_ID": "77",
+        "SLURM_NTASKS": "8",
+        "SBATCH_PARTITION": "x",
+        "PMIX_RANK": "3",
+        "MY_OWN": "kept as it is",
+        "CUDA_VISIBLE_DEVICES": "4,5,6",
+    }
+    queue = run_locally("env >environment", "env >environment2", env=mine)
+    queue.wait_for_end()
+    lines = (queue.watched.directory / "environment").read_text().splitlines()
+    env = dict(line.split("=", 1) for line in lines if "=" in line)
+    assert env["MY_OWN"] == "kept as it is"
+    assert env["HPCBERT_LOCAL"] == "1"
+    assert env["SLURM_ARRAY_TASK_ID"] == "1"
+    assert env["SLURM_ARRAY_JOB_ID"] == queue.job_id
+    assert env["CUDA_VISIBLE_DEVICES"] == "4", "the point has one GPU"
+    gone = {"SLURM_JOB_ID", "SLURM_NTASKS", "SBATCH_PARTITION", "PMIX_RANK"}
+    assert not gone & set(env)
+    assert not [name for name in env if name.startswith("SUBMITIT")]
+    second = (queue.watched.directory / "environment2").read_text()
+    assert "CUDA_VISIBLE_DEVICES=4,5\n" in second
+
+
+def test_an_exit_status_is_a_failure_and_the_next_repeat_runs(run_locally: Start) -> None:
+    # 144 is what submitit's controller takes for a wish to be run again.
+    queue = run_locally("echo x >>runs; exit $((SLURM_ARRAY_TASK_ID == 1 ? 144 : 0))", repeats=2)
+    queue.wait_for_end()
+    failed, completed = queue.states()
+    assert (failed.word, failed.exit_code, failed.kind) == ("FAILED", 144, "badly")
+    assert "exit status 144" in failed.detail
+    assert completed.word == "COMPLETED"
+    assert (queue.watched.directory / "runs").read_text() == "x\nx\n"
+
+
+def test_whatever_a_script_leaves_behind_is_ended(run_locally: Start) -> None:
+    leave = (
+        "sleep 1000 & setsid sleep 1000 & (setsid sh -c 'trap \"\" TERM; sleep 1000' &) ; sleep 0.3"
+    )
+    queue = run_locally(leave, "exit 0")
+    queue.wait_for_end()
+    assert queue.words() == ["COMPLETED", "COMPLETED"]
+    assert not queue.survivors()
+
+
+def test_the_time_limit_ends_a_script_and_its_ranks(run_locally: Start) -> None:
+    queue = run_locally(
+        "(trap '' TERM; sleep 1000) & sleep 1000 & wait", "exit 0", minutes=0.02, grace=0.5
+    )
+    queue.wait_for_end()
+    first, second = queue.states()
+    assert (first.word, first.kind, first.exit_code) == ("TIMEOUT", "badly", 143)
+    assert "time limit of 1.2 s" in first.detail
+    assert second.word == "COMPLETED"
+    assert not queue.survivors()
+
+
+def test_a_script_that_ignores_its_end_is_killed(run_locally: Start) -> None:
+    queue = run_locally("trap '' TERM; while true; do sleep 0.1; done", minutes=0.01, grace=0.3)
+    queue.wait_for_end()
+    (state,) = queue.states()
+    assert (state.word, state.exit_code) == ("TIMEOUT", 137)
+    assert not queue.survivors()
+
+
+def test_cancelling_ends_what_runs_and_starts_nothing_more(run_locally: Start) -> None:
+    queue = run_locally("sleep 1000 & wait", "touch started", repeats=2)
+    queue.wait(lambda found: found[0].word == "RUNNING")
+    assert local.cancel(queue.watched.directory, queue.watched.campaign)
+    queue.wait_for_end()
+    assert queue.words() == ["CANCELLED"] * 4
+    assert "before it started" in queue.states()[1].detail
+    assert not (queue.watched.directory / "started").exists()
+    assert not queue.survivors()
+    assert not local.cancel(queue.watched.directory, queue.watched.campaign)
+
+
+def test_a_killed_queue_takes_its_script_along_and_says_so(run_locally: Start) -> None:
+    queue = run_locally("sleep 1000 & wait", repeats=2)
+    queue.wait(lambda found: found[0].word == "RUNNING")
+    assert descendants(queue.pid)
+    os.kill(queue.pid, signal.SIGKILL)
+    queue.wait(lambda found: found[0].word == "CANCELLED")
+    first, second = queue.states()
+    assert "queue process was killed" in first.detail
+    assert (second.word, second.kind) == ("UNKNOWN", "unknown")
+    assert "the local queue process is gone" in second.detail
+    end = time.monotonic() + 15
+    while queue.survivors():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_killed_supervisor_is_a_failure_and_the_queue_goes_on(run_locally: Start) -> None:
+    queue = run_locally("echo $PPID >supervisor; setsid sleep 1000 & sleep 1000", "exit 0")
+    pid = queue.watched.directory / "supervisor"
+    queue.wait(lambda found: pid.exists() and pid.read_text() != "")
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+    queue.wait_for_end()
+    first, second = queue.states()
+    assert first.word == "FAILED"
+    assert second.word == "COMPLETED"
+    assert not queue.survivors()
+
+
+def test_campaigns_of_one_machine_wait_for_each_other(run_locally: Start) -> None:
+    first = run_locally("until [ -e go ]; do sleep 0.05; done", name="first")
+    first.wait(lambda found: found[0].word == "RUNNING")
+    second = run_locally("exit 0", name="second")
+    time.sleep(0.5)
+    (state,) = second.states()
+    assert (state.word, state.kind) == ("PENDING", "waiting")
+    assert state.detail == "another campaign is running on this machine"
+    (first.watched.directory / "go").touch()
+    first.wait_for_end()
+    second.wait_for_end()
+    assert second.words() == ["COMPLETED"]
+    starts = [queue.states()[0].start for queue in (first, second)]
+    assert starts[0] is not None
+    assert starts[1] is not None
+    assert starts[0] <= starts[1]
+
+
+def test_a_campaign_that_waits_can_be_cancelled(run_locally: Start) -> None:
+    first = run_locally("sleep 1000", name="first")
+    first.wait(lambda found: found[0].word == "RUNNING")
+    second = run_locally("exit 0", name="second")
+    assert local.cancel(second.watched.directory, second.watched.campaign)
+    second.wait_for_end()
+    assert second.words() == ["CANCELLED"]
+    assert first.words() == ["RUNNING"]
+
+
+def test_repeats_that_share_a_job_are_one_run_of_the_script(run_locally: Start) -> None:
+    body = (
+        "#!/bin/bash\nfor n in 1 2 3; do\n"
+        '  echo \'{"event":"start","time":1,"attempt":0}\' >>status/KEY.$n.jsonl\n'
+        "  if ((n == 3)); then exit 7; fi\n"
+        '  echo \'{"event":"end","time":2,"attempt":0,"exit":\'$((n - 1))\'}\' >>status/KEY.$n.jsonl\n'
+        "done\n"
+    ).replace("KEY", "bert-base_1n1g_fp32_b32")
+    queue = run_locally(body, repeats=3, together=True)
+    queue.wait_for_end()
+    assert queue.words() == ["COMPLETED", "FAILED", "FAILED"]
+    assert [state.exit_code for state in queue.states()] == [0, 1, 7]
+
+
+def test_without_a_bash_every_repeat_fails_with_a_reason(
+    run_locally: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    queue = run_locally("exit 0", repeats=2, env={"PATH": str(tmp_path / "empty")})
+    queue.wait_for_end()
+    assert queue.words() == ["FAILED", "FAILED"]
+    assert "can't be started" in queue.states()[0].detail
+    assert queue.states()[0].exit_code == 127
+
+
+def test_a_vanished_directory_ends_the_queue_quietly(run_locally: Start, tmp_path: Path) -> None:
+    queue = run_locally("echo x >began; sleep 1", repeats=3)
+    queue.wait(lambda found: found[0].word == "RUNNING")
+    queue.watched.directory.rename(tmp_path / "elsewhere")
+    end = time.monotonic() + 20
+    while local.alive(queue.job_id):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert not queue.survivors()
+    assert "UNKNOWN" in queue.words()
+
+
+def test_a_status_file_cut_by_a_full_disk_keeps_its_last_event_apart(run_locally: Start) -> None:
+    queue = run_locally('printf \'{"event":"st\' >>"$status"; trap - EXIT')
+    queue.wait_for_end()
+    assert queue.words() == ["COMPLETED"]
+
+
+def test_a_queue_of_another_machine_or_none_is_not_called_dead_or_alive(
+    run_locally: Start, watched: Make
+) -> None:
+    queue = run_locally("sleep 1000 & wait")
+    queue.wait(lambda found: found[0].word == "RUNNING")
+    plan = queue.watched.directory / local.PLAN
+    text = plan.read_text()
+    here = local.machine()
+    plan.write_text(text.replace(here, "otherhost 0000"))
+    (state,) = queue.states()
+    assert (state.word, state.detail) == (
+        *("RUNNING",),
+        "by its own account; its queue was started on otherhost",
+    )
+    assert not local.cancel(queue.watched.directory, queue.watched.campaign)
+    plan.write_text("{")
+    assert queue.words() == ["UNKNOWN"]
+    plan.write_text(text)
+    never = watched("local-1-1", name="never", scheduler="local", repeats=1)
+    (state,) = states(never.directory, never.campaign).values()
+    assert (state.word, state.detail) == (
+        "UNKNOWN",
+        "never started: the local queue was never started",
+    )
+
+
+def test_a_queue_that_cannot_start_says_why(watched: Make, tmp_path: Path) -> None:
+    one = watched("", scheduler="local")
+    (tmp_path / "file").touch()
+    with pytest.raises(SchedulerError, match="Can't start the local queue"):
+        enqueue(
+            one.directory,
+            one.campaign,
+            time_limit_minutes=1,
+            environ={**os.environ, "XDG_STATE_HOME": str(tmp_path / "file")},
+        )

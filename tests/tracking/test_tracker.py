@@ -1,0 +1,389 @@
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.errors import HpcbertError
+from hpcbert.slurm.pace import Pace
+from hpcbert.slurm.repeats import Watched
+from hpcbert.slurm.runner import Outcome
+from hpcbert.slurm.tracker import RepeatJob, Tracker, snapshot
+
+Make = Callable[..., Watched]
+Tell = Callable[..., None]
+NAME = "hpcbert-camp-bert-base_1n1g_fp32_b32"
+T = 1795255599
+LIMIT = 10
+
+
+def accounting(
+    job: str,
+    state: str,
+    *,
+    name: str = NAME,
+    user: str = "nobody",
+    submit: int = T,
+    exit_code: str = "0:0",
+    nodes: str = "n1",
+) -> str:
+    times = f"{submit}|{submit + 1}|{submit + 9}|8|60"
+    return f"{job}|{user}|{state}|{exit_code}|None|{times}|{nodes}|{name}\n"
+
+
+def queue(job: str, state: str, *, name: str = NAME, user: str = "nobody", submit: int = T) -> str:
+    return f"{job}|{user}|{state}|{submit}|N/A|N/A|0:00|1:00:00||{name}|Resources\n"
+
+
+def failed(complaint: str, code: int = 1) -> Outcome:
+    return Outcome(("slurm",), code, "", complaint)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = float(T)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def words(tracker: Tracker) -> list[str]:
+    return [state.word for state in tracker.states.values()]
+
+
+def test_ranges_single_elements_and_words_are_told_apart(watched: Make, slurm: Any) -> None:
+    one = watched("12")
+    slurm.sacct = (
+        accounting("12_1", "COMPLETED")
+        + accounting("12_2", "CANCELLED by 1000")
+        + accounting("12_3", "RUNNING")
+        + accounting("12_[4-5%1]", "PENDING", nodes="None assigned")
+    )
+    slurm.squeue = queue("12_3", "RUNNING") + queue("12_[4-5%1]", "PENDING")
+    states = snapshot(one.directory, one.campaign, run=slurm)
+    assert [states[NAME, number].word for number in range(1, 6)] == [
+        *("COMPLETED", "CANCELLED", "RUNNING", "PENDING", "PENDING"),
+    ]
+    assert {state.source for state in states.values()} == {"sacct"}
+    assert states[NAME, 1].nodes == ("n1",)
+    assert states[NAME, 4].nodes == ()
+
+
+def test_all_campaigns_share_one_query(watched: Make, slurm: Any) -> None:
+    several = [watched("12", "13", name="one"), watched("14", name="two")]
+    tracker = Tracker(several, run=slurm)
+    tracker.poll()
+    assert slurm.count("sacct") == 1
+    assert slurm.count("squeue") == 1
+    argv = slurm.calls[0]
+    assert argv[argv.index("-j") + 1] == "12,13,14"
+    assert len(tracker.states) == 15
+    assert slurm.environments[0]["SLURM_TIME_FORMAT"] == "%s"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"user": "somebody"}, {"name": "hpcbert-other"}, {"submit": T - 1_000_000}],
+)
+def test_a_job_id_that_was_used_again_is_not_ours(
+    watched: Make, slurm: Any, changes: dict[str, Any]
+) -> None:
+    one = watched("12", repeats=1)
+    slurm.sacct = accounting("12_1", "COMPLETED", **changes)
+    slurm.squeue = queue("12_1", "COMPLETED", **changes)
+    states = snapshot(one.directory, one.campaign, run=slurm)
+    assert states[NAME, 1].kind == "unknown"
+
+
+def test_of_a_requeued_repeat_the_newest_run_counts(watched: Make, slurm: Any) -> None:
+    one = watched("12", repeats=1)
+    old, new = accounting("12_1", "NODE_FAIL"), accounting("12_1", "RUNNING", submit=T + 60)
+    slurm.squeue = queue("12_1", "RUNNING", submit=T + 60)
+    for text in (old + new, new + old):
+        slurm.sacct = text
+        state = snapshot(one.directory, one.campaign, run=slurm)[NAME, 1]
+        assert (state.word, state.attempt) == ("RUNNING", 1)
+
+
+def test_an_index_listed_in_a_range_and_alone_is_alone(watched: Make, slurm: Any) -> None:
+    one = watched("12", repeats=2)
+    slurm.sacct = accounting("12_1", "RUNNING") + accounting("12_[1-2%1]", "PENDING")
+    slurm.squeue = queue("12_1", "RUNNING") + queue("12_2", "PENDING")
+    states = snapshot(one.directory, one.campaign, run=slurm)
+    assert [(one.word, one.attempt) for one in states.values()] == [("RUNNING", 0), ("PENDING", 0)]
+
+
+def test_a_job_that_sacct_has_not_heard_of_yet_waits(watched: Make, slurm: Any) -> None:
+    one = watched("12")
+    slurm.squeue = queue("12_[1-5%1]", "PENDING")
+    states = snapshot(one.directory, one.campaign, run=slurm)
+    assert {(state.word, state.source) for state in states.values()} == {("PENDING", "squeue")}
+
+
+def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
+    watched: Make, slurm: Any, tell: Tell
+) -> None:
+    one = watched("12", repeats=3)
+    slurm.sacct = failed("Slurm accounting storage is disabled")
+    slurm.squeue = queue("12_3", "RUNNING")
+    start = {"event": "start", "time": T, "nodelist": "n[1-2]"}
+    tell(one, 1, start, {"event": "end", "time": T + 5, "exit": 0})
+    tell(one, 2, start, {"event": "end", "time": T + 5, "exit": 1})
+    tracker = Tracker([one], run=slurm)
+    tracker.poll()
+    found = [(state.word, state.source) for state in tracker.states.values()]
+    assert found == [("COMPLETED", "status-file"), ("FAILED", "status-file"), ("RUNNING", "squeue")]
+    assert not tracker.over()
+    tracker._due = 0
+    tracker.poll()
+    assert slurm.count("sacct") == 1, "what is not there is not asked again"
+
+
+def test_where_there_is_no_slurm_a_copied_directory_still_speaks(
+    watched: Make, slurm: Any, tell: Tell
+) -> None:
+    one = watched("12", repeats=2)
+    slurm.sacct = failed("sacct: no such program", 127)
+    slurm.squeue = failed("squeue: no such program", 127)
+    tell(one, 1, {"event": "start", "time": T}, {"event": "end", "time": T + 5, "exit": 0})
+    tell(one, 2, {"event": "start", "time": T})
+    states = snapshot(one.directory, one.campaign, run=slurm)
+    assert [state.word for state in states.values()] == ["COMPLETED", "UNKNOWN"]
+
+
+def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(
+    watched: Make, slurm: Any
+) -> None:
+    refused = watched("", repeats=1, name="refused", state="refused", error="Invalid partition")
+    intended = watched("", repeats=2, name="camp")
+    slurm.squeue = queue("77_[1-2%1]", "PENDING")
+    tracker = Tracker([refused, intended], run=slurm)
+    tracker.poll()
+    assert words(tracker) == ["REFUSED", "PENDING", "PENDING"]
+    assert "Invalid partition" in next(iter(tracker.states.values())).detail
+    assert slurm.count("sacct") == 0
+
+
+def test_output_that_makes_no_sense_changes_nothing(watched: Make, slurm: Any) -> None:
+    one = watched("12", repeats=1)
+    slurm.sacct = "\x00\xff|||\nCOMPLETED\n12_1|nobody|COMPLETED\n"
+    slurm.squeue = "12_1 COMPLETED"
+    tracker = Tracker([one], run=slurm)
+    tracker.poll()
+    assert words(tracker) == ["UNKNOWN"]
+
+
+def test_changes_are_told_once(watched: Make, slurm: Any, clock: Clock) -> None:
+    one = watched("12", repeats=1)
+    slurm.squeue = queue("12_1", "RUNNING")
+    slurm.sacct = accounting("12_1", "RUNNING")
+    tracker = Tracker([one], run=slurm, clock=clock, chance=lambda: 0.0)
+    assert list(tracker.poll()) == [(NAME, 1)]
+    clock.now += 100
+    assert tracker.poll() == {}
+    assert words(tracker) == ["RUNNING"]
+    slurm.sacct = accounting("12_1", "COMPLETED")
+    clock.now += 100
+    assert [state.word for state in tracker.poll().values()] == ["COMPLETED"]
+    assert tracker.over()
+    clock.now += 100
+    asked = slurm.count("sacct")
+    assert tracker.poll() == {}
+    assert slurm.count("sacct") == asked, "what is over is not asked about"
+
+
+def test_slurm_is_not_asked_before_it_is_time(watched: Make, slurm: Any, clock: Clock) -> None:
+    one = watched("12", repeats=1)
+    slurm.squeue = queue("12_1", "RUNNING")
+    slurm.sacct = accounting("12_1", "RUNNING")
+    tracker = Tracker([one], run=slurm, clock=clock, chance=lambda: 0.5, floor=10)
+    tracker.poll()
+    assert tracker.pause() == pytest.approx(11)
+    clock.now += 10.9
+    tracker.poll()
+    assert slurm.count("sacct") == 1
+    clock.now += 0.2
+    tracker.poll()
+    assert slurm.count("sacct") == 2
+    assert tracker.pause() == pytest.approx(15 * 1.1)
+
+
+def test_the_pace_slows_down_and_takes_up_again() -> None:
+    pace, intervals = Pace(floor=10, ceiling=60), []
+    for _ in range(8):
+        pace = pace.after(changed=False, failed=False)
+        intervals.append(pace.interval)
+    assert intervals[:3] == [10, 15, 22.5]
+    assert intervals[-1] == 60
+    assert pace.after(changed=True, failed=False).interval == 10
+    assert Pace(floor=10).after(changed=False, failed=True).interval == 20
+    assert pace.after(changed=True, failed=True).interval == 60
+    assert 60 <= pace.seconds(0.99) < 72
+    assert Pace(floor=90).after(changed=False, failed=False).interval == 90
+
+
+def test_failures_are_counted_until_somebody_answers(
+    watched: Make, slurm: Any, clock: Clock
+) -> None:
+    one = watched("12", repeats=1)
+    slurm.sacct = failed("sacct: error: Problem talking to the database: Connection refused")
+    slurm.squeue = failed("slurm_load_jobs error: Unable to contact slurm controller")
+    tracker = Tracker([one], run=slurm, clock=clock)
+    for _ in range(4):
+        tracker.poll()
+        clock.now += LIMIT * 60
+    assert tracker.failures == 4
+    assert not tracker.absent
+    assert not tracker.over()
+    assert "Unable to contact" in tracker.complaint
+    slurm.squeue = queue("12_1", "RUNNING")
+    tracker.poll()
+    assert tracker.failures == 0
+    assert [(one.word, one.source) for one in tracker.states.values()] == [("RUNNING", "squeue")]
+
+
+def test_a_lost_node_is_no_end_until_squeue_agrees(watched: Make, slurm: Any, clock: Clock) -> None:
+    """As seen with 22.05.8: for seconds sacct has NODE_FAIL alone, squeue already PENDING."""
+    one = watched("15", repeats=1)
+    tracker = Tracker([one], run=slurm, clock=clock)
+    slurm.sacct = accounting("15_1", "NODE_FAIL")
+    slurm.squeue = queue("15_1", "PENDING", submit=T + 5)
+    tracker.poll()
+    assert (words(tracker), tracker.over()) == (["PENDING"], False)
+    slurm.sacct += accounting("15_1", "RUNNING", submit=T + 5)
+    slurm.squeue = queue("15_1", "RUNNING", submit=T + 5)
+    clock.now += 100
+    tracker.poll()
+    assert (words(tracker), tracker.over()) == (["RUNNING"], False)
+    slurm.sacct = accounting("15_1", "NODE_FAIL") + accounting("15_1", "NODE_FAIL", submit=T + 5)
+    slurm.squeue = queue("15_1", "NODE_FAIL", submit=T + 5)
+    clock.now += 100
+    tracker.poll()
+    assert (words(tracker), tracker.over()) == (["NODE_FAIL"], True)
+
+
+def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(
+    watched: Make, slurm: Any, clock: Clock
+) -> None:
+    """As seen with 22.05.8: an element cancelled before it started never gets a row."""
+    one = watched("1", repeats=2)
+    slurm.sacct = accounting("1_1", "COMPLETED")
+    tracker = Tracker([one], run=slurm, clock=clock)
+    polls = 0
+    while not tracker.over():
+        tracker.poll()
+        clock.now += 100
+        polls += 1
+    assert words(tracker) == ["COMPLETED", "UNKNOWN"]
+    assert polls == 3
+    assert "never started" in list(tracker.states.values())[1].detail
+
+
+def test_a_state_nobody_knows_is_not_given_up_while_squeue_fails(
+    watched: Make, slurm: Any, clock: Clock
+) -> None:
+    one = watched("1", repeats=1)
+    slurm.squeue = failed("Unable to contact slurm controller")
+    tracker = Tracker([one], run=slurm, clock=clock)
+    for _ in range(20):
+        tracker.poll()
+        clock.now += 100
+    assert not tracker.over()
+
+
+def test_repeats_that_share_a_job_follow_its_status_files(
+    watched: Make, slurm: Any, tell: Tell, clock: Clock
+) -> None:
+    one = watched("9", repeats=3, together=True)
+    slurm.sacct = accounting("9", "RUNNING")
+    slurm.squeue = queue("9", "RUNNING")
+    start = {"event": "start", "time": T}
+    tell(one, 1, start, {"event": "end", "time": T + 5, "exit": 0})
+    tell(one, 2, start)
+    tracker = Tracker([one], run=slurm, clock=clock)
+    tracker.poll()
+    assert words(tracker) == ["COMPLETED", "RUNNING", "PENDING"]
+    assert not tracker.over()
+    slurm.sacct = accounting("9", "COMPLETED")
+    clock.now += 100
+    tracker.poll()
+    assert words(tracker) == ["COMPLETED"] * 3
+    assert tracker.over()
+
+
+def test_submitits_view_of_a_job_goes_by_our_table(watched: Make, slurm: Any) -> None:
+    one = watched("12", repeats=4)
+    slurm.sacct = (
+        accounting("12_1", "CANCELLED by 1000")
+        + accounting("12_2", "SUSPENDED")
+        + accounting("12_3", "REQUEUE_HOLD")
+        + accounting("12_4", "NODE_FAIL")
+    )
+    tracker = Tracker([one], run=slurm)
+    tracker.poll()
+    jobs = [tracker.jobs[f"12_{number}"] for number in range(1, 5)]
+    assert [job.state for job in jobs] == ["CANCELLED", "SUSPENDED", "REQUEUE_HOLD", "NODE_FAIL"]
+    assert [job.done() for job in jobs] == [True, False, False, False]
+    assert jobs[0].get_info(mode="cache")["NodeList"] == "n1"
+    assert slurm.count("sacct") == 1
+    for refused in (jobs[0].cancel, jobs[0].results, jobs[0].result):
+        with pytest.raises(HpcbertError):
+            refused()
+    assert not list(one.directory.rglob("*.pkl"))
+
+
+def test_trackers_do_not_share_what_they_know(watched: Make, slurm: Any) -> None:
+    first, second = (Tracker([watched("12", name=name)], run=slurm) for name in ("a", "b"))
+    assert first.jobs["12_1"].watcher is not second.jobs["12_1"].watcher
+    assert RepeatJob.watcher is not first.jobs["12_1"].watcher
+
+
+def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path: Path) -> None:
+    code = (
+        "import logging, os\n"
+        "before = dict(os.environ)\n"
+        "import hpcbert.slurm.tracker\n"
+        "assert dict(os.environ) == before\n"
+        "assert logging.getLogger('submitit').handlers == []\n"
+    )
+    for level in (None, "DEBUG"):
+        env = {**os.environ, **({"SUBMITIT_LOG_LEVEL": level} if level else {})}
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            env=env, cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert logging.getLogger("submitit").handlers == []
+
+
+def test_a_thousand_elements_are_one_query_and_no_long_wait(watched: Make, slurm: Any) -> None:
+    one = watched("12", repeats=1000)
+    slurm.sacct = "".join(accounting(f"12_{number}", "COMPLETED") for number in range(1, 1001))
+    tracker = Tracker([one], run=slurm)
+    tracker.poll()
+    assert tracker.over()
+    assert slurm.count("sacct") == 1
+    assert set(words(tracker)) == {"COMPLETED"}
+
+
+def test_one_tracker_follows_both_schedulers(watched: Make, slurm: Any, clock: Clock) -> None:
+    here = watched("local-1-1", repeats=1, name="here", scheduler="local")
+    there = watched("12", repeats=1)
+    slurm.sacct = accounting("12_1", "RUNNING")
+    slurm.squeue = queue("12_1", "RUNNING")
+    tracker = Tracker([here, there], run=slurm, clock=clock)
+    tracker.poll()
+    assert tracker.states[NAME, 1].word == "RUNNING"
+    assert tracker.states[NAME.replace("camp", "here"), 1].word == "UNKNOWN"
+    assert tracker.pause() == 1.0
