@@ -155,6 +155,5 @@ def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(truth: Tru
             truth.calls.append(polls)
             truth.now += max(1, int(tracker.pause()))
         for (_, repeat), state in tracker.states.items():
-            newest = truth.runs[repeat - 1][-1]
-            assert state.word == newest.state
+            assert state.word == truth.runs[repeat - 1][-1].state
             assert state.attempt == len(truth.runs[repeat - 1]) - 1

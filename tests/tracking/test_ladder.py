@@ -163,8 +163,16 @@ WITNESSES = st.builds(
 ANSWERS: tuple[Answer, ...] = ("answered", "failed", "absent", "unasked")
 
 
-@given(WITNESSES, ROWS, st.integers(0, 2), ROWS, st.sampled_from(ANSWERS), st.booleans())
+@given(
+    seen=WITNESSES,
+    accounting=ROWS,
+    restarts=st.integers(0, 2),
+    queue=ROWS,
+    squeue=st.sampled_from(ANSWERS),
+    together=st.booleans(),
+)
 def test_success_is_never_guessed(
+    *,
     seen: Witness,
     accounting: JobRow | None,
     restarts: int,

@@ -15,7 +15,7 @@ from hpcbert import store
 from hpcbert.errors import SchedulerError
 from hpcbert.slurm import local
 from hpcbert.slurm.local import enqueue, states
-from hpcbert.slurm.processes import descendants, started
+from hpcbert.slurm.processes import descendants, machine, started
 from hpcbert.slurm.repeats import Watched
 from hpcbert.slurm.states import RepeatState
 
@@ -339,8 +339,7 @@ def test_a_queue_of_another_machine_or_none_is_not_called_dead_or_alive(
     queue.wait(lambda found: found[0].word == "RUNNING")
     plan = queue.watched.directory / local.PLAN
     text = plan.read_text()
-    here = local.machine()
-    plan.write_text(text.replace(here, "otherhost 0000"))
+    plan.write_text(text.replace(machine(), "otherhost 0000"))
     (state,) = queue.states()
     assert (state.word, state.detail) == (
         *("RUNNING",),
