@@ -6,9 +6,9 @@ import dataclasses
 import secrets
 from typing import TYPE_CHECKING
 
-from hpcbert.errors import UsageError
+from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.lab import daemons, network
-from hpcbert.lab.furnish import furnish
+from hpcbert.lab.furnish import make_directories, make_gpus, write_files
 from hpcbert.lab.plan import root_of
 from hpcbert.lab.process import boot_id
 from hpcbert.lab.record import UNFINISHED, Journal, Lab, load, locked
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.lab.plan import LabPlan
-    from hpcbert.lab.process import Process
     from hpcbert.lab.shell import Runner
 
 
@@ -45,20 +44,36 @@ def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
     """
     check_root()
     check_packages(accounting=plan.accounting)
+    check_abilities(run)
     plan = dataclasses.replace(plan, directory=plan.directory.resolve())
     made = _make_directory(plan.directory)
     with locked(plan.directory):
         journal = _open(plan, made)
-        check_abilities(journal.lab, run)
         report(f"files in {journal.lab.root}")
-        network.reserve(journal, run)
-        furnish(journal.lab)
-        _start_database(journal, run, report)
-        hosts = _start_hosts(journal, run, report)
-        network.plug(journal.lab, hosts, run)
-        _start_slurm(journal, run, report)
+        try:
+            _build(journal, run, report)
+        except HpcbertError as error:
+            error.hint = error.hint or "`hpcbert lab down` removes what there is."
+            raise
         report("the lab is up")
         return journal.lab
+
+
+def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None:
+    make_directories(journal.lab)
+    daemons.start_switch(journal, run)
+    lab = network.reserve(journal, run)
+    write_files(lab)
+    make_gpus(lab)
+    if lab.plan.accounting:
+        report("starting MariaDB")
+        _start_database(journal, run)
+    report(f"making {lab.plan.nodes} nodes")
+    for node in lab.plan.node_names:
+        daemons.start_node(journal, node, run)
+    network.plug(journal.lab, run)
+    report("starting munge and Slurm")
+    _start_slurm(journal, run)
 
 
 def _make_directory(directory: Path) -> tuple[Path, ...]:
@@ -92,11 +107,8 @@ def _open(plan: LabPlan, made: tuple[Path, ...]) -> Journal:
     return Journal(Lab(plan=plan, mark=mark, boot=boot_id(), root=root, made=made))
 
 
-def _start_database(journal: Journal, run: Runner, report: Callable[[str], None]) -> None:
+def _start_database(journal: Journal, run: Runner) -> None:
     lab = journal.lab
-    if not lab.plan.accounting:
-        return
-    report("starting MariaDB")
     # As the user itself: with --user it would change owners below the host's plugin directory.
     install = [*daemons.become(daemons.DATABASE_USER), "mariadb-install-db"]
     tables = ["--skip-test-db", "--skip-name-resolve", "--auth-root-authentication-method=socket"]
@@ -105,15 +117,7 @@ def _start_database(journal: Journal, run: Runner, report: Callable[[str], None]
     daemons.start(journal, "mariadbd", run)
 
 
-def _start_hosts(
-    journal: Journal, run: Runner, report: Callable[[str], None]
-) -> dict[str, Process]:
-    report(f"making {journal.lab.plan.nodes} nodes")
-    return {node: daemons.start_host(journal, node, run) for node in journal.lab.plan.node_names}
-
-
-def _start_slurm(journal: Journal, run: Runner, report: Callable[[str], None]) -> None:
-    report("starting munge and Slurm")
+def _start_slurm(journal: Journal, run: Runner) -> None:
     plan = journal.lab.plan
     accounting = ("mariadbd", "slurmdbd") if plan.accounting else ()
     for name in ("munged", *accounting, "slurmctld"):

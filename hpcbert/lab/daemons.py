@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.lab.files import SLURM_USER
 from hpcbert.lab.process import end, identify, listens
+from hpcbert.lab.record import SWITCH
 from hpcbert.lab.shell import spawn
 
 if TYPE_CHECKING:
@@ -27,12 +28,13 @@ DATABASE_USER = "mysql"
 _POLL = 0.05
 _PATIENCE = 15.0
 _LOG_TAIL = 12
+_FOREVER = ("sleep", "infinity")
 _SERVING = ("idle", "mixed", "allocated", "completing", "draining", "drained")
 
 # A node's own /tmp and /dev/shm keep PMIx of two nodes apart; /proc goes last, because the shell
 # has read its own number from the old one by then. Ignored, SIGCHLD makes the kernel reap what is
 # left to the namespace's first process.
-_BECOME_HOST = """mount -t tmpfs -o mode=1777 tmpfs /tmp
+_BECOME_NODE = """mount -t tmpfs -o mode=1777 tmpfs /tmp
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mount --bind "$1" /etc/hosts
 hostname "$2"
@@ -53,20 +55,17 @@ class Daemon:
     enter: tuple[str, ...] = ()
 
 
-def start_host(journal: Journal, node: str, run: Runner) -> Process:
+def start_node(journal: Journal, node: str, run: Runner) -> Process:
     """Start the process that is a node: it holds the namespaces and takes in orphans."""
-    lab = journal.note_host(node, None)
-    pid = spawn(
-        run,
-        [str(lab.layout.hosts), node, "env", "--ignore-signal=CHLD", "sleep", "infinity"],
-        log=lab.layout.log(f"{node}-host"),
-        env=lab.daemon_environment,
-        enter=["unshare", "--net", "--mount", "--uts", "--ipc", "--pid"],
-        prelude=_BECOME_HOST,
-    )
-    host = _identified(lab, f"{node}-host", pid)
-    journal.note_host(node, host)
-    return host
+    unshare = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid"]
+    hosts = str(journal.lab.layout.hosts)
+    words = [hosts, node, "env", "--ignore-signal=CHLD", *_FOREVER]
+    return _start_holder(journal, node, words, unshare, run, prelude=_BECOME_NODE)
+
+
+def start_switch(journal: Journal, run: Runner) -> Process:
+    """Start the process that holds the switch's network namespace."""
+    return _start_holder(journal, SWITCH, _FOREVER, ["unshare", "--net"], run)
 
 
 def start(journal: Journal, name: str, run: Runner) -> Process:
@@ -201,10 +200,7 @@ def _daemon(lab: Lab, name: str) -> Daemon:
 
 
 def _slurmd(lab: Lab, node: str) -> Daemon:
-    host = lab.hosts.get(node)
-    if host is None or not host.alive:
-        raise SchedulerError("The node's namespaces are gone.", where=node)
-    ns = f"/proc/{host.pid}/ns"
+    ns = f"/proc/{lab.host(node).pid}/ns"
     enter = ("net", "mnt", "uts", "ipc")
     flags = [f"--{'mount' if kind == 'mnt' else kind}={ns}/{kind}" for kind in enter]
     slurmd = ("slurmd", "-D", "-f", str(lab.layout.slurm_conf), "-N", node)
@@ -260,6 +256,23 @@ def _wait(lab: Lab, name: str, silence: Callable[[], str]) -> None:
         if time.monotonic() > deadline:
             raise _failure(lab, name, f"No answer in {lab.plan.ready_timeout:g} s: {reason}")
         time.sleep(_POLL)
+
+
+def _start_holder(
+    journal: Journal,
+    name: str,
+    argv: Sequence[str],
+    unshare: Sequence[str],
+    run: Runner,
+    *,
+    prelude: str = "",
+) -> Process:
+    lab = journal.note_host(name, None)
+    log, env = lab.layout.log(f"{name}-host"), lab.daemon_environment
+    pid = spawn(run, argv, log=log, env=env, enter=unshare, prelude=prelude)
+    host = _identified(lab, f"{name}-host", pid)
+    journal.note_host(name, host)
+    return host
 
 
 def _identified(lab: Lab, name: str, pid: int) -> Process:

@@ -19,12 +19,8 @@ if TYPE_CHECKING:
     from hpcbert.lab.record import Lab
 
 
-def furnish(lab: Lab) -> None:
-    """Write all that the daemons and users of a lab read, with the owners that they insist on.
-
-    Raises:
-        CheckError: Devices cannot be made here.
-    """
+def make_directories(lab: Lab) -> None:
+    """Make the directories of a lab, with the owners that its daemons insist on."""
     layout = lab.layout
     for directory in (layout.root, layout.etc, layout.logs, layout.devices, layout.spool):
         _directory(directory)
@@ -34,13 +30,15 @@ def furnish(lab: Lab) -> None:
     _directory(layout.state, owner=files.SLURM_USER, mode=0o700)
     _directory(layout.munge_key.parent, owner=MUNGE_USER)
     _directory(layout.runs, mode=0o1777)
-    _write_configuration(lab)
     if lab.plan.accounting:
-        _furnish_database(lab)
-    _make_gpus(lab)
+        _directory(layout.database, owner=DATABASE_USER, mode=0o700)
+        # slurmdbd has to reach the socket, and no ordinary user.
+        entrance = layout.database_socket.parent
+        _directory(entrance, owner=DATABASE_USER, group=files.SLURM_USER, mode=0o750)
 
 
-def _write_configuration(lab: Lab) -> None:
+def write_files(lab: Lab) -> None:
+    """Write all that the daemons and users of a lab read."""
     layout, plan, network = lab.layout, lab.plan, lab.network
     host = socket.gethostname().partition(".")[0]
     _file(layout.munge_key, secrets.token_hex(64), owner=MUNGE_USER, mode=0o400)
@@ -53,19 +51,15 @@ def _write_configuration(lab: Lab) -> None:
     if plan.accounting:
         conf = files.slurmdbd_conf(network, layout, host=host)
         _file(layout.etc / "slurmdbd.conf", conf, owner=files.SLURM_USER, mode=0o600)
+        _file(layout.database_init, files.database_init())
 
 
-def _furnish_database(lab: Lab) -> None:
-    layout = lab.layout
-    _directory(layout.database, owner=DATABASE_USER, mode=0o700)
-    # slurmdbd has to reach the socket, and no ordinary user.
-    entrance = layout.database_socket.parent
-    _directory(entrance, owner=DATABASE_USER, group=files.SLURM_USER, mode=0o750)
-    _file(layout.database_init, files.database_init())
+def make_gpus(lab: Lab) -> None:
+    """Make one device file a GPU: the null device under another name.
 
-
-def _make_gpus(lab: Lab) -> None:
-    """Make one device file a GPU: the null device under another name."""
+    Raises:
+        CheckError: Devices cannot be made here.
+    """
     for number in range(lab.plan.gpus_per_node):
         path = lab.layout.devices / f"nvidia{number}"
         try:

@@ -1,4 +1,8 @@
-"""The lab's bridge and cables."""
+"""The lab's cables: from each node and from the host to a switch.
+
+The switch is a bridge in a network namespace of its own. In the host's, packets between nodes would
+pass the host's firewall, and Docker's drops what it does not know (bridge-nf-call-iptables).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ import json
 import socket
 from typing import TYPE_CHECKING
 
-from hpcbert.errors import CheckError
+from hpcbert.errors import CheckError, UsageError
 from hpcbert.lab.plan import Network
+from hpcbert.lab.record import SWITCH
 from hpcbert.lab.shell import must
 
 if TYPE_CHECKING:
@@ -15,9 +20,13 @@ if TYPE_CHECKING:
     from hpcbert.lab.record import Journal, Lab
     from hpcbert.lab.shell import Runner
 
+# Names inside the switch; a node's end has the node's name.
+_BRIDGE = "bridge"
+_PLUG = "uplink"
+
 
 def reserve(journal: Journal, run: Runner) -> Lab:
-    """Take the first free slot and make its bridge.
+    """Take the first free slot and lay the cable from the host to the switch.
 
     Raises:
         CheckError: No slot is free, or the one that was asked for is not.
@@ -29,78 +38,81 @@ def reserve(journal: Journal, run: Runner) -> Lab:
         if reason:
             continue
         lab = journal.note(slot=slot)
-        reason = _make_bridge(lab, run)
+        reason = _lay_uplink(lab, run)
         if not reason:
             return lab
         journal.note(slot=None)
     raise CheckError(f"No network is free for the lab: {reason}", where="lab slot")
 
 
-def plug(lab: Lab, hosts: dict[str, Process], run: Runner) -> None:
-    """Give each node a cable to the bridge, and its address."""
-    network, env = lab.network, lab.daemon_environment
+def plug(lab: Lab, run: Runner) -> None:
+    """Give each node a cable to the switch, and its address."""
+    network = lab.network
     cables = "".join(
-        f"link add name {network.link(node)} master {network.bridge} up"
-        f" type veth peer name eth0 netns {host.pid}\n"
-        for node, host in hosts.items()
+        f"link add name {node} master {_BRIDGE} up type veth peer name eth0 netns {host.pid}\n"
+        for node, host in lab.node_hosts.items()
     )
-    must(run, ["ip", "-batch", "-"], stdin=cables, env=env)
-    for node, host in hosts.items():
-        inside = f"link set lo up\naddr add {network.address(node)}/24 dev eth0\nlink set eth0 up\n"
-        enter = ["nsenter", f"--net=/proc/{host.pid}/ns/net"]
-        must(run, [*enter, "ip", "-batch", "-"], stdin=inside, env=env)
+    _configure(lab, lab.host(SWITCH), cables, run)
+    for node, host in lab.node_hosts.items():
+        address = f"addr add {network.address(node)}/24 dev eth0\n"
+        _configure(lab, host, f"link set lo up\n{address}link set eth0 up\n", run)
 
 
 def set_link(lab: Lab, node: str, *, up: bool, run: Runner) -> None:
-    """Cut a node's cable or mend it."""
-    words = ["ip", "link", "set", "dev", lab.network.link(node), "up" if up else "down"]
-    must(run, words, env=lab.daemon_environment)
+    """Cut a node's cable or mend it.
+
+    Raises:
+        UsageError: The lab has no such node.
+    """
+    if node not in lab.plan.node_names:
+        raise UsageError("The lab has no such node.", where=node)
+    _configure(lab, lab.host(SWITCH), f"link set {node} {'up' if up else 'down'}\n", run)
 
 
 def unplug(lab: Lab, run: Runner) -> None:
-    """Remove the cables and the bridge, if the bridge bears this lab's mark."""
-    env = lab.daemon_environment
-    for name in (*cables(lab, run), *bridge(lab, run)):
-        run(["ip", "link", "del", "dev", name], env=env)
+    """Remove the host's cable, if it bears this lab's mark; the kernel takes all others away."""
+    for name in uplinks(lab, run):
+        run(["ip", "link", "del", "dev", name], env=lab.daemon_environment)
 
 
-def bridge(lab: Lab, run: Runner) -> tuple[str, ...]:
-    """Find the lab's bridge: its name, or nothing if there is none or it is another lab's."""
+def uplinks(lab: Lab, run: Runner) -> tuple[str, ...]:
+    """Find the host's cable: its name, or nothing if there is none or it is another lab's."""
     if lab.slot is None:
         return ()
-    return tuple(
-        link["ifname"]
-        for link in _links(["dev", lab.network.bridge], lab, run)
-        if link.get("address") == _hardware_address(lab)
-    )
-
-
-def cables(lab: Lab, run: Runner) -> tuple[str, ...]:
-    """Find the links that hang on the lab's bridge."""
-    return tuple(
-        link["ifname"] for name in bridge(lab, run) for link in _links(["master", name], lab, run)
-    )
-
-
-def _links(which: list[str], lab: Lab, run: Runner) -> list[dict[str, str]]:
-    answer = run(["ip", "-json", "link", "show", *which], env=lab.daemon_environment)
-    # An empty answer is `[{},…]` or nothing at all, as the version of iproute2 likes.
+    words = ["ip", "-json", "link", "show", "dev", lab.network.uplink]
+    answer = run(words, env=lab.daemon_environment)
     links = json.loads(answer.stdout or "[]") if answer.ok else []
-    return [link for link in links if link]
+    mark = _hardware_address(lab)
+    return tuple(link["ifname"] for link in links if link.get("address") == mark)
 
 
-def _make_bridge(lab: Lab, run: Runner) -> str:
-    """Make the bridge; return why it failed, or nothing."""
-    network, env = lab.network, lab.daemon_environment
-    words = ["ip", "link", "add", "name", network.bridge, "address", _hardware_address(lab)]
-    made = run([*words, "type", "bridge"], env=env)
+def _lay_uplink(lab: Lab, run: Runner) -> str:
+    """Lay the host's cable; return why it failed, or nothing."""
+    network, switch = lab.network, lab.host(SWITCH)
+    words = ["ip", "link", "add", "name", network.uplink, "address", _hardware_address(lab)]
+    words += ["type", "veth", "peer", "name", _PLUG, "netns", str(switch.pid)]
+    made = run(words, env=lab.daemon_environment)
     if not made.ok:
-        return f"{network.bridge}: {made.stderr.strip()}"
-    settings = (
-        f"addr add {network.controller}/24 dev {network.bridge}\nlink set {network.bridge} up\n"
+        return f"{network.uplink}: {made.stderr.strip()}"
+    _configure(
+        lab,
+        switch,
+        f"link add name {_BRIDGE} type bridge\n"
+        f"link set {_BRIDGE} up\n"
+        f"link set {_PLUG} master {_BRIDGE} up\n",
+        run,
     )
-    must(run, ["ip", "-batch", "-"], stdin=settings, env=env)
+    host_end = (
+        f"addr add {network.controller}/24 dev {network.uplink}\nlink set {network.uplink} up\n"
+    )
+    must(run, ["ip", "-batch", "-"], stdin=host_end, env=lab.daemon_environment)
     return ""
+
+
+def _configure(lab: Lab, host: Process, commands: str, run: Runner) -> None:
+    """Run commands of ip in the network namespace of a process."""
+    words = ["nsenter", f"--net=/proc/{host.pid}/ns/net", "ip", "-batch", "-"]
+    must(run, words, stdin=commands, env=lab.daemon_environment)
 
 
 def _hardware_address(lab: Lab) -> str:

@@ -43,8 +43,8 @@ class LabPlan:
         name: The cluster's name.
         accounting: Whether slurmdbd and its database are started. Without them there is no sacct.
         slurmd_timeout: Seconds of silence after which slurmctld calls a node down.
-        slot: Which of the 200 sets of bridge, subnet and ports to take; the first free one, counted
-            from a number that the directory decides, if None.
+        slot: Which of the 200 sets of link name, subnet and ports to take. If None, the first free
+            one, counted from a number that the directory decides.
         ready_timeout: Seconds to wait for each daemon, and for all nodes to be idle.
 
     Raises:
@@ -106,8 +106,8 @@ class Network:
     slot: int
 
     @property
-    def bridge(self) -> str:
-        """The bridge's name. The kernel lets only one lab have it: that is what reserves a slot."""
+    def uplink(self) -> str:
+        """The host's end of its cable. Only one lab can have the name: that reserves a slot."""
         return f"hpcbert{self.slot}"
 
     @property
@@ -117,7 +117,7 @@ class Network:
 
     @property
     def controller(self) -> str:
-        """The bridge's own address, where slurmctld and slurmdbd are."""
+        """The host's address, where slurmctld and slurmdbd are."""
         return f"198.19.{self.slot}.254"
 
     @property
@@ -138,10 +138,6 @@ class Network:
     def address(self, node: str) -> str:
         """Return the address of a node."""
         return f"198.19.{self.slot}.{node[1:]}"
-
-    def link(self, node: str) -> str:
-        """Return the name of the host's end of a node's cable."""
-        return f"{self.bridge}{node}"
 
 
 def root_of(directory: Path, mark: str) -> Path:

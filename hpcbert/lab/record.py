@@ -8,11 +8,12 @@ import fcntl
 import json
 import os
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcbert.errors import CheckError, UsageError
+from hpcbert.errors import CheckError, SchedulerError, UsageError
 from hpcbert.lab.files import Layout
 from hpcbert.lab.plan import LabPlan, Network
 from hpcbert.lab.process import Process
@@ -24,6 +25,8 @@ SCHEMA = 1
 RECORD = "lab.json"
 UNFINISHED = f".{RECORD}.*"
 MARK = "HPCBERT_LAB_ID"
+SWITCH = "switch"
+LOCK_PATIENCE = 5.0
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -34,12 +37,13 @@ class Lab:
     Attributes:
         plan: What was asked for.
         mark: A random name that is in the environment of every process started for this lab, in
-            the bridge's hardware address and in the fallback directory's name.
+            its link's hardware address and in the fallback directory's name.
         boot: The boot it belongs to.
         root: Where all files but `lab.json` are.
         made: Directories that were not there before, outermost first.
         slot: The slot that was reserved, or was about to be; None before that.
-        hosts: Node name to the process that holds its namespaces; None if it was about to start.
+        hosts: Node name, or `switch`, to the process that holds its namespaces; None if that was
+            about to start.
         daemons: Daemon name to its process, likewise. A node's slurmd has the node's name.
     """
 
@@ -72,6 +76,23 @@ class Lab:
         if self.slot is None:
             raise CheckError("The lab has no network yet.", where=str(self.directory))
         return Network(self.slot)
+
+    @property
+    def node_hosts(self) -> dict[str, Process]:
+        """The living nodes, each with the process that holds its namespaces."""
+        hosts = ((node, self.hosts.get(node)) for node in self.plan.node_names)
+        return {node: host for node, host in hosts if host is not None and host.alive}
+
+    def host(self, name: str) -> Process:
+        """Return the process that holds the namespaces of a node, or of the switch.
+
+        Raises:
+            SchedulerError: It is gone.
+        """
+        host = self.hosts.get(name)
+        if host is None or not host.alive:
+            raise SchedulerError("Its namespaces are gone.", where=name)
+        return host
 
     @property
     def expected_daemons(self) -> tuple[str, ...]:
@@ -160,14 +181,30 @@ def locked(directory: Path) -> Iterator[None]:
     """
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _lock(handle):
+            what = "Another process is starting or ending this lab."
+            raise CheckError(what, where=str(directory))
         yield
-    except BlockingIOError as error:
-        raise CheckError(
-            "Another process is starting or ending this lab.", where=str(directory)
-        ) from error
     finally:
         os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    # A command that an `up` was just starting when it was killed has the lock until it is exec'd.
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while not _lock_now(handle):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _lock_now(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _parse(document: dict[str, Any]) -> Lab:

@@ -14,9 +14,8 @@ from hpcbert.lab.files import SLURM_USER
 from hpcbert.lab.record import SEARCH_PATH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
-    from hpcbert.lab.record import Lab
     from hpcbert.lab.shell import Runner
 
 # What is looked for -> Debian 12's package that brings it.
@@ -89,7 +88,7 @@ def missing(*, accounting: bool) -> dict[str, str]:
     }
 
 
-def check_abilities(lab: Lab, run: Runner) -> None:
+def check_abilities(run: Runner) -> None:
     """Check that the kernel lets this process make namespaces, mounts and links.
 
     Raises:
@@ -97,13 +96,13 @@ def check_abilities(lab: Lab, run: Runner) -> None:
     """
     trial = ["mount", "-t", "tmpfs", "tmpfs", "/tmp"]  # noqa: S108  in the trial's own namespace
     unshare = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"]
-    _try(run, [*unshare, *trial], lab, "namespaces and mounts")
-    _try(run, ["unshare", "--net", "ip", "link", "add", "type", "bridge"], lab, "a bridge")
-    _try(run, ["unshare", "--net", "ip", "link", "add", "type", "veth"], lab, "a veth pair")
+    _try(run, [*unshare, *trial], "namespaces and mounts")
+    _try(run, ["unshare", "--net", "ip", "link", "add", "type", "bridge"], "a bridge")
+    _try(run, ["unshare", "--net", "ip", "link", "add", "type", "veth"], "a veth pair")
 
 
-def _try(run: Runner, argv: Iterable[str], lab: Lab, what: str) -> None:
-    result = run(tuple(argv), env=lab.daemon_environment, timeout=20)
+def _try(run: Runner, argv: Sequence[str], what: str) -> None:
+    result = run(argv, env={"PATH": SEARCH_PATH}, timeout=20)
     if not result.ok:
         raise CheckError(
             f"This machine does not let root make {what}: {result.stderr.strip()}",

@@ -111,7 +111,11 @@ def spawn(
         CheckError: The daemon could not be started at all.
     """
     words = [*enter, "setsid", "--fork", "sh", "-c", _SPAWN.format(prelude=prelude), "sh"]
-    answer = must(run, [*words, str(log), *argv], env=env, timeout=30).strip()
-    if not answer.isdecimal():
-        raise CheckError("It could not be started.", where=argv[0], hint=f"See {log}.")
-    return int(answer)
+    result = run([*words, str(log), *argv], env=env, timeout=30)
+    # setsid has succeeded before the shell begins: only the number tells that all went well.
+    number = result.stdout.strip()
+    if not number.isdecimal():
+        raise CheckError(
+            result.stderr.strip() or "It ended before it began.", where=log.stem, hint=f"See {log}."
+        )
+    return int(number)

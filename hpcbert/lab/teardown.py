@@ -57,7 +57,7 @@ def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Remo
             return _sweep(directory)
         ended, left = _end_all(lab, report)
         network.unplug(lab, run)
-        left += _links_left(lab, run)
+        left += tuple(f"link {name}" for name in network.uplinks(lab, run))
         # While something is left, the record stays, so that another `down` can go on.
         return Removal(ended, left or _remove_files(lab, report))
 
@@ -94,10 +94,6 @@ def _members(lab: Lab) -> set[Process]:
     }
     ours = recorded | set(marked(f"{MARK}={lab.mark}"))
     return ours | set(inside(ours))
-
-
-def _links_left(lab: Lab, run: Runner) -> tuple[str, ...]:
-    return tuple(f"link {name}" for name in (*network.cables(lab, run), *network.bridge(lab, run)))
 
 
 def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:

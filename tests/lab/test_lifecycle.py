@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -14,15 +15,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hpcbert.errors import CheckError, SchedulerError, UsageError
-from hpcbert.lab import LabPlan, down, load, status, up
+from hpcbert.lab import Lab, LabPlan, down, load, status, up
 from hpcbert.lab.plan import Network
-from hpcbert.lab.record import MARK, locked
+from hpcbert.lab.process import identify
+from hpcbert.lab.record import MARK, Journal, locked
 from hpcbert.slurm.runner import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hpcbert.lab import Lab
     from hpcbert.slurm.runner import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_packages")]
@@ -54,8 +55,8 @@ class Trace:
     def remains(self) -> list[str]:
         lab = self.lab
         paths = [path for path in (lab.root, lab.directory) if path.exists()]
-        names = [path.name for path in Path("/sys/class/net").iterdir()]
-        links = [name for name in names if lab.slot is not None and name in links_of(lab)]
+        uplink = lab.network.uplink if lab.slot is not None else "none"
+        links = [uplink] if Path("/sys/class/net", uplink).exists() else []
         mounts = [
             row for row in Path("/proc/mounts").read_text().splitlines() if str(lab.root) in row
         ]
@@ -65,10 +66,6 @@ class Trace:
         mark = f"{MARK}={self.lab.mark}".encode()
         pids = [path.name for path in Path("/proc").iterdir() if path.name.isdecimal()]
         return [p for p in pids if mark in environment(p) or self.namespaces & namespaces(p)]
-
-
-def links_of(lab: Lab) -> set[str]:
-    return {lab.network.bridge, *map(lab.network.link, lab.plan.node_names)}
 
 
 def environment(pid: str) -> bytes:
@@ -110,7 +107,7 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_job(directory: Path):
     deadline = time.monotonic() + 20
     while len(trace.processes()) < 18 and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert len(trace.namespaces) == 2 * 5
+    assert len(trace.namespaces) == 2 * 5 + 1
     removal = down(directory, run=run, report=quiet)
     assert removal.left == ()
     assert removal.ended >= 18
@@ -121,7 +118,8 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_job(directory: Path):
 
 REACHED: dict[str, Callable[[Lab], bool]] = {
     "record": lambda lab: True,
-    "bridge": lambda lab: lab.slot is not None,
+    "switch": lambda lab: "switch" in lab.hosts,
+    "cable": lambda lab: lab.slot is not None,
     "database tables": lambda lab: lab.layout.database.exists(),
     "database": lambda lab: "mariadbd" in lab.daemons,
     "first host": lambda lab: "n1" in lab.hosts,
@@ -204,7 +202,8 @@ def test_up_refuses_a_directory_with_a_lab(lab: Lab):
         up(LabPlan(directory=lab.directory), run=run, report=quiet)
 
 
-def test_down_waits_for_nobody_who_is_at_work_there(lab: Lab):
+def test_down_keeps_out_while_another_is_at_work(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("hpcbert.lab.record.LOCK_PATIENCE", 0.1)
     with locked(lab.directory), pytest.raises(CheckError, match="Another process"):
         down(lab.directory, run=run, report=quiet)
 
@@ -235,6 +234,19 @@ def test_down_where_there_never_was_a_lab_does_nothing(tmp_path: Path):
     assert down(tmp_path / "none", run=run, report=quiet).ended == 0
     assert down(tmp_path, run=run, report=quiet).ended == 0
     assert tmp_path.exists()
+
+
+def test_down_after_a_reboot_touches_no_process(tmp_path: Path):
+    ourselves = identify(os.getpid())
+    directory = tmp_path / "lab"
+    directory.mkdir()
+    plan = LabPlan(directory=directory)
+    made = (directory,)
+    Journal(Lab(plan, "ab12cd34ef", "another boot", directory, made, daemons={"n1": ourselves}))
+    assert not status(directory, run=run).daemons[-4].alive
+    removal = down(directory, run=run, report=quiet)
+    assert (removal.ended, removal.left) == (0, ())
+    assert not directory.exists()
 
 
 def test_status_without_a_lab_says_so(tmp_path: Path):

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tomli
+
+from hpcbert.lab import LabPlan, files
+from hpcbert.lab.files import Layout
+from hpcbert.lab.plan import Network
+
+LAYOUT = Layout(Path("/srv/lab"))
+NETWORK = Network(7)
+
+
+def settings(text: str) -> dict[str, str]:
+    lines = (line for line in text.splitlines() if "=" in line and not line.startswith("NodeName"))
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_slurm_conf_points_at_nothing_outside_the_lab():
+    conf = settings(files.slurm_conf(LabPlan(), NETWORK, LAYOUT, host="head"))
+    assert conf["SlurmctldHost"] == "head(198.19.7.254)"
+    assert conf["AuthInfo"] == "socket=/srv/lab/munge/munge.socket"
+    assert conf["AccountingStoragePass"] == "/srv/lab/munge/munge.socket"
+    paths = ("StateSaveLocation", "SlurmdSpoolDir", "SlurmctldPidFile", "SlurmdPidFile")
+    assert all(conf[key].startswith("/srv/lab/") for key in paths)
+    ports = {conf["SlurmctldPort"], conf["SlurmdPort"], conf["AccountingStoragePort"]}
+    assert ports == {"21070", "21071", "21072"}
+
+
+def test_slurm_conf_names_each_node_with_its_address_and_gpus():
+    text = files.slurm_conf(LabPlan(nodes=2, gpus_per_node=4), NETWORK, LAYOUT, host="head")
+    nodes = [line for line in text.splitlines() if line.startswith("NodeName=")]
+    assert len(nodes) == 2
+    assert "NodeAddr=198.19.7.2 CPUs=16 " in nodes[1]
+    assert "Gres=gpu:4" in nodes[1]
+
+
+def test_a_lab_without_gpus_or_accounting_says_so():
+    plan = LabPlan(gpus_per_node=0, accounting=False)
+    text = files.slurm_conf(plan, NETWORK, LAYOUT, host="head")
+    assert "Gres=" not in text
+    assert settings(text)["AccountingStorageType"] == "accounting_storage/none"
+    assert files.gres_conf(plan, LAYOUT) == "AutoDetect=off\n"
+
+
+@pytest.mark.parametrize(("gpus", "names"), [(1, "nvidia0"), (8, "nvidia[0-7]")])
+def test_gres_conf_names_the_devices(gpus: int, names: str):
+    assert f"File=/srv/lab/dev/{names}\n" in files.gres_conf(LabPlan(gpus_per_node=gpus), LAYOUT)
+
+
+def test_the_nodes_know_each_other_and_the_controller_by_name():
+    rows = files.hosts_file(LabPlan(nodes=2), NETWORK, host="head").splitlines()
+    assert rows == [
+        "127.0.0.1 localhost",
+        "::1 localhost",
+        "198.19.7.254 head",
+        "198.19.7.1 n1",
+        "198.19.7.2 n2",
+    ]
+
+
+def test_site_toml_has_the_keys_of_a_site():
+    assert tomli.loads(files.site_toml(LabPlan(gpus_per_node=2, name="lab2"), LAYOUT)) == {
+        "schema": 1,
+        "name": "lab2",
+        "scheduler": "slurm",
+        "runs": "/srv/lab/runs",
+        "slurm": {
+            "partition": "gpu",
+            "gres": "gpu",
+            "time_limit": "00:10:00",
+            "mpi": "pmix",
+            "exclusive": False,
+        },
+        "nodes": {"gpus_per_node": 2},
+        "container": {"runtime": "none"},
+    }

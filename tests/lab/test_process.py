@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hpcbert.errors import CheckError
+from hpcbert.lab.process import Process, boot_id, end, identify, inside, listens, marked
+from hpcbert.lab.shell import must, spawn
+from hpcbert.slurm.runner import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ENVIRONMENT = {"PATH": os.environ["PATH"]}
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    marking = {**ENVIRONMENT, "HPCBERT_TEST": f"mark-{os.getpid()}"}
+    with subprocess.Popen(["sleep", "60"], env=marking) as process:
+        yield process
+        process.kill()
+
+
+def known(process: subprocess.Popen[bytes]) -> Process:
+    found = identify(process.pid)
+    assert found is not None
+    return found
+
+
+def test_a_process_is_known_by_pid_and_start(sleeper: subprocess.Popen[bytes]):
+    process = known(sleeper)
+    assert process.alive
+    assert not Process(process.pid, process.start + 1).alive
+
+
+def test_a_process_that_ended_is_not_alive_even_before_it_is_reaped(
+    sleeper: subprocess.Popen[bytes],
+):
+    process = known(sleeper)
+    assert end([process], timeout=10)
+    assert not process.alive
+    assert identify(process.pid) is None
+    assert sleeper.wait() == -signal.SIGKILL
+
+
+def test_a_pid_that_is_used_again_is_never_hit(sleeper: subprocess.Popen[bytes]):
+    process = known(sleeper)
+    assert end([Process(process.pid, process.start - 1)], timeout=1)
+    assert process.alive
+
+
+def test_a_process_that_ignores_a_signal_is_reported(tmp_path: Path):
+    words = ["sh", "-c", "trap '' TERM; touch ready; sleep 60 & wait; wait"]
+    with subprocess.Popen(words, cwd=tmp_path, start_new_session=True) as process:
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.01)
+        assert not end([known(process)], number=signal.SIGTERM, timeout=0.2)
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_processes_are_found_by_their_mark(sleeper: subprocess.Popen[bytes]):
+    assert list(marked(f"HPCBERT_TEST=mark-{os.getpid()}")) == [known(sleeper)]
+    assert list(marked("HPCBERT_TEST=mark-")) == []
+
+
+def test_a_process_in_our_own_namespaces_is_inside_nothing(sleeper: subprocess.Popen[bytes]):
+    assert inside([known(sleeper)]) == ()
+
+
+def test_a_listener_is_seen_without_a_connection():
+    ourselves = identify(os.getpid())
+    assert ourselves is not None
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert listens(ourselves, port)
+    assert not listens(ourselves, port)
+
+
+def test_the_boot_has_a_name():
+    assert len(boot_id()) == 36
+
+
+def test_a_spawned_daemon_outlives_the_command_that_started_it(tmp_path: Path):
+    log = tmp_path / "log"
+    pid = spawn(
+        run, ["sh", "-c", "echo out; echo err >&2; exec sleep 60"], log=log, env=ENVIRONMENT
+    )
+    process = identify(pid)
+    assert process is not None
+    try:
+        assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
+        assert os.getsid(pid) not in (os.getsid(0), 0)
+        while log.read_text().count("\n") < 2:
+            time.sleep(0.01)
+        assert log.read_text() == "out\nerr\n"
+    finally:
+        assert end([process], timeout=10)
+
+
+def test_a_daemon_whose_prelude_fails_is_an_error_with_its_complaint(tmp_path: Path):
+    with pytest.raises(CheckError, match="no such thing"):
+        spawn(
+            run,
+            ["sleep", "60"],
+            log=tmp_path / "log",
+            env=ENVIRONMENT,
+            prelude="echo no such thing >&2; exit 1",
+        )
+
+
+def test_a_command_that_must_succeed_complains_in_its_own_words():
+    with pytest.raises(CheckError, match="oh dear") as caught:
+        must(run, ["sh", "-c", "echo oh dear >&2; false"], env=ENVIRONMENT)
+    assert caught.value.where.startswith("sh")
+    with pytest.raises(CheckError, match="exit status 3"):
+        must(run, ["sh", "-c", "exit 3"], env=ENVIRONMENT)
