@@ -61,12 +61,19 @@ def duration(moments: Sequence[float]) -> float:
     return seconds
 
 
-def samples_per_unit(rule: Rule, setting: Setting) -> float:
-    """Return what a printed rate of 1 means in samples per second over all GPUs."""
+def throughput(rule: Rule, value: float, setting: Setting) -> float:
+    """Return what a printed rate means in samples per second over all GPUs.
+
+    Raises:
+        CannotReduceError: It is a bandwidth, which has no place among throughputs.
+        UnknownError: A factor isn't known.
+    """
+    if rule.unit == "GB/s":
+        raise CannotReduceError("rule", f"{rule.name} is {value:g} GB/s: no throughput")
     by_node = rule.scope == "per-node" or (rule.scope == "per-rank" and rule.record.ranks == "node")
     width = 1 if rule.scope == "global" else setting.need("nodes" if by_node else "gpus")
     tokens = setting.need("sequence_length") if rule.unit == "tokens" else 1
-    return width / tokens
+    return value * (width / tokens)
 
 
 def average(rule: Rule, values: Sequence[float], stride: int, setting: Setting) -> float:
@@ -74,7 +81,7 @@ def average(rule: Rule, values: Sequence[float], stride: int, setting: Setting) 
     for value in values:
         positive(value)
     if rule.kind == "rate":
-        return _mean(values, rule.average) * samples_per_unit(rule, setting)
+        return throughput(rule, _mean(values, rule.average), setting)
     batch = setting.batch(rule.batch, micro=rule.record.counts == "micro-batches")
     if rule.kind == "elapsed":
         return batch * stride * len(values) / math.fsum(values)

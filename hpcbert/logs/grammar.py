@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 KINDS = ("rate", "step-rate", "step-time", "elapsed", "clock", "footer")
 SCOPES = ("global", "per-gpu", "per-rank", "per-node")
+UNITS = ("samples", "tokens", "GB/s")
 CLOCKS = ("epoch", "epoch-ms", "date-time", "month-day", "time-of-day", "ctime")
 FACTS = (
     "nodes",
@@ -96,7 +97,8 @@ class Rule(NamedTuple):
         record: The records it reads.
         field: The field with the number.
         scope: What a printed rate stands for, one of SCOPES.
-        unit: What a printed rate counts: `samples` or `tokens`.
+        unit: What a printed rate counts: `samples`, `tokens`, or `GB/s`, which is no throughput and
+            ends as a reason, never as a number in a table.
         factor: What the number is to be multiplied by: 1000 for thousands, 0.001 for milliseconds.
         batch: What is trained in one counted step: the `global` batch, or the share of a node
             (`per-node`) or of a device (`per-gpu`) where steps are summed over those.
@@ -289,7 +291,7 @@ def _meaning(table: Table, kind: str) -> dict[str, Any]:
         return {
             "factor": factor,
             "scope": table.choice("scope", SCOPES, "global"),
-            "unit": table.choice("unit", ("samples", "tokens"), "samples"),
+            "unit": table.choice("unit", UNITS, "samples"),
         }
     batch = table.choice("batch", ("global", "per-node", "per-gpu"), "global")
     return {"factor": factor, "batch": batch}

@@ -17,7 +17,7 @@ from hpcbert.logs.arithmetic import (
     duration,
     number,
     positive,
-    samples_per_unit,
+    throughput,
 )
 from hpcbert.logs.times import Clock
 from hpcbert.reduce import median
@@ -98,7 +98,7 @@ class _Footers:
             raise CannotReduceError(
                 "incomplete", f"the closing line of {self.rule.name} is missing"
             )
-        return positive(self.value() * self.rule.factor) * samples_per_unit(self.rule, setting)
+        return throughput(self.rule, positive(self.value() * self.rule.factor), setting)
 
 
 class _Reader:
