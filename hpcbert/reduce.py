@@ -8,11 +8,11 @@ precision and batch size per device. Nothing is rounded here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
-from hpcbert.model import Group, Measured, Reason, Row, Run, Shape, SpeedupTable
+from hpcbert.model import Group, Measured, Point, Reason, Row, Run, Shape, SpeedupTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -82,6 +82,39 @@ def _by_exit(evidence: Evidence) -> tuple[Reason, ...]:
     if evidence.exit_code == 0:
         return ()
     return (Reason("exit", f"the measured step ended with status {evidence.exit_code}"),)
+
+
+def group_of(point: Point, points: Iterable[Point], rule: str) -> Group:
+    """Return the table that a point belongs to.
+
+    Accumulation tells tables apart, unless it follows from a global batch size and so differs
+    from shape to shape: then those shapes are one curve, which is what DLPerf's DeepSpeed rows are.
+
+    Args:
+        point: The point.
+        points: All that were measured with it.
+        rule: Name of the rule that gave the numbers.
+    """
+    return Group(
+        framework=point.framework,
+        model=point.model,
+        precision=point.precision,
+        batch_size_per_device=point.batch_size_per_device,
+        rule=rule,
+        variant=_variant(point, points),
+    )
+
+
+def _variant(point: Point, points: Iterable[Point]) -> str:
+    plain = replace(point, accumulation=1)
+    curve = {one for one in points if replace(one, accumulation=1, shape=point.shape) == plain}
+    shapes = {one.shape for one in curve}
+    accumulations = {one.accumulation for one in curve}
+    if len(accumulations) < 2 or len(shapes) < len(curve):  # noqa: PLR2004 - they don't differ
+        return point.variant
+    batches = {one.global_batch_size for one in curve}
+    note = f"gbs{batches.pop()}" if len(batches) == 1 else "acc by shape"
+    return f"{plain.variant},{note}" if plain.variant else note
 
 
 def median(values: Sequence[float]) -> float:

@@ -11,8 +11,8 @@ from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.scan import Reading, read
 from hpcbert.logs.setting import Setting
-from hpcbert.model import Group, Measured, Reason, Run
-from hpcbert.reduce import Evidence, gate, tabulate
+from hpcbert.model import Measured, Reason, Run
+from hpcbert.reduce import Evidence, gate, group_of, tabulate
 from hpcbert.report.document import tables_data
 from hpcbert.slurm.ladder import from_witness, with_witness
 from hpcbert.slurm.states import UNKNOWN, RepeatState, parse, witness
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hpcbert.logs.grammar import Grammar, Rule
     from hpcbert.logs.setting import Window
-    from hpcbert.model import Array, Campaign, Point
+    from hpcbert.model import Array, Campaign, Group, Point
 
     States = Callable[[Path, Campaign], Mapping[tuple[str, int], RepeatState]]
 
@@ -90,23 +90,18 @@ def gather(
     points: dict[Point, list[Array]] = {}
     for array in campaign.arrays:
         points.setdefault(array.point, []).append(array)
-    measured = tuple(_measured(point, arrays, repeats, chosen) for point, arrays in points.items())
+    measured = tuple(
+        _measured(point, group_of(point, points, chosen.name), arrays, repeats)
+        for point, arrays in points.items()
+    )
     return Gathered(measured, tuple(repeats.values()), chosen, warnings)
 
 
 def _measured(
-    point: Point, arrays: list[Array], repeats: Mapping[tuple[str, int], Repeat], rule: Rule
+    point: Point, group: Group, arrays: list[Array], repeats: Mapping[tuple[str, int], Repeat]
 ) -> Measured:
     """Put a point's runs together; of a repeat that was submitted again the later one counts."""
     runs = {number: repeats[array.name, number].run for array in arrays for number in array.repeats}
-    group = Group(
-        framework=point.framework,
-        model=point.model,
-        precision=point.precision,
-        batch_size_per_device=point.batch_size_per_device,
-        rule=rule.name,
-        variant=point.variant,
-    )
     ordered = tuple(runs[number] for number in sorted(runs))
     flags = ("accumulation",) if point.accumulation > 1 else ()
     return Measured(group, point.shape, len(ordered), ordered, flags)
@@ -229,7 +224,7 @@ class _Judge:
             batch_size_per_device=point.batch_size_per_device,
             accumulation=point.accumulation,
             precision=point.precision,
-            sequence_length=_sequence_length(point) or self.grammar.sequence_length or None,
+            sequence_length=_sequence_length(point),
             skip=protocol.skip if self.window.skip is None else self.window.skip,
             iters=protocol.iters if self.window.iters is None else self.window.iters,
             reach=protocol.iters,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from hpcbert.errors import UsageError
 from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting
-from hpcbert.model import Group, Measured, Point, Reason, Run, Shape
-from hpcbert.reduce import FOREIGN, Evidence, gate
+from hpcbert.model import Measured, Point, Reason, Run, Shape
+from hpcbert.reduce import FOREIGN, Evidence, gate, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hpcbert.logs.layout import LogFile
     from hpcbert.logs.scan import Reading
     from hpcbert.logs.setting import Window
+    from hpcbert.model import Group
 
 # Above this a number in a file's name is a date or a seed, not one of so many runs.
 _RUNS_AT_MOST = 100
@@ -58,11 +59,12 @@ class Framework:
 
 @dataclass(frozen=True)
 class _Read:
-    """One log, read and placed."""
+    """One log, read."""
 
     log: LogFile
-    group: Group
-    shape: Shape
+    framework: Framework
+    model: str
+    rule: str
     reading: Reading
 
     @property
@@ -103,32 +105,27 @@ class Reader:
         Raises:
             UsageError: Something that must be known of a log is not, or two are the same repeat.
         """
-        points: dict[tuple[Group, Shape], list[_Read]] = {}
-        for log in logs:
-            one = self._read(log)
-            points.setdefault((one.group, one.shape), []).append(one)
+        reads = [self._read(log) for log in logs]
+        certain = {_point(one) for one in reads if one.valid}
+        points: dict[tuple[Point, str], list[_Read]] = {}
+        for one in reads:
+            point = _point(one) if one.valid else _likely_point(one, certain)
+            points.setdefault((point, one.rule), []).append(one)
+        curve = [point for point, _ in points]
         return tuple(
-            _measured(group, shape, _numbered(reads)) for (group, shape), reads in points.items()
+            _measured(group_of(point, curve, rule), point.shape, _numbered(own))
+            for (point, rule), own in points.items()
         )
 
     def _read(self, log: LogFile) -> _Read:
         framework = self._framework(log)
         rule = framework.grammar.rule(self.rule)
-        setting = self._setting(log, framework.grammar)
+        setting = self._setting(log)
         reading = read(log.path, framework.grammar, rule, setting)
-        where = str(log.path)
         if reading.missing:
-            raise _unknown([reading.missing], where)
-        point = _point(framework, self.known.model or log.model, reading.setting, where)
-        group = Group(
-            framework=point.framework,
-            model=point.model,
-            precision=point.precision,
-            batch_size_per_device=point.batch_size_per_device,
-            rule=rule.name,
-            variant=point.variant,
-        )
-        return _Read(log, group, point.shape, reading)
+            raise _unknown([reading.missing], log)
+        model = self.known.model or log.model or framework.model
+        return _Read(log, framework, model, rule.name, reading)
 
     def _framework(self, log: LogFile) -> Framework:
         name = self.known.framework or log.framework or self._in_path(log)
@@ -147,7 +144,7 @@ class Reader:
             hint=f"Say --fw NAME; known: {', '.join(sorted(self.frameworks))}.",
         )
 
-    def _setting(self, log: LogFile, grammar: Grammar) -> Setting:
+    def _setting(self, log: LogFile) -> Setting:
         known, window, usual = self.known, self.window, Setting()
         asked = {
             "nodes": (log.nodes, known.nodes),
@@ -166,33 +163,54 @@ class Reader:
             # DLPerf's OneFlow logs are all named fp32: of the precision the person knows best.
             precision=known.precision or log.precision,
             gpus=log.gpus,
-            sequence_length=grammar.sequence_length or None,
             skip=usual.skip if window.skip is None else window.skip,
             iters=usual.iters if window.iters is None else window.iters,
             reach=window.iters or 0,
         ).settled({})[0]
 
 
-def _unknown(names: list[str], where: str) -> UsageError:
+def _unknown(names: list[str], log: LogFile) -> UsageError:
     flags = [_FLAGS[name] for name in names if name in _FLAGS]
     hint = f"Say it with {' '.join(flags)}, or name it in --pattern." if flags else ""
     told = " and ".join(names)
-    return UsageError(f"Neither the path nor the log tells {told}.", where=where, hint=hint)
+    message = f"Neither the path nor the log tells {told}."
+    return UsageError(message, where=str(log.path), hint=hint)
 
 
-def _point(framework: Framework, model: str | None, setting: Setting, where: str) -> Point:
+def _point(read: _Read) -> Point:
+    setting = read.reading.setting
     names = ("nodes", "gpus_per_node", "batch_size_per_device", "precision")
     unknown = [name for name in names if getattr(setting, name) is None]
     if unknown:
-        raise _unknown(unknown, where)
+        raise _unknown(unknown, read.log)
     return Point(
-        framework=framework.name,
-        model=model or framework.model,
+        framework=read.framework.name,
+        model=read.model,
         shape=Shape(setting.need("nodes"), setting.need("gpus_per_node")),
         precision=str(setting.precision),
         batch_size_per_device=setting.need("batch_size_per_device"),
         accumulation=setting.accumulation or 1,
     )
+
+
+def _likely_point(read: _Read, points: Collection[Point]) -> Point:
+    """Return the one point that a bad log can belong to: it may lack what the others state."""
+    likely = [point for point in points if _agrees(read, point)]
+    return likely[0] if len(likely) == 1 else _point(read)
+
+
+def _agrees(read: _Read, point: Point) -> bool:
+    setting = read.reading.setting
+    pairs = (
+        (read.framework.name, point.framework),
+        (read.model, point.model),
+        (setting.nodes, point.shape.nodes),
+        (setting.gpus_per_node, point.shape.gpus_per_node),
+        (setting.precision, point.precision),
+        (setting.batch_size_per_device, point.batch_size_per_device),
+        (setting.accumulation, point.accumulation),
+    )
+    return all(told is None or told == its for told, its in pairs)
 
 
 def _numbered(reads: list[_Read]) -> dict[int, _Read]:
@@ -223,7 +241,7 @@ def _attempt(repeat: int, reads: list[_Read]) -> _Read:
         other = by_attempt.setdefault(one.log.attempt, one)
         if other is not one:
             raise UsageError(
-                f"{other.log.path} and {one.log.path} are both repeat {repeat} of {one.shape}.",
+                f"{other.log.path} and {one.log.path} are both repeat {repeat} of one point.",
                 hint="Collect them one after the other, or tell them apart with --pattern.",
             )
     newest_first = [by_attempt[number] for number in sorted(by_attempt, reverse=True)]

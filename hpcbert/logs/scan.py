@@ -6,6 +6,7 @@ import importlib
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpcbert.errors import ConfigError
 from hpcbert.logs.arithmetic import CannotReduceError, average, number
 from hpcbert.logs.fields import (
     check_loss,
@@ -84,8 +85,12 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
 
 
 def _read_elsewhere(reader: str, path: Path, setting: Setting) -> Reading:
-    module, _, function = reader.partition(":")
-    reading: Reading = getattr(importlib.import_module(module), function)(path, setting)
+    module, _, name = reader.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"log.grammar = {reader!r} can't be used: {error}.") from error
+    reading: Reading = function(path, setting)
     return reading
 
 
@@ -95,6 +100,8 @@ class _Scan:
     def __init__(self, grammar: Grammar, rule: Rule, setting: Setting) -> None:
         self.grammar = grammar
         self.rule = rule
+        if setting.sequence_length is None and grammar.sequence_length:
+            setting = setting._replace(sequence_length=grammar.sequence_length)
         self.setting = setting
         self.iteration = 0
         self.rehearsal = False
@@ -132,6 +139,8 @@ class _Scan:
                     self._record_at(records[which], data, start, end)
                 else:
                     self._fact(facts[which - len(records)], cut_line(data, start, end)[0])
+            if self._over:
+                return
         if self._held and not self._over:
             record, begun = self._held
             self._record(record, Line(begun, whole_end=False), len(begun))
@@ -180,6 +189,8 @@ class _Scan:
     def _collect(self, iteration: int | None, fields: dict[str, bytes], rank: int | None) -> None:
         if self.rule.field not in fields:
             self._bare = True
+            return
+        if self.collector.done:
             return
         rank = int(fields["rank"]) if "rank" in fields else rank
         self.collector.add(iteration, fields[self.rule.field], rank)

@@ -1,0 +1,530 @@
+"""What stands in the place of a log, and what happens to logs: always a number that is right, or
+a reason."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hpcbert.errors import ConfigError
+from hpcbert.logs import scan
+from hpcbert.logs.lines import CHUNK, LINE
+from hpcbert.logs.scan import Reading
+from hpcbert.logs.setting import Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcbert.logs.grammar import Grammar
+
+    Read = Callable[..., Reading]
+
+ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=32)
+STEPS = r"""
+[[log.records]]
+name = "step"
+contains = "iteration: "
+match = 'iteration: (?P<iteration>\d+)/\d+ loss: (?P<loss>\S+) samples/s: (?P<rate>\S+) time: (?P<time>[\d.]+)'
+time = "epoch"
+
+[[log.records]]
+name = "result"
+contains = "result: "
+match = 'result: (?P<rate>[\d.]+)'
+
+[[log.rules]]
+name = "clock"
+kind = "clock"
+
+[[log.rules]]
+name = "rate"
+kind = "rate"
+
+[[log.rules]]
+name = "footer"
+kind = "footer"
+record = "result"
+
+[[log.facts]]
+contains = "batch: "
+match = '^batch: (?P<batch_size_per_device>\d+)$'
+"""
+COUNTED = STEPS.replace('time = "epoch"', 'time = "epoch"\nrepeated = "count"')
+IGNORED = STEPS.replace('time = "epoch"', 'time = "epoch"\nrepeated = "ignore"')
+
+
+def line(n: int, *, at: float | None = None, loss: str = "9.5", rate: str = "64.5") -> str:
+    moment = 1763717655.25 + (n if at is None else at)
+    return f"iteration: {n}/120 loss: {loss} samples/s: {rate} time: {moment:.6f}\n"
+
+
+def steps(last: int = 120) -> str:
+    return "".join(line(n) for n in range(1, last + 1))
+
+
+def codes(reading: Reading) -> list[str]:
+    return [reason.code for reason in reading.reasons]
+
+
+# --- What is no log ---------------------------------------------------------------------------
+
+
+def test_what_is_in_a_logs_place_is_said(tmp_path: Path, parse: Callable[[str], Grammar]) -> None:
+    grammar = parse(STEPS)
+    os.mkfifo(tmp_path / "pipe.log")
+    (tmp_path / "folder.log").mkdir()
+    (tmp_path / "loop.log").symlink_to(tmp_path / "loop.log")
+    expected = {
+        "pipe.log": "pipe.log is a pipe, not a file",
+        "folder.log": "folder.log is a directory, not a file",
+        "absent.log": "absent.log can't be read: No such file or directory",
+        "loop.log": "loop.log can't be read: Too many levels of symbolic links",
+        "/dev/zero": "zero is a device or socket, not a file",
+    }
+    for name, detail in expected.items():
+        reading = scan.read(tmp_path / name, grammar, grammar.rule(), ONE)
+        assert [str(reason) for reason in reading.reasons] == [f"no-log: {detail}"]
+        assert reading.throughput is None
+        assert scan.progress(tmp_path / name, grammar) == scan.Progress()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_log_that_may_not_be_read_is_said(
+    tmp_path: Path, parse: Callable[[str], Grammar]
+) -> None:
+    path = tmp_path / "run.log"
+    path.write_text(steps())
+    path.chmod(0)
+    grammar = parse(STEPS)
+    reading = scan.read(path, grammar, grammar.rule(), ONE)
+    assert "Permission denied" in str(reading.reasons)
+
+
+def test_an_empty_log_is_incomplete(read: Read) -> None:
+    for rule in ("clock", "rate", "footer"):
+        assert codes(read(STEPS, "", rule, ONE)) == ["incomplete"]
+
+
+# --- The window -------------------------------------------------------------------------------
+
+
+def test_both_rules_give_the_right_number(read: Read) -> None:
+    assert read(STEPS, steps(), "clock", ONE).throughput == 32
+    assert read(STEPS, steps(), "rate", ONE).throughput == 64.5
+
+
+def test_lines_around_the_window_do_not_matter(read: Read) -> None:
+    log = line(1, rate="-") + line(20, rate="1e9") + "".join(line(n) for n in range(21, 121))
+    log += line(121, at=1e6, loss="nan", rate="0")
+    assert read(STEPS, log, "rate", ONE).throughput == 64.5
+    assert read(STEPS, log, "clock", ONE).throughput == 32
+
+
+@pytest.mark.parametrize("missing", [21, 57, 119])
+def test_a_missing_line_is_no_full_window_for_a_rate(read: Read, missing: int) -> None:
+    log = "".join(line(n) for n in range(1, 121) if n != missing)
+    reading = read(STEPS, log, "rate", ONE)
+    assert [str(one) for one in reading.reasons] == [
+        f"window: the record of iteration {missing} is missing from the window"
+    ]
+    # Two stamps are all that a clock needs: what is between them took place.
+    assert read(STEPS, log, "clock", ONE).throughput == 32
+
+
+@pytest.mark.parametrize("rule", ["rate", "clock"])
+def test_a_missing_end_is_never_replaced_by_a_neighbour(read: Read, rule: str) -> None:
+    log = "".join(line(n) for n in range(1, 130) if n != 120)
+    assert codes(read(STEPS, log, rule, ONE)) == ["window"]
+
+
+def test_a_missing_beginning_is_never_replaced_by_a_neighbour(read: Read) -> None:
+    log = "".join(line(n) for n in range(1, 121) if n != 20)
+    assert codes(read(STEPS, log, "clock", ONE)) == ["window"]
+
+
+def test_a_clock_has_no_beginning_without_warm_up(read: Read) -> None:
+    assert codes(read(STEPS, steps(), "clock", ONE._replace(skip=0))) == ["window"]
+
+
+def test_lines_that_straddle_the_warm_up_do_not_count(read: Read) -> None:
+    log = "".join(line(n) for n in range(50, 151, 50))
+    setting = ONE._replace(skip=20, iters=100)
+    assert codes(read(STEPS, log, "rate", setting)) == ["window"]
+    assert codes(read(STEPS, log, "clock", setting)) == ["window"]
+
+
+def test_a_truncated_log_is_incomplete(read: Read) -> None:
+    reading = read(STEPS, steps(119), "clock", ONE)
+    assert [str(one) for one in reading.reasons] == [
+        "incomplete: the log ends at iteration 119 of 120"
+    ]
+    assert (reading.iteration, reading.found) == (119, 99)
+
+
+def test_a_run_must_reach_its_own_end_whatever_the_rule_reads(read: Read) -> None:
+    setting = ONE._replace(iters=60, reach=120)
+    assert codes(read(STEPS, steps(100), "clock", setting)) == ["incomplete"]
+    assert read(STEPS, steps(120), "clock", setting).throughput == 32
+    assert codes(read(STEPS, steps(100) + "result: 5.5\n", "footer", setting)) == ["incomplete"]
+
+
+def test_a_number_that_is_cut_off_does_not_count(read: Read) -> None:
+    log = steps()
+    whole = read(STEPS, log, "clock", ONE).throughput
+    for cut in range(1, len(line(120)) + 1):
+        reading = read(STEPS, log[:-cut], "clock", ONE)
+        assert reading.throughput in (None, whole), log[-80:-cut]
+
+
+# --- Repetition and order ---------------------------------------------------------------------
+
+
+def overflowing() -> str:
+    """Iteration 1 eight times, as AMP does at the start, and 50 twice, a second each."""
+    places = [1] * 8 + list(range(2, 51)) + [50] + list(range(51, 121))
+    return "".join(line(n, at=moment) for moment, n in enumerate(places))
+
+
+def test_repetition_inside_the_window_is_refused_unless_the_recipe_explains_it(read: Read) -> None:
+    for rule in ("rate", "clock"):
+        reading = read(STEPS, overflowing(), rule, ONE)
+        assert [str(one) for one in reading.reasons] == [
+            "window: iteration 50 is printed twice inside the window"
+        ]
+
+
+def test_repeated_steps_were_executed_and_are_counted(read: Read) -> None:
+    assert read(COUNTED, overflowing(), "clock", ONE).throughput == 32
+    assert read(COUNTED, overflowing(), "rate", ONE).throughput == 64.5
+
+
+def test_repeated_steps_can_be_ignored_as_dlperf_did(read: Read) -> None:
+    assert read(IGNORED, overflowing(), "clock", ONE).throughput == pytest.approx(3200 / 101)
+    assert read(IGNORED, overflowing(), "rate", ONE).throughput == 64.5
+
+
+def test_a_repeated_last_line_of_the_warm_up_begins_the_window_late(read: Read) -> None:
+    log = "".join(line(n, at=n if n < 21 else n + 1) for n in range(1, 121))
+    log = log.replace(line(20), line(20) + line(20, at=21))
+    assert read(COUNTED, log, "clock", ONE).throughput == 32
+
+
+def test_repetition_without_end_is_not_kept(read: Read) -> None:
+    log = steps(50) + line(50) * 3000
+    assert codes(read(COUNTED, log, "rate", ONE)) == ["window"]
+
+
+def test_two_runs_in_one_log_are_refused(read: Read) -> None:
+    for log in (steps(57) + steps(), steps(5) + steps(), steps(100) + steps(100)):
+        assert "more than one run" in str(read(STEPS, log, "clock", ONE).reasons)
+
+
+# --- Time and numbers -------------------------------------------------------------------------
+
+
+def test_time_must_go_on(read: Read) -> None:
+    back = "".join(line(n, at=n if n < 60 else n - 30) for n in range(1, 121))
+    assert "time goes back" in str(read(STEPS, back, "clock", ONE).reasons)
+    still = "".join(line(n, at=5) for n in range(1, 121))
+    assert "no time passes" in str(read(STEPS, still, "clock", ONE).reasons)
+
+
+@pytest.mark.parametrize("rate", ["0", "-5", "0.0", "1e999", "nan", "inf", "1_0", "fast", "--"])
+def test_a_rate_that_is_none_spoils_the_window(read: Read, rate: str) -> None:
+    log = "".join(line(n, rate=rate if n == 70 else "64.5") for n in range(1, 121))
+    reading = read(STEPS, log, "rate", ONE)
+    assert reading.throughput is None
+    assert codes(reading) == ["rule"]
+
+
+@pytest.mark.parametrize("loss", ["nan", "NaN", "-nan", "inf", "-inf", "1.#QNAN", "nan(ind)"])
+@pytest.mark.parametrize("where", [1, 20, 70, 120])
+def test_a_loss_that_is_not_finite_spoils_the_run(read: Read, loss: str, where: int) -> None:
+    log = "".join(line(n, loss=loss if n == where else "9.5") for n in range(1, 121))
+    for rule in ("clock", "rate", "footer"):
+        reading = read(STEPS, log + "result: 5.5\n", rule, ONE)
+        assert [str(one) for one in reading.reasons] == [
+            f"loss: the loss is {loss} at iteration {where}"
+        ]
+        assert reading.throughput is None
+
+
+TIMES = STEPS.replace('"epoch"', '"{form}"').replace(
+    "time: (?P<time>[\\d.]+)", "time: (?P<time>.+)$"
+)
+
+
+@pytest.mark.parametrize(
+    ("form", "stamps"),
+    [
+        ("epoch-ms", [f"{1683423505070 + 1000 * n}" for n in range(120)]),
+        ("date-time", [f"2024-02-28 23:{58 + n // 60}:{n % 60:02}.25" for n in range(120)]),
+        (
+            "date-time",
+            [f"2024-02-28T23:59:{n:02},250" for n in range(60)]
+            + [f"2024-02-29-00:00:{n:02}.250" for n in range(60)],
+        ),
+        (
+            "time-of-day",
+            [f"23:59:{n:02}" for n in range(60)] + [f"0:00:{n:02}.0" for n in range(60)],
+        ),
+        (
+            "month-day",
+            [f"0228 23:59:{n:02}" for n in range(60)] + [f"0301 00:00:{n:02}" for n in range(60)],
+        ),
+        (
+            "month-day",
+            [f"0228 23:59:{n:02}" for n in range(60)] + [f"0229 00:00:{n:02}" for n in range(60)],
+        ),
+        (
+            "ctime",
+            [f"Thu Dec 31 23:59:{n:02} 2020" for n in range(60)]
+            + [f"Fri Jan  1 00:00:{n:02} 2021" for n in range(60)],
+        ),
+    ],
+)
+def test_time_stamps_of_every_form_go_on_over_midnight(
+    read: Read, form: str, stamps: list[str]
+) -> None:
+    log = "".join(
+        f"iteration: {n}/120 loss: 9.5 samples/s: 1 time: {stamp}\n"
+        for n, stamp in enumerate(stamps, start=1)
+    )
+    toml = TIMES.replace("{form}", form)
+    assert read(toml, log, "clock", ONE).throughput == pytest.approx(32)
+
+
+@pytest.mark.parametrize("form", ["epoch", "date-time", "month-day", "time-of-day", "ctime"])
+@pytest.mark.parametrize("stamp", ["", "now", "25:99", "9999-99-99 00:00:00", "Foo Bar 1", "1e5"])
+def test_time_stamps_of_another_form_are_refused(read: Read, form: str, stamp: str) -> None:
+    log = steps(119) + f"iteration: 120/120 loss: 9.5 samples/s: 1 time: {stamp}\n"
+    assert read(TIMES.replace("{form}", form), log, "clock", ONE).throughput is None
+
+
+# --- Facts and rehearsals ---------------------------------------------------------------------
+
+
+def test_a_log_tells_what_nobody_else_does(read: Read) -> None:
+    setting = Setting(nodes=1, gpus_per_node=1, gpus=1)
+    assert read(STEPS, steps(), "clock", setting).missing == "batch_size_per_device"
+    assert read(STEPS, "batch: 32\n" + steps(), "clock", setting).throughput == 32
+
+
+def test_a_log_that_contradicts_what_was_asked_for_is_refused(read: Read) -> None:
+    reading = read(STEPS, "batch: 64\n" + steps(), "clock", ONE)
+    assert [str(one) for one in reading.reasons] == [
+        "config: the log says batch_size_per_device = 64, expected 32"
+    ]
+    twice = read(STEPS, "batch: 32\nbatch: 64\n" + steps(), "clock", ONE)
+    assert codes(twice) == ["config"]
+
+
+def test_a_fact_that_is_cut_off_is_none(read: Read) -> None:
+    assert read(STEPS, "batch: 3", "clock", Setting()).setting.batch_size_per_device is None
+
+
+def test_batch_sizes_must_multiply_to_the_global_one(read: Read) -> None:
+    toml = STEPS.replace("^batch: (?P<batch_size_per_device>", "^batch: (?P<global_batch_size>")
+    eight = Setting(nodes=1, gpus_per_node=8, gpus=8, batch_size_per_device=32, accumulation=2)
+    assert read(toml, "batch: 512\n" + steps(), "clock", eight).throughput == 512
+    wrong = read(toml, "batch: 500\n" + steps(), "clock", eight)
+    assert codes(wrong) == ["config"]
+    derived = read(toml, "batch: 512\n" + steps(), "clock", eight._replace(accumulation=None))
+    assert derived.setting.accumulation == 2
+
+
+def test_a_rehearsal_gives_no_number_whatever_else_it_holds(read: Read) -> None:
+    log = "batch: 64\nHPCBERT REHEARSAL rank=0/1\n" + steps() + "result: 5.5\n"
+    for rule in ("clock", "rate", "footer"):
+        reading = read(STEPS, log, rule, ONE)
+        assert reading.throughput is None
+        assert codes(reading) == ["rehearsal"]
+
+
+# --- Footers ----------------------------------------------------------------------------------
+
+
+def test_closing_lines_must_agree_unless_the_recipe_chooses(read: Read) -> None:
+    log = steps() + "result: 5.5\nresult: 5.50\n"
+    assert read(STEPS, log, "footer", ONE).throughput == 5.5
+    log += "result: 7.5\n"
+    assert "5.50 and 7.5" in str(read(STEPS, log, "footer", ONE).reasons)
+    for which, expected in (("first", 5.5), ("last", 7.5)):
+        toml = STEPS.replace('record = "result"', f'record = "result"\nwhich = "{which}"')
+        assert read(toml, log, "footer", ONE).throughput == expected
+
+
+# --- What launchers and file systems do to logs -----------------------------------------------
+
+
+def test_labels_bars_and_colours_are_undone(read: Read) -> None:
+    anchored = STEPS.replace("'iteration: ", "'^iteration: ")
+    bar = "Iteration:  61%|███| 703/1148 [02:05<01:20,  5.53it/s]"
+    dressings = [
+        "  0: {}",
+        "[1,0]<stdout>:{}",
+        "Thu Dec 17 17:24:46 2020[1,0]<stdout>:{}",
+        "vs003: {}",
+        "[rank0]: {}",
+        "\x1b[32m{}\x1b[0m",
+        bar + "\r{}",
+        bar + "Sat Dec 19 11:00:02 2020[1,0]<stdout>:{}",
+    ]
+    for dressing in dressings:
+        dressed = "".join(dressing.format(line(n).rstrip()) + "\n" for n in range(1, 121))
+        for log in (dressed, dressed.replace("\n", "\r\n"), dressed.replace("\n", "\r")):
+            assert read(anchored, log, "clock", ONE).throughput == 32, dressing
+
+
+def srun_labelled(text: str, others: int = 3) -> str:
+    """Label lines as srun -l does: cut after 1,024 bytes, other ranks' lines in between."""
+    labelled = []
+    for whole in text.splitlines():
+        for start in range(0, max(1, len(whole)), 1024):
+            labelled.append(f"0: {whole[start : start + 1024]}\n")
+            labelled += [f"{rank}: noise\n" for rank in range(1, others)]
+    return "".join(labelled)
+
+
+@pytest.mark.parametrize("length", [960, 1000, 1010, 1024, 2040])
+def test_lines_that_srun_cut_are_put_together(
+    read: Read, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = srun_labelled("".join("x" * length + line(n) for n in range(1, 121)))
+    assert read(STEPS, log, "clock", ONE).throughput == 32
+    monkeypatch.setattr("hpcbert.logs.lines.CHUNK", 3000)
+    assert read(STEPS, log, "clock", ONE).throughput == 32
+
+
+def test_glued_records_are_all_found(read: Read) -> None:
+    glued = steps().replace("\n", " ")
+    assert read(STEPS, glued, "clock", ONE).throughput == 32
+    assert read(STEPS, glued + "\n", "rate", ONE).throughput == 64.5
+
+
+def test_holes_of_zero_bytes_make_no_numbers(read: Read) -> None:
+    log = steps().encode()
+    for place in range(len(steps(119)), len(log)):
+        holed = log[:place] + bytes(300) + log[place:]
+        assert read(STEPS, holed, "clock", ONE).throughput in (None, 32)
+        holed = log[:place] + bytes(9) + log[place + 9 :]
+        assert read(STEPS, holed, "clock", ONE).throughput in (None, 32)
+
+
+def test_bytes_that_are_no_text_do_not_matter(read: Read) -> None:
+    noise = bytes(range(1, 256)) * 3
+    log = noise + b"\n" + steps(60).encode() + noise + b"\n"
+    log += "".join(line(n) for n in range(61, 121)).encode() + noise
+    assert read(STEPS, log, "clock", ONE).throughput == 32
+
+
+def test_pieces_of_any_size_give_the_same_number(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = "batch: 32\n" + steps()
+    for size in (len(line(120)), 97, 128, 1000, 4096):
+        monkeypatch.setattr("hpcbert.logs.lines.CHUNK", size)
+        assert read(STEPS, log, "clock", ONE).throughput == 32
+
+
+# --- Bounds -----------------------------------------------------------------------------------
+
+
+def test_reading_stops_where_the_rule_and_the_gate_have_all_they_need(
+    tmp_path: Path, parse: Callable[[str], Grammar], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.log"
+    path.write_text(steps())
+    with path.open("r+b") as file:
+        file.truncate(2 << 30)
+    taken: list[int] = []
+    real = os.read
+
+    def counted(descriptor: int, size: int) -> bytes:
+        taken.append(size)
+        return real(descriptor, size)
+
+    monkeypatch.setattr(os, "read", counted)
+    grammar = parse(STEPS)
+    assert scan.read(path, grammar, grammar.rule(), ONE).throughput == 32
+    assert sum(taken) <= 2 * CHUNK
+
+
+def test_a_line_without_end_is_passed_over_in_little_memory(
+    tmp_path: Path, parse: Callable[[str], Grammar]
+) -> None:
+    import tracemalloc
+
+    path = tmp_path / "run.log"
+    with path.open("wb") as file:
+        file.write(steps(60).encode())
+        for _ in range(40):
+            file.write(b"=" * (1 << 20))
+        file.write(b"\n")
+        file.write("".join(line(n) for n in range(61, 121)).encode())
+    grammar = parse(STEPS)
+    tracemalloc.start()
+    reading = scan.read(path, grammar, grammar.rule("rate"), ONE)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert reading.throughput == 64.5
+    assert peak < 16 * CHUNK
+
+
+def test_a_record_at_the_end_of_a_long_line_counts(read: Read) -> None:
+    log = steps(119) + "=" * (3 * LINE) + line(120)
+    assert read(STEPS, log, "clock", ONE).throughput == 32
+
+
+def test_a_hostile_line_takes_no_time(read: Read) -> None:
+    began = time.process_time()
+    read(STEPS, "iteration: 1/2 loss: 1 " * 50_000 + "\n" + steps(), "clock", ONE)
+    assert time.process_time() - began < 5
+
+
+# --- Progress and the escape hatch ------------------------------------------------------------
+
+
+def test_progress_reads_the_end_of_a_log_that_grows(
+    tmp_path: Path, parse: Callable[[str], Grammar]
+) -> None:
+    path = tmp_path / "run.log"
+    path.write_text("noise\n" * 100_000 + steps(57) + line(58)[:-9])
+    grammar = parse(STEPS)
+    assert scan.progress(path, grammar) == scan.Progress(57, 64.5, 9.5)
+    path.write_text("starting\n")
+    assert scan.progress(path, grammar) == scan.Progress()
+
+
+def test_progress_by_the_clock_takes_the_batch_from_the_header(
+    tmp_path: Path, parse: Callable[[str], Grammar]
+) -> None:
+    toml = STEPS.replace('[[log.rules]]\nname = "rate"\nkind = "rate"\n', "")
+    toml = toml.replace(
+        "'^batch: (?P<batch_size_per_device>\\d+)$'", "'^batch: (?P<global_batch_size>\\d+)$'"
+    )
+    path = tmp_path / "run.log"
+    path.write_text("batch: 64\n" + "noise\n" * 50_000 + steps(57))
+    assert scan.progress(path, parse(toml)) == scan.Progress(57, 64.0, 9.5)
+
+
+def one_number(path: Path, setting: Setting) -> Reading:
+    return Reading(float(path.read_text()) * setting.need("gpus"), setting=setting)
+
+
+def test_a_log_that_no_grammar_describes_is_read_by_a_function(
+    tmp_path: Path, parse: Callable[[str], Grammar]
+) -> None:
+    path = tmp_path / "run.log"
+    path.write_text("12.5")
+    grammar = parse(f'[log]\ngrammar = "{__name__}:one_number"\n')
+    assert grammar.rule().name == "one_number"
+    assert scan.read(path, grammar, grammar.rule(), Setting(gpus=4)).throughput == 50
+    assert scan.progress(path, grammar) == scan.Progress()
+    absent = parse('[log]\ngrammar = "hpcbert.absent:function"\n')
+    with pytest.raises(ConfigError, match=r"hpcbert\.absent"):
+        scan.read(path, absent, absent.rule(), ONE)
