@@ -84,7 +84,7 @@ def _single(evidence: Evidence) -> RepeatState:
         return from_row(queue, "squeue") if queue else _own_word(evidence)
     if queue is not None and _ahead(said, parse(queue.state)):
         return from_row(queue, "squeue")
-    if queue is None and evidence.squeue == "answered" and said.kind in {"waiting", "running"}:
+    if queue is None and evidence.squeue == "answered" and said.kind not in {"well", "badly"}:
         detail = f"sacct still says {said.word}, but it {_GONE}"
         return evidence.own or RepeatState(UNKNOWN, "unknown", "none", detail=detail)
     return from_row(accounting, "sacct")

@@ -300,8 +300,8 @@ class Tracker:
         listed = state.source == "squeue" and state.kind in {"again", "unknown"}
         if state.kind in {"waiting", "running"} or listed or self._job_lives(repeat):
             return 0
-        certain = state.source != "status-file" and not parse(state.word).returns
-        if state.done and (certain or self._squeue in {"answered", "absent"}):
+        certain = state.source != "status-file" or self._squeue in {"answered", "absent"}
+        if state.done and certain and not parse(state.word).returns:
             return _CALM
         # While Slurm does not answer, nothing is learned by waiting.
         waited = "failed" not in {self._watcher.answer, self._squeue}

@@ -196,3 +196,9 @@ def test_every_kind_of_evidence_is_judged() -> None:
     for accounting, queue in itertools.product(words, words):
         for seen in (Witness(), RAN, ENDED_WELL):
             assert judge(Evidence(seen, accounting, queue=queue, squeue="answered")).word
+
+
+def test_a_requeue_that_never_comes_is_not_waited_for() -> None:
+    state = judge(Evidence(RAN, row("REQUEUED"), squeue="answered"))
+    assert (state.word, state.kind) == ("UNKNOWN", "unknown")
+    assert "sacct still says REQUEUED" in state.detail
