@@ -50,10 +50,14 @@ def marked(mark: str) -> Iterator[Process]:
 
 
 def inside(hosts: Iterable[Process]) -> tuple[Process, ...]:
-    """Find all processes in a namespace that one of the hosts has and this process has not."""
+    """Find all processes in a namespace of those hosts that are the first in a PID namespace.
+
+    Only such a host is known to have been born with its namespaces. Any other process may share
+    them with the whole machine: this one's own being different proves nothing.
+    """
     ours = _namespaces(os.getpid())
-    theirs = {name for host in hosts if host.alive for name in _namespaces(host.pid)} - ours
-    return tuple(each for each in _all() if theirs & _namespaces(each.pid))
+    owned = {name for host in hosts if _is_first(host) for name in _namespaces(host.pid)} - ours
+    return tuple(each for each in _all() if owned & _namespaces(each.pid))
 
 
 def end(processes: Iterable[Process], *, number: int = signal.SIGKILL, timeout: float) -> bool:
@@ -115,6 +119,14 @@ def _read(pid: int, name: str) -> bytes:
         return (PROC / str(pid) / name).read_bytes()
     except OSError:
         return b""
+
+
+def _is_first(process: Process) -> bool:
+    """Say whether a process is number 1 of a PID namespace below this one."""
+    lines = _read(process.pid, "status").splitlines()
+    # One number for each PID namespace, this one's first (proc(5)).
+    numbers = next((line.split()[1:] for line in lines if line.startswith(b"NSpid:")), [])
+    return process.alive and len(numbers) > 1 and numbers[-1] == b"1"
 
 
 def _namespaces(pid: int) -> frozenset[str]:

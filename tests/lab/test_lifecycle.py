@@ -116,6 +116,26 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_job(directory: Path):
     assert (again.ended, again.left) == (0, ())
 
 
+DOWN = """
+import sys
+from pathlib import Path
+from hpcbert.lab import down
+from hpcbert.slurm.runner import run
+assert not down(Path(sys.argv[1]), run=run, report=print).left
+"""
+
+
+def test_down_from_another_mount_namespace_ends_nobody_else_s_processes(directory: Path):
+    up(small(directory, nodes=1, accounting=False), run=run, report=quiet)
+    trace = traced(directory)
+    with subprocess.Popen(["sleep", "60"]) as bystander:
+        done = run(["unshare", "--mount", sys.executable, "-c", DOWN, str(directory)])
+        assert done.ok, done.stderr
+        assert bystander.poll() is None
+        bystander.kill()
+    assert trace.remains() == []
+
+
 REACHED: dict[str, Callable[[Lab], bool]] = {
     "record": lambda lab: True,
     "switch": lambda lab: "switch" in lab.hosts,

@@ -75,6 +75,32 @@ def test_a_process_in_our_own_namespaces_is_inside_nothing(sleeper: subprocess.P
     assert inside([known(sleeper)]) == ()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
+def test_a_process_counts_as_a_host_only_if_it_was_born_with_its_namespaces():
+    host = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sleep", "61"]
+    with (
+        subprocess.Popen(host) as born,
+        subprocess.Popen(["unshare", "--mount", *host[-2:]]) as moved,
+    ):
+        try:
+            deadline = time.monotonic() + 10
+            while not (first := child_of(born.pid)) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert first is not None
+            members = inside([first, known(moved)])
+            assert first in members
+            # unshare itself shares the new mount namespace, and nobody else does.
+            assert set(members) <= {first, known(born)}
+        finally:
+            born.kill()
+            moved.kill()
+
+
+def child_of(pid: int) -> Process | None:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return identify(int(children[0])) if children else None
+
+
 def test_a_listener_is_seen_without_a_connection():
     ourselves = identify(os.getpid())
     assert ourselves is not None
