@@ -190,6 +190,8 @@ class Campaign:
         recipe_digest: Digest of the recipe's folder when it was used.
         protocol: Repeats, iterations and warm-up of every point.
         concurrent_repeats: How many repeats of a point may run at the same time.
+        concurrent_points: Whether points may run at the same time; else each waits for the one
+            before it, so that no two share the network.
         rehearse: Whether ranks replay the recipe's sample log instead of training.
         arrays: One a point, in the order of submission.
     """
@@ -207,6 +209,7 @@ class Campaign:
     recipe_digest: str
     protocol: Protocol
     concurrent_repeats: int
+    concurrent_points: bool
     rehearse: bool
     arrays: tuple[Array, ...]
 

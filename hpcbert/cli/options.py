@@ -71,6 +71,9 @@ _SITE = (
         "--concurrent-repeats", type=click.IntRange(1), default=1, help="Repeats at the same time."
     ),
     click.option(
+        "--concurrent-points", is_flag=True, help="Don't let each point wait for the one before."
+    ),
+    click.option(
         "--repeats-in",
         type=click.Choice(["array", "one-job"]),
         default="array",
@@ -134,6 +137,7 @@ def read(values: dict[str, Any], *, dry: bool = False, rehearse: bool = False) -
         scheduler=scheduler,
         folders=folders,
         concurrent=values["concurrent_repeats"],
+        concurrent_points=values["concurrent_points"],
         together=values["repeats_in"] == "one-job",
         rehearse=rehearse,
         dry=dry,

@@ -31,6 +31,7 @@ class How:
     Attributes:
         scheduler: Where it shall run.
         concurrent: Repeats of a point that may run at the same time.
+        concurrent_points: Whether points may run at the same time.
         together: Whether a point's repeats run in one job, on the same nodes.
         rehearse: Whether ranks replay the sample log instead of training.
         folders: Where recipes and templates are looked for.
@@ -40,6 +41,7 @@ class How:
     scheduler: Literal["slurm", "local"]
     folders: tuple[Path, ...]
     concurrent: int = 1
+    concurrent_points: bool = False
     together: bool = False
     rehearse: bool = False
     dry: bool = False
@@ -123,6 +125,7 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
         recipe_digest=recipe.digest,
         protocol=protocol(recipe, request),
         concurrent_repeats=how.concurrent,
+        concurrent_points=how.concurrent_points,
         rehearse=how.rehearse,
         arrays=tuple(arrays),
     )

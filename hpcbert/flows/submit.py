@@ -53,9 +53,23 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def sbatch_argv(draft_directory: Path, array: Array) -> list[str]:
-    """Return the command that submits one array; all options are in the script."""
-    return ["sbatch", "--parsable", str(draft_directory / array.script)]
+def sbatch_argv(directory: Path, array: Array, *, after: str = "") -> list[str]:
+    """Return the command that submits one array; all other options are in the script.
+
+    Args:
+        directory: The campaign.
+        array: What to submit.
+        after: Id of the job that must be over first; empty for none.
+    """
+    waits = [f"--dependency=afterany:{after}"] if after else []
+    return ["sbatch", "--parsable", *waits, str(directory / array.script)]
+
+
+def predecessor(campaign: Campaign, array: Array) -> str:
+    """Return the job that an array waits for: that of the array before it, if it must wait."""
+    before = campaign.arrays[: campaign.arrays.index(array)]
+    ids = [one.job_id for one in before if one.job_id]
+    return ids[-1] if ids and not campaign.concurrent_points else ""
 
 
 def write(draft: Draft) -> None:
@@ -102,7 +116,8 @@ def submit(
             if array.state == "submitted":
                 continue
             _verify(directory, array)
-            done = _submit_array(directory, array, campaign.user, run=run, now=now, pause=pause)
+            argv = sbatch_argv(directory, array, after=predecessor(campaign, array))
+            done = _settle(argv, directory, array, campaign.user, run, now=now, pause=pause)
             campaign = store.update_array(campaign, done)
             store.write_manifest(directory, campaign)
             if done.state != "submitted":
@@ -171,33 +186,41 @@ def _verify(directory: Path, array: Array) -> None:
         )
 
 
-def _submit_array(
+def _settle(
+    argv: list[str],
     directory: Path,
     array: Array,
     user: str,
-    *,
     run: Runner,
+    *,
     now: Callable[[], float],
     pause: Callable[[float], None],
 ) -> Array:
-    argv = sbatch_argv(directory, array)
-    environment = clean_environment(os.environ)
+    """Call sbatch until it is known what became of the array."""
     started = now()
+    outcome = _sbatch(argv, directory, run, pause)
+    match = _PARSABLE.fullmatch((outcome.stdout.strip().splitlines() or [""])[-1])
+    job_id = match[1] if outcome.ok and match else ""
+    uncertain = outcome.ok or _says(outcome, _UNCERTAIN)
+    if not job_id and uncertain:
+        job_id = find_job(array, user, run=run, since=utc(started))
+    if job_id:
+        return replace(array, state="submitted", job_id=job_id, submitted=utc(now()), error="")
+    state = array.state if uncertain else "refused"
+    return replace(array, state=state, error=_complaint(outcome))
+
+
+def _sbatch(
+    argv: list[str], directory: Path, run: Runner, pause: Callable[[float], None]
+) -> Outcome:
+    environment = clean_environment(os.environ)
     outcome = run(argv, cwd=directory, env=environment)
     for seconds in _PAUSES:
         if not _says(outcome, _TRANSIENT):
             break
         pause(seconds)
         outcome = run(argv, cwd=directory, env=environment)
-    match = _PARSABLE.fullmatch((outcome.stdout.strip().splitlines() or [""])[-1])
-    if outcome.ok and match:
-        return replace(array, state="submitted", job_id=match[1], submitted=utc(now()), error="")
-    if _says(outcome, _UNCERTAIN) or outcome.ok:
-        job_id = find_job(array, user, run=run, since=utc(started))
-        if job_id:
-            return replace(array, state="submitted", job_id=job_id, submitted=utc(now()), error="")
-        return replace(array, error=_complaint(outcome))
-    return replace(array, state="refused", error=_complaint(outcome))
+    return outcome
 
 
 def _says(outcome: Outcome, phrases: tuple[str, ...]) -> bool:

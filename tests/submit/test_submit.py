@@ -101,6 +101,15 @@ def test_one_sbatch_a_point_and_every_id_in_the_manifest(tmp_path: Path) -> None
     assert all(call[1] == "--parsable" for call in slurm.calls)
 
 
+def test_each_point_waits_for_the_one_before_unless_told_otherwise(tmp_path: Path) -> None:
+    one, slurm = made(tmp_path), FakeSlurm()
+    submitted(one, slurm)
+    waits = [call[2] if len(call) == 4 else "" for call in slurm.calls]
+    assert waits == ["", *(f"--dependency=afterany:{job}" for job in (100, 101, 102))]
+    free = replace(one.campaign, concurrent_points=True)
+    assert flow.predecessor(free, free.arrays[2]) == ""
+
+
 def test_the_manifest_is_on_disk_before_sbatch_is_called(tmp_path: Path) -> None:
     one = made(tmp_path)
     seen = []
