@@ -339,7 +339,8 @@ def _check_fields(table: Table, rule: Rule) -> None:
     for field in needs:
         if not rule.record.has(field):
             message = f"{rule.record.name!r} has no group {field!r}, which this rule needs."
-            raise table.error("record", message)
+            hint = did_you_mean(field, rule.record.pattern.groupindex)
+            raise table.error("record", message, hint)
     if "record" in by and rule.record.ranks != "one":
         raise table.error("after", "can't count records that several ranks print.")
     if rule.over_ranks == "sum" and (rule.kind != "rate" or rule.scope != "global"):

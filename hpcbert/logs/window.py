@@ -65,12 +65,25 @@ class Collector(Protocol):
 
 
 def collector(rule: Rule, setting: Setting) -> Collector:
-    """Return what takes the records of a rule under a protocol."""
+    """Return what takes the records of a rule under a protocol.
+
+    Raises:
+        CannotReduceError: The rule's window is empty.
+    """
     if rule.kind == "footer":
         return _Footers(rule)
+    _refuse_empty(rule, setting)
     if rule.record.ranks != "one":
         return _RankedSeries(rule, setting)
     return _Series(rule, setting)
+
+
+def _refuse_empty(rule: Rule, setting: Setting) -> None:
+    after = rule.after.resolve(skip=setting.skip, iters=setting.iters)
+    until = rule.until.resolve(skip=setting.skip, iters=setting.iters)
+    if rule.after.by == rule.until.by and after >= until:
+        detail = f"a window after {rule.after.by} {after} until {until} is empty"
+        raise CannotReduceError("rule", detail)
 
 
 class _Footers:
@@ -186,6 +199,8 @@ class _Series:
     def reduce(self, setting: Setting) -> float:
         if not self.done:
             raise CannotReduceError("incomplete", self._shortfall())
+        if not self._entries:
+            raise CannotReduceError("window", "no record lies inside the window")
         if self.rule.kind == "clock":
             return self._by_clock(setting)
         self._check_gapless()
@@ -198,6 +213,7 @@ class _Series:
 
     def _check_gapless(self) -> None:
         """Refuse a window that records don't cover from end to end, each one as many iterations."""
+        _known(self._stride)
         places = sorted({place for place, _ in self._entries})
         start = self.after
         if self.rule.after.by == "record":
@@ -205,8 +221,8 @@ class _Series:
             places = [place for place in places if place > start]
         regular = self._stride == 1 or self.rule.record.every or self._first % self._stride == 0
         end = places[-1] if places else start
-        expected = range(start + self._stride, end + 1, self._stride or 1)
-        if not self._stride or not regular or not _same(places, expected):
+        expected = range(start + self._stride, end + 1, self._stride)
+        if not regular or not _same(places, expected):
             raise CannotReduceError("window", _gap(start, places, expected))
 
     def _by_clock(self, setting: Setting) -> float:
@@ -263,11 +279,11 @@ class _RankedSeries:
         if reached != ranks:
             detail = f"{reached} of {ranks} ranks came to iteration {self.until}"
             raise CannotReduceError("incomplete", detail)
-        stride = self.rule.record.every or _smallest_gap(self._places)
+        stride = _known(self.rule.record.every or _smallest_gap(self._places))
         begin = self.after if self.rule.kind == "clock" else self.after + stride
-        expected = range(begin, self.until + 1, stride or 1)
+        expected = range(begin, self.until + 1, stride)
         full = sorted(place for place, values in self._values.items() if len(values) == ranks)
-        if not stride or not _same(full, expected):
+        if not _same(full, expected):
             raise CannotReduceError("window", _gap(self.after, full, expected))
         series = [self._over_ranks(place) for place in expected]
         if self.rule.kind != "clock":
@@ -287,6 +303,12 @@ class _RankedSeries:
 def _smallest_gap(places: set[int]) -> int:
     ordered = sorted(places)
     return min((b - a for a, b in pairwise(ordered)), default=0)
+
+
+def _known(stride: int) -> int:
+    if not stride:
+        raise CannotReduceError("window", "one record does not tell how many iterations it covers")
+    return stride
 
 
 def _same(places: Sequence[int], expected: range) -> bool:

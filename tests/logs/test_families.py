@@ -6,6 +6,7 @@ by hand from the lines.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     Read = Callable[..., Reading]
 
+RECIPES = Path(__file__).resolve().parent.parent / "collect" / "recipes"
 ONEFLOW = r"""
 [[log.records]]
 name = "step"
@@ -104,32 +106,7 @@ average speed: 0.556(sentences/sec)
     assert read(ONEFLOW, log, "average", setting).throughput == 0.556
 
 
-DEEPSPEED = r"""
-[[log.records]]
-name = "timer"
-contains = "SamplesPerSec="
-match = '\[(?P<time>[\d-]+ [\d:,]+)\] \[INFO\] \[timer\.py:\d+:stop\] (?:\d+/|epoch=\d+/micro_step=\d+/global_step=)(?P<iteration>\d+), (?:RunningAvg)?SamplesPerSec=(?P<rate>[\d.]+)(?:, CurrSamplesPerSec=(?P<current>[\d.]+))?'
-time = "date-time"
-counts = "micro-batches"
-
-[[log.records]]
-name = "loss"
-contains = "bing_bert_progress: "
-match = 'bing_bert_progress: step=\d+, loss=(?P<loss>[^,]+),'
-
-[[log.rules]]
-name = "dlperf-rate"
-kind = "rate"
-
-[[log.rules]]
-name = "clock"
-kind = "clock"
-
-[[log.rules]]
-name = "current"
-kind = "rate"
-field = "current"
-"""
+DEEPSPEED = (RECIPES / "deepspeed" / "recipe.toml").read_text()
 
 
 def deepspeed(rates: dict[int, float], prefix: str = "") -> str:
@@ -393,43 +370,7 @@ def test_megatron_that_counted_nan_iterations_has_no_number(read: Read) -> None:
     assert [one.code for one in reading.reasons] == ["loss"]
 
 
-MLPERF = r"""
-[[log.records]]
-name = "step"
-contains = "'seq/s': "
-match = "'training_steps': (?P<iteration>\\d+), .*?'step_loss': (?P<loss>[^,]+), .*?'seq/s': (?P<rate>[\\d.]+), .*?'timestamp': (?P<time>[\\d.]+)"
-time = "epoch"
-
-[[log.records]]
-name = "footer"
-contains = "training_sequences_per_second"
-match = "'training_sequences_per_second': (?P<rate>[\\d.]+)"
-
-[[log.records]]
-name = "tracked"
-contains = "tracked_stats"
-match = ':::MLLOG .*"tracked_stats", "value": \{"throughput": (?P<rate>[\d.]+)'
-
-[[log.rules]]
-name = "clock"
-kind = "clock"
-
-[[log.rules]]
-name = "rate"
-kind = "rate"
-average = "median"
-
-[[log.rules]]
-name = "footer"
-kind = "footer"
-record = "footer"
-
-[[log.rules]]
-name = "tracked"
-kind = "footer"
-record = "tracked"
-which = "last"
-"""
+MLPERF = (RECIPES / "mlperf" / "recipe.toml").read_text()
 
 
 @pytest.mark.parametrize("label", ["", "0: ", "  0: "])

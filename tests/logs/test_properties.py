@@ -1,0 +1,155 @@
+"""Of any log: the right number, or a reason; never another number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import tomli
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcbert.logs import grammar, scan
+from hpcbert.logs.setting import Setting
+
+if TYPE_CHECKING:
+    from hpcbert.logs.grammar import Grammar
+    from hpcbert.logs.scan import Reading
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+ITERS, SKIP = 24, 4
+SETTING = Setting(
+    nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=8, skip=SKIP, iters=ITERS, reach=ITERS
+)
+QUICK = settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def recipe(name: str) -> Grammar:
+    path = REPOSITORY / "templates" / name / "recipe.toml"
+    return grammar.parse(tomli.loads(path.read_text())["log"], where=str(path))
+
+
+def pytorch_lines() -> list[str]:
+    header = '{"batch_size_per_device": 8, "accumulation": 1, "precision": "fp32", "world_size": 2}'
+    steps = [
+        f"iteration: {n}/{ITERS} loss: {9 - n / 100:.4f} mlm_loss: 8.1 nsp_loss: 0.7 "
+        f"samples/s: {100 + n}.25 time: {1763717655.25 + n / 8:.6f}"
+        for n in range(1, ITERS + 1)
+    ]
+    result = '{"samples_per_second": 128.5, "wall": 3, "final_loss": 8.76}'
+    return [f"hpcbert-config {header}", "noise", *steps, f"hpcbert-result {result}"]
+
+
+def oneflow_lines() -> list[str]:
+    steps = [
+        f"step: {n}, total_loss: 9.725, mlm_loss: 8.960, nsp_loss: 0.766, throughput: {100 + n}.982 "
+        f"{1598056519.25 + n / 8}"
+        for n in range(3, ITERS, 4)
+    ]
+    return ["batch_size_per_device = 8", "gpu_num_per_node = 2", "num_nodes = 1", *steps]
+
+
+LOGS = [
+    (recipe("pytorch"), "clock", pytorch_lines(), 128.0),
+    (recipe("pytorch"), "rate", pytorch_lines(), 114.75),
+    (recipe("pytorch"), "footer", pytorch_lines(), 128.5),
+    (recipe("oneflow"), "dlperf-time", oneflow_lines(), 128.0),
+    (recipe("oneflow"), "rate", oneflow_lines(), 115.982),
+]
+IDS = [f"{one[1]}-{n}" for n, one in enumerate(LOGS)]
+Log = tuple["Grammar", str, list[str], float]
+
+
+def reading(path: Path, log: Log, content: bytes) -> Reading:
+    path.write_bytes(content)
+    return scan.read(path, log[0], log[0].rule(log[1]), SETTING)
+
+
+def assert_right_or_refused(result: Reading, expected: float) -> None:
+    if result.throughput is None:
+        assert result.reasons or result.missing
+    else:
+        assert result.throughput == pytest.approx(expected)
+        assert not result.reasons
+
+
+@pytest.mark.parametrize("log", LOGS, ids=IDS)
+def test_the_whole_log_gives_the_number(tmp_path: Path, log: Log) -> None:
+    result = reading(tmp_path / "log", log, "\n".join([*log[2], ""]).encode())
+    assert result.throughput == pytest.approx(log[3])
+
+
+@pytest.mark.parametrize("log", LOGS, ids=IDS)
+def test_a_log_cut_at_any_byte_gives_the_number_or_a_reason(tmp_path: Path, log: Log) -> None:
+    content = "\n".join([*log[2], ""]).encode()
+    for length in range(0, len(content), 7):
+        assert_right_or_refused(reading(tmp_path / "log", log, content[:length]), log[3])
+
+
+@pytest.mark.parametrize("log", LOGS, ids=IDS)
+@QUICK
+@given(data=st.data())
+def test_lines_lost_at_random_give_the_number_or_a_reason(
+    tmp_path: Path, log: Log, data: st.DataObject
+) -> None:
+    lost = data.draw(st.sets(st.integers(0, len(log[2]) - 1), max_size=4))
+    lines = [line for place, line in enumerate(log[2]) if place not in lost]
+    result = reading(tmp_path / "log", log, "\n".join([*lines, ""]).encode())
+    assert_right_or_refused(result, log[3])
+
+
+@pytest.mark.parametrize("log", LOGS, ids=IDS)
+@QUICK
+@given(data=st.data())
+def test_lines_doubled_or_swapped_give_the_number_or_a_reason(
+    tmp_path: Path, log: Log, data: st.DataObject
+) -> None:
+    lines = list(log[2])
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(lines) - 1))
+        lines.insert(data.draw(st.integers(0, len(lines))), lines[place])
+    result = reading(tmp_path / "log", log, "\n".join([*lines, ""]).encode())
+    assert_right_or_refused(result, log[3])
+
+
+@pytest.mark.parametrize("log", LOGS, ids=IDS)
+@QUICK
+@given(noise=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=80)), max_size=6))
+def test_noise_between_lines_does_not_matter(
+    tmp_path: Path, log: Log, noise: list[tuple[float, bytes]]
+) -> None:
+    lines = [line.encode() for line in log[2]]
+    for where, text in noise:
+        if not any(word in text for word in (b"iteration", b"step", b"hpcbert", b"\0")):
+            lines.insert(int(where * len(lines)), text)
+    result = reading(tmp_path / "log", log, b"\n".join([*lines, b""]))
+    assert result.throughput == pytest.approx(log[3])
+
+
+@pytest.mark.parametrize("log", LOGS, ids=IDS)
+@QUICK
+@given(content=st.binary(max_size=3000))
+def test_random_bytes_give_a_reason(tmp_path: Path, log: Log, content: bytes) -> None:
+    result = reading(tmp_path / "log", log, content)
+    assert result.throughput is None
+    assert result.reasons
+    scan.progress(tmp_path / "log", log[0])
+
+
+@pytest.mark.parametrize("log", LOGS, ids=IDS)
+@QUICK
+@given(place=st.floats(0, 1), hole=st.integers(1, 400), overwrite=st.booleans())
+def test_a_hole_anywhere_gives_the_number_or_a_reason(
+    tmp_path: Path, log: Log, place: float, hole: int, *, overwrite: bool
+) -> None:
+    content = "\n".join([*log[2], ""]).encode()
+    at = int(place * len(content))
+    rest = content[at + hole if overwrite else at :]
+    assert_right_or_refused(
+        reading(tmp_path / "log", log, content[:at] + bytes(hole) + rest), log[3]
+    )

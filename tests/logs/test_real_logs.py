@@ -1,0 +1,125 @@
+"""Real logs, and what was published of them."""
+
+from __future__ import annotations
+
+import csv
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+import tomli
+
+from hpcbert.logs import grammar, scan
+from hpcbert.logs.setting import Setting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcbert.logs.grammar import Grammar
+
+RECIPES = {"ngc_tf1": "ngc-tf1", "ngc_pytorch": "ngc-pytorch", "paddle": "paddle"}
+LAST = re.compile(rb"(?:Iteration: |step:? )(\d+)[ ,]")
+
+
+def recipe(repository: Path, name: str) -> Grammar:
+    path = repository / "tests" / "collect" / "recipes" / name / "recipe.toml"
+    return grammar.parse(tomli.loads(path.read_text())["log"], where=str(path))
+
+
+def rule_of(note: str) -> tuple[str, int]:
+    """Return the rule that INDEX.tsv found nearest to the published value, and its warm-up."""
+    if "training_sequences_per_second" in note or "Throughput Average" in note:
+        return "footer", 0
+    if found := re.search(r"Iteration>=(\d+)", note):
+        return "rate", int(found[1]) - 1
+    words = {"lines[1:]": "all-but-first", "lines[5:]": "all-but-five", "lines[10:]": "all-but-ten"}
+    words |= {"all throughput_train": "all", "median(ips)": "median"}
+    return next(rule for text, rule in words.items() if text in note), 0
+
+
+@pytest.mark.parametrize(
+    ("framework", "count"), [("ngc_tf1", 48), ("ngc_pytorch", 45), ("paddle", 32)]
+)
+def test_logs_of_paddles_reports_reproduce_their_closest_rule(
+    shared: Path, repository: Path, framework: str, count: int
+) -> None:
+    known = recipe(repository, RECIPES[framework])
+    with (shared / "logs" / "INDEX.tsv").open(newline="") as file:
+        rows = [
+            row
+            for row in csv.DictReader(file, delimiter="\t")
+            if row["framework"] == framework and row["local_path"].startswith("PaddlePaddle")
+        ]
+    assert len(rows) == count
+    for row in rows:
+        log = shared / "logs" / row["local_path"]
+        name, skip = rule_of(row["note"])
+        setting = Setting(
+            nodes=int(row["nodes"]),
+            gpus=int(row["gpus"]),
+            batch_size_per_device=int(row["batch_per_gpu"]),
+            skip=skip,
+            iters=max(map(int, LAST.findall(log.read_bytes())), default=0),
+        )
+        expected = float(re.search(r"= ([\d.]+) \(rel err", row["note"])[1])  # type: ignore[index]
+        reading = scan.read(log, known, known.rule(name), setting)
+        assert reading.throughput == pytest.approx(expected, abs=6e-4), row["local_path"]
+
+
+@pytest.mark.parametrize(
+    ("log", "rule", "expected"),
+    [
+        (
+            "v1.0/50619b5/NVIDIA/results/dgxa100_ngc21.05_pytorch/bert/result_0.txt",
+            "footer",
+            2193.41,
+        ),
+        (
+            "v1.0/50619b5/NVIDIA/results/dgxa100_n8_ngc21.05_pytorch/bert/result_0.txt",
+            "footer",
+            18010.005,
+        ),
+        (
+            "v2.0/8437fbb/Azure/results/ND96amsr_A100_v4_n8_pytorch/bert/result_0.txt",
+            "footer",
+            21168.173,
+        ),
+        (
+            "v3.0/63e326c/NVIDIA/results/dgxh100_n8_ngc23.04_pytorch/bert/result_0.txt",
+            "tracked",
+            53540.834,
+        ),
+        (
+            "v3.0/63e326c/NVIDIA/results/dgxh100_n8_ngc23.04_pytorch/bert/result_1.txt",
+            "tracked",
+            53185.444,
+        ),
+    ],
+)
+def test_mlperf_logs_through_labels_and_pyxis(
+    shared: Path, repository: Path, log: str, rule: str, expected: float
+) -> None:
+    known = recipe(repository, "mlperf")
+    path = shared / "logs" / f"mlcommons+training_results_{log}"
+    reading = scan.read(path, known, known.rule(rule), Setting())
+    assert reading.throughput == pytest.approx(expected, abs=6e-3)
+
+
+def test_deepspeeds_own_timer_by_rate_and_clock(shared: Path, repository: Path) -> None:
+    known = recipe(repository, "deepspeed")
+    folder = "DeepSpeed-Chat/training/step1_supervised_finetuning/training_log_output"
+    path = shared / "logs/microsoft+DeepSpeedExamples/83757d9/applications" / folder
+    log = path / "opt-1.3b-globalBatchSize128.log"
+    setting = Setting(nodes=1, gpus_per_node=8, gpus=8, batch_size_per_device=16)
+    setting = setting._replace(skip=20, iters=120)
+    current = scan.read(log, known, known.rule("current"), setting)
+    clock = scan.read(log, known, known.rule("clock"), setting)
+    assert current.throughput == pytest.approx(172.1, abs=0.5)
+    assert clock.throughput == pytest.approx(current.throughput, rel=0.01)
+
+
+def test_a_step_rate_of_paddle_is_no_address(shared: Path, repository: Path) -> None:
+    known = recipe(repository, "paddle")
+    log = shared / "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert/logs/base_bs48_fp32_gpu8.log"
+    assert b"ips: 127.0.0.1" in log.read_bytes()
+    assert scan.progress(log, known).iteration == 500
