@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import csv
+import statistics
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcbert.errors import UsageError
+from hpcbert.model import Group, Measured, Point, Reason, Row, Run, Shape
+from hpcbert.reduce import FOREIGN, Evidence, gate, group_of, has_outlier, median, tabulate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+GROUP = Group("deepspeed", "bert-base", "fp32", 32, "rate")
+# Printed by DLPerf for DeepSpeed (Oneflow-Inc/DLPerf@c202878, DeepSpeed/bert/README.md).
+DEEPSPEED = {
+    "1n1g": (148.42, 143.61, 147.93, 147.81, 143.8),
+    "1n4g": (577.14, 573.84, 575.07, 587.55, 572.11),
+    "1n8g": (1147.9, 1145.22, 1186.46, 1150.49, 1146.9),
+    "2n8g": (2266.27, 2264.69, 2267.55, 2273.68, 2368.65),
+    "4n8g": (4873.92, 4899.37, 4903.74, 4891.77, 4900.76),
+}
+speeds = st.floats(1e-3, 1e7)
+
+
+def run(
+    repeat: int, throughput: float | None, *, nodes: tuple[str, ...] = (), bad: bool = False
+) -> Run:
+    bad = bad or throughput is None
+    reasons = (Reason("loss", "the loss is nan"),) if bad else ()
+    return Run(repeat, 0, throughput, not bad, reasons, FOREIGN, "none", f"{repeat}.log", nodes)
+
+
+def point(shape: str, numbers: Sequence[float | None], asked: int = 0) -> Measured:
+    runs = tuple(run(n, number) for n, number in enumerate(numbers, start=1))
+    return Measured(GROUP, Shape.parse(shape), asked or len(runs), runs)
+
+
+def rows(*points: Measured, require_all: bool = False) -> tuple[Row, ...]:
+    (table,) = tabulate(points, require_all=require_all)
+    return table.rows
+
+
+def test_the_speeds_that_dlperf_printed_reduce_to_its_table() -> None:
+    table = rows(*(point(shape, numbers) for shape, numbers in DEEPSPEED.items()))
+    assert [row.median for row in table] == [147.81, 575.07, 1147.9, 2267.55, 4899.37]
+    means = [round(row.mean or 0, 2) for row in table]
+    assert means == [146.31, 577.14, 1155.39, 2288.17, 4893.91]
+    assert [round(row.speedup or 0, 2) for row in table] == [1, 3.89, 7.77, 15.34, 33.15]
+    assert [row.shape.gpus for row in table if "superlinear" in row.flags] == [32]
+    assert table[-1].efficiency == pytest.approx(33.146 / 32, abs=1e-4)
+
+
+def test_those_speeds_are_the_published_ones(shared: Path) -> None:
+    published: dict[str, list[float]] = {}
+    with (shared / "logs" / "published-runs.tsv").open(newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            if row["framework"] == "deepspeed":
+                nodes, gpus = int(row["nodes"]), int(row["gpus"])
+                shape = f"{nodes}n{gpus // nodes}g"
+                published.setdefault(shape, []).append(float(row["samples_per_s"]))
+    assert {shape: tuple(numbers) for shape, numbers in published.items()} == DEEPSPEED
+
+
+def test_every_published_median_is_that_of_its_runs(shared: Path) -> None:
+    runs: dict[tuple[str, ...], list[float]] = {}
+    with (shared / "logs" / "published-runs.tsv").open(newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            names = ("source", "framework", "precision", "batch_per_gpu", "nodes", "gpus")
+            key = tuple(row[name] for name in names)
+            runs.setdefault(key, []).append(float(row["samples_per_s"]))
+    assert len(runs) > 50
+    for numbers in runs.values():
+        assert median(numbers) == statistics.median(numbers)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"), [([3.0], 3), ([4.0, 2.0], 3), ([1.0, 9.0, 2.0], 2)]
+)
+def test_the_median_of_an_even_count_is_between_the_middle_two(
+    numbers: list[float], expected: float
+) -> None:
+    assert median(numbers) == expected
+
+
+@given(st.lists(speeds, min_size=1, max_size=9))
+def test_numbers_of_a_row_hang_together(numbers: list[float]) -> None:
+    (row,) = rows(point("1n1g", numbers))
+    assert row.median is not None
+    assert row.mean is not None
+    assert row.min == min(numbers) <= row.median <= max(numbers) == row.max
+    assert row.median == statistics.median(numbers)
+    assert row.mean == pytest.approx(statistics.fmean(numbers))
+    assert row.speedup == 1
+    if len(numbers) > 1:
+        expected = statistics.stdev(numbers) / statistics.fmean(numbers)
+        assert row.cv == pytest.approx(expected, abs=1e-9)
+    else:
+        assert row.cv is None
+
+
+@given(st.lists(speeds, min_size=1, max_size=7), st.randoms())
+def test_the_order_of_runs_does_not_matter(numbers: list[float], random: object) -> None:
+    shuffled = list(numbers)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    (one,), (other,) = rows(point("4n8g", numbers)), rows(point("4n8g", shuffled))
+    assert (one.median, one.mean, one.cv) == (other.median, other.mean, other.cv)
+
+
+@given(st.lists(speeds, min_size=1, max_size=5), st.lists(speeds, max_size=4))
+def test_runs_that_do_not_count_change_no_number(good: list[float], bad: list[float]) -> None:
+    runs = [run(n, number) for n, number in enumerate(good)]
+    runs += [run(100 + n, number, bad=True) for n, number in enumerate(bad)]
+    (row,) = rows(Measured(GROUP, Shape(1, 8), len(runs), tuple(runs)))
+    (alone,) = rows(point("1n8g", good))
+    assert (row.median, row.mean, row.min, row.max, row.cv) == (
+        alone.median,
+        alone.mean,
+        alone.min,
+        alone.max,
+        alone.cv,
+    )
+    assert (row.ok, row.asked) == (len(good), len(good) + len(bad))
+    assert ("incomplete" in row.flags) == bool(bad)
+
+
+@given(speeds, speeds, st.integers(1, 64), st.integers(1, 8))
+def test_speedup_is_the_ratio_to_one_gpu(one: float, many: float, nodes: int, gpus: int) -> None:
+    shape = f"{nodes}n{gpus}g"
+    if shape == "1n1g":
+        return
+    base, row = rows(point("1n1g", [one]), point(shape, [many]))
+    assert base.speedup == base.efficiency == 1
+    assert row.speedup == many / one
+    assert row.efficiency == pytest.approx(many / one / (nodes * gpus))
+    assert ("superlinear" in row.flags) == (many / one > nodes * gpus)
+
+
+def test_four_good_of_five_count_unless_all_are_required() -> None:
+    five = point("1n1g", [10.0, 20.0, None, 40.0, 30.0])
+    (row,) = rows(five)
+    assert (row.median, row.ok, row.asked) == (25.0, 4, 5)
+    assert row.flags == ("incomplete",)
+    (strict,) = rows(five, require_all=True)
+    numbers = (strict.median, strict.mean, strict.min, strict.max, strict.cv, strict.speedup)
+    assert set(numbers) == {None}
+    assert (strict.ok, strict.flags) == (4, ("incomplete", "no-baseline"))
+
+
+def test_without_one_gpu_nothing_else_stands_in_for_it() -> None:
+    for points in (
+        [point("1n8g", [10.0]), point("2n8g", [20.0])],
+        [point("1n1g", [None]), point("1n8g", [10.0])],
+    ):
+        (table,) = tabulate(points)
+        assert table.baseline is None
+        assert all(row.speedup is None and row.efficiency is None for row in table.rows)
+        assert all("no-baseline" in row.flags for row in table.rows)
+
+
+def test_a_point_without_a_good_run_has_no_numbers() -> None:
+    (row,) = rows(point("1n8g", [None, None]))
+    assert (row.median, row.mean, row.min, row.max, row.cv) == (None,) * 5
+    assert (row.ok, row.asked) == (0, 2)
+
+
+def test_rows_go_by_gpus_then_nodes_and_tables_by_group() -> None:
+    shapes = ["10n8g", "2n4g", "1n8g", "1n1g", "2n8g", "1n2g"]
+    table = rows(*(point(shape, [1.0]) for shape in shapes))
+    assert [str(row.shape) for row in table] == ["1n1g", "1n2g", "1n8g", "2n4g", "2n8g", "10n8g"]
+    other = Group("deepspeed", "bert-base", "fp16", 32, "rate")
+    mixed = [point("1n1g", [1.0]), Measured(other, Shape(1, 8), 1, (run(1, 2.0),))]
+    tables = tabulate(mixed)
+    assert [table.group.precision for table in tables] == ["fp32", "fp16"]
+    assert tables[1].baseline is None
+
+
+def test_a_point_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="1n1g is measured twice"):
+        tabulate([point("1n1g", [1.0]), point("1n1g", [2.0])])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        (DEEPSPEED["1n8g"], True),
+        (DEEPSPEED["2n8g"], True),
+        ((100.0, 100.1, 99.9, 100.0, 100.5), False),
+        ((100.0, 105.0, 95.0, 110.0, 90.0), False),
+        ((100.0, 100.0, 100.0, 100.0, 90.0), True),
+        ((100.0, 50.0), False),
+        ((), False),
+    ],
+)
+def test_outliers_are_what_spread_does_not_explain(
+    numbers: tuple[float, ...], *, expected: bool
+) -> None:
+    assert has_outlier(list(numbers)) is expected
+
+
+def test_runs_on_different_nodes_are_marked() -> None:
+    def on(*names: tuple[str, ...]) -> Row:
+        runs = tuple(run(n, 1.0, nodes=nodes) for n, nodes in enumerate(names))
+        return rows(Measured(GROUP, Shape(2, 8), len(runs), runs))[0]
+
+    assert "mixed-nodes" not in on(("a", "b"), ("b", "a")).flags
+    assert "mixed-nodes" not in on(("a", "b"), ()).flags
+    assert "mixed-nodes" in on(("a", "b"), ("a", "c")).flags
+
+
+def test_marks_of_the_measuring_are_kept() -> None:
+    marked = Measured(GROUP, Shape(1, 1), 1, (run(1, 1.0),), ("accumulation",))
+    assert rows(marked)[0].flags == ("accumulation",)
+
+
+# --- The gate ---------------------------------------------------------------------------------
+
+BAD_LOG = (Reason("incomplete", "the log ends at iteration 57 of 120"),)
+NO_LOG = (Reason("no-log", "1.log can't be read"),)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "expected"),
+    [
+        (Evidence("COMPLETED", 0, ()), []),
+        (Evidence(FOREIGN, None, ()), []),
+        (Evidence(FOREIGN, None, BAD_LOG), ["incomplete"]),
+        (Evidence("COMPLETED", 0, BAD_LOG), ["incomplete"]),
+        (Evidence("COMPLETED", 0, NO_LOG), ["no-log"]),
+        (Evidence("COMPLETED", None, ()), ["exit"]),
+        (Evidence("COMPLETED", 1, ()), ["exit"]),
+        (Evidence("FAILED", 1, BAD_LOG), ["state", "exit", "incomplete"]),
+        (Evidence("FAILED", 0, ()), ["state"]),
+        (Evidence("TIMEOUT", None, BAD_LOG), ["state", "incomplete"]),
+        (Evidence("CANCELLED", None, NO_LOG), ["state"]),
+        (Evidence("NODE_FAIL", None, ()), ["state"]),
+        (Evidence("RUNNING", None, BAD_LOG, over=False), ["state"]),
+        (Evidence("UNKNOWN", None, NO_LOG, over=False), ["state"]),
+        (Evidence("COMPLETED", 0, (), rehearsed=True), ["rehearsal"]),
+        (Evidence("FAILED", 1, (Reason("rehearsal", "x"),)), ["rehearsal"]),
+    ],
+)
+def test_a_repeat_counts_only_with_all_evidence(evidence: Evidence, expected: list[str]) -> None:
+    assert [reason.code for reason in gate(evidence)] == expected
+
+
+def test_the_state_is_explained() -> None:
+    (reason,) = gate(Evidence("PENDING", None, (), over=False, detail="waits for nodes"))
+    assert str(reason) == "state: it is PENDING, not COMPLETED: waits for nodes"
+
+
+# --- Which points share a table ---------------------------------------------------------------
+
+
+def measured_point(shape: str, accumulation: int = 1, xla: bool = False) -> Point:
+    return Point("deepspeed", "bert-base", Shape.parse(shape), "fp32", 32, accumulation, xla)
+
+
+def test_accumulation_tells_tables_apart() -> None:
+    points = [measured_point("1n1g", 4), measured_point("1n8g", 4)]
+    assert {group_of(one, points, "rate").variant for one in points} == {"acc4"}
+    mixed = [measured_point("1n8g", 4), measured_point("1n8g", 2)]
+    assert {group_of(one, mixed, "rate").variant for one in mixed} == {"acc4", "acc2"}
+
+
+def test_accumulation_that_follows_from_a_global_batch_makes_one_curve() -> None:
+    points = [measured_point("1n1g", 1024), measured_point("1n8g", 128), measured_point("4n8g", 32)]
+    assert {group_of(one, points, "rate").variant for one in points} == {"gbs32768"}
+    uneven = [measured_point("1n1g", 10), measured_point("1n8g", 2)]
+    assert {group_of(one, uneven, "rate").variant for one in uneven} == {"acc by shape"}
+    both = [*points, measured_point("1n1g", xla=True)]
+    assert group_of(both[-1], both, "rate").variant == "xla"
