@@ -76,7 +76,7 @@ _REASONS = {
     "Priority": "jobs of higher priority come first",
     "Resources": "waits until enough nodes are free",
     "JobArrayTaskLimit": "repeats of a point run one after another",
-    "Dependency": "waits for a job it depends on",
+    "Dependency": "waits for the job that comes before it",
     "DependencyNeverSatisfied": "depends on a job that failed: it will never start",
     "BeginTime": "may not begin yet (after a requeue Slurm waits two minutes)",
     "JobHeldUser": "is held: scontrol release JOBID lets it go",

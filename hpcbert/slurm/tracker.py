@@ -300,12 +300,12 @@ class Tracker:
         listed = state.source == "squeue" and state.kind in {"again", "unknown"}
         if state.kind in {"waiting", "running"} or listed or self._job_lives(repeat):
             return 0
-        certain = state.source != "status-file" or self._squeue in {"answered", "absent"}
-        if state.done and certain and not parse(state.word).returns:
+        unaccounted = self._watcher.answer == "absent" and self._squeue != "failed"
+        final = state.source in {"sacct", "none"} or unaccounted
+        if state.done and final and not parse(state.word).returns:
             return _CALM
-        # While Slurm does not answer, nothing is learned by waiting.
-        waited = "failed" not in {self._watcher.answer, self._squeue}
-        return self._calm.get(repeat.key, 0) + waited
+        # While squeue fails to answer, nothing is learned by waiting.
+        return self._calm.get(repeat.key, 0) + (self._squeue != "failed")
 
     def _job_lives(self, repeat: Repeat) -> bool:
         """Say whether the job goes on after this repeat, and may yet be started anew with it."""

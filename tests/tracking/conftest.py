@@ -98,6 +98,7 @@ def watched(tmp_path: Path) -> Callable[..., Watched]:
             recipe_digest="",
             protocol=Protocol(repeats),
             concurrent_repeats=1,
+            concurrent_points=False,
             rehearse=False,
             arrays=tuple(arrays),
         )

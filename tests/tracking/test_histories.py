@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcbert.model import Array, Campaign, Point, Protocol, Shape
 from hpcbert.slurm.repeats import Watched
 from hpcbert.slurm.runner import Outcome
 from hpcbert.slurm.tracker import Tracker
@@ -119,41 +117,42 @@ def histories(draw: st.DrawFn) -> Truth:
     )
 
 
-def campaign() -> Campaign:
-    point = Point("pytorch", "bert-base", Shape(1, 1), "fp32", 32)
-    array = Array(
-        point, NAME, tuple(range(1, REPEATS + 1)), "s", "", "l", "submitted", "5", "2026-11-21"
+def follow(truth: Truth, watched: Watched) -> None:
+    """Track a history to its end, comparing every poll with the truth."""
+    tracker = Tracker(
+        [watched], run=truth, environ={}, clock=lambda: float(T + truth.now), chance=lambda: 0.0
     )
-    created = "2026-11-21T10:00:00Z"
-    return Campaign(
-        "c", created, "0", "me", (), "slurm", "t", "none", "", "pytorch", "",
-        Protocol(REPEATS), 1, False, (array,),
-    )  # fmt: skip
-
-
-@settings(max_examples=60, deadline=None)
-@given(histories())
-def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(truth: Truth) -> None:
-    truth.broken = [*truth.broken, (False, False)]
-    with tempfile.TemporaryDirectory() as directory:
-        watched = Watched(Path(directory), campaign())
-        tracker = Tracker(
-            [watched], run=truth, environ={}, clock=lambda: float(T + truth.now), chance=lambda: 0.0
-        )
-        polls = 0
-        while not tracker.over():
-            asked = truth.asked
-            tracker.poll()
-            polls += 1
-            assert truth.asked - asked <= 1
-            assert polls < 400, "it must come to an end"
-            for (_, repeat), state in tracker.states.items():
-                if state.kind == "well":
-                    newest = truth.at(repeat - 1, truth.now)
-                    assert newest is not None
-                    assert newest[1] == "COMPLETED"
-            truth.calls.append(polls)
-            truth.now += max(1, int(tracker.pause()))
+    polls = 0
+    while not tracker.over():
+        asked = truth.asked
+        tracker.poll()
+        polls += 1
+        assert truth.asked - asked <= 1
+        assert polls < 400, "it must come to an end"
         for (_, repeat), state in tracker.states.items():
-            assert state.word == truth.runs[repeat - 1][-1].state
+            if state.kind == "well":
+                newest = truth.at(repeat - 1, truth.now)
+                assert newest is not None
+                assert newest[1] == "COMPLETED"
+        truth.calls.append(polls)
+        truth.now += max(1, int(tracker.pause()))
+    for (_, repeat), state in tracker.states.items():
+        assert state.word == truth.runs[repeat - 1][-1].state
+        if state.source == "sacct":  # squeue does not tell how often a job was requeued
             assert state.attempt == len(truth.runs[repeat - 1]) - 1
+
+
+def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(
+    watched: Callable[..., Watched],
+) -> None:
+    one = watched("5", repeats=REPEATS)
+    array = replace(one.campaign.arrays[0], name=NAME)
+    one = replace(one, campaign=replace(one.campaign, user="me", arrays=(array,)))
+
+    @settings(max_examples=60, deadline=None)
+    @given(histories())
+    def check(truth: Truth) -> None:
+        truth.broken = [*truth.broken, (False, False)]
+        follow(truth, one)
+
+    check()
