@@ -1,0 +1,75 @@
+"""hpcbert cancel."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.errors import UsageError
+from hpcbert.flows import cancel as flow
+from hpcbert.flows.monitor import named
+from hpcbert.slurm.runner import run
+
+if TYPE_CHECKING:
+    from hpcbert.flows.cancel import Target
+    from hpcbert.slurm.repeats import Watched
+
+
+@click.command(epilog="\b\nExamples:\n  hpcbert cancel 20261121T100000Z-oneflow-3f9a1c")
+@click.argument("campaign")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--runs", default="", help="Directory of the campaigns.")
+@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@returns_result
+def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
+    """Cancel a campaign's jobs.
+
+    CAMPAIGN is a campaign's directory, its id or a part of it. Only jobs that carry the
+    campaign's name and belong to its user are cancelled; what is over stays as it is.
+    """
+    from hpcbert.config.site import load
+
+    directory = Path(runs or load(site_file).runs)
+    (watched,) = named((campaign,), directory)
+    target = flow.find(watched, run=run)
+    if target.jobs and not (yes or _agreed(watched, target)):
+        return Result(_data(watched, target, cancelled=False), "Nothing was cancelled.")
+    flow.cancel(watched, target, run=run)
+    name = watched.campaign.id
+    text = f"Cancelled {len(target.repeats)} repeats of {name}: jobs {', '.join(target.jobs)}."
+    if not target.jobs:
+        text = f"Nothing of {name} waits or runs."
+    return Result(_data(watched, target, cancelled=bool(target.jobs)), text)
+
+
+command = cancel
+
+
+def _agreed(watched: Watched, target: Target) -> bool:
+    """Ask, on stderr.
+
+    Raises:
+        UsageError: There is nobody to ask.
+    """
+    question = f"Cancel {len(target.repeats)} repeats of {watched.campaign.id}?"
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{question} Nobody is there to answer.", hint="Give --yes to cancel without asking."
+        )
+    return click.confirm(question, err=True)
+
+
+def _data(watched: Watched, target: Target, *, cancelled: bool) -> dict[str, object]:
+    return {
+        "campaign": watched.campaign.id,
+        "directory": str(watched.directory),
+        "cancelled": cancelled,
+        "jobs": list(target.jobs),
+        "repeats": [
+            {"point": repeat.array.point.key, "repeat": repeat.number} for repeat in target.repeats
+        ],
+    }

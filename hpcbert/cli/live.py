@@ -1,0 +1,137 @@
+"""What monitor shows on a terminal: a table that is drawn anew in place."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.cli.output import printable
+from hpcbert.slurm.hostlist import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import IO
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from hpcbert.flows.monitor import Detail, View
+    from hpcbert.slurm.repeats import Repeat
+    from hpcbert.slurm.states import RepeatState
+
+    Details = Callable[[Repeat, RepeatState, float], Detail]
+
+# kind -> mark, the same without Unicode, style, what it is called in a count
+_MARKS = {
+    "well": ("✓", "+", "green", "completed"),
+    "badly": ("✗", "x", "red", "failed"),
+    "running": ("▶", ">", "cyan", "running"),
+    "waiting": ("·", ".", "dim", "waiting"),
+    "again": ("↻", "r", "yellow", "requeued"),
+    "unknown": ("?", "?", "magenta", "unknown"),
+}
+
+
+def console(file: IO[str], *, colour: bool | None) -> Console:
+    """Return rich's console for a stream; `colour` None leaves the choice to rich."""
+    from rich.console import Console
+
+    return Console(file=file, no_color=None if colour is None else not colour, highlight=False)
+
+
+def counts(view: View) -> str:
+    """Return how many repeats there are of each kind: `4 completed, 1 running`."""
+    count = view.count()
+    return ", ".join(f"{count[kind]} {mark[3]}" for kind, mark in _MARKS.items() if kind in count)
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as `H:MM:SS`."""
+    if seconds is None:
+        return ""
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def draw(view: View, details: Details, *, unicode: bool) -> Table:
+    """Return the table of all points, with a line for each repeat that runs or went wrong."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    campaign = ""
+    for repeats in _by_array(view.repeats):
+        one = repeats[0].watched.campaign
+        if one.id != campaign:
+            campaign = one.id
+            table.add_row(Text(f"campaign {campaign}", style="bold"))
+        table.add_row(*_point(view, repeats, unicode=unicode))
+        for row in _remarkable(view, repeats, details):
+            table.add_row(*row)
+    if view.trouble:
+        table.add_row(Text(f"Slurm does not answer: {printable(view.trouble)}", style="yellow"))
+    return table
+
+
+def _by_array(repeats: Sequence[Repeat]) -> Iterator[list[Repeat]]:
+    arrays: dict[str, list[Repeat]] = {}
+    for repeat in repeats:
+        arrays.setdefault(repeat.array.name, []).append(repeat)
+    yield from arrays.values()
+
+
+def _point(view: View, repeats: Sequence[Repeat], *, unicode: bool) -> tuple[Text, Text, Text]:
+    from rich.text import Text
+
+    point = repeats[0].array.point
+    name = f"  {point.framework} {point.model} {point.shape} {point.precision}"
+    name += f" b{point.batch_size_per_device} {point.variant}"
+    marks = Text()
+    for repeat in repeats:
+        mark, plain, style, _ = _MARKS[view.states[repeat.key].kind]
+        marks.append(mark if unicode else plain, style=style)
+    waiting = [view.states[one.key] for one in repeats if view.states[one.key].kind == "waiting"]
+    why = f"waiting: {waiting[0].detail}" if waiting and waiting[0].detail else ""
+    return Text(printable(name.rstrip())), marks, Text(printable(why), style="dim")
+
+
+def _remarkable(
+    view: View, repeats: Sequence[Repeat], details: Details
+) -> Iterator[tuple[Any, ...]]:
+    from rich.text import Text
+
+    for repeat in repeats:
+        state = view.states[repeat.key]
+        name = f"    repeat {repeat.number}"
+        name += f" attempt {state.attempt}" if state.attempt else ""
+        if state.kind == "running":
+            yield (
+                Text(name),
+                Text(state.word, style="cyan"),
+                _how_far(view, state, details(repeat, state, view.time)),
+            )
+        elif state.kind in {"badly", "unknown", "again"}:
+            style = _MARKS[state.kind][2]
+            yield Text(name), Text(state.word, style=style), Text(printable(state.detail))
+
+
+def _how_far(view: View, state: RepeatState, detail: Detail) -> Text:
+    """Return nodes, iteration, rate, time used and estimated end, as far as they are known."""
+    from rich.text import Text
+
+    used = state.elapsed if state.start is None else max(0.0, view.time - state.start)
+    limit = f" of {duration(state.limit)}" if state.limit else ""
+    parts = [
+        fold(state.nodes),
+        "" if detail.iteration is None else f"{detail.iteration}/{detail.iterations}",
+        "" if detail.throughput is None else f"{detail.throughput:.2f} samples/s",
+        f"{duration(used)}{limit}" if used is not None else "",
+        ""
+        if detail.ends is None
+        else f"ends {time.strftime('%H:%M', time.localtime(detail.ends))}",
+        state.detail,
+    ]
+    return Text(printable("  ".join(part for part in parts if part)))

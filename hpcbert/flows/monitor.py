@@ -1,0 +1,292 @@
+"""Watching campaigns: which, what becomes of their repeats, and how far those that run are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from hpcbert import store
+from hpcbert.errors import HpcbertError, SchedulerError, UsageError
+from hpcbert.slurm import commands, local
+from hpcbert.slurm.ladder import from_witness
+from hpcbert.slurm.repeats import Lines, Watched
+from hpcbert.slurm.states import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from hpcbert.slurm.repeats import Key, Repeat
+    from hpcbert.slurm.runner import Runner
+    from hpcbert.slurm.states import RepeatState, State
+
+TOLERANCE = 10
+_SHORTEST = 0.05
+
+
+class Progress(Protocol):
+    """How far a log has come: what its last lines say."""
+
+    @property
+    def iteration(self) -> int | None:
+        """The last iteration printed."""
+
+    @property
+    def throughput(self) -> float | None:
+        """Samples per second over all GPUs, as last printed."""
+
+
+@dataclass(frozen=True)
+class Detail:
+    """How far a running repeat is; None where nothing tells.
+
+    Attributes:
+        iteration: The last iteration in its log.
+        iterations: How many there will be.
+        throughput: Samples per second over all GPUs.
+        ends: When it will be through, seconds since the epoch.
+    """
+
+    iteration: int | None
+    iterations: int
+    throughput: float | None
+    ends: float | None
+
+
+@dataclass(frozen=True)
+class Change:
+    """A repeat whose state is new.
+
+    Attributes:
+        time: When it was noticed, seconds since the epoch.
+    """
+
+    repeat: Repeat
+    state: RepeatState
+    time: float
+
+
+@dataclass(frozen=True)
+class View:
+    """All that is watched, at one moment.
+
+    Attributes:
+        repeats: In the order of submission.
+        states: By array name and repeat.
+        time: Seconds since the epoch.
+        trouble: What Slurm said instead of an answer; empty while it answers.
+    """
+
+    repeats: tuple[Repeat, ...]
+    states: Mapping[Key, RepeatState]
+    time: float
+    trouble: str = ""
+
+    def count(self) -> dict[str, int]:
+        """Return how many repeats there are of each kind of state."""
+        found: dict[str, int] = {}
+        for repeat in self.repeats:
+            kind = self.states[repeat.key].kind
+            found[kind] = found.get(kind, 0) + 1
+        return found
+
+    @property
+    def failed(self) -> int:
+        """Repeats that have ended badly, or of which nobody knows how."""
+        count = self.count()
+        return count.get("badly", 0) + count.get("unknown", 0)
+
+
+def open_campaign(directory: Path) -> Watched:
+    """Return a campaign to watch.
+
+    Raises:
+        UsageError: It has no manifest, or a damaged one.
+    """
+    return Watched(directory, store.read_manifest(directory))
+
+
+def named(names: Sequence[str], runs: Path) -> tuple[Watched, ...]:
+    """Return the campaigns that a person names.
+
+    Raises:
+        UsageError: There is none of that name, or several.
+    """
+    directories = dict.fromkeys(store.resolve(name, runs) for name in names)
+    return tuple(open_campaign(directory) for directory in directories)
+
+
+def unfinished(
+    runs: Path, *, run: Runner, environ: Mapping[str, str] = os.environ
+) -> tuple[Watched, ...]:
+    """Return the campaigns under a runs directory that still have something waiting or running.
+
+    squeue is asked once, and only about campaigns that are not over by their jobs' own account.
+    While it does not answer, all of those are meant. What has no readable manifest is passed over.
+    """
+    open_ = [one for one in _readable(runs) if not _over_by_own_account(one)]
+    slurm = [one for one in open_ if one.campaign.scheduler != "local"]
+    lines = _queue(slurm, run=run, environ=environ) if slurm else Lines()
+    return tuple(one for one in open_ if _lives(one, lines))
+
+
+def _readable(runs: Path) -> Iterator[Watched]:
+    for directory in store.find_campaigns(runs):
+        with contextlib.suppress(UsageError):
+            yield open_campaign(directory)
+
+
+def _over_by_own_account(one: Watched) -> bool:
+    return all(from_witness(local.read_witness(repeat.status)) for repeat in one.repeats)
+
+
+def _queue(
+    campaigns: Sequence[Watched], *, run: Runner, environ: Mapping[str, str]
+) -> Lines | None:
+    argv = commands.squeue_argv(users=[one.campaign.user for one in campaigns])
+    outcome = run(argv, env=commands.environment(environ))
+    rows = [row for row in commands.read_squeue(outcome.stdout).rows if is_alive(parse(row.state))]
+    return Lines(rows) if outcome.ok else None
+
+
+def _lives(one: Watched, lines: Lines | None) -> bool:
+    if one.campaign.scheduler == "local":
+        return any(map(is_alive, local.states(one.directory, one.campaign).values()))
+    return lines is None or any(lines.newest(repeat)[0] for repeat in one.repeats)
+
+
+def is_alive(state: State | RepeatState) -> bool:
+    """Say whether a job in this state waits or runs, or will again."""
+    return state.kind in {"waiting", "running", "again"}
+
+
+def newest(runs: Path) -> Watched:
+    """Return the campaign that was submitted last.
+
+    Raises:
+        UsageError: There is none yet.
+    """
+    directories = store.find_campaigns(runs)
+    if not directories:
+        raise UsageError(
+            "There is no campaign yet.", where=str(runs), hint="Start one with hpcbert submit."
+        )
+    return open_campaign(directories[-1])
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """Where what is seen goes.
+
+    Attributes:
+        changes: Gets what changed, right after each poll; never an empty sequence.
+        view: Gets all there is, after each poll and every `refresh` seconds between; None where
+            nobody looks at it.
+        refresh: Seconds.
+    """
+
+    changes: Callable[[Sequence[Change]], None] = lambda _: None
+    view: Callable[[View], None] | None = None
+    refresh: float = 2.0
+
+
+def watch(
+    watched: Sequence[Watched],
+    sinks: Sinks,
+    *,
+    run: Runner,
+    floor: float,
+    once: bool = False,
+    tolerance: int = TOLERANCE,
+    clock: Callable[[], float] = time.time,
+    pause: Callable[[float], None] = time.sleep,
+    chance: Callable[[], float] = random.random,
+) -> View:
+    """Follow campaigns until nothing can change any more.
+
+    Args:
+        watched: The campaigns.
+        sinks: Where what is seen goes.
+        run: Starts sacct and squeue.
+        floor: Shortest interval between two questions to Slurm, seconds.
+        once: Look once only.
+        tolerance: Polls in a row that may go without any answer.
+        clock: Seconds since the epoch.
+        pause: Waits a number of seconds.
+        chance: A number in [0, 1), for jitter.
+
+    Returns:
+        What there was in the end.
+
+    Raises:
+        SchedulerError: Slurm gave no answer for too long, or is not on this machine although
+            states are open. The jobs are left alone.
+    """
+    from hpcbert.slurm.tracker import Tracker
+
+    tracker = Tracker(watched, run=run, clock=clock, chance=chance, floor=floor)
+    repeats = tuple(repeat for one in watched for repeat in one.repeats)
+    while True:
+        changed = tracker.poll()
+        now = clock()
+        view = View(repeats, tracker.states, now, tracker.complaint if tracker.failures else "")
+        changes = [
+            Change(repeat, changed[repeat.key], now) for repeat in repeats if repeat.key in changed
+        ]
+        if changes:
+            sinks.changes(changes)
+        if sinks.view:
+            sinks.view(view)
+        if once or tracker.over():
+            return view
+        if tracker.absent or tracker.failures >= tolerance:
+            raise unreachable(view)
+        rest = max(_SHORTEST, tracker.pause())
+        pause(min(rest, sinks.refresh) if sinks.view else rest)
+
+
+def unreachable(view: View) -> SchedulerError:
+    """Return the error that says that Slurm does not answer."""
+    open_ = sum(not state.done for state in view.states.values())
+    return SchedulerError(
+        f"Neither sacct nor squeue answers, {open_} repeats are open: {view.trouble}",
+        hint="The jobs are left alone. Repeat when Slurm answers; collect reads what is there.",
+    )
+
+
+def detail(repeat: Repeat, progress: Progress | None, *, now: float) -> Detail:
+    """Return how far a running repeat is, from the last lines of its log."""
+    iterations = repeat.watched.campaign.protocol.iters
+    iteration = progress.iteration if progress else None
+    throughput = progress.throughput if progress else None
+    ends = None
+    if iteration is not None and throughput:
+        samples = max(0, iterations - iteration) * repeat.array.point.global_batch_size
+        ends = now + samples / throughput
+    return Detail(iteration, iterations, throughput, ends)
+
+
+def progress_reader(directory: Path) -> Callable[[Path], Progress | None]:
+    """Return what reads the progress off a campaign's logs, by its own copy of the recipe.
+
+    A recipe whose grammar is of no use here makes it return None for every log.
+    """
+    from hpcbert.config.toml import read
+    from hpcbert.logs import grammar
+    from hpcbert.logs.scan import progress
+
+    path = directory / store.RECIPE
+    try:
+        known = grammar.parse(read(path).table("log").values, where=str(path))
+    except HpcbertError:
+        return lambda _: None
+    return lambda log: progress(log, known)
+
+
+def log_path(repeat: Repeat, state: RepeatState) -> Path:
+    """Return the log of the attempt that a state is about."""
+    return store.log_path(repeat.watched.directory, repeat.array, repeat.number, state.attempt)
