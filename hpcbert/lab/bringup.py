@@ -119,9 +119,9 @@ def _start_database(journal: Journal, run: Runner) -> None:
 
 def _start_slurm(journal: Journal, run: Runner) -> None:
     plan = journal.lab.plan
-    accounting = ("mariadbd", "slurmdbd") if plan.accounting else ()
-    for name in ("munged", *accounting, "slurmctld"):
-        if name != "mariadbd":
+    for name in journal.lab.controller_daemons:
+        # MariaDB has been warming up since before the nodes were made.
+        if name not in journal.lab.daemons:
             daemons.start(journal, name, run)
         daemons.wait(journal.lab, name, run)
     for node in plan.node_names:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import CheckError, UsageError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # Names inside the switch; a node's end has the node's name.
 _BRIDGE = "bridge"
 _PLUG = "uplink"
+_CLEAN_UP = 5.0
 
 
 def reserve(journal: Journal, run: Runner) -> Lab:
@@ -70,20 +72,30 @@ def set_link(lab: Lab, node: str, *, up: bool, run: Runner) -> None:
 
 
 def unplug(lab: Lab, run: Runner) -> None:
-    """Remove the host's cable, if it bears this lab's mark; the kernel takes all others away."""
-    for name in uplinks(lab, run):
-        run(["ip", "link", "del", "dev", name], env=lab.daemon_environment)
+    """Remove the host's cable; all others end with the switch and the nodes."""
+    if _uplink_is_ours(lab, run):
+        run(["ip", "link", "del", "dev", lab.network.uplink], env=lab.daemon_environment)
 
 
-def uplinks(lab: Lab, run: Runner) -> tuple[str, ...]:
-    """Find the host's cable: its name, or nothing if there is none or it is another lab's."""
+def remains(lab: Lab, run: Runner) -> tuple[str, ...]:
+    """Return what is left of the network in words, once all processes have ended."""
+    deadline = time.monotonic() + _CLEAN_UP
+    while _uplink_is_ours(lab, run):
+        # The kernel takes a dead namespace's links away in its own time.
+        if time.monotonic() > deadline:
+            return (f"link {lab.network.uplink}",)
+        time.sleep(0.1)
+    return ()
+
+
+def _uplink_is_ours(lab: Lab, run: Runner) -> bool:
+    """Say whether the host's cable is there and bears this lab's mark."""
     if lab.slot is None:
-        return ()
+        return False
     words = ["ip", "-json", "link", "show", "dev", lab.network.uplink]
     answer = run(words, env=lab.daemon_environment)
     links = json.loads(answer.stdout or "[]") if answer.ok else []
-    mark = _hardware_address(lab)
-    return tuple(link["ifname"] for link in links if link.get("address") == mark)
+    return any(link.get("address") == _hardware_address(lab) for link in links)
 
 
 def _lay_uplink(lab: Lab, run: Runner) -> str:

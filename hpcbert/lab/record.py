@@ -95,10 +95,15 @@ class Lab:
         return host
 
     @property
+    def controller_daemons(self) -> tuple[str, ...]:
+        """The daemons that a whole lab has beside the nodes, in the order in which they start."""
+        accounting = ("mariadbd", "slurmdbd") if self.plan.accounting else ()
+        return ("munged", *accounting, "slurmctld")
+
+    @property
     def expected_daemons(self) -> tuple[str, ...]:
         """All daemons that a whole lab has, in the order in which they start."""
-        accounting = ("mariadbd", "slurmdbd") if self.plan.accounting else ()
-        return ("munged", *accounting, "slurmctld", *self.plan.node_names)
+        return (*self.controller_daemons, *self.plan.node_names)
 
     @property
     def environment(self) -> dict[str, str]:

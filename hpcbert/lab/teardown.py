@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hpcbert.lab.record import Lab
     from hpcbert.lab.shell import Runner
 
+_MOUNTS = Path("/proc/self/mountinfo")
 _ROUNDS = 5
 _END_TIMEOUT = 10.0
 
@@ -55,9 +56,10 @@ def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Remo
         lab = load(directory)
         if lab is None:
             return _sweep(directory)
-        ended, left = _end_all(lab, report)
+        # While the switch lives, the link's name cannot have become another lab's.
         network.unplug(lab, run)
-        left += tuple(f"link {name}" for name in network.uplinks(lab, run))
+        ended, left = _end_all(lab, report)
+        left += network.remains(lab, run)
         # While something is left, the record stays, so that another `down` can go on.
         return Removal(ended, left or _remove_files(lab, report))
 
@@ -138,7 +140,7 @@ def _remove_if_empty(directory: Path) -> None:
 
 def _mounts_below(root: Path) -> Iterator[str]:
     """Find mounts below the root. Nothing here makes any, and a removal would go through them."""
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+    for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
         # Field 5 is the mount point, blanks and backslashes in octal (proc(5)).
         where = Path(line.split()[4].encode().decode("unicode_escape"))
         if where.is_relative_to(root):
