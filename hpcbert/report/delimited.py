@@ -34,12 +34,13 @@ COLUMNS = (
     "reasons",
 )
 # What makes a spreadsheet take a cell for a formula (OWASP, CSV Injection).
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULA = ("=", "+", "-", "@")
 
 
 def cell(text: str) -> str:
-    """Return text that no spreadsheet takes for a formula."""
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    """Return text on one line that no spreadsheet takes for a formula."""
+    flat = " ".join(text.split())
+    return f"'{flat}" if flat.startswith(_FORMULA) else flat
 
 
 def render(tables: Iterable[SpeedupTable]) -> str:

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+
+from hpcbert.errors import UsageError
+from hpcbert.model import Group, Measured, Reason, Run, Shape, SpeedupTable
+from hpcbert.reduce import tabulate
+from hpcbert.report import delimited, dlperf, markdown, text
+from hpcbert.report.document import tables_data
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GROUP = Group("oneflow", "bert-base", "fp32", 32, "dlperf-time")
+
+
+def run(repeat: int, throughput: float | None, reason: Reason | None = None) -> Run:
+    reasons = (reason,) if reason else ()
+    log = f"logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_{repeat}.log"
+    valid = reason is None
+    return Run(repeat, 0, throughput, valid, reasons, "COMPLETED", "sacct", log, ("n1",))
+
+
+def point(group: Group, shape: str, numbers: Sequence[float | None]) -> Measured:
+    why = Reason("loss", "the loss is nan at iteration 7")
+    runs = tuple(run(n, x, None if x else why) for n, x in enumerate(numbers, start=1))
+    return Measured(group, Shape.parse(shape), len(runs), runs)
+
+
+@pytest.fixture
+def tables() -> tuple[SpeedupTable, ...]:
+    return tabulate(
+        [
+            point(GROUP, "1n1g", [140.1987654, 140.2, None]),
+            point(GROUP, "4n8g", [4321.5, 4322.5, 4600.25]),
+        ]
+    )
+
+
+EXPECTED_TEXT = """\
+oneflow · bert-base · fp32 · 32 samples per device
+rule dlperf-time · speedup to the median of 1n1g
+
+nodes  GPUs  median samples/s            min .. max     cv  speedup  efficiency  repeats  flags
+    1     1            140.20      140.20 .. 140.20  0.00%     1.00      100.0%      2/3  incomplete
+  ✗ repeat 3  loss: the loss is nan at iteration 7
+    4    32          4,322.50  4,321.50 .. 4,600.25  3.64%    30.83       96.3%      3/3  outlier"""
+
+
+def test_the_text_is_aligned_and_says_why(tables: tuple[SpeedupTable, ...]) -> None:
+    assert click.unstyle(text.render(tables)) == EXPECTED_TEXT
+
+
+def test_what_there_is_none_of_is_a_dash() -> None:
+    plain = click.unstyle(text.render(tabulate([point(GROUP, "1n8g", [None])])))
+    assert "no speedup: there is no valid run of 1n1g" in plain
+    assert plain.splitlines()[4].split() == [
+        *("1", "8", "-", "-", "-", "-", "-", "0/1", "incomplete,", "no-baseline")
+    ]
+
+
+def test_the_document_holds_every_number_unrounded(tables: tuple[SpeedupTable, ...]) -> None:
+    data = json.loads(json.dumps(tables_data(tables), allow_nan=False))
+    (table,) = data["tables"]
+    heading = {name: table[name] for name in table if name != "rows"}
+    assert heading == {
+        "framework": "oneflow",
+        "model": "bert-base",
+        "precision": "fp32",
+        "batch_size_per_device": 32,
+        "variant": "",
+        "rule": "dlperf-time",
+        "baseline": "1n1g",
+    }
+    row = table["rows"][0]
+    assert row["median"] == (140.1987654 + 140.2) / 2
+    assert row["repeats"] == {"ok": 2, "asked": 3}
+    assert (row["shape"], row["nodes"], row["gpus_per_node"], row["gpus"]) == ("1n1g", 1, 1, 1)
+    assert row["runs"][2] == {
+        "repeat": 3,
+        "attempt": 0,
+        "throughput": None,
+        "valid": False,
+        "reasons": [{"code": "loss", "detail": "the loss is nan at iteration 7"}],
+        "state": "COMPLETED",
+        "state_source": "sacct",
+        "log": "logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_3.log",
+        "nodes": ["n1"],
+    }
+
+
+def test_markdown_begins_with_dlperfs_columns(tables: tuple[SpeedupTable, ...]) -> None:
+    lines = markdown.render(tables).splitlines()
+    assert lines[4].startswith("| node_num | gpu_num | samples/s | speedup |")
+    assert lines[7].startswith("| 4 | 32 | 4322.50 | 30.83 |")
+    assert lines[-1] == "* 1n1g, repeat 3 does not count: loss: the loss is nan at iteration 7"
+
+
+HOSTILE = "a|b*_`<img src=x>`[x](y)\n# h"
+
+
+def test_markdown_shows_text_as_it_is() -> None:
+    group = Group(HOSTILE, "m", "fp32", 1, "r", HOSTILE)
+    rendered = markdown.render(tabulate([point(group, "1n1g", [1.0])]))
+    assert "\\|b\\*\\_\\`\\<img src=x\\>\\`\\[x\\](y) \\# h" in rendered
+    assert all(line.count(" | ") in (0, 9) for line in rendered.splitlines())
+
+
+def test_csv_has_one_line_a_point(tables: tuple[SpeedupTable, ...]) -> None:
+    lines = list(csv.DictReader(io.StringIO(delimited.render(tables))))
+    assert [line["gpus"] for line in lines] == ["1", "32"]
+    assert float(lines[1]["median"]) == 4322.5
+    assert float(lines[0]["median"]) == (140.1987654 + 140.2) / 2
+    assert lines[0]["reasons"] == "repeat 3: loss: the loss is nan at iteration 7"
+    assert (lines[0]["ok"], lines[0]["asked"], lines[0]["flags"]) == ("2", "3", "incomplete")
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n"])
+def test_csv_is_no_formula(start: str) -> None:
+    group = Group(f"{start}1+1", "m", "fp32", 1, f"{start}cmd|' /C calc'!A0")
+    lines = list(csv.reader(io.StringIO(delimited.render(tabulate([point(group, "1n1g", [1])])))))
+    assert len(lines) == 2
+    for cell in (lines[1][0], lines[1][5]):
+        assert cell[0] in "'1c"
+
+
+def test_dlperfs_document_has_its_shape_and_rounding(tables: tuple[SpeedupTable, ...]) -> None:
+    assert json.loads(dlperf.render(tables)) == {
+        "bert": {
+            "1n1g": {
+                "average_speed": 140.2,
+                "batch_size_per_device": 32,
+                "median_speed": 140.2,
+                "speedup": 1.0,
+            },
+            "4n8g": {
+                "average_speed": 4414.75,
+                "batch_size_per_device": 32,
+                "median_speed": 4322.5,
+                "speedup": 30.83,
+            },
+        }
+    }
+
+
+def test_dlperfs_document_is_never_nan() -> None:
+    tables = tabulate([point(GROUP, "1n1g", [None]), point(GROUP, "1n8g", [10.0])])
+    data: Any = json.loads(dlperf.render(tables))
+    assert data["bert"] == {
+        "1n8g": {
+            "average_speed": 10.0,
+            "batch_size_per_device": 32,
+            "median_speed": 10.0,
+            "speedup": None,
+        }
+    }
+
+
+def test_dlperfs_document_can_not_hold_two_tables_of_a_model() -> None:
+    other = Group("oneflow", "bert-base", "fp16", 64, "dlperf-time")
+    tables = tabulate([point(GROUP, "1n1g", [1.0]), point(other, "1n1g", [1.0])])
+    with pytest.raises(UsageError, match="several of bert"):
+        dlperf.render(tables)

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hpcbert.model import Group, Measured, Reason, Run, Shape
+from hpcbert.reduce import tabulate
+
+frame = pytest.importorskip("hpcbert.frame", reason="needs pandas", exc_type=ImportError)
+
+GROUP = Group("oneflow", "bert-base", "fp32", 32, "rate")
+
+
+def test_tables_become_data_frames() -> None:
+    bad = Run(2, 0, None, False, (Reason("loss", "nan"),), "FAILED", "sacct", "b.log")
+    good = Run(1, 0, 140.5, True, (), "COMPLETED", "sacct", "a.log")
+    eight = Measured(GROUP, Shape(1, 8), 1, (bad,))
+    tables = tabulate([Measured(GROUP, Shape(1, 1), 2, (good, bad)), eight])
+    rows, runs = frame.rows_frame(tables), frame.runs_frame(tables)
+    assert rows["gpus"].tolist() == [1, 8]
+    assert rows["median"].tolist()[0] == 140.5
+    assert math.isnan(rows["median"].tolist()[1])
+    assert rows["flags"].tolist() == ["incomplete", "incomplete"]
+    assert runs["valid"].tolist() == [True, False, False]
+    assert runs["reasons"].tolist() == ["", "loss: nan", "loss: nan"]
+    assert str(runs["throughput"].dtype) == "float64"
+
+
+def test_no_tables_become_empty_frames() -> None:
+    assert frame.rows_frame(()).empty
+    assert "throughput" in frame.runs_frame(()).columns
