@@ -121,6 +121,8 @@ def command_lines(text: str) -> Iterator[tuple[str, bool]]:
             for line in block.replace("\\\n", " ").splitlines():
                 if (typed := line.removeprefix("$ ")).startswith("hpcbert "):
                     yield typed, True
+    for line in re.findall(r"^    (hpcbert .+)$", prose(text), re.MULTILINE):
+        yield line, True
     for code in _CODE.findall(prose(text)):
         words = code.split()
         if code.startswith("hpcbert "):
