@@ -18,6 +18,7 @@ from hpcbert.cli.main import COMMANDS, root
 from hpcbert.cli.output import INTERRUPTED, Result, envelope
 from hpcbert.config import origin, recipe, site
 from hpcbert.errors import HpcbertError
+from hpcbert.flows import frameworks
 from hpcbert.logs import grammar
 from hpcbert.model import Campaign
 
@@ -359,6 +360,13 @@ def test_the_json_page_has_the_keys_of_the_document() -> None:
     text = (REFERENCE / "json.md").read_text(encoding="utf-8")
     written = {codes(row[0])[0] for row in rows(section(text, "The document"), "key")}
     assert {key for key in written if "." not in key} == set(json.loads(envelope("x", Result())))
+
+
+def test_the_json_page_has_the_keys_of_a_recipe() -> None:
+    text = (REFERENCE / "json.md").read_text(encoding="utf-8")
+    (row,) = [row for row in rows(text, "command") if row[0] == "`frameworks show`"]
+    found = frameworks.described(recipe.load(REPOSITORY / "templates" / "pytorch"))
+    assert set(codes(row[1])) == set(found)
 
 
 def test_the_numbers_page_explains_every_reason() -> None:
