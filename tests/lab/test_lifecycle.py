@@ -189,6 +189,23 @@ def test_an_occupied_port_is_named_and_passed_over(directory: Path):
     assert status(directory, run=run).healthy
 
 
+def test_a_link_of_somebody_else_s_is_passed_over_and_never_removed(directory: Path):
+    plan = small(directory, nodes=1, accounting=False)
+    slots = plan.slots()
+    taken, own = next(slots), next(slots)
+    foreign = Network(taken).uplink
+    assert run(["ip", "link", "add", "name", foreign, "type", "bridge"]).ok
+    try:
+        with pytest.raises(CheckError, match=f"{foreign}: .*exists"):
+            up(small(directory, slot=taken), run=run, report=quiet)
+        assert down(directory, run=run, report=quiet).left == ()
+        assert up(plan, run=run, report=quiet).slot == own
+        assert down(directory, run=run, report=quiet).left == ()
+        assert Path("/sys/class/net", foreign).exists()
+    finally:
+        run(["ip", "link", "del", "dev", foreign])
+
+
 def test_two_labs_live_side_by_side_and_a_directory_may_hold_a_space(
     lab: Lab, as_user: Callable[..., Outcome], tmp_path: Path
 ):
@@ -254,6 +271,14 @@ def test_down_where_there_never_was_a_lab_does_nothing(tmp_path: Path):
     assert down(tmp_path / "none", run=run, report=quiet).ended == 0
     assert down(tmp_path, run=run, report=quiet).ended == 0
     assert tmp_path.exists()
+
+
+def test_down_removes_what_an_up_left_that_never_wrote_its_record(tmp_path: Path):
+    directory = tmp_path / "lab"
+    directory.mkdir()
+    (directory / ".lab.json.x7").write_text('{"sch')
+    assert down(directory, run=run, report=quiet).left == ()
+    assert not directory.exists()
 
 
 def test_down_after_a_reboot_touches_no_process(tmp_path: Path):
