@@ -81,6 +81,8 @@ def collect(
       hpcbert collect ~/DLPerf/logs --fw oneflow --rule rate
       hpcbert collect old/*.log --fw oneflow --pattern 'run{repeat}_{nodes}x{gpus_per_node}.log'
     """
+    if skip is not None and iters is not None and skip >= iters:
+        raise UsageError(f"--skip must be below --iters, and {skip} is not below {iters}.")
     request = flow.Request(
         rule=rule,
         pattern=pattern,

@@ -1,0 +1,338 @@
+"""Collecting what hpcbert never submitted, through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from click.testing import Result
+
+    Collect = Callable[..., Result]
+    CollectJson = Callable[..., dict[str, Any]]
+
+DLPERF = "logs/Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5"
+RATE = [321.8, 574.66, 1143.46, 2458.74, 4849.68, 9418.44]
+TIME = [321.74, 574.59, 1143.29, 2458.22, 4848.89, 9415.85]
+DEEPSPEED = {
+    "1n1g": (148.42, 143.61, 147.93, 147.81, 143.8),
+    "1n4g": (577.14, 573.84, 575.07, 587.55, 572.11),
+    "1n8g": (1147.9, 1145.22, 1186.46, 1150.49, 1146.9),
+    "2n8g": (2266.27, 2264.69, 2267.55, 2273.68, 2368.65),
+    "4n8g": (4873.92, 4899.37, 4903.74, 4891.77, 4900.76),
+}
+
+
+def rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    (table,) = document["data"]["tables"]
+    found: list[dict[str, Any]] = table["rows"]
+    return found
+
+
+def codes(row: dict[str, Any]) -> dict[int, list[str]]:
+    return {
+        run["repeat"]: [reason["code"] for reason in run["reasons"]]
+        for run in row["runs"]
+        if not run["valid"]
+    }
+
+
+def deepspeed_log(rates: Iterable[float], *, nan_at: int = 0, first: int = 3) -> str:
+    lines = []
+    for step, rate in enumerate(rates, start=first):
+        moment = f"2020-10-27 11:{28 + step // 60:02}:{step % 60:02},500"
+        lines.append(f"[{moment}] [INFO] [timer.py:157:stop] 0/{step}, SamplesPerSec={rate}")
+        loss = "nan" if step == nan_at else "7.5"
+        lines.append(f"bing_bert_progress: step={step}, loss={loss}, lr=1e-3, sample_count=1")
+    return "\n".join([*lines, ""])
+
+
+def put(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.fixture
+def deepspeed(tmp_path: Path) -> Path:
+    """The 25 runs that DLPerf printed, as logs of DeepSpeed in DLPerf's layout."""
+    root = tmp_path / "logs" / "deepspeed"
+    for shape, speeds in DEEPSPEED.items():
+        for number, speed in enumerate(speeds, start=1):
+            # A running average that settles: the warm-up differs, the window's mean is the speed.
+            rates = [speed * 0.8] * 18 + [speed - 1, speed + 1] * 50
+            put(root, f"bert/bz32/{shape}/bert_b32_fp32_{number}.log", deepspeed_log(rates))
+    return root
+
+
+# --- Published numbers ------------------------------------------------------------------------
+
+
+def test_the_thirty_logs_of_dlperf_by_their_rate(shared: Path, collect_json: CollectJson) -> None:
+    document = collect_json(shared / DLPERF, "--fw", "tf2-resnet")
+    assert (document["status"], document["exit_code"]) == ("success", 0)
+    table = rows(document)
+    assert [row["shape"] for row in table] == ["1n1g", "1n2g", "1n4g", "1n8g", "2n8g", "4n8g"]
+    assert [round(row["median"], 2) for row in table] == RATE
+    assert [round(row["speedup"], 2) for row in table] == [1, 1.79, 3.55, 7.64, 15.07, 29.27]
+    assert all(row["repeats"] == {"ok": 5, "asked": 5} for row in table)
+
+
+def test_the_thirty_logs_of_dlperf_by_its_time_rule(
+    shared: Path, collect: Collect, collect_json: CollectJson
+) -> None:
+    words = (shared / DLPERF, "--fw", "tf2-resnet", "--rule", "dlperf-time")
+    assert [round(row["median"], 2) for row in rows(collect_json(*words))] == TIME
+    result = collect(*words, "--format", "dlperf-json")
+    published = json.loads((shared / DLPERF / "result" / "resnet50_result.json").read_text())
+    assert json.loads(result.stdout) == published
+
+
+def test_the_speeds_that_dlperf_printed_for_deepspeed(
+    deepspeed: Path, collect_json: CollectJson
+) -> None:
+    table = rows(collect_json(deepspeed))
+    assert [round(row["median"], 2) for row in table] == [147.81, 575.07, 1147.9, 2267.55, 4899.37]
+    means = [round(row["mean"], 2) for row in table]
+    assert means == [146.31, 577.14, 1155.39, 2288.17, 4893.91]
+    assert [round(row["speedup"], 2) for row in table] == [1, 3.89, 7.77, 15.34, 33.15]
+    assert [row["shape"] for row in table if "superlinear" in row["flags"]] == ["4n8g"]
+
+
+# --- Repeats that don't count -----------------------------------------------------------------
+
+
+def test_bad_logs_are_in_no_median_and_say_why(
+    deepspeed: Path, collect: Collect, collect_json: CollectJson
+) -> None:
+    point = deepspeed / "bert/bz32/1n4g"
+    truncated = (point / "bert_b32_fp32_1.log").read_text().splitlines(keepends=True)[:-4]
+    (point / "bert_b32_fp32_1.log").write_text("".join(truncated))
+    (point / "bert_b32_fp32_3.log").write_text(deepspeed_log([575.07] * 118, nan_at=57))
+    (point / "bert_b32_fp32_5.log").write_text("srun: error: n1: tasks 0-3: Killed\n")
+    document = collect_json(deepspeed)
+    assert (document["status"], document["exit_code"]) == ("partial", 4)
+    row = rows(document)[1]
+    assert row["median"] == pytest.approx((573.84 + 587.55) / 2)
+    assert row["repeats"] == {"ok": 2, "asked": 5}
+    assert codes(row) == {1: ["incomplete"], 3: ["loss"], 5: ["incomplete"]}
+    assert [run["throughput"] for run in row["runs"] if not run["valid"]] == [None] * 3
+    assert document["errors"][0]["code"] == "incomplete"
+    text = collect(deepspeed)
+    assert text.exit_code == 4
+    assert "✗ repeat 3  loss: the loss is nan at iteration 57" in text.stdout
+    assert "✗ repeat 1  incomplete: the log ends at iteration 118 of 120" in text.stdout
+    assert "3 of 25 repeats do not count" in text.stderr
+    strict = rows(collect_json(deepspeed, "--require-all"))[1]
+    assert (strict["median"], strict["speedup"], strict["repeats"]["ok"]) == (None, None, 2)
+
+
+def test_a_gap_in_the_numbers_is_a_run_that_is_missing(
+    deepspeed: Path, collect_json: CollectJson
+) -> None:
+    (deepspeed / "bert/bz32/1n8g/bert_b32_fp32_2.log").unlink()
+    row = rows(collect_json(deepspeed))[2]
+    assert (row["repeats"], codes(row)) == ({"ok": 4, "asked": 5}, {2: ["no-log"]})
+
+
+def test_pipes_and_directories_in_place_of_logs_are_reasons(
+    deepspeed: Path, collect_json: CollectJson
+) -> None:
+    point = deepspeed / "bert/bz32/1n8g"
+    (point / "bert_b32_fp32_2.log").unlink()
+    os.mkfifo(point / "bert_b32_fp32_2.log")
+    row = rows(collect_json(deepspeed))[2]
+    assert codes(row) == {2: ["no-log"]}
+
+
+def test_rehearsed_logs_make_no_table(
+    tmp_path: Path, collect: Collect, collect_json: CollectJson
+) -> None:
+    for number in range(1, 4):
+        log = "HPCBERT REHEARSAL rank=0/1\n" + deepspeed_log([500.0] * 118)
+        put(tmp_path, f"deepspeed/1n1g/bert_b32_fp32_{number}.log", log)
+    document = collect_json(tmp_path / "deepspeed")
+    assert document["data"]["tables"] == []
+    assert document["exit_code"] == 4
+    text = collect(tmp_path / "deepspeed")
+    assert text.stdout == ""
+    assert "3 rehearsed, nothing was trained" in text.stderr
+    assert "500" not in text.output
+
+
+def test_one_rehearsal_among_real_runs_is_a_reason(
+    deepspeed: Path, collect_json: CollectJson
+) -> None:
+    path = deepspeed / "bert/bz32/1n1g/bert_b32_fp32_4.log"
+    path.write_text("HPCBERT REHEARSAL\n" + path.read_text())
+    assert codes(rows(collect_json(deepspeed))[0]) == {4: ["rehearsal"]}
+
+
+# --- Which log is which -----------------------------------------------------------------------
+
+
+def test_runs_from_zero_become_runs_from_one(tmp_path: Path, collect_json: CollectJson) -> None:
+    for number in range(3):
+        name = f"deepspeed/1n1g/bert_base_b32_fp32_{number}.log"
+        put(tmp_path, name, deepspeed_log([100.0 + number] * 118))
+    row = rows(collect_json(tmp_path / "deepspeed"))[0]
+    assert [run["repeat"] for run in row["runs"]] == [1, 2, 3]
+    assert row["repeats"] == {"ok": 3, "asked": 3}
+
+
+def test_the_last_good_attempt_counts(tmp_path: Path, collect_json: CollectJson) -> None:
+    name = "deepspeed/1n1g/bert_b32_fp32_1"
+    put(tmp_path, f"{name}.log", deepspeed_log([100.0] * 118))
+    put(tmp_path, f"{name}.r1.log", deepspeed_log([200.0] * 118))
+    put(tmp_path, f"{name}.r2.log", deepspeed_log([300.0] * 50))
+    (run,) = rows(collect_json(tmp_path / "deepspeed"))[0]["runs"]
+    assert (run["attempt"], run["throughput"]) == (1, pytest.approx(200.0))
+
+
+def test_two_logs_of_one_repeat_are_refused_by_name(tmp_path: Path, collect: Collect) -> None:
+    for folder in ("a", "b"):
+        put(tmp_path, f"{folder}/deepspeed/1n1g/bert_b32_fp32_1.log", deepspeed_log([1.0] * 118))
+    result = collect(tmp_path / "a", tmp_path / "b")
+    assert result.exit_code == 2
+    assert "a/deepspeed/1n1g/bert_b32_fp32_1.log" in result.stderr
+    assert "b/deepspeed/1n1g/bert_b32_fp32_1.log" in result.stderr
+
+
+def test_precisions_and_batches_make_tables_of_their_own(
+    deepspeed: Path, collect_json: CollectJson
+) -> None:
+    shutil.copytree(deepspeed / "bert/bz32/1n1g", deepspeed / "bert/bz64/1n1g")
+    for path in (deepspeed / "bert/bz64/1n1g").iterdir():
+        path.rename(path.with_name(path.name.replace("b32_fp32", "b64_fp16")))
+    tables = collect_json(deepspeed)["data"]["tables"]
+    groups = {(table["precision"], table["batch_size_per_device"]) for table in tables}
+    assert groups == {("fp32", 32), ("fp16", 64)}
+
+
+def test_patterns_and_flags_supply_what_paths_do_not_tell(
+    tmp_path: Path, collect: Collect, collect_json: CollectJson
+) -> None:
+    for number in (1, 2):
+        put(tmp_path, f"x/run{number}-on-2x8.txt", deepspeed_log([10.0] * 118))
+    pattern = ("--pattern", "run{repeat}-on-{nodes}x{gpus_per_node}.txt")
+    words = (tmp_path / "x", *pattern)
+    missing = collect(*words)
+    assert missing.exit_code == 2
+    assert "names no framework" in missing.stderr
+    assert "--fw" in missing.stderr
+    missing = collect(*words, "--fw", "deepspeed")
+    assert "x/run1-on-2x8.txt" in missing.stderr
+    assert "--batch-size --precision" in missing.stderr
+    rest = ("--fw", "deepspeed", "--batch-size", "32", "--precision", "fp16", "--model", "m")
+    document = collect_json(*words, *rest)
+    (table,) = document["data"]["tables"]
+    assert (table["model"], table["precision"], table["rows"][0]["shape"]) == ("m", "fp16", "2n8g")
+    assert [run["repeat"] for run in table["rows"][0]["runs"]] == [1, 2]
+
+
+def test_files_without_a_number_are_numbered(tmp_path: Path, collect_json: CollectJson) -> None:
+    for name in ("b.log", "a.log"):
+        put(tmp_path, f"1n1g/{name}", deepspeed_log([10.0] * 118))
+    flags = ("--fw", "deepspeed", "--batch-size", "32", "--precision", "fp32")
+    paths = (tmp_path / "1n1g/b.log", tmp_path / "1n1g/a.log")
+    row = rows(collect_json(*paths, *flags))[0]
+    assert [(run["repeat"], run["log"][-5:]) for run in row["runs"]] == [(1, "a.log"), (2, "b.log")]
+
+
+def test_a_flag_does_not_overrule_a_path(deepspeed: Path, collect: Collect) -> None:
+    result = collect(deepspeed, "--nodes", "3")
+    assert result.exit_code == 2
+    assert "--nodes says 3" in result.stderr
+
+
+def test_of_the_precision_the_person_knows_best(tmp_path: Path, collect_json: CollectJson) -> None:
+    header = "gpu_num_per_node = 1\nnum_nodes = 1\nbatch_size_per_device = 64\nuse_fp16 = True\n"
+    steps = "".join(
+        f"step: {n}, total_loss: 9.7, mlm_loss: 8.9, nsp_loss: 0.7, throughput: 9.9 {1e9 + n}\n"
+        for n in range(19, 120, 20)
+    )
+    put(tmp_path, "logs/oneflow/1n1g/bert_base_b64_fp32_0.log", header + steps)
+    wrong = collect_json(tmp_path / "logs")
+    assert codes(rows(wrong)[0]) == {1: ["config"]}
+    right = collect_json(tmp_path / "logs", "--precision", "fp16")
+    assert rows(right)[0]["median"] == pytest.approx(64)
+    assert right["data"]["tables"][0]["precision"] == "fp16"
+
+
+def test_a_log_without_its_header_belongs_to_its_siblings(
+    tmp_path: Path, collect_json: CollectJson
+) -> None:
+    for number in (1, 2):
+        lines = "".join(
+            f"iteration: {n}/120 loss: 9 samples/s: 5 time: {1e9 + n}\n" for n in range(121)
+        )
+        config = (
+            '{"accumulation": 4, "world_size": 1, "batch_size_per_device": 8, "precision": "fp32"}'
+        )
+        log = f"hpcbert-config {config}\n{lines}" if number == 1 else ""
+        put(tmp_path, f"logs/pytorch/1n1g/run{number}.log", log)
+    document = collect_json(tmp_path / "logs", "--pattern", "run{repeat}.log")
+    (table,) = document["data"]["tables"]
+    assert table["variant"] == "acc4"
+    (row,) = table["rows"]
+    assert (row["median"], row["repeats"]) == (32.0, {"ok": 1, "asked": 2})
+    assert row["flags"] == ["incomplete", "accumulation"]
+
+
+# --- The command ------------------------------------------------------------------------------
+
+
+def test_the_table_goes_to_a_file_whole(deepspeed: Path, tmp_path: Path, collect: Collect) -> None:
+    result = collect(deepspeed, "--output", tmp_path / "table.txt")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "4,899.37" in (tmp_path / "table.txt").read_text()
+    for form in ("text", "markdown", "csv", "json", "dlperf-json"):
+        collect(deepspeed, "--format", form, "--output", tmp_path / form)
+        text = (tmp_path / form).read_text()
+        assert "33.1" in text
+        assert "\x1b" not in text
+    assert json.loads((tmp_path / "json").read_text())["tables"][0]["framework"] == "deepspeed"
+
+
+def test_directories_of_logs_are_never_written_to(deepspeed: Path, collect: Collect) -> None:
+    before = sorted(path.name for path in deepspeed.rglob("*"))
+    collect(deepspeed)
+    assert sorted(path.name for path in deepspeed.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--rule", "dlperf"), "There is no rule 'dlperf'"),
+        (("--fw", "deepsped"), "There is no framework 'deepsped'"),
+        (("--pattern", "{x}"), "no field {x}"),
+        (("--skip", "9", "--iters", "9"), "--skip must be below --iters"),
+    ],
+)
+def test_mistakes_are_usage_errors(
+    deepspeed: Path, collect_json: CollectJson, words: tuple[str, ...], complaint: str
+) -> None:
+    document = collect_json(deepspeed, *words)
+    assert (document["status"], document["exit_code"]) == ("error", 2)
+    assert complaint in document["errors"][0]["message"]
+
+
+def test_another_window_must_be_reached_too(deepspeed: Path, collect_json: CollectJson) -> None:
+    assert collect_json(deepspeed, "--skip", "40", "--iters", "100")["exit_code"] == 0
+    document = collect_json(deepspeed, "--iters", "121")
+    assert all(codes(row)[1] == ["incomplete"] for row in rows(document))
+
+
+def test_nothing_to_collect_is_said(tmp_path: Path, collect: Collect) -> None:
+    assert "There is no campaign yet" in collect().stderr
+    assert "There is no campaign 'absent'" in collect("absent").stderr
+    assert collect("./absent").exit_code == 2
+    (tmp_path / "empty").mkdir()
+    assert "No log is named as DLPerf names them" in collect("empty").stderr
