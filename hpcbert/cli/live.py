@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert.cli.output import printable
 from hpcbert.slurm.hostlist import fold
@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import IO
 
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, Group
     from rich.text import Text
 
     from hpcbert.flows.monitor import Detail, View
@@ -37,7 +36,9 @@ def console(file: IO[str], *, colour: bool | None) -> Console:
     """Return rich's console for a stream; `colour` None leaves the choice to rich."""
     from rich.console import Console
 
-    return Console(file=file, no_color=None if colour is None else not colour, highlight=False)
+    # rich's no_color keeps bold and dim; no colour system means no codes at all.
+    system: Literal["auto"] | None = None if colour is False else "auto"
+    return Console(file=file, color_system=system, highlight=False)
 
 
 def counts(view: View) -> str:
@@ -54,26 +55,27 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
-def draw(view: View, details: Details, *, unicode: bool) -> Table:
-    """Return the table of all points, with a line for each repeat that runs or went wrong."""
+def draw(view: View, details: Details, *, unicode: bool) -> Group:
+    """Return all points by campaign, with a line for each repeat that runs or went wrong."""
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for _ in range(3):
-        table.add_column(overflow="fold")
+    parts: list[Text | Table] = []
     campaign = ""
+    table = Table.grid()
     for repeats in _by_array(view.repeats):
-        one = repeats[0].watched.campaign
-        if one.id != campaign:
-            campaign = one.id
-            table.add_row(Text(f"campaign {campaign}", style="bold"))
+        if repeats[0].watched.campaign.id != campaign:
+            campaign = repeats[0].watched.campaign.id
+            table = Table.grid(padding=(0, 2, 0, 0))
+            parts += [Text(f"campaign {campaign}", style="bold"), table]
         table.add_row(*_point(view, repeats, unicode=unicode))
         for row in _remarkable(view, repeats, details):
             table.add_row(*row)
     if view.trouble:
-        table.add_row(Text(f"Slurm does not answer: {printable(view.trouble)}", style="yellow"))
-    return table
+        trouble = f"Slurm does not answer: {printable(view.trouble)}"
+        parts.append(Text(trouble, style="yellow"))
+    return Group(*parts)
 
 
 def _by_array(repeats: Sequence[Repeat]) -> Iterator[list[Repeat]]:
@@ -88,14 +90,14 @@ def _point(view: View, repeats: Sequence[Repeat], *, unicode: bool) -> tuple[Tex
 
     point = repeats[0].array.point
     name = f"  {point.framework} {point.model} {point.shape} {point.precision}"
-    name += f" b{point.batch_size_per_device} {point.variant}"
+    name += f" b{point.batch_size_per_device}"
     marks = Text()
     for repeat in repeats:
         mark, plain, style, _ = _MARKS[view.states[repeat.key].kind]
         marks.append(mark if unicode else plain, style=style)
     waiting = [view.states[one.key] for one in repeats if view.states[one.key].kind == "waiting"]
     why = f"waiting: {waiting[0].detail}" if waiting and waiting[0].detail else ""
-    return Text(printable(name.rstrip())), marks, Text(printable(why), style="dim")
+    return Text(printable(name)), marks, Text(printable(why), style="dim")
 
 
 def _remarkable(

@@ -1,0 +1,367 @@
+"""monitor, cancel and logs as programs, with a scripted Slurm on PATH."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.slurm.repeats import Watched
+
+Make = Callable[..., Watched]
+Line = Callable[..., str]
+HEAVY = {"jinja2", "submitit", "rich", "numpy", "pandas", "asyncio", "torch", "importlib.metadata"}
+
+
+@pytest.fixture
+def story(slurm: Any, watched: Make, accounting: Line, queue: Line) -> Watched:
+    """Two repeats: one completes, one fails."""
+    one = watched()
+    slurm.answers(
+        sacct=[
+            accounting(one, 1, "RUNNING"),
+            accounting(one, 1, "COMPLETED") + accounting(one, 2, "RUNNING"),
+            accounting(one, 1, "COMPLETED") + accounting(one, 2, "FAILED", exit_code="3:0"),
+        ],
+        squeue=[
+            queue(one, 1, "RUNNING") + queue(one, 2, "PENDING", reason="JobArrayTaskLimit"),
+        ],
+    )
+    return one
+
+
+def test_piped_each_change_is_a_line(hpcbert: Any, story: Watched) -> None:
+    done = hpcbert("monitor", story.campaign.id)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    found = [re.search(r"(\d)/2  ([A-Z_]+)", line) for line in lines[:5]]
+    assert [match and match.groups() for match in found] == [
+        ("1", "RUNNING"),
+        ("2", "PENDING"),
+        ("1", "COMPLETED"),
+        ("2", "RUNNING"),
+        ("2", "FAILED"),
+    ]
+    assert "(repeats of a point run one after another)" in lines[1]
+    assert "n[1-2]  (failed, exit status 3)  [sacct]" in lines[4]
+    assert lines[5:] == [
+        "1 completed, 1 failed",
+        f"then: hpcbert collect '{story.directory}'",
+    ]
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  ", lines[0])
+
+
+def test_json_is_an_object_a_line_and_the_usual_document_last(
+    hpcbert: Any, story: Watched, log: Callable[..., Path]
+) -> None:
+    log(story, 1, 60)
+    done = hpcbert("monitor", story.campaign.id, "--json", "--exit-status")
+    assert done.returncode == 4
+    *events, document = map(json.loads, done.stdout.splitlines())
+    assert [(one["repeat"], one["state"], one["kind"]) for one in events] == [
+        (1, "RUNNING", "running"),
+        (2, "PENDING", "waiting"),
+        (1, "COMPLETED", "well"),
+        (2, "RUNNING", "running"),
+        (2, "FAILED", "badly"),
+    ]
+    running, waiting, *_, failed = events
+    assert set(running) == {
+        *("version", "event", "time", "campaign", "point", "repeat", "attempt", "job", "state"),
+        *("kind", "source", "reason", "detail", "nodes", "exit_code", "step_exit_code", "start"),
+        *("end", "elapsed", "time_limit", "iteration", "throughput", "expected_end"),
+    }
+    assert running["event"] == "state"
+    assert running["job"] == "12_1"
+    assert running["nodes"] == ["n1", "n2"]
+    assert running["iteration"] == 60
+    assert running["start"] == "2026-11-21T10:06:40Z"
+    assert (running["elapsed"], running["time_limit"]) == (8.0, 3600.0)
+    assert (waiting["reason"], waiting["start"], waiting["iteration"]) == (
+        *("JobArrayTaskLimit", None, None),
+    )
+    assert (failed["exit_code"], failed["source"]) == (3, "sacct")
+    assert document["command"] == "monitor"
+    assert document["exit_code"] == 4
+    assert document["data"]["repeats"] == {"asked": 2, "well": 1, "badly": 1}
+    assert document["data"]["over"] is True
+    assert document["errors"][0]["code"] == "incomplete"
+
+
+def test_once_tells_every_repeat_and_leaves(hpcbert: Any, slurm: Any, story: Watched) -> None:
+    done = hpcbert("monitor", "--once", "--json")
+    *events, document = map(json.loads, done.stdout.splitlines())
+    assert [event["state"] for event in events] == ["RUNNING", "PENDING"]
+    assert document["data"]["over"] is False
+    assert len(slurm.calls("sacct")) == 1
+
+
+def test_without_a_name_it_follows_what_lives_and_else_looks_at_the_newest(
+    hpcbert: Any, slurm: Any, watched: Make, accounting: Line
+) -> None:
+    watched("20261101T000000Z-pytorch-older1", job_id="5")
+    newest = watched("20261102T000000Z-pytorch-newest", job_id="6")
+    slurm.answers(sacct=[accounting(newest, 1, "COMPLETED") + accounting(newest, 2, "COMPLETED")])
+    done = hpcbert("monitor")
+    assert done.returncode == 0
+    assert "2 completed" in done.stdout
+    assert "older1" not in done.stdout
+    assert len(slurm.calls("sacct")) == 1
+
+
+def test_without_any_campaign_it_says_so(hpcbert: Any) -> None:
+    done = hpcbert("monitor", "--json")
+    assert done.returncode == 2
+    assert "no campaign yet" in json.loads(done.stdout)["errors"][0]["message"]
+
+
+def test_the_interval_has_the_sites_floor(hpcbert: Any, story: Watched) -> None:
+    done = hpcbert("monitor", "--interval", "0.1", "--json")
+    assert done.returncode == 2
+    (error,) = json.loads(done.stdout)["errors"]
+    assert "--interval" in error["message"]
+    assert "0.2 s" in error["hint"]
+
+
+def test_without_slurm_it_says_so_and_leaves_with_3(hpcbert: Any, watched: Make) -> None:
+    watched()
+    empty = {"PATH": str(hpcbert.path)}
+    for words in (["monitor"], ["monitor", "--once"]):
+        done = hpcbert(*words, env=empty)
+        assert done.returncode == 3
+        assert "Neither sacct nor squeue answers, 2 repeats are open" in done.stderr
+        assert "left alone" in done.stderr
+        assert "UNKNOWN" in done.stdout
+
+
+def read_until(stream: Any, words: str) -> str:
+    text = ""
+    while words not in text:
+        line = stream.readline()
+        assert line, text
+        text += line
+    return text
+
+
+def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
+    hpcbert: Any, slurm: Any, watched: Make, accounting: Line, queue: Line
+) -> None:
+    one = watched(repeats=1)
+    slurm.answers(sacct=[accounting(one, 1, "RUNNING")], squeue=[queue(one, 1, "RUNNING")])
+    with hpcbert.start("monitor") as child:
+        read_until(child.stdout, "RUNNING")
+        child.send_signal(signal.SIGINT)
+        out, complaint = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert out == ""
+    assert "The jobs are left alone." in complaint
+    command = complaint.partition("To cancel them: ")[2].strip()
+    assert command == f"hpcbert cancel '{one.directory}'"
+    assert slurm.calls("scancel") == []
+    with hpcbert.start("monitor", "--json") as child:
+        read_until(child.stdout, "RUNNING")
+        child.send_signal(signal.SIGINT)
+        out, complaint = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert json.loads(out)["errors"][0]["code"] == "interrupted"
+    assert complaint == ""
+
+
+def test_a_reader_that_leaves_ends_it_quietly(
+    hpcbert: Any, slurm: Any, watched: Make, accounting: Line, queue: Line
+) -> None:
+    one = watched()
+    slurm.answers(
+        sacct=[
+            accounting(one, 1, "RUNNING"),
+            accounting(one, 1, "COMPLETED"),
+            accounting(one, 1, "COMPLETED") + accounting(one, 2, "COMPLETED"),
+        ],
+        squeue=[queue(one, 1, "RUNNING") + queue(one, 2, "PENDING")],
+    )
+    with hpcbert.start("monitor") as child:
+        read_until(child.stdout, "RUNNING")
+        child.stdout.close()
+        child.stdout = None
+        _, complaint = child.communicate(timeout=60)
+    assert (child.returncode, complaint) == (0, "")
+
+
+def on_terminal(bench: Any, *words: str, answer: str = "") -> tuple[int, str]:
+    """Run hpcbert with a terminal for its three streams."""
+    parent, terminal = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "hpcbert", *words],
+        cwd=bench.path,
+        env={**bench.environment, "TERM": "xterm", "COLUMNS": "150", "LANG": "C.UTF-8"},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    os.write(parent, answer.encode())
+    text = b""
+    try:
+        while block := os.read(parent, 65536):
+            text += block
+    except OSError:  # Linux says EIO when the last writer has left
+        pass
+    os.close(parent)
+    return child.wait(timeout=60), text.decode(errors="replace")
+
+
+def test_on_a_terminal_a_table_is_drawn_in_place(hpcbert: Any, story: Watched) -> None:
+    code, text = on_terminal(hpcbert, "monitor")
+    assert code == 0, text
+    assert f"campaign {story.campaign.id}" in text
+    assert "✓" in text
+    assert "✗" in text
+    assert "\x1b[2K" in text, "lines are drawn anew"
+    assert "1 completed, 1 failed" in text
+    plain = on_terminal(hpcbert, "--color", "never", "monitor", "--once")[1]
+    assert not re.search(r"\x1b\[[0-9;]*m", plain)
+
+
+def test_a_local_campaign_is_watched_without_slurm(hpcbert: Any, slurm: Any, watched: Make) -> None:
+    one = watched(job_id="local-1-1", scheduler="local", repeats=1)
+    array = one.campaign.arrays[0]
+    (one.directory / array.status(1)).write_text(
+        '{"event":"start","time":1,"attempt":0,"nodelist":"here"}\n'
+        '{"event":"finished","time":61,"attempt":0,"state":"TIMEOUT","exit":143}\n'
+    )
+    done = hpcbert("monitor", "--json", "--exit-status", one.campaign.id)
+    event, document = map(json.loads, done.stdout.splitlines())
+    assert done.returncode == document["exit_code"] == 4
+    assert (event["state"], event["source"], event["exit_code"], event["elapsed"]) == (
+        *("TIMEOUT", "status-file", 143, 60),
+    )
+    assert slurm.calls("sacct") == slurm.calls("squeue") == []
+
+
+def test_cancel_needs_a_yes(hpcbert: Any, slurm: Any, watched: Make, queue: Line) -> None:
+    one = watched()
+    slurm.answers(squeue=[queue(one, 1, "RUNNING") + queue(one, 2, "PENDING")])
+    refused = hpcbert("cancel", "aaaaaa")
+    assert refused.returncode == 2
+    assert "--yes" in refused.stderr
+    assert slurm.calls("scancel") == []
+    code, text = on_terminal(hpcbert, "cancel", "aaaaaa", answer="n\n")
+    assert (code, "Nothing was cancelled" in text) == (0, True)
+    assert slurm.calls("scancel") == []
+    done = hpcbert("cancel", "aaaaaa", "--yes", "--json")
+    assert done.returncode == 0
+    data = json.loads(done.stdout)["data"]
+    assert (data["cancelled"], data["jobs"], len(data["repeats"])) == (True, ["12"], 2)
+    assert slurm.calls("scancel") == [["scancel", "12"]]
+    code, text = on_terminal(hpcbert, "cancel", "aaaaaa", answer="y\n")
+    assert "Cancelled 2 repeats" in text
+    assert len(slurm.calls("scancel")) == 2
+
+
+def test_cancel_of_what_is_over_does_nothing(hpcbert: Any, slurm: Any, watched: Make) -> None:
+    watched()
+    done = hpcbert("cancel", "aaaaaa")
+    assert (done.returncode, slurm.calls("scancel")) == (0, [])
+    assert "waits or runs" in done.stdout
+
+
+def test_logs_prints_the_bytes_of_the_log(
+    hpcbert: Any, watched: Make, log: Callable[..., Path]
+) -> None:
+    one = watched()
+    first, second = log(one, 1, 30), log(one, 2, 40)
+    now = time.time()
+    os.utime(first, (now, now))
+    os.utime(second, (now - 60, now - 60))
+    assert hpcbert("logs", "--path").stdout == f"{first}\n", "the one written to last"
+    assert hpcbert("logs", "aaaaaa").stdout == first.read_text()
+    assert hpcbert("logs", "--repeat", "2").stdout == second.read_text()
+    tail = hpcbert("logs", "--repeat", "2", "--tail", "3").stdout
+    assert tail.splitlines() == second.read_text().splitlines()[-3:]
+    assert hpcbert("logs", "--tail", "0").stdout == ""
+    document = json.loads(hpcbert("logs", "--repeat", "2", "--tail", "1", "--json").stdout)
+    assert document["data"]["path"] == str(second)
+    assert document["data"]["bytes"] == second.stat().st_size
+    assert len(document["data"]["lines"]) == 1
+
+
+def test_logs_prefers_the_newest_attempt_and_falls_back_to_the_script(
+    hpcbert: Any, watched: Make, log: Callable[..., Path]
+) -> None:
+    one = watched()
+    empty = hpcbert("logs")
+    assert empty.returncode == 4
+    assert "no log yet" in empty.stderr
+    (one.directory / "slurm" / "12_2.out").write_text("from the script\n")
+    script = hpcbert("logs", "--repeat", "2")
+    assert script.stdout == "from the script\n"
+    assert "no log yet" in script.stderr
+    log(one, 1, 5)
+    again = log(one, 1, 6, attempt=1)
+    (one.directory / one.campaign.arrays[0].status(1)).write_text(
+        '{"event":"start","time":1,"attempt":0}\n{"event":"start","time":2,"attempt":1}\n'
+    )
+    assert hpcbert("logs", "--repeat", "1", "--path").stdout == f"{again}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--point", "bert-base_1n1g_fp32_b3"], "Did you mean bert-base_1n1g_fp32_b32?"),
+        (["--repeat", "9"], "Repeats are numbered from 1 to 2."),
+        (["nosuch"], "There is no campaign"),
+    ],
+)
+def test_logs_of_what_is_not_there_are_refused(
+    hpcbert: Any, watched: Make, words: list[str], part: str
+) -> None:
+    watched()
+    done = hpcbert("logs", *words)
+    assert done.returncode == 2
+    assert part in done.stderr
+
+
+def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(
+    hpcbert: Any, watched: Make, log: Callable[..., Path]
+) -> None:
+    one = watched()
+    path = log(one, 1, 1)
+    path.write_bytes("\x1b[2Jé\x07\n".encode() * 3)
+    _, text = on_terminal(hpcbert, "logs", "--repeat", "1")
+    assert "é" in text
+    assert not {"\x1b", "\x07"} & set(text)
+    path.unlink()
+    os.mkfifo(path)
+    assert hpcbert("logs", "--repeat", "1").returncode == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        (["logs", "--path"], set()),
+        (["cancel", "aaaaaa"], set()),
+        (["monitor", "--once"], {"submitit", "asyncio", "importlib.metadata"}),
+    ],
+)
+def test_what_is_not_needed_is_not_loaded(
+    hpcbert: Any, watched: Make, log: Callable[..., Path], words: list[str], allowed: set[str]
+) -> None:
+    log(watched(), 1, 5)
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "hpcbert", *words],
+        cwd=hpcbert.path, env=hpcbert.environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert not (loaded & HEAVY) - allowed
