@@ -131,12 +131,14 @@ def _walk(path: Path, warnings: list[str]) -> Iterator[tuple[Path, _Identity]]:
         if any(entry.name == MANIFEST for entry in inside):
             yield folder / MANIFEST, (*place, MANIFEST)
             continue
+        folders = []
         for entry in inside:
             inner = folder / entry.name
             if _is_folder(entry):
-                todo.append(inner)
+                folders.append(inner)
             else:
                 yield inner, _identity(inner) if entry.is_symlink() else (*place, entry.name)
+        todo += reversed(folders)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

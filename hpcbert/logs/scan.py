@@ -206,7 +206,7 @@ class _Scan:
     def conclude(self) -> Reading:
         """Return what came of it."""
         setting, disagreements = self.setting.settled(self.facts)
-        throughput, missing, reasons = None, "", tuple(Reason("config", d) for d in disagreements)
+        throughput, missing, reasons = None, "", _config(disagreements)
         if self.rehearsal:
             reasons = (Reason("rehearsal", "the log is a replayed sample, nothing was trained"),)
         elif self.problem:
@@ -230,6 +230,10 @@ class _Scan:
         if numbered and self.iteration < self.setting.reach:
             detail = f"the log ends at iteration {self.iteration} of {self.setting.reach}"
             raise CannotReduceError("incomplete", detail)
+
+
+def _config(disagreements: tuple[str, ...]) -> tuple[Reason, ...]:
+    return (Reason("config", "; ".join(disagreements)),) if disagreements else ()
 
 
 class Progress(NamedTuple):

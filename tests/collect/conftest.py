@@ -59,7 +59,6 @@ def pytorch_log(
     nan_at: int = 0,
     start: float = 1763717655.5,
 ) -> str:
-    """Return a log of the PyTorch reference whose clock rule gives the rate."""
     gpus = Shape.parse(shape).gpus
     config = {"batch_size_per_device": batch, "accumulation": 1, "precision": "fp32"}
     config |= {"world_size": gpus, "global_batch_size": batch * gpus}
@@ -102,8 +101,12 @@ class Built:
         events = ({"event": "step-end", "exit": code}, {"event": "end", "exit": code})
         self.mark(shape, repeat, *events, attempt=attempt)
 
+    def text(self, shape: str, rate: float, **changes: Any) -> str:
+        """Return a log of the PyTorch reference whose clock rule gives the rate."""
+        return pytorch_log(shape, rate, **changes)
+
     def complete(self, shape: str, repeat: int, rate: float, **changes: Any) -> None:
-        self.log(shape, repeat, pytorch_log(shape, rate, **changes))
+        self.log(shape, repeat, self.text(shape, rate, **changes))
         self.started(shape, repeat)
         self.ended(shape, repeat)
 
@@ -137,6 +140,7 @@ def build(tmp_path: Path, repository: Path) -> Callable[..., Built]:
             "recipe_digest": "",
             "protocol": Protocol(repeats, ITERS, SKIP),
             "concurrent_repeats": 1,
+            "concurrent_points": 1,
             "rehearse": False,
             "arrays": arrays,
         }
