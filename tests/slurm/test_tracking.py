@@ -1,0 +1,219 @@
+"""What the tracker makes of what a real Slurm says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.flows import cancel
+from hpcbert.lab import Lab, start_daemon, stop_daemon
+from hpcbert.model import Array, Campaign, Point, Protocol, Shape
+from hpcbert.slurm.repeats import Watched
+from hpcbert.slurm.runner import Outcome, run
+from hpcbert.slurm.states import RepeatState
+from hpcbert.slurm.tracker import Tracker
+
+pytestmark = pytest.mark.slurm
+
+SCRIPT = """\
+#!/bin/bash
+status=CAMPAIGN/status/KEY.$SLURM_ARRAY_TASK_ID.jsonl
+mark() { printf '{"event":"%s","time":%(%s)T,"attempt":%d%s}\\n' \
+  "$1" -1 "${SLURM_RESTART_COUNT:-0}" "$2" >>"$status"; }
+mark start ",\\"nodelist\\":\\"$SLURM_JOB_NODELIST\\""
+case $SLURM_ARRAY_TASK_ID in BODY esac
+code=$?
+mark end ",\\"exit\\":$code"
+exit $code
+"""
+
+
+@dataclass
+class Bench:
+    """Submits arrays as the ordinary user and tracks them."""
+
+    lab: Lab
+    as_user: Any
+    work: Path
+    user: str
+    commands: list[str] = field(default_factory=list)
+
+    def run(self, argv: Any, *, env: Mapping[str, str] | None = None, **more: Any) -> Outcome:
+        self.commands.append(argv[0])
+        outcome: Outcome = self.as_user(argv, env=env, **more)
+        return outcome
+
+    def as_root(self, *argv: str) -> Outcome:
+        return run(argv, env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", **self.lab.environment})
+
+    def submit(self, *jobs: tuple[str, str, list[str]]) -> Watched:
+        """Submit an array for each (indices, body of the script's case, options)."""
+        directory = self.work / "20261121T100000Z-pytorch-aaaaaa"
+        self.as_user(["mkdir", "-p", *(str(directory / one) for one in ("status", "slurm"))])
+        arrays = []
+        for number, (indices, body, options) in enumerate(jobs, start=1):
+            point = Point("pytorch", "bert-base", Shape(1, number), "fp32", 32)
+            text = SCRIPT.replace("CAMPAIGN", f"'{directory}'").replace("KEY", point.key)
+            script = directory / f"{point.key}.sbatch"
+            script.write_text(text.replace("BODY", body))
+            name = f"hpcbert-{directory.name}-{point.key}"
+            output = f"{directory}/slurm/%A_%a.out"
+            words = ["sbatch", "--parsable", f"--array={indices}", "-J", name, "-o", output]
+            made = self.as_user([*words, *options, str(script)])
+            assert made.ok, made.stderr
+            first, _, last = indices.partition("%")[0].partition("-")
+            repeats = tuple(range(int(first), int(last or first) + 1))
+            job_id = made.stdout.strip()
+            log = f"logs/{point.key}_{{repeat}}.log"
+            arrays.append(Array(point, name, repeats, "", "", log, "submitted", job_id))
+        campaign = Campaign(
+            id=directory.name,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 5)),
+            hpcbert="0",
+            user=self.user,
+            command=(),
+            scheduler="slurm",
+            site="lab",
+            runtime="none",
+            image="",
+            framework="pytorch",
+            recipe_digest="",
+            protocol=Protocol(),
+            concurrent_repeats=1,
+            concurrent_points=True,
+            rehearse=False,
+            arrays=tuple(arrays),
+        )
+        return Watched(directory, campaign)
+
+    def tracker(self, one: Watched) -> Tracker:
+        return Tracker([one], run=self.run, environ={}, floor=0.5, chance=lambda: 0.0)
+
+    def follow(
+        self, tracker: Tracker, until: Callable[[list[RepeatState]], bool], seconds: float = 60.0
+    ) -> list[RepeatState]:
+        end = time.monotonic() + seconds
+        while True:
+            tracker.poll()
+            states = list(tracker.states.values())
+            if until(states):
+                return states
+            assert time.monotonic() < end, states
+            time.sleep(min(1.0, max(0.1, tracker.pause())))
+
+
+@pytest.fixture
+def bench(lab: Lab, as_user: Any, user: Any, work: Path) -> Iterator[Bench]:
+    found = Bench(lab, as_user, work, user.name)
+    yield found
+    as_user(["scancel", f"--user={user.name}"])
+
+
+def words(states: list[RepeatState]) -> list[str]:
+    return [state.word for state in states]
+
+
+def test_every_end_is_told_as_slurm_tells_it(bench: Bench) -> None:
+    ends = "1) true;; 2) (exit 3);; 3) kill -9 $$;; 4) sleep 600;;"
+    one = bench.submit(
+        ("1-4", ends, []),
+        ("1-3%1", "*) sleep 600;;", []),
+        ("1", "*) sleep 600;;", ["--time=1"]),
+    )
+    first, second, _ = (array.job_id for array in one.campaign.arrays)
+    tracker = bench.tracker(one)
+    at_once = list(tracker.poll().values())
+    assert {state.kind for state in at_once} <= {"waiting", "running", "well", "badly"}
+    runs = bench.follow(tracker, lambda found: words(found)[3:5] == ["RUNNING", "RUNNING"])
+    assert words(runs)[5:7] == ["PENDING", "PENDING"]
+    assert runs[3].nodes
+    assert runs[3].start is not None
+    # The middle one leaves the queue before it starts: Slurm 22.05 keeps no record of it.
+    bench.as_user(["scancel", f"{first}_4", f"{second}_2"])
+    bench.follow(tracker, lambda found: words(found)[6:7] == ["PENDING"] and found[3].done)
+    bench.as_user(["scancel", f"{second}_1"])
+    bench.follow(tracker, lambda found: words(found)[6] == "RUNNING")
+    bench.as_user(["scancel", f"{second}_3"])
+    bench.follow(tracker, lambda _: tracker.over(), 150)
+    states = list(tracker.states.values())
+    assert words(states) == [
+        *("COMPLETED", "FAILED", "FAILED", "CANCELLED"),
+        *("CANCELLED", "UNKNOWN", "CANCELLED"),
+        "TIMEOUT",
+    ]
+    assert [state.exit_code for state in states[:3]] == [0, 3, 137]
+    known = [state for state in states if state.kind != "unknown"]
+    assert {state.source for state in known} == {"sacct"}
+    assert all(state.nodes for state in known)
+    assert "never started" in states[5].detail
+    # At most one question to each a poll; accounting is asked about everything at once.
+    polls = bench.commands.count("sacct")
+    assert bench.commands.count("squeue") <= polls + 1
+    fresh = Tracker([one], run=bench.run, environ={})
+    fresh.poll()
+    assert words(list(fresh.states.values())) == words(states)
+
+
+def test_a_lost_node_ends_a_repeat_or_sends_it_back_to_the_queue(bench: Bench) -> None:
+    body = "*) sleep 600;;"
+    node = ["--nodelist=n4", "--cpus-per-task=1"]
+    one = bench.submit(("1", body, [*node, "--no-requeue"]), ("1", body, [*node, "--requeue"]))
+    tracker = bench.tracker(one)
+    bench.follow(tracker, lambda found: words(found) == ["RUNNING", "RUNNING"])
+    try:
+        bench.as_root("scontrol", "update", "nodename=n4", "state=down", "reason=test")
+        states = bench.follow(tracker, lambda found: found[0].done)
+        assert states[0].word == "NODE_FAIL"
+        states = bench.follow(tracker, lambda found: found[1].attempt == 1)
+        assert states[1].kind == "waiting"
+        assert not tracker.over()
+    finally:
+        bench.as_root("scontrol", "update", "nodename=n4", "state=resume")
+    bench.as_user(["scancel", one.campaign.arrays[1].job_id])
+    states = bench.follow(tracker, lambda _: tracker.over())
+    assert [(state.word, state.attempt) for state in states] == [("NODE_FAIL", 0), ("CANCELLED", 1)]
+
+
+def test_without_accounting_for_a_while_squeue_tells(bench: Bench) -> None:
+    one = bench.submit(("1", "*) sleep 2;;", []), ("1", "*) sleep 600;;", []))
+    tracker = bench.tracker(one)
+    stop_daemon(bench.lab, "slurmdbd")
+    try:
+        states = bench.follow(tracker, lambda found: words(found) == ["COMPLETED", "RUNNING"])
+        assert {state.source for state in states} == {"squeue"}
+        assert tracker.failures == 0
+    finally:
+        start_daemon(bench.lab, "slurmdbd", run=run)
+    states = bench.follow(tracker, lambda found: {state.source for state in found} == {"sacct"})
+    assert words(states) == ["COMPLETED", "RUNNING"]
+    assert states[0].exit_code == 0
+
+
+def test_cancel_takes_the_campaigns_jobs_and_no_others(bench: Bench) -> None:
+    one = bench.submit(("1-3%1", "*) sleep 600;;", []))
+    other = bench.as_user(["sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 600"])
+    target = cancel.find(one, run=bench.run, environ={})
+    assert target.jobs == (one.campaign.arrays[0].job_id,)
+    assert len(target.repeats) == 3
+    cancel.cancel(one, target, run=bench.run, environ={})
+    tracker = bench.tracker(one)
+    bench.follow(tracker, lambda found: all(state.kind != "running" for state in found))
+    left = bench.as_user(["squeue", "-h", "-t", "pending,running", "-o", "%A"]).stdout.split()
+    assert left == [other.stdout.strip()]
+    mine = replace(one.campaign.arrays[0], name="hpcbert-another")
+    reused = replace(one, campaign=replace(one.campaign, arrays=(mine,)))
+    assert cancel.find(reused, run=bench.run, environ={}).jobs == ()
+
+
+def test_a_campaign_is_found_by_name_where_its_job_id_was_lost(bench: Bench) -> None:
+    one = bench.submit(("1", "*) sleep 600;;", []))
+    lost = replace(one.campaign.arrays[0], job_id="", state="intended")
+    campaign = replace(one.campaign, arrays=(lost,))
+    tracker = bench.tracker(replace(one, campaign=campaign))
+    states = bench.follow(tracker, lambda found: words(found) == ["RUNNING"])
+    assert states[0].source == "squeue"
