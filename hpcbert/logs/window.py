@@ -201,6 +201,7 @@ class _Series:
             raise CannotReduceError("incomplete", self._shortfall())
         if not self._entries:
             raise CannotReduceError("window", "no record lies inside the window")
+        self._check_alone()
         if self.rule.kind == "clock":
             return self._by_clock(setting)
         self._check_gapless()
@@ -213,6 +214,14 @@ class _Series:
 
     def _check_alone(self) -> None:
         """Refuse a window where most iterations are printed again: that is no overflow."""
+        places = [place for place, _ in self._entries]
+        again = {a for a, b in pairwise(places) if a == b}
+        if 2 * len(again) > len(set(places)):
+            detail = "most iterations are printed twice: more than one rank speaks"
+            raise CannotReduceError("window", detail)
+
+    def _check_alone(self) -> None:
+        """Refuse a window where most iterations are printed again: no overflow does that."""
         places = [place for place, _ in self._entries]
         again = {a for a, b in pairwise(places) if a == b}
         if 2 * len(again) > len(set(places)):
