@@ -1,0 +1,45 @@
+"""What `collect` does not wait for: judged by the modules it loads, not by a clock."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+HEAVY = {
+    *("asyncio", "importlib.metadata", "jinja2", "numpy", "pandas", "rich", "submitit", "torch"),
+    *("_strptime", "csv", "hashlib", "logging", "statistics", "subprocess", "tempfile"),
+}
+
+
+def loaded(site: Path, *words: object) -> set[str]:
+    command = [sys.executable, "-X", "importtime", "-m", "hpcbert", "collect", *map(str, words)]
+    env = {**os.environ, "HPCBERT_SITE": str(site)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 4), done.stderr[-500:]
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
+def test_logs_are_collected_without_anything_heavy(tmp_path: Path, repository: Path) -> None:
+    log = tmp_path / "oneflow" / "4n8g" / "bert_b32_fp32_1.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes((repository / "templates" / "oneflow" / "sample.log").read_bytes())
+    modules = loaded(repository / "site.toml", tmp_path)
+    assert "hpcbert.logs.scan" in modules
+    assert not modules & HEAVY
+    assert not {name for name in modules if name.startswith(("hpcbert.slurm", "hpcbert.store"))}
+
+
+def test_a_remembered_campaign_asks_no_scheduler(
+    build: Callable[..., Any], repository: Path
+) -> None:
+    made = build("1n1g", repeats=1, scheduler="local")
+    made.complete("1n1g", 1, 10.0)
+    modules = loaded(repository / "site.toml", made.directory)
+    assert "hpcbert.flows.collect_campaign" in modules
+    assert not modules & {"submitit", "asyncio", "jinja2", "rich", "subprocess"}
