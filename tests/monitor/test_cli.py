@@ -178,6 +178,43 @@ def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
     assert complaint == ""
 
 
+def follow(bench: Any, directory: Path) -> subprocess.Popen[str]:
+    code = (
+        "import sys; from pathlib import Path; from hpcbert.cli.monitor import follow\n"
+        "follow(Path(sys.argv[1]))"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(directory)],
+        cwd=bench.path, env=bench.environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def test_a_submission_that_waits_shows_changes_on_stderr(
+    hpcbert: Any, slurm: Any, story: Watched
+) -> None:
+    with follow(hpcbert, story.directory) as child:
+        out, lines = child.communicate(timeout=60)
+    assert (child.returncode, out) == (0, "")
+    assert [line.split()[4] for line in lines.splitlines()] == [
+        *("RUNNING", "PENDING", "COMPLETED", "RUNNING", "FAILED"),
+    ]
+
+
+def test_a_submission_that_waits_says_on_an_interrupt_what_goes_on(
+    hpcbert: Any, slurm: Any, watched: Make, accounting: Line, queue: Line
+) -> None:
+    one = watched(repeats=1)
+    slurm.answers(sacct=[accounting(one, 1, "RUNNING")], squeue=[queue(one, 1, "RUNNING")])
+    with follow(hpcbert, one.directory) as child:
+        read_until(child.stderr, "RUNNING")
+        child.send_signal(signal.SIGINT)
+        _, complaint = child.communicate(timeout=60)
+    assert child.returncode != 0
+    assert "The jobs are left alone. To cancel them: hpcbert cancel" in complaint
+    assert slurm.calls("scancel") == []
+
+
 def test_a_reader_that_leaves_ends_it_quietly(
     hpcbert: Any, slurm: Any, watched: Make, accounting: Line, queue: Line
 ) -> None:

@@ -106,7 +106,8 @@ def run_locally(tmp_path: Path, watched: Make) -> Iterator[Callable[..., Queue]]
             text = FRAME.format(status=f"status/{array.point.key}", body=body)
             (one.directory / array.script).write_text(body if together else text)
         tag = f"{os.getpid()}-{name}-{tmp_path.name}"
-        environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "HPCBERT_TEST_TAG": tag}
+        places = {"XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
+        environ = {**os.environ, **places, "HPCBERT_TEST_TAG": tag}
         job_id = enqueue(
             one.directory, one.campaign, time_limit_minutes=minutes, grace=grace,
             environ={**environ, **(env or {})},
