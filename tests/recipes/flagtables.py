@@ -1,0 +1,158 @@
+"""Tables of flags: which words a program takes at a commit, and what for values.
+
+A table's first line names the program, the second its columns: flag, type, default, choices, note.
+A key of a JSON file is a row, too, with dots between the levels.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.recipes.kit import HERE, SHARED
+
+_UNUSED = re.compile(r"(?i)ignored|not used|unused|no effect|removed before")
+_SWITCHES = ("flag", "absl-bool", "optional-value")
+_TRUTH = r"true|false|1|0|t|f|yes|no|y|n"
+
+
+class Flag(NamedTuple):
+    """One row of a table."""
+
+    name: str
+    type: str
+    default: str
+    choices: str
+    note: str
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it stands alone, without the next word as its value."""
+        return self.type in _SWITCHES or (self.type == "str2bool" and "value optional" in self.note)
+
+    def objection(self, value: str | None) -> str:
+        """Return why a value (None: no value) can't be given; empty if it can."""
+        if _UNUSED.search(self.note):
+            return f"the program parses it and makes no use of it: {self.note}"
+        if value is None:
+            return "" if self.is_switch else "it needs a value"
+        if self.type == "flag":
+            return f"it takes no value, {value!r} is given"
+        words = self.choices.split("|")
+        if self.choices and "anything" not in words and re.fullmatch(r"[\w|.-]+", self.choices):
+            return "" if value in words else f"{value!r} is not among {self.choices}"
+        return "" if _fits(self.type, value) else f"{value!r} is no {self.type}"
+
+
+def _fits(kind: str, value: str) -> bool:
+    forms = {
+        "int": r"[+-]?\d+",
+        "integer": r"[+-]?\d+",
+        "float": r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?",
+        "str2bool": _TRUTH,
+        "strtobool": _TRUTH,
+        "size": r"\d+[KMG]?",
+        # argparse's type=bool takes any text for true, `False` among them.
+        "bool": r"(?-i:True|)",
+        "absl-bool": _TRUTH,
+    }
+    word = kind.partition(" ")[0]
+    form = forms.get(word) or forms.get(word.removeprefix("absl-"), r".*")
+    return re.fullmatch(form, value, re.IGNORECASE | re.DOTALL) is not None
+
+
+class Program(NamedTuple):
+    """One table."""
+
+    title: str
+    commit: str
+    flags: dict[str, Flag]
+
+    @property
+    def is_json(self) -> bool:
+        return "JSON" in self.title or ".json" in self.title
+
+    def find(self, word: str) -> Flag | None:
+        """Return the flag of a command line's word, `--no…` of a switch included."""
+        name = word.partition("=")[0]
+        if name.startswith("-") and not name.startswith("--") and "-" + name in self.flags:
+            name = "-" + name if self.flags["-" + name].type.startswith("absl-") else name
+        if name in self.flags:
+            return self.flags[name]
+        positive = self.flags.get("--" + name.removeprefix("--no"))
+        return positive if positive is not None and positive.type == "absl-bool" else None
+
+
+def folders() -> tuple[Path, ...]:
+    return (HERE / "flags", SHARED / "upstream-flags")
+
+
+@cache
+def table(name: str) -> Program | None:
+    """Return a table, None where it is not at hand."""
+    path = next((one for folder in folders() if (one := folder / name).is_file()), None)
+    if path is None:
+        return None
+    first, _, *rows = path.read_text().splitlines()
+    parts = first.removeprefix("# program: ").split(" · ")
+    flags = {}
+    for row in rows:
+        columns = (*row.split("\t"), "", "", "", "")[:5]
+        flags[columns[0]] = Flag(*columns)
+    return Program(parts[0], parts[-1].removeprefix("commit "), flags)
+
+
+def split(argv: list[str]) -> list[tuple[str, list[str]]]:
+    """Return the programs of a command line and the words of each.
+
+    `python -m torch.distributed.launch --nnodes 2 train.py --lr 1` calls two programs.
+    """
+    found: list[tuple[str, list[str]]] = []
+    words = iter(argv)
+    for word in words:
+        is_script = word.endswith(".py") and not word.startswith("-")
+        if is_script or not found:
+            found.append((Path(word).name, []))
+        elif word == "-m" and found[-1][0].startswith("python"):
+            found.append((next(words), []))
+        else:
+            found[-1][1].append(word)
+    return found
+
+
+def objections(words: list[str], programs: list[Program]) -> list[str]:
+    """Return what is wrong with a program's words."""
+    found = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-") or re.fullmatch(r"-\d.*", word):
+            if not any(
+                flag.type.startswith("positional") for p in programs for flag in p.flags.values()
+            ):
+                found.append(f"{word}: no flag, and the program takes no such words")
+            continue
+        flag = next((one for p in programs if (one := p.find(word)) is not None), None)
+        if flag is None:
+            found.append(f"{word}: the program does not know it")
+            continue
+        _, equals, value = word.partition("=")
+        given: str | None = value if equals else None
+        if given is None and not flag.is_switch:
+            given = rest.pop(0) if rest else None
+        if problem := flag.objection(given):
+            found.append(f"{word}: {problem}")
+    return found
+
+
+def keys(document: Any, prefix: str = "") -> list[str]:
+    """Return the dotted names of a JSON document's values."""
+    if not isinstance(document, dict) or not document:
+        return [prefix]
+    return [
+        name
+        for key, value in document.items()
+        for name in keys(value, f"{prefix}.{key}" if prefix else key)
+    ]

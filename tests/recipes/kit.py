@@ -1,0 +1,300 @@
+"""What the contract tests share: the recipe folders, their scripts, and the tables of flags."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcbert.config import recipe, site
+from hpcbert.flows.draft import How, Who, draft
+from hpcbert.logs.grammar import Grammar, parse
+from hpcbert.logs.scan import Reading, read
+from hpcbert.logs.setting import Setting
+from hpcbert.model import FrameworkSettings, Option, Point, Preset, Recipe, Shape, Site
+from hpcbert.plan import Request
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+TEMPLATES = REPOSITORY / "templates"
+HERE = Path(__file__).resolve().parent
+SHARED = Path(os.environ.get("HPCBERT_SHARED", REPOSITORY.parent / "shared"))
+FOLDERS = sorted(path.parent for path in TEMPLATES.glob("*/recipe.toml"))
+NAMES = [folder.name for folder in FOLDERS]
+SHAPES = tuple(map(Shape.parse, ("1n1g", "1n8g", "2n8g", "4n8g")))
+RUNTIMES = ("none", "pyxis")
+_USUAL_SOURCE = ("run_pretraining.py", "run_pretrain.py", "train.py")
+_USUAL_DATA = (
+    "vocab.txt",
+    *(f"training_{number}.hdf5" for number in range(64)),
+    *(f"part-{number}" for number in range(64)),
+)
+_WHO = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
+_RANK = re.compile(r"<<'HPCBERT_RANK' \|\| true\n(.*?)\nHPCBERT_RANK\n", re.DOTALL)
+
+
+@cache
+def load(name: str) -> Recipe:
+    return recipe.load(TEMPLATES / name)
+
+
+@cache
+def grammar(name: str) -> Grammar:
+    return parse(load(name).log, where=name)
+
+
+@cache
+def _reference() -> Site:
+    return site.read_site(REPOSITORY / "site.toml", base=Path("/runs"), env={})
+
+
+class Case(NamedTuple):
+    """One thing that a recipe says it can do."""
+
+    shape: Shape
+    preset: Preset
+    precision: str
+    xla: bool = False
+    model: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        words = [str(self.shape), self.preset.name, self.precision, self.model]
+        words += ["xla"] if self.xla else []
+        return "-".join([word for word in words if word] + [f"{k}={v}" for k, v in self.settings])
+
+
+def presets(one: Recipe) -> list[tuple[Preset, str]]:
+    return [
+        (preset, precision)
+        for preset in one.protocols
+        for precision in preset.precisions or one.precisions
+    ]
+
+
+def core(one: Recipe) -> list[Case]:
+    """Return every shape x precision x protocol."""
+    return [Case(shape, *pair) for shape in SHAPES for pair in presets(one)]
+
+
+def fringe(one: Recipe) -> list[Case]:
+    """Return every model, XLA and each value of each option, one at a time."""
+    shape = Shape(4, 8)
+    first = presets(one)[0]
+    found = [Case(shape, *first, model=model) for model in one.models]
+    if one.xla:
+        found += [Case(shape, *pair, xla=True) for pair in presets(one)]
+    for option in one.options:
+        for value in _values(option):
+            found += [Case(shape, *first, settings=((option.name, value),))]
+    return found
+
+
+def _values(option: Option) -> list[str]:
+    if option.kind == "bool":
+        return ["true", "false"]
+    return [str(choice) for choice in option.choices]
+
+
+@dataclass(frozen=True)
+class Script:
+    """A rendered script and the point that it measures."""
+
+    case: Case
+    point: Point
+    text: str
+
+    @property
+    def rank(self) -> str:
+        """What each rank runs."""
+        match = _RANK.search(self.text)
+        assert match is not None
+        return match[1]
+
+
+def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Script:
+    """Render what a case asks for, at a site that names all that the recipe needs."""
+    where = _reference()
+    named = {"image": "/i.sqsh", "data": "/d a", "source": "/s b", **paths}
+    settings = FrameworkSettings(**named)  # type: ignore[arg-type]
+    request = Request(
+        case.shape,
+        precisions=(case.precision,),
+        preset=case.preset.name,
+        model=case.model,
+        xla=case.xla,
+        settings=dict(case.settings),
+    )
+    made = draft(
+        request,
+        replace(where, runtime=runtime, runs="/runs").with_settings(name, settings),
+        load(name),
+        how=How(scheduler="slurm", folders=(TEMPLATES,), dry=True),
+        who=_WHO,
+    )
+    (array,) = made.campaign.arrays
+    return Script(case, array.point, made.scripts[array.name])
+
+
+# A program that stands in for those of the rank script: it writes down its words, and keeps the
+# JSON files among them, which are gone when the rank script ends.
+_STAND_IN = """\
+stand_in() {
+  { printf '%s\\0' "$@"; printf '\\0'; } >>"$HPCBERT_RECORD.argv"
+  local word
+  for word in "$@"; do
+    word=${word#--*=}
+    if [[ $word == *.json && -s $word ]]; then cp -- "$word" "$HPCBERT_RECORD.${word##*/}"; fi
+  done
+  if [[ -n ${HPCBERT_PRINTS:-} ]]; then cat -- "$HPCBERT_PRINTS"; fi
+  return "${HPCBERT_EXIT:-0}"
+}
+"""
+_PYTHON = f"""#!/bin/bash
+case ${{1:-}} in -|-c) exec {sys.executable} "$@" ;; esac
+{_STAND_IN}
+stand_in python "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a rank script did with programs that only write down how they are called."""
+
+    exit: int
+    output: str
+    calls: list[list[str]]
+    files: dict[str, str]
+
+    @property
+    def refused(self) -> bool:
+        """Whether the script said why it can't do this, before it called anything."""
+        return self.exit != 0 and not self.calls and self.output.startswith("hpcbert: ")
+
+
+class World:
+    """A place for rank scripts: data and programs under their usual names, with nothing in them.
+
+    A recipe whose script looks further into its checkout or its data has what it looks for in
+    stand-ins/NAME/source and stand-ins/NAME/data; `.stand-in` at the end of a name is dropped.
+    """
+
+    def __init__(self, name: str, tmp_path: Path) -> None:
+        self.name = name
+        self.folder = tmp_path
+        own = HERE / "stand-ins" / name
+        for folder in ("source", "data", "tmp"):
+            (tmp_path / folder).mkdir()
+        for folder, files in (("source", _USUAL_SOURCE), ("data", _USUAL_DATA)):
+            for file in files:
+                (tmp_path / folder / file).write_text("# stands in\n")
+        for path in own.rglob("*"):
+            if path.is_file():
+                target = tmp_path / str(path.relative_to(own)).removesuffix(".stand-in")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(path.read_bytes())
+        self.python = tmp_path / "python"
+        self.python.write_text(_PYTHON)
+        self.python.chmod(0o755)
+
+    def render(self, case: Case) -> Script:
+        paths = {kind: str(self.folder / kind) for kind in ("source", "data")}
+        case = case._replace(settings=(*self._given(), *case.settings))
+        return render(self.name, case, python=str(self.python), **paths)
+
+    def _given(self) -> Iterator[tuple[str, str]]:
+        """Yield settings for what a person must name: files by whole paths, and empty texts."""
+        for option in load(self.name).options:
+            if str(option.default).startswith("/"):
+                path = self.folder / "data" / Path(str(option.default)).name
+                path.write_text("# stands in\n")
+                yield option.name, str(path)
+            elif option.default == "":
+                yield option.name, "name"
+
+    def run(self, script: Script, *, code: int = 0, prints: Path | None = None) -> Run:
+        """Run rank 0 of a script."""
+        record = self.folder / "record"
+        shape = script.point.shape
+        tasks = load(self.name).tasks_per_node(shape) * shape.nodes
+        addresses = [f"10.0.0.{number}" for number in range(1, shape.nodes + 1)]
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "TMPDIR": str(self.folder / "tmp"),
+            "HPCBERT_RECORD": str(record),
+            "HPCBERT_EXIT": str(code),
+            "HPCBERT_PRINTS": str(prints or ""),
+            "BASH_FUNC_stand_in%%": _STAND_IN.removeprefix("stand_in").rstrip("\n"),
+            "BASH_FUNC_command_not_found_handle%%": '() { stand_in "$@"; }',
+            "SLURM_JOB_ID": "5",
+            "SLURM_PROCID": "0",
+            "SLURM_LOCALID": "0",
+            "SLURM_NODEID": "0",
+            "SLURM_NTASKS": str(tasks),
+            "SLURM_NNODES": str(shape.nodes),
+            "SLURM_JOB_NUM_NODES": str(shape.nodes),
+            "PMIX_RANK": "0",
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(shape.gpus_per_node))),
+            "MASTER_ADDR": addresses[0],
+            "MASTER_PORT": "12345",
+            "HPCBERT_NODES": str(shape.nodes),
+            "HPCBERT_NODE_IPS": ",".join(addresses),
+        }
+        done = subprocess.run(
+            ["bash", "-c", script.rank],
+            env=environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        argv = record.with_suffix(".argv")
+        calls = argv.read_bytes().decode().split("\0\0")[:-1] if argv.exists() else []
+        files = {
+            path.name.removeprefix("record."): path.read_text()
+            for path in self.folder.glob("record.*.json")
+        }
+        for path in self.folder.glob("record.*"):
+            path.unlink()
+        output = (done.stdout + done.stderr).decode(errors="replace")
+        return Run(done.returncode, output, [call.split("\0") for call in calls], files)
+
+
+def sample(name: str) -> bytes:
+    return (TEMPLATES / name / "sample.log").read_bytes()
+
+
+def setting(name: str) -> Setting:
+    """Return what a campaign would know of the run that wrote the recipe's sample log."""
+    one = load(name)
+    preset = one.protocols[0]
+    known = Setting(skip=preset.skip, iters=preset.iters, reach=preset.iters)
+    if one.sample is not None:
+        known = known._replace(
+            nodes=one.sample.shape.nodes,
+            gpus_per_node=one.sample.shape.gpus_per_node,
+            batch_size_per_device=one.sample.batch_size_per_device,
+            precision=one.sample.precision,
+            accumulation=one.sample.accumulation,
+        )
+    return known.settled({})[0]
+
+
+class Reader:
+    """Reads bytes as a log of a recipe's sample run."""
+
+    def __init__(self, name: str, tmp_path: Path) -> None:
+        self.name = name
+        self.path = tmp_path / "variant.log"
+
+    def read(self, data: bytes, rule: str = "", known: Setting | None = None) -> Reading:
+        self.path.write_bytes(data)
+        log = grammar(self.name)
+        return read(self.path, log, log.rule(rule), known or setting(self.name))

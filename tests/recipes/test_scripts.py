@@ -1,0 +1,104 @@
+"""Every recipe folder: it parses, all that it says it can do renders, and the result is clean shell."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpcbert.model import Shape
+from tests.recipes.kit import (
+    RUNTIMES,
+    TEMPLATES,
+    Case,
+    Script,
+    core,
+    fringe,
+    grammar,
+    load,
+    presets,
+    render,
+)
+
+
+def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name: str) -> None:
+    one = load(name)
+    here = {path.name for path in (TEMPLATES / name).iterdir()}
+    assert {"recipe.toml", "run.sh.j2", "sample.log"} <= here
+    assert here <= {"recipe.toml", "run.sh.j2", "sample.log", "README.md", *one.files}
+
+
+def test_recipe_and_grammar_are_read_strictly(name: str) -> None:
+    one = load(name)
+    assert grammar(name).rules
+    if one.commit:
+        assert re.fullmatch(r"[0-9a-f]{40}", one.commit), "a commit is named in full"
+        assert one.repository.startswith("https://")
+
+
+def test_protocols_and_options_have_names_that_files_and_flags_can_carry(name: str) -> None:
+    one = load(name)
+    for word in (*(preset.name for preset in one.protocols), *(o.name for o in one.options)):
+        assert re.fullmatch(r"[a-z][a-z0-9_-]*|", word)
+
+
+def _parses(texts: list[str]) -> None:
+    """Let bash read scripts without running them."""
+    for text in texts:
+        done = subprocess.run(
+            ["bash", "-n"], input=text, capture_output=True, text=True, check=False, timeout=30
+        )
+        assert done.returncode == 0, f"{done.stderr}\n{text}"
+        assert not done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_shape_precision_and_protocol_renders_for_bash(name: str, runtime: str) -> None:
+    scripts = [render(name, case, runtime=runtime) for case in core(load(name))]
+    for script in scripts:
+        tasks = load(name).tasks_per_node(script.case.shape)
+        assert f"#SBATCH --nodes={script.case.shape.nodes}\n" in script.text
+        assert f"#SBATCH --ntasks-per-node={tasks}\n" in script.text
+        assert "None" not in script.rank
+    _parses(_unlike([text for script in scripts for text in (script.text, script.rank)]))
+
+
+def test_every_model_option_and_compiler_setting_renders_for_bash(name: str) -> None:
+    scripts = [render(name, case) for case in fringe(load(name))]
+    _parses(_unlike([script.rank for script in scripts]))
+
+
+def _unlike(texts: list[str]) -> list[str]:
+    """Return texts that differ in more than numbers."""
+    return list({re.sub(r"\d+", "0", text): text for text in texts}.values())
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_scripts_are_clean_for_shellcheck(name: str, tmp_path: Path) -> None:
+    one = load(name)
+    whole = [
+        render(name, Case(shape, *presets(one)[0]), runtime=runtime)
+        for shape, runtime in ((Shape(1, 1), "none"), (Shape(4, 8), "pyxis"))
+    ]
+    cases = [*core(one), *fringe(one)]
+    ranks = _unlike([_called(render(name, case)) for case in cases])
+    files = []
+    for number, text in enumerate([*(script.text for script in whole), *ranks]):
+        files.append(tmp_path / f"{number}.sh")
+        files[-1].write_text(text)
+    done = subprocess.run(
+        ["shellcheck", "--shell=bash", "--norc", *map(str, files)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def _called(script: Script) -> str:
+    """Return a rank script as a file; the variables that it finds are set by Slurm or the job."""
+    return f"#!/bin/bash\n{script.rank}\n"
