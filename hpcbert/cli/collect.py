@@ -12,7 +12,7 @@ import click
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import places
 from hpcbert.config.toml import read as read_toml
-from hpcbert.errors import IncompleteError, UsageError
+from hpcbert.errors import HpcbertError, IncompleteError, UsageError
 from hpcbert.flows import collect as flow
 from hpcbert.flows.collect_logs import Framework, Known
 from hpcbert.logs import grammar
@@ -175,9 +175,7 @@ def _states(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], Rep
 def _result(made: flow.Collected, form: str, output: str) -> Result:
     text = _rendered(made, form) if made.tables else ""
     if output and text:
-        from hpcbert import store
-
-        store.write_text(Path(output), click.unstyle(text) + "\n")
+        _write(Path(output), click.unstyle(text) + "\n")
         text = ""
     return Result(
         data=tables_data(made.tables),
@@ -186,6 +184,19 @@ def _result(made: flow.Collected, form: str, output: str) -> Result:
         errors=tuple(map(IncompleteError, _shortcomings(made))),
         warnings=made.warnings,
     )
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all; what is no file, as /dev/stdout, is written into."""
+    from hpcbert import store
+
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            store.write_text(path, text)
+    except (HpcbertError, OSError) as error:
+        raise UsageError(f"--output can't be written: {error}") from error
 
 
 def _shortcomings(made: flow.Collected) -> list[str]:

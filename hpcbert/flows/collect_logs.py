@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
+from hpcbert.logs.layout import shown
 from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Measured, Point, Reason, Run, Shape
@@ -140,7 +140,7 @@ class Reader:
                 return folder
         raise UsageError(
             "The path names no framework.",
-            where=str(log.path),
+            where=shown(log.path),
             hint=f"Say --fw NAME; known: {', '.join(sorted(self.frameworks))}.",
         )
 
@@ -155,7 +155,7 @@ class Reader:
             if told is not None and said is not None and told != said:
                 raise UsageError(
                     f"The path says {name} = {told}, {_FLAGS[name]} says {said}.",
-                    where=str(log.path),
+                    where=shown(log.path),
                 )
         values = {name: said if told is None else told for name, (told, said) in asked.items()}
         return Setting(
@@ -174,7 +174,7 @@ def _unknown(names: list[str], log: LogFile) -> UsageError:
     hint = f"Say it with {' '.join(flags)}, or name it in --pattern." if flags else ""
     told = " and ".join(names)
     message = f"Neither the path nor the log tells {told}."
-    return UsageError(message, where=str(log.path), hint=hint)
+    return UsageError(message, where=shown(log.path), hint=hint)
 
 
 def _point(read: _Read) -> Point:
@@ -240,8 +240,9 @@ def _attempt(repeat: int, reads: list[_Read]) -> _Read:
     for one in reads:
         other = by_attempt.setdefault(one.log.attempt, one)
         if other is not one:
+            both = f"{shown(other.log.path)} and {shown(one.log.path)}"
             raise UsageError(
-                f"{other.log.path} and {one.log.path} are both repeat {repeat} of one point.",
+                f"{both} are both repeat {repeat} of one point.",
                 hint="Collect them one after the other, or tell them apart with --pattern.",
             )
     newest_first = [by_attempt[number] for number in sorted(by_attempt, reverse=True)]
@@ -274,7 +275,7 @@ def _run(number: int, read: _Read) -> Run:
         reasons=reasons,
         state=FOREIGN,
         state_source="none",
-        log=os.fsencode(read.log.path).decode("utf-8", "replace"),
+        log=shown(read.log.path),
     )
 
 

@@ -97,6 +97,11 @@ def discover(paths: Sequence[Path], pattern: str = "") -> Discovery:
     return Discovery(tuple(campaigns.values()), tuple(ordered), tuple(warnings))
 
 
+def shown(path: Path) -> str:
+    """Return a path as text that can be printed, whatever bytes its name is made of."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def natural(text: str) -> tuple[tuple[int, str | int], ...]:
     """Return a sorting key that puts 2n8g before 10n8g."""
     parts = _DIGITS.split(text)
@@ -110,7 +115,7 @@ def _walk(path: Path, warnings: list[str]) -> Iterator[tuple[Path, _Identity]]:
     """
     if not path.is_dir():
         if not path.exists():
-            raise UsageError("There is no such file or directory.", where=str(path))
+            raise UsageError("There is no such file or directory.", where=shown(path))
         yield path, _identity(path)
         return
     seen: set[tuple[int, int]] = set()
@@ -122,7 +127,7 @@ def _walk(path: Path, warnings: list[str]) -> Iterator[tuple[Path, _Identity]]:
             with os.scandir(folder) as entries:
                 inside = sorted(entries, key=lambda entry: natural(entry.name))
         except OSError as error:
-            warnings.append(f"{folder}: can't be looked into: {error.strerror}.")
+            warnings.append(f"{shown(folder)}: can't be looked into: {error.strerror}.")
             continue
         place = status.st_dev, status.st_ino
         if place in seen:
@@ -157,10 +162,10 @@ def _identity(path: Path) -> _Identity:
 
 def _nothing(path: Path, pattern: str) -> UsageError:
     if pattern:
-        return UsageError(f"No log fits the pattern {pattern!r}.", where=str(path))
+        return UsageError(f"No log fits the pattern {pattern!r}.", where=shown(path))
     return UsageError(
         "No log is named as DLPerf names them (…/4n8g/bert_b32_fp32_1.log).",
-        where=str(path),
+        where=shown(path),
         hint="Say how to read the paths, for example "
         "--pattern '{nodes}n{gpus_per_node}g/run{repeat}.log', or name the files themselves.",
     )

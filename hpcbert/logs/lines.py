@@ -156,8 +156,8 @@ def _refuse_irregular(status: os.stat_result) -> None:
 def bodies(path: Path) -> Generator[bytes]:
     """Yield a log from its beginning, as far as it reaches now, in pieces of whole lines.
 
-    Only the last line of the last piece may lack its end. A line of more than some CHUNKs is
-    passed over: what it holds can't be a record.
+    Only the last line of the last piece may lack its end. A piece is empty where a line is longer
+    than it; one of more than some CHUNKs is passed over: what it holds can't be a record.
 
     Raises:
         NotALogError: It can't be read.
@@ -176,8 +176,7 @@ def bodies(path: Path) -> Generator[bytes]:
                 whole, lost = whole[_first_break(whole) :], False
             if len(rest) > CHUNK:
                 rest, lost = b"", True
-            if whole:
-                yield _clean(labels.join(whole))
+            yield _clean(labels.join(whole))
         if rest and not lost:
             yield _clean(rest)
     except OSError as error:

@@ -108,6 +108,7 @@ class _Scan:
         self.facts: dict[str, int | str] = {}
         self.problem: Reason | None = None
         self._bare = False
+        self._past = False
         self._collector: Collector | None = None
         self._held: tuple[Record, bytes] | None = None
 
@@ -120,30 +121,42 @@ class _Scan:
 
     @property
     def _over(self) -> bool:
-        if self.problem:
-            return True
+        return self._past or self.problem is not None
+
+    @property
+    def _complete(self) -> bool:
+        """Whether the rule's records, and the last iteration of the run, have been seen."""
         done = self._collector is not None and self._collector.done
         return done and self.iteration >= self.setting.reach
 
     def read(self, pieces: Iterable[bytes]) -> None:
-        """Take pieces until there is nothing more to learn."""
-        records, facts = self.grammar.records, self.grammar.facts
-        texts = (*(one.contains for one in records), *(one.contains for one in facts))
+        """Take pieces until there is nothing more to learn.
+
+        The loss of the last iteration may be printed after its record: once complete, reading goes
+        on to the next iteration, but no further than the next piece.
+        """
+        late = False
         for data in pieces:
-            self.rehearsal = self.rehearsal or self.grammar.rehearsal in data
-            self._resume(data)
-            for start, which, _, end in find_lines(data, texts):
-                if self._over:
-                    return
-                if which < len(records):
-                    self._record_at(records[which], data, start, end)
-                else:
-                    self._fact(facts[which - len(records)], cut_line(data, start, end)[0])
-            if self._over:
+            self._read_piece(data)
+            if self._over or late:
                 return
-        if self._held and not self._over:
+            late = self._complete
+        if self._held:
             record, begun = self._held
             self._record(record, Line(begun, whole_end=False), len(begun))
+
+    def _read_piece(self, data: bytes) -> None:
+        records, facts = self.grammar.records, self.grammar.facts
+        texts = (*(one.contains for one in records), *(one.contains for one in facts))
+        self.rehearsal = self.rehearsal or self.grammar.rehearsal in data
+        self._resume(data)
+        for start, which, _, end in find_lines(data, texts):
+            if self._over:
+                return
+            if which < len(records):
+                self._record_at(records[which], data, start, end)
+            else:
+                self._fact(facts[which - len(records)], cut_line(data, start, end)[0])
 
     def _resume(self, data: bytes) -> None:
         """Go on with a record of several lines that the last piece ended in."""
@@ -177,7 +190,10 @@ class _Scan:
         try:
             if "iteration" in fields:
                 iteration = int(fields["iteration"]) + 1 - record.first
-                self.iteration = max(self.iteration, iteration)
+            if self._complete and (record is self.rule.record or self.iteration < (iteration or 0)):
+                self._past = True
+                return
+            self.iteration = max(self.iteration, iteration or 0)
             check_loss(fields, self.iteration)
             if record is self.rule.record:
                 self._collect(iteration, fields, rank)
@@ -191,7 +207,7 @@ class _Scan:
             self._bare = True
             return
         if self.collector.done:
-            return
+            return  # The run goes on to its own end.
         rank = int(fields["rank"]) if "rank" in fields else rank
         self.collector.add(iteration, fields[self.rule.field], rank)
 

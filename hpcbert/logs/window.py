@@ -239,6 +239,8 @@ class _Series:
             self.rule.after.by == "iteration" and self._start[0] != self.after
         ):
             detail = f"no record ends at iteration {self.after}, where the window begins"
+            if self.after == 0:
+                detail = "a clock needs one warm-up iteration: its end is where time begins"
             raise CannotReduceError("window", detail)
         if self._repeats and self._stride != 1:
             detail = "iterations are printed again, and not every one is printed"

@@ -6,6 +6,8 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
+from hpcbert.report.words import plain, why
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -39,7 +41,7 @@ _FORMULA = ("=", "+", "-", "@")
 
 def cell(text: str) -> str:
     """Return text on one line that no spreadsheet takes for a formula."""
-    flat = " ".join(text.split())
+    flat = plain(text)
     return f"'{flat}" if flat.startswith(_FORMULA) else flat
 
 
@@ -72,9 +74,5 @@ def _numbers(row: Row) -> list[float | int | None]:
 
 
 def _words(row: Row) -> list[str]:
-    reasons = "; ".join(
-        f"repeat {run.repeat}: {', '.join(map(str, run.reasons))}"
-        for run in row.runs
-        if not run.valid
-    )
+    reasons = "; ".join(f"repeat {run.repeat}: {why(run)}" for run in row.runs if not run.valid)
     return [cell(" ".join(row.flags)), cell(reasons)]

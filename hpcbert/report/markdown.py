@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from hpcbert.report.words import plain, why
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -31,7 +33,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!])")
 
 def escape(text: str) -> str:
     """Return text that Markdown shows as it is, on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _SPECIAL.sub(r"\\\1", plain(text))
 
 
 def render(tables: Iterable[SpeedupTable]) -> str:
@@ -80,5 +82,4 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _refusal(row: Row, run: Run) -> str:
-    why = escape("; ".join(map(str, run.reasons)))
-    return f"* {row.shape}, repeat {run.repeat} does not count: {why}"
+    return f"* {row.shape}, repeat {run.repeat} does not count: {escape(why(run))}"

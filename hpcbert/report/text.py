@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcbert.report.words import plain, why
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -25,7 +27,7 @@ _COLUMNS = (
     "flags",
 )
 _LEFT = ("flags",)
-_LOUD = ("superlinear", "outlier", "mixed-nodes", "mixed-environment")
+_LOUD = ("superlinear", "outlier", "mixed-nodes")
 
 
 def number(value: float | None, form: str = ",.2f") -> str:
@@ -56,9 +58,10 @@ def _table(table: SpeedupTable) -> str:
 
 def _heading(table: SpeedupTable) -> tuple[str, str]:
     group = table.group
-    name = click.style(f"{group.framework} · {group.model} · {group.precision}", bold=True)
+    title = plain(f"{group.framework} · {group.model} · {group.precision}")
+    name = click.style(title, bold=True)
     batch = f" · {group.batch_size_per_device} samples per device"
-    variant = f" · {group.variant}" if group.variant else ""
+    variant = f" · {plain(group.variant)}" if group.variant else ""
     base = f"speedup to the median of {table.baseline}"
     base = base if table.baseline else "no speedup: there is no valid run of 1n1g"
     return name + batch + variant, f"rule {group.rule} · {base}"
@@ -95,5 +98,4 @@ def _coloured(row: Row, line: str) -> str:
 
 def _refusal(run: Run) -> str:
     attempt = f" (attempt {run.attempt})" if run.attempt else ""
-    why = "; ".join(map(str, run.reasons))
-    return click.style(f"{_GAP}✗ repeat {run.repeat}{attempt}  ", fg="red") + why
+    return click.style(f"{_GAP}✗ repeat {run.repeat}{attempt}  ", fg="red") + why(run)

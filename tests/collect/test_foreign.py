@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from click.testing import Result
 
@@ -299,6 +299,24 @@ def test_the_table_goes_to_a_file_whole(deepspeed: Path, tmp_path: Path, collect
         assert "33.1" in text
         assert "\x1b" not in text
     assert json.loads((tmp_path / "json").read_text())["tables"][0]["framework"] == "deepspeed"
+
+
+def test_what_is_no_file_is_written_into(deepspeed: Path, tmp_path: Path, collect: Collect) -> None:
+    assert collect(deepspeed, "--output", "/dev/null").exit_code == 0
+    assert Path("/dev/null").is_char_device()
+    for output in (tmp_path, tmp_path / "absent" / "table.txt"):
+        result = collect(deepspeed, "--output", output)
+        assert result.exit_code == 2
+        assert "--output can't be written" in result.stderr
+
+
+def test_names_and_logs_can_not_steer_a_terminal(tmp_path: Path, collect: Collect) -> None:
+    name = os.fsdecode(b"a\xff\x1b[2Jb/deepspeed/1n1g/bert_b32_fp32_1.log")
+    put(tmp_path, name, deepspeed_log([1.0] * 118).replace("loss=7.5", "loss=\x07\x08\x7fnan"))
+    for form in ("text", "markdown", "csv", "json", "dlperf-json"):
+        result = collect(tmp_path, "--format", form, "--model", "\x1b[31mred")
+        assert result.exit_code == 4
+        assert not set("\x1b\x07\x08") & set(result.output)
 
 
 def test_directories_of_logs_are_never_written_to(deepspeed: Path, collect: Collect) -> None:
