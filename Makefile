@@ -19,9 +19,9 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install $(PIP_ARGS)
 
 # What the tests against a real Slurm cluster need; installed by `make test` when it runs as root.
-PACKAGES := python3-venv shellcheck iproute2 util-linux \
+PACKAGES := python3-venv shellcheck hostname iproute2 mount util-linux \
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin \
-    munge mariadb-server openmpi-bin
+    libpmix-dev mariadb-server munge
 
 .PHONY: help demo test check packages clean
 

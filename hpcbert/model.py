@@ -305,8 +305,7 @@ class Row:
         efficiency: Speedup over the ratio of GPUs.
         ok: Valid runs.
         asked: Runs asked for.
-        flags: `superlinear`, `outlier`, `incomplete`, `mixed-nodes`, `mixed-environment`,
-            `no-baseline`, `accumulation`.
+        flags: `superlinear`, `outlier`, `incomplete`, `mixed-nodes`, `no-baseline`, `accumulation`.
     """
 
     shape: Shape
@@ -403,6 +402,7 @@ class Recipe:
         title: One line for a person.
         folder: Path of the folder.
         launch: `per-gpu` (one task a GPU) or `per-node` (one task a node).
+        mpi: `srun --mpi=` that its ranks need, where the site names none; mostly empty.
         models: Names that `--model` takes; the first is the default.
         precisions: Precisions it can run; the first is the default.
         batch_sizes: Default samples per device by precision.
@@ -427,6 +427,7 @@ class Recipe:
     title: str
     folder: str
     launch: Literal["per-gpu", "per-node"]
+    mpi: str
     models: tuple[str, ...]
     precisions: tuple[str, ...]
     batch_sizes: tuple[tuple[str, int], ...]

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _HEREDOC_END = "HPCBERT_RANK"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_UNSAFE_IN_DIRECTIVE = re.compile(r"([^\w@%+=:,./\[\]-])", re.ASCII)
+_UNSAFE_IN_DIRECTIVE = re.compile(r"[^\w@%+=:,./\[\]-]", re.ASCII)
+_ESCAPED_IN_QUOTES = re.compile(r'(["\\])')
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "\\": r"\\", "'": r"\'"}
 
@@ -94,8 +95,9 @@ def quote(text: str) -> str:
 def directive(text: str) -> Verbatim:
     r"""Return text as it must stand after `#SBATCH` for sbatch to read exactly that word.
 
-    sbatch takes a backslash before any character as "this character", quotes and `#` included
-    (SchedMD/slurm, src/sbatch/opt.c, _get_argument).
+    Within double quotes a backslash takes the next character as it is, `#` begins no comment and
+    blanks do not end the word; outside of them a blank can't be escaped (seen with sbatch 22.05.8;
+    SchedMD/slurm, src/sbatch/opt.c, _get_argument).
 
     Raises:
         UsageError: The text holds a control character, which no directive can carry.
@@ -106,7 +108,13 @@ def directive(text: str) -> Verbatim:
             f"{text!r} holds a line break or another control character.",
             hint="An #SBATCH line can't carry it: remove it.",
         )
-    return Verbatim(_UNSAFE_IN_DIRECTIVE.sub(r"\\\1", text))
+    if not _UNSAFE_IN_DIRECTIVE.search(text):
+        return Verbatim(text)
+    name, equals, value = text.partition("=")
+    if _UNSAFE_IN_DIRECTIVE.search(name):
+        name, equals, value = "", "", text
+    escaped = _ESCAPED_IN_QUOTES.sub(r"\\\1", value)
+    return Verbatim(f'{name}{equals}"{escaped}"')
 
 
 def comment(text: str) -> Verbatim:
@@ -205,8 +213,9 @@ def _cpus_per_task(job: Job) -> int:
 
 def _srun_options(job: Job) -> tuple[str, ...]:
     site, cpus = job.site, _cpus_per_task(job)
+    mpi = site.mpi or job.recipe.mpi
     return (
-        *((f"--mpi={site.mpi}",) if site.mpi else ()),
+        *((f"--mpi={mpi}",) if mpi else ()),
         # Without a number of CPUs a task would be bound to a single one on many clusters.
         f"--cpus-per-task={cpus}" if cpus else "--cpu-bind=none",
         *site.srun_args,

@@ -85,7 +85,7 @@ def create(directory: Path) -> None:
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700)
-        for name in ("scripts", "slurm", "logs", "status", "env"):
+        for name in ("scripts", "slurm", "logs", "status"):
             (directory / name).mkdir()
     except OSError as error:
         raise HpcbertError(

@@ -14,7 +14,15 @@ from hpcbert.slurm.runner import run
 from hpcbert.store import write_text
 
 # On a cluster: the real model, and nothing that is right for two cores only.
-_CLUSTER = {"name": '"cluster"', "frameworks.pytorch.model": '"bert-base"'}
+_CLUSTER: dict[str, str | None] = {
+    "name": '"cluster"',
+    "env.OMP_NUM_THREADS": None,
+    "frameworks.pytorch.model": '"bert-base"',
+    "frameworks.pytorch.batch_sizes.fp32": None,
+    "frameworks.pytorch.batch_sizes.bf16": None,
+    "frameworks.pytorch.options.vocab_size": None,
+    "frameworks.pytorch.options.warmup_steps": None,
+}
 
 
 @click.command()
@@ -36,10 +44,8 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool) -> Result:
     found = {} if only_local else detect(run)
     if slurm and not found:
         raise SchedulerError("Slurm does not answer here.", hint="Run this on a login node.")
-    values = {**_CLUSTER, **found} if found else {}
+    values: dict[str, str | None] = {**_CLUSTER, **found} if found else {}
     text = site_text(default_site().read_text(encoding="utf-8"), values)
-    if found:
-        text = text.replace('OMP_NUM_THREADS = "1"', '# OMP_NUM_THREADS = "1"')
     write_text(output, text)
     kind = "a Slurm cluster" if found else "this machine"
     lines = [f"{output}: for {kind}. Read it, then: hpcbert doctor"]

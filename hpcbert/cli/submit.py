@@ -156,13 +156,12 @@ def submitted(directory: Path, campaign: Campaign, warnings: tuple[str, ...] = (
             f"  {point.framework} {point.model} {point.shape!s:>6} {point.precision} "
             f"b{point.batch_size_per_device}  job {array.job_id}"
         )
+    where = shlex.quote(str(directory))
+    lines += [f"in {directory}", f"watch it:  hpcbert monitor {where}"]
     if campaign.rehearse:
         lines.append("A rehearsal: ranks replay a sample log, no number comes of it.")
-    lines += [
-        f"in {directory}",
-        f"watch it:  hpcbert monitor {shlex.quote(str(directory))}",
-        f"then:      hpcbert collect {shlex.quote(str(directory))}",
-    ]
+    else:
+        lines.append(f"then:      hpcbert collect {where}")
     data = {
         "campaign": campaign.id,
         "directory": str(directory),

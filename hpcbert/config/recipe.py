@@ -51,6 +51,7 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
         title=table.need("title", str),
         folder=str(path.parent),
         launch=cast("_Launch", table.choice("launch", _LAUNCH)),
+        mpi=table.get("mpi", str, ""),
         models=_models(table),
         precisions=precisions,
         batch_sizes=_batch_sizes(table, precisions),

@@ -50,21 +50,25 @@ def _gpus(gres: str) -> dict[str, str]:
     return {"slurm.gres": f'"gpu:{kind}"' if kind else '"gpu"', "nodes.gpus_per_node": count}
 
 
-def site_text(reference: str, values: Mapping[str, str]) -> str:
+def site_text(reference: str, values: Mapping[str, str | None]) -> str:
     """Return the reference site.toml with some values replaced, comments kept.
 
     Args:
         reference: Text of the reference file.
-        values: TOML values by dotted key; each key must stand in the reference.
+        values: TOML values by dotted key, None to comment the key out; each key must stand in the
+            reference.
     """
     section, lines = "", []
-    for line in _HEAD.sub("# Written by hpcbert init; every key is explained.\n", reference).split(
-        "\n"
-    ):
+    head = "# Written by hpcbert init; every key is explained.\n"
+    for line in _HEAD.sub(head, reference).split("\n"):
         if line.startswith("["):
             section = line.strip("[]") + "."
         name, equals, _ = line.partition(" = ")
         key = f"{section}{name}"
-        replaced = equals and not line.startswith("#") and key in values
-        lines.append(f"{name} = {values[key]}" if replaced else line)
+        known = equals and not line.startswith("#") and key in values
+        lines.append(_replaced(line, name, values[key]) if known else line)
     return "\n".join(lines)
+
+
+def _replaced(line: str, name: str, value: str | None) -> str:
+    return f"# {line}" if value is None else f"{name} = {value}"

@@ -285,12 +285,17 @@ name = "{name}"
 scheduler = "slurm"
 runs = "{runs}"
 
+[env]
+# The nodes share this machine's cores.
+OMP_NUM_THREADS = "1"
+
 [slurm]
 partition = "gpu"
 gres = "gpu"
 time_limit = "00:10:00"
 mpi = "pmix"
 exclusive = false
+poll_floor = 1.0
 
 [nodes]
 gpus_per_node = {gpus}

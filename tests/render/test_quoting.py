@@ -56,22 +56,22 @@ def test_quoted_text_never_spans_lines(text: str) -> None:
 
 
 def sbatch_reads(line: str) -> list[str]:
-    """Split an #SBATCH line as src/sbatch/opt.c does: backslash, quotes, comment at a bare #."""
+    """Split an #SBATCH line as sbatch 22.05 was seen to: tests/slurm asks the real one."""
     words: list[str] = []
-    word, quoted, index, inside = "", "", 0, False
+    word, quote, index, inside = "", "", 0, False
     while index < len(line):
         char = line[index]
-        if char == "\\":
+        if char.isspace() and not quote:
+            words, word, inside = ([*words, word] if inside else words), "", False
+        elif char == "\\" and index + 1 < len(line) and (quote or not line[index + 1].isspace()):
             index += 1
             word, inside = word + line[index], True
-        elif quoted:
-            quoted, word = ("", word) if char == quoted else (quoted, word + char)
-        elif char in "'\"":
-            quoted, inside = char, True
-        elif char == "#":
+        elif quote and char == quote:
+            quote = ""
+        elif not quote and char in "'\"":
+            quote, inside = char, True
+        elif char == "#" and not quote:
             break
-        elif char.isspace():
-            words, word, inside = ([*words, word] if inside else words), "", False
         else:
             word, inside = word + char, True
         index += 1

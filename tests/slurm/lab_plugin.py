@@ -22,6 +22,8 @@ from hpcbert.errors import HpcbertError
 from hpcbert.lab import Lab, LabPlan, check_packages, check_root, down, up
 from hpcbert.slurm.runner import Outcome, run
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -72,8 +74,40 @@ def open_directory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@dataclass(frozen=True)
+class Checkout:
+    """hpcbert and its interpreter as an ordinary user and the nodes can read them."""
+
+    path: Path
+    python: str
+
+
 @pytest.fixture(scope="session")
-def lab(slurm_packages: None, open_directory: Path) -> Iterator[Lab]:
+def checkout(slurm_packages: None, user: User) -> Iterator[Checkout]:
+    """This checkout; where its path is closed to ordinary users, a view of it that is open.
+
+    The view is a read-only bind mount: whatever goes wrong with it, nothing is deleted through it.
+    The nodes see it because it is there before they are.
+    """
+    inside = Path(sys.executable).absolute()
+    reach = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups", "--"]
+    if run([*reach, str(inside), "-c", "import hpcbert, torch"], cwd=Path("/")).ok:
+        yield Checkout(REPOSITORY, str(inside))
+        return
+    view = Path(tempfile.mkdtemp(prefix="hpcbert-view-", dir="/var/tmp"))
+    view.chmod(0o755)
+    _must("mount", "--bind", str(REPOSITORY), str(view))
+    try:
+        _must("mount", "-o", "remount,bind,ro", str(view))
+        python = view / inside.relative_to(REPOSITORY)
+        yield Checkout(view, str(python))
+    finally:
+        _must("umount", "--lazy", str(view))
+        view.rmdir()
+
+
+@pytest.fixture(scope="session")
+def lab(slurm_packages: None, open_directory: Path, checkout: Checkout) -> Iterator[Lab]:
     """4 nodes with 8 fake GPUs each, idle, accounting answering."""
     directory = open_directory / "lab"
     plan = LabPlan(directory=directory, nodes=4, gpus_per_node=8, slurmd_timeout=10)
@@ -148,6 +182,12 @@ def work(lab: Lab, user: User) -> Iterator[Path]:
     os.chown(path, user.uid, user.gid)
     yield path
     shutil.rmtree(path)
+
+
+def _must(*argv: str) -> None:
+    done = run(argv)
+    if not done.ok:
+        pytest.fail(f"{' '.join(argv)}: {done.stderr}")
 
 
 def _account(*argv: str) -> None:

@@ -102,7 +102,7 @@ def test_own_recipes_come_before_hpcberts(tmp_path: Path, repository: Path) -> N
     assert {"mine", "oneflow", "pytorch"} <= set(found)
     with pytest.raises(UsageError) as caught:
         places.find_recipe("pytroch", folders)
-    assert caught.value.hint == "Did you mean pytorch?"
+    assert "pytorch" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,174 @@
+"""The main job as an ordinary user on a real cluster: submit, monitor, collect."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hpcbert.render import directive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcbert.slurm.runner import Outcome
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def hpcbert(as_user: Any, checkout: Any, work: Path) -> Callable[..., Outcome]:
+    """Run hpcbert as the ordinary user, in a directory with a space in its name."""
+    folder = work / "with a space"
+    as_user(["mkdir", "-p", str(folder)])
+
+    def command(*words: str, timeout: float = 300.0) -> Outcome:
+        outcome: Outcome = as_user(
+            [checkout.python, "-m", "hpcbert", *words],
+            env={"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": str(folder / "runs")},
+            cwd=folder,
+            timeout=timeout,
+        )
+        return outcome
+
+    return command
+
+
+def data(outcome: Outcome) -> Any:
+    return json.loads(outcome.stdout)["data"]
+
+
+NASTY = (
+    "a b", 'a"b', "a'b", "a\\b", "a#b", "#", "$(id)", "`id`", "a;b", "%j", "-x", "é ü", " ", "a\\", "!",
+)  # fmt: skip
+
+
+def test_sbatch_reads_directives_as_they_were_typed(as_user: Any) -> None:
+    for text in NASTY:
+        line = directive(f"--comment={text}")
+        script = f"#!/bin/bash\n#SBATCH --begin=now+1hour\n#SBATCH {line}\ntrue\n"
+        job = as_user(["sbatch", "--parsable", "--output=/dev/null"], stdin=script)
+        assert job.ok, job.stderr
+        number = job.stdout.strip()
+        queue = as_user(["squeue", "--noheader", f"--jobs={number}", "--format=%k"])
+        as_user(["scancel", number])
+        assert queue.stdout == f"{text}\n"
+
+
+def wait_for(as_user: Any, directory: str, seconds: float = 120.0) -> None:
+    """Wait until the queue holds no job of this campaign."""
+    name = Path(directory).name
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        queue = as_user(["squeue", "--noheader", "--format=%j"]).stdout
+        if name not in queue:
+            return
+        time.sleep(0.5)
+    pytest.fail(f"jobs are still queued:\n{queue}")
+
+
+def test_a_rehearsal_gets_every_node_gpu_and_rank_and_makes_no_table(
+    hpcbert: Callable[..., Outcome], as_user: Any
+) -> None:
+    made = hpcbert(
+        "submit", "--nodes", "4", "--gpus-per-node", "8", "--fw", "oneflow", "--rehearse", "--json"
+    )
+    assert made.ok, made.stderr
+    campaign = data(made)
+    (array,) = campaign["arrays"]
+    wait_for(as_user, campaign["directory"])
+    fields = "JobID,State,ExitCode,AllocTRES%80,NNodes"
+    rows = []
+    for _ in range(40):  # accounting lags behind the queue
+        words = ["sacct", "-X", "-P", "-n", "-j", array["job_id"], "-o", fields]
+        rows = [line.split("|") for line in as_user(words).stdout.splitlines()]
+        if len(rows) == 5 and all(row[1] == "COMPLETED" for row in rows):
+            break
+        time.sleep(0.5)
+    assert [row[0] for row in rows] == [f"{array['job_id']}_{n}" for n in range(1, 6)]
+    for row in rows:
+        assert row[1:3] == ["COMPLETED", "0:0"]
+        assert "gres/gpu=32" in row[3]
+        assert row[4] == "4"
+    folder = Path(campaign["directory"]) / "logs/oneflow/bert/bz32/4n8g"
+    for repeat in range(1, 6):
+        log = (folder / f"bert_b32_fp32_{repeat}.log").read_text()
+        ranks = re.findall(r"REHEARSAL rank=(\d+)/4 .* node=(\d)/4 host=(\w+) gpus=(\S+)", log)
+        assert sorted(int(rank) for rank, *_ in ranks) == [0, 1, 2, 3]
+        assert {host for _, _, host, _ in ranks} == {"n1", "n2", "n3", "n4"}
+        assert {gpus for *_, gpus in ranks} == {"0,1,2,3,4,5,6,7"}
+    table = hpcbert("collect", campaign["directory"])
+    assert table.returncode != 0
+    assert not re.search(r"\d+\.\d\d ", table.stdout)
+    assert "rehears" in (table.stdout + table.stderr).lower()
+
+
+def test_ranks_train_over_tcp_between_nodes_and_give_a_table(
+    hpcbert: Callable[..., Outcome], checkout: Any
+) -> None:
+    made = hpcbert(
+        *("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "2", "--scaling"),
+        *("--model", "bert-tiny", "--batch-size", "2", "--iters", "12", "--skip", "2"),
+        *("--repeats", "2", "--python", checkout.python, "--wait", "--json"),
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    (table,) = json.loads(made.stdout.splitlines()[-1])["data"]["tables"]
+    assert [row["shape"] for row in table["rows"]] == ["1n1g", "1n2g", "2n2g"]
+    for row in table["rows"]:
+        assert row["repeats"] == {"ok": 2, "asked": 2}
+        assert row["median"] > 0
+        assert all(run["state"] == "COMPLETED" for run in row["runs"])
+        assert all(run["state_source"] == "sacct" for run in row["runs"])
+
+
+def test_what_did_not_end_well_is_in_no_median(
+    hpcbert: Callable[..., Outcome], as_user: Any, checkout: Any, work: Path
+) -> None:
+    """Five repeats: one good, one cancelled, one failed, one timed out, one truncated."""
+    program = work / "with a space" / "python stand-in"
+    program.write_text(STAND_IN.replace("PYTHON", checkout.python))
+    program.chmod(0o755)
+    made = hpcbert(
+        *("submit", "--fw", "pytorch", "--model", "bert-tiny", "--batch-size", "2"),
+        *("--iters", "12", "--skip", "2", "--concurrent-repeats", "5", "--time", "00:01:00"),
+        *("--python", str(program), "--json"),
+    )
+    assert made.ok, made.stderr
+    campaign = data(made)
+    (array,) = campaign["arrays"]
+    log = Path(campaign["directory"]) / "logs/pytorch/bert/bz2/1n1g/bert_b2_fp32_2.log"
+    end = time.monotonic() + 60
+    while not log.exists() and time.monotonic() < end:
+        time.sleep(0.2)
+    as_user(["scancel", f"{array['job_id']}_2"])
+    wait_for(as_user, campaign["directory"], 240)
+    outcome = hpcbert("collect", campaign["directory"], "--json")
+    assert outcome.returncode == 4
+    (row,) = data(outcome)["tables"][0]["rows"]
+    assert row["repeats"] == {"ok": 1, "asked": 5}
+    runs = {run["repeat"]: run for run in row["runs"]}
+    good = runs.pop(1)
+    assert good["valid"]
+    assert row["median"] == good["throughput"]
+    assert "incomplete" in row["flags"]
+    words = {repeat: run["state"] for repeat, run in runs.items()}
+    assert words == {2: "CANCELLED", 3: "FAILED", 4: "TIMEOUT", 5: "COMPLETED"}
+    assert all(run["throughput"] is None and run["reasons"] for run in runs.values())
+    text = hpcbert("collect", campaign["directory"])
+    assert text.returncode == 4
+    for word in ("CANCELLED", "FAILED", "TIMEOUT", "1/5"):
+        assert word in text.stdout
+
+
+STAND_IN = """#!/bin/bash
+case $SLURM_ARRAY_TASK_ID in
+  2|4) exec sleep 600 ;;
+  3) exit 7 ;;
+  5) PYTHON "$@" | head -n 8 ; exit 0 ;;
+esac
+exec PYTHON "$@"
+"""
