@@ -368,3 +368,18 @@ def test_a_queue_that_cannot_start_says_why(watched: Make, tmp_path: Path) -> No
             time_limit_minutes=1,
             environ={**os.environ, "XDG_STATE_HOME": str(tmp_path / "file")},
         )
+
+
+def test_what_watches_steps_back_and_what_is_measured_does_not(run_locally: Start) -> None:
+    queue = run_locally("sleep 1000 & wait")
+    queue.wait(lambda found: found[0].word == "RUNNING")
+    supervisor = next(pid for pid in descendants(queue.pid) if parent(pid) != queue.pid)
+    watched_over = descendants(supervisor)
+    assert len(watched_over) == 2
+    assert [os.sched_getscheduler(pid) for pid in watched_over] == [os.SCHED_OTHER] * 2
+    idle = [os.sched_getscheduler(pid) for pid in (parent(supervisor), supervisor)]
+    assert idle == [os.SCHED_IDLE] * 2
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
