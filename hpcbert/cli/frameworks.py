@@ -17,7 +17,7 @@ from hpcbert.flows.frameworks import described
 def frameworks(ctx: click.Context) -> None:
     """List the frameworks that can be measured."""
     if ctx.invoked_subcommand is None:
-        ctx.invoke(list_command)
+        ctx.invoke(frameworks_list)
 
 
 def _folders(templates: tuple[str, ...]) -> tuple[Path, ...]:
@@ -31,7 +31,7 @@ _TEMPLATES = click.option("--templates", multiple=True, help="A folder with reci
 @frameworks.command("list")
 @_TEMPLATES
 @returns_result
-def list_command(templates: tuple[str, ...] = ()) -> Result:
+def frameworks_list(templates: tuple[str, ...] = ()) -> Result:
     """List them, a line each."""
     found = places.list_recipes(_folders(templates))
     recipes = [recipe.load(folder) for folder in found.values()]
@@ -44,11 +44,11 @@ def list_command(templates: tuple[str, ...] = ()) -> Result:
     return Result(data, "\n".join(lines))
 
 
-@frameworks.command()
+@frameworks.command("show")
 @click.argument("name")
 @_TEMPLATES
 @returns_result
-def show(name: str, templates: tuple[str, ...]) -> Result:
+def frameworks_show(name: str, templates: tuple[str, ...]) -> Result:
     """Show all that is known of one framework."""
     data = described(recipe.load(places.find_recipe(name, _folders(templates))))
     return Result(data, "\n".join(_lines(data)))

@@ -23,7 +23,7 @@ def hpcbert(
     return subprocess.run(
         [sys.executable, "-m", "hpcbert", *words],
         cwd=cwd,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, "HOME": str(cwd), **(env or {})},  # looking upward ends at home
         capture_output=True,
         text=True,
         check=False,
