@@ -273,8 +273,10 @@ class Tracker:
 
     def _doubts(self, repeat: Repeat, heard: Evidence) -> bool:
         """Say whether squeue has to be asked; now and then about all, for sacct may stand still."""
+        if doubtful(heard, now=self._clock()) or self._calm.get(repeat.key, 0) > 0:
+            return True
         checkup = (self._watcher.num_calls - 1) % _CHECKUP == 0
-        return checkup or self._calm.get(repeat.key, 0) > 0 or doubtful(heard, now=self._clock())
+        return checkup and not self._watcher.is_done(repeat.job_id, mode="cache")
 
     def _heard(self, repeat: Repeat) -> Evidence:
         row, restarts = self._watcher.rows.get(repeat.job_id, (None, 0))
