@@ -1,0 +1,120 @@
+"""The wheel, installed alone in an empty environment, away from the checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+
+def call(
+    *words: str | Path, cwd: Path, path: str = "/usr/bin:/bin"
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(("PIP_", "SSL_", "LANG"))
+        },
+        "HOME": str(cwd),
+        "PATH": path,
+    }
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    call(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "-w",
+        folder,
+        repository,
+        cwd=folder,
+    )
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+    folder = tmp_path_factory.mktemp("an empty environment")
+    call(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
+    call(folder / "venv/bin/python", "-m", "pip", "install", "--quiet", wheel, cwd=folder)
+    return folder / "venv/bin/hpcbert"
+
+
+def test_the_wheel_carries_templates_site_and_workload_and_no_tests(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    for name in (
+        "hpcbert/_templates/base.sbatch.j2",
+        "hpcbert/_templates/pytorch/recipe.toml",
+        "hpcbert/_templates/oneflow/sample.log",
+        "hpcbert/_templates/site.toml",
+        "hpcbert/workloads/bert_pretrain.py",
+        "hpcbert/py.typed",
+    ):
+        assert name in names
+    assert not [name for name in names if name.startswith(("tests", "runs", "docs"))]
+
+
+def test_the_core_install_is_light(program: Path, tmp_path: Path) -> None:
+    python = program.with_name("python")
+    listed = json.loads(call(python, "-m", "pip", "list", "--format=json", cwd=tmp_path).stdout)
+    names = {one["name"].lower() for one in listed}
+    assert not names & {"numpy", "pandas", "torch"}
+
+
+def test_it_renders_and_checks_a_submission_without_slurm(program: Path, tmp_path: Path) -> None:
+    words = ("submit", "--nodes", "4", "--gpus-per-node", "8", "--fw", "oneflow", "--dry-run")
+    done = call(program, *words, cwd=tmp_path)
+    assert "#SBATCH --nodes=4" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_collects_logs(program: Path, tmp_path: Path, repository: Path) -> None:
+    log = (repository / "templates" / "oneflow" / "sample.log").read_text()
+    folder = tmp_path / "logs/oneflow/bert/bz32/4n8g"
+    folder.mkdir(parents=True)
+    for repeat in range(1, 6):
+        (folder / f"bert_b32_fp32_{repeat}.log").write_text(log)
+    table = json.loads(call(program, "collect", tmp_path, "--json", cwd=tmp_path).stdout)
+    (row,) = table["data"]["tables"][0]["rows"]
+    # 4 x 8 x 32 samples, 100 iterations, 25 seconds between the stamps of steps 19 and 119.
+    assert row["median"] == pytest.approx(4 * 8 * 32 * 100 / 25.0)
+
+
+def test_it_submits_on_the_embedded_default(program: Path, tmp_path: Path) -> None:
+    words = ("submit", "--fw", "oneflow", "--rehearse", "--repeats", "1", "--wait")
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+    done = subprocess.run(
+        [program, *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4, done.stderr
+    assert "rehearsal" in done.stderr
+    (log,) = tmp_path.glob("runs/*/logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_1.log")
+    assert log.read_text().startswith("HPCBERT REHEARSAL rank=0/1")
