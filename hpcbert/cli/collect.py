@@ -106,12 +106,13 @@ def collected(paths: Sequence[Path]) -> Result:
 def _collect(
     paths: Sequence[Path], request: flow.Request, folders: tuple[Path, ...]
 ) -> flow.Collected:
+    recipes = places.list_recipes(folders)
     return flow.collect(
         paths,
         request,
         states=_states,
-        frameworks=places.list_recipes(folders),
-        load=lambda name: _framework(places.find_recipe(name, folders)),
+        frameworks=recipes,
+        load=lambda name: _framework(recipes.get(name) or places.find_recipe(name, folders)),
     )
 
 

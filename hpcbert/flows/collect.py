@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.flows.collect_logs import Known, Reader
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 _REHEARSAL = "rehearsal"
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What is to be collected, and how.
 
     Attributes:
@@ -35,13 +33,12 @@ class Request:
 
     rule: str = ""
     pattern: str = ""
-    known: Known = field(default_factory=Known)
-    window: Window = field(default_factory=Window)
+    known: Known = Known()
+    window: Window = Window()
     require_all: bool = False
 
 
-@dataclass(frozen=True)
-class Collected:
+class Collected(NamedTuple):
     """Tables, and what stands against them.
 
     Attributes:
@@ -60,8 +57,7 @@ class Collected:
         return 0 if complete else IncompleteError.exit_code
 
 
-@dataclass(frozen=True)
-class _Source:
+class _Source(NamedTuple):
     """A point and where it comes from."""
 
     where: str

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import shown
@@ -32,8 +31,7 @@ _FLAGS = {
 }
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     """What a person says about the logs, for what neither path nor log tells; None: nothing."""
 
     framework: str = ""
@@ -44,8 +42,7 @@ class Known:
     precision: str | None = None
 
 
-@dataclass(frozen=True)
-class Framework:
+class Framework(NamedTuple):
     """How a framework's logs are read.
 
     Attributes:
@@ -57,8 +54,7 @@ class Framework:
     model: str
 
 
-@dataclass(frozen=True)
-class _Read:
+class _Read(NamedTuple):
     """One log, read."""
 
     log: LogFile
