@@ -1,0 +1,142 @@
+"""What was published of real logs, and what the recipes read in them.
+
+`python -m tests.recipes.published` prints the table: published, ours, relative difference, rule.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcbert.logs.scan import Reading, read
+from hpcbert.logs.setting import Setting
+from tests.recipes.kit import SHARED, TEMPLATES, grammar
+
+# The index's word for a framework, and the recipe that reads its logs.
+RECIPES = {
+    "deepspeed": "deepspeed",
+    "megatron": "megatron",
+    "ngc_pytorch": "ngc-pytorch",
+    "ngc_tf1": "ngc-tf1",
+    "ngc_tf2": "tf2",
+    "oneflow": "oneflow",
+    "paddle": "paddle",
+    "paddle_static": "paddle18",
+    "tf2_official": "tf2",
+}
+# Warm-up iterations that reports left out, beside the protocols' own.
+SKIPS = (0, 1, 2, 5, 10, 20, 100)
+EXACT = 5e-5
+
+
+class Log(NamedTuple):
+    """A log of the index; `published` is 0 where nothing was."""
+
+    path: Path
+    name: str
+    framework: str
+    recipe: str
+    nodes: int
+    gpus: int
+    batch_size: int
+    published: float
+    note: str
+
+
+class Cell(NamedTuple):
+    """The reading of a log that comes nearest to what was published."""
+
+    log: Log
+    value: float | None
+    rule: str
+    window: str
+
+    @property
+    def difference(self) -> float:
+        if self.value is None:
+            return float("inf")
+        return abs(self.value - self.log.published) / self.log.published
+
+
+def recipe_of(framework: str, path: str) -> str:
+    if "PerfZero" in framework:
+        return "perfzero"
+    if path.startswith("mlcommons"):
+        return "mlperf-bert"
+    return RECIPES[framework.partition("(")[0]]
+
+
+def logs(shared: Path = SHARED) -> Iterator[Log]:
+    with (shared / "logs" / "INDEX.tsv").open(newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            local = row["local_path"]
+            yield Log(
+                path=shared / "logs" / local,
+                name=local,
+                framework=row["framework"],
+                recipe=recipe_of(row["framework"], local),
+                nodes=int(row["nodes"] or 0),
+                gpus=int(row["gpus"] or 0),
+                batch_size=int(row["batch_per_gpu"] or 0),
+                published=float(row["published_value"] or 0),
+                note=row["note"],
+            )
+
+
+def is_here(log: Log) -> bool:
+    """Say whether the log's recipe has come to be."""
+    return (TEMPLATES / log.recipe / "recipe.toml").is_file()
+
+
+def setting(log: Log, skip: int, iters: int) -> Setting:
+    return Setting(
+        nodes=log.nodes or None,
+        gpus=log.gpus or None,
+        batch_size_per_device=log.batch_size or None,
+        skip=skip,
+        iters=iters,
+    ).settled({})[0]
+
+
+@cache
+def readings(log: Log) -> tuple[tuple[str, str, Reading], ...]:
+    """Return what each rule of the recipe reads: its name, the window, the reading."""
+    return tuple(_readings(log))
+
+
+def _readings(log: Log) -> Iterator[tuple[str, str, Reading]]:
+    known = grammar(log.recipe)
+    for rule in known.rules:
+        whole = read(log.path, known, rule, setting(log, 0, 1 << 40))
+        yield rule.name, "protocol", read(log.path, known, rule, setting(log, 20, 120))
+        if rule.kind == "footer":
+            continue
+        for skip in SKIPS:
+            window = setting(log, skip, whole.iteration)
+            yield rule.name, f"{skip}:{whole.iteration}", read(log.path, known, rule, window)
+
+
+def nearest(log: Log) -> Cell:
+    """Return the reading that comes nearest to the published value."""
+    cells = [Cell(log, reading.throughput, rule, window) for rule, window, reading in readings(log)]
+    return min(cells, key=lambda cell: cell.difference)
+
+
+def table(shared: Path = SHARED) -> str:
+    """Return all published values as a Markdown table."""
+    lines = ["| log | published | ours | difference | rule | window |", "|---|---|---|---|---|---|"]
+    for log in logs(shared):
+        if log.published and is_here(log):
+            cell = nearest(log)
+            ours = "-" if cell.value is None else f"{cell.value:.3f}"
+            numbers = f"{log.published:.9g} | {ours} | {cell.difference:.1e}"
+            lines.append(f"| {log.name} | {numbers} | {cell.rule} | {cell.window} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table())

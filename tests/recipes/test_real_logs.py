@@ -1,0 +1,84 @@
+"""Every real log is read by its framework's recipe; what was published of it comes out, or is explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+
+from hpcbert.logs.scan import read
+from tests.recipes.kit import HERE, grammar
+from tests.recipes.published import EXACT, RECIPES, Log, is_here, logs, nearest, readings, setting
+
+UNEXPLAINED = tomli.loads((HERE / "unexplained.toml").read_text())["cell"]
+_NAMES = sorted({*RECIPES.values(), "mlperf-bert", "perfzero"})
+
+
+@pytest.fixture(params=_NAMES)
+def own(request: pytest.FixtureRequest, shared: Path) -> list[Log]:
+    """The real logs of one recipe."""
+    found = [log for log in logs(shared) if log.recipe == request.param and is_here(log)]
+    return found or pytest.skip(f"no logs for {request.param}")
+
+
+def test_no_log_is_forgotten(shared: Path) -> None:
+    assert all(is_here(log) for log in logs(shared))
+
+
+def test_every_rule_reads_every_log_to_a_number_or_a_reason(own: list[Log]) -> None:
+    for log in own:
+        for rule, window, reading in readings(log):
+            if reading.throughput is None:
+                assert reading.reasons or reading.missing, (log.name, rule, window)
+            else:
+                assert 0 < reading.throughput < 1e6, (log.name, rule, window)
+
+
+def test_no_number_is_of_the_wrong_scope(own: list[Log]) -> None:
+    """A rate per GPU or per node taken for the whole run's, or the reverse, is off by a factor."""
+    for log in own:
+        if log.published and log.gpus > 1:
+            for rule, window, reading in readings(log):
+                if window == "protocol" and reading.throughput is not None:
+                    assert 0.6 < reading.throughput / log.published < 1.5, (log.name, rule)
+
+
+def test_published_values_come_out_or_are_explained(own: list[Log]) -> None:
+    explained = {(cell["log"], cell["published"]): cell for cell in UNEXPLAINED}
+    for log in own:
+        if not log.published:
+            continue
+        cell = nearest(log)
+        entry = explained.get((log.name, log.published))
+        said = f"{log.name}: {log.published} published, {cell.value} by {cell.rule} {cell.window}"
+        if entry is None:
+            assert cell.difference <= EXACT, said
+        else:
+            assert cell.difference > EXACT, f"{said}: no longer unexplained"
+            assert cell.difference <= entry.get("within", 0.02), said
+
+
+@pytest.mark.parametrize("cell", UNEXPLAINED, ids=lambda cell: str(cell["published"]))
+def test_explanations_hold(cell: dict[str, Any], shared: Path) -> None:
+    (log,) = {one for one in logs(shared) if one.name == cell["log"]}
+    assert log.published == cell["published"]
+    assert cell["why"].endswith(".")
+    if "iterations" in cell:
+        assert _mean(log, cell) == pytest.approx(log.published, rel=EXACT)
+
+
+def _mean(log: Log, cell: dict[str, Any]) -> float:
+    """Return the mean of the rates that the log prints for some iterations."""
+    known = grammar(log.recipe)
+    first, last = cell["iterations"]
+    values = []
+    for number in range(first, last + 1):
+        if number not in cell.get("without", ()):
+            reading = read(
+                log.path, known, known.rule(cell["rule"]), setting(log, number - 1, number)
+            )
+            assert reading.throughput is not None
+            values.append(reading.throughput)
+    return sum(values) / len(values)
