@@ -129,6 +129,9 @@ def _result(view: View, watched: Sequence[Watched], *, exit_status: bool) -> Res
         text="\n".join([counts(view), *([] if open_ else collect)]),
         exit_code=errors[0].exit_code if errors else 0,
         errors=tuple(errors),
+        warnings=tuple(
+            f"Slurm's answer has a line that makes no sense: {one}" for one in view.garbage
+        ),
     )
 
 

@@ -79,12 +79,14 @@ class View:
         states: By array name and repeat.
         time: Seconds since the epoch.
         trouble: What Slurm said instead of an answer; empty while it answers.
+        garbage: Lines of its answer that nobody understood, the first few.
     """
 
     repeats: tuple[Repeat, ...]
     states: Mapping[Key, RepeatState]
     time: float
     trouble: str = ""
+    garbage: tuple[str, ...] = ()
 
     def count(self) -> dict[str, int]:
         """Return how many repeats there are of each kind of state."""
@@ -233,7 +235,8 @@ def watch(
     while True:
         changed = tracker.poll()
         now = clock()
-        view = View(repeats, tracker.states, now, tracker.complaint if tracker.failures else "")
+        trouble = tracker.complaint if tracker.failures else ""
+        view = View(repeats, tracker.states, now, trouble, tracker.garbage)
         changes = [
             Change(repeat, changed[repeat.key], now) for repeat in repeats if repeat.key in changed
         ]

@@ -55,13 +55,14 @@ if TYPE_CHECKING:
     from hpcbert.slurm.runner import Outcome, Runner
 
 LOCAL_INTERVAL = 1.0
-TOLERANCE = 10
 _TIMEOUT = 30.0
 # Polls in which an end that is open to doubt must stand before it is believed.
 _CALM = 3
 # Every so many questions to sacct, squeue is asked about everything.
 _CHECKUP = 10
-_DISABLED = ("accounting storage is disabled", "no such program")
+# What is said where asking again is of no use: no accounting, or no cluster at all.
+_USELESS = ("accounting storage is disabled", "Could not establish a configuration source")
+_NO_PROGRAM = 127
 
 
 class Watcher(SlurmInfoWatcher):
@@ -135,7 +136,8 @@ class Watcher(SlurmInfoWatcher):
 def _answer(outcome: Outcome) -> Answer:
     if outcome.ok:
         return "answered"
-    return "absent" if any(words in outcome.stderr for words in _DISABLED) else "failed"
+    useless = any(words in outcome.stderr for words in _USELESS)
+    return "absent" if useless or outcome.returncode == _NO_PROGRAM else "failed"
 
 
 class RepeatJob(SlurmJob[None]):
@@ -187,6 +189,7 @@ class Tracker:
         failures: Polls in a row in which Slurm was asked and neither command answered.
         complaint: What the commands said then.
         absent: Whether neither command is there, so that asking again is useless.
+        garbage: Lines that the commands printed and nobody understood, the first few.
     """
 
     def __init__(
@@ -210,6 +213,7 @@ class Tracker:
         self._pace, self._due = Pace(floor=floor), 0.0
         self._calm: dict[Key, int] = {}
         self._squeue: Answer = "unasked"
+        self._queue_garbage: tuple[str, ...] = ()
         self.states: dict[Key, RepeatState] = {}
         self.failures = 0
         self.complaint = ""
@@ -218,6 +222,11 @@ class Tracker:
     def absent(self) -> bool:
         """Whether there is no Slurm to ask."""
         return self._watcher.answer == "absent" and self._squeue == "absent"
+
+    @property
+    def garbage(self) -> tuple[str, ...]:
+        """What the last answers held that was not understood."""
+        return (*self._watcher.garbage, *self._queue_garbage)
 
     def poll(self) -> dict[Key, RepeatState]:
         """Look once and return the states that changed since the last look."""
@@ -295,7 +304,9 @@ class Tracker:
         outcome = self._run(argv, env=self._environ, timeout=_TIMEOUT)
         self._squeue = _answer(outcome)
         self.complaint = "" if outcome.ok else outcome.stderr.strip() or self._watcher.complaint
-        return Lines(commands.read_squeue(outcome.stdout).rows if outcome.ok else ())
+        listing = commands.read_squeue(outcome.stdout if outcome.ok else "")
+        self._queue_garbage = listing.garbage
+        return Lines(listing.rows)
 
     def _calmer(self, repeat: Repeat, state: RepeatState) -> int:
         """Count the polls that an end has stood; one that is beyond doubt counts as enough."""

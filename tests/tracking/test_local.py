@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcbert import store
 from hpcbert.errors import SchedulerError
+from hpcbert.flows import cancel
 from hpcbert.slurm import local
 from hpcbert.slurm.local import enqueue, states
 from hpcbert.slurm.processes import descendants, machine, started
 from hpcbert.slurm.repeats import Watched
+from hpcbert.slurm.runner import Outcome
 from hpcbert.slurm.states import RepeatState
 
 Make = Callable[..., Watched]
@@ -225,13 +228,22 @@ def test_a_script_that_ignores_its_end_is_killed(run_locally: Start) -> None:
 def test_cancelling_ends_what_runs_and_starts_nothing_more(run_locally: Start) -> None:
     queue = run_locally("sleep 1000 & wait", "touch started", repeats=2)
     queue.wait(lambda found: found[0].word == "RUNNING")
-    assert local.cancel(queue.watched.directory, queue.watched.campaign)
+    target = cancel.find(queue.watched, run=no_slurm)
+    assert target.jobs == (queue.job_id,)
+    assert len(target.repeats) == 4
+    cancel.cancel(queue.watched, target, run=no_slurm)
     queue.wait_for_end()
     assert queue.words() == ["CANCELLED"] * 4
     assert "before it started" in queue.states()[1].detail
     assert not (queue.watched.directory / "started").exists()
     assert not queue.survivors()
-    assert not local.cancel(queue.watched.directory, queue.watched.campaign)
+    assert cancel.find(queue.watched, run=no_slurm).jobs == ()
+    with pytest.raises(SchedulerError, match="has ended already"):
+        cancel.cancel(queue.watched, target, run=no_slurm)
+
+
+def no_slurm(argv: Sequence[str], **_: Any) -> Outcome:
+    pytest.fail(f"Slurm has nothing to do with it: {argv}")
 
 
 def test_a_killed_queue_takes_its_script_along_and_says_so(run_locally: Start) -> None:

@@ -131,11 +131,15 @@ def test_a_job_that_sacct_has_not_heard_of_yet_waits(watched: Make, slurm: Any) 
     assert {(state.word, state.source) for state in states.values()} == {("PENDING", "squeue")}
 
 
+@pytest.mark.parametrize(
+    "complaint",
+    ["Slurm accounting storage is disabled", "fatal: Could not establish a configuration source"],
+)
 def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
-    watched: Make, slurm: Any, tell: Tell
+    watched: Make, slurm: Any, tell: Tell, complaint: str
 ) -> None:
     one = watched("12", repeats=3)
-    slurm.sacct = failed("Slurm accounting storage is disabled")
+    slurm.sacct = failed(complaint)
     slurm.squeue = queue("12_3", "RUNNING")
     start = {"event": "start", "time": T, "nodelist": "n[1-2]"}
     tell(one, 1, start, {"event": "end", "time": T + 5, "exit": 0})
@@ -182,6 +186,7 @@ def test_output_that_makes_no_sense_changes_nothing(watched: Make, slurm: Any) -
     tracker = Tracker([one], run=slurm)
     tracker.poll()
     assert words(tracker) == ["UNKNOWN"]
+    assert tracker.garbage[-2:] == ("12_1|nobody|COMPLETED", "12_1 COMPLETED")
 
 
 def test_changes_are_told_once(watched: Make, slurm: Any, clock: Clock) -> None:
