@@ -1,11 +1,25 @@
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+LAB_PLUGIN = REPOSITORY / "tests" / "slurm" / "lab_plugin.py"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Share one lab among all folders: as a plugin its fixtures are seen everywhere."""
+    spec = importlib.util.spec_from_file_location("hpcbert_lab_plugin", LAB_PLUGIN)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    config.pluginmanager.register(module, spec.name)
 
 
 @pytest.fixture(scope="session")
