@@ -110,7 +110,7 @@ class _Scan:
         self._bare = False
         self._past = False
         self._collector: Collector | None = None
-        self._held: tuple[Record, bytes] | None = None
+        self._held: tuple[Record, Line] | None = None
 
     @property
     def collector(self) -> Collector:
@@ -143,7 +143,7 @@ class _Scan:
             late = self._complete
         if self._held:
             record, begun = self._held
-            self._record(record, Line(begun, whole_end=False), len(begun))
+            self._record(record, begun, first_end(begun.text))
 
     def _read_piece(self, data: bytes) -> None:
         records, facts = self.grammar.records, self.grammar.facts
@@ -162,13 +162,13 @@ class _Scan:
         """Go on with a record of several lines that the last piece ended in."""
         if self._held:
             (record, begun), self._held = self._held, None
-            joined = begun + b"\n" + data[: record.lines * LINE]
+            joined = begun.text + b"\n" + data[: record.lines * LINE]
             self._record_at(record, joined, 0, first_end(joined))
 
     def _record_at(self, record: Record, data: bytes, start: int, end: int) -> None:
         line, count = cut_line(data, start, end, record.lines)
         if count < record.lines:
-            self._held = (record, line.text)
+            self._held = (record, line)
         else:
             self._record(record, line, end - start)
 

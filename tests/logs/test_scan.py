@@ -547,3 +547,53 @@ def test_a_log_that_no_grammar_describes_is_read_by_a_function(
     absent = parse('[log]\ngrammar = "hpcbert.absent:function"\n')
     with pytest.raises(ConfigError, match=r"hpcbert\.absent"):
         scan.read(path, absent, absent.rule(), ONE)
+
+
+# --- Windows of several ranks and of records --------------------------------------------------
+
+RANKS = STEPS.replace('time = "epoch"', 'time = "epoch"\nranks = "gpu"')
+TWO = ONE._replace(gpus_per_node=2, gpus=2)
+
+
+def ranked(skew: float = 0.5) -> str:
+    return "".join(
+        f"{rank}: {line(n, at=n + rank * skew)}" for n in range(1, 121) for rank in (0, 1)
+    )
+
+
+def test_a_clock_of_several_ranks_takes_their_median_time(read: Read) -> None:
+    assert read(RANKS, ranked(), "clock", TWO).throughput == pytest.approx(64)
+    assert codes(read(RANKS, ranked().replace(f"1: {line(20, at=20.5)}", ""), "clock", TWO)) == [
+        "window"
+    ]
+
+
+def test_of_how_many_ranks_print_somebody_must_know(read: Read) -> None:
+    assert read(RANKS, ranked(), "rate", Setting()).missing == "gpus"
+    one_each = RANKS.replace('ranks = "gpu"', 'ranks = "node"')
+    two_nodes = ONE._replace(nodes=2, gpus=2)
+    assert read(one_each, ranked(), "rate", two_nodes).throughput == 64.5
+
+
+def test_clocks_can_count_records(read: Read) -> None:
+    rule = 'kind = "clock"\nafter = { record = "skip" }\nuntil = { record = "iters" }'
+    toml = STEPS.replace('kind = "clock"', rule)
+    log = "".join(line(n) for n in range(6, 126))
+    assert read(toml, log, "clock", ONE).throughput == 32
+    short = read(toml, "".join(line(n) for n in range(6, 121)), "clock", ONE)
+    assert [str(one) for one in short.reasons] == ["incomplete: the log has 115 of 120 records"]
+
+
+def test_repetition_between_lines_that_are_not_all_printed_is_not_understood(read: Read) -> None:
+    log = "".join(line(n) for n in (10, 20, 30, 40, 40, *range(50, 121, 10)))
+    assert "printed again" in str(read(COUNTED, log, "clock", ONE).reasons)
+
+
+def test_a_record_of_several_lines_at_the_end_of_a_file(read: Read) -> None:
+    toml = STEPS.replace(
+        "match = 'result: (?P<rate>[\\d.]+)'", "match = 'result: \\n(?P<rate>[\\d.]+) x'\nlines = 4"
+    )
+    assert read(toml, steps() + "result: \n5.5 x\n", "footer", ONE).throughput == 5.5
+    assert read(toml, steps() + "result: \n5.5 xy", "footer", ONE).throughput == 5.5
+    for torn in ("result: \n5.5 x", "result: \n5.5", "result: \n", "result: "):
+        assert read(toml, steps() + torn, "footer", ONE).throughput is None
