@@ -62,6 +62,7 @@ class Case(NamedTuple):
     xla: bool = False
     model: str = ""
     settings: tuple[tuple[str, str], ...] = ()
+    iters: int | None = None
 
     def __str__(self) -> str:
         words = [str(self.shape), self.preset.name, self.precision, self.model]
@@ -129,6 +130,7 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
         model=case.model,
         xla=case.xla,
         settings=dict(case.settings),
+        iters=case.iters,
     )
     made = draft(
         request,

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from hpcbert.logs.grammar import FACTS, Rule
-from hpcbert.logs.scan import Reading
+from hpcbert.logs.scan import Reading, read
 from hpcbert.model import Recipe
 from tests.recipes import variants
-from tests.recipes.kit import Reader, grammar, load, sample, setting
+from tests.recipes.kit import TEMPLATES, Reader, grammar, load, sample, setting
 
 _DECLARED = 5e-5
 _SAME = 1e-9
 
 
-def rules(name: str, tmp_path: Path) -> list[tuple[Rule, float]]:
+@cache
+def rules(name: str) -> list[tuple[Rule, float]]:
     """Return the rules under which the sample gives a number, with the number."""
-    reader = Reader(name, tmp_path)
-    found = [
-        (rule, reader.read(sample(name), rule.name).throughput) for rule in grammar(name).rules
-    ]
+    path, log = TEMPLATES / name / "sample.log", grammar(name)
+    found = [(rule, read(path, log, rule, setting(name)).throughput) for rule in log.rules]
     return [(rule, value) for rule, value in found if value is not None]
 
 
@@ -75,15 +75,15 @@ def test_a_bandwidth_is_told_and_is_no_throughput(name: str, tmp_path: Path) -> 
             assert "GB/s" in str(reading.reasons[0])
 
 
-def test_the_sample_gives_a_number_unless_it_is_a_bandwidth(name: str, tmp_path: Path) -> None:
-    assert bool(rules(name, tmp_path)) != is_bandwidth(load(name))
+def test_the_sample_gives_a_number_unless_it_is_a_bandwidth(name: str) -> None:
+    assert bool(rules(name)) != is_bandwidth(load(name))
 
 
 def test_what_the_sample_says_of_its_run_is_checked(name: str, tmp_path: Path) -> None:
     """A run with another batch size, shape or precision than asked for is refused."""
     said = {group for fact in grammar(name).facts for group in fact.pattern.groupindex}
     assert said <= set(FACTS)
-    for rule, _ in rules(name, tmp_path):
+    for rule, _ in rules(name):
         told = Reader(name, tmp_path).read(sample(name), rule.name).setting
         for fact in said:
             value = getattr(told, fact)
@@ -99,7 +99,7 @@ def test_what_the_sample_says_of_its_run_is_checked(name: str, tmp_path: Path) -
 def test_a_log_cut_short_gives_the_number_or_a_reason(name: str, tmp_path: Path) -> None:
     data, log = sample(name), grammar(name)
     found = variants.records(data, log)
-    for rule, value in rules(name, tmp_path):
+    for rule, value in rules(name):
         wrong = lies(name, rule, value, variants.cuts(data, found), tmp_path)
         assert not wrong, "; ".join(wrong[:5])
 
@@ -107,7 +107,7 @@ def test_a_log_cut_short_gives_the_number_or_a_reason(name: str, tmp_path: Path)
 def test_a_log_that_ends_inside_the_window_gives_no_number(name: str, tmp_path: Path) -> None:
     data, log, known = sample(name), grammar(name), setting(name)
     inside = variants.within(variants.records(data, log), known.skip, known.iters)
-    for rule, _ in rules(name, tmp_path):
+    for rule, _ in rules(name):
         for one in inside[:3]:
             short = data[: variants.line_of(data, one)[1]]
             reading = Reader(name, tmp_path).read(short, rule.name)
@@ -118,7 +118,7 @@ def test_a_log_that_ends_inside_the_window_gives_no_number(name: str, tmp_path: 
 def test_launchers_and_terminals_change_no_number(name: str, tmp_path: Path) -> None:
     data = sample(name)
     found = variants.records(data, grammar(name))
-    for rule, value in rules(name, tmp_path):
+    for rule, value in rules(name):
         for what, dressed in variants.dressed(data, found):
             reading = Reader(name, tmp_path).read(dressed, rule.name)
             assert agrees(reading, value), f"{what}: {rule.name}: {reading.throughput}, not {value}"
@@ -130,13 +130,13 @@ def test_what_every_cluster_does_to_a_log_still_gives_the_number(
 ) -> None:
     data = sample(name)
     dressed = dict(variants.dressed(data, variants.records(data, grammar(name))))[what]
-    for rule, value in rules(name, tmp_path):
+    for rule, value in rules(name):
         reading = Reader(name, tmp_path).read(dressed, rule.name)
         assert reading.throughput == pytest.approx(value, rel=_SAME), f"{rule.name}: {reading}"
 
 
 def test_a_sample_printed_twice_gives_no_other_number(name: str, tmp_path: Path) -> None:
-    for rule, value in rules(name, tmp_path):
+    for rule, value in rules(name):
         for what, twice in variants.doubled(sample(name)):
             reading = Reader(name, tmp_path).read(twice, rule.name)
             assert agrees(reading, value), f"{what}: {rule.name}: {reading.throughput}, not {value}"
@@ -145,7 +145,7 @@ def test_a_sample_printed_twice_gives_no_other_number(name: str, tmp_path: Path)
 def test_a_line_of_an_evaluation_changes_no_number(name: str, tmp_path: Path) -> None:
     data, known = sample(name), setting(name)
     inside = variants.within(variants.records(data, grammar(name)), known.skip, known.iters)
-    for rule, value in rules(name, tmp_path):
+    for rule, value in rules(name):
         wrong = lies(name, rule, value, variants.foreign(data, inside), tmp_path)
         assert not wrong, "; ".join(wrong)
 
@@ -157,7 +157,7 @@ def test_a_loss_that_is_not_finite_gives_no_number(name: str, tmp_path: Path) ->
     logs = list(variants.not_finite(data, inside or found))
     if not logs:
         pytest.skip(f"the sample of {name} prints no loss inside the window")
-    for rule, _ in rules(name, tmp_path):
+    for rule, _ in rules(name):
         for bad in logs:
             reading = Reader(name, tmp_path).read(bad, rule.name)
             assert reading.throughput is None, rule.name
@@ -167,7 +167,7 @@ def test_a_loss_that_is_not_finite_gives_no_number(name: str, tmp_path: Path) ->
 def test_a_missing_record_gives_the_number_or_a_reason(name: str, tmp_path: Path) -> None:
     data, known = sample(name), setting(name)
     found = variants.records(data, grammar(name))
-    for rule, value in rules(name, tmp_path):
+    for rule, value in rules(name):
         own = variants.counted(found, rule, known.skip, known.iters)
         wrong = lies(name, rule, value, variants.without_one(data, own), tmp_path)
         assert not wrong, "; ".join(wrong)
@@ -179,7 +179,7 @@ def test_an_iteration_that_is_printed_again_counts_as_the_grammar_says(
     """A step whose gradients overflow is printed again under its number, and takes its time."""
     data, known = sample(name), setting(name)
     found = variants.records(data, grammar(name))
-    for rule, value in rules(name, tmp_path):
+    for rule, value in rules(name):
         own = variants.counted(found, rule, known.skip, known.iters)
         if rule.kind == "footer" or not own:
             continue
@@ -199,7 +199,7 @@ def test_a_run_over_midnight_gives_the_same_number(name: str, tmp_path: Path) ->
     data, known = sample(name), setting(name)
     found = variants.records(data, grammar(name))
     inside = variants.within(found, known.skip, known.iters)
-    for rule, value in rules(name, tmp_path):
+    for rule, value in rules(name):
         own = [one for one in inside if one.record is rule.record]
         if rule.kind != "clock" or not own:
             continue

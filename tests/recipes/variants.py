@@ -68,12 +68,14 @@ def line_of(data: bytes, found: Found) -> tuple[int, int]:
 def cuts(data: bytes, found: list[Found]) -> Iterator[bytes]:
     """Yield the sample cut short: at lines' ends, and within the fields of records."""
     ends = [match.end() for match in re.finditer(rb"\n", data)]
-    for end in ends[:: max(1, len(ends) // 25)] + ends[-8:]:
+    many = max(2, min(25, 500_000 // len(data)))  # Long samples take longer to read.
+    for end in ends[:: max(1, len(ends) // many)] + ends[-many // 3 :]:
         yield data[:end]
-    some = found[:: max(1, len(found) // 4)] + found[-2:]
+    some = found[:: max(1, len(found) * 6 // many)] + found[-2:]
     for one in some:
         for name in one.match.groupdict():
-            for at in range(one.match.start(name) + 1, one.match.end(name) + 2):
+            start, end = one.match.span(name)
+            for at in (start + 1, (start + end) // 2, end - 1, end, end + 1):
                 yield data[:at]
 
 
