@@ -264,9 +264,10 @@ def render(job: Job, folders: Sequence[Path]) -> str:
             **context, **_base_context(job), rank_script=rank_script.rstrip("\n")
         )
     except jinja2.TemplateError as error:
-        raise UsageError(
-            f"A template is wrong: {error}.", where=f"{job.recipe.folder}/run.sh.j2"
-        ) from error
+        place = f"{job.recipe.folder}/run.sh.j2"
+        if isinstance(error, jinja2.TemplateSyntaxError):
+            place = f"{error.filename}:{error.lineno}"
+        raise UsageError(f"A template is wrong: {error.message}.", where=place) from error
 
 
 def _rank_environment(job: Job) -> list[tuple[str, str]]:

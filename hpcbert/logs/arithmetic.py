@@ -81,17 +81,20 @@ def average(rule: Rule, values: Sequence[float], stride: int, setting: Setting) 
     for value in values:
         positive(value)
     if rule.kind == "rate":
-        return throughput(rule, _mean(values, rule.average), setting)
+        return throughput(rule, _mean(values, rule), setting)
     batch = setting.batch(rule.batch, micro=rule.record.counts == "micro-batches")
     if rule.kind == "elapsed":
         return batch * stride * len(values) / math.fsum(values)
     rates = values if rule.kind == "step-rate" else [1 / value for value in values]
-    return _mean(rates, rule.average) * batch
+    return _mean(rates, rule) * batch
 
 
-def _mean(values: Sequence[float], how: str) -> float:
-    if how == "median":
+def _mean(values: Sequence[float], rule: Rule) -> float:
+    if rule.average == "median":
         return median(values)
-    if how == "harmonic":
-        return len(values) / math.fsum(1 / value for value in values)
-    return math.fsum(values) / len(values)
+    kept = sorted(values)[rule.trim : len(values) - rule.trim] if rule.trim else values
+    if not kept:
+        raise CannotReduceError("window", f"{len(values)} records are too few to trim {rule.trim}")
+    if rule.average == "harmonic":
+        return len(kept) / math.fsum(1 / value for value in kept)
+    return math.fsum(kept) / len(kept)

@@ -103,6 +103,7 @@ class Rule(NamedTuple):
         batch: What is trained in one counted step: the `global` batch, or the share of a node
             (`per-node`) or of a device (`per-gpu`) where steps are summed over those.
         average: Over the window: `mean`, `median` or `harmonic`.
+        trim: How many of the lowest and how many of the highest numbers a mean leaves out.
         over_ranks: Over what the ranks print for one iteration: `median`, `mean` or `sum`.
         which: Of several footers: the `first`, the `last`, or the `only` one.
         after: The last record that does not count.
@@ -118,6 +119,7 @@ class Rule(NamedTuple):
     factor: float = 1.0
     batch: str = "global"
     average: str = "mean"
+    trim: int = 0
     over_ranks: str = "median"
     which: str = "only"
     after: Bound = Bound("iteration", "skip")
@@ -305,7 +307,11 @@ def _reduction(table: Table, kind: str) -> dict[str, Any]:
     if kind in ("elapsed", "clock"):
         return over_ranks
     usual = "harmonic" if kind == "step-time" else "mean"
-    return {**over_ranks, "average": table.choice("average", ("mean", "median", "harmonic"), usual)}
+    average = table.choice("average", ("mean", "median", "harmonic"), usual)
+    trim = table.at_least("trim", 0, 0)
+    if trim and average == "median":
+        raise table.error("trim", "changes no median.")
+    return {**over_ranks, "average": average, "trim": trim}
 
 
 def _window(table: Table, kind: str) -> dict[str, Any]:

@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hpcbert.errors import ConfigError, UsageError
+from hpcbert.logs.setting import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hpcbert.logs.grammar import Grammar
+    from hpcbert.logs.scan import Reading
 
     Parse = Callable[[str], Grammar]
 
@@ -108,3 +110,17 @@ def test_an_empty_window_is_said(read: Callable[..., object], parse: Parse) -> N
     text = RECORD + RULE + "after = 5\nuntil = 5\n"
     assert "a window after iteration 5 until 5 is empty" in str(read(text, "step 1 2 3\n"))
     assert "is empty" in str(read(text, ""))
+
+
+def test_a_mean_can_leave_out_the_lowest_and_the_highest(
+    read: Callable[..., Reading], parse: Parse
+) -> None:
+    lines = "".join(f"step {n} {rate} {n}.0\n" for n, rate in enumerate((5, 1, 2, 3, 900), start=1))
+    window = Setting(skip=0, iters=5)
+    trimmed = RECORD + RULE + "trim = 1\n"
+    assert read(trimmed, lines, setting=window).throughput == pytest.approx((2 + 3 + 5) / 3)
+    too_much = read(RECORD + RULE + "trim = 3\n", lines, setting=window)
+    assert too_much.throughput is None
+    assert "too few to trim 3" in str(too_much.reasons)
+    with pytest.raises(ConfigError, match="changes no median"):
+        parse(RECORD + RULE + 'average = "median"\ntrim = 1\n')

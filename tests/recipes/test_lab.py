@@ -1,0 +1,68 @@
+"""Every recipe rehearsed on a real cluster: queue, nodes, ranks, addresses, as its launch wants."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.config import places, recipe
+
+pytestmark = pytest.mark.slurm
+
+NAMES = sorted(places.list_recipes((places.package_templates(),)))
+RANK = re.compile(
+    r"REHEARSAL rank=(\d+)/(\d+) local_rank=(\d+) node=(\d+)/(\d+) host=(\w+) gpus=([\d,]+) "
+    r"master=([\d.]+):\d+ nodes=([\d.,]+) reached=(\d+)/(\d+)"
+)
+
+
+@pytest.fixture(scope="module")
+def rehearsed(as_user: Any, checkout: Any, lab: Any) -> dict[str, Path]:
+    """Submit all recipes at 4n8g, one repeat each, and wait until the queue is empty."""
+    runs = lab.layout.runs / "rehearsals"
+    environment = {"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": str(runs)}
+    folders = {}
+    for name in NAMES:
+        words = ["--fw", name, "--nodes", "4", "--gpus-per-node", "8", "--repeats", "1"]
+        made = as_user(
+            [checkout.python, "-m", "hpcbert", "submit", *words, "--rehearse", "--json"],
+            env=environment,
+        )
+        assert made.ok, made.stdout + made.stderr
+        folders[name] = Path(json.loads(made.stdout)["data"]["directory"])
+    end = time.monotonic() + 240
+    while as_user(["squeue", "--noheader"]).stdout.strip():
+        assert time.monotonic() < end, as_user(["squeue"]).stdout
+        time.sleep(0.5)
+    return folders
+
+
+@pytest.mark.parametrize("framework", NAMES)
+def test_a_rehearsal_has_the_ranks_and_addresses_that_the_launch_wants(
+    framework: str, rehearsed: dict[str, Path]
+) -> None:
+    directory = rehearsed[framework]
+    (status,) = (directory / "status").glob("*.jsonl")
+    last = json.loads(status.read_text().splitlines()[-1])
+    (log,) = (directory / "logs").rglob("*.log")
+    text = log.read_text()
+    assert (last["event"], last["exit"]) == ("end", 0), text
+    ranks = [match.groups() for match in RANK.finditer(text)]
+    per_node = recipe.load(places.package_templates() / framework).launch == "per-node"
+    world = 4 if per_node else 32
+    assert sorted(int(rank[0]) for rank in ranks) == list(range(world))
+    assert {rank[1] for rank in ranks} == {str(world)}
+    local = {int(rank[2]) for rank in ranks}
+    assert local == ({0} if per_node else set(range(8)))
+    assert {rank[5] for rank in ranks} == {"n1", "n2", "n3", "n4"}
+    assert {rank[6] for rank in ranks} == {"0,1,2,3,4,5,6,7"}
+    addresses = {rank[8] for rank in ranks}
+    assert len(addresses) == 1
+    assert len(set(addresses.pop().split(","))) == 4
+    assert {rank[9:] for rank in ranks} == {("4", "4")}
+    assert {rank[7] for rank in ranks} == {ranks[0][8].split(",")[0]}
