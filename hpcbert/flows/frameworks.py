@@ -32,6 +32,8 @@ def described(recipe: Recipe) -> dict[str, Any]:
             if one.name
         ],
         "image": recipe.image or None,
+        "base_image": recipe.base_image or None,
+        "install": list(recipe.install),
         "repository": recipe.repository or None,
         "commit": recipe.commit or None,
         "path": recipe.path or None,
