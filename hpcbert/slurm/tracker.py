@@ -58,6 +58,9 @@ LOCAL_INTERVAL = 1.0
 _TIMEOUT = 30.0
 # Polls in which an end that is open to doubt must stand before it is believed.
 _CALM = 3
+# Seconds for which sacct may not know of an end yet: some at any time, more than four after a
+# start of slurmctld (seen with 22.05.8).
+_LAG = 20.0
 # Every so many questions to sacct, squeue is asked about everything.
 _CHECKUP = 10
 # What is said where asking again is of no use: no accounting, or no cluster at all.
@@ -313,12 +316,19 @@ class Tracker:
         listed = state.source == "squeue" and state.kind in {"again", "unknown"}
         if state.kind in {"waiting", "running"} or listed or self._job_lives(repeat):
             return 0
+        if self._accounting_lags(state):
+            return 0
         unaccounted = self._watcher.answer == "absent" and self._squeue != "failed"
         final = state.source in {"sacct", "none"} or unaccounted
         if state.done and final and not parse(state.word).returns:
             return _CALM
         # While squeue fails to answer, nothing is learned by waiting.
         return self._calm.get(repeat.key, 0) + (self._squeue != "failed")
+
+    def _accounting_lags(self, state: RepeatState) -> bool:
+        """Say whether sacct, which answers, may yet tell of an end that only squeue knows."""
+        alone = state.source == "squeue" and state.done and self._watcher.answer == "answered"
+        return alone and self._clock() - (state.end or 0.0) < _LAG
 
     def _job_lives(self, repeat: Repeat) -> bool:
         """Say whether the job goes on after this repeat, and may yet be started anew with it."""

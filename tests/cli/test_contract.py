@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -161,7 +162,7 @@ def test_colour_follows_flag_then_variables(tmp_path: Path) -> None:
 
 
 def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m hpcbert completion bash | head -c 1 >/dev/null"
+    command = f"{shlex.quote(sys.executable)} -m hpcbert completion bash | head -c 1 >/dev/null"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,7 @@ def typed(words: str, place: Path, *, status: int = 0) -> str:
     """Have bash do what a person typed, with hpcbert on the path, and return stdout."""
     (place / "bin").mkdir(exist_ok=True)
     program = place / "bin" / "hpcbert"
-    program.write_text(f'#!/bin/bash\nexec {sys.executable} -m hpcbert "$@"\n')
+    program.write_text(f'#!/bin/bash\nexec {shlex.quote(sys.executable)} -m hpcbert "$@"\n')
     program.chmod(0o755)
     path = f"{place / 'bin'}:{os.environ['PATH']}"
     strange = ("FORCE_COLOR", "HPCBERT_", "SLURM_")

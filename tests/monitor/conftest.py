@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -22,7 +23,8 @@ KEY = "bert-base_1n1g_fp32_b32"
 
 # Each call takes the next answer of its program, the last one again and again.
 PROGRAM = """\
-#!{python}
+#!/bin/sh
+''''exec {python} "$0" "$@" # '''
 import json, os, sys
 from pathlib import Path
 folder = Path(__file__).parent
@@ -63,7 +65,7 @@ def slurm(tmp_path: Path) -> ScriptedSlurm:
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("sacct", "squeue", "scancel", "sbatch"):
-        (folder / name).write_text(PROGRAM.format(python=sys.executable))
+        (folder / name).write_text(PROGRAM.format(python=shlex.quote(sys.executable)))
         (folder / name).chmod(0o755)
     (folder / "answers.json").write_text("{}")
     return ScriptedSlurm(folder)

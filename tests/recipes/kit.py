@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -158,7 +159,7 @@ stand_in() {
 }
 """
 _PYTHON = f"""#!/bin/bash
-case ${{1:-}} in -|-c) exec {sys.executable} "$@" ;; esac
+case ${{1:-}} in -|-c) exec {shlex.quote(sys.executable)} "$@" ;; esac
 {_STAND_IN}
 stand_in python "$@"
 """
