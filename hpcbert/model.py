@@ -365,6 +365,7 @@ class Preset:
         samples_per_device: The same as a multiple of the batch size per device.
         xla: Whether the graph compiler is on.
         precisions: The precisions that it is for; empty for all of the recipe's.
+        gpus: Whether the nodes' GPUs do the work; a TPU is driven from a node that has none.
     """
 
     name: str = ""
@@ -376,6 +377,7 @@ class Preset:
     samples_per_device: int = 0
     xla: bool = False
     precisions: tuple[str, ...] = ()
+    gpus: bool = True
 
 
 @dataclass(frozen=True)
@@ -449,6 +451,15 @@ class Recipe:
     problems: tuple[str, ...]
     sample: Sample | None
     digest: str
+
+    def preset(self, name: str) -> Preset:
+        """Return the protocol of a name, the first for an empty one.
+
+        Raises:
+            KeyError: It has none of that name.
+        """
+        named = {one.name: one for one in self.protocols}
+        return named[name] if name else self.protocols[0]
 
     def tasks_per_node(self, shape: Shape) -> int:
         """Return how many srun tasks this launch style wants on each node."""

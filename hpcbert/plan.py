@@ -72,10 +72,9 @@ def preset(recipe: Recipe, request: Request) -> Preset:
     Raises:
         UsageError: The recipe has none of that name.
     """
-    named = {one.name: one for one in recipe.protocols}
     if request.preset:
-        _one_of("protocol", request.preset, tuple(named))
-    return named[request.preset] if request.preset else recipe.protocols[0]
+        _one_of("protocol", request.preset, tuple(one.name for one in recipe.protocols))
+    return recipe.preset(request.preset)
 
 
 def protocol(recipe: Recipe, request: Request) -> Protocol:
@@ -151,7 +150,7 @@ def _check(recipe: Recipe, site: Site, request: Request, usual: Preset) -> None:
             raise UsageError(f"A batch size must be at least 1, not {size}.")
     if min(request.accumulation, request.global_batch_size) < 0:
         raise UsageError("--accumulation and --global-batch-size must be at least 1.")
-    if request.shape.gpus_per_node > site.gpus_per_node:
+    if usual.gpus and request.shape.gpus_per_node > site.gpus_per_node:
         raise UsageError(
             f"Nodes of site {site.name!r} have {site.gpus_per_node} GPUs, "
             f"{request.shape.gpus_per_node} are asked for.",

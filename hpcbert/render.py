@@ -178,6 +178,7 @@ def directives(job: Job) -> tuple[str, ...]:
     """Return the `#SBATCH` options of a job, one word each, unquoted."""
     site, shape = job.site, job.point.shape
     cpus = _cpus_per_task(job)
+    wants_gpus = job.recipe.preset(job.point.protocol).gpus
     by_hand = job.directory == "."
     folder = "" if by_hand else job.directory.replace("%", "%%") + "/slurm/"
     array = f"--array=1-{job.protocol.repeats}%{min(job.concurrent, job.protocol.repeats)}"
@@ -187,7 +188,7 @@ def directives(job: Job) -> tuple[str, ...]:
         ("--qos", site.qos),
         ("--reservation", site.reservation),
         ("--constraint", site.constraint),
-        ("--gres", f"{site.gres}:{shape.gpus_per_node}" if site.gres else ""),
+        ("--gres", f"{site.gres}:{shape.gpus_per_node}" if site.gres and wants_gpus else ""),
         ("--cpus-per-task", str(cpus) if cpus else ""),
         ("--mem", site.memory),
     )

@@ -119,6 +119,7 @@ def _preset(name: str, table: Table, precisions: tuple[str, ...]) -> Preset:
         samples_per_device=table.at_least("samples_per_device", 1, 0),
         xla=table.get("xla", bool, default=False),
         precisions=table.items("precisions", str),
+        gpus=table.get("gpus", bool, default=True),
     )
     table.close()
     ways = ("accumulation", "global_batch_size", "samples_per_device")

@@ -284,6 +284,15 @@ def test_per_node_asks_for_one_task_a_node_and_per_gpu_for_one_a_gpu(tmp_path: P
     )
 
 
+def test_a_tpu_is_driven_from_a_node_without_gpus(tmp_path: Path) -> None:
+    found = recipe.load(places.find_recipe("perfzero", FOLDERS))
+    how = How(scheduler="slurm", folders=FOLDERS, dry=True)
+    request = Request(Shape(1, 32), preset="tpu")
+    text = only_script(draft(request, reference(tmp_path), found, how=how, who=WHO))
+    assert "--gres" not in text
+    assert "#SBATCH --ntasks-per-node=1\n" in text
+
+
 def test_site_settings_become_directives(tmp_path: Path) -> None:
     where = reference(
         tmp_path,
