@@ -107,6 +107,7 @@ def collect(
         )
         window = _window(Protocol(), request.window)
         sources += [_Source("the logs", window, point) for point in reader.gather(found.logs)]
+        warnings += reader.warnings
     trained = [one for one in sources if not _replayed(one.point)]
     refused += [_refusal(one.point) for one in sources if _replayed(one.point)]
     _refuse_twice(trained)

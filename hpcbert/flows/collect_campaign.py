@@ -94,7 +94,7 @@ def gather(
         _measured(point, group_of(point, points, chosen.name), arrays, repeats)
         for point, arrays in points.items()
     )
-    return Gathered(measured, tuple(repeats.values()), chosen, warnings)
+    return Gathered(measured, tuple(repeats.values()), chosen, (*chosen.warnings, *warnings))
 
 
 def _measured(

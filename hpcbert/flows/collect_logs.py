@@ -14,7 +14,7 @@ from hpcbert.reduce import FOREIGN, Evidence, gate, group_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from hpcbert.logs.grammar import Grammar
+    from hpcbert.logs.grammar import Grammar, Rule
     from hpcbert.logs.layout import LogFile
     from hpcbert.logs.scan import Reading
     from hpcbert.logs.setting import Window
@@ -94,6 +94,12 @@ class Reader:
         self.rule = rule
         self.window = window
         self._loaded: dict[str, Framework] = {}
+        self._used: dict[tuple[str, str], Rule] = {}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What must be known of the rules that were used."""
+        return tuple(text for rule in self._used.values() for text in rule.warnings)
 
     def gather(self, logs: Sequence[LogFile]) -> tuple[Measured, ...]:
         """Return the points that the logs measured.
@@ -116,6 +122,7 @@ class Reader:
     def _read(self, log: LogFile) -> _Read:
         framework = self._framework(log)
         rule = framework.grammar.rule(self.rule)
+        self._used[framework.name, rule.name] = rule
         setting = self._setting(log)
         reading = read(log.path, framework.grammar, rule, setting)
         if reading.missing:

@@ -108,6 +108,7 @@ class Rule(NamedTuple):
         which: Of several footers: the `first`, the `last`, or the `only` one.
         after: The last record that does not count.
         until: The last one that does.
+        caution: How upstream's number is known to be wrong; a warning wherever the rule is used.
     """
 
     name: str
@@ -124,6 +125,12 @@ class Rule(NamedTuple):
     which: str = "only"
     after: Bound = Bound("iteration", "skip")
     until: Bound = Bound("iteration", "iters")
+    caution: str = ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person who uses this rule must know."""
+        return (f"rule {self.name}: {self.caution}",) if self.caution else ()
 
 
 class Fact(NamedTuple):
@@ -273,6 +280,7 @@ def _rule(table: Table, records: tuple[Record, ...]) -> Rule:
         kind=kind,
         record=record,
         field="time" if kind == "clock" else table.get("field", str, _FIELDS.get(kind, "seconds")),
+        caution=table.get("caution", str, ""),
         **_meaning(table, kind),
         **_reduction(table, kind),
         **_window(table, kind),
