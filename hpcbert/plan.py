@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
-from hpcbert.model import Option, OptionValue, Point, Preset, Protocol, Recipe, Shape, Site
+from hpcbert.model import OptionValue, Point, Protocol, Shape
 from hpcbert.strict import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from hpcbert.inventory import Option, Preset, Recipe, Site
 
 _FIRST_STEP = 4  # DLPerf's curve within a node goes 1, 4, 8 (Oneflow-Inc/DLPerf@c89430b)
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")

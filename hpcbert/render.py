@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from hpcbert.model import OptionValue, Point, Protocol, Recipe, Site
+    from hpcbert.inventory import Recipe, Site
+    from hpcbert.model import OptionValue, Point, Protocol
 
 _HEREDOC_END = "HPCBERT_RANK"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

@@ -14,13 +14,14 @@ import click
 
 from hpcbert.config import places, recipe, site
 from hpcbert.errors import UsageError
-from hpcbert.model import Recipe, Shape, Site
+from hpcbert.model import Shape
 from hpcbert.plan import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hpcbert.flows.draft import How, Who
+    from hpcbert.inventory import Recipe, Site
 
 Scheduler = Literal["slurm", "local"]
 

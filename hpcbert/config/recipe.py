@@ -6,7 +6,8 @@ import hashlib
 from typing import TYPE_CHECKING, Literal, cast
 
 from hpcbert.config.toml import read
-from hpcbert.model import PRECISIONS, Option, OptionValue, Preset, Recipe, Sample, Shape
+from hpcbert.inventory import Option, Preset, Recipe, Sample
+from hpcbert.model import PRECISIONS, OptionValue, Shape
 
 if TYPE_CHECKING:
     from pathlib import Path

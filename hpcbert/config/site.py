@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.toml import read
-from hpcbert.model import PRECISIONS, FrameworkSettings, Site
+from hpcbert.inventory import FrameworkSettings, Site
+from hpcbert.model import PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

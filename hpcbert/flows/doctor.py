@@ -16,7 +16,7 @@ from hpcbert.logs import grammar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpcbert.model import Site
+    from hpcbert.inventory import Site
     from hpcbert.slurm.runner import Outcome, Runner
 
 

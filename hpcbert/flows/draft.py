@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert import __version__, render, store
 from hpcbert.errors import UsageError
-from hpcbert.model import Array, Campaign, Point, Protocol, Recipe, Site
+from hpcbert.model import Array, Campaign, Point, Protocol
 from hpcbert.plan import Request, option_values, points, protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from hpcbert.inventory import Recipe, Site
 
 _WORKLOADS = Path(__file__).parent.parent / "workloads"
 _MISSING = "/path/to/"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.logs import grammar
 
 if TYPE_CHECKING:
-    from hpcbert.model import Recipe
+    from hpcbert.inventory import Recipe
 
 
 def described(recipe: Recipe) -> dict[str, Any]:

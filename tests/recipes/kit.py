@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 from hpcbert.config import recipe, site
 from hpcbert.flows.draft import How, Who, draft
+from hpcbert.inventory import FrameworkSettings, Option, Preset, Recipe, Site
 from hpcbert.logs.grammar import Grammar, parse
 from hpcbert.logs.scan import Reading, read
 from hpcbert.logs.setting import Setting
-from hpcbert.model import FrameworkSettings, Option, Point, Preset, Recipe, Shape, Site
+from hpcbert.model import Point, Shape
 from hpcbert.plan import Request
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcbert.inventory import Recipe
 from hpcbert.logs.grammar import FACTS, Rule
 from hpcbert.logs.scan import Reading, read
-from hpcbert.model import Recipe
 from tests.recipes import variants
 from tests.recipes.kit import TEMPLATES, Reader, grammar, load, sample, setting
 

@@ -19,7 +19,8 @@ from hpcbert.config import places, recipe, site
 from hpcbert.errors import UsageError
 from hpcbert.flows.draft import Draft, How, Who, draft, minutes
 from hpcbert.flows.submit import write
-from hpcbert.model import Shape, Site
+from hpcbert.inventory import Site
+from hpcbert.model import Shape
 from hpcbert.plan import Request
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hpcbert.config.recipe import load
 from hpcbert.config.site import read_site
 from hpcbert.errors import UsageError
-from hpcbert.model import Preset, Recipe, Shape, Site
+from hpcbert.inventory import Preset, Recipe, Site
+from hpcbert.model import Shape
 from hpcbert.plan import Request, option_values, points, protocol, shapes
 
 
