@@ -78,6 +78,7 @@ class Recipe:
     Attributes:
         name: The folder's name.
         title: One line for a person.
+        data: What it trains on, one sentence for a person.
         folder: Path of the folder.
         launch: `per-gpu` (one task a GPU) or `per-node` (one task a node).
         mpi: `srun --mpi=` that its ranks need, where the site names none; mostly empty.
@@ -103,6 +104,7 @@ class Recipe:
 
     name: str
     title: str
+    data: str
     folder: str
     launch: Literal["per-gpu", "per-node"]
     mpi: str

@@ -50,6 +50,7 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
     recipe = Recipe(
         name=name,
         title=table.need("title", str),
+        data=table.get("data", str, ""),
         folder=str(path.parent),
         launch=cast("_Launch", table.choice("launch", _LAUNCH)),
         mpi=table.get("mpi", str, ""),

@@ -37,6 +37,7 @@ def described(recipe: Recipe) -> dict[str, Any]:
         "repository": recipe.repository or None,
         "commit": recipe.commit or None,
         "path": recipe.path or None,
+        "data": recipe.data or None,
         "needs": list(recipe.needs),
         "options": [
             {"name": one.name, "default": one.default, "help": one.help} for one in recipe.options
