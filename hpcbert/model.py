@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +19,11 @@ PRECISIONS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
 OptionValue = str | int | float | bool
 
 _SHAPE = re.compile(r"([1-9]\d{0,4})n([1-9]\d{0,2})g")
+
+
+def utc(seconds: float) -> str:
+    """Return seconds since the epoch as ISO 8601 UTC, whole seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 @dataclass(frozen=True, order=True)

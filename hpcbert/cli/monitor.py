@@ -6,12 +6,12 @@ import contextlib
 import json
 import shlex
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcbert import model
 from hpcbert.cli.live import console, counts, draw
 from hpcbert.cli.output import INTERRUPTED, VERSION, Result, finish, printable
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
@@ -259,7 +259,5 @@ def _event(change: Change, details: _Details) -> dict[str, Any]:
 
 
 def utc(seconds: float | None) -> str | None:
-    """Return a time as ISO 8601 UTC."""
-    if seconds is None:
-        return None
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    """Return a time as ISO 8601 UTC, or nothing for none."""
+    return None if seconds is None else model.utc(seconds)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from hpcbert.config import places, recipe
 from hpcbert.errors import HpcbertError
-from hpcbert.flows.submit import clean_environment
 from hpcbert.logs import grammar
+from hpcbert.slurm.commands import submission_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,7 @@ def _torch() -> Finding:
 
 def _slurm(site: Site, run: Runner) -> Iterator[Finding]:
     def ask(*argv: str) -> Outcome:
-        return run(argv, env=clean_environment(os.environ), timeout=30)
+        return run(argv, env=submission_environment(os.environ), timeout=30)
 
     version = ask("sbatch", "--version")
     yield _judged("sbatch", version, version.stdout.strip(), "Run this on a login node.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert import __version__, render, store
 from hpcbert.errors import UsageError
-from hpcbert.model import Array, Campaign, Point, Protocol
+from hpcbert.model import Array, Campaign, Point, Protocol, utc
 from hpcbert.plan import Request, option_values, points, protocol
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
         arrays.append(_array(job, text))
     campaign = Campaign(
         id=identity,
-        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(who.time)),
+        created=utc(who.time),
         hpcbert=__version__,
         user=who.user,
         command=who.command,

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from hpcbert.flows.submit import clean_environment
+from hpcbert.slurm.commands import submission_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ def detect(run: Runner) -> dict[str, str]:
     The default partition (else the first with GPUs), its GPUs a node, PMIx and pyxis if srun has
     them.
     """
-    environment = clean_environment(os.environ)
+    environment = submission_environment(os.environ)
     info = run(["sinfo", "--noheader", "--format=%P|%G"], env=environment)
     if not info.ok:
         return {}

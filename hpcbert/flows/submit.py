@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 
 from hpcbert import store
 from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.model import utc
+from hpcbert.slurm import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from hpcbert.flows.draft import Draft
@@ -39,18 +41,6 @@ _NO_CLUSTER = ("Could not establish a configuration source",)
 _UNCERTAIN = ("Socket timed out", "Unexpected message received", "gave no answer within")
 _PAUSES = (1.0, 2.0, 4.0)
 _PARSABLE = re.compile(r"(\d+)(?:;\S+)?")
-# The caller's own Slurm job, or his defaults, must not leak into the request or into the job.
-_LEAKS = ("SBATCH_", "SLURM_", "SRUN_", "PMI_", "PMIX_", "PYXIS_", "OMPI_")
-_KEPT = ("SLURM_CONF", "SLURM_JWT")
-
-
-def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without the variables that would change a submission or its job."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name in _KEPT or not name.startswith(_LEAKS)
-    }
 
 
 def sbatch_argv(directory: Path, array: Array, *, after: str = "") -> list[str]:
@@ -213,7 +203,7 @@ def _settle(
 def _sbatch(
     argv: list[str], directory: Path, run: Runner, pause: Callable[[float], None]
 ) -> Outcome:
-    environment = clean_environment(os.environ)
+    environment = commands.submission_environment(os.environ)
     outcome = run(argv, cwd=directory, env=environment)
     for seconds in _PAUSES:
         if not _says(outcome, _TRANSIENT):
@@ -253,7 +243,7 @@ def find_job(array: Array, user: str, *, run: Runner, since: str) -> str:
     Raises:
         SchedulerError: Neither could be asked: whether the job exists is unknown.
     """
-    environment = clean_environment(os.environ)
+    environment = commands.environment(os.environ)
     queue = run(
         ["squeue", "--noheader", "--states=all", f"--user={user}", f"--name={array.name}", "-o%F"],
         env=environment,
@@ -274,11 +264,6 @@ def find_job(array: Array, user: str, *, run: Runner, since: str) -> str:
         ids = [line.partition("|")[2].partition("_")[0] for line in lines]
     numbers = sorted({int(one) for one in ids if one.isdigit()})
     return str(numbers[-1]) if numbers else ""
-
-
-def utc(seconds: float) -> str:
-    """Return a time as ISO 8601 UTC, whole seconds."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 @dataclass(frozen=True)
@@ -303,7 +288,11 @@ def dry_run(draft: Draft, *, run: Runner, scheduler: str) -> tuple[Check, ...]:
         syntax = run(["bash", "-n"], stdin=text)
         checks.append(Check(f"bash -n {array.script}", syntax.ok, syntax.stderr.strip()))
         if sbatch:
-            test = run(["sbatch", "--test-only"], stdin=text, env=clean_environment(os.environ))
+            test = run(
+                ["sbatch", "--test-only"],
+                stdin=text,
+                env=commands.submission_environment(os.environ),
+            )
             away = any(phrase in test.stderr for phrase in (*_TRANSIENT, *_NO_CLUSTER))
             ok = None if away else test.ok
             checks.append(Check(f"sbatch --test-only {array.script}", ok, _complaint(test)))

@@ -24,6 +24,8 @@ _SACCT_FIELDS = (
 _SQUEUE_FIELDS = "%i|%u|%T|%V|%S|%e|%M|%l|%N|%j|%r"
 # Everything else named so changes what the commands select or print (sacct(1), squeue(1)).
 _CHANGING = ("SLURM_", "SACCT_", "SQUEUE_", "SCANCEL_")
+# The caller's own Slurm job, or their defaults, must not leak into a request or into its job.
+_LEAKING = ("SBATCH_", "SLURM_", "SRUN_", "PMI_", "PMIX_", "PYXIS_", "OMPI_")
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
 
 _JOB = re.compile(r"(\d{1,18})(?:_(?:(\d{1,18})|\[([\d,:-]+)(?:%\d+)?\]))?")
@@ -89,12 +91,21 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
     The caller's own SACCT_FORMAT, SQUEUE_STATES, SLURM_CLUSTERS and the like are left out.
     """
-    kept = {
+    return {**_without(environ, _CHANGING), "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+
+
+def submission_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what would change a submission or its job."""
+    return _without(environ, _LEAKING)
+
+
+def _without(environ: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
+    """Return the variables of other names, and those that say where the cluster is."""
+    return {
         name: value
         for name, value in environ.items()
-        if name in _KEPT or not name.startswith(_CHANGING)
+        if name in _KEPT or not name.startswith(prefixes)
     }
-    return {**kept, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
 
 def sacct_argv(ids: Sequence[str], *, users: Iterable[str], since: float) -> list[str]:

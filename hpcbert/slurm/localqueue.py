@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from hpcbert.model import utc
 from hpcbert.slurm.local import CANCELLED, alive, name_of, read_plan, read_witness
 from hpcbert.slurm.processes import adopt_orphans, kill_descendants, reap, step_back
 from hpcbert.slurm.runner import start
@@ -86,7 +87,7 @@ def record(path: Path, event: dict[str, Any]) -> None:
 def say(text: str) -> None:
     """Print a line to the queue's own output, slurm/local.out."""
     with contextlib.suppress(OSError):
-        sys.stdout.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}\n")
+        sys.stdout.write(f"{utc(time.time())} {text}\n")
         sys.stdout.flush()
 
 

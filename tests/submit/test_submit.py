@@ -246,6 +246,23 @@ def test_the_callers_slurm_variables_do_not_leak(
         assert environment["SLURM_CONF"] == "/etc/slurm.conf"
 
 
+def test_the_callers_filters_do_not_hide_a_job_that_is_queued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """squeue obeys SQUEUE_PARTITION beside --name: a hidden job would be submitted again."""
+    for name in ("SQUEUE_PARTITION", "SACCT_FORMAT", "SLURM_CLUSTERS"):
+        monkeypatch.setenv(name, "leak")
+    monkeypatch.setenv("SLURM_CONF_SERVER", "controller")
+    one, slurm = made(tmp_path), FakeSlurm()
+    flow.write(one)
+    flow.resume(one.directory, run=slurm)
+    for call, environment in zip(slurm.calls, slurm.environments, strict=True):
+        assert environment is not None
+        assert environment["SLURM_CONF_SERVER"] == "controller"
+        if call[0] != "sbatch":
+            assert "leak" not in environment.values()
+
+
 def test_a_manifest_reads_back_and_a_damaged_one_says_so(tmp_path: Path) -> None:
     one = made(tmp_path)
     flow.write(one)
