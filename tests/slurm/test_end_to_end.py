@@ -42,6 +42,12 @@ def data(outcome: Outcome) -> Any:
     return json.loads(outcome.stdout)["data"]
 
 
+def logs_under(work: Path) -> str:
+    """Return the ends of all logs: what a rank that failed said is nowhere else."""
+    parts = [f"\n--- {path}\n{path.read_text()[-4000:]}" for path in sorted(work.rglob("*.log"))]
+    return "".join(parts)
+
+
 NASTY = (
     "a b", 'a"b', "a'b", "a\\b", "a#b", "#", "$(id)", "`id`", "a;b", "%j", "-x", "é ü", " ", "a\\", "!",
 )  # fmt: skip
@@ -108,14 +114,14 @@ def test_a_rehearsal_gets_every_node_gpu_and_rank_and_makes_no_table(
 
 
 def test_ranks_train_over_tcp_between_nodes_and_give_a_table(
-    hpcbert: Callable[..., Outcome], checkout: Any
+    hpcbert: Callable[..., Outcome], checkout: Any, work: Path
 ) -> None:
     made = hpcbert(
         *("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "2", "--scaling"),
         *("--model", "bert-tiny", "--batch-size", "2", "--iters", "12", "--skip", "2"),
         *("--repeats", "2", "--python", checkout.python, "--wait", "--json"),
     )
-    assert made.returncode == 0, made.stdout + made.stderr
+    assert made.returncode == 0, made.stderr + logs_under(work)
     (table,) = json.loads(made.stdout.splitlines()[-1])["data"]["tables"]
     assert [row["shape"] for row in table["rows"]] == ["1n1g", "1n2g", "2n2g"]
     for row in table["rows"]:
