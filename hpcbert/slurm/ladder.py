@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from hpcbert.slurm.hostlist import expand
-from hpcbert.slurm.states import UNKNOWN, RepeatState, Witness, parse, reason_sentence
+from hpcbert.slurm.reasons import reason_sentence
+from hpcbert.slurm.states import UNKNOWN, RepeatState, Witness, parse
 
 if TYPE_CHECKING:
     from hpcbert.slurm.commands import JobRow

@@ -1,15 +1,17 @@
 """Every state that Slurm has for a job, and what each means for a repeat.
 
-Words and their order of precedence: SchedMD/slurm@284c3b9, src/common/slurm_protocol_defs.c,
-job_state_string and job_state_string_complete. They are the same from 22.05 to 25.05; 25.11 added
-EXPEDITING.
+Words, their short codes and which of several is printed: SchedMD/slurm@284c3b9 (26.05),
+src/common/slurm_protocol_defs.c, job_state_string, job_state_string_compact and
+job_state_string_complete; the bits are in slurm/slurm.h. Bit 9 was UPDATE_DB in 22.05 and is
+GETENV_FAILED now; EXPEDITING came with 25.11.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+from hpcbert.slurm.reasons import reason_advice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 Kind = Literal["waiting", "running", "well", "badly", "again", "unknown"]
 Source = Literal["sacct", "squeue", "status-file", "none"]
 UNKNOWN = "UNKNOWN"
+_RETRY = "repeat what is missing with hpcbert retry"
+_WAIT = "wait: nothing has to be done"
 
 
 @dataclass(frozen=True)
@@ -24,123 +28,203 @@ class State:
     """One word that Slurm says about a job.
 
     Attributes:
+        code: Its short form, as `squeue -o %t` prints it; empty where it has none.
         kind: `waiting`, `running`, done `well` or `badly`, to be run `again`, or `unknown`.
         sentence: What it means, for a person.
+        advice: What to do about it.
         returns: Whether Slurm may yet start the job anew although this word is an end.
     """
 
     word: str
+    code: str
     kind: Kind
     sentence: str
+    advice: str
     returns: bool = False
 
 
+# In the order in which Slurm looks for the one word that it prints: flags, bases, and last the
+# flags that job_state_string passes over and only the complete form names.
 STATES: tuple[State, ...] = (
-    State("PENDING", "waiting", "waits in the queue"),
-    State("CONFIGURING", "waiting", "has its nodes, which are being made ready"),
-    State("POWER_UP_NODE", "waiting", "has its nodes, which are being powered up"),
-    State("RESV_DEL_HOLD", "waiting", "is held: its reservation was deleted"),
-    State("RUNNING", "running", "runs"),
-    State("COMPLETING", "running", "has ended; its nodes are being cleaned up"),
-    State("STAGE_OUT", "running", "has ended; its data are being staged out"),
-    State("SIGNALING", "running", "runs and is being sent a signal"),
-    State("RESIZING", "running", "runs while its size is changed"),
-    State("SUSPENDED", "running", "holds its nodes but is suspended, so its number is spoilt"),
-    State("STOPPED", "running", "holds its nodes but is stopped, so its number is spoilt"),
-    State("COMPLETED", "well", "completed"),
-    State("FAILED", "badly", "failed"),
-    State("CANCELLED", "badly", "was cancelled"),
-    State("TIMEOUT", "badly", "reached its time limit"),
-    State("DEADLINE", "badly", "could not end before its deadline"),
-    State("OUT_OF_MEMORY", "badly", "ran out of memory"),
-    State("NODE_FAIL", "badly", "lost a node", returns=True),
-    State("BOOT_FAIL", "badly", "got a node that did not boot", returns=True),
-    State("PREEMPTED", "badly", "was preempted by another job", returns=True),
-    State("LAUNCH_FAILED", "badly", "could not be launched", returns=True),
-    State("RECONFIG_FAIL", "badly", "got nodes that could not be configured", returns=True),
-    State("GETENV_FAILED", "badly", "could not get its user's environment", returns=True),
-    State("REVOKED", "badly", "was taken over by another cluster of the federation"),
-    State("REQUEUED", "again", "goes back to the queue"),
-    State("REQUEUE_FED", "again", "goes back to the queue of the federation"),
-    State("REQUEUE_HOLD", "again", "went back to the queue and is held there"),
-    State("SPECIAL_EXIT", "again", "went back to the queue and is held there"),
-    State("EXPEDITING", "again", "goes back to the head of the queue"),
+    State("COMPLETING", "CG", "running", "has ended; its nodes are being cleaned up", _WAIT),
+    State("STAGE_OUT", "SO", "running", "has ended; its data are being staged out", _WAIT),
+    State("CONFIGURING", "CF", "waiting", "has its nodes, which are being made ready", _WAIT),
+    State("EXPEDITING", "", "again", "goes back to the head of the queue", _WAIT),
+    State("RESIZING", "RS", "running", "runs while its size is changed", "cancel and repeat it"),
+    State("REQUEUED", "RQ", "again", "goes back to the queue", _WAIT),
+    State("REQUEUE_FED", "RF", "again", "goes back to the queue of the federation", _WAIT),
+    State(
+        "REQUEUE_HOLD",
+        "RH",
+        "again",
+        "went back to the queue and is held there",
+        "find out why, then let it go: scontrol release JOBID",
+    ),
+    State(
+        "SPECIAL_EXIT",
+        "SE",
+        "again",
+        "went back to the queue in a special state and is held there",
+        "find out why, then let it go: scontrol release JOBID",
+    ),
+    State(
+        "STOPPED",
+        "ST",
+        "running",
+        "holds its nodes but is stopped, so its number is spoilt",
+        "cancel and repeat it",
+    ),
+    State(
+        "REVOKED",
+        "RV",
+        "badly",
+        "was taken over by another cluster of the federation",
+        "submit to one cluster only",
+    ),
+    State(
+        "RESV_DEL_HOLD",
+        "RD",
+        "waiting",
+        "is held: its reservation was deleted",
+        "cancel it, and submit without the reservation or with another",
+    ),
+    State("SIGNALING", "SI", "running", "runs and is being sent a signal", _WAIT),
+    State("PENDING", "PD", "waiting", "waits in the queue", _WAIT),
+    State("RUNNING", "R", "running", "runs", _WAIT),
+    State(
+        "SUSPENDED",
+        "S",
+        "running",
+        "holds its nodes but is suspended, so its number is spoilt",
+        "cancel and repeat it, where nothing may suspend it",
+    ),
+    State("COMPLETED", "CD", "well", "completed", "collect its number"),
+    State(
+        "CANCELLED",
+        "CA",
+        "badly",
+        "was cancelled",
+        f"if that was not you, ask who did and why; {_RETRY}",
+    ),
+    State(
+        "FAILED",
+        "F",
+        "badly",
+        "failed",
+        f"read its log with hpcbert logs and mend the cause; {_RETRY}",
+    ),
+    State(
+        "TIMEOUT",
+        "TO",
+        "badly",
+        "reached its time limit",
+        "see in its log how far it came; submit again with a longer --time",
+    ),
+    State(
+        "NODE_FAIL",
+        "NF",
+        "badly",
+        "lost a node",
+        f"tell the administrators which node; {_RETRY}",
+        returns=True,
+    ),
+    State(
+        "PREEMPTED",
+        "PR",
+        "badly",
+        "was preempted by another job",
+        f"use a partition or QOS that is not preempted; {_RETRY}",
+        returns=True,
+    ),
+    State(
+        "BOOT_FAIL",
+        "BF",
+        "badly",
+        "got a node that did not boot",
+        f"tell the administrators which node; {_RETRY}",
+        returns=True,
+    ),
+    State(
+        "DEADLINE",
+        "DL",
+        "badly",
+        "could not end before its deadline",
+        "submit again without a deadline, or with a shorter --time",
+    ),
+    State(
+        "OUT_OF_MEMORY",
+        "OOM",
+        "badly",
+        "ran out of host memory",
+        "ask for more with --sbatch-arg --mem=…, or for all of the nodes with exclusive = true",
+    ),
+    State(
+        "LAUNCH_FAILED",
+        "",
+        "badly",
+        "could not be launched on its nodes",
+        f"the prolog or slurmd failed: tell the administrators which node; {_RETRY}",
+        returns=True,
+    ),
+    State("POWER_UP_NODE", "", "waiting", "has its nodes, which are being powered up", _WAIT),
+    State(
+        "RECONFIG_FAIL",
+        "",
+        "badly",
+        "got nodes that could not be configured",
+        f"tell the administrators which node; {_RETRY}",
+        returns=True,
+    ),
+    State(
+        "GETENV_FAILED",
+        "",
+        "badly",
+        "could not get its user's environment",
+        "see that your login scripts end quickly and print nothing; submit again",
+        returns=True,
+    ),
+    State("UPDATE_DB", "", "running", "is being told to the accounting once more", _WAIT),
     # Not Slurm's words, but what stands where Slurm has none.
-    State("REFUSED", "badly", "was refused by sbatch"),
-    State(UNKNOWN, "unknown", "is in a state that nobody can tell"),
+    State(
+        "REFUSED",
+        "",
+        "badly",
+        "was refused by sbatch",
+        "mend what sbatch complains of, then hpcbert submit --resume CAMPAIGN",
+    ),
+    State(
+        UNKNOWN,
+        "",
+        "unknown",
+        "is in a state that nobody can tell",
+        f"ask again when Slurm answers; if nobody ever knows, {_RETRY}",
+    ),
 )
-_BY_WORD = {state.word: state for state in STATES}
-
-# Why a job waits, as far as the word alone does not tell (src/common/job_state_reason.c).
-_REASONS = {
-    "Priority": "jobs of higher priority come first",
-    "Resources": "waits until enough nodes are free",
-    "JobArrayTaskLimit": "repeats of a point run one after another",
-    "Dependency": "waits for the job that comes before it",
-    "DependencyNeverSatisfied": "depends on a job that failed: it will never start",
-    "BeginTime": "may not begin yet (after a requeue Slurm waits two minutes)",
-    "JobHeldUser": "is held: scontrol release JOBID lets it go",
-    "JobHeldAdmin": "is held by an administrator",
-    "JobHoldMaxRequeue": "was requeued too often and is held",
-    "Licenses": "waits for a licence",
-    "Reservation": "waits for its reservation to begin",
-    "ReservationDeleted": "its reservation was deleted",
-    "ReqNodeNotAvail": "a node it needs is down, drained or reserved",
-    "NodeDown": "a node it needs is down",
-    "PartitionDown": "its partition is down",
-    "PartitionInactive": "its partition is inactive",
-    "PartitionNodeLimit": "asks for more nodes than its partition gives",
-    "PartitionTimeLimit": "asks for more time than its partition gives",
-    "PartitionConfig": "asks for what its partition does not give",
-    "BadConstraints": "asks for what no node has",
-    "InvalidAccount": "its account is not valid",
-    "InvalidQOS": "its QOS is not valid",
-    "AccountNotAllowed": "its account may not use this partition",
-    "QOSNotAllowed": "its QOS may not use this partition",
-    "Prolog": "the prolog runs on its nodes",
-    "Cleaning": "its last run is being cleaned up",
-    "SchedDefer": "the scheduler puts new jobs off",
-    "BurstBufferResources": "waits for room in the burst buffer",
-    "BurstBufferStageIn": "its data are being staged in",
-    "MaxPoweredUpNodes": "as many nodes as allowed are powered up",
-    "SystemFailure": "Slurm had a failure of its own",
-    "launch failed requeued held": "failed to launch and is held",
-    "job requeued in held state": "was requeued and is held",
-}
-_LIMITS = (
-    ("Assoc", "your account is at its limit"),
-    ("QOS", "the QOS is at its limit"),
-    ("Max", "your account is at its limit"),
-)
+_BY_WORD = {name: state for state in STATES for name in (state.word, state.code) if name}
+_PLACE = {state.word: place for place, state in enumerate(STATES)}
 
 
 def parse(text: str) -> State:
     """Return the state that Slurm's text stands for.
 
-    `CANCELLED by 1000` is CANCELLED, the truncated `OUT_OF_ME+` is OUT_OF_MEMORY. A word that is
-    not in the table, or could be cut from several, is of kind `unknown`: never a success.
+    `CANCELLED by 1000` is CANCELLED, the truncated `OUT_OF_ME+` is OUT_OF_MEMORY, `TO` is TIMEOUT,
+    and of several words, `PENDING,REQUEUED`, the one that Slurm would print alone counts. A word
+    that is not in the table, or could be cut from several, is of kind `unknown`: never a success.
     """
-    word = (text.split() or [""])[0].upper()
+    words = (text.split() or [""])[0].upper().split(",")
+    states = [_state(word) for word in words]
+    return min(states, key=lambda one: _PLACE[one.word] if one.kind != "unknown" else -1)
+
+
+def _state(word: str) -> State:
     if word in _BY_WORD:
         return _BY_WORD[word]
     start = word.removesuffix("+")
     whole = [one for one in STATES if start != word and start and one.word.startswith(start)]
     if len(whole) == 1:
         return whole[0]
-    return State(UNKNOWN, "unknown", f"Slurm says {word or 'nothing'}, which is not understood")
-
-
-def reason_sentence(reason: str) -> str:
-    """Return why a job waits, as a sentence; empty where Slurm gives no reason."""
-    word = re.split(r"[,(]", reason, maxsplit=1)[0].strip()
-    if word in {"", "None"}:
-        return ""
-    if word in _REASONS:
-        return _REASONS[word]
-    for start, sentence in _LIMITS:
-        if word.startswith(start):
-            return f"{sentence} ({word})"
-    return f"Slurm's reason is {reason.strip()}"
+    known = _BY_WORD[UNKNOWN]
+    return replace(known, sentence=f"Slurm says {word or 'nothing'}, which is not understood")
 
 
 @dataclass(frozen=True)
@@ -182,6 +266,13 @@ class RepeatState:
     def done(self) -> bool:
         """Whether it has ended, well or badly."""
         return self.kind in {"well", "badly"}
+
+    @property
+    def advice(self) -> str:
+        """What to do about it; empty where there is nothing to do."""
+        if self.kind == "waiting" and self.reason:
+            return reason_advice(self.reason)
+        return "" if self.kind == "well" else parse(self.word).advice
 
 
 @dataclass(frozen=True)

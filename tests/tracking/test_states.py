@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.slurm.states import STATES, UNKNOWN, Witness, parse, reason_sentence, witness
+from hpcbert.slurm.reasons import REASONS, find, reason_advice, reason_sentence
+from hpcbert.slurm.states import STATES, UNKNOWN, RepeatState, Witness, parse, witness
 
 KINDS = {state.word: state.kind for state in STATES}
 
@@ -25,6 +27,14 @@ KINDS = {state.word: state.kind for state in STATES}
         ("CONFIGURING", "CONFIGURING", "waiting"),
         ("REQUEUE_HOLD", "REQUEUE_HOLD", "again"),
         ("EXPEDITING", "EXPEDITING", "again"),
+        ("PENDING,REQUEUED", "REQUEUED", "again"),
+        ("COMPLETED,COMPLETING", "COMPLETING", "running"),
+        ("FAILED,LAUNCH_FAILED", "FAILED", "badly"),
+        ("RUNNING,UPDATE_DB", "RUNNING", "running"),
+        ("PD", "PENDING", "waiting"),
+        ("CG", "COMPLETING", "running"),
+        ("OOM", "OUT_OF_MEMORY", "badly"),
+        ("F", "FAILED", "badly"),
     ],
 )
 def test_every_way_to_write_a_state_is_understood(text: str, word: str, kind: str) -> None:
@@ -32,7 +42,10 @@ def test_every_way_to_write_a_state_is_understood(text: str, word: str, kind: st
     assert (state.word, state.kind) == (word, kind)
 
 
-@pytest.mark.parametrize("text", ["", "COMP+", "+", "FROBBING", "0", "COMPLETE", "COMPLETEDX", "?"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "COMP+", "+", "FROBBING", "0", "COMPLETE", "COMPLETEDX", "?", "COMPLETED,FROBBING", ","],
+)
 def test_what_is_not_understood_is_unknown(text: str) -> None:
     state = parse(text)
     assert (state.word, state.kind) == (UNKNOWN, "unknown")
@@ -41,12 +54,14 @@ def test_what_is_not_understood_is_unknown(text: str) -> None:
 @given(st.text(max_size=30))
 def test_only_completed_is_a_success(text: str) -> None:
     if parse(text).kind == "well":
-        assert text.strip().upper().startswith("COMPLETED")
+        assert text.strip().upper().startswith(("COMPLETED", "CD"))
 
 
 def test_every_state_of_the_newest_slurm_is_in_the_table() -> None:
-    # SchedMD/slurm@284c3b9, src/common/slurm_protocol_defs.c, job_state_string
+    # SchedMD/slurm@284c3b9, src/common/slurm_protocol_defs.c: job_state_string, and what only
+    # job_state_string_complete names; slurm/slurm.h there and in slurm-22-05-8-1.
     printed = (
+        "LAUNCH_FAILED GETENV_FAILED RECONFIG_FAIL POWER_UP_NODE UPDATE_DB "
         "COMPLETING STAGE_OUT CONFIGURING EXPEDITING RESIZING REQUEUED REQUEUE_FED REQUEUE_HOLD "
         "SPECIAL_EXIT STOPPED REVOKED RESV_DEL_HOLD SIGNALING PENDING RUNNING SUSPENDED COMPLETED "
         "CANCELLED FAILED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE OUT_OF_MEMORY"
@@ -56,9 +71,25 @@ def test_every_state_of_the_newest_slurm_is_in_the_table() -> None:
     assert len(KINDS) == len(STATES)
 
 
-def test_sentences_follow_a_subject() -> None:
+def test_every_short_code_is_in_the_table() -> None:
+    # SchedMD/slurm@284c3b9, src/common/slurm_protocol_defs.c, job_state_string_compact
+    printed = "CG SO CF RS RQ RF RH SE ST RV RD SI PD R S CD CA F TO NF PR BF DL OOM"
+    codes = [state.code for state in STATES if state.code]
+    assert sorted(codes) == sorted(printed.split())
+    assert all(parse(state.code) == state for state in STATES if state.code)
+
+
+def test_sentences_follow_a_subject_and_each_state_has_advice() -> None:
     for state in STATES:
         assert re.match(r"[a-z].*[a-z]$", state.sentence), state
+        assert re.match(r"[a-z].*[a-zA-Z]$", state.advice), state
+
+
+def test_advice_is_about_why_a_job_waits_and_not_that_it_does() -> None:
+    held = RepeatState("PENDING", "waiting", "squeue", reason="JobHeldUser")
+    assert "scontrol release" in held.advice
+    assert RepeatState("COMPLETED", "well", "sacct").advice == ""
+    assert "--time" in RepeatState("TIMEOUT", "badly", "sacct").advice
 
 
 @pytest.mark.parametrize(
@@ -66,8 +97,10 @@ def test_sentences_follow_a_subject() -> None:
     [
         ("Resources", "until enough nodes are free"),
         ("ReqNodeNotAvail, UnavailableNodes:n[1-2]", "a node it needs"),
-        ("AssocGrpGRES", "your account is at its limit (AssocGrpGRES)"),
-        ("QOSMaxJobsPerUserLimit", "the QOS is at its limit (QOSMaxJobsPerUserLimit)"),
+        ("AssocGrpGRES", "your account is at its limit of GPUs over all its jobs (AssocGrpGRES)"),
+        ("QOSMaxJobsPerUserLimit", "as much of jobs as the QOS allows one user"),
+        ("QOSMinMemory", "asks for less of memory than the QOS demands (QOSMinMemory)"),
+        ("QOSMaxFrobPerUser", "the QOS is at its limit (QOSMaxFrobPerUser)"),
         ("Brand New Reason", "Slurm's reason is Brand New Reason"),
         ("job requeued in held state", "is held"),
     ],
@@ -79,6 +112,28 @@ def test_reasons_become_sentences(reason: str, part: str) -> None:
 @pytest.mark.parametrize("reason", ["", "None", " "])
 def test_no_reason_is_no_sentence(reason: str) -> None:
     assert reason_sentence(reason) == ""
+    assert reason_advice(reason) == ""
+
+
+def test_every_reason_of_the_newest_slurm_has_a_sentence_and_advice() -> None:
+    # SchedMD/slurm@284c3b9, src/common/job_state_reason.c, all of its texts but None
+    words = (Path(__file__).parent / "reasons.txt").read_text().split()
+    assert len(words) == 215
+    assert [word for word in words if find(word) is None] == []
+    for word in words:
+        assert reason_sentence(word)
+        assert reason_advice(word)
+
+
+def test_reasons_are_shown_as_they_are_where_nobody_knows_them() -> None:
+    assert reason_sentence(" Frobbing (n1) ") == "Slurm's reason is Frobbing (n1)"
+    assert reason_advice("Frobbing") == ""
+
+
+def test_reasons_are_part_of_a_sentence() -> None:
+    for why in REASONS.values():
+        assert re.match(r"(?:[a-z]|Slurm ).*[a-zA-Z)]$", why.sentence), why
+        assert re.match(r"[a-z].*[a-zA-Z]$", why.advice), why
 
 
 START = {"event": "start", "time": 100, "attempt": 0, "nodelist": "n[1-2]", "job": "1_1"}
