@@ -1,0 +1,352 @@
+#!/bin/bash
+# Puts one container image into a directory that many hosts share: once, whoever asks, however often.
+#
+#   image.sh import URI DIRECTORY STEM [BYTES]
+#   image.sh build REFERENCE DIRECTORY STEM BASE [MOUNT...] <commands
+#
+# import has enroot fetch URI; BYTES is the image's size once unpacked, where known. build runs the
+# commands on stdin, as root in a writable container made from the image file BASE, and exports it.
+# Both print the path of the finished file, <STEM>+<12 digits of its SHA-256>.sqsh; everything else
+# goes to stderr. Beside the file lies its pointer, <STEM>.json, renamed into place last: who finds a
+# pointer finds a whole image, and nothing that is half done ever has either name.
+#
+# HPCBERT_STALE_AFTER  seconds without a sign of life after which an importer counts as dead (60)
+#
+# Ends with 0, 1 when the image can't be had, 64 for wrong arguments, 143 when terminated.
+set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
+
+say() { printf 'hpcbert: %s\n' "$*" >&2; }
+usage() {
+  say "$1"
+  exit 64
+}
+
+# --- Arguments ------------------------------------------------------------------------------
+(($# >= 4)) || usage 'use: image.sh import URI DIRECTORY STEM [BYTES]'
+verb=$1 uri=$2 directory=$3 stem=$4
+shift 4
+[[ $verb == import || $verb == build ]] || usage "$verb: neither import nor build"
+[[ $stem =~ ^[A-Za-z0-9_][A-Za-z0-9._+@-]*$ ]] || usage "$stem: no name for an image file"
+[[ $uri =~ ^[a-z]+:[]A-Za-z0-9._~:/?#[@\!\$\&\'\(\)*+,\;=%-]+$ ]] || usage 'no image reference'
+
+# A user may stand before the registry. A password may not: enroot reads it from its own file.
+without_user() {
+  local rest=${uri#*://} head
+  head=${rest%%[#/]*}
+  if [[ $uri == *://* && $head == *@* && ${head#*@} != sha256:* ]]; then
+    [[ $head != *:*@* ]] || usage 'an image reference holds no password; enroot reads it from its .credentials'
+    rest=${head##*@}${rest#"$head"}
+    printf '%s://%s' "${uri%%://*}" "$rest"
+  else
+    printf '%s' "$uri"
+  fi
+}
+reference=$(without_user) || exit
+bytes=0 base='' mounts=()
+if [[ $verb == import ]]; then
+  bytes=${1:-0}
+  [[ $bytes =~ ^[0-9]+$ ]] || usage "$bytes: no number of bytes"
+else
+  base=${1:?image.sh build wants the image to build on}
+  shift
+  mounts=("$@")
+  commands=$(cat)
+fi
+
+stale=${HPCBERT_STALE_AFTER:-60}
+[[ $stale =~ ^[1-9][0-9]*$ ]] || usage "HPCBERT_STALE_AFTER=$stale: no number of seconds"
+host=$(uname -n)
+token=$host-$$-$RANDOM$RANDOM
+pointer=$directory/$stem.json
+lock=$directory/.$stem~lock
+failure=$directory/.$stem~failed
+partial=$directory/.$stem~$token.partial
+draft=$directory/.$stem~$token.json
+container=hpcbert-build.$stem.$token
+held='' child='' heart='' scratch=''
+
+# --- What is there already ------------------------------------------------------------------
+field() { # of the pointer, which has one key a line
+  sed -n "s/^ *\"$1\": \"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" "$pointer" 2>/dev/null
+}
+
+# Print the path of the image that the pointer names, if it is whole.
+hit() {
+  local name
+  [[ -s $pointer ]] || return 1
+  name=$(field file)
+  [[ -n $name && $name != */* && $(stat -Lc %s -- "$directory/$name" 2>/dev/null) == "$(field bytes)" ]] &&
+    unsquashfs -s "$directory/$name" >/dev/null 2>&1 &&
+    printf '%s\n' "$directory/$name"
+}
+
+# --- The lock: mkdir, a holder, and a heart that beats ----------------------------------------
+# flock means nothing between hosts on many shared file systems; mkdir is atomic on all of them.
+born() { # process id: the moment it was started, in ticks; nothing if it is gone
+  local line words
+  line=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
+  read -ra words <<<"${line##*) }"
+  printf '%s' "${words[19]}"
+}
+here() { # kernel and process id space, in which process ids can be compared
+  printf '%s/%s/%s' "$(cat /proc/sys/kernel/random/boot_id)" "$(readlink /proc/self/ns/pid)" "$EUID"
+}
+
+# Who holds the lock and when its heart last beat. Opening the file makes an NFS client ask the
+# server instead of its cache; no clock of another host is compared with ours.
+glimpse() { # lock
+  cat "$1"/holder 2>/dev/null || echo unknown
+  stat -c %y "$1"/holder 2>/dev/null || stat -c %y "$1" 2>/dev/null || true
+}
+dead() { # glimpse: whether its process ran on this kernel and is gone
+  local place pid start
+  read -r _ _ place pid start <<<"$1" || return 1
+  [[ -n $start && $place == "$(here)" && $(born "$pid") != "$start" ]]
+}
+
+take_over() { # glimpse of a holder that is dead
+  local grave=$directory/.$stem~$token.dead
+  mv -T -- "$lock" "$grave" 2>/dev/null || return 0 # another was faster
+  if [[ $(glimpse "$grave") != "$1" ]]; then
+    mv -nT -- "$grave" "$lock" # it had changed hands in between
+    return 0
+  fi
+  say "the importer before died (${1%%$'\n'*}): starting anew"
+  rm -rf -- "$grave"
+}
+
+# What became of an importer that we waited for, told by it: trying the same again is no use.
+pass_on_failure() { # token of the holder
+  local whose status
+  [[ -s $failure ]] || return 0
+  { read -r whose && read -r status; } <"$failure" || return 0
+  [[ $whose == "$1" ]] || return 0
+  say "the importer that this one waited for failed:"
+  tail -n +3 -- "$failure" >&2
+  exit "$status"
+}
+
+acquire() {
+  local seen='' since=$SECONDS told=-60 now holder
+  until mkdir -- "$lock" 2>/dev/null; do
+    if hit; then exit 0; fi
+    [[ -w $directory ]] || fail "$directory can't be written"
+    now=$(glimpse "$lock")
+    if [[ -n $seen && ! -d $lock ]]; then
+      pass_on_failure "${seen%% *}"
+      continue
+    fi
+    read -r _ holder _ <<<"$now" || true
+    if [[ $now != "$seen" ]]; then seen=$now since=$SECONDS; fi
+    if dead "$now" || ((SECONDS - since >= stale)); then
+      take_over "$now"
+      continue
+    fi
+    if ((SECONDS - told >= 60)); then
+      say "waiting for $stem, which ${holder:-another host} is importing"
+      told=$SECONDS
+    fi
+    sleep "0.$((RANDOM % 5 + 3))"
+  done
+  held=yes
+  printf '%s %s %s %s %s\n' "$token" "$host" "$(here)" $$ "$(born $$)" >"$lock"/holder
+  if [[ -n $seen ]]; then pass_on_failure "${seen%% *}"; fi
+}
+
+# The heart stops with its owner, however that ends: a child of the dead has another parent.
+beat() {
+  local parent=$$ line words silence
+  exec {silence}<> <(:) # reading it waits, without a process of its own
+  while true; do
+    read -r line <"/proc/$BASHPID/stat" || return 0
+    read -ra words <<<"${line##*) }"
+    [[ ${words[1]} == "$parent" ]] || return 0
+    touch -c -- "$lock"/holder || true
+    read -rt "$((stale > 12 ? stale / 6 : 1))" -u "$silence" || true
+  done
+}
+
+release() {
+  local grave=$directory/.$stem~$token.done whose=''
+  read -r whose _ <"$lock"/holder 2>/dev/null || true
+  held=''
+  [[ -z $whose || $whose == "$token" ]] || return 0 # taken over while we slept
+  mv -T -- "$lock" "$grave" 2>/dev/null || return 0
+  rm -rf -- "$grave"
+}
+
+# --- Ends -----------------------------------------------------------------------------------
+remove_tree() { # layers may hold directories that their owner can't enter
+  chmod -fR u+rwX -- "$1" 2>/dev/null || true
+  rm -rf -- "$1" 2>/dev/null || true
+}
+
+# shellcheck disable=SC2317,SC2329 # called by the trap
+clean_up() {
+  trap '' TERM INT HUP
+  if [[ -n $child ]] && kill -TERM -- "-$child" 2>/dev/null; then
+    wait "$child" 2>/dev/null || true # enroot removes what it made
+  fi
+  if [[ $verb == build && -n $held ]]; then enroot remove -f -- "$container" >/dev/null 2>&1 || true; fi
+  if [[ -n $scratch ]]; then remove_tree "$scratch"; fi
+  rm -f -- "$partial" "$draft"
+  if [[ -n $heart ]]; then kill "$heart" 2>/dev/null || true; fi
+  if [[ -n $held ]]; then release; fi
+}
+trap clean_up EXIT
+trap 'exit 143' TERM INT HUP
+
+fail() { # sentence: why the image can't be had, for us and for those who wait
+  say "$1"
+  if [[ -n $held ]] && {
+    printf '%s\n1\n%s\n' "$token" "hpcbert: $1"
+    if [[ -s $scratch/log ]]; then tail -n 20 -- "$scratch"/log; fi
+  } >"$draft"; then
+    mv -T -- "$draft" "$failure"
+  fi
+  exit 1
+}
+
+# --- Room -----------------------------------------------------------------------------------
+gib() { awk -v bytes="$1" 'BEGIN { printf "%.1f GiB", bytes / 2^30 }'; }
+free() { df -Pk -- "$1" | awk 'NR == 2 { printf "%d", $4 * 1024 }'; }
+setting() { # of enroot: from its own mouth where it tells, else as it would find it
+  local value
+  value=$(enroot info 2>/dev/null | sed -n "s/^ *$1=//p") || true
+  printf '%s' "${value:-$2}"
+}
+
+# enroot unpacks in TEMP and writes the image from there; downloads wait in CACHE.
+check_room() { # folder for TEMP, folder for CACHE
+  local -A need=() path=()
+  local folder device share
+  for share in "$directory:$bytes" "$1:$bytes" "$2:$((bytes / 2))"; do
+    folder=${share%:*}
+    device=$(stat -c %d -- "$folder")
+    need[$device]=$((${need[$device]:-0} + ${share##*:}))
+    path[$device]+=${path[$device]:+ and }$folder
+  done
+  for device in "${!need[@]}"; do
+    local there
+    there=$(free "${path[$device]%% and *}")
+    ((there >= need[$device])) ||
+      fail "no space: $stem needs about $(gib "${need[$device]}") in ${path[$device]}, $(gib "$there") are free"
+  done
+}
+
+# --- Work -----------------------------------------------------------------------------------
+# No credential that a program may print leaves this script.
+redact() {
+  sed -uE -e 's#(://)[^/@[:space:]]*:[^/@[:space:]]*@#\1***@#g' \
+    -e 's#([Aa]uthorization: *[A-Za-z]+) +[^[:space:]"]+#\1 ***#g' \
+    -e 's#([?&](token|access_token|password|sig|signature)=)[^&[:space:]"]+#\1***#gI'
+}
+
+# Run a command in a process group of its own: a signal is seen at once and reaches all it starts.
+group() {
+  local code=0
+  set -m
+  "$@" &
+  child=$!
+  set +m
+  wait "$child" || code=$?
+  child=''
+  return "$code"
+}
+
+run() { # a program of enroot's
+  local code=0 reader
+  redact <"$scratch"/fifo | tee -a -- "$scratch"/log >&2 &
+  reader=$!
+  group "$@" >"$scratch"/fifo 2>&1 </dev/null || code=$?
+  wait "$reader" || true
+  return "$code"
+}
+
+sweep() { # what dead importers of this image left here, and on this host
+  local path pid
+  for path in "$directory/.$stem~"*.{partial,json,dead,done} "$failure"; do
+    if [[ -e $path && $path != "$partial" ]]; then rm -rf -- "$path"; fi
+  done
+  for path in "$1"/hpcbert-import."$EUID"."$host".*; do
+    pid=${path##*"$host".}
+    pid=${pid%%.*}
+    if [[ -d $path && $pid =~ ^[0-9]+$ && ! -d /proc/$pid ]]; then remove_tree "$path"; fi
+  done
+  if [[ $verb == build ]]; then
+    for path in $(enroot list 2>/dev/null); do
+      if [[ $path == "hpcbert-build.$stem."* ]]; then enroot remove -f -- "$path" >/dev/null 2>&1 || true; fi
+    done
+  fi
+}
+
+import() {
+  say "importing $reference"
+  ENROOT_TEMP_PATH=$scratch run enroot import --output "$partial" -- "$uri" ||
+    fail "enroot import $reference ended with status $?"
+}
+
+build() {
+  # As in a Dockerfile: no entrypoint, no GPU, the first command that fails ends it.
+  # shellcheck disable=SC2016 # for the container's shell
+  printf 'cd /\nexec "$@"\n' >"$scratch"/rc
+  local mount options=()
+  for mount in ${mounts[@]+"${mounts[@]}"}; do options+=(--mount "$mount"); done
+  export NVIDIA_VISIBLE_DEVICES=void
+  say "building $stem on ${base##*/}"
+  run enroot create --name "$container" -- "$base" || fail "enroot create ended with status $?"
+  run enroot start --rw --root --rc "$scratch"/rc ${options[@]+"${options[@]}"} -- "$container" \
+    bash -euo pipefail -c "$commands" || fail "an install command ended with status $?"
+  run enroot export --output "$partial" -- "$container" || fail "enroot export ended with status $?"
+  run enroot remove -f -- "$container" || true
+}
+
+publish() {
+  local sum name size
+  say "checking and naming the image"
+  unsquashfs -s "$partial" >/dev/null 2>&1 || fail "what enroot wrote is no squashfs image"
+  group sync -- "$partial" || true
+  group sha256sum -- "$partial" >"$scratch"/sum
+  read -r sum _ <"$scratch"/sum
+  sum=${sum#\\} # a name with a backslash is escaped, and said to be
+  name=$stem+${sum:0:12}.sqsh
+  size=$(stat -c %s -- "$partial")
+  if hit >/dev/null; then return; fi # we were thought dead, and another was faster
+  mv -T -- "$partial" "$directory/$name"
+  cat >"$draft" <<JSON
+{
+ "schema": 1,
+ "reference": "$reference",
+ "file": "$name",
+ "sha256": "$sum",
+ "bytes": $size,
+ "created": "$(date -u +%Y-%m-%dT%H:%M:%SZ)",
+ "enroot": "$(enroot version 2>/dev/null || true)"
+}
+JSON
+  sync -- "$draft" 2>/dev/null || true
+  mv -T -- "$draft" "$pointer"
+  say "$name: $(gib "$size")"
+}
+
+if hit; then exit 0; fi
+mkdir -p -- "$directory"
+for tool in unsquashfs sha256sum enroot; do
+  command -v "$tool" >/dev/null || fail "there is no $tool on $host"
+done
+acquire
+beat </dev/null >/dev/null 2>&1 &
+heart=$!
+if hit; then exit 0; fi
+temp=$(setting ENROOT_TEMP_PATH "${ENROOT_TEMP_PATH:-${TMPDIR:-/tmp}}")
+cache=$(setting ENROOT_CACHE_PATH "${ENROOT_CACHE_PATH:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/enroot}")
+while [[ ! -d $cache ]]; do cache=$(dirname -- "$cache"); done
+sweep "$temp"
+scratch=$temp/hpcbert-import.$EUID.$host.$$.$RANDOM
+mkdir -m 700 -- "$scratch" || fail "enroot's TEMP, $temp, can't be written"
+mkfifo -- "$scratch"/fifo
+check_room "$temp" "$cache"
+"$verb"
+publish
+hit
