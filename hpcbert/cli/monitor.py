@@ -126,13 +126,23 @@ def _result(view: View, watched: Sequence[Watched], *, exit_status: bool) -> Res
     }
     return Result(
         data=data,
-        text="\n".join([counts(view), *([] if open_ else collect)]),
+        text="\n".join([counts(view), *advice(view), *([] if open_ else collect)]),
         exit_code=errors[0].exit_code if errors else 0,
         errors=tuple(errors),
         warnings=tuple(
             f"Slurm's answer has a line that makes no sense: {one}" for one in view.garbage
         ),
     )
+
+
+def advice(view: View) -> list[str]:
+    """Return what to do about repeats that need somebody, a line for each state."""
+    found: dict[str, str] = {}
+    for repeat in view.repeats:
+        state = view.states[repeat.key]
+        if state.advice:
+            found.setdefault(f"{state.word} {state.reason}".strip(), state.advice)
+    return [printable(f"{what}: {todo}") for what, todo in found.items()]
 
 
 def follow(directory: Path, *, floor: float | None = None) -> None:
@@ -245,6 +255,7 @@ def _event(change: Change, details: _Details) -> dict[str, Any]:
         "source": state.source,
         "reason": state.reason or None,
         "detail": state.detail or None,
+        "advice": state.advice or None,
         "nodes": list(state.nodes),
         "exit_code": state.exit_code,
         "step_exit_code": state.step_exit,

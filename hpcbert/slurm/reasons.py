@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_WAIT = "wait: nothing has to be done"
+WAIT = "wait: nothing has to be done"
 _IMPOSSIBLE = "it will never start as it is: cancel it, mend the request and submit again"
 _RELEASE = "let it go: scontrol release JOBID"
 _ADMIN = "ask the administrators"
@@ -26,7 +26,7 @@ class Why(NamedTuple):
     """
 
     sentence: str
-    advice: str = _WAIT
+    advice: str = WAIT
 
 
 REASONS: dict[str, Why] = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcbert.slurm.reasons import reason_advice
+from hpcbert.slurm.reasons import WAIT, reason_advice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,7 +20,6 @@ Kind = Literal["waiting", "running", "well", "badly", "again", "unknown"]
 Source = Literal["sacct", "squeue", "status-file", "none"]
 UNKNOWN = "UNKNOWN"
 _RETRY = "repeat what is missing with hpcbert retry"
-_WAIT = "wait: nothing has to be done"
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,13 @@ class State:
 # In the order in which Slurm looks for the one word that it prints: flags, bases, and last the
 # flags that job_state_string passes over and only the complete form names.
 STATES: tuple[State, ...] = (
-    State("COMPLETING", "CG", "running", "has ended; its nodes are being cleaned up", _WAIT),
-    State("STAGE_OUT", "SO", "running", "has ended; its data are being staged out", _WAIT),
-    State("CONFIGURING", "CF", "waiting", "has its nodes, which are being made ready", _WAIT),
-    State("EXPEDITING", "", "again", "goes back to the head of the queue", _WAIT),
+    State("COMPLETING", "CG", "running", "has ended; its nodes are being cleaned up", WAIT),
+    State("STAGE_OUT", "SO", "running", "has ended; its data are being staged out", WAIT),
+    State("CONFIGURING", "CF", "waiting", "has its nodes, which are being made ready", WAIT),
+    State("EXPEDITING", "", "again", "goes back to the head of the queue", WAIT),
     State("RESIZING", "RS", "running", "runs while its size is changed", "cancel and repeat it"),
-    State("REQUEUED", "RQ", "again", "goes back to the queue", _WAIT),
-    State("REQUEUE_FED", "RF", "again", "goes back to the queue of the federation", _WAIT),
+    State("REQUEUED", "RQ", "again", "goes back to the queue", WAIT),
+    State("REQUEUE_FED", "RF", "again", "goes back to the queue of the federation", WAIT),
     State(
         "REQUEUE_HOLD",
         "RH",
@@ -88,9 +87,9 @@ STATES: tuple[State, ...] = (
         "is held: its reservation was deleted",
         "cancel it, and submit without the reservation or with another",
     ),
-    State("SIGNALING", "SI", "running", "runs and is being sent a signal", _WAIT),
-    State("PENDING", "PD", "waiting", "waits in the queue", _WAIT),
-    State("RUNNING", "R", "running", "runs", _WAIT),
+    State("SIGNALING", "SI", "running", "runs and is being sent a signal", WAIT),
+    State("PENDING", "PD", "waiting", "waits in the queue", WAIT),
+    State("RUNNING", "R", "running", "runs", WAIT),
     State(
         "SUSPENDED",
         "S",
@@ -166,7 +165,7 @@ STATES: tuple[State, ...] = (
         f"the prolog or slurmd failed: tell the administrators which node; {_RETRY}",
         returns=True,
     ),
-    State("POWER_UP_NODE", "", "waiting", "has its nodes, which are being powered up", _WAIT),
+    State("POWER_UP_NODE", "", "waiting", "has its nodes, which are being powered up", WAIT),
     State(
         "RECONFIG_FAIL",
         "",
@@ -183,7 +182,7 @@ STATES: tuple[State, ...] = (
         "see that your login scripts end quickly and print nothing; submit again",
         returns=True,
     ),
-    State("UPDATE_DB", "", "running", "is being told to the accounting once more", _WAIT),
+    State("UPDATE_DB", "", "running", "is being told to the accounting once more", WAIT),
     # Not Slurm's words, but what stands where Slurm has none.
     State(
         "REFUSED",
@@ -269,10 +268,10 @@ class RepeatState:
 
     @property
     def advice(self) -> str:
-        """What to do about it; empty where there is nothing to do."""
-        if self.kind == "waiting" and self.reason:
-            return reason_advice(self.reason)
-        return "" if self.kind == "well" else parse(self.word).advice
+        """What to do about it; empty where there is nothing to do but wait, or all is well."""
+        waits = self.kind == "waiting" and self.reason
+        advice = reason_advice(self.reason) if waits else parse(self.word).advice
+        return "" if advice == WAIT or self.kind == "well" else advice
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from hpcbert.errors import HpcbertError
 from hpcbert.flows import frameworks
 from hpcbert.logs import grammar
 from hpcbert.model import Campaign
+from hpcbert.slurm import reasons, states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -379,6 +380,22 @@ def test_the_numbers_page_explains_every_reason() -> None:
     )
     used = set(re.findall(r"""(?:Reason|CannotReduceError)\(\s*"([a-z-]+)",""", sources))
     assert written == used
+
+
+def test_the_states_page_is_the_table_of_states_and_reasons() -> None:
+    text = (REFERENCE / "states.md").read_text(encoding="utf-8")
+    kinds = {"well": "done well", "badly": "done badly"}
+    assert rows(text, "state") == [
+        [
+            *(f"`{one.word}`", f"`{one.code}`" if one.code else ""),
+            kinds.get(one.kind, one.kind) + (", may return" if one.returns else ""),
+            *(one.sentence, one.advice),
+        ]
+        for one in states.STATES
+    ]
+    assert rows(text, "reason of Slurm's") == [
+        [f"`{word}`", *why] for word, why in reasons.REASONS.items()
+    ]
 
 
 def test_decisions_are_numbered_and_listed() -> None:

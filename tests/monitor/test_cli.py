@@ -57,6 +57,10 @@ def test_piped_each_change_is_a_line(hpcbert: Any, story: Watched) -> None:
     assert "n[1-2]  (failed, exit status 3)  [sacct]" in lines[4]
     assert lines[5:] == [
         "1 completed, 1 failed",
+        (
+            "FAILED: read its log with hpcbert logs and mend the cause; "
+            "repeat what is missing with hpcbert retry"
+        ),
         f"then: hpcbert collect '{story.directory}'",
     ]
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  ", lines[0])
@@ -79,8 +83,8 @@ def test_json_is_an_object_a_line_and_the_usual_document_last(
     running, waiting, *_, failed = events
     assert set(running) == {
         *("version", "event", "time", "campaign", "point", "repeat", "attempt", "job", "state"),
-        *("kind", "source", "reason", "detail", "nodes", "exit_code", "step_exit_code", "start"),
-        *("end", "elapsed", "time_limit", "iteration", "throughput", "expected_end"),
+        *("kind", "source", "reason", "detail", "advice", "nodes", "exit_code", "step_exit_code"),
+        *("start", "end", "elapsed", "time_limit", "iteration", "throughput", "expected_end"),
     }
     assert running["event"] == "state"
     assert running["job"] == "12_1"
@@ -92,6 +96,8 @@ def test_json_is_an_object_a_line_and_the_usual_document_last(
         *("JobArrayTaskLimit", None, None),
     )
     assert (failed["exit_code"], failed["source"]) == (3, "sacct")
+    assert "hpcbert logs" in failed["advice"]
+    assert waiting["advice"] is None
     assert document["command"] == "monitor"
     assert document["exit_code"] == 4
     assert document["data"]["repeats"] == {"asked": 2, "well": 1, "badly": 1}
