@@ -93,6 +93,8 @@ class Recipe:
         flags: Names of the tables of flags that hold for the program at that commit.
         image: Container image reference, empty where upstream has none.
         base_image, install: What to build an image from where upstream has none.
+        writable: Whether ranks may write to the container's own files.
+        workdir: Where ranks start in the container; empty for the image's own working directory.
         files: Files that ranks need, copied into a campaign.
         needs: Names of site settings the run cannot do without: `data`, `source`.
         env: Environment variables that every rank gets.
@@ -122,6 +124,8 @@ class Recipe:
     image: str
     base_image: str
     install: tuple[str, ...]
+    writable: bool
+    workdir: str
     files: tuple[str, ...]
     needs: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
@@ -186,7 +190,12 @@ class Site:
         gpus_per_node: GPUs that a node has.
         cpus_per_gpu: CPUs to ask for with each GPU; 0 leaves it to the cluster.
         interface: Network interface whose addresses ranks shall use; empty: what names resolve to.
+        images: Directory of the prepared images, absolute.
         mounts: Container mounts, `SRC[:DST[:FLAGS]]` each.
+        home, remap_root, entrypoint: Whether the container has the home directory, a user that
+            looks like root, and runs the image's entrypoint once a node.
+        container_env: Names of host variables that win over the image's.
+        scratch: Directory on the nodes' own disks for what enroot keeps; empty for enroot's own.
         env: Environment variables for every rank.
         frameworks: Settings by framework.
     """
@@ -213,7 +222,13 @@ class Site:
     cpus_per_gpu: int
     interface: str
     runtime: str
+    images: str
     mounts: tuple[str, ...]
+    home: bool
+    remap_root: bool
+    entrypoint: bool
+    container_env: tuple[str, ...]
+    scratch: str
     env: tuple[tuple[str, str], ...]
     frameworks: tuple[tuple[str, FrameworkSettings], ...]
 

@@ -170,6 +170,8 @@ def overridden(here: Site, values: dict[str, Any]) -> Site:
     changes["sbatch_args"] = (*here.sbatch_args, *values["sbatch_arg"])
     changes["srun_args"] = (*here.srun_args, *values["srun_arg"])
     own = {name: values[name] for name in ("image", "data", "source", "python") if values[name]}
+    if "image" in own:
+        own["image"] = site.absolute_image(own["image"], Path.cwd())
     if own:
         name = values["fw"]
         here = here.with_settings(name, replace(here.settings(name), **own))

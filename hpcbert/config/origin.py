@@ -18,7 +18,12 @@ _SECTIONS = {
     "cpus_per_gpu": "nodes",
     "interface": "nodes",
     "runtime": "container",
+    "images": "container",
     "mounts": "container",
+    "home": "container",
+    "remap_root": "container",
+    "entrypoint": "container",
+    "scratch": "container",
 }
 _TOP = ("name", "scheduler", "runs")
 
@@ -45,6 +50,8 @@ def _values(site: Site) -> Iterator[tuple[str, Any]]:
             yield field.name, value
         elif field.name == "env":
             yield from ((f"env.{name}", text) for name, text in value)
+        elif field.name == "container_env":
+            yield "container.env", value
         elif field.name == "frameworks":
             for name, one in value:
                 yield from _flat(_as_dict(one), f"frameworks.{name}.").items()

@@ -68,6 +68,8 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
         image=image.get("reference", str, ""),
         base_image=image.get("base", str, ""),
         install=image.items("install", str),
+        writable=image.get("writable", bool, default=True),
+        workdir=image.get("workdir", str, ""),
         files=table.items("files", str),
         needs=needs,
         env=tuple(table.mapping("env", str).items()),

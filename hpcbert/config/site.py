@@ -52,7 +52,7 @@ def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
 
     Args:
         path: The file.
-        base: What a relative `runs` is relative to.
+        base: What relative paths (`runs`, `container.images`) are relative to.
         env: Environment, for HPCBERT_RUNS.
 
     Raises:
@@ -61,7 +61,6 @@ def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
     table = read(path)
     runs = env.get("HPCBERT_RUNS") or table.get("runs", str, "runs")
     table.get("runs", str, "runs")
-    container = table.table("container")
     site = Site(
         where=str(path),
         name=table.need("name", str),
@@ -69,14 +68,24 @@ def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
         runs=str((base / Path(runs).expanduser()).absolute()),
         **_slurm(table.table("slurm")),
         **_nodes(table.table("nodes")),
-        runtime=container.choice("runtime", RUNTIMES, "none"),
-        mounts=container.items("mounts", str),
+        **_container(table.table("container"), base),
         env=_env(table),
-        frameworks=_frameworks(table.table("frameworks")),
+        frameworks=_frameworks(table.table("frameworks"), base),
     )
-    container.close()
     table.close()
     return site
+
+
+def absolute_image(text: str, base: Path) -> str:
+    """Return an image reference with the path of a file made absolute; others as they are.
+
+    Args:
+        text: A reference; `~/x.sqsh` is a file in the home directory.
+        base: What `./x.sqsh` is relative to.
+    """
+    if text.startswith("~/"):
+        return str(Path(text).expanduser())
+    return str((base / text).absolute()) if text.startswith(".") else text
 
 
 def _slurm(table: Table) -> dict[str, Any]:
@@ -107,6 +116,27 @@ def _nodes(table: Table) -> dict[str, Any]:
     return values
 
 
+def _container(table: Table, base: Path) -> dict[str, Any]:
+    images = Path(table.get("images", str, "images")).expanduser()
+    values: dict[str, Any] = {
+        "runtime": table.choice("runtime", RUNTIMES, "none"),
+        "images": str((base / images).absolute()),
+        "mounts": table.items("mounts", str),
+        "home": table.get("home", bool, default=False),
+        "remap_root": table.get("remap_root", bool, default=False),
+        "entrypoint": table.get("entrypoint", bool, default=False),
+        "container_env": table.items("env", str),
+        "scratch": table.get("scratch", str, ""),
+    }
+    for name in values["container_env"]:
+        if not _VARIABLE.fullmatch(name):
+            raise table.error("env", f"names {name!r}, which is no environment variable's name.")
+    if values["scratch"] and not Path(values["scratch"]).is_absolute():
+        raise table.error("scratch", "must be an absolute path: it is looked up on every node.")
+    table.close()
+    return values
+
+
 def _env(table: Table) -> tuple[tuple[str, str], ...]:
     values = table.mapping("env", str)
     for name in values:
@@ -115,13 +145,13 @@ def _env(table: Table) -> tuple[tuple[str, str], ...]:
     return tuple(values.items())
 
 
-def _frameworks(table: Table) -> tuple[tuple[str, FrameworkSettings], ...]:
-    return tuple((name, _settings(table.table(name))) for name in table.values)
+def _frameworks(table: Table, base: Path) -> tuple[tuple[str, FrameworkSettings], ...]:
+    return tuple((name, _settings(table.table(name), base)) for name in table.values)
 
 
-def _settings(table: Table) -> FrameworkSettings:
+def _settings(table: Table, base: Path) -> FrameworkSettings:
     settings = FrameworkSettings(
-        image=table.get("image", str, ""),
+        image=absolute_image(table.get("image", str, ""), base),
         data=table.get("data", str, ""),
         source=table.get("source", str, ""),
         python=table.get("python", str, ""),

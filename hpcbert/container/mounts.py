@@ -1,0 +1,78 @@
+"""Container mounts, written as pyxis takes them: `SRC[:DST[:FLAGS]]`.
+
+The form and its defaults are those of NVIDIA/pyxis 0.24.0, args.c (parse_mount_option, add_mount):
+flags are joined with `+` and added to the defaults; a missing DST is SRC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcbert.errors import UsageError
+
+_DEFAULTS = {"tmpfs": "x-create=dir", "umount": "x-detach"}
+_HINT = 'Write "SRC", "SRC:DST", "SRC:DST:FLAG+FLAG", "tmpfs:DST" or "umount:DST".'
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One mount.
+
+    Attributes:
+        source: A path, `tmpfs` or `umount`.
+        target: Where in the container.
+        flags: What is added to the defaults, in order.
+    """
+
+    source: str
+    target: str
+    flags: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> str:
+        """The mount as pyxis takes it."""
+        return ":".join((self.source, self.target, *(["+".join(self.flags)] if self.flags else [])))
+
+    @property
+    def options(self) -> str:
+        """All options of the mount as enroot's configuration takes them: defaults, then flags."""
+        return ",".join((_DEFAULTS.get(self.source, "x-create=auto,rbind"), *self.flags))
+
+
+def parse(text: str) -> Mount:
+    """Read one mount.
+
+    Raises:
+        UsageError: Source or target is neither a path nor one of the known words, or holds what
+            no mount can: a colon, a comma or a control character.
+    """
+    source, *rest = text.split(":")
+    target = rest[0] if rest else source
+    flags = rest[1] if rest[1:] else ""
+    if rest[2:]:
+        raise UsageError(
+            f"The mount {text!r} has too many colons; no path can hold one.", hint=_HINT
+        )
+    if "," in text:
+        raise UsageError(f"The mount {text!r} holds a comma, which no mount can.", hint=_HINT)
+    if not text.isprintable():
+        raise UsageError(f"The mount {text!r} holds a control character.", hint=_HINT)
+    if source not in _DEFAULTS and not source.startswith((".", "/")):
+        raise UsageError(
+            f"The mount {text!r} must begin with a path, tmpfs or umount.",
+            hint="A path begins with / or ./ here.",
+        )
+    if not target.startswith((".", "/")):
+        raise UsageError(f"The mount {text!r} must name a path in the container.", hint=_HINT)
+    return Mount(source, target, tuple(flag for flag in flags.split("+") if flag))
+
+
+def bind(path: str) -> Mount:
+    """Return the mount of a path to the same path.
+
+    Raises:
+        UsageError: The path holds what no mount can.
+    """
+    if ":" in path or "," in path or not path.isprintable():
+        raise UsageError(f"{path!r} holds a comma or a colon, which no container mount can.")
+    return Mount(path, path)

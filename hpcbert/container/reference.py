@@ -1,0 +1,162 @@
+"""Image references: what a person writes, and the one form that every runtime understands.
+
+pyxis takes what begins with `.` or `/` for a squashfs file and puts `docker://` before anything
+else (NVIDIA/pyxis 0.24.0, pyxis_slurmstepd.c, enroot_import_container). enroot 4 reads
+`docker://HOST/IMAGE` as Docker does, where HOST has a dot or a colon; 3.x reads every slash form
+as an image of Docker Hub; both read `docker://[USER@]REGISTRY#IMAGE:TAG` alike (NVIDIA/enroot
+4.1.2, src/docker.sh, docker::_parse_uri), which is therefore the form that leaves this module.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hpcbert.errors import UsageError
+
+# What enroot before 4.2 wants the hub to be called, in the URI and in the file of credentials.
+HUB = "registry-1.docker.io"
+_HUB_NAMES = ("docker.io", "index.docker.io", HUB)
+_DAEMONS = ("dockerd://", "podman://")
+_DOCKER = "docker://"
+_FILE_ENDS = (".sqsh", ".squashfs", ".sqfs")
+
+# Names, tags and digests as the distribution project defines them
+# (distribution/reference, regexp.go), a little wider for names, as enroot is.
+_USER = re.compile(r"[A-Za-z0-9_.!~*'()%;:&=+$,-]+")
+_REGISTRY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_HINT = "Write docker://[USER@]REGISTRY#IMAGE:TAG, or the path of a .sqsh file."
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image: a squashfs file, or one of a registry.
+
+    Attributes:
+        kind: `file` or `docker`.
+        path: The file's path, as written; empty for an image of a registry.
+        user: Whom to log in as; empty for whom enroot's own credentials name.
+        registry: Host, with `:PORT` where it has one.
+        name: Name within the registry, `nvidia/pytorch`.
+        tag: Its tag; empty where only a digest is given.
+        digest: `sha256:` and 64 hexadecimal digits; empty without one. It wins over the tag.
+    """
+
+    kind: Literal["file", "docker"]
+    path: str = ""
+    user: str = ""
+    registry: str = ""
+    name: str = ""
+    tag: str = ""
+    digest: str = ""
+
+    @property
+    def uri(self) -> str:
+        """What to hand to enroot or pyxis: the URI, or the path of the file.
+
+        A path begins with `.` or `/`, so that pyxis does not take it for an image's name.
+        """
+        if self.kind == "file":
+            return self.path
+        user = f"{self.user}@" if self.user else ""
+        which = f"@{self.digest}" if self.digest else f":{self.tag}"
+        return f"{_DOCKER}{user}{self.registry}#{self.name}{which}"
+
+    @property
+    def stem(self) -> str:
+        """Name for files about this image: `nvcr.io+nvidia+pytorch+25.04-py3`.
+
+        No two images have the same: neither hosts nor names nor tags hold a plus or an at sign,
+        and no host an underscore. Who logs in does not matter.
+        """
+        if self.kind == "file":
+            return re.sub(r"[^A-Za-z0-9._-]", "_", Path(self.path).stem)
+        place = "+".join((self.registry.replace(":", "_"), *self.name.split("/")))
+        which = "@" + self.digest.replace(":", "+") if self.digest else "+" + self.tag
+        return f"{place}{which}"
+
+
+def parse(text: str) -> Image:
+    """Read an image reference.
+
+    Args:
+        text: `./x.sqsh`, `/x.sqsh`, `docker://[USER@]REGISTRY#IMAGE[:TAG]`,
+            `docker://[USER@]REGISTRY/IMAGE[:TAG]`, or the latter without `docker://`; instead of
+            or after the tag a digest, `@sha256:…`.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    if not text.isprintable() or not text.strip() or text != text.strip():
+        raise UsageError(f"{text!r} is no image.", hint=_HINT)
+    if text.startswith((".", "/")):
+        return Image("file", path=text)
+    if text.startswith(_DAEMONS):
+        raise UsageError(
+            f"{text!r} asks a daemon of one machine for its image; compute nodes don't run it.",
+            hint="Push the image to a registry, or import it there and name the .sqsh file.",
+        )
+    reference = text.removeprefix(_DOCKER)
+    if reference == text and text.endswith(_FILE_ENDS):
+        raise UsageError(
+            f"{text!r} would be taken for the name of an image in a registry.",
+            hint=f"Write ./{text} or the whole path for a file.",
+        )
+    return _docker(reference, text)
+
+
+def _docker(reference: str, text: str) -> Image:
+    if "://" in reference:
+        raise UsageError(f"{text!r} names a kind of image that is not known.", hint=_HINT)
+    rest, at, digest = reference.rpartition("@")
+    if not at or not digest.startswith("sha256:"):
+        rest, digest = reference, ""
+    place, name, tag = _split(rest)
+    user, _, registry = place.rpartition("@")
+    image = Image(
+        "docker",
+        user=user,
+        registry=HUB if registry in _HUB_NAMES else registry,
+        name=name,
+        tag=tag or ("" if digest else "latest"),
+        digest=digest,
+    )
+    if image.registry == HUB and "/" not in name:
+        image = Image("docker", "", user, HUB, f"library/{name}", image.tag, digest)
+    _check(image, text)
+    return image
+
+
+def _split(rest: str) -> tuple[str, str, str]:
+    """Split `[USER@][REGISTRY(#|/)]IMAGE[:TAG]` into place, name and tag."""
+    if "#" in rest:
+        place, _, path = rest.partition("#")
+    else:
+        user, at, plain = rest.rpartition("@")
+        host, slash, path = plain.partition("/")
+        # A host has a dot or a port, or is this machine: otherwise it is a folder of the hub.
+        if not slash or not ("." in host or ":" in host or host == "localhost"):
+            host, path = HUB, plain
+        place = f"{user}{at}{host}"
+    folders, slash, last = path.rpartition("/")
+    name, _, tag = last.partition(":")
+    return place, f"{folders}{slash}{name}", tag
+
+
+def _check(image: Image, text: str) -> None:
+    parts = (
+        ("user", image.user, _USER),
+        ("registry", image.registry, _REGISTRY),
+        ("name", image.name, _NAME),
+        ("tag", image.tag, _TAG),
+        ("digest", image.digest, _DIGEST),
+    )
+    for what, value, form in parts:
+        needed = what in ("registry", "name") or (what == "tag" and not image.digest)
+        if (value or needed) and not form.fullmatch(value):
+            raise UsageError(f"{text!r} is no image: its {what} is {value!r}.", hint=_HINT)

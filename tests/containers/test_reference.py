@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcbert.container.reference import HUB, Image, parse
+from hpcbert.errors import UsageError
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+
+IMAGES = st.builds(
+    Image,
+    kind=st.just("docker"),
+    user=st.sampled_from(["", "$oauthtoken", "me"]),
+    registry=st.sampled_from(["nvcr.io", "localhost:5000", "registry.example.org", HUB]),
+    name=st.from_regex(r"[a-z0-9]([a-z0-9._-]{0,6}[a-z0-9])?(/[a-z0-9]{1,5}){1,3}", fullmatch=True),
+    tag=st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,12}", fullmatch=True),
+    digest=st.sampled_from(["", DIGEST]),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "uri", "stem"),
+    [
+        ("./x.sqsh", "./x.sqsh", "x"),
+        ("/images/py torch.sqsh", "/images/py torch.sqsh", "py_torch"),
+        (
+            "docker://nvcr.io#nvidia/pytorch:25.04-py3",
+            "docker://nvcr.io#nvidia/pytorch:25.04-py3",
+            "nvcr.io+nvidia+pytorch+25.04-py3",
+        ),
+        (
+            "docker://nvcr.io/nvidia/pytorch:25.04-py3",
+            "docker://nvcr.io#nvidia/pytorch:25.04-py3",
+            "nvcr.io+nvidia+pytorch+25.04-py3",
+        ),
+        (
+            "nvcr.io#nvidia/pytorch:25.04-py3",
+            "docker://nvcr.io#nvidia/pytorch:25.04-py3",
+            "nvcr.io+nvidia+pytorch+25.04-py3",
+        ),
+        (
+            "docker://$oauthtoken@nvcr.io#nvidia/pytorch:1",
+            "docker://$oauthtoken@nvcr.io#nvidia/pytorch:1",
+            "nvcr.io+nvidia+pytorch+1",
+        ),
+        (
+            "docker://me@nvcr.io/a/b/c:1",
+            "docker://me@nvcr.io#a/b/c:1",
+            "nvcr.io+a+b+c+1",
+        ),
+        ("ubuntu", f"docker://{HUB}#library/ubuntu:latest", f"{HUB}+library+ubuntu+latest"),
+        ("docker://ubuntu:22.04", f"docker://{HUB}#library/ubuntu:22.04", None),
+        ("docker://me@ubuntu:22.04", f"docker://me@{HUB}#library/ubuntu:22.04", None),
+        ("docker://docker.io#ubuntu", f"docker://{HUB}#library/ubuntu:latest", None),
+        ("index.docker.io/a/b", f"docker://{HUB}#a/b:latest", None),
+        ("pytorch/pytorch:1.6.0", f"docker://{HUB}#pytorch/pytorch:1.6.0", None),
+        ("localhost:5000/tiny:1", "docker://localhost:5000#tiny:1", "localhost_5000+tiny+1"),
+        ("localhost/tiny:1", "docker://localhost#tiny:1", "localhost+tiny+1"),
+        (f"reg.io#a/b@{DIGEST}", f"docker://reg.io#a/b@{DIGEST}", None),
+        (
+            f"docker://u@reg.io/a:1@{DIGEST}",
+            f"docker://u@reg.io#a@{DIGEST}",
+            f"reg.io+a@{DIGEST.replace(':', '+')}",
+        ),
+    ],
+)
+def test_a_reference_becomes_the_form_that_all_versions_read(
+    text: str, uri: str, stem: str | None
+) -> None:
+    image = parse(text)
+    assert image.uri == uri
+    if stem is not None:
+        assert image.stem == stem
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is no image"),
+        (" ubuntu", "is no image"),
+        ("a\nb", "is no image"),
+        ("dockerd://local:1", "a daemon"),
+        ("podman://local:1", "a daemon"),
+        ("x.sqsh", "would be taken for the name"),
+        ("http://x.example/y", "kind of image"),
+        ("Ubuntu", "its name"),
+        ("docker://nvcr.io#", "its name"),
+        ("docker://#a:1", "its registry is ''"),
+        ("docker://a b#c:1", "its registry"),
+        ("docker://reg.io#a:b c", "its tag"),
+        ("reg.io#a@sha256:12", "its digest"),
+        ("reg.io#a:$(id)", "its tag"),
+    ],
+)
+def test_what_is_no_reference_is_refused_with_the_part_that_is_wrong(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)):
+        parse(text)
+
+
+@given(IMAGES)
+def test_a_uri_reads_back_as_the_same_image(image: Image) -> None:
+    again = parse(image.uri)
+    assert again.uri == image.uri
+    assert again.stem == image.stem
+    assert parse(image.uri.removeprefix("docker://")).uri == image.uri
+
+
+@given(IMAGES)
+def test_a_stem_is_safe_as_a_file_name_and_unquoted(image: Image) -> None:
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+@-]*", image.stem)
+
+
+@given(IMAGES, IMAGES)
+def test_images_share_a_stem_only_if_they_are_the_same_but_for_the_user(
+    one: Image, other: Image
+) -> None:
+    def without_user(image: Image) -> str:
+        return image.uri.replace(f"//{image.user}@", "//") if image.user else image.uri
+
+    assert (one.stem == other.stem) == (without_user(one) == without_user(other))
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_an_image_or_refused(text: str) -> None:
+    try:
+        image = parse(text)
+    except UsageError:
+        return
+    assert image.uri.startswith((".", "/", "docker://"))
+    assert parse(image.uri) == parse(parse(image.uri).uri)
