@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcbert import __version__, render, store
+from hpcbert import __version__, redact, render, store
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Campaign, Point, Protocol, utc
 from hpcbert.plan import Request, option_values, points, protocol
@@ -118,7 +118,7 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
         created=utc(who.time),
         hpcbert=__version__,
         user=who.user,
-        command=who.command,
+        command=redact.command(who.command),
         scheduler=how.scheduler,
         site=site.name,
         runtime=site.runtime,
