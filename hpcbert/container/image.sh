@@ -209,7 +209,7 @@ fail() { # sentence: why the image can't be had, for us and for those who wait
 }
 
 # --- Room -----------------------------------------------------------------------------------
-gib() { awk -v bytes="$1" 'BEGIN { printf "%.1f GiB", bytes / 2^30 }'; }
+human() { numfmt --to=iec-i --suffix=B --format=%.1f -- "$1"; }
 free() { df -Pk -- "$1" | awk 'NR == 2 { printf "%d", $4 * 1024 }'; }
 setting() { # of enroot: from its own mouth where it tells, else as it would find it
   local value
@@ -231,14 +231,15 @@ check_room() { # folder for TEMP, folder for CACHE
     local there
     there=$(free "${path[$device]%% and *}")
     ((there >= need[$device])) ||
-      fail "no space: $stem needs about $(gib "${need[$device]}") in ${path[$device]}, $(gib "$there") are free"
+      fail "no space: $stem needs about $(human "${need[$device]}") in ${path[$device]}, $(human "$there") are free"
   done
 }
 
 # --- Work -----------------------------------------------------------------------------------
-# No credential that a program may print leaves this script.
+# No credential that a program may print leaves this script; nor does mksquashfs's summary.
 redact() {
-  sed -uE -e 's#(://)[^/@[:space:]]*:[^/@[:space:]]*@#\1***@#g' \
+  sed -uE -e '/^Exportable Squashfs /,$d' \
+    -e 's#(://)[^/@[:space:]]*:[^/@[:space:]]*@#\1***@#g' \
     -e 's#([Aa]uthorization: *[A-Za-z]+) +[^[:space:]"]+#\1 ***#g' \
     -e 's#([?&](token|access_token|password|sig|signature)=)[^&[:space:]"]+#\1***#gI'
 }
@@ -327,7 +328,7 @@ publish() {
 JSON
   sync -- "$draft" 2>/dev/null || true
   mv -T -- "$draft" "$pointer"
-  say "$name: $(gib "$size")"
+  say "$name: $(human "$size")"
 }
 
 if hit; then exit 0; fi
