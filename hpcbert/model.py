@@ -139,6 +139,11 @@ class Array:
         error: Why it was refused.
         together: Whether `job_id` is one job that runs the repeats one after another on the same
             nodes, instead of an array with an element for each.
+        called: When sbatch was about to be called, ISO 8601 UTC; empty as long as nobody tried.
+        retry: 0, or which retry of the point this is; then `repeats` are those that it repeats.
+        first_attempt: Number of its first attempt: a retry goes on where those before it ended.
+        excluded: Nodes that a retry keeps away from, each with the reason.
+        why: What was wrong with each repeat that a retry repeats.
     """
 
     point: Point
@@ -152,6 +157,11 @@ class Array:
     submitted: str = ""
     error: str = ""
     together: bool = False
+    called: str = ""
+    retry: int = 0
+    first_attempt: int = 0
+    excluded: tuple[tuple[str, str], ...] = ()
+    why: tuple[tuple[int, str], ...] = ()
 
     def element(self, repeat: int) -> str:
         """Return the job id that Slurm knows one repeat by, `123_4`; empty before submission."""
@@ -219,6 +229,18 @@ class Campaign:
     rehearse: bool
     arrays: tuple[Array, ...]
 
+    @property
+    def current(self) -> tuple[tuple[Array, int], ...]:
+        """Every repeat with the array that it was submitted in last, points in their order."""
+        newest: dict[tuple[Point, int], Array] = {}
+        for array in self.arrays:
+            newest |= {(array.point, number): array for number in array.repeats}
+        return tuple((array, number) for (_, number), array in newest.items())
+
+    def superseded(self, array: Array) -> bool:
+        """Say whether retries took over all repeats of an array."""
+        return all(one.name != array.name for one, _ in self.current)
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -238,12 +260,36 @@ class Reason:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """One of several times that a repeat was run; all stay on record, one counts.
+
+    Attributes:
+        attempt: Its number, from 0.
+        job: What Slurm called it, `123_4`; empty if it never came so far.
+        state: What it came to: the scheduler's word where it is known, else the job's own.
+        detail: Why, as a sentence; empty where the word says all.
+        nodes: Names of its nodes, where known.
+        start, end: Seconds since the epoch, None where nobody wrote it down.
+        log: Path of its log relative to the campaign; empty if there is none.
+    """
+
+    attempt: int
+    job: str
+    state: str
+    detail: str
+    nodes: tuple[str, ...]
+    start: float | None
+    end: float | None
+    log: str
+
+
+@dataclass(frozen=True)
 class Run:
     """One repeat as it stands in a table.
 
     Attributes:
         repeat: Its number, from 1.
-        attempt: 0, or how often Slurm had requeued it before this run.
+        attempt: 0, or how many attempts there were before this one.
         throughput: Samples per second over all GPUs; None where there is no trusted number.
         valid: Whether it counts.
         reasons: Why it does not, empty if it does.
@@ -252,6 +298,7 @@ class Run:
         state_source: `sacct`, `squeue`, `status-file`, `none`.
         log: Path of its log, relative to the campaign or as given.
         nodes: Names of the nodes it ran on, where known.
+        attempts: All its attempts, this one too; empty where there was but one.
     """
 
     repeat: int
@@ -263,6 +310,7 @@ class Run:
     state_source: str
     log: str
     nodes: tuple[str, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,18 @@
 
 Everything is plain JSON or text under one directory, so that a copy of it on a laptop is enough
 to collect again. Writing goes to a temporary name in the same directory, is flushed to disk and
-renamed: a reader sees the old file or the new one, on NFS too.
+renamed: a reader sees the old file or the new one, on NFS too. The directory and what is written
+into it are their owner's alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
+import secrets
 import socket
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,33 +32,69 @@ SAMPLE = "sample.log"
 LOCK = "lock"
 
 
-def write_text(path: Path, text: str) -> None:
+_PRIVATE = 0o600
+_REMEDIES = {
+    errno.ENOSPC: "Make room on the file system",
+    errno.EDQUOT: "Make room: your quota is used up",
+    errno.EROFS: "The file system has to be writable",
+    errno.ENOENT: "Its directory has vanished; bring it back",
+    errno.ESTALE: "Its directory has vanished from the file server; bring it back",
+}
+
+
+def _remedy(error: OSError) -> str:
+    remedy = _REMEDIES.get(error.errno or 0, "Make room or mend permissions")
+    return f"Nothing that was there before is lost. {remedy}, then repeat."
+
+
+def write_text(path: Path, text: str, *, mode: int = _PRIVATE) -> None:
     """Write a text as `write_bytes` does, in UTF-8."""
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, text.encode("utf-8"), mode=mode)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, *, mode: int = _PRIVATE) -> None:
     """Write a file so that it is there whole or not at all, and survives a crash once there.
+
+    Args:
+        path: The file.
+        content: What it shall hold.
+        mode: Its permissions, less the umask's.
 
     Raises:
         HpcbertError: The file system refused: full, read-only, gone or out of quota. A file
             that was there before is untouched.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_through(temporary, content, mode)
         temporary.replace(path)
+        _flush_directory(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise HpcbertError(
-            f"Can't write: {error.strerror}.",
-            where=str(path),
-            hint="Nothing that was there before is lost. Make room or mend permissions, repeat.",
+            f"Can't write: {error.strerror}.", where=str(path), hint=_remedy(error)
         ) from error
+
+
+def _write_through(path: Path, content: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_directory(path: Path) -> None:
+    """Make a rename last; file systems that can't, which give EINVAL, need not."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP, errno.EBADF}:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -86,7 +126,7 @@ def create(directory: Path) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700)
         for name in ("scripts", "slurm", "logs", "status"):
-            (directory / name).mkdir()
+            (directory / name).mkdir(mode=0o700)
     except OSError as error:
         raise HpcbertError(
             f"Can't make the campaign directory: {error.strerror}.",
@@ -132,7 +172,8 @@ def _array(data: dict[str, Any]) -> Array:
     raw = data["point"]
     options = tuple((name, value) for name, value in raw["options"])
     point = Point(**{**raw, "shape": Shape(**raw["shape"]), "options": options})
-    return Array(**{**data, "point": point, "repeats": tuple(data["repeats"])})
+    pairs = {name: tuple(map(tuple, data.get(name, ()))) for name in ("excluded", "why")}
+    return Array(**{**data, **pairs, "point": point, "repeats": tuple(data["repeats"])})
 
 
 def update_array(campaign: Campaign, array: Array) -> Campaign:
@@ -189,38 +230,84 @@ def read_status(directory: Path, array: Array, repeat: int) -> tuple[dict[str, A
 def locked(directory: Path) -> Iterator[None]:
     """Hold the campaign for one writer.
 
-    The lock is a file made with O_EXCL, which NFS keeps atomic. It names its holder; a lock whose
-    holder ran on this host and is gone is taken over.
+    The lock is a file that comes into being whole, by `link`, which NFS keeps atomic. It names its
+    holder; a lock whose holder ran on this host and is gone is taken over.
 
     Raises:
         UsageError: Somebody else is working on this campaign.
+        HpcbertError: The directory can't be written to.
     """
     path = directory / LOCK
-    holder = f"{socket.gethostname()} {os.getpid()}\n"
-    try:
-        _take(path, holder)
-    except FileExistsError:
+    holder = f"{socket.gethostname()} {os.getpid()} {_born(str(os.getpid()))}\n"
+    if not _take(path, holder):
         _refuse_if_alive(path)
-        path.unlink(missing_ok=True)
-        _take(path, holder)
+        _take_over(path, holder)
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
 
 
-def _take(path: Path, holder: str) -> None:
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(holder)
+def _take(path: Path, holder: str) -> bool:
+    """Make the lock, holder and all; say whether it was free."""
+    own = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        _write_through(own, holder.encode(), _PRIVATE)
+        _link(own, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise HpcbertError(
+            f"Can't lock the campaign: {error.strerror}.", where=str(path), hint=_remedy(error)
+        ) from error
+    finally:
+        own.unlink(missing_ok=True)
+    return True
+
+
+def _link(own: Path, path: Path) -> None:
+    try:
+        os.link(own, path)
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
+            raise
+        # No hard links here: make it in place. Who is killed between the two leaves it empty.
+        _write_through(path, own.read_bytes(), _PRIVATE)
+
+
+def _take_over(path: Path, holder: str) -> None:
+    """Replace the lock of a holder that is gone; of several who try, one gets it."""
+    with (path.with_name(f".{path.name}.takeover")).open("w") as file:
+        # The kernel lets go of this one when its holder dies, however that happens.
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        while True:
+            _refuse_if_alive(path)
+            path.unlink(missing_ok=True)
+            if _take(path, holder):
+                return
 
 
 def _refuse_if_alive(path: Path) -> None:
-    host, _, pid = path.read_text().strip().partition(" ")
-    gone = host == socket.gethostname() and not Path(f"/proc/{pid}").exists()
+    try:
+        host, pid, born = (*path.read_text().split(), "", "", "")[:3]
+    except FileNotFoundError:
+        return
+    now = _born(pid)
+    gone = host == socket.gethostname() and (not now or bool(born and now != born))
     if not gone:
         raise UsageError(
             f"Process {pid or '?'} on {host or 'an unknown host'} is working on this campaign.",
             where=str(path),
             hint=f"Wait for it. If it is gone for certain, remove {path}.",
         )
+
+
+def _born(pid: str) -> str:
+    """Return when a living process was started, in clock ticks since boot: ids are used again."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    fields = text.rpartition(")")[2].split()
+    return "" if fields[0] in {"Z", "X"} else fields[19]

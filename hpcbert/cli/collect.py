@@ -195,7 +195,7 @@ def _write(path: Path, text: str) -> None:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
         else:
-            store.write_text(path, text)
+            store.write_text(path, text, mode=0o666)
     except (HpcbertError, OSError) as error:
         raise UsageError(f"--output can't be written: {error}") from error
 

@@ -46,7 +46,7 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool) -> Result:
         raise SchedulerError("Slurm does not answer here.", hint="Run this on a login node.")
     values: dict[str, str | None] = {**_CLUSTER, **found} if found else {}
     text = site_text(default_site().read_text(encoding="utf-8"), values)
-    write_text(output, text)
+    write_text(output, text, mode=0o666)
     kind = "a Slurm cluster" if found else "this machine"
     lines = [f"{output}: for {kind}. Read it, then: hpcbert doctor"]
     return Result({"file": str(output), "detected": found}, "\n".join(lines))

@@ -42,7 +42,7 @@ def render(*, output: Path | None, check: Path | None, **values: Any) -> Result:
         return Result(scripts, "\n".join(scripts.values()).rstrip("\n"))
     output.mkdir(parents=True, exist_ok=True)
     for name, text in scripts.items():
-        write_text(output / name, text)
+        write_text(output / name, text, mode=0o666)
     written = [str(output / name) for name in scripts]
     return Result(written, "\n".join(written))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -59,4 +60,5 @@ def _run_data(run: Run) -> dict[str, Any]:
         "state_source": run.state_source,
         "log": run.log,
         "nodes": list(run.nodes),
+        "attempts": [{**asdict(one), "nodes": list(one.nodes)} for one in run.attempts],
     }
