@@ -1,0 +1,203 @@
+"""The directory of prepared images: what is in it, found by the pointers that image.sh leaves.
+
+A pointer `<STEM>.json` is renamed into place after its image, so that what it names is whole.
+Names that begin with a dot belong to an import under way, or to one that died.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.errors import HpcbertError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcbert.container.reference import Image
+
+SCRIPT = Path(__file__).parent / "image.sh"
+SCHEMA = 1
+_HIDDEN = re.compile(r"\.(?P<stem>[A-Za-z0-9_][A-Za-z0-9._+@-]*)~(?P<what>.+)")
+# A heart beats every ten seconds; an hour without is no matter of clocks that differ.
+_DEAD_AFTER = 3600.0
+
+
+@dataclass(frozen=True)
+class Cached:
+    """One prepared image.
+
+    Attributes:
+        stem: What its files' names begin with.
+        reference: Where it comes from, without a user; for a built one `build:FRAMEWORK`.
+        path: Its file, absolute.
+        sha256: Of the file, hexadecimal.
+        bytes: Its size.
+        created: When it was finished, ISO 8601 UTC.
+        enroot: Version that made it; empty where it did not tell.
+    """
+
+    stem: str
+    reference: str
+    path: str
+    sha256: str
+    bytes: int
+    created: str
+    enroot: str
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Something that no pointer names: an old image, or what a dead import left.
+
+    Attributes:
+        busy: Whether an import that seems alive owns it.
+        bytes: Its size, 0 for directories.
+    """
+
+    path: str
+    stem: str
+    busy: bool
+    bytes: int
+
+
+def built_stem(framework: str, base: str, install: Sequence[str]) -> str:
+    """Return the stem of an image built from a recipe: another base or command gives another."""
+    text = json.dumps([base, list(install)])
+    return f"{framework}+built+{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def find(directory: Path, image: Image) -> Cached | None:
+    """Return the prepared file of a registry's image, if there is a whole one."""
+    return find_stem(directory, image.stem) if image.kind == "docker" else None
+
+
+def find_stem(directory: Path, stem: str) -> Cached | None:
+    """Return the prepared image of a stem, if there is a whole one."""
+    return _read(directory / f"{stem}.json")
+
+
+def listed(directory: Path) -> tuple[Cached, ...]:
+    """Return all prepared images, by name."""
+    found = (_read(path) for path in sorted(directory.glob("[!.]*.json")))
+    return tuple(one for one in found if one is not None)
+
+
+def leftovers(directory: Path, *, now: float | None = None) -> tuple[Leftover, ...]:
+    """Return what no pointer names, by name; what a living import owns is marked."""
+    now = time.time() if now is None else now
+    named = {Path(one.path).name for one in listed(directory)}
+    found = []
+    for path in sorted(directory.glob("*")) if directory.is_dir() else ():
+        hidden = _HIDDEN.fullmatch(path.name)
+        if hidden:
+            stem = hidden["stem"]
+        elif path.suffix == ".sqsh" and "+" in path.stem and path.name not in named:
+            stem = path.stem.rpartition("+")[0]
+        else:
+            continue
+        size = path.lstat().st_size if path.is_file() else 0
+        found.append(Leftover(str(path), stem, importing(directory, stem, now=now), size))
+    return tuple(found)
+
+
+def importing(directory: Path, stem: str, *, now: float) -> bool:
+    """Say whether somebody holds a stem's lock and seems to be alive."""
+    lock = directory / f".{stem}~lock"
+    holder = lock / "holder"
+    try:
+        beat = (holder if holder.exists() else lock).stat().st_mtime
+        words = holder.read_text().split() if holder.exists() else []
+    except OSError:
+        return False
+    return now - beat < _DEAD_AFTER and not _dead_here(words)
+
+
+def remove(directory: Path, cached: Cached, *, now: float | None = None) -> None:
+    """Remove a prepared image: its pointer first, so that nobody finds half of it.
+
+    Raises:
+        UsageError: It is being imported at this moment.
+        HpcbertError: The file system refused.
+    """
+    if importing(directory, cached.stem, now=time.time() if now is None else now):
+        raise UsageError(
+            f"{cached.stem} is being imported.",
+            where=str(directory),
+            hint="Wait for the import, or end it; a dead one is taken over by the next.",
+        )
+    _unlink(directory / f"{cached.stem}.json")
+    _unlink(Path(cached.path))
+
+
+def sweep(found: Sequence[Leftover]) -> tuple[Leftover, ...]:
+    """Remove what no living import owns, and return what was removed.
+
+    Raises:
+        HpcbertError: The file system refused.
+    """
+    dead = tuple(one for one in found if not one.busy)
+    for one in dead:
+        _unlink(Path(one.path))
+    return dead
+
+
+def _unlink(path: Path) -> None:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise HpcbertError(
+            f"Can't remove: {error.strerror}.",
+            where=str(path),
+            hint="Whoever made it can; nothing else was touched.",
+        ) from error
+
+
+def _read(pointer: Path) -> Cached | None:
+    try:
+        data: Any = json.loads(pointer.read_text(encoding="utf-8"))
+        if data["schema"] != SCHEMA or Path(data["file"]).name != data["file"]:
+            return None
+        path = pointer.parent / data["file"]
+        if path.stat().st_size != data["bytes"]:
+            return None
+        return Cached(
+            stem=pointer.name.removesuffix(".json"),
+            reference=str(data["reference"]),
+            path=str(path.absolute()),
+            sha256=str(data["sha256"]),
+            bytes=int(data["bytes"]),
+            created=str(data["created"]),
+            enroot=str(data.get("enroot", "")),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _dead_here(words: Sequence[str]) -> bool:
+    """Say whether a holder, as image.sh writes it, was a process of this machine that is gone."""
+    if len(words) != 5:  # noqa: PLR2004 - token, host, place, pid, moment of start
+        return False
+    _, _, place, pid, born = words
+    try:
+        here = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        here += f"/{Path('/proc/self/ns/pid').readlink()}/{os.geteuid()}"
+    except OSError:
+        return False
+    if place != here:
+        return False
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return True
+    return fields[19] != born
