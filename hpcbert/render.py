@@ -294,6 +294,7 @@ def _base_context(job: Job) -> dict[str, Any]:
         "srun_options": _srun_options(job),
         "mounts": _mounts(job),
         "image": job.image,
+        "rank_environment": [f"{name}={text}" for name, text in _rank_environment(job)],
     }
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from hpcbert.inventory import Recipe, Site
 
 _WORKLOADS = Path(__file__).parent.parent / "workloads"
+# What every campaign carries: it tells what the nodes are.
+_DESCRIBE = "describe.sh"
 _MISSING = "/path/to/"
 _TIME_LIMIT = re.compile(r"(\d+-)?\d{1,2}(:\d{2}){0,2}|\d+(:\d{2})?")
 
@@ -99,7 +101,7 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
     identity = f"{stamp}-{recipe.name}-{who.token}"
     directory = Path(site.runs) / identity
     _check_path(directory)
-    sources = {name: find_file(recipe, name) for name in recipe.files}
+    sources = {name: find_file(recipe, name) for name in (*recipe.files, _DESCRIBE)}
     copies = (
         (store.RECIPE, Path(recipe.folder) / store.RECIPE),
         *((f"scripts/{name}", path) for name, path in sources.items()),
@@ -151,7 +153,8 @@ def by_hand(
     """
     site, _ = _complete(site, recipe, replace(how, dry=True))
     here = Path.cwd()
-    files = {name: relative(find_file(recipe, name), here) for name in recipe.files}
+    names = (*recipe.files, _DESCRIBE)
+    files = {name: relative(find_file(recipe, name), here) for name in names}
     scripts = {}
     for point in points(recipe, site, request):
         job = _job(point, site, recipe, request, how, directory=".", files=files)

@@ -1,0 +1,282 @@
+#!/bin/bash
+# What one node is, as one JSON file: run once a node before a measured step, outside of it.
+#
+#   describe.sh PART FOLDER NAME REFERENCE PYTHON
+#
+# PART is `image` (run inside the container), `host` (run outside) or `both` (no container). The
+# image's part waits in a hidden file until the host's part takes it in. What can't be told is left
+# out, and nothing here ends a job: the exit status is 0, and what hangs is ended by a time limit.
+# Bytes above 127 are written as \u0080 to \u00ff, each for itself, so that any value is valid JSON.
+# Of variables whose name or form gives a secret away only the name is written.
+
+names=()
+while IFS= read -r name; do names+=("$name"); done < <(compgen -e)
+declare -A values=()
+for name in "${names[@]}"; do values[$name]=${!name-}; done
+
+LC_ALL=C
+umask 077
+shopt -s nullglob
+exec </dev/null
+
+part=${1:-both} folder=${2:-.} label=${3:-node} reference=${4:-} python=${5:-python3}
+node=${SLURMD_NODENAME:-}
+if [[ -z $node ]]; then IFS= read -r node </proc/sys/kernel/hostname || node=node; fi
+node=${node//[^A-Za-z0-9._-]/_}
+
+readonly LONGEST=4096 MOST=1000 PATIENCE=20
+# The same expressions as hpcbert/redact.py has.
+readonly NAMES='(SECRET|PASSW|PASSPHRASE|PASSCODE|CREDENTIAL|CREDS?_|TOKEN_|KEYS?_|_PASS_|[A-Z0-9]_PWD_|AUTH_|AUTHORIZATION|COOKIE|_JWT_|BEARER|_PAT_|_SIG_|SIGNATURE|_DSN_|WEBHOOK)'
+readonly FORMS='(A(KIA|SIA|BIA|CCA)[A-Z0-9]{16}|hf_[A-Za-z0-9]{16}|nvapi-[A-Za-z0-9_-]{16}|gh[pousr]_[A-Za-z0-9]{16}|github_pat_[A-Za-z0-9_]{16}|glpat-[A-Za-z0-9_-]{16}|xox[abeoprs]-[A-Za-z0-9-]{10}|sk-[A-Za-z0-9_-]{16}|AIza[A-Za-z0-9_-]{30}|ya29[.]|eyJ[A-Za-z0-9_-]{8,}[.]|PRIVATE KEY-----|://[^/@]*:[^/@]*@|://[^/@:]{20,}@)'
+readonly INSIDE='(SECRET|PASSW|PASSPHRASE|PASSCODE|CREDENTIAL|CREDS?|TOKEN|KEYS?|[^A-Z0-9]PASS|[A-Z0-9][^A-Z0-9]PWD|AUTH|AUTHORIZATION|COOKIE|[^A-Z0-9]JWT|BEARER|[^A-Z0-9]PAT|[^A-Z0-9]SIG|SIGNATURE|[^A-Z0-9]DSN|WEBHOOK)[A-Z0-9_.-]*["'\'']?[[:space:]]*[=:]|(BEARER|BASIC)[[:space:]]'
+
+# --- JSON: each function leaves its text in REPLY ----------------------------------------------
+json() { # text -> "text"
+  local text=${1:0:LONGEST} out='' char code at
+  text=${text//\\/\\\\} text=${text//\"/\\\"}
+  text=${text//$'\n'/\\n} text=${text//$'\t'/\\t} text=${text//$'\r'/\\r}
+  if [[ $text == *[^\ -~]* ]]; then
+    text=${text:0:LONGEST/4}
+    for ((at = 0; at < ${#text}; at++)); do
+      char=${text:at:1}
+      if [[ $char == [^\ -~] ]]; then
+        printf -v code '%d' "'$char"
+        printf -v char '\\u%04x' "$((code & 255))"
+      fi
+      out+=$char
+    done
+    text=$out
+  fi
+  REPLY="\"$text\""
+}
+
+list() { # text ... -> ["text", ...]
+  local out='' text
+  for text; do
+    json "$text"
+    out+=",$REPLY"
+  done
+  REPLY="[${out:1}]"
+}
+
+# An object is made by begin, add and end; an empty text is not added.
+object=''
+add() { # key text
+  [[ -n $2 ]] || return 0
+  json "$2"
+  object+=",\"$1\":$REPLY"
+}
+
+content() { # file -> its first line
+  REPLY=''
+  [[ -r $1 ]] && IFS= read -r REPLY 2>/dev/null <"$1"
+  return 0
+}
+
+add_file() { # key file
+  content "$2"
+  add "$1" "$REPLY"
+}
+
+add_list() { # key text ...
+  (($# > 1)) || return 0
+  local key=$1
+  list "${@:2}"
+  object+=",\"$key\":$REPLY"
+}
+
+# --- What holds inside and outside -------------------------------------------------------------
+secret() { # name value
+  local name=_${1^^}_
+  [[ -n $2 ]] && [[ ${name//[^A-Z0-9]/_} =~ $NAMES || $2 =~ $FORMS || " ${2^^}" =~ $INSIDE ]]
+}
+
+environment() {
+  local name value count=0 out=''
+  for name in "${names[@]}"; do
+    # What this step and shell set themselves says nothing of the ranks.
+    case $name in SLURM_STEP* | SLURM_SRUN_* | SLURM_TASK_PID | SHLVL | _) continue ;; esac
+    ((++count > MOST)) && break
+    value=${values[$name]}
+    if secret "$name" "$value"; then value='<redacted>'; fi
+    json "$value"
+    out+=",\"$name\":$REPLY"
+  done
+  REPLY="{${out:1}}"
+}
+
+# --- Inside the image ---------------------------------------------------------------------------
+distribution() {
+  local line
+  [[ -r /etc/os-release ]] || return 0
+  while IFS= read -r line; do
+    if [[ $line == PRETTY_NAME=* ]]; then
+      line=${line#PRETTY_NAME=}
+      line=${line#\"}
+      add os "${line%\"}"
+    fi
+  done </etc/os-release
+}
+
+# Versions as the names of installed packages' metadata have them, without starting Python.
+packages() {
+  local path name roots=(/usr/local /usr /opt/conda) found=()
+  name=$(command -v -- "$python")
+  case $name in /usr/local/bin/* | /usr/bin/* | /opt/conda/bin/*) ;; */*) roots=("${name%/*}/.." "${roots[@]}") ;; esac
+  for path in "${roots[@]/%//lib/python3}"; do
+    for name in "$path"*/{site,dist}-packages/*.{dist,egg}-info; do
+      name=${name##*/}
+      case ${name,,} in
+        torch-* | torchvision-* | triton-* | tensorflow*-* | jax-* | jaxlib-* | numpy-* | deepspeed-* | oneflow* | \
+          paddlepaddle* | mindspore* | mxnet* | horovod-* | apex-* | transformer_engine* | megatron* | flash_attn* | \
+          transformers-* | nvidia_cublas* | nvidia_cuda_runtime* | nvidia_cudnn* | nvidia_nccl* | nvidia_dali* | mpi4py-*)
+          name=${name%.dist-info}
+          found+=("${name%.egg-info}")
+          ;;
+      esac
+    done
+  done
+  add_list packages "${found[@]}"
+}
+
+# Libraries that carry their version in a file's name: libnccl.so.2.21.5.
+libraries() {
+  local path found=()
+  for path in /usr/lib/*-linux-gnu /usr/lib64 /usr/local/lib /usr/local/cuda/lib64 \
+    /usr/local/cuda/targets/*/lib; do
+    found+=("$path"/lib{nccl,cudart,cudnn,cublas,mpi,pmix,ucp}.so.*.*)
+  done
+  add_list libraries "${found[@]##*/}"
+}
+
+image_part() {
+  object=''
+  if secret '' "$reference"; then reference='<redacted>'; fi
+  add reference "$reference"
+  distribution
+  if command -v -- "$python" >/dev/null; then
+    add python "$(timeout "$PATIENCE" "$python" -V 2>&1)"
+  fi
+  packages
+  libraries
+  environment
+  REPLY="{\"environment\":$REPLY$object}"
+}
+
+# --- Outside of the image -------------------------------------------------------------------------
+processor() {
+  local line count=0
+  while IFS= read -r line && ((++count < 64)); do
+    case $line in
+      'model name'*: | 'model name'*) add cpu "${line#*: }" && break ;;
+      'CPU part'*) add cpu "ARM part ${line#*: }" && break ;;
+    esac
+  done </proc/cpuinfo
+  add_file cpus /sys/devices/system/cpu/present
+  add_file governor /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor
+  add_file smt /sys/devices/system/cpu/smt/active
+  local domains=(/sys/devices/system/node/node[0-9]*)
+  add numa_nodes "${#domains[@]}"
+  while IFS= read -r line; do
+    if [[ $line == MemTotal:* ]]; then
+      line=${line#MemTotal:}
+      add memory_kb "${line//[^0-9]/}"
+      break
+    fi
+  done </proc/meminfo
+}
+
+network() {
+  local path name kind found=() speed mtu state
+  for path in /sys/class/net/*; do
+    name=${path##*/} kind=virtual
+    [[ $name == lo || ! -d $path ]] && continue
+    [[ -e $path/device ]] && kind=physical
+    content "$path/speed" && speed=$REPLY
+    content "$path/mtu" && mtu=$REPLY
+    content "$path/operstate" && state=$REPLY
+    found+=("$name $kind ${speed:--1} ${mtu:-0} ${state:-unknown}")
+    ((${#found[@]} >= 64)) && break
+  done
+  add_list network "${found[@]}"
+  found=()
+  for path in /sys/class/infiniband/*/ports/*; do
+    name=${path#/sys/class/infiniband/}
+    content "$path/link_layer" && kind=$REPLY
+    content "$path/rate" && speed=$REPLY
+    content "$path/state" && state=$REPLY
+    found+=("${name/\/ports\//:}|$kind|$speed|$state")
+  done
+  add_list infiniband "${found[@]}"
+}
+
+# nvidia-smi takes its time: three questions at once. An older one knows fewer fields.
+readonly FIELDS=index,name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory
+readonly MORE=clocks.sm,clocks.mem,temperature.gpu,power.draw,persistence_mode,ecc.mode.current,mig.mode.current,compute_mode,vbios_version
+gpus() {
+  command -v nvidia-smi >/dev/null || return 0
+  local full version topology lines=() fields=$FIELDS,$MORE
+  exec {full}< <(ask --query-gpu="$fields" --format=csv,noheader,nounits)
+  exec {version}< <(ask --version)
+  exec {topology}< <(ask topo -m)
+  mapfile -t -n 64 lines <&"$full"
+  if [[ ${lines[0]-} != [0-9]*,* ]]; then
+    fields=$FIELDS
+    mapfile -t -n 64 lines < <(ask --query-gpu="$fields" --format=csv,noheader,nounits)
+  fi
+  if [[ ${lines[0]-} == [0-9]*,* ]]; then
+    add gpu_fields "$fields"
+    add_list gpus "${lines[@]}"
+  fi
+  mapfile -t -n 16 lines <&"$version"
+  local line
+  for line in "${lines[@]}"; do
+    if [[ ${line^^} == *CUDA*VERSION*:* ]]; then add cuda_driver "${line##*: }"; fi
+  done
+  mapfile -t -n 64 lines <&"$topology"
+  if ((${#lines[@]} > 1)); then add_list topology "${lines[@]}"; fi
+}
+
+ask() { timeout "$PATIENCE" nvidia-smi "$@" 2>/dev/null; }
+
+host_part() {
+  object=''
+  add_file hostname /proc/sys/kernel/hostname
+  add_file kernel /proc/sys/kernel/osrelease
+  add machine "$HOSTTYPE"
+  processor
+  network
+  gpus
+  REPLY="{${object:1}}"
+}
+
+# --- One file a node ------------------------------------------------------------------------------
+keep() { # file text
+  mkdir -p "$folder" && printf '%s\n' "$2" >"$1.tmp.$$" && mv -f "$1.tmp.$$" "$1" && return 0
+  rm -f "$1.tmp.$$"
+}
+
+main() {
+  local waiting=$folder/.$label.$node.image image='null' host time
+  if [[ $part != host ]]; then
+    image_part
+    image=$REPLY
+  fi
+  if [[ $part == image ]]; then
+    keep "$waiting" "$image"
+    return 0
+  fi
+  if [[ $part == host && -r $waiting ]]; then
+    content "$waiting"
+    if [[ $REPLY == '{'*'}' ]]; then image=$REPLY; fi
+    rm -f "$waiting"
+  fi
+  host_part
+  host=$REPLY
+  printf -v time '%(%s)T' -1
+  json "$node"
+  keep "$folder/$label.$node.json" "{\"schema\":1,\"node\":$REPLY,\"time\":$time,\"host\":$host,\"image\":$image}"
+}
+
+main 2>/dev/null
+exit 0
