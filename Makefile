@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install $(PIP_AR
 # What the tests against a real Slurm cluster need; installed by `make test` when it runs as root.
 PACKAGES := python3-venv shellcheck hostname iproute2 mount util-linux \
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin \
-    libpmix-dev mariadb-server munge
+    libpmix-dev mariadb-server munge squashfs-tools libopenmpi3
 
 .PHONY: help demo test check packages clean
 

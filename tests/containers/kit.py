@@ -1,0 +1,110 @@
+"""What the container tests share: which enroot they try, and images made on the spot.
+
+An image holds no system: its /etc/fstab binds the host's /usr, so that it is made in a moment,
+weighs 4 KiB and runs everything that the host has.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# What `enroot import` writes as /etc/rc from the image's configuration.
+_RC = """\
+cd {workdir} && unset OLDPWD || exit 1
+if [ -s /etc/rc.local ]; then
+    . /etc/rc.local
+fi
+if [ $# -gt 0 ]; then
+    exec {entrypoint} "$@"
+else
+    exec {entrypoint} /bin/sh
+fi
+"""
+_FOLDERS = ("usr", "etc", "proc", "sys", "dev", "tmp", "root", "var", "run", "opt")
+
+
+@dataclass(frozen=True)
+class Image:
+    """A container image to be."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "/work"
+    entrypoint: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    rc: bool = True
+
+    def write(self, path: Path) -> Path:
+        """Make a squashfs file of it that everybody may read."""
+        tree = path.with_suffix(".tree")
+        for folder in (*_FOLDERS, self.workdir.lstrip("/")):
+            (tree / folder).mkdir(parents=True, exist_ok=True)
+        for name in ("bin", "sbin", "lib", "lib64"):
+            (tree / name).symlink_to(f"usr/{name}")
+        lines = [f"{name}={value}\n" for name, value in self.environment.items()]
+        files = {
+            "etc/environment": "".join(lines),
+            "etc/fstab": "/usr /usr none bind,ro,nosuid\n",
+            "etc/rc.local": "# nothing\n",
+            "etc/login.defs": "ENV_PATH PATH=/usr/local/bin:/usr/bin:/bin\n",
+            **({"etc/rc": self._script()} if self.rc else {}),
+            **self.files,
+        }
+        for name, text in files.items():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_text(text)
+            (tree / name).chmod(0o755)
+        words = [
+            "mksquashfs",
+            str(tree),
+            str(path),
+            "-all-root",
+            "-noappend",
+            "-no-progress",
+            "-quiet",
+        ]
+        subprocess.run(words, check=True, capture_output=True)
+        shutil.rmtree(tree)
+        path.chmod(0o644)
+        return path
+
+    def _script(self) -> str:
+        return _RC.format(workdir=self.workdir, entrypoint=self.entrypoint)
+
+
+def lack(reason: str) -> None:
+    """Skip for want of something; fail instead where nothing may be skipped."""
+    if os.environ.get("HPCBERT_REQUIRE_SLURM") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def need_squashfs() -> None:
+    for command in ("mksquashfs", "unsquashfs"):
+        if shutil.which(command, path=SYSTEM_PATH) is None:
+            lack(f"no {command}: apt-get install squashfs-tools")
+
+
+def real_enroot() -> str:
+    """Return the folder of the enroot that HPCBERT_ENROOT or PATH names; empty without one."""
+    named = os.environ.get("HPCBERT_ENROOT") or shutil.which("enroot") or ""
+    return str(Path(named).parent) if named else ""
+
+
+def open_stand_ins(folder: Path) -> Path:
+    """Copy the stand-ins to where every user can run them; return the folder for PATH."""
+    copy = folder / HERE.relative_to(HERE.parents[1])
+    for name in ("stand-in", "enroot_stand_in"):
+        shutil.copytree(HERE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755)
+    return copy / "stand-in"

@@ -1,0 +1,633 @@
+"""What hpcbert takes for granted of the enroot command; the stand-in and the real one pass it alike.
+
+The real one is tried where `enroot` is on PATH, or where HPCBERT_ENROOT names it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.containers.kit import (
+    SYSTEM_PATH,
+    Image,
+    lack,
+    need_squashfs,
+    open_stand_ins,
+    real_enroot,
+)
+from tests.containers.registry import Registry
+
+# An account of every Debian. Not nobody: containers have their own.
+ACCOUNT = "backup"
+LIMIT = 60
+
+
+@dataclass(frozen=True)
+class Enroot:
+    """enroot as an ordinary user, with directories of its own."""
+
+    folder: Path
+    environment: dict[str, str]
+    become: tuple[str, ...]
+
+    def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
+        environment = {**self.environment, **variables}
+        pipe = subprocess.PIPE
+        command = [*self.become, "enroot", *words]
+        return subprocess.Popen(
+            command,
+            env=environment,
+            cwd=self.folder,
+            text=True,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+        )
+
+    def run(
+        self, *words: str, stdin: str = "", **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        with self.start(*words, **variables) as child:
+            out, err = child.communicate(stdin, timeout=LIMIT)
+        return subprocess.CompletedProcess(words, child.returncode, out, err)
+
+    def says(self, *words: str, **variables: str) -> str:
+        done = self.run(*words, **variables)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def data(self, name: str) -> Path:
+        return Path(self.environment["ENROOT_DATA_PATH"], name)
+
+
+@pytest.fixture(scope="module")
+def enroot() -> Iterator[Enroot]:
+    need_squashfs()
+    folder = Path(tempfile.mkdtemp(prefix="hpcbert-enroot-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    work = folder / "work"
+    work.mkdir()
+    bins = real_enroot() or str(open_stand_ins(folder / "bin"))
+    environment = {"PATH": f"{bins}:{SYSTEM_PATH}", "HOME": str(work), "LANG": "C.UTF-8"}
+    for name in ("RUNTIME", "DATA", "CACHE", "TEMP", "CONFIG"):
+        environment[f"ENROOT_{name}_PATH"] = str(work / name.lower())
+    (work / "temp").mkdir()
+    become: tuple[str, ...] = ()
+    if os.geteuid() == 0:
+        become = ("setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups", "--")
+        for path in (work, work / "temp"):
+            shutil.chown(path, ACCOUNT, ACCOUNT)
+    allowed = subprocess.run([*become, "unshare", "-Urm", "true"], capture_output=True, check=False)
+    if allowed.returncode != 0:
+        lack(f"no user namespaces for ordinary users: {allowed.stderr.decode().strip()}")
+    yield Enroot(work, environment, become)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def image(enroot: Enroot) -> Path:
+    variables = {"IMAGE_ONLY": "image", "BOTH": "image", "QUOTED": '"in quotes"'}
+    return Image(variables, files={"etc/rc.local": "export BY_RC_LOCAL=1\n"}).write(
+        enroot.folder.parent / "image.sqsh"
+    )
+
+
+@pytest.fixture(scope="module")
+def box(enroot: Enroot, image: Path) -> str:
+    """A container that tests only read, or write where no other test looks."""
+    enroot.says("create", "--name", "box", str(image))
+    return "box"
+
+
+@pytest.fixture
+def leader(enroot: Enroot, box: str) -> Iterator[subprocess.Popen[str]]:
+    """A container that stopped itself, as the one that other ranks join does."""
+    command = "export LEADER=led; cd /opt; exec bash -c 'kill -STOP $$; exit 3'"
+    child = enroot.start("start", "--env", "GIVEN=given", box, "bash", "-c", command)
+    wait_until_stopped(child)
+    yield child
+    if child.poll() is None:
+        child.send_signal(signal.SIGKILL)
+    child.communicate()
+
+
+def wait_until_stopped(child: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        if child.poll() is not None:
+            assert child.stderr is not None
+            pytest.fail(f"the leader ended: {child.stderr.read()}")
+        if "\nState:\tT" in Path(f"/proc/{child.pid}/status").read_text():
+            return
+        time.sleep(0.01)
+    pytest.fail("the leader never stopped itself")
+
+
+def start(enroot: Enroot, *words: str, options: Sequence[str] = (), **variables: str) -> str:
+    return enroot.says("start", *options, "box", *words, **variables)
+
+
+def conf(enroot: Enroot, text: str) -> tuple[str, str]:
+    path = enroot.folder.parent / f"conf-{abs(hash(text))}"
+    path.write_text(text)
+    return ("--conf", str(path))
+
+
+# --- Commands on images and containers ---------------------------------------------------------
+
+
+def test_a_version_is_three_numbers(enroot: Enroot) -> None:
+    assert all(part.isdecimal() for part in enroot.says("version").split("."))
+
+
+def test_directories_are_made_before_anything_else(enroot: Enroot) -> None:
+    fresh = {
+        f"ENROOT_{n}_PATH": str(enroot.folder / "fresh" / n) for n in ("DATA", "CACHE", "RUNTIME")
+    }
+    enroot.says("list", **fresh)
+    for path in fresh.values():
+        assert Path(path).is_dir()
+        assert Path(path).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_cannot_be_made_fails_even_a_list(enroot: Enroot) -> None:
+    done = enroot.run("list", ENROOT_RUNTIME_PATH="/proc/enroot")
+    assert done.returncode != 0
+    assert "cannot create directory" in done.stderr + done.stdout
+
+
+def test_create_lists_and_removes(enroot: Enroot, image: Path) -> None:
+    enroot.says("create", "--name", "short-lived", str(image))
+    assert "short-lived" in enroot.says("list").splitlines()
+    assert enroot.data("short-lived").joinpath("etc/rc").is_file()
+    enroot.says("remove", "-f", "short-lived")
+    assert not enroot.data("short-lived").exists()
+
+
+def test_create_refuses_a_name_that_is_taken(enroot: Enroot, box: str, image: Path) -> None:
+    done = enroot.run("create", "--name", box, str(image))
+    assert done.returncode == 1
+    assert "File already exists" in done.stderr
+
+
+def test_create_with_force_replaces(enroot: Enroot, image: Path) -> None:
+    enroot.says("create", "--name", "again", str(image))
+    enroot.data("again").joinpath("mark").touch()
+    enroot.says("create", "--force", "--name", "again", str(image))
+    assert not enroot.data("again").joinpath("mark").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [("missing.sqsh", "No such file or directory"), ("text.sqsh", "Invalid image format")],
+)
+def test_create_says_what_is_wrong_with_an_image(enroot: Enroot, name: str, complaint: str) -> None:
+    (enroot.folder.parent / "text.sqsh").write_text("no image\n")
+    done = enroot.run("create", "--name", "bad", str(enroot.folder.parent / name))
+    assert done.returncode == 1
+    assert complaint in done.stderr
+
+
+def test_names_have_no_slash(enroot: Enroot, image: Path) -> None:
+    assert "Invalid argument" in enroot.run("create", "--name", "a/b", str(image)).stderr
+    assert "Invalid argument" in enroot.run("start", "a/b", "true").stderr
+
+
+def test_remove_of_what_is_not_there_fails(enroot: Enroot) -> None:
+    done = enroot.run("remove", "-f", "nothing")
+    assert done.returncode == 1
+    assert "No such file or directory" in done.stderr
+
+
+def test_export_gives_an_image_with_what_was_written(enroot: Enroot, image: Path) -> None:
+    enroot.says("create", "--name", "grown", str(image))
+    enroot.says("start", "--rw", "grown", "sh", "-c", "echo new >/opt/new; ln -s new /opt/link")
+    output = enroot.folder / "grown.sqsh"
+    enroot.says("export", "--output", str(output), "grown")
+    assert "File already exists" in enroot.run("export", "--output", str(output), "grown").stderr
+    enroot.says("create", "--name", "grown-again", str(output))
+    assert enroot.says("start", "grown-again", "cat", "/opt/link") == "new"
+    listed = subprocess.run(
+        ["unsquashfs", "-l", output], capture_output=True, text=True, check=True
+    )
+    assert "/.lock" not in listed.stdout
+
+
+def test_a_fancy_list_names_who_runs_in_a_container(
+    enroot: Enroot, box: str, leader: subprocess.Popen[str]
+) -> None:
+    head, *rows = enroot.says("list", "--fancy").splitlines()
+    assert head.split()[:2] == ["NAME", "PID"]
+    assert [box, str(leader.pid)] in [row.split()[:2] for row in rows]
+
+
+# --- start: environment --------------------------------------------------------------------------
+
+
+def test_nothing_of_the_host_passes(enroot: Enroot, box: str) -> None:
+    names = {line.partition("=")[0] for line in start(enroot, "env", HOST_ONLY="1").splitlines()}
+    assert "HOST_ONLY" not in names
+    assert not any(name.startswith("ENROOT_") for name in names)
+    assert {"IMAGE_ONLY", "HOME", "PATH", "USER", "SHELL", "LOGNAME"} <= names
+
+
+def test_of_image_conf_and_option_the_last_wins(enroot: Enroot, box: str) -> None:
+    both = ("sh", "-c", "echo $BOTH")
+    by_conf = conf(enroot, 'environ() { echo "BOTH=conf"; }\n')
+    assert start(enroot, *both) == "image"
+    assert start(enroot, *both, options=by_conf) == "conf"
+    assert start(enroot, *both, options=[*by_conf, "--env", "BOTH=option"]) == "option"
+
+
+def test_an_option_without_value_takes_the_hosts(enroot: Enroot, box: str) -> None:
+    options = ["--env", "FROM_HOST", "--env", "ABSENT"]
+    assert (
+        start(enroot, "env", options=options, FROM_HOST="a b").splitlines().count("FROM_HOST=a b")
+        == 1
+    )
+    assert "ABSENT=" in start(enroot, "env", options=options, FROM_HOST="").splitlines()
+
+
+def test_surrounding_quotes_are_taken_off(enroot: Enroot, box: str) -> None:
+    assert start(enroot, "sh", "-c", "echo $QUOTED") == "in quotes"
+    assert start(enroot, "sh", "-c", "echo $E", options=["--env", "E='x y'"]) == "x y"
+
+
+def test_a_newline_ends_a_value(enroot: Enroot, box: str) -> None:
+    lines = start(enroot, "env", options=["--env", "LONG"], LONG="one\nNEXT=two").splitlines()
+    assert {"LONG=one", "NEXT=two"} <= set(lines)
+
+
+def test_a_name_has_to_be_an_identifier(enroot: Enroot, box: str) -> None:
+    done = enroot.run("start", "--env", "BASH_FUNC_f%%=() { :; }", box, "true")
+    assert done.returncode == 1
+    assert "Invalid argument" in done.stderr
+
+
+def test_a_long_value_passes_by_name(enroot: Enroot, box: str) -> None:
+    command = ("sh", "-c", "echo ${#LONG}")
+    assert start(enroot, *command, options=["--env", "LONG"], LONG="x" * 100_000) == "100000"
+
+
+def test_a_conf_file_sees_the_hosts_variables(enroot: Enroot, box: str) -> None:
+    options = conf(enroot, 'environ() { echo "COPY=$FROM_HOST"; }\n')
+    assert start(enroot, "sh", "-c", "echo $COPY", options=options, FROM_HOST="here") == "here"
+
+
+# --- start: command, directory, entrypoint -------------------------------------------------------
+
+
+def test_the_exit_status_is_the_commands(enroot: Enroot, box: str) -> None:
+    assert enroot.run("start", box, "sh", "-c", "exit 7").returncode == 7
+
+
+def test_a_command_that_is_not_there_is_127(enroot: Enroot, box: str) -> None:
+    assert enroot.run("start", box, "no-such-command").returncode == 127
+
+
+def test_the_started_process_becomes_the_command(enroot: Enroot, box: str) -> None:
+    with enroot.start("start", box, "sh", "-c", "echo $$; exec cat") as child:
+        assert child.stdout is not None
+        assert child.stdout.readline().strip() == str(child.pid)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(LIMIT) == -signal.SIGTERM
+
+
+def test_standard_input_passes(enroot: Enroot, box: str) -> None:
+    assert enroot.run("start", box, "cat", stdin="a\nb\n").stdout == "a\nb\n"
+
+
+def test_a_broken_pipe_kills_as_usual(enroot: Enroot, box: str) -> None:
+    command = "yes | head -n 1; echo ${PIPESTATUS[0]}"
+    assert start(enroot, "bash", "-c", command).split() == ["y", "141"]
+
+
+def test_the_directory_is_the_images(enroot: Enroot, box: str) -> None:
+    assert start(enroot, "pwd") == "/work"
+
+
+def test_rc_local_is_sourced_before_the_command(enroot: Enroot, box: str) -> None:
+    assert start(enroot, "sh", "-c", "echo $BY_RC_LOCAL") == "1"
+
+
+def test_an_rc_local_that_executes_skips_the_entrypoint_and_keeps_the_directory(
+    enroot: Enroot,
+) -> None:
+    path = enroot.folder.parent / "entry.sqsh"
+    enroot.says("create", "--name", "entry", str(Image(entrypoint="echo entered").write(path)))
+    assert enroot.says("start", "entry", "pwd") == "entered pwd"
+    hooks = 'hooks() {\n  echo \'exec "$@"\' >"$ENROOT_ROOTFS/etc/rc.local"\n}\n'
+    assert enroot.says("start", *conf(enroot, hooks), "entry", "pwd") == "/work"
+    # What a hook writes into a created container stays there.
+    assert enroot.says("start", "entry", "pwd") == "/work"
+
+
+def test_without_a_command_script_home_is_the_directory(enroot: Enroot) -> None:
+    path = enroot.folder.parent / "plain.sqsh"
+    enroot.says("create", "--name", "plain", str(Image(rc=False).write(path)))
+    said = enroot.says("start", "plain", "sh", "-c", 'pwd; echo "$HOME"').splitlines()
+    assert said[0] == said[1]
+
+
+# --- start: files ---------------------------------------------------------------------------------
+
+
+def test_the_root_is_read_only_unless_asked_for(enroot: Enroot, box: str) -> None:
+    assert enroot.run("start", box, "touch", "/opt/x").returncode != 0
+    start(enroot, "touch", "/opt/x", options=["--rw"])
+    assert enroot.data(box).joinpath("opt/x").exists()
+    start(enroot, "touch", "/opt/y", ENROOT_ROOTFS_WRITABLE="y")
+
+
+@pytest.mark.parametrize(
+    ("word", "on"), [("no", False), ("F", False), ("false", False), ("0", True), ("off", True)]
+)
+def test_only_some_words_switch_off(enroot: Enroot, box: str, word: str, on: bool) -> None:
+    done = enroot.run("start", box, "touch", "/opt/word", ENROOT_ROOTFS_WRITABLE=word)
+    assert (done.returncode == 0) == on
+
+
+def test_each_start_has_a_tmp_of_its_own(enroot: Enroot, box: str) -> None:
+    mark = Path("/tmp", f"hpcbert-{os.getpid()}")
+    mark.touch()
+    try:
+        start(enroot, "sh", "-c", f"test ! -e {mark} && touch /tmp/mine")
+    finally:
+        mark.unlink()
+    start(enroot, "test", "!", "-e", "/tmp/mine")
+
+
+def test_shared_memory_is_the_hosts(enroot: Enroot, box: str) -> None:
+    mark = Path("/dev/shm", f"hpcbert-{os.getpid()}")
+    mark.touch()
+    try:
+        start(enroot, "test", "-e", str(mark))
+    finally:
+        mark.unlink()
+
+
+def test_root_is_asked_for(enroot: Enroot, box: str) -> None:
+    own = enroot.folder.stat().st_uid
+    assert start(enroot, "id", "-u") == str(own)
+    assert start(enroot, "id", "-u", options=["--root"]) == "0"
+    assert start(enroot, "id", "-u", ENROOT_REMAP_ROOT="y") == "0"
+
+
+def test_a_mount_without_options_binds_and_makes_its_target(enroot: Enroot, box: str) -> None:
+    (enroot.folder / "src").mkdir(exist_ok=True)
+    (enroot.folder / "src" / "f").touch()
+    spec = f"{enroot.folder}/src:/mnt/made"
+    assert start(enroot, "ls", "/mnt/made", options=["--mount", spec]) == "f"
+    assert (
+        start(enroot, "ls", f"{enroot.folder}/src", options=["--mount", spec.partition(":")[0]])
+        == "f"
+    )
+
+
+def test_any_option_replaces_the_default(enroot: Enroot, box: str) -> None:
+    bare = f"{enroot.folder}:/mnt/bare"
+    assert enroot.run("start", "--mount", f"{bare}:ro", box, "true").returncode != 0
+    full = ["--mount", f"{bare}:x-create=auto,rbind,ro"]
+    assert (
+        start(enroot, "sh", "-c", "touch /mnt/bare/x || echo read-only", options=full)
+        == "read-only"
+    )
+
+
+def test_mounts_of_a_conf_file(enroot: Enroot, box: str) -> None:
+    (enroot.folder / "file").write_text("content\n")
+    (enroot.folder / "under").mkdir(exist_ok=True)
+    (enroot.folder / "under" / "lower").touch()
+    lines = (
+        f"{enroot.folder}/file /mnt/file x-create=auto,rbind,ro",
+        f"{enroot.folder}/under /mnt/under x-create=auto,rbind",
+        "tmpfs /mnt/memory x-create=dir,size=1M",
+        "/nowhere /mnt/nowhere x-create=auto,rbind,nofail",
+        "umount /mnt/under x-detach",
+    )
+    text = "mounts() {\n" + "".join(f"  echo '{line}'\n" for line in lines) + "}\n"
+    command = "cat /mnt/file; ls /mnt/under; stat -f -c %T /mnt/memory; touch /mnt/memory/x"
+    options = conf(enroot, text)
+    assert start(enroot, "sh", "-c", command, options=options).split() == ["content", "tmpfs"]
+
+
+@pytest.mark.parametrize("spec", ["/nowhere:/mnt/x", "/nowhere:/mnt/x:x-create=auto,rbind"])
+def test_a_source_that_is_missing_is_fatal(enroot: Enroot, box: str, spec: str) -> None:
+    done = enroot.run("start", "--mount", spec, box, "true")
+    assert done.returncode == 1
+    assert "/nowhere" in done.stderr
+    assert "No such file or directory" in done.stderr
+
+
+def test_a_blank_in_a_mount_is_refused(enroot: Enroot, box: str) -> None:
+    assert "Invalid argument" in enroot.run("start", "--mount", "/a b:/c", box, "true").stderr
+
+
+def test_home_is_mounted_when_asked_for(enroot: Enroot, box: str) -> None:
+    (enroot.folder / "in-home").touch()
+    assert (
+        start(enroot, "sh", "-c", "ls ~/in-home", ENROOT_MOUNT_HOME="y")
+        == f"{enroot.folder}/in-home"
+    )
+    assert enroot.run("start", box, "ls", f"{enroot.folder}/in-home").returncode != 0
+
+
+def test_an_image_file_starts_without_being_created(enroot: Enroot, image: Path) -> None:
+    done = enroot.run("start", "--rw", str(image), "sh", "-c", "touch /opt/gone; pwd")
+    if done.returncode != 0 and "fuse" in done.stderr:
+        pytest.skip(f"the real enroot needs /dev/fuse for this: {done.stderr.strip()}")
+    assert done.stdout == "/work\n"
+    assert enroot.run("start", str(image), "test", "-e", "/opt/gone").returncode == 1
+
+
+# --- exec -----------------------------------------------------------------------------------------
+
+
+def test_exec_joins_the_leaders_namespaces(enroot: Enroot, leader: subprocess.Popen[str]) -> None:
+    command = "readlink /proc/self/ns/user /proc/self/ns/mnt"
+    own = [str(Path(f"/proc/{leader.pid}/ns/{kind}").readlink()) for kind in ("user", "mnt")]
+    assert enroot.says("exec", str(leader.pid), "sh", "-c", command).splitlines() == own
+    enroot.says("exec", str(leader.pid), "touch", "/tmp/shared")
+    enroot.says("exec", str(leader.pid), "test", "-e", "/tmp/shared")
+
+
+def test_exec_has_the_leaders_environment_and_directory(
+    enroot: Enroot, leader: subprocess.Popen[str]
+) -> None:
+    words = ["exec", "--env", "MORE=m", "--env", "FROM_HOST", str(leader.pid), "env"]
+    lines = set(enroot.says(*words, FROM_HOST="h", HOST_ONLY="1").splitlines())
+    assert {"IMAGE_ONLY=image", "GIVEN=given", "LEADER=led", "MORE=m", "FROM_HOST=h"} <= lines
+    assert not any(line.startswith("HOST_ONLY") for line in lines)
+    assert enroot.says("exec", str(leader.pid), "pwd") == "/opt"
+
+
+def test_exec_passes_status_signals_and_input(
+    enroot: Enroot, leader: subprocess.Popen[str]
+) -> None:
+    pid = str(leader.pid)
+    assert enroot.run("exec", pid, "sh", "-c", "exit 9").returncode == 9
+    assert enroot.run("exec", pid, "cat", stdin="in\n").stdout == "in\n"
+    with enroot.start("exec", pid, "sh", "-c", "echo $$; exec cat") as child:
+        assert child.stdout is not None
+        assert child.stdout.readline().strip() == str(child.pid)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(LIMIT) == -signal.SIGTERM
+
+
+def test_a_leader_goes_on_with_its_own_status(leader: subprocess.Popen[str]) -> None:
+    leader.send_signal(signal.SIGCONT)
+    assert leader.wait(LIMIT) == 3
+
+
+def test_a_leader_may_end_before_those_that_joined(
+    enroot: Enroot, leader: subprocess.Popen[str]
+) -> None:
+    with enroot.start("exec", str(leader.pid), "sh", "-c", "echo in; cat; pwd") as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "in\n"
+        leader.send_signal(signal.SIGKILL)
+        leader.wait(LIMIT)
+        assert child.communicate("", timeout=LIMIT)[0] == "/opt\n"
+
+
+def test_exec_into_a_process_that_is_gone_fails(enroot: Enroot) -> None:
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    done = enroot.run("exec", str(gone.pid), "true")
+    assert done.returncode == 1
+    assert "Process not found" in done.stderr
+
+
+def test_a_container_can_be_removed_while_it_runs(enroot: Enroot, image: Path) -> None:
+    enroot.says("create", "--name", "busy", str(image))
+    child = enroot.start("start", "busy", "bash", "-c", "kill -STOP $$; cat /etc/rc")
+    wait_until_stopped(child)
+    enroot.says("remove", "-f", "busy")
+    assert "busy" not in enroot.says("list").splitlines()
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+
+
+# --- import ---------------------------------------------------------------------------------------
+
+PLAIN = {"ENROOT_ALLOW_HTTP": "y", "ENROOT_SQUASH_OPTIONS": "-comp gzip"}
+_LAYERS = (
+    {"etc/kept": b"kept\n", "etc/gone": b"", "opt/old": b"old\n", "dev/null": b""},
+    {"etc/.wh.gone": b"", "opt/new": b"new\n", "etc/kept": b"changed\n"},
+)
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[Registry]:
+    with Registry() as one:
+        one.push(
+            "team/program",
+            "1.0",
+            list(_LAYERS),
+            env=["IMAGE_ONLY=image", "BLANKS=a b"],
+            workdir="/srv/work",
+            entrypoint=["echo", "it's"],
+        )
+        yield one
+
+
+def uri(registry: Registry, name: str = "team/program:1.0") -> str:
+    return f"docker://{registry.host}#{name}"
+
+
+def test_import_makes_an_image_of_layers_and_configuration(
+    enroot: Enroot, registry: Registry
+) -> None:
+    output = enroot.folder / "imported.sqsh"
+    before = registry.pulls("team/program")
+    enroot.says("import", "--output", str(output), uri(registry), **PLAIN)
+    assert registry.pulls("team/program") == before + 1
+    enroot.says("create", "--name", "imported", str(output))
+    root = enroot.data("imported")
+    assert (root / "etc/kept").read_text() == "changed\n"
+    assert (root / "opt/new").exists()
+    assert (root / "opt/old").exists()
+    assert not (root / "etc/gone").exists()
+    assert not (root / "dev/null").exists()
+    assert {"IMAGE_ONLY=image", "BLANKS=a b"} <= set(
+        (root / "etc/environment").read_text().split("\n")
+    )
+    assert 'cd "/srv/work"' in (root / "etc/rc").read_text().replace("'", '"')
+    assert (root / "srv/work").is_dir()
+    assert list((enroot.folder / "temp").iterdir()) == []
+
+
+def test_import_refuses_an_output_that_is_there(enroot: Enroot, registry: Registry) -> None:
+    output = enroot.folder / "taken.sqsh"
+    output.touch()
+    done = enroot.run("import", "--output", str(output), uri(registry), **PLAIN)
+    assert done.returncode == 1
+    assert "File already exists" in done.stderr
+
+
+def test_import_says_what_the_registry_answered(enroot: Enroot, registry: Registry) -> None:
+    output = str(enroot.folder / "absent.sqsh")
+    done = enroot.run("import", "--output", output, uri(registry, "team/absent:1"), **PLAIN)
+    assert done.returncode != 0
+    assert "returned error code: 404" in done.stderr
+    assert not Path(output).exists()
+
+
+def test_import_of_what_is_no_reference_fails(enroot: Enroot) -> None:
+    assert enroot.run("import", "team/program", **PLAIN).returncode == 1
+
+
+def test_an_import_that_is_killed_leaves_half_a_file_in_the_way(
+    enroot: Enroot, registry: Registry
+) -> None:
+    registry.push("team/big", "1", [{"opt/big": os.urandom(1 << 20) * 24}])
+    output = enroot.folder / "killed.sqsh"
+    words = ("import", "--output", str(output), uri(registry, "team/big:1"))
+    slow = {**PLAIN, "ENROOT_SQUASH_OPTIONS": "-comp gzip -throttle 99"}
+    child = subprocess.Popen(
+        [*enroot.become, "enroot", *words],
+        env={**enroot.environment, **slow},
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    end = time.monotonic() + LIMIT
+    while not output.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait(LIMIT)
+    looked = subprocess.run(["unsquashfs", "-s", output], capture_output=True, check=False)
+    assert looked.returncode != 0
+    assert "File already exists" in enroot.run(*words, **PLAIN).stderr
+
+
+def test_credentials_come_from_the_file(enroot: Enroot) -> None:
+    with Registry(auth="basic", user="someone", password="good word") as closed:
+        closed.push("team/closed", "1", [{"etc/mark": b"1"}])
+        where = Path(enroot.environment["ENROOT_CONFIG_PATH"])
+        where.mkdir(exist_ok=True)
+        file = where / ".credentials"
+        words = (
+            "import",
+            "--output",
+            str(enroot.folder / "closed.sqsh"),
+            uri(closed, "team/closed:1"),
+        )
+        host = closed.host.partition(":")[0]
+        file.write_text(f"machine {host} login someone password bad\n")
+        done = enroot.run(*words, **PLAIN)
+        assert done.returncode != 0
+        assert "Authenticating with user: someone" in done.stderr
+        file.write_text(f'machine {host} login someone password "good word"\n')
+        enroot.says(*words, **PLAIN)
+        file.unlink()
