@@ -143,7 +143,10 @@ def _readable(runs: Path) -> Iterator[Watched]:
 
 
 def _over_by_own_account(one: Watched) -> bool:
-    return all(from_witness(local.read_witness(repeat.status)) for repeat in one.repeats)
+    return all(
+        from_witness(local.read_witness(repeat.status, first=repeat.array.first_attempt))
+        for repeat in one.repeats
+    )
 
 
 def _queue(

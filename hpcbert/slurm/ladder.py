@@ -39,7 +39,7 @@ class Evidence:
     Attributes:
         witness: What the job itself wrote.
         accounting: Its newest row in sacct.
-        restarts: Rows of earlier runs of the same job in sacct.
+        restarts: Number of its newest attempt by sacct, which has a row for each.
         queue: Its row in squeue.
         squeue: Whether squeue answered.
         together: Whether the job runs several repeats, so that its state is not this one's.
@@ -109,7 +109,8 @@ def _own_word(evidence: Evidence) -> RepeatState:
         detail = "by its own account; Slurm does not answer"
         return RepeatState("RUNNING", "running", "status-file", detail=detail)
     gone = f", and {_GONE}" if evidence.squeue == "answered" else ""
-    detail = f"started, never wrote its end{gone}: killed, or its node was lost"
+    where = f", {evidence.witness.where}" if evidence.witness.where else ""
+    detail = f"started, never wrote its end{gone}: killed, or its node was lost{where}"
     return RepeatState(UNKNOWN, "unknown", "status-file", detail=detail)
 
 
@@ -186,7 +187,7 @@ def with_witness(state: RepeatState, seen: Witness, *, restarts: int = 0) -> Rep
     Args:
         state: What the scheduler says.
         seen: What the job says.
-        restarts: How often the scheduler says that it was requeued.
+        restarts: Number of the newest attempt by the scheduler's account.
     """
     if restarts > seen.attempt or state.kind in {"waiting", "again"}:
         return replace(state, attempt=max(restarts, seen.attempt))
@@ -195,8 +196,10 @@ def with_witness(state: RepeatState, seen: Witness, *, restarts: int = 0) -> Rep
     elapsed = state.elapsed
     if elapsed is None and start is not None and end is not None:
         elapsed = end - start
+    ended = state.kind == "badly" and seen.where
     return replace(
         state,
+        detail=f"{state.detail}, {seen.where}" if ended and state.detail else state.detail,
         attempt=seen.attempt,
         nodes=state.nodes or expand(seen.nodelist),
         start=start,

@@ -183,17 +183,22 @@ def states(
     for array in campaign.arrays:
         queue = _queue(directory, array.job_id)
         for repeat in array.repeats:
-            seen = read_witness(directory / array.status(repeat))
+            seen = read_witness(directory / array.status(repeat), first=array.first_attempt)
             found[array.name, repeat] = _state(seen, queue, now=now)
     return found
 
 
-def read_witness(path: Path) -> Witness:
-    """Return what a job wrote into a status file about the newest attempt, if anything."""
+def read_witness(path: Path, *, first: int = 0) -> Witness:
+    """Return what a job wrote into a status file about the newest attempt, if anything.
+
+    Args:
+        path: The status file.
+        first: Number of the job's first attempt; what is older is another job's.
+    """
     try:
-        return witness(read_events(path.read_bytes()))
+        return witness(read_events(path.read_bytes()), first=first)
     except OSError:
-        return Witness()
+        return Witness(attempt=first)
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,8 @@ class Watched:
 
     @property
     def repeats(self) -> tuple[Repeat, ...]:
-        """All its repeats, in the order of submission."""
-        arrays = self.campaign.arrays
-        return tuple(Repeat(self, array, number) for array in arrays for number in array.repeats)
+        """All its repeats, points in their order; each as it was submitted last."""
+        return tuple(Repeat(self, array, number) for array, number in self.campaign.current)
 
     @cached_property
     def since(self) -> float:

@@ -288,6 +288,8 @@ class Witness:
         nodelist: Its nodes, as Slurm writes them.
         state: What the local queue found in the end.
         reason: Why, where the local queue had to say more.
+        phase: The last mark on its way: `start`, `container` (made), `step`, `step-end`.
+        jobs: Ids of the jobs that began this attempt: one, or its number is spoilt.
     """
 
     attempt: int = 0
@@ -299,26 +301,55 @@ class Witness:
     nodelist: str = ""
     state: str = ""
     reason: str = ""
+    phase: str = ""
+    jobs: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """How far it came, as the end of a sentence about what did not end well."""
+        if self.phase == "step-end" and self.step_exit != 0:
+            return _PHASES["step"]
+        return _PHASES[self.phase]
 
 
-def witness(events: Iterable[Mapping[str, Any]]) -> Witness:
-    """Reduce the events of a status file to the newest attempt."""
-    newest = Witness()
+_PHASES = {
+    "": "",
+    "start": "before its measured step, while nodes or container were made ready",
+    "container": "in its container, before the measured step",
+    "step": "in the measured step",
+    "step-end": "after the measured step",
+}
+
+
+def witness(events: Iterable[Mapping[str, Any]], *, first: int = 0) -> Witness:
+    """Reduce the events of a status file to the newest attempt.
+
+    Args:
+        events: Oldest first.
+        first: Number of the first attempt that is asked about; those before it are passed over.
+    """
+    newest = Witness(attempt=first)
     for event in events:
         attempt = _whole(event.get("attempt")) or 0
         if attempt < newest.attempt:
             continue
         kind = event.get("event")
         if attempt > newest.attempt or kind == "start":
-            newest = Witness(attempt=attempt)
+            jobs = newest.jobs if attempt == newest.attempt else ()
+            newest = Witness(attempt=attempt, jobs=jobs)
         newest = _seen(newest, str(kind), event)
     return newest
 
 
 def _seen(known: Witness, kind: str, event: Mapping[str, Any]) -> Witness:
     time, code = _whole(event.get("time")), _whole(event.get("exit"))
+    jobs = dict.fromkeys((*known.jobs, str(event.get("job", ""))))
     changes: dict[str, dict[str, Any]] = {
-        "start": {"start": time, "nodelist": str(event.get("nodelist", ""))},
+        "start": {
+            "start": time,
+            "nodelist": str(event.get("nodelist", "")),
+            "jobs": tuple(job for job in jobs if job),
+        },
         "step-end": {"step_exit": code},
         "signal": {"signal": str(event.get("signal", ""))},
         "end": {"end": time, "exit": code},
@@ -329,7 +360,8 @@ def _seen(known: Witness, kind: str, event: Mapping[str, Any]) -> Witness:
             "reason": str(event.get("reason", "")),
         },
     }
-    return replace(known, **changes.get(kind, {}))
+    phase = kind if kind in _PHASES else known.phase
+    return replace(known, phase=phase, **changes.get(kind, {}))
 
 
 def _whole(value: Any) -> int | None:

@@ -260,6 +260,12 @@ class Tracker:
             key in self.states and self.states[key].kind in ends for key in local_keys
         )
 
+    def settled(self, key: Key) -> bool:
+        """Say whether a repeat's state is an end that stands beyond doubt, or never will."""
+        if any(repeat.key == key for repeat in self._repeats):
+            return self._settled(key)
+        return key in self.states and self.states[key].kind in {"well", "badly", "unknown"}
+
     def _open(self) -> list[Repeat]:
         return [repeat for repeat in self._repeats if not self._settled(repeat.key)]
 
@@ -293,9 +299,9 @@ class Tracker:
     def _heard(self, repeat: Repeat) -> Evidence:
         row, restarts = self._watcher.rows.get(repeat.job_id, (None, 0))
         return Evidence(
-            witness=local.read_witness(repeat.status),
+            witness=local.read_witness(repeat.status, first=repeat.array.first_attempt),
             accounting=row,
-            restarts=restarts,
+            restarts=repeat.array.first_attempt + restarts,
             together=repeat.array.together,
         )
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,37 @@ def test_a_witness_tells_how_it_went() -> None:
             {"event": "end", "time": 200, "attempt": 0, "exit": 3},
         ]
     )
-    assert seen == Witness(0, start=100, end=200, exit=3, step_exit=3, nodelist="n[1-2]")
+    times = Witness(0, start=100, end=200, exit=3, step_exit=3, nodelist="n[1-2]")
+    assert seen == replace(times, phase="step-end", jobs=("1_1",))
+    assert seen.where == "in the measured step"
+
+
+@pytest.mark.parametrize(
+    ("marks", "where"),
+    [
+        ([], "before its measured step, while nodes or container were made ready"),
+        (["container"], "in its container, before the measured step"),
+        (["container", "step"], "in the measured step"),
+        (["step", "signal"], "in the measured step"),
+        (["step", "step-end"], "after the measured step"),
+    ],
+)
+def test_what_a_witness_did_not_write_tells_where_it_died(marks: list[str], where: str) -> None:
+    events = [{"event": mark, "time": 101, "attempt": 0, "exit": 0} for mark in marks]
+    assert witness([START, *events]).where == where
+    assert witness([]).where == ""
+
+
+def test_a_retrys_witness_is_not_that_of_the_attempts_before_it() -> None:
+    before = [START, {"event": "end", "time": 120, "attempt": 0, "exit": 0}]
+    assert witness(before, first=1) == Witness(1)
+    again = {"event": "start", "time": 300, "attempt": 1, "nodelist": "n3", "job": "2_1"}
+    assert witness([*before, again], first=1).jobs == ("2_1",)
+
+
+def test_two_jobs_in_one_attempt_are_both_remembered() -> None:
+    other = {**START, "job": "2_1"}
+    assert witness([START, other]).jobs == ("1_1", "2_1")
 
 
 def test_the_newest_attempt_is_the_one_that_counts() -> None:
@@ -156,7 +187,7 @@ def test_the_newest_attempt_is_the_one_that_counts() -> None:
     again = {"event": "start", "time": 300, "attempt": 1, "nodelist": "n3"}
     late = {"event": "end", "time": 301, "attempt": 0, "exit": 0}
     seen = witness([*first, again, late])
-    assert seen == Witness(1, start=300, nodelist="n3")
+    assert seen == Witness(1, start=300, nodelist="n3", phase="start")
 
 
 def test_the_local_queues_word_keeps_the_scripts_own_status() -> None:
