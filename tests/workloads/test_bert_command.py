@@ -32,6 +32,26 @@ def test_the_file_needs_only_torch_and_the_standard_library():
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(
+    ("options", "status"), [((), 0), (("--lr=1e38",), workload.NON_FINITE_LOSS)]
+)
+def test_the_end_waits_for_no_finalization_of_python(tmp_path, options, status):
+    """Gloo's threads may need the interpreter while it is torn down, and then abort."""
+    (tmp_path / "sitecustomize.py").write_text("import atexit, os\natexit.register(os._exit, 99)\n")
+    words = ["--device=cpu", "--model=tiny", "--vocab=160", "--sequence-length=32", "--warmup=1"]
+    ended = subprocess.run(
+        [sys.executable, SOURCE, *words, "--batch-size=1", "--iters=3", "--skip=1", *options],
+        env={"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == status, ended.stderr
+    assert ("hpcbert-result" in ended.stdout) == (status == 0)
+
+
+@pytest.mark.torch
 def test_log_and_result_agree(main):
     ended = main("--iters=12", "--skip=4", "--accumulation=2", "--batch-size=2")
     assert (ended.status, ended.stderr) == (0, "")
@@ -132,7 +152,7 @@ def test_named_sizes_can_be_overridden_one_by_one():
         (["--iters=many"], "'many' is not a number"),
         (["--iters=1.5"], "'1.5' is not a number"),
         (["--lr=nan"], "nan is not at least 0"),
-        (["--lr=inf"], "inf is not at least 0"),
+        (["--lr=1e38"], "inf is not at least 0"),
         (["--dropout=1"], "1 is not between 0 and 0.99"),
         (["--sequence-length=513"], "513 is not between 5 and 512"),
         (["--sequence-length=16"], "--predictions 20 exceeds --sequence-length - 3: 13"),
