@@ -72,6 +72,27 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Dataset:
+    """The files that a recipe's program reads below the data directory; names may hold `{OPTION}`.
+
+    Attributes:
+        files: Pattern of the training files.
+        format: How they are written; `hpcbert.flows.records` knows each.
+        keys: Names that a record must have.
+        at_least: How many files there must be.
+        numbered: Option that says how many files there are; `*` in their names is 0, 1, 2, …
+        also: Further files that must be there.
+    """
+
+    files: str
+    format: str
+    keys: tuple[str, ...] = ()
+    at_least: int = 1
+    numbered: str = ""
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Recipe:
     """All that is known of a framework: one folder under templates/.
 
@@ -91,12 +112,16 @@ class Recipe:
         protocols: The protocols it knows by name, the first is the default; always one.
         repository, commit, path: Where the upstream program comes from.
         flags: Names of the tables of flags that hold for the program at that commit.
+        patches: Files of the folder that are applied to the program, in their order.
+        incomplete: What a checkout of the commit lacks to run; empty if nothing.
         image: Container image reference, empty where upstream has none.
-        base_image, install: What to build an image from where upstream has none.
+        base_image, install: What to build an image from where upstream's own does not do.
+        copy: Where the program is copied to in a built image; the commands run there.
         writable: Whether ranks may write to the container's own files.
         workdir: Where ranks start in the container; empty for the image's own working directory.
         files: Files that ranks need, copied into a campaign.
         needs: Names of site settings the run cannot do without: `data`, `source`.
+        dataset: What files of which form it reads; None where nothing is read.
         env: Environment variables that every rank gets.
         log: The `[log]` table, unread: `hpcbert.logs.grammar` knows its form.
         problems: Known problems of the upstream program, one sentence each.
@@ -121,13 +146,17 @@ class Recipe:
     commit: str
     path: str
     flags: tuple[str, ...]
+    patches: tuple[str, ...]
+    incomplete: str
     image: str
     base_image: str
     install: tuple[str, ...]
+    copy: str
     writable: bool
     workdir: str
     files: tuple[str, ...]
     needs: tuple[str, ...]
+    dataset: Dataset | None
     env: tuple[tuple[str, str], ...]
     log: dict[str, Any] = field(compare=False)
     problems: tuple[str, ...]
@@ -178,6 +207,7 @@ class Site:
     Attributes:
         where: The file that it was read from.
         runs: Directory of the campaigns, absolute.
+        sources: Directory of the checkouts that `prepare` makes, absolute.
         partition, account, qos, reservation, constraint: Passed to sbatch where not empty.
         gres: Name (and type) of the GPU resource, `gpu` or `gpu:v100`; empty: none is asked for.
         time_limit: Of one repeat, in Slurm's form `HH:MM:SS`.
@@ -204,6 +234,7 @@ class Site:
     name: str
     scheduler: Literal["slurm", "local"]
     runs: str
+    sources: str
     partition: str
     account: str
     qos: str

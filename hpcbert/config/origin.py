@@ -25,7 +25,7 @@ _SECTIONS = {
     "entrypoint": "container",
     "scratch": "container",
 }
-_TOP = ("name", "scheduler", "runs")
+_TOP = ("name", "scheduler", "runs", "sources")
 
 
 def settings(site: Site, env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:

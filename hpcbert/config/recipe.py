@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING, Literal, cast
 
 from hpcbert.config.toml import read
-from hpcbert.inventory import Option, Preset, Recipe, Sample
+from hpcbert.inventory import Dataset, Option, Preset, Recipe, Sample
 from hpcbert.model import PRECISIONS, OptionValue, Shape
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 _KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, "bool": bool}
 _Launch = Literal["per-gpu", "per-node"]
 _LAUNCH = ("per-gpu", "per-node")
+_NAMED = re.compile(r"\{(\w+)\}")
 _NEEDS = ("data", "source")
+FORMATS = ("tfrecord", "hdf5", "npz", "ofrecord", "gzip-text", "megatron")
 
 
 def load(folder: Path) -> Recipe:
@@ -65,13 +68,17 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
         commit=source.get("commit", str, ""),
         path=source.get("path", str, ""),
         flags=source.items("flags", str),
+        patches=source.items("patches", str),
+        incomplete=source.get("incomplete", str, ""),
         image=image.get("reference", str, ""),
         base_image=image.get("base", str, ""),
         install=image.items("install", str),
+        copy=image.get("copy", str, ""),
         writable=image.get("writable", bool, default=True),
         workdir=image.get("workdir", str, ""),
         files=table.items("files", str),
         needs=needs,
+        dataset=_dataset(table),
         env=tuple(table.mapping("env", str).items()),
         log=dict(table.table("log").values),
         problems=table.items("problems", str),
@@ -133,6 +140,26 @@ def _preset(name: str, table: Table, precisions: tuple[str, ...]) -> Preset:
         if precision not in precisions:
             raise table.error("precisions", f"names {precision!r}, which the recipe does not.")
     return preset
+
+
+def _dataset(table: Table) -> Dataset | None:
+    if not table.has("dataset"):
+        return None
+    inner, options = table.table("dataset"), table.table("options").values
+    dataset = Dataset(
+        files=inner.need("files", str),
+        format=inner.choice("format", FORMATS),
+        keys=inner.items("keys", str),
+        at_least=inner.at_least("at_least", 1, 1),
+        numbered=inner.get("numbered", str, ""),
+        also=inner.items("also", str),
+    )
+    inner.close()
+    named = {name for text in (dataset.files, *dataset.also) for name in _NAMED.findall(text)}
+    named |= {dataset.numbered} - {""}
+    for name in sorted(named - set(options)):
+        raise table.error("dataset", f"names {name!r}, which is no option of the recipe.")
+    return dataset
 
 
 def _sample(table: Table, precisions: tuple[str, ...]) -> Sample | None:

@@ -66,6 +66,7 @@ def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
         name=table.need("name", str),
         scheduler=cast("Literal['slurm', 'local']", table.choice("scheduler", SCHEDULERS)),
         runs=str((base / Path(runs).expanduser()).absolute()),
+        sources=str((base / Path(table.get("sources", str, "sources")).expanduser()).absolute()),
         **_slurm(table.table("slurm")),
         **_nodes(table.table("nodes")),
         **_container(table.table("container"), base),

@@ -293,7 +293,7 @@ def test_the_site_page_has_the_keys_and_defaults_that_are_read(tmp_path: Path) -
     assert {general(key) for key in read} == set(site_keys()) - free
     for key, (value, by) in read.items():
         default = codes(site_keys()[general(key)][2])
-        if by == "default" and key not in ("runs", "container.images"):
+        if by == "default" and key not in ("runs", "sources", "container.images"):
             plain = list(value) if isinstance(value, tuple) else value
             assert tomli.loads(f"x = {default[0]}")["x"] == plain, key
 
@@ -317,7 +317,11 @@ def test_the_recipe_page_has_the_keys_that_are_read(
     grammar.parse(found.log, where="the example")
     (option,) = [path for path in tables if path.startswith("options.")]
     keys = {
-        *(tables[""] - {"source", "image", "batch_sizes", "options", "env", "protocols", "sample"}),
+        *(
+            tables[""]
+            - {"source", "image", "batch_sizes", "options", "env", "protocols", "sample", "dataset"}
+        ),
+        *(f"dataset.{key}" for key in tables["dataset"]),
         *(f"source.{key}" for key in tables["source"]),
         *(f"image.{key}" for key in tables["image"]),
         *(f"options.NAME.{key}" for key in tables[option]),
