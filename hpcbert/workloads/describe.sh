@@ -118,6 +118,12 @@ distribution() {
   done </etc/os-release
 }
 
+# By its name alone: what the site calls its Python may be a program that does more than Python.
+interpreter() {
+  local path
+  path=$(readlink -f -- "$(command -v -- "$python")") && add python "${path##*/}"
+}
+
 # Versions as the names of installed packages' metadata have them, without starting Python.
 packages() {
   local path name roots=(/usr/local /usr /opt/conda) found=()
@@ -154,9 +160,7 @@ image_part() {
   if secret '' "$reference"; then reference='<redacted>'; fi
   add reference "$reference"
   distribution
-  if command -v -- "$python" >/dev/null; then
-    add python "$(timeout "$PATIENCE" "$python" -V 2>&1)"
-  fi
+  interpreter
   packages
   libraries
   environment

@@ -219,7 +219,7 @@ def test_whatever_is_typed_arrives_at_ranks_and_srun_or_is_refused(
     (argv,) = records(tmp_path / "record.argv.0")
     if data:
         assert f"--data={data}" in argv
-    assert srun in records(tmp_path / "record.srun")[0]
+    assert srun in records(tmp_path / "record.srun")[-1]
     environment = (tmp_path / "record.env.0").read_bytes().decode().split("\0")
     assert f"HPCBERT_PROBE={value}" in environment
 
@@ -238,10 +238,13 @@ def test_pyxis_gets_every_flag_and_creates_the_container_outside_the_measured_st
     path = f"{tools}:{os.environ['PATH']}"
     done = run_script(made, tmp_path, PATH=path, SLURM_JOB_ID="5", SLURM_JOB_NODELIST="localhost")
     assert done.returncode == 0, done.stderr
-    create, measured = records(tmp_path / "record.srun")
+    create, inside, outside, measured = records(tmp_path / "record.srun")
+    assert "describe" in inside
+    assert "describe" in outside
+    assert not [word for word in outside if word.startswith("--container")]
     assert "--container-image=docker://a#b/c:d e" in create
     assert not [word for word in measured if word.startswith("--container-image")]
-    for call in (create, measured):
+    for call in (create, inside, measured):
         assert "--no-container-mount-home" in call
         assert "--no-container-remap-root" in call
         assert f"--container-mounts={made.directory}:{made.directory},/scratch:/scratch:ro" in call
