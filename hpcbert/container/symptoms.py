@@ -1,0 +1,170 @@
+"""What enroot and pyxis print when something is wrong, what it means, and what to do about it; pure.
+
+A row is found by the words that the programs print, in any letter case. The sources are the
+programs themselves (NVIDIA/enroot 4.1.2, NVIDIA/pyxis 0.24.0) and the issues named with each row.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """One kind of trouble.
+
+    Attributes:
+        name: Short name, for checks and tests.
+        shows: Regular expression over what was printed.
+        what: What is wrong, one sentence.
+        hint: What to change, and where.
+        seen: Issues of enroot and pyxis that tell of it.
+    """
+
+    name: str
+    shows: str
+    what: str
+    hint: str
+    seen: tuple[str, ...] = ()
+
+
+# The first row that matches speaks: what is particular stands before what is general.
+SYMPTOMS: tuple[Symptom, ...] = (
+    Symptom(
+        "capabilities",
+        r"aufs2ovlfs: failed to set capabilities|mksquashovlfs: failed to set capabilities",
+        "enroot's helpers lack their file capabilities, so that users can't import images.",
+        "Have the package enroot+caps installed on this host (getcap shows whether it is), or "
+        "import on a host that has it: hpcbert prepare --on-node.",
+        ("enroot #141", "enroot #44", "enroot #79"),
+    ),
+    Symptom(
+        "user-namespaces",
+        r"failed to create user namespace",
+        "This host does not let users create user namespaces.",
+        "The administrator looks at the sysctls user.max_user_namespaces and "
+        "kernel.unprivileged_userns_clone, and at AppArmor; inside a job too.",
+        ("enroot #247", "enroot #61", "enroot #238"),
+    ),
+    Symptom(
+        "runtime-path",
+        r"mkdir: cannot create directory .*(/run/|enroot).*: (Permission denied|No such file)",
+        "enroot can't make the directories that it keeps its state in.",
+        "Set container.scratch in the site.toml, or ENROOT_RUNTIME_PATH (CACHE, DATA, TEMP) to a "
+        "directory that is writable on this host.",
+        ("pyxis #12", "pyxis #62", "pyxis #138"),
+    ),
+    Symptom(
+        "whiteouts",
+        r"failed to create (ovlfs )?whiteout|failed to mount overlay: Invalid argument"
+        r"|ovlfs.*(Operation not (supported|permitted)|Invalid argument)",
+        "enroot's TEMP lies on a file system that can't hold an image's layers: NFS, Lustre, "
+        "an overlay, or some kind of tmpfs.",
+        "Set ENROOT_TEMP_PATH, or container.scratch in the site.toml, to a directory on a local "
+        "disk.",
+        ("pyxis #87", "enroot #30", "enroot #69"),
+    ),
+    Symptom(
+        "no-space",
+        r"No space left on device|Disk quota exceeded|hpcbert: no space:",
+        "There is not room enough.",
+        "The peak is three to four times the unpacked image, over enroot's CACHE, TEMP, DATA and "
+        "the directory of images: free some, or move them (container.images, container.scratch).",
+        ("enroot #187", "enroot #39", "pyxis #41", "pyxis #53"),
+    ),
+    Symptom(
+        "too-many-requests",
+        r"error code: 429|Too Many Requests|toomanyrequests",
+        "The registry takes no more requests for now.",
+        "Log in (a line in enroot's .credentials) and repeat later; once it is prepared no job "
+        "asks the registry again.",
+    ),
+    Symptom(
+        "unauthorized",
+        r"error code: 40[13]|401 Unauthorized|403 Forbidden",
+        "The registry refuses this account, or there is no such image for it.",
+        "Look at ~/.config/enroot/.credentials, a line `machine HOST login USER password WORD` "
+        "for the registry; nvcr.io needs one for authn.nvidia.com too, with the login $oauthtoken "
+        "as it stands. ENROOT_CONFIG_PATH names that folder, not the file.",
+        ("pyxis #39", "pyxis #99", "enroot #161", "enroot #14", "enroot #241"),
+    ),
+    Symptom(
+        "not-found",
+        r"error code: 404|404 Not Found|manifest unknown",
+        "The registry has no such image, or has it in a form that this enroot can't ask for.",
+        "Check name and tag. If they are right: some registries give OCI manifests to newer "
+        "enroots only; push it as docker schema 2, or use another registry.",
+        ("enroot #277", "enroot #148", "enroot #146"),
+    ),
+    Symptom(
+        "rootfs-lock",
+        r"Could not acquire rootfs lock",
+        "Several containers are started from one directory at a time.",
+        "Keep enroot's DATA on each node's own disk: container.scratch in the site.toml.",
+        ("enroot #154",),
+    ),
+    Symptom(
+        "exists",
+        r"File already exists",
+        "An import that was killed left its half behind, or two wrote to one name.",
+        "hpcbert images list shows what is there; hpcbert images remove --leftovers clears it.",
+    ),
+    Symptom(
+        "nvidia-hook",
+        r"98-nvidia\.sh exited",
+        "The image asks for GPUs, and this node has no driver or no nvidia-container-cli.",
+        'Set NVIDIA_VISIBLE_DEVICES = "void" in [env] of the site.toml for nodes without GPUs.',
+        ("pyxis #101", "pyxis #110", "enroot #105", "enroot #232", "enroot #234"),
+    ),
+    Symptom(
+        "fuse",
+        r"failed to open /dev/fuse",
+        "Users may not open /dev/fuse.",
+        "The administrator gives it mode 0666, or installs fuse3.",
+    ),
+    Symptom(
+        "memory",
+        r"(mk|un)squashfs.*(Out of memory|Cannot allocate memory)|FATAL ERROR: *Out of memory",
+        "squashfs-tools had too little memory.",
+        "Give the job more (slurm.memory), or import outside of it.",
+        ("pyxis #120", "enroot #224"),
+    ),
+    Symptom(
+        "plugin-version",
+        r"Incompatible plugin version|plugin_load_from_file",
+        "pyxis was built for another release of Slurm.",
+        "The administrator builds it anew against this one.",
+        ("pyxis #95", "pyxis #150"),
+    ),
+    Symptom(
+        "no-program",
+        r"there is no enroot on|enroot: (no such program|command not found)",
+        "There is no enroot on this host.",
+        "Install it, or prepare on a host that has it: hpcbert prepare --on-node.",
+    ),
+    Symptom(
+        "no-host",
+        r"Could not resolve host|Connection refused|Failed to connect|Connection timed out"
+        r"|Network is unreachable",
+        "The registry can't be reached from this host.",
+        "Prepare on a host that reaches it (login node, or --on-node), or set https_proxy.",
+    ),
+    # Last: enroot says nothing more where the password is wrong.
+    Symptom(
+        "wrong-password",
+        r"Authenticating with user: (?!.*Authentication succeeded)",
+        "The registry does not take the login.",
+        "enroot says no more than that where user or password are wrong: look at the registry's "
+        "line in ~/.config/enroot/.credentials.",
+        ("enroot #277",),
+    ),
+)
+
+
+def explain(printed: str) -> Symptom | None:
+    """Return the row that fits what a failed program printed, if any does."""
+    for symptom in SYMPTOMS:
+        if re.search(symptom.shows, printed, re.IGNORECASE | re.DOTALL):
+            return symptom
+    return None
