@@ -17,6 +17,7 @@ from hpcbert.errors import UsageError
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 PRECISIONS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
 OptionValue = str | int | float | bool
+Scope = Literal["nodes", "repeats", "points"]
 
 _SHAPE = re.compile(r"([1-9]\d{0,4})n([1-9]\d{0,2})g")
 
@@ -299,6 +300,7 @@ class Run:
         log: Path of its log, relative to the campaign or as given.
         nodes: Names of the nodes it ran on, where known.
         attempts: All its attempts, this one too; empty where there was but one.
+        environments: Name and digest of each node's fingerprint; equal nodes have equal digests.
     """
 
     repeat: int
@@ -311,6 +313,31 @@ class Run:
     log: str
     nodes: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
+    environments: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something about the nodes that differs and can change a number.
+
+    Attributes:
+        fact: What it is, for example `GPU driver`.
+        scope: Whether it differs between `nodes` of one repeat, `repeats` of a point, or `points`.
+        values: Each value, with the nodes, repeats or shapes that have it.
+    """
+
+    fact: str
+    scope: Scope
+    values: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def __str__(self) -> str:
+        return f"{self.fact} differs between {self.scope}: " + "; ".join(
+            f"{value or 'empty'} ({_some(who)})" for value, who in self.values
+        )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")  # noqa: PLR2004
 
 
 @dataclass(frozen=True)
@@ -339,6 +366,8 @@ class Measured:
         asked: Repeats that were asked for.
         runs: One a repeat, in order.
         flags: Marks that the measuring has set already, for example `accumulation`.
+        differences: In what the nodes of its valid runs differ, from each other or from another
+            point's.
     """
 
     group: Group
@@ -346,6 +375,7 @@ class Measured:
     asked: int
     runs: tuple[Run, ...]
     flags: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -359,7 +389,9 @@ class Row:
         efficiency: Speedup over the ratio of GPUs.
         ok: Valid runs.
         asked: Runs asked for.
-        flags: `superlinear`, `outlier`, `incomplete`, `mixed-nodes`, `no-baseline`, `accumulation`.
+        flags: `superlinear`, `outlier`, `incomplete`, `mixed-nodes`, `mixed-environment`,
+            `no-baseline`, `accumulation`.
+        differences: What `mixed-environment` stands for.
     """
 
     shape: Shape
@@ -374,6 +406,7 @@ class Row:
     asked: int
     flags: tuple[str, ...]
     runs: tuple[Run, ...]
+    differences: tuple[Difference, ...] = ()
 
 
 @dataclass(frozen=True)

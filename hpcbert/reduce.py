@@ -169,6 +169,7 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         "outlier": has_outlier(numbers),
         "incomplete": ok < point.asked,
         "mixed-nodes": _mixed_nodes(point.runs),
+        "mixed-environment": bool(point.differences),
         "no-baseline": base is None,
     }
     return Row(
@@ -184,6 +185,7 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         asked=point.asked,
         flags=(*(name for name, marked in marks.items() if marked), *point.flags),
         runs=point.runs,
+        differences=point.differences,
     )
 
 

@@ -1,0 +1,288 @@
+"""What the nodes of a run are, as far as it can change a number: read, compared, told apart; pure.
+
+The files are written by `describe.sh` on the nodes. What is in them is judged as anybody's text:
+bounded, of known types, or left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpcbert.model import Difference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from hpcbert.model import Scope
+
+LARGEST = 1 << 20
+_LONGEST = 200
+_MOST = 1000
+_UNSET = "not set"
+_ABSENT = "none"
+
+# Variables that libraries read and that change what they do; not those that an allocation sets.
+_RELEVANT = re.compile(
+    r"(?:NCCL|RCCL|OMP|KMP|MKL|OPENBLAS|GOMP|CUDA|CUDNN|CUBLAS|NVTE|UCX|OMPI_MCA|FI|GLOO|TORCH|"
+    r"PYTORCH|TF|XLA|FLAGS|JAX|HOROVOD|ONEFLOW|MXNET|MS|DALI)_\w+|LD_PRELOAD|LD_LIBRARY_PATH|"
+    r"\w+_VERSION|NVIDIA_BUILD_ID",
+    re.ASCII,
+)
+_ALLOCATED = re.compile(
+    r"CUDA_VISIBLE_DEVICES|CUDA_MPS_\w+|CUDA_DEVICE_ORDER_\w+|SLURM\w*|HPCBERT_\w+|BASH_VERSION|"
+    r"(?:NCCL|GLOO)_SOCKET_IFNAME"
+)
+_PACKAGE = re.compile(r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^-]*)(?:-.*)?")
+_LIBRARY = re.compile(r"(?P<name>[A-Za-z0-9_]+)\.so\.(?P<version>[\w.]+)")
+_DIGEST = re.compile(r"@sha256:([0-9a-f]{64})|\+([0-9a-f]{12})\.sqsh")
+# Of the fields that nvidia-smi was asked for, those that matter, by what they are called.
+_GPU_FACTS = {
+    "name": "GPU",
+    "driver_version": "GPU driver",
+    "memory.total": "GPU memory, MiB",
+    "power.limit": "GPU power limit, W",
+    "clocks.max.sm": "GPU clock limit, MHz",
+    "clocks.max.memory": "GPU memory clock limit, MHz",
+    "ecc.mode.current": "GPU ECC",
+    "mig.mode.current": "GPU MIG mode",
+    "compute_mode": "GPU compute mode",
+}
+_HOST_FACTS = {
+    "cuda_driver": "CUDA driver",
+    "kernel": "kernel",
+    "machine": "machine",
+    "cpu": "CPU",
+    "cpus": "CPU numbers",
+    "smt": "SMT",
+    "governor": "CPU frequency governor",
+    "numa_nodes": "NUMA domains",
+}
+# How many GPUs a job sees follows from what it asked for, so that shapes differ in it rightly.
+_BY_SHAPE = frozenset({"GPUs"})
+_SUMMARY = ("GPUs", "GPU", "GPU driver", "CUDA driver", "CPU", "memory, GiB", "kernel", "image")
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What one node is.
+
+    Attributes:
+        node: Its name.
+        facts: What matters, by name; what could not be told is not among them.
+        scopes: The parts that were gathered at all: within them an absent fact is a known absence.
+    """
+
+    node: str
+    facts: Mapping[str, str]
+    scopes: frozenset[str] = frozenset()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over what matters, 12 hexadecimal digits: equal nodes have equal ones."""
+        text = json.dumps([sorted(self.facts.items()), sorted(self.scopes)])
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+    @property
+    def summary(self) -> str:
+        """The node in a few words."""
+        told = (self.facts[name] for name in _SUMMARY if name in self.facts)
+        return " · ".join(told)
+
+
+def parse(raw: bytes) -> Fingerprint | None:
+    """Read what describe.sh wrote; None where it is damaged or something else.
+
+    Args:
+        raw: Content of the file. More than LARGEST bytes are not looked at.
+    """
+    try:
+        data = json.loads(raw) if len(raw) <= LARGEST else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict) or data.get("schema") != 1 or not _text(data.get("node")):
+        return None
+    host, image = _table(data.get("host")), _table(data.get("image"))
+    facts = {**_host(host), **_image(image)}
+    scopes = {"image"} if image else set()
+    return Fingerprint(_text(data["node"]), dict(list(facts.items())[:_MOST]), frozenset(scopes))
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str:
+    """Return a text as the bytes meant that describe.sh wrote, on one line and bounded."""
+    if not isinstance(value, str):
+        return ""
+    try:
+        whole = value.encode("latin-1").decode("utf-8", "replace")
+    except UnicodeEncodeError:
+        whole = value
+    return " ".join(whole.split())[:_LONGEST]
+
+
+def _texts(value: Any) -> list[str]:
+    return [_text(one) for one in value[:_MOST]] if isinstance(value, list) else []
+
+
+def _host(data: Mapping[str, Any]) -> dict[str, str]:
+    facts = {name: _text(data.get(key)) for key, name in _HOST_FACTS.items()}
+    facts |= _gpus(_text(data.get("gpu_fields")).split(","), _texts(data.get("gpus")))
+    facts["memory, GiB"] = _memory(_text(data.get("memory_kb")))
+    facts["network"] = _network(_texts(data.get("network")))
+    facts["InfiniBand"] = _infiniband(_texts(data.get("infiniband")))
+    return {name: text for name, text in facts.items() if text}
+
+
+def _gpus(fields: list[str], lines: list[str]) -> dict[str, str]:
+    cards = [line.split(", ") for line in lines]
+    if not cards or any(len(card) != len(fields) for card in cards):
+        return {}
+    facts = {"GPUs": str(len(cards))}
+    for place, field in enumerate(fields):
+        if field in _GPU_FACTS:
+            facts[_GPU_FACTS[field]] = ", ".join(sorted({card[place] for card in cards}))
+    return facts
+
+
+def _memory(kilobytes: str) -> str:
+    """Return the memory that is built in: of it the kernel keeps a few percent to itself."""
+    if not kilobytes.isdigit() or not 1 << 20 <= int(kilobytes) < 1 << 50:
+        return ""
+    step: int = 1 << max(0, int(kilobytes).bit_length() - 4)
+    return f"{-(-int(kilobytes) // step) * step / (1 << 20):g}"
+
+
+def _network(lines: list[str]) -> str:
+    """Return rates and MTUs of the cards that are up; names differ between equal nodes."""
+    cards: Counter[str] = Counter()
+    for line in lines:
+        words = line.split()
+        if len(words) == 5 and words[1] == "physical" and words[4] == "up":  # noqa: PLR2004
+            cards[f"{words[2]} Mb/s, MTU {words[3]}"] += 1
+    return _counted(cards)
+
+
+def _infiniband(lines: list[str]) -> str:
+    ports: Counter[str] = Counter()
+    for line in lines:
+        parts = line.split("|")
+        if len(parts) == 4 and "ACTIVE" in parts[3]:  # noqa: PLR2004
+            ports[f"{parts[2]}, {parts[1]}"] += 1
+    return _counted(ports)
+
+
+def _counted(things: Counter[str]) -> str:
+    return "; ".join(f"{count} x {what}" for what, count in sorted(things.items()))
+
+
+def _image(data: Mapping[str, Any]) -> dict[str, str]:
+    facts = {"image": _identity(_text(data.get("reference")))}
+    facts |= {"system in the image": _text(data.get("os")), "Python": _text(data.get("python"))}
+    facts = {name: text for name, text in facts.items() if text}
+    facts |= _versions(_texts(data.get("packages")), _PACKAGE, "package")
+    facts |= _versions(_texts(data.get("libraries")), _LIBRARY, "library")
+    for name, value in list(_table(data.get("environment")).items())[:_MOST]:
+        if _RELEVANT.fullmatch(name) and not _ALLOCATED.fullmatch(name):
+            facts[f"variable {name}"] = _text(value)
+    return facts
+
+
+def _identity(reference: str) -> str:
+    """Return the digest in an image's reference, or in its file's name, else the reference."""
+    match = _DIGEST.search(reference)
+    return f"sha256 {(match[1] or match[2])[:12]}" if match else reference
+
+
+def _versions(names: list[str], form: re.Pattern[str], kind: str) -> dict[str, str]:
+    found: dict[str, set[str]] = {}
+    for name in names:
+        match = form.fullmatch(name)
+        if match:
+            found.setdefault(f"{kind} {match['name']}", set()).add(match["version"])
+    return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
+
+
+class Where(NamedTuple):
+    """A fingerprint and where it was taken.
+
+    Attributes:
+        point: The shape.
+        repeat: Number of the repeat.
+    """
+
+    point: str
+    repeat: int
+    fingerprint: Fingerprint
+
+
+def within(taken: Iterable[Where]) -> tuple[Difference, ...]:
+    """Return in what the nodes of a point's repeats differ from each other."""
+    known = tuple(taken)
+    return tuple(_told(name, values, known) for name, values in _differing(known))
+
+
+def between(base: Iterable[Where], others: Iterable[Where]) -> tuple[Difference, ...]:
+    """Return in what a point differs from the one that it is compared with.
+
+    What differs already within one of them is no statement about the two.
+    """
+    left, right = tuple(base), tuple(others)
+    mixed = {name for part in (left, right) for name, _ in _differing(part)}
+    return tuple(
+        _difference(name, "points", values, lambda one: one.point)
+        for name, values in _differing((*left, *right))
+        if name not in mixed and name not in _BY_SHAPE
+    )
+
+
+def _differing(taken: tuple[Where, ...]) -> list[tuple[str, dict[str, list[Where]]]]:
+    """Return the facts that have several values, each value with those that have it."""
+    names = dict.fromkeys(name for one in taken for name in one.fingerprint.facts)
+    found = []
+    for name in names:
+        values: dict[str, list[Where]] = {}
+        for one in taken:
+            value = _value(one.fingerprint, name)
+            if value is not None:
+                values.setdefault(value, []).append(one)
+        if len(values) > 1:
+            found.append((name, values))
+    return found
+
+
+def _value(fingerprint: Fingerprint, name: str) -> str | None:
+    """Return a fact's value; None where nobody could tell it, so that it differs from nothing."""
+    kind = name.partition(" ")[0]
+    if name in fingerprint.facts or "image" not in fingerprint.scopes:
+        return fingerprint.facts.get(name)
+    return {"variable": _UNSET, "package": _ABSENT, "library": _ABSENT}.get(kind)
+
+
+def _told(name: str, values: dict[str, list[Where]], taken: tuple[Where, ...]) -> Difference:
+    """Say whether the nodes of one repeat differ, or one repeat from another."""
+    by_repeat: dict[int, set[str | None]] = {}
+    for one in taken:
+        by_repeat.setdefault(one.repeat, set()).add(_value(one.fingerprint, name))
+    if any(len(found - {None}) > 1 for found in by_repeat.values()):
+        return _difference(name, "nodes", values, lambda one: one.fingerprint.node)
+    return _difference(name, "repeats", values, lambda one: f"repeat {one.repeat}")
+
+
+def _difference(
+    name: str, scope: Scope, values: dict[str, list[Where]], call: Callable[[Where], str]
+) -> Difference:
+    return Difference(
+        fact=name,
+        scope=scope,
+        values=tuple(
+            (value, tuple(dict.fromkeys(call(one) for one in where)))
+            for value, where in values.items()
+        ),
+    )
