@@ -1,4 +1,4 @@
-"""What enroot and pyxis print when something is wrong, what it means, and what to do about it; pure.
+"""What enroot and pyxis print when something is wrong, what it means and what to do; pure.
 
 A row is found by the words that the programs print, in any letter case. The sources are the
 programs themselves (NVIDIA/enroot 4.1.2, NVIDIA/pyxis 0.24.0) and the issues named with each row.
