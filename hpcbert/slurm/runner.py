@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 
@@ -51,6 +52,21 @@ class Runner(Protocol):
         timeout: float = 60.0,
     ) -> Outcome:
         """Run argv; `timeout` is in seconds, `env` replaces the whole environment."""
+        ...
+
+
+class Follower(Protocol):
+    """Starts a command, shows what it says while it runs, and says what it did."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        show: Callable[[str], None],
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        """Run argv, calling `show` with each line of its stderr."""
         ...
 
 
@@ -93,6 +109,57 @@ def run(
         note = f"{words[0]}: gave no answer within {timeout:g} s"
         return Outcome(words, 124, stdout, f"{stderr}{note}")
     return Outcome(words, child.returncode, stdout, stderr)
+
+
+def follow(
+    argv: Sequence[str],
+    *,
+    show: Callable[[str], None],
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Run a command that takes long, showing each line of its stderr as it comes.
+
+    An interrupt ends the command by SIGTERM, so that it can clean up, and is raised again after.
+
+    Args:
+        argv: The command.
+        show: Called with each line, without its end.
+        stdin: What it reads.
+        env: Its whole environment; this process's by default.
+    """
+    words = tuple(argv)
+    lines = []
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as given:
+        given.write(stdin)
+        given.seek(0)
+        try:
+            child = subprocess.Popen(
+                words,
+                stdin=given,
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                env=None if env is None else dict(env),
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return Outcome(words, 127, stderr=f"{words[0]}: no such program")
+        except PermissionError as error:
+            return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
+        try:
+            for line in child.stderr or ():
+                lines.append(line)
+                show(line.rstrip("\n"))
+            child.wait()
+        except BaseException:
+            child.terminate()
+            child.wait()
+            raise
+        stdout.seek(0)
+        return Outcome(words, child.returncode, stdout.read(), "".join(lines))
 
 
 def start(
