@@ -190,6 +190,24 @@ def read_events(raw: bytes) -> tuple[dict[str, Any], ...]:
 
 
 @dataclass(frozen=True)
+class Material:
+    """Something that `prepare` had made ready and a campaign used.
+
+    Attributes:
+        kind: `image`, `source` or `data`.
+        name: What it is: an image reference, `REPOSITORY@COMMIT`, a format.
+        path: Where it lies.
+        digest: `sha256:…` of an image's file, `git-tree:…` of a checkout, patches applied;
+            `listing:…` of data: SHA-256 over every file's name, size and beginning.
+    """
+
+    kind: Literal["image", "source", "data"]
+    name: str
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class Campaign:
     """What one `submit` started: the content of a manifest.json.
 
@@ -211,6 +229,7 @@ class Campaign:
             before it, so that no two share the network.
         rehearse: Whether ranks replay the recipe's sample log instead of training.
         arrays: One a point, in the order of submission.
+        materials: Image, source and data as `prepare` had recorded them, each where it had.
     """
 
     id: str
@@ -229,6 +248,7 @@ class Campaign:
     concurrent_points: bool
     rehearse: bool
     arrays: tuple[Array, ...]
+    materials: tuple[Material, ...] = ()
 
     @property
     def current(self) -> tuple[tuple[Array, int], ...]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.errors import HpcbertError, UsageError
-from hpcbert.model import Array, Campaign, Point, Protocol, Shape, read_events
+from hpcbert.model import Array, Campaign, Material, Point, Protocol, Shape, read_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,6 +165,7 @@ def _campaign(data: dict[str, Any]) -> Campaign:
     arrays = tuple(_array(one) for one in data["arrays"])
     protocol = Protocol(**data["protocol"])
     values = {**data, "arrays": arrays, "protocol": protocol, "command": tuple(data["command"])}
+    values["materials"] = tuple(Material(**one) for one in data.get("materials", ()))
     return Campaign(**values)
 
 
