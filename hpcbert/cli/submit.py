@@ -12,13 +12,18 @@ from hpcbert import store
 from hpcbert.cli.options import point_options, read, who
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import site
-from hpcbert.errors import CheckError, UsageError
+from hpcbert.errors import CheckError
 from hpcbert.flows import submit as flow
+from hpcbert.flows.scripts import option
 from hpcbert.slurm.runner import run
 
 if TYPE_CHECKING:
     from hpcbert.flows.draft import Draft
+    from hpcbert.inventory import Site
     from hpcbert.model import Array, Campaign
+
+# Seconds between two looks for a job that may have been submitted, at the least.
+_SETTLE = 2.0
 
 
 @click.command(
@@ -40,9 +45,9 @@ def submit(*, dry_run: bool, rehearse: bool, wait: bool, resume: str, **values: 
     One sbatch script and one job array a point; prints what was submitted and where, and returns.
     """
     if resume:
-        runs = Path(values["runs"] or site.load(values["site_file"]).runs)
-        directory = store.resolve(resume, runs)
-        campaign = _resumed(directory)
+        here = site.load(values["site_file"])
+        directory = store.resolve(resume, Path(values["runs"] or here.runs))
+        campaign = handed_over(directory, here)
         return _watched(directory, campaign) if wait else submitted(directory, campaign)
     from hpcbert.flows.draft import draft  # with Jinja, which --help has no use for
 
@@ -52,37 +57,31 @@ def submit(*, dry_run: bool, rehearse: bool, wait: bool, resume: str, **values: 
     if dry_run:
         return _dry_run(made, warnings)
     flow.write(made)
-    campaign = _handed_over(made)
+    campaign = handed_over(made.directory, asked.site)
     if wait:
         return _watched(made.directory, campaign, asked.site.poll_floor)
     return submitted(made.directory, campaign, warnings)
 
 
-def _handed_over(made: Draft) -> Campaign:
-    if made.campaign.scheduler == "local":
-        return _enqueued(made.directory, made.campaign, made.minutes)
-    return flow.submit(made.directory, made.campaign, run=run)
+def handed_over(directory: Path, here: Site) -> Campaign:
+    """Submit what of a campaign is not submitted yet, to whom its manifest says."""
+    means = flow.Means(run, settle=max(here.poll_floor, _SETTLE))
+    if store.read_manifest(directory).scheduler != "local":
+        return flow.submit(directory, means)
+    from hpcbert.flows.draft import minutes
+    from hpcbert.slurm import local
 
-
-def _enqueued(directory: Path, campaign: Campaign, minutes: float) -> Campaign:
-    from hpcbert.slurm.local import enqueue
+    def start(new: Campaign) -> str:
+        script = (directory / new.arrays[0].script).read_text(encoding="utf-8")
+        limit = minutes(option(script, "time"))
+        return local.enqueue(directory, new, time_limit_minutes=limit)
 
     return flow.enqueue(
         directory,
-        campaign,
-        start=lambda: enqueue(directory, campaign, time_limit_minutes=minutes),
+        start=start,
+        find=lambda: local.find(directory),
+        means=means,
     )
-
-
-def _resumed(directory: Path) -> Campaign:
-    campaign = store.read_manifest(directory)
-    if campaign.scheduler == "local":
-        raise UsageError(
-            "A local campaign can't be taken up again.",
-            where=str(directory),
-            hint="Submit it anew; collect still reads the repeats that are there.",
-        )
-    return flow.resume(directory, run=run)
 
 
 def _watched(directory: Path, campaign: Campaign, floor: float | None = None) -> Result:

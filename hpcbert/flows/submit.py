@@ -1,8 +1,9 @@
 """Submitting: write a drafted campaign down, hand its arrays to the scheduler, remember the ids.
 
 The order is what makes it safe: every script and the manifest with all arrays `intended` are on
-disk before sbatch is called first; each job id is on disk before sbatch is called again. A crash in
-between leaves a job whose name carries campaign and point, which `resume` finds and adopts.
+disk before sbatch is called first; that it is about to be called for an array, and what it
+answered, are on disk before it is called for the next one. A crash in between leaves a job whose
+name carries campaign and point, which the next `submit` of the campaign finds and adopts.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import re
 import shutil
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert import store
-from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.errors import HpcbertError, SchedulerError, UsageError
+from hpcbert.flows.adopt import SETTLE, complaint, search, witnessed
 from hpcbert.model import utc
 from hpcbert.slurm import commands
 
@@ -31,16 +33,41 @@ if TYPE_CHECKING:
 # What sbatch says when the controller is busy or away and nothing was submitted
 # (SchedMD/slurm, src/common/slurm_errno.c).
 _TRANSIENT = (
-    "Unable to contact slurm controller",
+    "(connect failure)",
     "Slurm temporarily unable to accept job",
     "Resource temporarily unavailable",
-    "Zero Bytes were transmitted or received",
 )
 _NO_CLUSTER = ("Could not establish a configuration source",)
 # What it says when the request may or may not have arrived.
-_UNCERTAIN = ("Socket timed out", "Unexpected message received", "gave no answer within")
+_UNCERTAIN = (
+    "Socket timed out",
+    "Unexpected message received",
+    "Zero Bytes were transmitted or received",
+    "(send failure)",
+    "(receive failure)",
+    "(shutdown failure)",
+    "Message send failure",
+    "Message receive failure",
+    "gave no answer within",
+)
 _PAUSES = (1.0, 2.0, 4.0)
 _PARSABLE = re.compile(r"(\d+)(?:;\S+)?")
+
+
+class Means(NamedTuple):
+    """What submitting needs of the world.
+
+    Attributes:
+        run: Starts sbatch, squeue and sacct.
+        now: Clock, seconds since the epoch.
+        pause: Waits a number of seconds.
+        settle: Seconds between two looks at the queue, before nothing is believed to be nothing.
+    """
+
+    run: Runner
+    now: Callable[[], float] = time.time
+    pause: Callable[[float], None] = time.sleep
+    settle: float = SETTLE
 
 
 def sbatch_argv(directory: Path, array: Array, *, after: str = "") -> list[str]:
@@ -76,92 +103,132 @@ def write(draft: Draft) -> None:
     store.write_manifest(draft.directory, draft.campaign)
 
 
-def submit(
-    directory: Path,
-    campaign: Campaign,
-    *,
-    run: Runner,
-    now: Callable[[], float] = time.time,
-    pause: Callable[[float], None] = time.sleep,
-) -> Campaign:
+def submit(directory: Path, means: Means) -> Campaign:
     """Hand every array that is not submitted yet to Slurm, adopting what is there already.
 
     Args:
-        directory: The campaign.
-        campaign: Its manifest as on disk.
-        run: Starts sbatch and squeue.
-        now: Clock, seconds since the epoch.
-        pause: Waits a number of seconds between attempts.
+        directory: The campaign; what its manifest says is what is done.
+        means: What it needs of the world.
 
     Returns:
         The manifest as it is on disk in the end.
 
     Raises:
-        SchedulerError: Slurm refused an array or can't be reached. Everything submitted so far
-            is in the manifest.
-        UsageError: Somebody else is submitting this campaign at this moment.
+        SchedulerError: Slurm refused an array, or can't be reached, or can't say what it has.
+            Everything submitted so far is in the manifest.
+        UsageError: There is no such campaign, its scripts were changed, or somebody else is
+            submitting it at this moment.
+        HpcbertError: The directory can't be written to.
     """
     with store.locked(directory):
-        for array in campaign.arrays:
-            if array.state == "submitted":
-                continue
-            _verify(directory, array)
-            argv = sbatch_argv(directory, array, after=predecessor(campaign, array))
-            done = _settle(argv, directory, array, campaign.user, run, now=now, pause=pause)
-            campaign = store.update_array(campaign, done)
-            store.write_manifest(directory, campaign)
-            if done.state != "submitted":
-                raise _refusal(done, campaign)
+        return hand_over(directory, store.read_manifest(directory), means)
+
+
+def hand_over(directory: Path, campaign: Campaign, means: Means) -> Campaign:
+    """Do what `submit` does, for who holds the campaign's lock."""
+    for array in campaign.arrays:
+        if array.state == "submitted" or campaign.superseded(array):
+            continue
+        _verify(directory, array)
+        job_id = _left_behind(directory, array, campaign.user, means)
+        done = _submitted(array, job_id, means)
+        if not job_id:
+            tried = replace(array, called=utc(means.now()))
+            campaign = _record(directory, campaign, tried)
+            done = _settle(directory, campaign, tried, means)
+        campaign = _record(directory, campaign, done)
+        if done.state != "submitted":
+            raise _refusal(done, campaign)
+    return campaign
+
+
+def _left_behind(directory: Path, array: Array, user: str, means: Means) -> str:
+    """Return the job that an earlier try made; one that was refused made none."""
+    if array.state == "refused" or not array.called:
+        return ""
+    return search(
+        directory,
+        array,
+        user,
+        run=means.run,
+        since=array.called,
+        settle=means.settle,
+        pause=means.pause,
+    )
+
+
+def _submitted(array: Array, job_id: str, means: Means) -> Array:
+    stamp = utc(means.now())
+    return replace(array, state="submitted", job_id=job_id, submitted=stamp, error="")
+
+
+def _record(directory: Path, campaign: Campaign, array: Array) -> Campaign:
+    """Put an array into the manifest; a job whose id can't be written down is named at least."""
+    campaign = store.update_array(campaign, array)
+    try:
+        store.write_manifest(directory, campaign)
+    except HpcbertError as error:
+        if not array.job_id:
+            raise
+        raise HpcbertError(
+            f"Job {array.job_id} is submitted, but that can't be written down: {error.message}",
+            where=error.where,
+            hint=f"Make room, then: hpcbert submit --resume {campaign.id} finds it by its name.",
+        ) from error
     return campaign
 
 
 def enqueue(
     directory: Path,
-    campaign: Campaign,
     *,
-    start: Callable[[], str],
-    now: Callable[[], float] = time.time,
+    start: Callable[[Campaign], str],
+    find: Callable[[], str],
+    means: Means,
 ) -> Campaign:
-    """Hand all arrays to the local queue, which `start` starts and names.
+    """Hand all arrays that are not there yet to the local queue.
+
+    Args:
+        directory: The campaign.
+        start: Starts a queue for the campaign it is given, and names it.
+        find: Names the queue that runs for this campaign; empty if there is none.
+        means: What it needs of the world.
 
     Returns:
         The manifest as it is on disk in the end.
     """
     with store.locked(directory):
-        job_id, stamp = start(), utc(now())
-        for array in campaign.arrays:
-            done = replace(array, state="submitted", job_id=job_id, submitted=stamp)
-            campaign = store.update_array(campaign, done)
+        campaign = store.read_manifest(directory)
+        new = tuple(
+            one
+            for one in campaign.arrays
+            if one.state != "submitted" and not campaign.superseded(one)
+        )
+        if not new:
+            return campaign
+        job_id = _queue_left_behind(directory, new, find, means)
+        if not job_id:
+            for array in new:
+                tried = replace(array, called=utc(means.now()))
+                campaign = store.update_array(campaign, tried)
+            store.write_manifest(directory, campaign)
+            job_id = start(replace(campaign, arrays=new))
+        for array in new:
+            campaign = store.update_array(campaign, _submitted(array, job_id, means))
         store.write_manifest(directory, campaign)
     return campaign
 
 
-def resume(
-    directory: Path,
-    *,
-    run: Runner,
-    now: Callable[[], float] = time.time,
-    pause: Callable[[float], None] = time.sleep,
-) -> Campaign:
-    """Take up an interrupted submission: adopt what Slurm has, submit the rest.
-
-    Raises:
-        SchedulerError: As `submit`, or Slurm can't say what it has.
-        UsageError: There is no such campaign, or its scripts were changed.
-    """
-    campaign = store.read_manifest(directory)
-    with store.locked(directory):
-        for array in campaign.arrays:
-            if array.state == "submitted":
-                continue
-            job_id = find_job(array, campaign.user, run=run, since=campaign.created)
-            if job_id:
-                found = replace(
-                    array, state="submitted", job_id=job_id, submitted=utc(now()), error=""
-                )
-                campaign = store.update_array(campaign, found)
-                store.write_manifest(directory, campaign)
-    return submit(directory, campaign, run=run, now=now, pause=pause)
+def _queue_left_behind(
+    directory: Path, arrays: tuple[Array, ...], find: Callable[[], str], means: Means
+) -> str:
+    """Return the queue that an interrupted submission started, living or by its jobs' account."""
+    if not any(array.called for array in arrays):
+        return ""
+    found = find()
+    if not found:
+        means.pause(1.0)  # It may just have been forked.
+        found = find()
+    return found or next(filter(None, (witnessed(directory, one) for one in arrays)), "")
 
 
 def _verify(directory: Path, array: Array) -> None:
@@ -176,50 +243,35 @@ def _verify(directory: Path, array: Array) -> None:
         )
 
 
-def _settle(
-    argv: list[str],
-    directory: Path,
-    array: Array,
-    user: str,
-    run: Runner,
-    *,
-    now: Callable[[], float],
-    pause: Callable[[float], None],
-) -> Array:
+def _settle(directory: Path, campaign: Campaign, array: Array, means: Means) -> Array:
     """Call sbatch until it is known what became of the array."""
-    started = now()
-    outcome = _sbatch(argv, directory, run, pause)
-    match = _PARSABLE.fullmatch((outcome.stdout.strip().splitlines() or [""])[-1])
-    job_id = match[1] if outcome.ok and match else ""
-    uncertain = outcome.ok or _says(outcome, _UNCERTAIN)
-    if not job_id and uncertain:
-        job_id = find_job(array, user, run=run, since=utc(started))
-    if job_id:
-        return replace(array, state="submitted", job_id=job_id, submitted=utc(now()), error="")
-    state = array.state if uncertain else "refused"
-    return replace(array, state=state, error=_complaint(outcome))
-
-
-def _sbatch(
-    argv: list[str], directory: Path, run: Runner, pause: Callable[[float], None]
-) -> Outcome:
-    environment = commands.submission_environment(os.environ)
-    outcome = run(argv, cwd=directory, env=environment)
     for seconds in _PAUSES:
-        if not _says(outcome, _TRANSIENT):
-            break
-        pause(seconds)
-        outcome = run(argv, cwd=directory, env=environment)
-    return outcome
+        done, again = _call(directory, campaign, array, means)
+        if not again:
+            return done
+        means.pause(seconds)
+    return _call(directory, campaign, array, means)[0]
+
+
+def _call(directory: Path, campaign: Campaign, array: Array, means: Means) -> tuple[Array, bool]:
+    """Call sbatch once; return what became of the array, and whether calling again may help."""
+    argv = sbatch_argv(directory, array, after=predecessor(campaign, array))
+    environment = commands.submission_environment(os.environ)
+    outcome = means.run(argv, cwd=directory, env=environment)
+    match = _PARSABLE.fullmatch((outcome.stdout.strip().splitlines() or [""])[-1])
+    uncertain = outcome.ok or _says(outcome, _UNCERTAIN)
+    job_id = match[1] if outcome.ok and match else ""
+    if not job_id and uncertain:
+        job_id = _left_behind(directory, array, campaign.user, means)
+    if job_id:
+        return _submitted(array, job_id, means), False
+    state = array.state if uncertain else "refused"
+    again = uncertain or _says(outcome, _TRANSIENT)
+    return replace(array, state=state, error=complaint(outcome)), again
 
 
 def _says(outcome: Outcome, phrases: tuple[str, ...]) -> bool:
     return not outcome.ok and any(phrase in outcome.stderr for phrase in phrases)
-
-
-def _complaint(outcome: Outcome) -> str:
-    lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()]
-    return " ".join(lines) or f"sbatch ended with status {outcome.returncode} and said nothing"
 
 
 def _refusal(array: Array, campaign: Campaign) -> SchedulerError:
@@ -233,37 +285,6 @@ def _refusal(array: Array, campaign: Campaign) -> SchedulerError:
         f"hpcbert submit --resume {campaign.id}"
     )
     return SchedulerError(f"{array.error}.{before}", where=array.name, hint=hint)
-
-
-def find_job(array: Array, user: str, *, run: Runner, since: str) -> str:
-    """Return the id of the job that carries this array's name, or nothing.
-
-    squeue knows jobs that wait or run and, for MinJobAge, those that ended; sacct the older ones.
-
-    Raises:
-        SchedulerError: Neither could be asked: whether the job exists is unknown.
-    """
-    environment = commands.environment(os.environ)
-    queue = run(
-        ["squeue", "--noheader", "--states=all", f"--user={user}", f"--name={array.name}", "-o%F"],
-        env=environment,
-    )
-    ids = queue.stdout.split() if queue.ok else []
-    if not ids:
-        words = ["sacct", "-X", "-P", "-n", "-o", "JobIDRaw,JobID", f"--user={user}"]
-        history = run(
-            [*words, f"--name={array.name}", f"--starttime={since[:19]}"],
-            env={**environment, "TZ": "UTC"},
-        )
-        if not queue.ok and not history.ok:
-            raise SchedulerError(
-                f"Whether {array.name} is queued can't be told: {_complaint(queue)}",
-                hint="Repeat once Slurm answers; nothing is submitted twice.",
-            )
-        lines = history.stdout.splitlines() if history.ok else []
-        ids = [line.partition("|")[2].partition("_")[0] for line in lines]
-    numbers = sorted({int(one) for one in ids if one.isdigit()})
-    return str(numbers[-1]) if numbers else ""
 
 
 @dataclass(frozen=True)
@@ -295,7 +316,7 @@ def dry_run(draft: Draft, *, run: Runner, scheduler: str) -> tuple[Check, ...]:
             )
             away = any(phrase in test.stderr for phrase in (*_TRANSIENT, *_NO_CLUSTER))
             ok = None if away else test.ok
-            checks.append(Check(f"sbatch --test-only {array.script}", ok, _complaint(test)))
+            checks.append(Check(f"sbatch --test-only {array.script}", ok, complaint(test)))
     if scheduler == "slurm" and not sbatch:
         checks.append(Check("sbatch --test-only", None, "There is no sbatch on this machine."))
     return tuple(checks)

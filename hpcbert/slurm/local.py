@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.errors import SchedulerError
 from hpcbert.model import read_events
+from hpcbert.regular import read
 from hpcbert.slurm.ladder import from_witness, with_witness
 from hpcbert.slurm.processes import machine, started
 from hpcbert.slurm.runner import start
@@ -34,6 +35,8 @@ OUTPUT = "slurm/local.out"
 # Its presence says that the campaign was cancelled, also to a queue that has only just started.
 CANCELLED = "slurm/local.cancelled"
 GRACE = 10.0
+# Bytes of a status file: thousands of attempts have room in it.
+MOST = 1 << 22
 # The caller may sit in a Slurm job or under an MPI launcher of his own.
 _FOREIGN = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "PMI", "OMPI_", "PRTE_", "PYXIS_")
 _TAIL = 500
@@ -168,6 +171,17 @@ def name_of(pid: int) -> str:
     return f"local-{pid}-{started(pid)}"
 
 
+def find(directory: Path) -> str:
+    """Return the job id of the queue process that runs a campaign on this machine, or nothing."""
+    words = ["-m", "hpcbert.slurm.localqueue", str(directory.absolute())]
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            argv = path.read_bytes().rstrip(b"\0").split(b"\0")
+            if [os.fsdecode(word) for word in argv[1:]] == words:
+                return name_of(int(path.parent.name))
+    return ""
+
+
 def alive(job_id: str) -> bool:
     """Say whether the queue process that a job id names still runs on this machine."""
     pid, start_time = _parts(job_id)
@@ -196,7 +210,7 @@ def read_witness(path: Path, *, first: int = 0) -> Witness:
         first: Number of the job's first attempt; what is older is another job's.
     """
     try:
-        return witness(read_events(path.read_bytes()), first=first)
+        return witness(read_events(read(path, most=MOST)), first=first)
     except OSError:
         return Witness(attempt=first)
 

@@ -5,6 +5,7 @@ Everything above talks to a `Runner`; a test hands in a `FakeRunner`-like functi
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+_SET_PARENT_DEATH_SIGNAL = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ def run(
     """Run a command to its end, in a process group of its own, and collect what it printed.
 
     The group of its own keeps a terminal's Ctrl-C away from sbatch: an interrupted submission
-    must still learn the job id that Slurm gave it.
+    must still learn the job id that Slurm gave it. But if this process is killed, the command is
+    too: an sbatch that lives on could submit after `submit --resume` has looked whether it did.
     """
     words = tuple(argv)
     try:
@@ -96,6 +100,7 @@ def run(
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
+            preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 - hpcbert has no threads
         )
     except (FileNotFoundError, NotADirectoryError):
         return Outcome(words, 127, stderr=f"{words[0]}: no such program")
@@ -109,6 +114,19 @@ def run(
         note = f"{words[0]}: gave no answer within {timeout:g} s"
         return Outcome(words, 124, stdout, f"{stderr}{note}")
     return Outcome(words, child.returncode, stdout, stderr)
+
+
+def _dying_with(parent: int) -> Callable[[], None]:
+    """Return what a child does before it becomes its command: ask to die with its parent."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+
+    def ask() -> None:
+        if prctl is not None:
+            prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # It died before it was asked about.
+                os._exit(128 + signal.SIGKILL)
+
+    return ask
 
 
 def follow(

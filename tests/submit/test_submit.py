@@ -21,6 +21,8 @@ from hpcbert.slurm.runner import Outcome
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hpcbert.slurm.runner import Runner
+
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 
@@ -79,6 +81,10 @@ def made(tmp_path: Path, *, precisions: tuple[str, ...] = ("fp32", "bf16")) -> D
     return draft(request, where, found, how=how, who=who)
 
 
+def hurried(run: Runner) -> flow.Means:
+    return flow.Means(run, pause=lambda _: None)
+
+
 def failing(message: str, code: int = 1, stdout: str = "") -> Outcome:
     return Outcome(("sbatch",), code, stdout, message)
 
@@ -86,9 +92,7 @@ def failing(message: str, code: int = 1, stdout: str = "") -> Outcome:
 def submitted(one: Draft, slurm: FakeSlurm) -> list[str]:
     flow.write(one)
     pauses: list[float] = []
-    campaign = flow.submit(
-        one.directory, one.campaign, run=slurm, now=lambda: 1.0, pause=pauses.append
-    )
+    campaign = flow.submit(one.directory, flow.Means(slurm, lambda: 1.0, pauses.append))
     assert campaign == store.read_manifest(one.directory)
     return [array.job_id for array in campaign.arrays]
 
@@ -120,7 +124,7 @@ def test_the_manifest_is_on_disk_before_sbatch_is_called(tmp_path: Path) -> None
         return Outcome(tuple(argv), 0, f"{len(seen)};cluster\n")
 
     flow.write(one)
-    flow.submit(one.directory, one.campaign, run=run)
+    flow.submit(one.directory, hurried(run))
     assert seen[0] == ["intended"] * 4
     assert seen[3] == ["submitted"] * 3 + ["intended"]
 
@@ -137,14 +141,14 @@ def test_a_crash_after_sbatch_queued_loses_and_doubles_nothing(
         return slurm(argv, **more)  # type: ignore[arg-type]
 
     with pytest.raises(KeyboardInterrupt):
-        flow.submit(one.directory, one.campaign, run=run)
+        flow.submit(one.directory, hurried(run))
     slurm.die_after_queueing = False
-    campaign = flow.resume(one.directory, run=slurm)
+    campaign = flow.submit(one.directory, hurried(slurm))
     assert sorted(slurm.jobs) == ["100", "101", "102", "103"]
     assert sorted(array.job_id for array in campaign.arrays) == sorted(slurm.jobs)
     for array in campaign.arrays:
         assert slurm.jobs[array.job_id] == array.name
-    assert flow.resume(one.directory, run=slurm) == campaign
+    assert flow.submit(one.directory, hurried(slurm)) == campaign
     assert len(slurm.jobs) == 4
 
 
@@ -160,7 +164,7 @@ def test_a_refusal_names_slurms_reason_and_submits_no_more(tmp_path: Path) -> No
     one, slurm = made(tmp_path), FakeSlurm(answers=[None, refusal])
     flow.write(one)
     with pytest.raises(SchedulerError, match="invalid partition specified: gpuu") as caught:
-        flow.submit(one.directory, one.campaign, run=slurm)
+        flow.submit(one.directory, hurried(slurm))
     assert caught.value.exit_code == 3
     assert "Submitted before it: 100" in str(caught.value)
     states = [array.state for array in store.read_manifest(one.directory).arrays]
@@ -175,23 +179,96 @@ def test_a_timed_out_sbatch_that_queued_anyway_is_adopted(tmp_path: Path) -> Non
     assert submitted(one, slurm) == ["100", "101", "102", "103"]
 
 
+UNCERTAIN = (
+    "Socket timed out on send/recv operation",
+    "Unable to contact slurm controller (receive failure)",
+    "Zero Bytes were transmitted or received",
+)
+
+
+@pytest.mark.parametrize("why", UNCERTAIN)
+def test_a_lost_answer_is_looked_for_twice_before_sbatch_is_called_again(
+    tmp_path: Path, why: str
+) -> None:
+    lost = failing(f"sbatch: error: Batch job submission failed: {why}")
+    one, slurm = made(tmp_path), FakeSlurm(answers=[lost])
+    assert submitted(one, slurm) == ["100", "101", "102", "103"]
+    programs = [call[0] for call in slurm.calls]
+    assert programs[:6] == ["sbatch", "squeue", "sacct", "squeue", "sacct", "sbatch"]
+
+
 def test_a_timed_out_sbatch_that_queued_nothing_stays_intended(tmp_path: Path) -> None:
     lost = failing("sbatch: error: Batch job submission failed: Socket timed out")
-    one, slurm = made(tmp_path), FakeSlurm(answers=[lost])
+    one, slurm = made(tmp_path), FakeSlurm(answers=[lost] * 4)
     flow.write(one)
     with pytest.raises(SchedulerError, match="Socket timed out"):
-        flow.submit(one.directory, one.campaign, run=slurm)
+        flow.submit(one.directory, hurried(slurm))
     assert store.read_manifest(one.directory).arrays[0].state == "intended"
-    flow.resume(one.directory, run=slurm)
+    flow.submit(one.directory, hurried(slurm))
     assert len(slurm.jobs) == 4
 
 
 def test_resume_submits_nothing_while_slurm_can_not_say_what_it_has(tmp_path: Path) -> None:
-    one, slurm = made(tmp_path), FakeSlurm(squeue_works=False)
+    lost = failing("sbatch: error: Batch job submission failed: Socket timed out")
+    one, slurm = made(tmp_path), FakeSlurm(squeue_works=False, answers=[lost])
     flow.write(one)
-    with pytest.raises(SchedulerError, match="can't be told"):
-        flow.resume(one.directory, run=slurm)
+    for _ in range(2):
+        with pytest.raises(SchedulerError, match="can't be told"):
+            flow.submit(one.directory, hurried(slurm))
+        assert slurm.count("sbatch") == 1
     assert not slurm.jobs
+
+
+def test_what_squeue_does_not_list_is_looked_for_again_before_it_is_submitted(
+    tmp_path: Path,
+) -> None:
+    """What a killed sbatch had sent may lie before slurmctld while squeue is answered."""
+    one, slurm = made(tmp_path, precisions=("fp32",)), FakeSlurm()
+    flow.write(one)
+    first, *_ = one.campaign.arrays
+    called = replace(first, called="2025-11-21T04:00:00Z")
+    store.write_manifest(one.directory, store.update_array(one.campaign, called))
+
+    def arrives(_: float) -> None:
+        slurm.jobs.setdefault("99", first.name)
+
+    campaign = flow.submit(one.directory, flow.Means(slurm, pause=arrives))
+    assert [array.job_id for array in campaign.arrays] == ["99", "101"]
+    assert slurm.count("sbatch") == 1
+
+
+def test_a_job_that_nobody_remembers_is_known_by_what_it_wrote(tmp_path: Path) -> None:
+    one, slurm = made(tmp_path, precisions=("fp32",)), FakeSlurm(squeue_works=False)
+    flow.write(one)
+    first, *_ = one.campaign.arrays
+    called = replace(first, called="2025-11-21T04:00:00Z")
+    store.write_manifest(one.directory, store.update_array(one.campaign, called))
+    store.status_path(one.directory, first, 2).write_text(
+        '{"event":"start","time":1,"attempt":0,"job":"77_2","nodelist":"n1"}\n'
+    )
+    campaign = flow.submit(one.directory, hurried(slurm))
+    assert campaign.arrays[0].job_id == "77"
+
+
+def test_a_job_whose_id_can_not_be_written_down_is_named_and_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, slurm = made(tmp_path, precisions=("fp32",)), FakeSlurm()
+    flow.write(one)
+    real = Path.replace
+
+    def full(source: Path, target: Path) -> Path:
+        if target.name == store.MANIFEST and slurm.jobs:
+            raise OSError(28, "No space left on device")
+        return real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(HpcbertError, match="Job 100 is submitted") as caught:
+            flow.submit(one.directory, hurried(slurm))
+    assert "--resume" in caught.value.hint
+    campaign = flow.submit(one.directory, hurried(slurm))
+    assert [array.job_id for array in campaign.arrays] == sorted(slurm.jobs)
 
 
 def test_no_sbatch_on_this_machine(tmp_path: Path) -> None:
@@ -199,7 +276,7 @@ def test_no_sbatch_on_this_machine(tmp_path: Path) -> None:
     slurm = FakeSlurm(answers=[failing("sbatch: no such program", 127)])
     flow.write(one)
     with pytest.raises(SchedulerError) as caught:
-        flow.submit(one.directory, one.campaign, run=slurm)
+        flow.submit(one.directory, hurried(slurm))
     assert "login node" in caught.value.hint
 
 
@@ -209,7 +286,7 @@ def test_a_script_changed_by_hand_is_not_submitted(tmp_path: Path) -> None:
     script = one.directory / one.campaign.arrays[0].script
     script.write_text(script.read_text() + "\n# changed\n")
     with pytest.raises(UsageError, match="not the one that was rendered"):
-        flow.submit(one.directory, one.campaign, run=slurm)
+        flow.submit(one.directory, hurried(slurm))
     assert slurm.calls == []
 
 
@@ -217,7 +294,7 @@ def test_two_submits_of_one_campaign_one_wins(tmp_path: Path) -> None:
     one, slurm = made(tmp_path), FakeSlurm()
     flow.write(one)
     with store.locked(one.directory), pytest.raises(UsageError, match="is working on this"):
-        flow.submit(one.directory, one.campaign, run=slurm)
+        flow.submit(one.directory, hurried(slurm))
     assert not slurm.jobs
 
 
@@ -227,7 +304,7 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     one, slurm = made(tmp_path), FakeSlurm()
     flow.write(one)
     (one.directory / store.LOCK).write_text(f"{socket.gethostname()} 4194999\n")
-    flow.submit(one.directory, one.campaign, run=slurm)
+    flow.submit(one.directory, hurried(slurm))
     assert len(slurm.jobs) == 4
     assert not (one.directory / store.LOCK).exists()
 
@@ -255,7 +332,7 @@ def test_the_callers_filters_do_not_hide_a_job_that_is_queued(
     monkeypatch.setenv("SLURM_CONF_SERVER", "controller")
     one, slurm = made(tmp_path), FakeSlurm()
     flow.write(one)
-    flow.resume(one.directory, run=slurm)
+    flow.submit(one.directory, hurried(slurm))
     for call, environment in zip(slurm.calls, slurm.environments, strict=True):
         assert environment is not None
         assert environment["SLURM_CONF_SERVER"] == "controller"
