@@ -19,6 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcbert import regular
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.model import Array, Campaign, Material, Point, Protocol, Shape, read_events
 
@@ -30,6 +31,8 @@ MANIFEST = "manifest.json"
 RECIPE = "recipe.toml"
 SAMPLE = "sample.log"
 LOCK = "lock"
+# Bytes of a status file: thousands of attempts have room in it.
+_STATUS_MOST = 1 << 22
 
 
 _PRIVATE = 0o600
@@ -109,10 +112,10 @@ def read_json(path: Path) -> Any:
         UsageError: The file is absent, unreadable or no JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(regular.read(path).decode("utf-8"))
     except OSError as error:
         raise UsageError(f"Can't read: {error.strerror}.", where=str(path)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"No valid JSON: {error}.", where=str(path)) from error
 
 
@@ -222,7 +225,7 @@ def status_path(directory: Path, array: Array, repeat: int) -> Path:
 def read_status(directory: Path, array: Array, repeat: int) -> tuple[dict[str, Any], ...]:
     """Return the events that the job itself recorded for one repeat, oldest first."""
     try:
-        return read_events(status_path(directory, array, repeat).read_bytes())
+        return read_events(regular.read(status_path(directory, array, repeat), most=_STATUS_MOST))
     except OSError:
         return ()
 

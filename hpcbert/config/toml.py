@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import tomli
 
 from hpcbert.errors import ConfigError
+from hpcbert.regular import read as read_file
 from hpcbert.strict import Table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = 1
+MOST = 1 << 20
 
 
 def read(path: Path) -> Table:
@@ -22,7 +24,7 @@ def read(path: Path) -> Table:
         ConfigError: It can't be read, is no TOML (with line), or has another schema.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_file(path, most=MOST).decode("utf-8")
     except OSError as error:
         raise ConfigError(f"Can't read: {error.strerror}.", where=str(path)) from error
     except UnicodeDecodeError as error:
@@ -31,6 +33,9 @@ def read(path: Path) -> Table:
         table = Table(tomli.loads(text), where=str(path))
     except tomli.TOMLDecodeError as error:
         raise ConfigError(f"Not valid TOML: {error}.", where=str(path)) from error
+    except (RecursionError, ValueError) as error:
+        # Nested without end, or a number of thousands of digits.
+        raise ConfigError(f"TOML that can't be read: {error}.", where=str(path)) from error
     schema = table.need("schema", int)
     if schema != SCHEMA:
         raise table.error("schema", f"is {schema}; this hpcbert reads {SCHEMA}.")

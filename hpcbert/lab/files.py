@@ -128,6 +128,7 @@ def slurm_conf(plan: LabPlan, network: Network, layout: Layout, *, host: str) ->
         spool=layout.spool,
         run=layout.run,
         slurmd_timeout=plan.slurmd_timeout,
+        memory_per_cpu=_MEMORY_MB // plan.cpus,
         accounting=_accounting(plan, network, layout),
         nodes=nodes,
     )
@@ -232,12 +233,14 @@ SlurmdSyslogDebug=quiet
 
 GresTypes=gpu
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
+SelectTypeParameters=CR_CPU_Memory
+DefMemPerCPU={memory_per_cpu}
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=5
+JobAcctGatherParams=OverMemoryKill
 MpiDefault=none
 MailProg=/bin/true
 PropagateResourceLimits=NONE

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from hpcbert.logs.lines import Line
 
 _SHOWN = 40
+# More than any count in a log has; Python refuses to read numbers of thousands of digits.
+DIGITS = 18
 
 
 def whole_matches(pattern: re.Pattern[bytes], line: Line) -> list[re.Match[bytes]]:
@@ -36,6 +38,17 @@ def loose_float(text: bytes) -> float:
         return math.nan
 
 
+def whole_number(text: bytes) -> int:
+    """Return a count.
+
+    Raises:
+        ValueError: The text is none, or longer than any.
+    """
+    if len(text) > DIGITS:
+        raise ValueError(show(text))
+    return int(text)
+
+
 def show(text: bytes) -> str:
     """Return the beginning of a log's text for a message."""
     return text[:_SHOWN].decode(errors="replace")
@@ -50,7 +63,7 @@ def check_loss(fields: dict[str, bytes], iteration: int) -> None:
     loss = fields.get("loss", b"0")
     if not math.isfinite(loose_float(loss)):
         raise CannotReduceError("loss", f"the loss is {show(loss)} at iteration {iteration}")
-    if int(fields.get("nan", b"0")):
+    if whole_number(fields.get("nan", b"0")):
         raise CannotReduceError("loss", f"a loss up to iteration {iteration} was not finite")
 
 
@@ -62,4 +75,4 @@ def fact_value(name: str, text: bytes | None, values: dict[str, str]) -> int | s
     word = values.get(word, word)
     if name == "precision":
         return word
-    return int(word) if word.isascii() and word.isdigit() else None
+    return int(word) if word.isascii() and word.isdigit() and len(word) <= DIGITS else None

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.regular import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -33,7 +34,7 @@ _HOLED = rb"[^\r\n]*\x00[^\r\n]*"
 _SRUN = rb" *(\d+): "
 _MPI = rb"(?:\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})?\[\d+,\d+\]<std(?:out|err|diag)>: ?"
 _LABELS = rb"(?m)(?:" + _MPI + rb"|^ *\d+: |^\[[a-z]+\d+\]: ?|^[A-Za-z][\w.-]{0,63}: )+"
-_RANK = rb"(?m)^ *(\d+): |^\[[a-z]+(\d+)\]|\[\d+,(\d+)\]<std"
+_RANK = rb"(?m)^ *(\d{1,9}): |^\[[a-z]+(\d{1,9})\]|\[\d+,(\d{1,9})\]<std"
 
 
 class NotALogError(Exception):
@@ -132,25 +133,9 @@ def open_log(path: Path) -> tuple[int, int]:
         NotALogError: It is missing, unreadable, a directory, a pipe or a device.
     """
     try:
-        _refuse_irregular(path.stat())
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        return open_file(path)
     except OSError as error:
         raise NotALogError(f"can't be read: {error.strerror or error}") from error
-    status = os.fstat(descriptor)
-    try:
-        _refuse_irregular(status)
-    except NotALogError:
-        os.close(descriptor)
-        raise
-    return descriptor, status.st_size
-
-
-def _refuse_irregular(status: os.stat_result) -> None:
-    if stat.S_ISREG(status.st_mode):
-        return
-    kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"))
-    kind = next((name for test, name in kinds if test(status.st_mode)), "a device or socket")
-    raise NotALogError(f"is {kind}, not a file")
 
 
 def bodies(path: Path) -> Generator[bytes]:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.errors import ConfigError
 from hpcbert.logs.arithmetic import CannotReduceError, average, number
 from hpcbert.logs.fields import (
+    DIGITS,
     check_loss,
     fact_value,
     has_field,
     loose_float,
     show,
     whole_matches,
+    whole_number,
 )
 from hpcbert.logs.lines import (
     LINE,
@@ -189,7 +191,7 @@ class _Scan:
         iteration = None
         try:
             if "iteration" in fields:
-                iteration = int(fields["iteration"]) + 1 - record.first
+                iteration = whole_number(fields["iteration"]) + 1 - record.first
             if self._complete and (record is self.rule.record or self.iteration < (iteration or 0)):
                 self._past = True
                 return
@@ -208,7 +210,7 @@ class _Scan:
             return
         if self.collector.done:
             return  # The run goes on to its own end.
-        rank = int(fields["rank"]) if "rank" in fields else rank
+        rank = whole_number(fields["rank"]) if "rank" in fields else rank
         self.collector.add(iteration, fields[self.rule.field], rank)
 
     def _fact(self, fact: Fact, line: Line) -> None:
@@ -288,7 +290,8 @@ def progress(path: Path, grammar: Grammar) -> Progress:
         for start, _, _, end in find_lines(tail, (record.contains,))
         for match in whole_matches(record.pattern, cut_line(tail, start, end, record.lines)[0])
     ]
-    iterations = [int(m["iteration"]) + 1 - r.first for r, m in seen if has_field(m, "iteration")]
+    numbered = [(r, m["iteration"]) for r, m in seen if has_field(m, "iteration")]
+    iterations = [int(text) + 1 - r.first for r, text in numbered if len(text) <= DIGITS]
     losses = [loose_float(m["loss"]) for _, m in seen if has_field(m, "loss")]
     own = [
         match for record, match in seen if record is rule.record and has_field(match, rule.field)
@@ -302,9 +305,9 @@ def progress(path: Path, grammar: Grammar) -> Progress:
 
 def _current(rule: Rule, matches: list[re.Match[bytes]], setting: Setting) -> float | None:
     """Return what the last record, or the time between the last two, amounts to."""
-    places = [int(m["iteration"]) for m in matches if has_field(m, "iteration")]
-    step = places[-1] - places[0] if len(places) > 1 else 0
     try:
+        places = [whole_number(m["iteration"]) for m in matches if has_field(m, "iteration")]
+        step = places[-1] - places[0] if len(places) > 1 else 0
         if rule.kind != "clock":
             value = number(matches[-1][rule.field]) * rule.factor
             return average(rule, [value], max(1, step), setting)

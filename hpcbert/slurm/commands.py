@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 CHUNK = 200
 _GARBAGE_KEPT = 20
+# Of a moment: up to the year 5138.
+_DIGITS = 11
 _SACCT_FIELDS = (
     "JobID,User,State,ExitCode,Reason,Submit,Start,End,ElapsedRaw,TimelimitRaw,NodeList,JobName"
 )
@@ -28,10 +30,10 @@ _CHANGING = ("SLURM_", "SACCT_", "SQUEUE_", "SCANCEL_")
 _LEAKING = ("SBATCH_", "SLURM_", "SRUN_", "PMI_", "PMIX_", "PYXIS_", "OMPI_")
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
 
-_JOB = re.compile(r"(\d{1,18})(?:_(?:(\d{1,18})|\[([\d,:-]+)(?:%\d+)?\]))?")
+_JOB = re.compile(r"(\d{1,18})(?:_(?:(\d{1,18})|\[([\d,:-]+)(?:%\d{1,18})?\]))?")
 _SPAN = re.compile(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?")
-_CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
-_EXIT = re.compile(r"(\d+):(\d+)")
+_CLOCK = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(?:\.\d+)?")
+_EXIT = re.compile(r"(\d{1,9}):(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,7 @@ def seconds(text: str) -> float | None:
 def _number(text: str) -> float | None:
     """Read a whole number; `Unknown`, `None`, `N/A`, `UNLIMITED` and whatever else are none."""
     text = text.strip()
-    return float(text) if text.isascii() and text.isdigit() and len(text) <= len("9" * 15) else None
+    return float(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
 
 
 def _exit_code(text: str) -> int | None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 # More names than any cluster has nodes: a longer expansion is a mistake in the text.
 LIMIT = 65_536
+_CHARACTERS = 1 << 22  # of all names together, for the same reason
 _NOBODY = frozenset({"", "None assigned", "(null)", "None", "N/A", "n/a"})
 _RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 _TAIL = re.compile(r"(.*?)(\d{0,18})", re.DOTALL)
@@ -27,9 +28,12 @@ def expand(text: str, *, limit: int = LIMIT) -> tuple[str, ...]:
     if text in _NOBODY:
         return ()
     names: list[str] = []
+    room = max(_CHARACTERS, len(text))
     try:
         for group in _groups(text):
-            names += _product(group, limit - len(names))
+            found = _product(group, limit - len(names), room)
+            names += found
+            room -= sum(map(len, found))
     except ValueError:
         return (text,)
     return tuple(names)
@@ -50,11 +54,12 @@ def _groups(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _product(group: str, limit: int) -> list[str]:
+def _product(group: str, limit: int, room: int) -> list[str]:
     names = [""]
     for part in re.split(r"(\[[^\]]*\])", group):
         endings = _endings(part[1:-1], limit) if part.startswith("[") else [part]
-        if len(names) * len(endings) > limit:
+        count, longest = len(names) * len(endings), len(names[-1]) + len(endings[-1])
+        if count > limit or count * longest > room:
             raise ValueError(group)
         names = [name + ending for name in names for ending in endings]
     return [name for name in names if name]

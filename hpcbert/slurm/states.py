@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Kind = Literal["waiting", "running", "well", "badly", "again", "unknown"]
 Source = Literal["sacct", "squeue", "status-file", "none"]
 UNKNOWN = "UNKNOWN"
+# A status file may be damaged: no moment lies after the year 9999, and nobody tries so often.
+_LATEST, _ATTEMPTS = 253_402_300_799, 9999
 _RETRY = "repeat what is missing with hpcbert retry"
 
 
@@ -330,7 +332,7 @@ def witness(events: Iterable[Mapping[str, Any]], *, first: int = 0) -> Witness:
     """
     newest = Witness(attempt=first)
     for event in events:
-        attempt = _whole(event.get("attempt")) or 0
+        attempt = _whole(event.get("attempt"), _ATTEMPTS) or 0
         if attempt < newest.attempt:
             continue
         kind = event.get("event")
@@ -364,5 +366,6 @@ def _seen(known: Witness, kind: str, event: Mapping[str, Any]) -> Witness:
     return replace(known, phase=phase, **changes.get(kind, {}))
 
 
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _whole(value: Any, most: int = _LATEST) -> int | None:
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= most
+    return value if whole else None
