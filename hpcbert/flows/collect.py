@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
+    from hpcbert.fingerprint import Where
     from hpcbert.flows.collect_campaign import States
     from hpcbert.flows.collect_logs import Framework
     from hpcbert.model import Group, Measured, Shape, SpeedupTable
@@ -63,6 +64,7 @@ class _Source(NamedTuple):
     where: str
     window: tuple[int, int]
     point: Measured
+    taken: tuple[Where, ...] = ()
 
 
 def collect(
@@ -111,7 +113,8 @@ def collect(
     trained = [one for one in sources if not _replayed(one.point)]
     refused += [_refusal(one.point) for one in sources if _replayed(one.point)]
     _refuse_twice(trained)
-    tables = tabulate((one.point for one in trained), require_all=request.require_all)
+    points = _compared(trained) if len(found.campaigns) > 1 else [one.point for one in trained]
+    tables = tabulate(points, require_all=request.require_all)
     return Collected(tables, tuple(refused), (*warnings, *_mixed_windows(trained)))
 
 
@@ -137,8 +140,18 @@ def _of_campaign(
     )
     notes = collect_campaign.write(directory, campaign, gathered)
     window = _window(campaign.protocol, request.window)
-    own = [_Source(str(directory), window, point) for point in gathered.points]
+    own = [
+        _Source(str(directory), window, point, taken)
+        for point, taken in zip(gathered.points, gathered.taken, strict=True)
+    ]
     return own, (), (*gathered.warnings, *notes)
+
+
+def _compared(sources: Sequence[_Source]) -> tuple[Measured, ...]:
+    """Hold the nodes of one campaign against those of another, where they share a table."""
+    from hpcbert.flows.environment import compared
+
+    return compared((one.point, one.taken) for one in sources)
 
 
 def _replayed(point: Measured) -> bool:

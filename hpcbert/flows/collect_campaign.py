@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from hpcbert import store
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import HpcbertError, UsageError
+from hpcbert.fingerprint import Where
+from hpcbert.flows.environment import Environments, compared
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.scan import Reading, read
 from hpcbert.logs.setting import Setting
@@ -18,9 +20,10 @@ from hpcbert.slurm.ladder import from_witness, with_witness
 from hpcbert.slurm.states import UNKNOWN, RepeatState, parse, witness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from hpcbert.fingerprint import Fingerprint
     from hpcbert.logs.grammar import Grammar, Rule
     from hpcbert.logs.setting import Window
     from hpcbert.model import Array, Campaign, Group, Point
@@ -43,6 +46,7 @@ class Repeat:
         state: The scheduler's word on the attempt that counts.
         newest: The newest attempt, which need not be the one that counts.
         run: As it stands in a table.
+        fingerprints: What its nodes were, as far as they wrote it down.
     """
 
     array: str
@@ -50,16 +54,22 @@ class Repeat:
     state: RepeatState
     newest: int
     run: Run
+    fingerprints: tuple[Fingerprint, ...] = ()
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """A campaign's points and what they were made of."""
+    """A campaign's points and what they were made of.
+
+    Attributes:
+        taken: The fingerprints of each point's valid runs, in the order of the points.
+    """
 
     points: tuple[Measured, ...]
     repeats: tuple[Repeat, ...]
     rule: Rule
     warnings: tuple[str, ...]
+    taken: tuple[tuple[Where, ...], ...] = ()
 
 
 def gather(
@@ -94,7 +104,25 @@ def gather(
         _measured(point, group_of(point, points, chosen.name), arrays, repeats)
         for point, arrays in points.items()
     )
-    return Gathered(measured, tuple(repeats.values()), chosen, (*chosen.warnings, *warnings))
+    taken = tuple(_taken(one, repeats.values()) for one in measured)
+    return Gathered(
+        compared(zip(measured, taken, strict=True)),
+        tuple(repeats.values()),
+        chosen,
+        (*chosen.warnings, *warnings),
+        taken,
+    )
+
+
+def _taken(point: Measured, repeats: Iterable[Repeat]) -> tuple[Where, ...]:
+    """Return the fingerprints behind a point's numbers."""
+    counts = [run for run in point.runs if run.valid]
+    return tuple(
+        Where(str(point.shape), one.run.repeat, found)
+        for one in repeats
+        if any(one.run is run for run in counts)
+        for found in one.fingerprints
+    )
 
 
 def _measured(
@@ -169,6 +197,7 @@ class _Judge:
         self.grammar = grammar
         self.rule = rule
         self.window = window
+        self.environments = Environments(directory)
 
     def repeat(self, array: Array, number: int, state: RepeatState) -> Repeat:
         """Return one repeat with the attempt that counts: the last complete one, or the last."""
@@ -187,6 +216,7 @@ class _Judge:
             rehearsed=self.campaign.rehearse,
         )
         reasons = gate(evidence)
+        found = self.environments.of(array.point.key, number, state.attempt)
         run = Run(
             repeat=number,
             attempt=state.attempt,
@@ -197,8 +227,9 @@ class _Judge:
             state_source=state.source,
             log=str(path.relative_to(self.directory)),
             nodes=state.nodes,
+            environments=tuple((one.node, one.digest) for one in found),
         )
-        return Repeat(array.name, array.job_id, state, newest, run)
+        return Repeat(array.name, array.job_id, state, newest, run, found)
 
     def _complete(self, array: Array, number: int, state: RepeatState) -> RepeatState | None:
         """Return the last attempt that ended well by its own account, if the newest did not.

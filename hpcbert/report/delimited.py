@@ -6,7 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from hpcbert.report.words import plain, why
+from hpcbert.report.words import differences, plain, why
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +34,7 @@ COLUMNS = (
     "asked",
     "flags",
     "reasons",
+    "differences",
 )
 # What makes a spreadsheet take a cell for a formula (OWASP, CSV Injection).
 _FORMULA = ("=", "+", "-", "@")
@@ -75,4 +76,4 @@ def _numbers(row: Row) -> list[float | int | None]:
 
 def _words(row: Row) -> list[str]:
     reasons = "; ".join(f"repeat {run.repeat}: {why(run)}" for run in row.runs if not run.valid)
-    return [cell(" ".join(row.flags)), cell(reasons)]
+    return [cell(" ".join(row.flags)), cell(reasons), cell("; ".join(differences(row)))]

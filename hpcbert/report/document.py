@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpcbert.model import Row, Run, SpeedupTable
+    from hpcbert.model import Difference, Row, Run, SpeedupTable
 
 
 def tables_data(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
@@ -45,7 +45,16 @@ def _row_data(row: Row) -> dict[str, Any]:
         "efficiency": row.efficiency,
         "repeats": {"ok": row.ok, "asked": row.asked},
         "flags": list(row.flags),
+        "differences": [_difference_data(one) for one in row.differences],
         "runs": [_run_data(run) for run in row.runs],
+    }
+
+
+def _difference_data(difference: Difference) -> dict[str, Any]:
+    return {
+        "fact": difference.fact,
+        "scope": difference.scope,
+        "values": [{"value": value, "of": list(who)} for value, who in difference.values],
     }
 
 
@@ -60,5 +69,6 @@ def _run_data(run: Run) -> dict[str, Any]:
         "state_source": run.state_source,
         "log": run.log,
         "nodes": list(run.nodes),
+        "environments": [{"node": node, "digest": digest} for node, digest in run.environments],
         "attempts": [{**asdict(one), "nodes": list(one.nodes)} for one in run.attempts],
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpcbert.report.words import plain, why
+from hpcbert.report.words import differences, plain, why
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,7 +37,7 @@ def escape(text: str) -> str:
 
 
 def render(tables: Iterable[SpeedupTable]) -> str:
-    """Return a heading and a table for each group, and a list of the repeats that don't count."""
+    """Return a heading and a table for each group, and a list of what speaks against it."""
     return "\n\n".join(_table(table) for table in tables)
 
 
@@ -55,6 +55,7 @@ def _table(table: SpeedupTable) -> str:
         *(_line(_cells(row)) for row in table.rows),
     ]
     refused = [_refusal(row, run) for row in table.rows for run in row.runs if not run.valid]
+    refused += [f"* {row.shape}: {escape(one)}" for row in table.rows for one in differences(row)]
     return "\n".join([*lines, "", *refused] if refused else lines)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcbert.model import Run
+    from hpcbert.model import Row, Run
+
+_SHOWN = 3
 
 
 def plain(text: str) -> str:
@@ -17,3 +19,10 @@ def plain(text: str) -> str:
 def why(run: Run) -> str:
     """Return the reasons why a repeat doesn't count."""
     return plain("; ".join(map(str, run.reasons)))
+
+
+def differences(row: Row) -> tuple[str, ...]:
+    """Return in what a row's nodes differ, the first few as a sentence each."""
+    shown = [plain(str(one)) for one in row.differences[:_SHOWN]]
+    more = len(row.differences) - len(shown)
+    return (*shown, f"{more} more: --json has them all") if more else tuple(shown)

@@ -92,6 +92,7 @@ def test_the_document_holds_every_number_unrounded(tables: tuple[SpeedupTable, .
         "state_source": "sacct",
         "log": "logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_3.log",
         "nodes": ["n1"],
+        "environments": [],
         "attempts": [],
     }
 
