@@ -1,0 +1,536 @@
+#!/bin/bash
+# Runs commands in a container by the enroot command, with the meaning that pyxis gives srun's options.
+#
+#   enter.sh create OPTION...             make the container on this node: one task a node
+#   enter.sh enter  OPTION... -- COMMAND  run a command in it: every rank of a step, any number a node
+#   enter.sh remove --name NAME [--scratch DIRECTORY]
+#                                         end what runs in it here, and remove it: one task a node
+#
+#   --name NAME           the job's container; the node's name is added to it
+#   --image FILE          squashfs file to make it from, where it is not there yet
+#   --mount SPEC          SRC[:DST[:FLAG+FLAG]], tmpfs:DST[:FLAGS] or umount:DST
+#   --workdir DIRECTORY   where commands start; the image's own working directory
+#   --env NAME[,NAME]     variables whose value on the host wins over the image's
+#   --home, --remap-root, --writable, --entrypoint, each also as --no-…
+#                         left out: what this machine's enroot.conf says; entrypoint: no
+#   --scratch DIRECTORY   where enroot keeps what it unpacks; left out: what enroot.conf says
+#
+# How it works. One container for each node and step, because ranks in user namespaces of their own
+# can't read each other's memory, which MPI and NCCL want (NVIDIA/enroot#49). Local rank 0 leads: it
+# starts a shell in the container, which stops itself and so holds the namespaces open (as pyxis does:
+# NVIDIA/pyxis 0.24.0, pyxis_slurmstepd.c, enroot_container_start); every rank joins it by
+# `enroot exec`, which gives it exit code, signals and stdin of the command itself. Ranks but the
+# leader are replaced by their command. The leader stays its command's parent, to tidy up behind.
+#
+# Ends with the command's exit code, or with 125 when the container can't be made or entered.
+set -euo pipefail
+
+# What the host exported, before anything here changes it: /proc has it byte for byte.
+mapfile -d '' -t host_environment <"/proc/$$/environ"
+PATH=$PATH:/usr/sbin:/sbin # squashfs tools and getent lie there on some nodes
+unset LD_LIBRARY_PATH LD_PRELOAD BASH_ENV CDPATH # meant for the ranks, not for enroot
+LC_ALL=C                                         # bytes, not characters
+
+node=${SLURMD_NODENAME:-$(uname -n)}
+readonly no_container=125
+readonly patience=120 # seconds that ranks give local rank 0 to begin
+
+say() { printf 'hpcbert: %s: %s\n' "$node" "$*" >&2; }
+fail() {
+  say "$1"
+  exit "$no_container"
+}
+
+# --- Arguments ------------------------------------------------------------------------------
+verb=${1:-}
+case $verb in create | enter | remove) shift ;; *) fail "enter.sh has no command '$verb'" ;; esac
+name='' image='' workdir='' scratch='' entrypoint=no
+home='' remap_root='' writable=''
+mounts=() listed=()
+while (($#)); do
+  case $1 in
+    --name | --image | --mount | --workdir | --env | --scratch)
+      (($# > 1)) || fail "$1 wants a value"
+      case $1 in
+        --name) name=$2 ;;
+        --image) image=$2 ;;
+        --mount) mounts+=("$2") ;;
+        --workdir) workdir=$2 ;;
+        --scratch) scratch=$2 ;;
+        --env) IFS=, read -ra more <<<"$2" && listed+=("${more[@]}") ;;
+      esac
+      shift
+      ;;
+    --home) home=y ;;
+    --no-home) home=n ;;
+    --remap-root) remap_root=y ;;
+    --no-remap-root) remap_root=n ;;
+    --writable) writable=y ;;
+    --no-writable) writable=n ;;
+    --entrypoint) entrypoint=yes ;;
+    --no-entrypoint) entrypoint=no ;;
+    --) shift && break ;;
+    *) fail "enter.sh does not know $1" ;;
+  esac
+  shift
+done
+[[ $name =~ ^[A-Za-z0-9][A-Za-z0-9_.-]*$ ]] || fail "'$name' is no name for a container"
+for word in ${listed[@]+"${listed[@]}"}; do
+  [[ $word =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || fail "--env: '$word' is no variable's name"
+done
+if [[ $verb == enter ]] && ((!$#)); then fail "enter wants a command"; fi
+
+# Several nodes may share one directory of containers, and one host may be several nodes.
+readonly container=$name-$node
+
+# --- Where things are kept -------------------------------------------------------------------
+# Only where enroot is and keeps things may come from outside; how containers are made may not.
+settle_settings() {
+  local variable
+  for variable in $(compgen -v ENROOT_); do
+    [[ $variable == ENROOT_*_PATH ]] || unset "$variable"
+  done
+  if [[ -n $scratch ]]; then
+    [[ $scratch == /* ]] || fail "--scratch $scratch: no absolute path"
+    export ENROOT_DATA_PATH=$scratch/hpcbert-$EUID/data ENROOT_CACHE_PATH=$scratch/hpcbert-$EUID/cache
+    export ENROOT_TEMP_PATH=$scratch/hpcbert-$EUID/temp ENROOT_RUNTIME_PATH=$scratch/hpcbert-$EUID/run
+    if ! mkdir -p -- "$scratch" || ! private "$scratch/hpcbert-$EUID" || ! mkdir -p -- "$ENROOT_TEMP_PATH"; then
+      fail "container.scratch, $scratch, can't be written"
+    fi
+  fi
+  if [[ -n $home ]]; then export ENROOT_MOUNT_HOME=$home; fi
+  if [[ -n $remap_root ]]; then export ENROOT_REMAP_ROOT=$remap_root; fi
+  if [[ -n $writable ]]; then export ENROOT_ROOTFS_WRITABLE=$writable; fi
+}
+
+# Make a directory that nobody else can have prepared.
+private() {
+  mkdir -m 700 -- "$1" 2>/dev/null || [[ -d $1 && -O $1 && ! -L $1 ]]
+}
+
+# What ranks of a node tell each other: in a directory of the node's own.
+settle_state() {
+  local base=${scratch:-/tmp}/hpcbert-$EUID
+  states=$base/state
+  state=$states/$container
+  # Without an id of a step this is the only task of one.
+  step=$state/step-${SLURM_STEP_ID:-alone$$}-${SLURM_RESTART_COUNT:-0}
+  if ! private "$base" || ! private "$states" || ! private "$state"; then
+    fail "$base can't be written, or is another user's"
+  fi
+}
+
+# --- Processes: one is known by its id and the moment it was started -------------------------
+born() { # process id: that moment, in ticks; nothing if it is gone
+  local line words
+  line=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
+  read -ra words <<<"${line##*) }"
+  [[ ${words[0]} == [ZX] ]] || printf '%s' "${words[19]}"
+}
+
+alive() { # process id, moment
+  [[ -n $2 && $(born "$1") == "$2" ]]
+}
+
+note() { # file, process id: written whole or not at all
+  printf '%s %s\n' "$2" "$(born "$2")" >"$1.new"
+  mv -f -- "$1.new" "$1"
+}
+
+# --- The container's files -------------------------------------------------------------------
+exists() { enroot list 2>/dev/null | grep -Fxq -- "$1"; }
+
+# Run an enroot command whose output matters only when it fails.
+quietly() {
+  local output
+  output=$("$@" 2>&1 </dev/null) || {
+    printf '%s\n' "$output" | tail -n 20 >&2
+    return 1
+  }
+}
+
+# Make the container, or find it made. `create` is neither atomic nor safe among several (two pass its
+# test of existence, a killed one leaves half a tree under the name): the lock and the note of the
+# image, written last, make it both.
+make() {
+  local identity enough
+  enough=$(enroot list 2>&1) || fail "enroot can't be used: ${enough##*$'\n'} (container.scratch in the site.toml names a place for its files)"
+  if [[ -z $image ]]; then
+    if [[ -f $state/image ]] && exists "$container"; then return 0; fi
+    fail "there is no container $container, and no image to make it from"
+  fi
+  identity=$(readlink -e -- "$image" && stat -Lc '%s %Y' -- "$image") || fail "the image $image is not on this node"
+  [[ -r $image ]] || fail "the image $image can't be read on this node"
+  if [[ -f $state/image ]] && exists "$container"; then
+    [[ $(<"$state/image") == "$identity" ]] ||
+      fail "the container $container was made from another image: $(head -n 1 "$state/image")"
+    return 0
+  fi
+  rm -f -- "$state/image"
+  if exists "$container"; then quietly enroot remove -f -- "$container"; fi
+  quietly enroot create --name "$container" -- "$image" || fail "the container can't be made from $image"
+  printf '%s' "$identity" >"$state/image"
+}
+
+make_locked() {
+  (
+    flock 9
+    make
+  ) 9>"$state/lock"
+}
+
+# --- Mounts: pyxis' form and defaults (NVIDIA/pyxis 0.24.0, args.c, add_mount) ----------------
+escaped() { # text: as a field of fstab
+  local text=${1//\\/\\134}
+  printf '%s' "${text// /\\040}"
+}
+
+# One line of enroot's mount configuration for each mount, or the reason why not.
+mount_lines() {
+  local spec source target flags options
+  for spec in ${mounts[@]+"${mounts[@]}"}; do
+    IFS=: read -r source target flags <<<"$spec"
+    target=${target:-$source}
+    case $source in
+      tmpfs) options=x-create=dir ;;
+      umount) options=x-detach ;;
+      [./]*)
+        options=x-create=auto,rbind
+        # enroot would say it of its own, without node and option.
+        if [[ ! -e $source && +$flags+ != *+nofail+* ]]; then fail "mount $spec: there is no $source here"; fi
+        [[ $source == /* ]] || source=$PWD/$source
+        ;;
+      *) fail "mount $spec: must begin with a path, tmpfs or umount" ;;
+    esac
+    [[ $target == [./]* ]] || fail "mount $spec: must name a path in the container"
+    [[ $spec != *[[:cntrl:]]* ]] || fail "a mount holds a control character"
+    printf '%s %s %s\n' "$(escaped "$source")" "$(escaped "$target")" "$options${flags:+,${flags//+/,}}"
+  done
+  # Slurm's PMIx server listens there: what enroot's own 50-slurm-pmi.sh does where a site enables it.
+  if [[ -d ${PMIX_SERVER_TMPDIR:-} && ${SLURM_MPI_TYPE:-pmix} == pmix* ]]; then
+    printf '%s %s %s\n' "$(escaped "$PMIX_SERVER_TMPDIR")" "$(escaped "$PMIX_SERVER_TMPDIR")" \
+      x-create=dir,bind,rw,nosuid,noexec,nodev,private
+  fi
+  # Ranks find their environment there.
+  printf '%s %s %s\n' "$(escaped "$step")" "$(escaped "$step")" x-create=dir,bind,rw,nosuid,noexec,nodev,private
+}
+
+# Say which mount an older enroot put elsewhere: before 4.2 it may not know how blanks are written.
+check_blanks() { # holder
+  local spec target
+  for spec in ${mounts[@]+"${mounts[@]}"}; do
+    target=${spec#*:}
+    target=${target%%:*}
+    if [[ $target == *' '* && $spec != umount:* && ! -e /proc/$1/root/$target ]]; then
+      fail "mount $spec: this enroot can't mount on a path with a blank"
+    fi
+  done
+}
+
+# What `enroot start --conf` sources. All of it is text in quotes: nothing expands there.
+configuration() {
+  local lines variable value
+  lines=$(mount_lines) || exit
+  printf 'mounts() {\n  printf "%%s\\n" %s\n}\n' "${lines@Q}"
+  if [[ $entrypoint == no ]]; then
+    # /etc/rc, which enroot makes of an image's settings, sources /etc/rc.local before it would run
+    # the entrypoint. A link there would lead out of the container.
+    cat <<'CONF'
+hooks() {
+  if [ -f "${ENROOT_ROOTFS}/etc/rc" ]; then
+    rm -f "${ENROOT_ROOTFS}/etc/rc.local"
+    printf '%s\n' 'exec "$@"' >"${ENROOT_ROOTFS}/etc/rc.local"
+  fi
+}
+CONF
+  fi
+  printf 'environ() {\n  :\n'
+  for variable in ${listed[@]+"${listed[@]}"}; do
+    value=${!variable-}
+    # The entrypoint sees these; lines are all that enroot knows, the ranks get the whole value.
+    if [[ -n $value && $value != *$'\n'* ]]; then
+      value=$variable=$value
+      printf '  printf "%%s\\n" %s\n' "${value@Q}"
+    fi
+  done
+  printf '}\n'
+}
+
+# --- The leader ------------------------------------------------------------------------------
+# Variables of one rank, which must be neither the container's nor another rank's.
+of_a_rank() {
+  [[ $1 =~ ^(SLURM_.*|PMIX_RANK|PMIX_NAMESPACE|PMIX_SERVER_.*|PMI_.*|CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ZE_AFFINITY_MASK)$ ]]
+}
+
+start_holder() {
+  local log=$step/log without=(-u SLURM_PROCID -u SLURM_LOCALID -u SLURM_TASK_PID -u SLURM_GTIDS)
+  without+=(-u PMIX_RANK -u PMI_FD -u PMI_RANK -u CUDA_VISIBLE_DEVICES -u ROCR_VISIBLE_DEVICES)
+  (umask 077 && configuration >"$step/conf") || exit
+  # shellcheck disable=SC2016 # the words of the shell inside
+  env "${without[@]}" enroot start --conf "$step/conf" -- "$container" \
+    sh -c 'kill -STOP $$; exit 0' </dev/null >"$log" 2>&1 &
+  holder=$!
+  disown "$holder" # its end is nothing to report
+  # Each command of the chain replaces the one before: the process that stops is the shell inside.
+  until [[ $(cat "/proc/$holder/stat" 2>/dev/null) == *') T '* ]]; do
+    if [[ -z $(born "$holder") ]]; then
+      tail -n 20 -- "$log" >&2
+      fail "the container can't be started"
+    fi
+    sleep 0.02
+  done
+  check_blanks "$holder"
+}
+
+# shellcheck disable=SC2317 # called by a trap
+give_up() {
+  local code=$?
+  if ((code == no_container)); then : >"$step/failed"; fi
+  if [[ -n ${holder:-} ]]; then kill -KILL "$holder" 2>/dev/null || true; fi
+}
+
+lead() {
+  rm -rf -- "$step"
+  private "$step" || fail "$step can't be made"
+  note "$step/leader" $$
+  trap give_up EXIT
+  make_locked || exit
+  start_holder
+  note "$step/ready" "$holder"
+}
+
+# --- The ranks -------------------------------------------------------------------------------
+await() {
+  local pid moment begun=$SECONDS
+  until [[ -f $step/ready ]]; do
+    [[ ! -f $step/failed ]] || fail "local rank 0 could not start the container"
+    if [[ -f $step/leader ]]; then
+      read -r pid moment <"$step/leader"
+      # Not a failure if it has finished in between.
+      alive "$pid" "$moment" || [[ -f $step/ready ]] || fail "local rank 0 ended before the container was up"
+    elif ((SECONDS - begun > patience)); then
+      fail "local rank 0 did not begin within $patience s"
+    fi
+    sleep 0.05
+  done
+  read -r holder moment <"$step/ready"
+  alive "$holder" "$moment" || fail "the container has ended already"
+}
+
+# Say whether a host variable goes to the ranks (NVIDIA/pyxis 0.24.0, spank_import_container_env: all,
+# but the image's win except over those listed, and LANG, LANGUAGE, LC_ALL only if listed).
+wanted() { # name
+  local variable
+  [[ $1 != ENROOT_* ]] || return 1
+  for variable in ${listed[@]+"${listed[@]}"}; do
+    [[ $1 != "$variable" ]] || return 0
+  done
+  case $1 in
+    PATH | HOME | SHELL | USER | LOGNAME | TERM | PWD | OLDPWD | SHLVL | _ | XDG_*) return 1 ;;
+    LANG | LANGUAGE | LC_ALL) return 1 ;;
+  esac
+  if of_a_rank "$1"; then return 0; fi
+  [[ -z ${inside[$1]+x} ]]
+}
+
+# Names that a shell can't export as they are: of functions, and of variables with a life of their own.
+peculiar() {
+  [[ ! $1 =~ ^[A-Za-z_][A-Za-z0-9_]*$ ||
+    $1 =~ ^(BASH.*|SHELLOPTS|E?UID|PPID|GROUPS|IFS|PS[0-9]|OPT(IND|ARG|ERR)|LINENO|S?RANDOM|SECONDS|EPOCH.*|DIRSTACK|FUNCNAME|HISTCMD|COMP_.*|POSIXLY_CORRECT|ENV|_)$ ]]
+}
+
+exported() { # name, value
+  local quote="'\\''"
+  if peculiar "$1"; then
+    strange+=("$1=$2")
+  else
+    printf "export %s='%s'\n" "$1" "${2//\'/"$quote"}"
+  fi
+}
+
+# Shell text that gives a rank its environment: values of any bytes and length, which `enroot exec -e`
+# can't carry (it splits at newlines, and all of them together are one argument).
+environment() {
+  local word variable value quote="'\\''" strange=()
+  local -A inside=()
+  while IFS= read -r -d '' word; do inside[${word%%=*}]=1; done <"/proc/$holder/environ"
+  for word in "${host_environment[@]}"; do
+    variable=${word%%=*} value=${word#*=}
+    if [[ -n $variable ]] && wanted "$variable"; then
+      exported "$variable" "$value"
+      inside[$variable]=1
+    fi
+  done
+  # The modules that Slurm's PMIx server speaks, as enroot's 50-slurm-pmi.sh.
+  for word in ptl:PMIX_PTL_MODULE psec:PMIX_SECURITY_MODE gds:PMIX_GDS_MODULE; do
+    variable=PMIX_MCA_${word%%:*} value=${word#*:}
+    if [[ -n ${!value:-} && -z ${inside[$variable]+x} ]]; then exported "$variable" "${!value}"; fi
+  done
+  # PyTorch counts its ranks by these (NVIDIA/pyxis 0.24.0, pytorch_setup).
+  if [[ -n ${inside[PYTORCH_VERSION]+x} && -n ${SLURM_PROCID:-} ]]; then
+    exported RANK "$SLURM_PROCID"
+    exported LOCAL_RANK "${SLURM_LOCALID:-0}"
+  fi
+  for word in ${strange[@]+"${strange[@]}"}; do
+    printf "set -- '%s' \"\$@\"\n" "${word//\'/"$quote"}"
+  done
+  if ((${#strange[@]})); then printf 'set -- env -- "$@"\n'; fi
+  if [[ -n $workdir ]]; then
+    printf "cd -- '%s' || exit %d\n" "${workdir//\'/"$quote"}" "$no_container"
+  fi
+}
+
+# shellcheck disable=SC2016 # the words of the shell inside; it leaves no file with secrets behind
+readonly inner='hpcbert_file=$1; shift; . "$hpcbert_file"; rm -f -- "$hpcbert_file"; unset hpcbert_file; exec "$@"'
+
+enter() {
+  local own
+  rank=${SLURM_LOCALID:-0}
+  if ((rank == 0)); then lead; fi
+  await
+  own=$step/rank.$rank
+  (umask 077 && environment >"$own.sh")
+  command=(enroot exec "$holder" sh -c "$inner" sh "$own.sh" "$@")
+  if ((rank == 0)); then
+    supervise
+  else
+    note "$own" $$
+    exec "${command[@]}"
+  fi
+}
+
+# How many ranks of this step are on this node: "8(x4),3" is eight on each of four nodes, then three.
+tasks_here() {
+  local group counts=() number
+  IFS=, read -ra counts <<<"${SLURM_STEP_TASKS_PER_NODE:-${SLURM_NTASKS:-1}}"
+  number=${SLURM_NODEID:-0}
+  for group in "${counts[@]}"; do
+    [[ $group =~ ^([0-9]+)(\(x([0-9]+)\))?$ ]] || break
+    if ((number < ${BASH_REMATCH[3]:-1})); then
+      printf '%d' "${BASH_REMATCH[1]}"
+      return
+    fi
+    number=$((number - ${BASH_REMATCH[3]:-1}))
+  done
+  printf 1
+}
+
+# Run local rank 0, pass signals on, and tidy up when it has ended.
+supervise() {
+  local code signalled child
+  terminated=''
+  # Bash has background commands ignore INT and QUIT; stdin would be /dev/null.
+  (
+    trap - INT QUIT EXIT
+    exec "${command[@]}"
+  ) <&0 &
+  child=$!
+  note "$step/rank.0" "$child"
+  for signal in HUP INT QUIT TERM USR1 USR2; do
+    # shellcheck disable=SC2064 # the name as it is now
+    trap "signalled=1; pass_on $signal $child" "$signal"
+  done
+  while true; do
+    signalled='' code=0
+    wait "$child" || code=$?
+    [[ -n $signalled ]] || break
+  done
+  trap 'terminated=1' TERM
+  end_step
+  exit "$code"
+}
+
+# shellcheck disable=SC2317 # called by a trap
+pass_on() { # signal, process id
+  if [[ $1 == TERM ]]; then terminated=1; fi
+  # Slurm signals every process of a step; others reach only the one that they started.
+  if [[ -z ${SLURM_TASK_PID:-} ]]; then kill -s "$1" "$2" 2>/dev/null || true; fi
+}
+
+end_step() {
+  local file pid moment
+  trap - EXIT
+  if [[ -z $terminated ]]; then
+    await_joined
+  else
+    for file in "$step"/rank.*; do
+      [[ $file =~ rank\.[0-9]+$ ]] || continue
+      read -r pid moment <"$file" || continue
+      while alive "$pid" "$moment"; do sleep 0.1; done
+    done
+  fi
+  kill -KILL "$holder" 2>/dev/null || true
+  rm -rf -- "$step"
+  # After scancel nothing else will run here for this job.
+  if [[ -n $terminated ]] && ! lives "$name"; then remove_container "$container"; fi
+}
+
+# Keep the namespaces until all of the node's ranks are in them, which takes no time but for the
+# shortest of commands.
+await_joined() {
+  local file pid moment joined tasks begun=$SECONDS
+  tasks=$(tasks_here)
+  while [[ -z $terminated ]] && ((SECONDS - begun < patience)); do
+    joined=0
+    for file in "$step"/rank.*; do
+      [[ $file =~ rank\.[0-9]+$ ]] || continue
+      read -r pid moment <"$file" || continue
+      if ! alive "$pid" "$moment" ||
+        [[ $(readlink "/proc/$pid/ns/mnt") == "$(readlink "/proc/$holder/ns/mnt")" ]]; then
+        joined=$((joined + 1))
+      fi
+    done
+    if ((joined >= tasks)); then return; fi
+    sleep 0.05
+  done
+}
+
+# --- What is left behind ---------------------------------------------------------------------
+# Say whether the job of a container still lives: hpcbert-JOB, or hpcbert-pPROCESS without Slurm.
+# Where it can't be known, it does.
+lives() { # name without the node
+  local id=${1#hpcbert-} answer
+  case $id in
+    p*[!0-9]* | [!p0-9]* | '' | p) return 0 ;;
+    p*) [[ -d /proc/${id#p} ]] && return 0 || return 1 ;;
+    *[!0-9]*) return 0 ;;
+  esac
+  answer=$(squeue --noheader --states=all --format=%T --jobs="$id" 2>&1) || {
+    [[ $answer != *'Invalid job id'* ]]
+    return
+  }
+  # A job that is ending has no use for its container.
+  [[ $answer =~ (PENDING|RUNNING|SUSPENDED|CONFIGURING|REQUEUE|RESIZING|SIGNALING|STOPPED) ]]
+}
+
+remove_container() { # with the node's name
+  local file pid moment
+  for file in "$states/$1"/step-*/{ready,rank.*}; do
+    [[ $file =~ /(ready|rank\.[0-9]+)$ && -f $file ]] || continue
+    read -r pid moment <"$file" || continue
+    if alive "$pid" "$moment"; then kill -KILL "$pid" 2>/dev/null || true; fi
+  done
+  if exists "$1"; then quietly enroot remove -f -- "$1" || say "the container $1 can't be removed"; fi
+  rm -rf -- "${states:?}/$1"
+}
+
+# Remove what dead jobs left on this node: killed by the machine, or longer in dying than Slurm waits.
+sweep() {
+  local one
+  while IFS= read -r one; do
+    if [[ $one == hpcbert-*-"$node" && $one != "$container" ]] && ! lives "${one%-"$node"}"; then
+      remove_container "$one"
+    fi
+  done < <({ enroot list 2>/dev/null && ls -1 -- "$states"; } | sort -u)
+}
+
+settle_settings
+settle_state
+case $verb in
+  create)
+    make_locked || exit
+    sweep
+    ;;
+  enter) enter "$@" ;;
+  remove) remove_container "$container" ;;
+esac
