@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from hpcbert import regular
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.model import Array, Campaign, Material, Point, Protocol, Shape, read_events
+from hpcbert.strict import misfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,9 +160,13 @@ def read_manifest(directory: Path) -> Campaign:
             hint="Use the version of hpcbert that wrote it, or a newer one.",
         )
     try:
-        return _campaign(data)
-    except (KeyError, TypeError, AttributeError) as error:
+        campaign = _campaign(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"The manifest is damaged: {error!r}.", where=str(path)) from error
+    wrong = misfit(campaign, Campaign)
+    if wrong:
+        raise UsageError(f"The manifest is damaged: {wrong} is not what it was.", where=str(path))
+    return campaign
 
 
 def _campaign(data: dict[str, Any]) -> Campaign:

@@ -72,7 +72,7 @@ def _endings(inside: str, limit: int) -> list[str]:
         if match is None:
             raise ValueError(part)
         low, high = int(match[1]), int(match[2] or match[1])
-        if high - low >= limit - len(endings):
+        if not 0 <= high - low < limit - len(endings):
             raise ValueError(part)
         endings += [f"{number:0{len(match[1])}}" for number in range(low, high + 1)]
     return endings

@@ -140,7 +140,7 @@ def build(tmp_path: Path, repository: Path) -> Callable[..., Built]:
             "recipe_digest": "",
             "protocol": Protocol(repeats, ITERS, SKIP),
             "concurrent_repeats": 1,
-            "concurrent_points": 1,
+            "concurrent_points": False,
             "rehearse": False,
             "arrays": arrays,
         }

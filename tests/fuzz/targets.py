@@ -1,0 +1,189 @@
+"""What is fuzzed: every reader of text that hpcbert did not write itself.
+
+A target takes bytes and must return in time, in bounded memory, and raise nothing but HpcbertError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import tomli
+
+from hpcbert import model, store
+from hpcbert.cli.output import printable
+from hpcbert.config import recipe, site
+from hpcbert.config.toml import read as read_toml
+from hpcbert.errors import HpcbertError
+from hpcbert.logs import grammar, scan
+from hpcbert.logs.setting import Setting
+from hpcbert.model import read_events
+from hpcbert.slurm import commands
+from hpcbert.slurm.hostlist import expand, fold
+from hpcbert.slurm.ladder import from_row, from_witness, with_witness
+from hpcbert.slurm.reasons import reason_advice, reason_sentence
+from hpcbert.slurm.states import RepeatState, parse, witness
+
+TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
+SETTINGS = (
+    Setting(skip=2, iters=12, reach=12),
+    Setting(nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=8, skip=2, iters=12, reach=12),
+)
+
+
+@cache
+def _grammars() -> tuple[grammar.Grammar, ...]:
+    found = []
+    for path in sorted(TEMPLATES.glob("*/recipe.toml")):
+        values = tomli.loads(path.read_text(encoding="utf-8"))
+        if "log" in values:
+            found.append(grammar.parse(values["log"], where=str(path)))
+    return tuple(found)
+
+
+@cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="hpcbert-fuzz-", dir=os.environ.get("TMPDIR", "/tmp")))
+
+
+def _file(name: str, data: bytes) -> Path:
+    path = _folder() / name
+    path.write_bytes(data)
+    return path
+
+
+def log(data: bytes) -> None:
+    """The log scanner, by the grammar and the rule that the first byte names."""
+    known = _grammars()[(data[0] if data else 0) % len(_grammars())]
+    path = _file("fuzz.log", data[1:])
+    scan.progress(path, known)
+    for setting in SETTINGS:
+        for rule in known.rules:
+            reading = scan.read(path, known, rule, setting)
+            assert (reading.throughput is None) == bool(reading.missing or reading.reasons)
+
+
+def toml(data: bytes) -> None:
+    """site.toml, recipe.toml and its grammar."""
+    path = _file("recipe.toml", data)
+    with contextlib.suppress(HpcbertError):
+        read_toml(path)
+    with contextlib.suppress(HpcbertError):
+        site.read_site(path, base=_folder(), env={})
+    with contextlib.suppress(HpcbertError):
+        found = recipe.load(path.parent)
+        grammar.parse(found.log, where="it")
+
+
+def slurm(data: bytes) -> None:
+    """What sacct and squeue print."""
+    text = data.decode("utf-8", errors="replace")
+    for listing in (commands.read_sacct(text), commands.read_squeue(text)):
+        for row in listing.rows:
+            row.covers(3)
+            state = from_row(row, "sacct")
+            _shown(state)
+    parse(text)
+    reason_sentence(text)
+    reason_advice(text)
+    printable(text)
+
+
+def _shown(state: RepeatState) -> None:
+    for moment in (state.start, state.end):
+        if moment is not None:
+            model.utc(moment)
+    assert len(state.nodes) <= 65536
+    fold(state.nodes[:100])
+    assert isinstance(state.advice, str)
+
+
+def hosts(data: bytes) -> None:
+    """Node lists."""
+    text = data.decode("utf-8", errors="replace")
+    names = expand(text)
+    assert len(names) <= 65536
+    assert sum(map(len, names)) <= max(len(text), 1 << 24)
+    fold(names[:1000])
+
+
+def status(data: bytes) -> None:
+    """The status file that a job writes."""
+    seen = witness(read_events(data))
+    assert 0 <= seen.attempt < 100_000
+    known = from_witness(seen) or RepeatState("RUNNING", "running", "none")
+    _shown(with_witness(known, seen))
+
+
+def manifest(data: bytes) -> None:
+    """manifest.json, also where it is JSON of the right form with wrong content."""
+    _file("manifest.json", data)
+    with contextlib.suppress(HpcbertError):
+        campaign = store.read_manifest(_folder())
+        store.write_manifest(_folder(), campaign)
+        for array in campaign.arrays:
+            for number in array.repeats:
+                array.element(number)
+                store.log_path(_folder(), array, number)
+                store.read_status(_folder(), array, number)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "log": log,
+    "toml": toml,
+    "slurm": slurm,
+    "hosts": hosts,
+    "status": status,
+    "manifest": manifest,
+}
+
+SACCT = b"1_[5-7%1]|me|OUT_OF_ME+|0:9|ReqNodeNotAvail, n1|1795255599|Unknown|None|0|2|n[1-2]|c-b\n"
+SQUEUE = b"1_4|me|CANCELLED by 0|1795255599|N/A|NONE|1-02:03:04|UNLIMITED|n[01-12,14]|c|Priority\n"
+
+
+def seeds(name: str) -> list[bytes]:
+    """Return what a fuzzer begins with."""
+    if name == "log":
+        return [
+            bytes([number]) + (TEMPLATES / folder / "sample.log").read_bytes()[:4000]
+            for number, folder in enumerate(
+                path.parent.name for path in sorted(TEMPLATES.glob("*/sample.log"))
+            )
+        ]
+    if name == "toml":
+        return [path.read_bytes() for path in sorted(TEMPLATES.glob("*/recipe.toml"))[:4]]
+    if name == "slurm":
+        return [SACCT, SQUEUE, SACCT + SQUEUE]
+    if name == "hosts":
+        return [b"n[1-4,7],gpu[01-02]x[3-4]", b"None assigned", b"a[1-65000]b[1-2]"]
+    if name == "status":
+        event = {"event": "start", "time": 1795255599, "attempt": 1, "nodelist": "n[1-2]"}
+        ends = {"event": "end", "time": 1795255699, "attempt": 1, "exit": 3}
+        return [f"{json.dumps(event)}\n{json.dumps(ends)}\n".encode()]
+    return [_manifest()]
+
+
+def _manifest() -> bytes:
+    point = {
+        "framework": "pytorch", "model": "bert", "shape": {"nodes": 1, "gpus_per_node": 1},
+        "precision": "fp32", "batch_size_per_device": 2, "accumulation": 1, "xla": False,
+        "options": [["a", 1]], "protocol": "",
+    }  # fmt: skip
+    array = {
+        "point": point, "name": "hpcbert-x", "repeats": [1, 2], "script": "scripts/x.sbatch",
+        "script_sha256": "", "log": "logs/x_{repeat}.log", "state": "submitted", "job_id": "1",
+        "submitted": "", "error": "", "together": False,
+    }  # fmt: skip
+    campaign = {
+        "schema": 1, "id": "x", "created": "2026-11-21T10:00:00Z", "hpcbert": "0", "user": "me",
+        "command": ["hpcbert"], "scheduler": "slurm", "site": "t", "runtime": "none", "image": "",
+        "framework": "pytorch", "recipe_digest": "", "concurrent_repeats": 1,
+        "protocol": {"repeats": 2, "iters": 12, "skip": 2}, "concurrent_points": False,
+        "rehearse": False, "arrays": [array],
+    }  # fmt: skip
+    return json.dumps(campaign).encode()
