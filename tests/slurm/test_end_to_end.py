@@ -128,6 +128,9 @@ def test_ranks_train_over_tcp_between_nodes_and_give_a_table(
         assert row["repeats"] == {"ok": 2, "asked": 2}
         assert row["median"] > 0
         assert all(run["state"] == "COMPLETED" for run in row["runs"])
+        for run in row["runs"]:
+            assert [one["node"] for one in run["environments"]] == run["nodes"]
+        assert "mixed-environment" not in row["flags"]
         assert all(run["state_source"] == "sacct" for run in row["runs"])
 
 

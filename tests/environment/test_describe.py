@@ -1,0 +1,249 @@
+"""describe.sh, run by the shell it is for, where it may meet anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcbert import fingerprint, redact
+
+SCRIPT = Path(redact.__file__).parent / "workloads" / "describe.sh"
+TOOLS = f"{Path(shutil.which('bash') or '/bin/bash').parent}:/usr/bin:/bin"
+
+
+def describe(
+    folder: Path, part: str = "both", *, tools: str = TOOLS, **environment: str | bytes
+) -> subprocess.CompletedProcess[bytes]:
+    base = {"PATH": tools, "SLURMD_NODENAME": "n1"}
+    words = [
+        "bash",
+        "-c",
+        SCRIPT.read_text(),
+        "describe",
+        part,
+        str(folder),
+        "k.1.0",
+        "img",
+        "python3",
+    ]
+    return subprocess.run(
+        words, env={**base, **environment}, capture_output=True, check=False, timeout=60
+    )
+
+
+def written(folder: Path) -> dict[str, Any]:
+    (path,) = folder.glob("*.json")
+    data: dict[str, Any] = json.loads(path.read_bytes().decode("ascii"))
+    return data
+
+
+def original(text: str) -> bytes:
+    return text.encode("latin-1")
+
+
+def nvidia_smi(folder: Path, body: str) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!/bin/bash\n{body}\n")
+    path.chmod(0o755)
+    return f"{folder}:{TOOLS}"
+
+
+def test_a_node_without_gpus_tells_its_system_and_its_environment(tmp_path: Path) -> None:
+    done = describe(tmp_path / "env", NCCL_DEBUG="INFO")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    data = written(tmp_path / "env")
+    assert data["node"] == "n1"
+    assert data["host"]["kernel"] == os.uname().release
+    assert int(data["host"]["memory_kb"]) > 0
+    assert data["image"]["reference"] == "img"
+    assert data["image"]["environment"]["NCCL_DEBUG"] == "INFO"
+    assert (tmp_path / "env").stat().st_mode & 0o077 == 0
+    (path,) = (tmp_path / "env").iterdir()
+    assert path.name == "k.1.0.n1.json"
+    assert path.stat().st_mode & 0o077 == 0
+
+
+VALUES = st.binary(max_size=60).map(lambda raw: raw.replace(b"\0", b""))
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(VALUES, min_size=1, max_size=30), VALUES)
+def test_any_bytes_in_the_environment_come_back_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, values: list[bytes], node: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("env")
+    variables: Any = {f"OMP_X{number}": value for number, value in enumerate(values)}
+    assert describe(folder, SLURMD_NODENAME=node, **variables).returncode == 0
+    found = written(folder)["image"]["environment"]
+    for name, value in variables.items():
+        assert original(found[name]) == value or found[name] == redact.MASK
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_secrets_are_not_written(tmp_path: Path) -> None:
+    word = "Zq8vN2kLw93MxT7rBd5Y"
+    variables = {
+        "WANDB_API_KEY": word,
+        "HF_TOKEN": word,
+        "MYSQL_PWD": word,
+        "aws_secret_access_key": word,
+        "A": f"hf_{word}",
+        "B": f"https://me:{word}@host/x",
+        "C": f"--password={word}",
+        "D": f"Authorization: Bearer {word}",
+        "E": f"X_TOKEN={word},Y=1",
+        "F": f"-----BEGIN PRIVATE KEY-----\n{word}",
+        "G": f"https://h/?api_key={word}",
+        "H": f'{{"client_secret": "{word}"}}',
+    }
+    describe(tmp_path, EMPTY_TOKEN="", PLAIN="a b", **variables)
+    (path,) = tmp_path.iterdir()
+    assert word not in path.read_text()
+    environment = written(tmp_path)["image"]["environment"]
+    assert {environment[name] for name in variables} == {redact.MASK}
+    assert (environment["EMPTY_TOKEN"], environment["PLAIN"]) == ("", "a b")
+
+
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.from_regex(r"[ -~]{0,50}", fullmatch=True), min_size=1, max_size=40))
+def test_what_python_masks_bash_masks_too(
+    tmp_path_factory: pytest.TempPathFactory, values: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("env")
+    variables: Any = {f"V{number}": value for number, value in enumerate(values)}
+    describe(folder, **variables)
+    found = written(folder)["image"]["environment"]
+    for name, value in variables.items():
+        if redact.text(value) != value:
+            assert found[name] == redact.MASK
+
+
+def test_the_names_of_secrets_are_those_of_the_python_side() -> None:
+    assert f"readonly NAMES='{redact.NAMES}'" in SCRIPT.read_text()
+
+
+def test_the_images_part_waits_for_the_hosts(tmp_path: Path) -> None:
+    describe(tmp_path, "image", NCCL_ALGO="Ring")
+    assert [path.name for path in tmp_path.iterdir()] == [".k.1.0.n1.image"]
+    describe(tmp_path, "host", NCCL_ALGO="Tree")
+    data = written(tmp_path)
+    assert data["image"]["environment"]["NCCL_ALGO"] == "Ring"
+    assert [path.name for path in tmp_path.iterdir()] == ["k.1.0.n1.json"]
+
+
+def test_without_the_images_part_the_host_still_tells_its_own(tmp_path: Path) -> None:
+    describe(tmp_path, "host")
+    assert written(tmp_path)["image"] is None
+    (tmp_path / ".k.1.0.n1.image").write_text('{"cut')
+    describe(tmp_path, "host")
+    assert written(tmp_path)["image"] is None
+
+
+GPUS = """case $1 in
+--query-gpu=*) if [[ $1 == *vbios* && -n $OLD ]]; then echo 'Field "vbios_version" is not a valid field'; exit 2; fi
+  printf '%s, NVIDIA H100 80GB HBM3, 550.54.15, 81559, 700.00, 1980, 2619\\n' 0 1 ;;
+--version) printf 'NVIDIA-SMI version  : 550.54\\nCUDA Version        : 12.4\\n' ;;
+topo) printf '\\tGPU0\\tGPU1\\nGPU0\\t X \\tNV18\\n' ;;
+esac"""
+
+
+@pytest.mark.parametrize("old", ["", "1"])
+def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, old: str) -> None:
+    tools = nvidia_smi(tmp_path / "bin", GPUS)
+    describe(tmp_path / "env", tools=tools, OLD=old)
+    host = written(tmp_path / "env")["host"]
+    assert host["gpus"][1] == "1, NVIDIA H100 80GB HBM3, 550.54.15, 81559, 700.00, 1980, 2619"
+    assert host["cuda_driver"] == "12.4"
+    assert host["topology"][1].split() == ["GPU0", "X", "NV18"]
+    assert ("vbios_version" in host["gpu_fields"]) is not bool(old)
+
+
+@pytest.mark.parametrize(
+    "body", ["exit 9", "echo garbage; kill -9 $$", "printf '\\xff\\0\\x1b[31m'"]
+)
+def test_a_broken_nvidia_smi_only_leaves_the_gpus_out(tmp_path: Path, body: str) -> None:
+    done = describe(tmp_path / "env", tools=nvidia_smi(tmp_path / "bin", body))
+    assert done.returncode == 0
+    assert "gpus" not in written(tmp_path / "env")["host"]
+
+
+def test_what_hangs_is_ended(tmp_path: Path) -> None:
+    tools = nvidia_smi(tmp_path / "bin", "exec sleep 300")
+    script = SCRIPT.read_text().replace("PATIENCE=20", "PATIENCE=1")
+    words = [
+        "bash",
+        "-c",
+        script,
+        "describe",
+        "both",
+        str(tmp_path / "env"),
+        "k.1.0",
+        "",
+        "python3",
+    ]
+    began = time.monotonic()
+    done = subprocess.run(words, env={"PATH": tools}, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0
+    assert time.monotonic() - began < 30
+    assert "gpus" not in written(tmp_path / "env")["host"]
+
+
+def test_a_place_that_can_not_be_written_is_no_failure(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    done = describe(blocked / "env")
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_the_sites_python_is_never_started(tmp_path: Path) -> None:
+    trap = tmp_path / "python"
+    trap.write_text(f"#!/bin/bash\ntouch {tmp_path}/started\n")
+    trap.chmod(0o755)
+    words = [
+        "bash",
+        "-c",
+        SCRIPT.read_text(),
+        "describe",
+        "both",
+        str(tmp_path / "env"),
+        "k",
+        "",
+        str(trap),
+    ]
+    subprocess.run(words, env={"PATH": TOOLS}, check=True, timeout=60)
+    assert not (tmp_path / "started").exists()
+    assert written(tmp_path / "env")["image"]["python"] == "python"
+
+
+def test_shellcheck_has_nothing_against_it() -> None:
+    tool = shutil.which("shellcheck")
+    if tool is None:
+        pytest.skip("shellcheck is not installed")
+    done = subprocess.run([tool, str(SCRIPT)], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    describe(
+        tmp_path, tools=nvidia_smi(tmp_path / "bin", GPUS), OLD="1", OMP_NUM_THREADS="é\x1b[31m"
+    )
+    (path,) = tmp_path.glob("*.json")
+    found = fingerprint.parse(path.read_bytes())
+    assert found is not None
+    assert found.facts["GPU"] == "NVIDIA H100 80GB HBM3"
+    assert found.facts["GPUs"] == "2"
+    assert found.facts["variable OMP_NUM_THREADS"] == "é\x1b[31m"
