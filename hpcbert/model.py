@@ -144,7 +144,7 @@ class Array:
         retry: 0, or which retry of the point this is; then `repeats` are those that it repeats.
         first_attempt: Number of its first attempt: a retry goes on where those before it ended.
         excluded: Nodes that a retry keeps away from, each with the reason.
-        why: What was wrong with each repeat that a retry repeats.
+        why: Of each repeat that a retry repeats its number, its state and what was wrong with it.
     """
 
     point: Point
@@ -162,7 +162,7 @@ class Array:
     retry: int = 0
     first_attempt: int = 0
     excluded: tuple[tuple[str, str], ...] = ()
-    why: tuple[tuple[int, str], ...] = ()
+    why: tuple[tuple[int, str, str], ...] = ()
 
     def element(self, repeat: int) -> str:
         """Return the job id that Slurm knows one repeat by, `123_4`; empty before submission."""

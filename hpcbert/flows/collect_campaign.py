@@ -9,6 +9,7 @@ from hpcbert import store
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.fingerprint import Where
+from hpcbert.flows.attempts import attempts
 from hpcbert.flows.environment import Environments, compared
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.scan import Reading, read
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from hpcbert.logs.grammar import Grammar, Rule
     from hpcbert.logs.setting import Window
     from hpcbert.model import Array, Campaign, Group, Point
+    from hpcbert.slurm.states import Witness
 
     States = Callable[[Path, Campaign], Mapping[tuple[str, int], RepeatState]]
 
@@ -94,15 +96,14 @@ def gather(
     judge = _Judge(directory, campaign, grammar, chosen, window)
     repeats = {
         (array.name, number): judge.repeat(array, number, witnesses[array.name, number])
-        for array in campaign.arrays
-        for number in array.repeats
+        for array, number in campaign.current
     }
-    points: dict[Point, list[Array]] = {}
-    for array in campaign.arrays:
-        points.setdefault(array.point, []).append(array)
+    points: dict[Point, list[Run]] = {}
+    for array, number in campaign.current:
+        points.setdefault(array.point, []).append(repeats[array.name, number].run)
     measured = tuple(
-        _measured(point, group_of(point, points, chosen.name), arrays, repeats)
-        for point, arrays in points.items()
+        _measured(point, group_of(point, points, chosen.name), runs)
+        for point, runs in points.items()
     )
     taken = tuple(_taken(one, repeats.values()) for one in measured)
     return Gathered(
@@ -125,12 +126,9 @@ def _taken(point: Measured, repeats: Iterable[Repeat]) -> tuple[Where, ...]:
     )
 
 
-def _measured(
-    point: Point, group: Group, arrays: list[Array], repeats: Mapping[tuple[str, int], Repeat]
-) -> Measured:
-    """Put a point's runs together; of a repeat that was submitted again the later one counts."""
-    runs = {number: repeats[array.name, number].run for array in arrays for number in array.repeats}
-    ordered = tuple(runs[number] for number in sorted(runs))
+def _measured(point: Point, group: Group, runs: list[Run]) -> Measured:
+    """Put a point's runs together."""
+    ordered = tuple(sorted(runs, key=lambda run: run.repeat))
     flags = ("accumulation",) if point.accumulation > 1 else ()
     return Measured(group, point.shape, len(ordered), ordered, flags)
 
@@ -141,13 +139,11 @@ def _states(
     """Return every repeat's state: remembered, told by the job, or asked for, in this order."""
     found: dict[tuple[str, int], RepeatState] = {}
     remembered = _remembered(directory)
-    for array in campaign.arrays:
-        for number in array.repeats:
-            known = _known(directory, campaign, array, number, remembered)
-            if known is not None:
-                found[array.name, number] = known
-    wanted = [(array, n) for array in campaign.arrays for n in array.repeats]
-    unknown = [(array, n) for array, n in wanted if (array.name, n) not in found]
+    for array, number in campaign.current:
+        known = _known(directory, campaign, array, number, remembered)
+        if known is not None:
+            found[array.name, number] = known
+    unknown = [(array, n) for array, n in campaign.current if (array.name, n) not in found]
     warnings: tuple[str, ...] = ()
     answers: Mapping[tuple[str, int], RepeatState] = {}
     if unknown:
@@ -169,19 +165,23 @@ def _known(
     remembered: Mapping[tuple[str, str, int, int], RepeatState],
 ) -> RepeatState | None:
     """Return a state that can't change any more and for which nobody has to be asked."""
-    if array.state != "submitted":
+    if array.state == "refused" or not (array.called or array.state == "submitted"):
         word = "REFUSED" if array.state == "refused" else UNKNOWN
         detail = array.error or "it was never submitted"
         return RepeatState(word, parse(word).kind, "none", detail=detail)
     if campaign.scheduler == "local":
         own = _own_word(directory, array, number)
         return own if own.done else None
-    newest = witness(store.read_status(directory, array, number)).attempt
+    newest = _witness(directory, array, number).attempt
     return remembered.get((array.name, array.job_id, number, newest))
 
 
+def _witness(directory: Path, array: Array, number: int) -> Witness:
+    return witness(store.read_status(directory, array, number), first=array.first_attempt)
+
+
 def _own_word(directory: Path, array: Array, number: int) -> RepeatState:
-    seen = witness(store.read_status(directory, array, number))
+    seen = _witness(directory, array, number)
     silent = RepeatState(UNKNOWN, "unknown", "none", detail="nothing says how it ended")
     return with_witness(from_witness(seen) or silent, seen)
 
@@ -201,7 +201,7 @@ class _Judge:
 
     def repeat(self, array: Array, number: int, state: RepeatState) -> Repeat:
         """Return one repeat with the attempt that counts: the last complete one, or the last."""
-        newest = state.attempt
+        newest = state
         state = self._complete(array, number, state) or state
         path = store.log_path(self.directory, array, number, state.attempt)
         reading = Reading(None)
@@ -215,7 +215,7 @@ class _Judge:
             detail=state.detail,
             rehearsed=self.campaign.rehearse,
         )
-        reasons = gate(evidence)
+        reasons = (*gate(evidence), *self._doubled(array, number, state.attempt))
         found = self.environments.of(array.point.key, number, state.attempt)
         run = Run(
             repeat=number,
@@ -228,8 +228,17 @@ class _Judge:
             log=str(path.relative_to(self.directory)),
             nodes=state.nodes,
             environments=tuple((one.node, one.digest) for one in found),
+            attempts=attempts(self.directory, self.campaign, array, number, newest),
         )
-        return Repeat(array.name, array.job_id, state, newest, run, found)
+        return Repeat(array.name, array.job_id, state, newest.attempt, run, found)
+
+    def _doubled(self, array: Array, number: int, attempt: int) -> tuple[Reason, ...]:
+        """Return why an attempt is spoilt that two jobs wrote to, be it that a person did it."""
+        events = store.read_status(self.directory, array, number)
+        jobs = witness(event for event in events if event.get("attempt") == attempt).jobs
+        if len(jobs) < 2:  # noqa: PLR2004 - one job is as it should be
+            return ()
+        return (Reason("state", f"the jobs {' and '.join(jobs)} ran it at the same time"),)
 
     def _complete(self, array: Array, number: int, state: RepeatState) -> RepeatState | None:
         """Return the last attempt that ended well by its own account, if the newest did not.

@@ -1,0 +1,312 @@
+"""Repeating what failed: only the repeats that don't count, away from nodes that failed.
+
+A retry is one more array of the same point, in the manifest like the first: intent on disk before
+sbatch is called, a name of its own, a script that differs from the first one's only in which
+repeats it runs, where, and from which attempt it counts. Nothing that was there is overwritten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hpcbert import store
+from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.flows import collect_campaign, scripts, suspects
+from hpcbert.flows.suspects import Try, Verdict
+from hpcbert.logs.setting import Window
+from hpcbert.slurm import commands, nodes
+from hpcbert.slurm.repeats import Watched
+from hpcbert.slurm.tracker import Tracker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from hpcbert.flows.collect_campaign import Repeat
+    from hpcbert.model import Array, Campaign
+    from hpcbert.slurm.repeats import Key
+    from hpcbert.slurm.runner import Runner
+    from hpcbert.slurm.states import RepeatState
+
+MAX_RETRIES = 2
+# Looks at Slurm until an end is beyond doubt, and the seconds between them.
+_LOOKS, _REST = 8, 2.0
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a person says about retries.
+
+    Attributes:
+        limit: How often one repeat is submitted again at most.
+        exclude: Nodes to keep away from in any case.
+        suspect: Whether to keep away from nodes that failed.
+    """
+
+    limit: int = MAX_RETRIES
+    exclude: tuple[str, ...] = ()
+    suspect: bool = True
+
+
+@dataclass(frozen=True)
+class Lack:
+    """A repeat that is over and does not count."""
+
+    array: Array
+    number: int
+    state: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Findings:
+    """How a campaign stands.
+
+    Attributes:
+        lacks: Repeats to be submitted again.
+        spent: Those that were submitted again as often as allowed.
+        open: How many repeats wait, run, or may yet.
+        tries: How the others ended.
+        attempts: Number of the newest attempt of each repeat.
+    """
+
+    watched: Watched
+    lacks: tuple[Lack, ...]
+    spent: tuple[Lack, ...]
+    open: int
+    tries: tuple[Try, ...]
+    attempts: Mapping[Key, int]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one retry of a campaign submits.
+
+    Attributes:
+        arrays: New arrays, `intended`.
+        scripts: Their scripts' texts by name.
+        spared: Suspected nodes that are not kept away from, with the reason for the suspicion.
+    """
+
+    findings: Findings
+    arrays: tuple[Array, ...] = ()
+    scripts: Mapping[str, str] | None = None
+    spared: tuple[tuple[str, str], ...] = ()
+
+
+def look(
+    directory: Path,
+    *,
+    limit: int,
+    run: Runner,
+    pause: Callable[[float], None] = time.sleep,
+) -> Findings:
+    """Say which repeats of a campaign are missing or invalid, by the gate that `collect` has.
+
+    Raises:
+        SchedulerError: Slurm does not say what waits or runs: nothing may be submitted then.
+        UsageError: There is no such campaign, or nothing of it can count.
+    """
+    campaign = store.read_manifest(directory)
+    if campaign.rehearse:
+        raise UsageError(
+            "A rehearsal has no number to complete.",
+            where=campaign.id,
+            hint="Submit it anew to rehearse again.",
+        )
+    watched = Watched(directory, campaign)
+    states, settled = _settled_states(watched, run, pause)
+    gathered = collect_campaign.gather(
+        directory, campaign, rule="", window=Window(), states=lambda *_: states
+    )
+    judged = {(one.array, one.run.repeat): one for one in gathered.repeats}
+    lacks: list[Lack] = []
+    for array, number in campaign.current:
+        key = array.name, number
+        one = judged[key].run
+        if key in settled and not one.valid:
+            lacks.append(Lack(array, number, one.state, "; ".join(map(str, one.reasons))))
+    spent = [one for one in lacks if _times(campaign, one) >= limit]
+    return Findings(
+        watched=watched,
+        lacks=tuple(one for one in lacks if one not in spent),
+        spent=tuple(spent),
+        open=len(campaign.current) - len(settled),
+        tries=tuple(_try(array, judged[array.name, number]) for array, number in campaign.current),
+        attempts={key: state.attempt for key, state in states.items()},
+    )
+
+
+def _times(campaign: Campaign, lack: Lack) -> int:
+    """Return how often a repeat was submitted again already."""
+    same = [one for one in campaign.arrays if one.point == lack.array.point]
+    return sum(lack.number in one.repeats for one in same) - 1
+
+
+def _try(array: Array, judged: Repeat) -> Try:
+    run = judged.run
+    return Try(array.point.key, run.repeat, run.state, run.valid, run.nodes)
+
+
+def _settled_states(
+    watched: Watched, run: Runner, pause: Callable[[float], None]
+) -> tuple[dict[Key, RepeatState], set[Key]]:
+    """Return all states, and which of them are ends beyond doubt.
+
+    A job that lost its node stands as NODE_FAIL for a moment before Slurm puts it back into the
+    queue: who submitted it again then would have it twice.
+    """
+    tracker = Tracker([watched], run=run, floor=_REST)
+    tracker.poll()
+    for _ in range(_LOOKS):
+        if all(map(tracker.settled, _ends(tracker))) and not tracker.failures:
+            break
+        pause(max(_REST, tracker.pause()))
+        tracker.poll()
+    if watched.campaign.scheduler != "local" and (tracker.failures or tracker.absent):
+        raise SchedulerError(
+            f"Slurm does not say what waits or runs: {tracker.complaint or 'no answer'}",
+            where=watched.campaign.id,
+            hint="Nothing was submitted. Repeat when Slurm answers.",
+        )
+    return tracker.states, {key for key in _ends(tracker) if tracker.settled(key)}
+
+
+def _ends(tracker: Tracker) -> tuple[Key, ...]:
+    ends = {"well", "badly", "unknown"}
+    return tuple(key for key, state in tracker.states.items() if state.kind in ends)
+
+
+def plan(findings: Findings, wish: Wish, *, run: Runner) -> Round:
+    """Think out the next arrays, one for each point that lacks repeats.
+
+    Raises:
+        UsageError: The campaign's scripts were changed or moved, or another version made them; or
+            a local campaign is still running.
+    """
+    watched = findings.watched
+    points: dict[str, list[Lack]] = {}
+    for lack in findings.lacks:
+        points.setdefault(lack.array.point.key, []).append(lack)
+    if points and findings.open and watched.campaign.scheduler == "local":
+        raise UsageError(
+            f"{findings.open} repeats still wait or run, and the local queue takes no more.",
+            where=watched.campaign.id,
+            hint="Wait for them (hpcbert monitor), or cancel them.",
+        )
+    arrays, texts = [], {}
+    spared: dict[str, str] = {}
+    for key, lacks in points.items():
+        first = next(one for one in watched.campaign.arrays if one.point.key == key)
+        text = _script(watched.directory, first)
+        verdict = _verdict(findings, first, text, wish, run)
+        array, again = _array(findings, first, lacks, text, verdict)
+        arrays.append(array)
+        texts[array.name] = again
+        spared |= dict(verdict.spared)
+    return Round(findings, tuple(arrays), texts, tuple(spared.items()))
+
+
+def _script(directory: Path, array: Array) -> str:
+    """Return the script of a point's first submission, as it was rendered."""
+    path = directory / array.script
+    raw = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(raw).hexdigest() != array.script_sha256:
+        raise UsageError(
+            "The script is not the one that was rendered for this campaign.",
+            where=str(path),
+            hint="Submit anew, so that manifest and script agree.",
+        )
+    text = raw.decode()
+    if not scripts.writes_to(text, directory):
+        raise UsageError(
+            "The campaign was moved or copied: its scripts write elsewhere.",
+            where=str(directory),
+            hint="Retry it where it was submitted, or submit the point anew.",
+        )
+    return text
+
+
+def _verdict(findings: Findings, first: Array, text: str, wish: Wish, run: Runner) -> Verdict:
+    if findings.watched.campaign.scheduler == "local":
+        return Verdict()
+    asked = suspects.chosen(wish.exclude)
+    if not wish.suspect:
+        return Verdict(asked)
+    outcome = run(nodes.sinfo_argv(), env=commands.environment(os.environ))
+    known = nodes.of_partition(
+        nodes.read_sinfo(outcome.stdout if outcome.ok else ""), scripts.option(text, "partition")
+    )
+    before = {
+        node: why
+        for one in findings.watched.campaign.arrays
+        if one.point == first.point
+        for node, why in one.excluded
+        if node not in wish.exclude
+    }
+    found = before | suspects.suspect(first.point.key, findings.tries, known)
+    found = {node: why for node, why in found.items() if node not in wish.exclude}
+    verdict = suspects.limit(found, known, needed=first.point.shape.nodes)
+    return replace(verdict, excluded=(*asked, *verdict.excluded))
+
+
+def _array(
+    findings: Findings, first: Array, lacks: Sequence[Lack], text: str, verdict: Verdict
+) -> tuple[Array, str]:
+    same = [one for one in findings.watched.campaign.arrays if one.point == first.point]
+    retry = 1 + max(one.retry for one in same)
+    known = [findings.attempts.get((one.array.name, one.number), 0) for one in lacks]
+    attempt = 1 + max(*known, *(one.first_attempt for one in same), 0)
+    name = f"{first.name}.t{retry}"
+    again = scripts.retried(
+        text,
+        name=name,
+        repeats=[one.number for one in lacks],
+        first_attempt=attempt,
+        exclude=[node for node, _ in verdict.excluded],
+    )
+    array = replace(
+        first,
+        name=name,
+        repeats=tuple(one.number for one in lacks),
+        script=first.script.removesuffix(".sbatch") + f".t{retry}.sbatch",
+        script_sha256=hashlib.sha256(again.encode()).hexdigest(),
+        state="intended",
+        job_id="",
+        submitted="",
+        error="",
+        called="",
+        retry=retry,
+        first_attempt=attempt,
+        excluded=verdict.excluded,
+        why=tuple((one.number, one.state, one.why) for one in lacks),
+    )
+    return array, again
+
+
+def intend(made: Round) -> Campaign:
+    """Write a round down: scripts, then the manifest with its arrays `intended`.
+
+    Raises:
+        UsageError: Somebody else is working on the campaign, or has changed it meanwhile.
+        HpcbertError: The file system refused; nothing has been submitted then.
+    """
+    watched = made.findings.watched
+    directory = watched.directory
+    with store.locked(directory):
+        campaign = store.read_manifest(directory)
+        if campaign != watched.campaign:
+            raise UsageError(
+                "Somebody else changed the campaign at this moment.",
+                where=campaign.id,
+                hint="Repeat: what they submitted is left alone then.",
+            )
+        for array in made.arrays:
+            store.write_text(directory / array.script, (made.scripts or {})[array.name])
+        campaign = replace(campaign, arrays=(*campaign.arrays, *made.arrays))
+        store.write_manifest(directory, campaign)
+    return campaign

@@ -1,0 +1,126 @@
+"""Which nodes a retry should keep away from, and why. Pure.
+
+A node is suspected
+
+* if Slurm lost it, or could not start a job on it: of a job on several nodes those that are down
+  now, or else those on which nothing of the campaign ended well;
+* if a repeat failed, hung or vanished on it, other repeats of the same point ended well, and none
+  of the campaign's that ended well ran on it.
+
+What a person or the scheduler did on purpose (cancelled, preempted), a lack of memory and a log
+that is wrong although the job ended well are no fault of a node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+# A retry never keeps away from more than one node in four that could run it, nor from so many that
+# its point no longer fits.
+_SHARE = 4
+_LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"})
+_FAILED = frozenset({"FAILED", "TIMEOUT", "UNKNOWN"})
+
+
+@dataclass(frozen=True)
+class Try:
+    """One repeat as it ended.
+
+    Attributes:
+        point: Key of its point.
+        repeat: Its number.
+        state: The scheduler's word.
+        good: Whether it counts.
+        nodes: Where it ran.
+    """
+
+    point: str
+    repeat: int
+    state: str
+    good: bool
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to do about nodes; each with the reason.
+
+    Attributes:
+        excluded: Nodes to keep away from.
+        spared: Nodes that are suspected too, of which there would be too many.
+    """
+
+    excluded: tuple[tuple[str, str], ...] = ()
+    spared: tuple[tuple[str, str], ...] = ()
+
+
+def suspect(point: str, tries: Sequence[Try], nodes: Mapping[str, bool]) -> dict[str, str]:
+    """Return the nodes that a point's next try should keep away from, the worst first.
+
+    Args:
+        point: Its key.
+        tries: How the campaign's repeats ended.
+        nodes: Nodes of its partition, and whether each is usable now.
+    """
+    healthy = {node for one in tries if one.good for node in one.nodes}
+    lost: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    works = any(one.good for one in tries if one.point == point)
+    for one in tries:
+        if one.good:
+            continue
+        if one.state in _LOST:
+            lost |= _of_lost(one, healthy, nodes)
+        elif one.state in _FAILED and one.point == point and works:
+            why = (
+                f"repeat {one.repeat} was {one.state} on it, and all that ended well ran elsewhere"
+            )
+            failed |= dict.fromkeys((node for node in one.nodes if node not in healthy), why)
+    return (
+        {**failed, **lost}
+        if not lost
+        else {**lost, **{n: failed[n] for n in failed if n not in lost}}
+    )
+
+
+def _of_lost(one: Try, healthy: set[str], nodes: Mapping[str, bool]) -> dict[str, str]:
+    what = f"repeat {one.repeat} of {one.point} was {one.state} on it"
+    if len(one.nodes) == 1:
+        return {one.nodes[0]: what}
+    down = [node for node in one.nodes if not nodes.get(node, True)]
+    if down:
+        return dict.fromkeys(down, f"{what}, and it is down")
+    unproven = [node for node in one.nodes if node not in healthy]
+    return dict.fromkeys(unproven, f"{what}, and nothing ended well on it")
+
+
+def limit(suspects: Mapping[str, str], nodes: Mapping[str, bool], *, needed: int) -> Verdict:
+    """Choose among suspects so that enough nodes are left.
+
+    Args:
+        suspects: Node and reason, the worst first.
+        nodes: Nodes of the partition, and whether each is usable now; empty if nobody tells.
+        needed: Nodes that the point takes.
+    """
+    usable = sum(nodes.values())
+    room = min(max(1, usable // _SHARE), max(0, usable - needed))
+    excluded: list[tuple[str, str]] = []
+    spared: list[tuple[str, str]] = []
+    for node, why in suspects.items():
+        # Slurm gives nobody a node that is down; it may be up again by then.
+        costs = nodes.get(node, False)
+        if nodes and (room > 0 or not costs):
+            excluded.append((node, why))
+            room -= costs
+        else:
+            spared.append((node, why))
+    return Verdict(tuple(excluded), tuple(spared))
+
+
+def chosen(names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return nodes that a person wants to be kept away from."""
+    return tuple((name, "asked for with --exclude") for name in names)
