@@ -51,7 +51,9 @@ class Job:
         directory: The campaign's directory, or `.` for a script to submit by hand.
         scheduler: `slurm` or `local`; may differ from the site's in a dry run.
         files: Where each file of the recipe is, by name.
-        image: Container image; empty without a container.
+        image: Container image, a URI or a file's path; empty without a container.
+        stem: Name of its file in the site's directory of images; empty for a file's path.
+        mounts: Container mounts beside the campaign's, `SRC:DST[:FLAGS]` each.
         concurrent: Repeats that may run at the same time.
         together: Whether all repeats run one after another in one job, on the same nodes.
         rehearse: Whether ranks replay the sample log at `sample` instead of training.
@@ -69,6 +71,8 @@ class Job:
     scheduler: str
     files: Mapping[str, str]
     image: str
+    stem: str = ""
+    mounts: tuple[str, ...] = ()
     concurrent: int = 1
     together: bool = False
     rehearse: bool = False
@@ -224,16 +228,6 @@ def _srun_options(job: Job) -> tuple[str, ...]:
     )
 
 
-def _mounts(job: Job) -> tuple[str, ...]:
-    """Return the container mounts: the campaign, what the recipe needs, what the site adds."""
-    settings = job.site.settings(job.point.framework)
-    own = (job.directory, settings.data, settings.source)
-    for path in own:
-        if job.site.runtime != "none" and ("," in path or ":" in path):
-            raise UsageError(f"{path!r} holds a comma or a colon, which no container mount can.")
-    return (*(f"{path}:{path}" for path in dict.fromkeys(own) if path), *job.site.mounts)
-
-
 def render(job: Job, folders: Sequence[Path]) -> str:
     """Return the sbatch script of one point.
 
@@ -292,8 +286,17 @@ def _base_context(job: Job) -> dict[str, Any]:
         "runtime": job.site.runtime,
         "interface": job.site.interface,
         "srun_options": _srun_options(job),
-        "mounts": _mounts(job),
         "image": job.image,
+        "stem": job.stem,
+        "mounts": job.mounts,
+        "images": job.site.images,
+        "container_env": job.site.container_env,
+        "home": job.site.home,
+        "remap_root": job.site.remap_root,
+        "entrypoint": job.site.entrypoint,
+        "scratch": job.site.scratch,
+        "writable": job.recipe.writable,
+        "workdir": job.recipe.workdir,
         "rank_environment": [f"{name}={text}" for name, text in _rank_environment(job)],
     }
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert import __version__, redact, render, store
 from hpcbert.errors import UsageError
+from hpcbert.flows import containers
 from hpcbert.model import Array, Campaign, Point, Protocol, utc
 from hpcbert.plan import Request, option_values, points, protocol
 
@@ -101,7 +102,7 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
     identity = f"{stamp}-{recipe.name}-{who.token}"
     directory = Path(site.runs) / identity
     _check_path(directory)
-    sources = {name: find_file(recipe, name) for name in (*recipe.files, _DESCRIBE)}
+    sources = _sources(site, recipe)
     copies = (
         (store.RECIPE, Path(recipe.folder) / store.RECIPE),
         *((f"scripts/{name}", path) for name, path in sources.items()),
@@ -115,6 +116,7 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
         text = render.render(job, how.folders)
         scripts[job.name] = text
         arrays.append(_array(job, text))
+    image = containers.image(site, recipe)
     campaign = Campaign(
         id=identity,
         created=utc(who.time),
@@ -124,7 +126,7 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
         scheduler=how.scheduler,
         site=site.name,
         runtime=site.runtime,
-        image=image(site, recipe),
+        image=image.uri if image else "",
         framework=recipe.name,
         recipe_digest=recipe.digest,
         protocol=protocol(recipe, request),
@@ -153,8 +155,7 @@ def by_hand(
     """
     site, _ = _complete(site, recipe, replace(how, dry=True))
     here = Path.cwd()
-    names = (*recipe.files, _DESCRIBE)
-    files = {name: relative(find_file(recipe, name), here) for name in names}
+    files = {name: relative(path, here) for name, path in _sources(site, recipe).items()}
     scripts = {}
     for point in points(recipe, site, request):
         job = _job(point, site, recipe, request, how, directory=".", files=files)
@@ -162,6 +163,12 @@ def by_hand(
         job = replace(job, name=f"{recipe.name}-{point.key}", reproduce=shlex.join(line))
         scripts[f"{recipe.name}_{point.key}.sbatch"] = render.render(job, how.folders)
     return scripts
+
+
+def _sources(site: Site, recipe: Recipe) -> dict[str, Path]:
+    """Return the files that a job reads or runs, by name."""
+    names = (*recipe.files, _DESCRIBE)
+    return {**{name: find_file(recipe, name) for name in names}, **containers.scripts(site)}
 
 
 def relative(path: Path, here: Path) -> str:
@@ -195,6 +202,7 @@ def _job(
     directory: str,
     files: Mapping[str, str],
 ) -> render.Job:
+    image = containers.image(site, recipe)
     return render.Job(
         point=point,
         recipe=recipe,
@@ -205,7 +213,9 @@ def _job(
         directory=directory,
         scheduler=how.scheduler,
         files=files,
-        image=image(site, recipe),
+        image=image.uri if image else "",
+        stem=image.stem if image and image.kind == "docker" else "",
+        mounts=containers.specs(site, recipe, directory),
         concurrent=how.concurrent,
         together=how.together,
         rehearse=how.rehearse,
@@ -251,13 +261,6 @@ def sample_log(recipe: Recipe) -> Path:
     return path
 
 
-def image(site: Site, recipe: Recipe) -> str:
-    """Return the image that ranks enter, or nothing without a container."""
-    if site.runtime == "none":
-        return ""
-    return site.settings(recipe.name).image or recipe.image
-
-
 def minutes(limit: str) -> float:
     """Return a time limit of Slurm's forms `M`, `M:S`, `H:M:S` and `D-H:M:S` in minutes.
 
@@ -281,13 +284,13 @@ def _complete(site: Site, recipe: Recipe, how: How) -> tuple[Site, tuple[str, ..
     site = _with_python(site, recipe, how)
     settings = site.settings(recipe.name)
     missing = [need for need in recipe.needs if not getattr(settings, need)]
-    if site.runtime == "enroot":
+    if site.runtime == "pyxis" and how.scheduler == "local":
         raise UsageError(
-            "The enroot runtime can't be rendered by this version.",
+            "pyxis belongs to srun, which the local scheduler does without.",
             where=site.where,
-            hint='Use container.runtime = "pyxis", or "none" on the host.',
+            hint='Use container.runtime = "enroot", or "none" on the host.',
         )
-    if site.runtime != "none" and not image(site, recipe):
+    if site.runtime != "none" and not containers.image(site, recipe):
         missing.append("image")
     if not missing or (how.rehearse and "image" not in missing):
         return site, ()

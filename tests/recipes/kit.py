@@ -29,7 +29,7 @@ SHARED = Path(os.environ.get("HPCBERT_SHARED", REPOSITORY.parent / "shared"))
 FOLDERS = sorted(path.parent for path in TEMPLATES.glob("*/recipe.toml"))
 NAMES = [folder.name for folder in FOLDERS]
 SHAPES = tuple(map(Shape.parse, ("1n1g", "1n8g", "2n8g", "4n8g")))
-RUNTIMES = ("none", "pyxis")
+RUNTIMES = ("none", "pyxis", "enroot")
 _USUAL_SOURCE = ("run_pretraining.py", "run_pretrain.py", "train.py")
 _USUAL_DATA = (
     "vocab.txt",

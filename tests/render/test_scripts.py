@@ -224,36 +224,9 @@ def test_whatever_is_typed_arrives_at_ranks_and_srun_or_is_refused(
     assert f"HPCBERT_PROBE={value}" in environment
 
 
-def test_pyxis_gets_every_flag_and_creates_the_container_outside_the_measured_step(
-    tmp_path: Path,
-) -> None:
-    tools = tmp_path / "bin"
-    tool(tools, "srun", SRUN)
-    tool(tools, "scontrol", "#!/bin/bash\necho localhost\n")
-    where = reference(tmp_path, runtime="pyxis", mounts=("/scratch:/scratch:ro",))
-    python = tool(tmp_path, "python", RECORDER)
-    made = drafted(
-        with_python(where, python, image="docker://a#b/c:d e"), scheduler="slurm", shape="1n1g"
-    )
-    path = f"{tools}:{os.environ['PATH']}"
-    done = run_script(made, tmp_path, PATH=path, SLURM_JOB_ID="5", SLURM_JOB_NODELIST="localhost")
-    assert done.returncode == 0, done.stderr
-    create, inside, outside, measured = records(tmp_path / "record.srun")
-    assert "describe" in inside
-    assert "describe" in outside
-    assert not [word for word in outside if word.startswith("--container")]
-    assert "--container-image=docker://a#b/c:d e" in create
-    assert not [word for word in measured if word.startswith("--container-image")]
-    for call in (create, inside, measured):
-        assert "--no-container-mount-home" in call
-        assert "--no-container-remap-root" in call
-        assert f"--container-mounts={made.directory}:{made.directory},/scratch:/scratch:ro" in call
-    assert not [word for word in measured if word == "-l"]
-
-
 @pytest.mark.parametrize("framework", ["oneflow", "pytorch"])
 @pytest.mark.parametrize("shape", ["1n1g", "1n8g", "4n8g"])
-@pytest.mark.parametrize("runtime", ["none", "pyxis"])
+@pytest.mark.parametrize("runtime", ["none", "pyxis", "enroot"])
 @pytest.mark.parametrize("rehearse", [False, True])
 def test_scripts_are_clean_for_bash_and_shellcheck(
     tmp_path: Path, framework: str, shape: str, runtime: str, rehearse: bool
@@ -340,8 +313,8 @@ def test_refusals_before_anything_is_written(tmp_path: Path) -> None:
         drafted(where, "oneflow", "1n1g", "slurm")
     with pytest.raises(UsageError, match="has one node"):
         drafted(where, "pytorch", "2n1g")
-    with pytest.raises(UsageError, match="enroot"):
-        drafted(replace(where, runtime="enroot"), "pytorch", "1n1g", "slurm")
+    with pytest.raises(UsageError, match="belongs to srun"):
+        drafted(replace(where, runtime="pyxis"))
     with pytest.raises(UsageError, match="backslash"):
         drafted(replace(where, runs="/a\\b"))
     with pytest.raises(UsageError, match="control character"):

@@ -1,0 +1,337 @@
+"""What scripts say of containers, and how they go on when a node is not in one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcbert.config import places, recipe, site
+from hpcbert.errors import UsageError
+from hpcbert.flows import containers
+from hpcbert.flows.draft import Draft, How, Who, by_hand, draft
+from hpcbert.flows.submit import write
+from hpcbert.inventory import Recipe, Site
+from hpcbert.model import Shape
+from hpcbert.plan import Request
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDERS = (REPOSITORY / "templates",)
+WHO = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
+ENTER = REPOSITORY / "hpcbert" / "container" / "enter.sh"
+
+# A stand-in for srun that keeps its words. With INSIDE set it takes steps that make a container for
+# done, as where the plugin works; otherwise it runs them on the bare host, as where it is missing.
+SRUN = """#!/bin/bash
+printf '%s\\0' "$@" >>"$RECORD"; printf '\\0' >>"$RECORD"
+image=''
+while [[ $1 == --* ]]; do
+  case $1 in
+    --container-image=*) image=$1 ;;
+    --output=*) exit 0 ;; # the measured step
+  esac
+  shift
+done
+if [[ -n $image && -n ${INSIDE:-} ]]; then exit 0; fi
+SLURMD_NODENAME=node3 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 "$@"
+"""
+
+
+def reference(tmp_path: Path, **changes: object) -> Site:
+    path = REPOSITORY / "site.toml"
+    return replace(site.read_site(path, base=tmp_path, env={}), **changes)  # type: ignore[arg-type]
+
+
+def pytorch() -> Recipe:
+    return recipe.load(places.find_recipe("pytorch", FOLDERS))
+
+
+def drafted(where: Site, image: str = "", *, how: How | None = None, data: str = "") -> Draft:
+    own = replace(where.settings("pytorch"), image=image, data=data)
+    return draft(
+        Request(Shape(1, 1), repeats=1),
+        where.with_settings("pytorch", own),
+        pytorch(),
+        how=how or How(scheduler="slurm", folders=FOLDERS),
+        who=WHO,
+    )
+
+
+def text_of(made: Draft) -> str:
+    (text,) = made.scripts.values()
+    return text
+
+
+def tool(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def run(made: Draft, tmp_path: Path, **env: str) -> tuple[int, str, list[list[str]]]:
+    """Write a campaign and run its script; return exit code, stderr and the calls of srun."""
+    write(made)
+    tools = tmp_path / "bin"
+    tool(tools / "srun", SRUN)
+    tool(tools / "scontrol", "#!/bin/bash\necho localhost\n")
+    environment = {
+        **os.environ,
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "RECORD": str(tmp_path / "record"),
+        "SLURM_ARRAY_TASK_ID": "1",
+        "SLURM_JOB_ID": "5",
+        "SLURM_JOB_NODELIST": "localhost",
+        **env,
+    }
+    done = subprocess.run(
+        ["bash", str(made.directory / made.campaign.arrays[0].script)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    raw = (tmp_path / "record").read_bytes().decode()
+    calls = [call.split("\0") for call in raw.split("\0\0") if call]
+    return done.returncode, done.stderr, calls
+
+
+def events(made: Draft) -> list[dict[str, object]]:
+    (path,) = (made.directory / "status").iterdir()
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def flags(call: list[str]) -> dict[str, str]:
+    words = [word for word in call if word.startswith(("--container", "--no-container"))]
+    return {word.partition("=")[0]: word.partition("=")[2] for word in words}
+
+
+def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step(
+    tmp_path: Path,
+) -> None:
+    where = reference(
+        tmp_path, runtime="pyxis", mounts=("/scratch:/scratch:ro",), container_env=("HF_HOME",)
+    )
+    made = drafted(where, "/images/d e.sqsh", data="/data")
+    code, errors, calls = run(made, tmp_path, INSIDE="1", PYXIS_CONTAINER_IMAGE="other")
+    assert code == 0, errors
+    create, inside, outside, measured, leave = calls
+    assert flags(create)["--container-image"] == "/images/d e.sqsh"
+    own = f"{made.directory}:{made.directory}"
+    for call in (create, inside, measured):
+        found = flags(call)
+        assert found["--container-name"] == "hpcbert-5"
+        assert found["--container-mounts"].startswith(f"{own},/data:/data,/scratch:/scratch:ro,")
+        for name in ("MASTER_ADDR", "MASTER_PORT", "HPCBERT_NODES", "HPCBERT_NODE_IPS", "HF_HOME"):
+            assert name in found["--container-env"].split(",")
+        assert {
+            "--no-container-mount-home",
+            "--no-container-remap-root",
+            "--container-writable",
+            "--no-container-entrypoint",
+        } <= set(found)
+    assert "--container-image" not in flags(measured)
+    assert not flags(outside)
+    assert not flags(leave)
+    assert "hpcbert-5" in leave
+    assert "-l" not in measured
+    assert "container" in [event["event"] for event in events(made)]
+
+
+def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path: Path) -> None:
+    made = drafted(reference(tmp_path, runtime="pyxis"), "/i.sqsh")
+    code, errors, calls = run(made, tmp_path)
+    assert code == 125
+    assert "node3: not in the container" in errors
+    assert [event["event"] for event in events(made)] == ["start", "end"]
+    assert events(made)[-1]["exit"] == 125
+    assert not [call for call in calls if "--output" in " ".join(call)]
+
+
+def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None:
+    found = replace(pytorch(), writable=False, workdir="/work dir")
+    for runtime, expected in (
+        (
+            "pyxis",
+            (
+                "--container-mount-home",
+                "--container-remap-root",
+                "--container-readonly",
+                "--container-entrypoint",
+                "--container-workdir='/work dir'",
+            ),
+        ),
+        (
+            "enroot",
+            (
+                "--home --remap-root",
+                "--no-writable --entrypoint",
+                "--workdir '/work dir'",
+                "--scratch '/raid x'",
+            ),
+        ),
+    ):
+        where = reference(
+            tmp_path,
+            runtime=runtime,
+            home=True,
+            remap_root=True,
+            entrypoint=True,
+            scratch="/raid x",
+            interface="ib0",
+        )
+        own = replace(where.settings("pytorch"), image="/i.sqsh")
+        made = draft(
+            Request(Shape(2, 1), repeats=1),
+            where.with_settings("pytorch", own),
+            found,
+            how=How(scheduler="slurm", folders=FOLDERS),
+            who=WHO,
+        )
+        text = text_of(made)
+        for words in expected:
+            assert words in text
+        assert "handed_over+=(NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME)" in text
+
+
+def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: Path) -> None:
+    where = reference(tmp_path, runtime="enroot", scratch="/raid")
+    text = text_of(drafted(where, "nvcr.io/nvidia/pytorch:25.04-py3"))
+    uri = "'docker://nvcr.io#nvidia/pytorch:25.04-py3'"
+    assert f"import {uri} {tmp_path}/images nvcr.io+nvidia+pytorch+25.04-py3" in text
+    text = text_of(drafted(where, "/images/x.sqsh"))
+    assert "image=/images/x.sqsh\n" in text
+    assert " import " not in text.split("--- Container")[1].split("mark container")[0]
+
+
+@pytest.mark.parametrize("runtime", ["pyxis", "enroot", "none"])
+def test_a_campaign_brings_what_its_script_runs(tmp_path: Path, runtime: str) -> None:
+    made = drafted(reference(tmp_path, runtime=runtime), "/i.sqsh")
+    names = {target for target, _ in made.copies}
+    assert ({"scripts/enter.sh", "scripts/image.sh"} <= names) == (runtime == "enroot")
+    for target, source in made.copies:
+        assert source.is_file(), target
+
+
+@pytest.mark.parametrize("runtime", ["pyxis", "enroot"])
+def test_a_script_by_hand_starts_ranks_where_it_was_submitted(
+    tmp_path: Path, runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    where = reference(tmp_path, runtime=runtime)
+    (text,) = by_hand(
+        Request(Shape(1, 1)),
+        where.with_settings("pytorch", replace(where.settings("pytorch"), image="/i.sqsh")),
+        pytorch(),
+        how=How(scheduler="slurm", folders=FOLDERS),
+        words=(),
+    ).values()
+    assert "workdir" in text
+    assert '"$campaign:$campaign"' in text
+    assert ("enter_script=hpcbert/container/enter.sh" in text) == (runtime == "enroot")
+
+
+def test_what_a_runtime_can_not_carry_is_refused(tmp_path: Path) -> None:
+    for mount in ("/$HOME:/x", '/a"b:/x', "/`id`:/x", "/a\\b:/x"):
+        with pytest.raises(UsageError, match="a shell would expand"):
+            drafted(reference(tmp_path, runtime="pyxis", mounts=(mount,)), "/i.sqsh")
+        drafted(reference(tmp_path, runtime="enroot", mounts=(mount,)), "/i.sqsh")
+    for runtime in ("pyxis", "enroot"):
+        with pytest.raises(UsageError, match="comma or a colon"):
+            drafted(reference(tmp_path, runtime=runtime), "/i.sqsh", data="/a,b")
+        with pytest.raises(UsageError, match="taken for the name"):
+            drafted(reference(tmp_path, runtime=runtime), "x.sqsh")
+
+
+TEXT = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=20)
+
+
+@settings(max_examples=40, deadline=None)
+@given(mount=TEXT, workdir=TEXT, scratch=TEXT, image=TEXT)
+def test_any_text_arrives_as_one_word_at_enter_sh(
+    tmp_path_factory: pytest.TempPathFactory, mount: str, workdir: str, scratch: str, image: str
+) -> None:
+    mount = "/" + mount.translate({ord(char): "_" for char in ":,"})
+    mount = mount if mount.isprintable() else "/x"
+    image = f"/{image}" if image.isprintable() else "/y"
+    tmp_path = tmp_path_factory.mktemp("words")
+    where = reference(tmp_path, runtime="enroot", mounts=(mount,), scratch=f"/{scratch}")
+    found = replace(pytorch(), workdir=workdir)
+    own = replace(where.settings("pytorch"), image=image)
+    made = draft(
+        Request(Shape(1, 1), repeats=1),
+        where.with_settings("pytorch", own),
+        found,
+        how=How(scheduler="slurm", folders=FOLDERS),
+        who=WHO,
+    )
+    part = text_of(made).split("--- Container")[1].split("# Made, and entered")[0]
+    words = f"SLURM_JOB_ID=5 campaign=/c\n#{part}\nprintf '%s\\0' \"${{enter[@]}}\""
+    done = subprocess.run(["bash", "-u"], input=words.encode(), capture_output=True, check=True)
+    said = done.stdout.decode().split("\0")[:-1]
+    pairs = dict(itertools.pairwise(said))
+    assert pairs["--image"] == image
+    assert f"{mount}:{mount}" in said
+    assert pairs["--scratch"] == f"/{scratch}"
+    if workdir:
+        assert pairs["--workdir"] == workdir
+
+
+def test_nothing_is_asked_of_a_container_without_one(tmp_path: Path) -> None:
+    where = reference(tmp_path)
+    assert containers.image(where, pytorch()) is None
+    assert containers.specs(where, pytorch(), "/a,b") == ()
+    assert containers.scripts(where) == {}
+    text = text_of(drafted(where, how=How(scheduler="local", folders=FOLDERS)))
+    assert "leave" not in text
+    assert "enter=()" in text
+
+
+def _clean(path: Path) -> None:
+    assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    found = subprocess.run(["shellcheck", str(path)], capture_output=True, text=True, check=False)
+    assert found.stdout == ""
+
+
+def test_enter_sh_is_clean_for_bash_and_shellcheck() -> None:
+    _clean(ENTER)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "has no command ''"),
+        (["start"], "has no command 'start'"),
+        (["enter", "--name", "x"], "wants a command"),
+        (["enter", "--name", "a b", "--", "true"], "no name for a container"),
+        (["enter", "--name"], "--name wants a value"),
+        (["enter", "--frob"], "does not know --frob"),
+        (["enter", "--name", "x", "--env", "A,B C", "--", "true"], "no variable's name"),
+        (["create", "--name", "x", "--scratch", "rel"], "no absolute path"),
+    ],
+)
+def test_enter_sh_refuses_words_that_it_can_not_follow(words: list[str], says: str) -> None:
+    environment = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "node7"}
+    done = subprocess.run(
+        ["bash", "-p", str(ENTER), *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 125
+    assert (
+        f"hpcbert: node7: {says}" in done.stderr.replace("enter.sh ", "").replace("enter ", "")
+        or says in done.stderr
+    )
