@@ -184,7 +184,9 @@ class FrameworkSettings:
     Attributes:
         image: Image reference or path that stands in for the recipe's; empty for the recipe's.
         data: Path of the training data on every node.
-        source: Path of the upstream program's checkout, as the ranks see it.
+        source: Path of the upstream program's checkout, as the ranks see it; empty for the one
+            that `prepare` made.
+        repository: Where `prepare` fetches the program from, instead of the recipe's repository.
         python: Interpreter that ranks use; empty: hpcbert's own on this machine, else `python3`.
         model: Default model; empty for the recipe's.
         batch_sizes: Default samples per device by precision, before the recipe's.
@@ -194,6 +196,7 @@ class FrameworkSettings:
     image: str = ""
     data: str = ""
     source: str = ""
+    repository: str = ""
     python: str = ""
     model: str = ""
     batch_sizes: tuple[tuple[str, int], ...] = ()

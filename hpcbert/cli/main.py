@@ -18,6 +18,8 @@ COMMANDS = {
     "config": "Show every setting and where it comes from.",
     "frameworks": "List the frameworks that can be measured.",
     "render": "Write the scripts that submit would run.",
+    "prepare": "Make image, program and data of frameworks ready.",
+    "images": "List and remove prepared images.",
     "submit": "Submit a point, or a whole scaling curve.",
     "monitor": "Watch campaigns until they end.",
     "logs": "Print the log of a repeat.",

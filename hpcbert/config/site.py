@@ -155,6 +155,7 @@ def _settings(table: Table, base: Path) -> FrameworkSettings:
         image=absolute_image(table.get("image", str, ""), base),
         data=table.get("data", str, ""),
         source=table.get("source", str, ""),
+        repository=table.get("repository", str, ""),
         python=table.get("python", str, ""),
         model=table.get("model", str, ""),
         batch_sizes=_batch_sizes(table.table("batch_sizes")),

@@ -10,6 +10,7 @@
 # goes to stderr. Beside the file lies its pointer, <STEM>.json, renamed into place last: who finds a
 # pointer finds a whole image, and nothing that is half done ever has either name.
 #
+# HPCBERT_PROVENANCE   one line of JSON that the pointer is to hold
 # HPCBERT_STALE_AFTER  seconds without a sign of life after which an importer counts as dead (60)
 #
 # Ends with 0, 1 when the image can't be had, 64 for wrong arguments, 143 when terminated.
@@ -323,7 +324,8 @@ publish() {
  "sha256": "$sum",
  "bytes": $size,
  "created": "$(date -u +%Y-%m-%dT%H:%M:%SZ)",
- "enroot": "$(enroot version 2>/dev/null || true)"
+ "enroot": "$(enroot version 2>/dev/null || true)",
+ "provenance": ${HPCBERT_PROVENANCE:-null}
 }
 JSON
   sync -- "$draft" 2>/dev/null || true

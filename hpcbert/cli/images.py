@@ -1,0 +1,127 @@
+"""hpcbert images."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcbert import store
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.config import site
+from hpcbert.container import cache
+from hpcbert.errors import HpcbertError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcbert.inventory import Site
+
+_SITE = click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def images(ctx: click.Context) -> None:
+    """List and remove prepared images."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(images_list)
+
+
+@images.command("list")
+@_SITE
+@returns_result
+def images_list(site_file: str = "") -> Result:
+    """List them: name, size, age, what they come from, which campaigns used them."""
+    here = site.load(site_file)
+    directory = Path(here.images)
+    found, rest = cache.listed(directory), cache.leftovers(directory)
+    used = _used(here)
+    data = {
+        "directory": str(directory),
+        "images": [{**asdict(one), "campaigns": used.get(one.path, [])} for one in found],
+        "leftovers": [asdict(one) for one in rest],
+    }
+    width = max((len(one.stem) for one in found), default=0)
+    lines = [
+        f"{one.stem:<{width}}  {_size(one.bytes):>10}  {one.created[:10]}  "
+        f"sha256:{one.sha256[:12]}  {one.reference}  {_campaigns(used.get(one.path, []))}".rstrip()
+        for one in found
+    ]
+    if not found:
+        lines = [f"No prepared images in {directory}."]
+    lines += [
+        f"{'importing' if one.busy else 'left over'}: {Path(one.path).name}  {_size(one.bytes)}"
+        for one in rest
+    ]
+    return Result(data, "\n".join(lines))
+
+
+@images.command("remove")
+@click.argument("name", nargs=-1)
+@click.option("--leftovers", is_flag=True, help="What dead imports and newer images left behind.")
+@_SITE
+@returns_result
+def images_remove(name: tuple[str, ...], leftovers: bool, site_file: str) -> Result:
+    """Remove prepared images by name, reference or the beginning of their SHA-256.
+
+    Nothing is asked. What is being imported is refused.
+    """
+    if not name and not leftovers:
+        raise UsageError("Nothing is named.", hint="`hpcbert images list` shows the names.")
+    directory = Path(site.load(site_file).images)
+    chosen = [_named(one, cache.listed(directory)) for one in name]
+    for one in chosen:
+        cache.remove(directory, one)
+    swept = cache.sweep(cache.leftovers(directory)) if leftovers else ()
+    paths = [*(one.path for one in chosen), *(one.path for one in swept)]
+    count = sum(one.bytes for one in chosen) + sum(one.bytes for one in swept)
+    text = "\n".join([*(f"removed {path}" for path in paths), f"{_size(count)} are free again"])
+    return Result({"removed": paths, "bytes": count}, text)
+
+
+def _named(name: str, found: Sequence[cache.Cached]) -> cache.Cached:
+    digest = name.removeprefix("sha256:")
+    meant = [
+        one
+        for one in found
+        if name in (one.stem, one.reference, one.path, Path(one.path).name)
+        or (len(digest) >= 6 and one.sha256.startswith(digest))  # noqa: PLR2004 - told apart
+    ]
+    if len(meant) == 1:
+        return meant[0]
+    raise UsageError(
+        f"{name!r} could be {len(meant)} images." if meant else f"There is no image {name!r}.",
+        hint="`hpcbert images list` shows the names.",
+    )
+
+
+def _used(here: Site) -> dict[str, list[str]]:
+    """Return the campaigns by the image that they used; unreadable ones are passed over."""
+    used: dict[str, list[str]] = {}
+    for directory in store.find_campaigns(Path(here.runs)):
+        try:
+            campaign = store.read_manifest(directory)
+        except HpcbertError:
+            continue
+        paths = {one.path for one in campaign.materials if one.kind == "image"} | {campaign.image}
+        for path in sorted(paths - {""}):
+            used.setdefault(path, []).append(campaign.id)
+    return used
+
+
+def _campaigns(ids: Sequence[str]) -> str:
+    return f"used by {len(ids)}, last {ids[-1]}" if ids else ""
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:  # noqa: PLR2004
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+command = images

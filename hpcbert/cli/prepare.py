@@ -1,0 +1,187 @@
+"""hpcbert prepare."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcbert.cli.output import Result, printable, returns_result
+from hpcbert.config import places, recipe, site
+from hpcbert.errors import CheckError, HpcbertError, IncompleteError, SchedulerError, UsageError
+from hpcbert.slurm.commands import submission_environment
+from hpcbert.slurm.runner import follow, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hpcbert.flows.parts import Means, Part
+    from hpcbert.inventory import Recipe, Site
+
+_MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "failed": "FAIL"}
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  hpcbert prepare --fw ngc-pytorch\n"
+    "  hpcbert prepare --fw oneflow --fw paddle --dry-run\n"
+    "  hpcbert prepare --fw deepspeed --on-node --partition gpu"
+)
+@click.option("--fw", "frameworks", multiple=True, required=True, help="Framework; repeatable.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(["source", "image", "data"]),
+    help="Only this part; repeatable.",
+)
+@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@click.option("--templates", multiple=True, help="A folder with recipes of your own.")
+@click.option("--runtime", type=click.Choice(site.RUNTIMES), help="Container runtime.")
+@click.option("--image", default="", help="Container image, for a single framework.")
+@click.option("--data", default="", help="Training data, likewise.")
+@click.option("--repository", default="", help="Where the program is fetched from, likewise.")
+@click.option("--on-node", is_flag=True, help="Do it in a job on a compute node.")
+@click.option("--partition", default="", help="Slurm partition, with --on-node.")
+@click.option("--account", default="", help="Slurm account, likewise.")
+@click.option("--qos", default="", help="Slurm quality of service, likewise.")
+@click.option("--time", "time_limit", default="", help="Limit of that job, HH:MM:SS.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, make nothing.")
+@returns_result
+def prepare(
+    *,
+    frameworks: tuple[str, ...],
+    only: tuple[str, ...],
+    templates: tuple[str, ...],
+    on_node: bool,
+    dry_run: bool,
+    **values: str,
+) -> Result:
+    """Make image, program and data of frameworks ready.
+
+    What is there already is left as it is; what was interrupted is taken up again. Later campaigns
+    use what was prepared, and record it with digests.
+    """
+    here = _site(frameworks, values)
+    folders = places.recipe_folders(Path(here.where), templates)
+    recipes = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
+    if on_node:
+        given = {"fw": frameworks, "only": only, "templates": _absolute(templates)}
+        return _on_node(here, _words(here, given, values, dry=dry_run))
+    parts = [part for one in recipes for part in _parts(one, here, only, dry=dry_run)]
+    return _result(parts)
+
+
+def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
+    here = site.load(values["site_file"])
+    names = ("runtime", "partition", "account", "qos", "time_limit")
+    changes: dict[str, Any] = {name: values[name] for name in names if values[name]}
+    here = replace(here, **changes)
+    own: dict[str, Any] = {
+        name: values[name] for name in ("image", "data", "repository") if values[name]
+    }
+    if own and len(frameworks) != 1:
+        flags = " and ".join(f"--{name}" for name in own)
+        raise UsageError(f"{flags} can be given for a single framework only.")
+    if own:
+        settings = replace(here.settings(frameworks[0]), **own)
+        here = here.with_settings(frameworks[0], settings)
+    return here
+
+
+def _parts(one: Recipe, here: Site, only: Sequence[str], *, dry: bool) -> list[Part]:
+    from hpcbert.flows import prepare as flow
+
+    return list(flow.prepare(one, here, _means(dry=dry), only=only))
+
+
+def _means(*, dry: bool) -> Means:
+    from hpcbert.flows.parts import Means
+
+    return Means(run=run, follow=follow, say=_say, env=dict(os.environ), dry=dry)
+
+
+def _say(line: str) -> None:
+    click.echo(printable(line), err=True)
+
+
+def _line(part: Part) -> str:
+    mark = _MARKS[part.status]
+    return f"{mark:<5} {part.framework} {part.kind}: {part.detail}"
+
+
+def _result(parts: Sequence[Part]) -> Result:
+    errors: list[HpcbertError] = []
+    for part in parts:
+        if part.status == "failed":
+            kind = CheckError if part.kind == "data" else IncompleteError
+            where = f"{part.framework} {part.kind}"
+            errors.append(kind(f"{part.detail}.", where=where, hint=part.hint))
+    lines = []
+    for part in parts:
+        lines += [_line(part)]
+        lines += [f"      {word}" for word in (part.path, part.digest) if word]
+    code = max((one.exit_code for one in errors), default=0)
+    data = {"parts": [asdict(part) for part in parts]}
+    return Result(data, "\n".join(lines), code, tuple(errors))
+
+
+# --- In a job -----------------------------------------------------------------------------------
+
+
+def _absolute(paths: Sequence[str]) -> tuple[str, ...]:
+    return tuple(str(Path(path).absolute()) for path in paths)
+
+
+def _words(
+    here: Site, given: dict[str, tuple[str, ...]], values: dict[str, str], *, dry: bool
+) -> list[str]:
+    """Return the command line for the node; the site's file by its path, all else as typed."""
+    words = [word for name, all_ in given.items() for one in all_ for word in (f"--{name}", one)]
+    words += ["--site", here.where]
+    for name in ("runtime", "image", "data", "repository"):
+        words += [f"--{name}", values[name]] if values[name] else []
+    return [*words, "--dry-run"] if dry else words
+
+
+def _on_node(here: Site, words: Sequence[str], follow: Callable[..., Any] = follow) -> Result:
+    """Run the same in a job, and give what it gave."""
+    from hpcbert.flows.prepare import on_node_argv
+
+    if here.scheduler != "slurm":
+        raise UsageError(
+            "--on-node needs Slurm, and the site's scheduler is local.",
+            where=here.where,
+            hint="Leave --on-node out: this machine is the node.",
+        )
+    env = submission_environment(os.environ)
+    outcome = follow(on_node_argv(here, words), show=_say, env=env)
+    try:
+        document = json.loads(outcome.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        raise SchedulerError(
+            f"The job ended with status {outcome.returncode} and gave no answer.",
+            hint="What srun printed tells why; hpcbert and its Python must be on a file system "
+            "that the nodes see.",
+        ) from None
+    return _as_given(document)
+
+
+def _as_given(document: dict[str, Any]) -> Result:
+    """Turn the node's document into a result again."""
+    from hpcbert.flows.parts import Part
+
+    if document["data"]:
+        return _result([Part(**one) for one in document["data"]["parts"]])
+    kinds = {kind.code: kind for kind in (UsageError, CheckError, IncompleteError)}
+    errors = tuple(
+        kinds.get(one["code"], HpcbertError)(one["message"], hint=one["hint"])
+        for one in document["errors"]
+    )
+    return Result(exit_code=document["exit_code"], errors=errors)
+
+
+command = prepare

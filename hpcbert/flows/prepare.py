@@ -1,0 +1,63 @@
+"""Preparing: image, program and data of a framework made ready once, and written down."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hpcbert
+from hpcbert.flows.prepare_data import data
+from hpcbert.flows.prepare_image import image
+from hpcbert.flows.prepare_source import source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hpcbert.flows.parts import Kind, Means, Part
+    from hpcbert.inventory import Recipe, Site
+
+# The program first: an image may be built with it.
+KINDS: tuple[Kind, ...] = ("source", "image", "data")
+_MAKE = {"source": source, "image": image, "data": data}
+
+
+def prepare(
+    recipe: Recipe, site: Site, means: Means, *, only: Sequence[str] = ()
+) -> Iterator[Part]:
+    """Yield what became of each part, one after another.
+
+    Args:
+        recipe: What shall run.
+        site: Where it shall run.
+        means: What to work with.
+        only: The kinds asked for; all of them if empty.
+
+    Raises:
+        HpcbertError: Site and recipe are wrong, or the file system refused.
+    """
+    for kind in KINDS:
+        if not only or kind in only:
+            yield _MAKE[kind](recipe, site, means)
+
+
+def on_node_argv(site: Site, words: Sequence[str]) -> list[str]:
+    """Return the command that runs `hpcbert prepare` on one compute node, and waits for it.
+
+    Args:
+        site: Where: partition, account and what else jobs need there.
+        words: The command line after `prepare`, without `--on-node`.
+    """
+    named = ("partition", "account", "qos", "reservation", "constraint")
+    options = [f"--{name}={getattr(site, name)}" for name in named if getattr(site, name)]
+    options += [
+        f"--time={site.time_limit}",
+        "--nodes=1",
+        "--ntasks=1",
+        "--job-name=hpcbert-prepare",
+    ]
+    package = str(Path(hpcbert.__file__).parent.parent)
+    python = f"PYTHONPATH={shlex.quote(package)}${{PYTHONPATH:+:$PYTHONPATH}}"
+    line = shlex.join([sys.executable, "-m", "hpcbert", "prepare", *words, "--json"])
+    return ["srun", *options, "bash", "-c", f"export {python}; exec {line}"]
