@@ -103,7 +103,7 @@ def real_enroot() -> str:
 def open_stand_ins(folder: Path) -> Path:
     """Copy the stand-ins to where every user can run them; return the folder for PATH."""
     copy = folder / HERE.relative_to(HERE.parents[1])
-    for name in ("stand-in", "enroot_stand_in"):
+    for name in ("stand-in", "enroot_stand_in", "pyxis_stand_in"):
         shutil.copytree(HERE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755)

@@ -1,0 +1,281 @@
+"""What happens on a node: one container for all tasks of a step, entered by each of them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tests.containers.enroot_stand_in import kernel
+
+# Of the job's variables, those that enroot itself does not get (pyxis_slurmstepd.c).
+_DENIED = {
+    *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_TASK_PID"),
+    *("PMIX_RANK", "PMI_FD", "ENROOT_LIBRARY_PATH", "ENROOT_SYSCONF_PATH", "ENROOT_ZSTD_OPTIONS"),
+    *("ENROOT_TRANSFER_RETRIES", "ENROOT_CONNECT_TIMEOUT", "ENROOT_MAX_CONNECTIONS"),
+    *("ENROOT_ALLOW_HTTP", "ENROOT_RUNTIME_PATH", "ENROOT_CACHE_PATH", "ENROOT_DATA_PATH"),
+    "ENROOT_TEMP_PATH",
+}
+_LOCALE = ("LANG", "LANGUAGE", "LC_ALL")
+_SWITCHES = {"mount_home": "MOUNT_HOME", "remap_root": "REMAP_ROOT", "writable": "ROOTFS_WRITABLE"}
+_HOLD = "kill -STOP $$ ; exit 0"
+
+
+class Node:
+    """One step on one node: what its tasks know of each other, in files that they lock."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        base = Path("/tmp", f"pyxis-stand-in-{os.getuid()}")
+        self.job = environment["SLURM_JOB_ID"]
+        self.step = f"{self.job}.{environment['SLURM_STEP_ID']}"
+        self.host = environment["SLURMD_NODENAME"]
+        self.state = base / f"{self.step}.{self.host}"
+        # As an administrator's enroot.conf: on the node's own disk.
+        self.paths = {
+            f"ENROOT_{name}_PATH": str(base / self.host / name.lower())
+            for name in ("RUNTIME", "DATA", "CACHE", "TEMP")
+        }
+        Path(self.paths["ENROOT_TEMP_PATH"]).mkdir(parents=True, exist_ok=True)
+        self.state.mkdir(parents=True, exist_ok=True)
+        self.tasks = _tasks_here(environment)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        with (self.state / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def count(self, what: str) -> int:
+        """Count this task; return how many there are."""
+        with (self.state / what).open("a") as file:
+            file.write("x")
+        return (self.state / what).stat().st_size
+
+
+def task_init(argv: list[str]) -> NoReturn:
+    """Enter the step's container and become the task's command."""
+    said, *command = argv
+    container = json.loads(said)
+    block = Path("/proc/self/environ").read_bytes()
+    entries = (os.fsdecode(entry) for entry in block.split(b"\0"))
+    environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    node = Node(environment)
+    with node.alone():
+        if node.count("initialized") == 1:
+            _start(node, container, environment)
+    try:
+        leader, spaces = (node.state / "leader").read_text().split()
+    except OSError:
+        _fail("container was not started successfully by another task")
+    environment = _merged(environment, _environ(leader), container["env"])
+    folder = container["workdir"] or str(Path(f"/proc/{leader}/cwd").readlink())
+    state = os.open(node.state, os.O_PATH | os.O_DIRECTORY)
+    _join(spaces)
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        _fail(f"couldn't chdir to {folder}: {error.strerror}")
+    started = os.open("started", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600, dir_fd=state)
+    os.write(started, b"x")
+    if os.fstat(started).st_size == node.tasks:
+        os.kill(int(leader), signal.SIGCONT)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        sys.stderr.write(f"slurmstepd: error: execve(): {command[0]}: {error.strerror}\n")
+        sys.exit(2)
+
+
+def task_exit(argv: list[str]) -> None:
+    """Remove a container without a name when the last task of the node ends."""
+    node = Node(os.environ)
+    with node.alone():
+        last = node.count("completed") == node.tasks
+    if not last:
+        return
+    unnamed = node.state / "unnamed"
+    if unnamed.exists():
+        words = ["enroot", "remove", "-f", unnamed.read_text()]
+        environment = {**os.environ, **node.paths, "PATH": _path_of_enroot(os.environ)}
+        subprocess.run(words, env=environment, capture_output=True, check=False)
+    shutil.rmtree(node.state)
+
+
+def _start(node: Node, container: dict[str, Any], environment: Mapping[str, str]) -> None:
+    """Create the container unless it is there, and start a process that holds it open."""
+    own = {name: value for name, value in environment.items() if name not in _DENIED}
+    own |= {**node.paths, "PATH": _path_of_enroot(environment)}
+    for field, setting in _SWITCHES.items():
+        if container[field] is not None:
+            own[f"ENROOT_{setting}"] = "y" if container[field] else "n"
+    given, _, flag = container["name"].partition(":")
+    name = f"pyxis_{node.job}_{given}" if given else f"pyxis_{node.step}"
+    running = _running(name, own) if given else -1
+    if flag == "create" and running >= 0:
+        _fail('"create" flag was passed to --container-name but the container already exists')
+    if flag == "exec" and running <= 0:
+        _fail('"exec" flag was passed to --container-name but the container is not running')
+    if flag == "no_exec":
+        running = min(running, 0)
+    if running < 0:
+        _create(node, name, container, own)
+    if not given:
+        (node.state / "unnamed").write_text(name)
+    if running > 0 and container["mounts"]:
+        sys.stderr.write(
+            "pyxis: ignoring --container-mounts when attaching to a running container\n"
+        )
+        container["mounts"] = []
+    leader = _hold(node, name, container, own)
+    (node.state / "leader").write_text(f"{leader} {running if running > 0 else leader}")
+
+
+def _create(node: Node, name: str, container: dict[str, Any], own: dict[str, str]) -> None:
+    image = container["image"]
+    if not image:
+        why = "does not exist, and --container-image is not set"
+        _fail(f'a container with name "{name}" {why}')
+    imported = None
+    if image[0] not in "./":
+        uri = image if image.startswith(("docker://", "dockerd://")) else f"docker://{image}"
+        imported = node.state / "image.squashfs"
+        _enroot(
+            ["import", "--output", str(imported), uri],
+            own,
+            f"failed to import docker image: {image}",
+        )
+        image = str(imported)
+    why = f"failed to create container filesystem for image: {container['image']}"
+    _enroot(["create", "--name", name, image], own, why)
+    if imported is not None:
+        imported.unlink()
+
+
+def _hold(node: Node, name: str, container: dict[str, Any], own: dict[str, str]) -> int:
+    for source, _, _ in container["mounts"]:
+        if source[0] == "/" and not Path(source).exists():
+            _fail(f"--container-mounts: source path does not exist: {source}")
+    conf = node.state / "conf"
+    conf.write_text(_configuration(container))
+    log = node.state / "log"
+    with log.open("w") as output:
+        leader = subprocess.Popen(
+            ["enroot", "start", "--conf", str(conf), name, "sh", "-c", _HOLD],
+            env=own,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    _, status = os.waitpid(leader.pid, os.WUNTRACED)
+    if not os.WIFSTOPPED(status):
+        sys.stderr.write(log.read_text(errors="replace"))
+        _fail(f"container start failed with error code: {os.waitstatus_to_exitcode(status)}")
+    leader.returncode = 0  # Whoever this process becomes has nothing to wait for.
+    return leader.pid
+
+
+def _configuration(container: dict[str, Any]) -> str:
+    """Write what `enroot start --conf` reads; what stands in double quotes is expanded there."""
+    text = ""
+    if container["mounts"]:
+        lines = (f'echo "{_escaped(s)} {_escaped(t)} {f}"' for s, t, f in container["mounts"])
+        text += "mounts() {\n" + "\n".join(lines) + "\n}\n"
+    if not container["entrypoint"]:
+        text += "hooks() {\necho 'exec \"$@\"' > ${ENROOT_ROOTFS}/etc/rc.local\n}\n"
+    if container["env"]:
+        lines = (f'[ -n "${{{n}-}}" ] && echo "{n}=${{{n}}}" || :' for n in container["env"])
+        text += "environ() {\n" + "\n".join(lines) + "\n}\n"
+    return text
+
+
+def _escaped(path: str) -> str:
+    return re.sub(r"[ \t\n\\]", lambda match: f"\\{ord(match[0]):03o}", path)
+
+
+def _merged(job: dict[str, str], inside: dict[str, str], listed: list[str]) -> dict[str, str]:
+    """Put the container's variables over the job's, except those that are listed."""
+    merged = {n: v for n, v in job.items() if n not in _LOCALE or n in listed}
+    for name, value in inside.items():
+        if name not in listed or name not in merged:
+            merged[name] = value
+    if "PYTORCH_VERSION" in merged:
+        merged |= {"RANK": merged["SLURM_PROCID"], "LOCAL_RANK": merged["SLURM_LOCALID"]}
+    return merged
+
+
+def _environ(pid: str) -> dict[str, str]:
+    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(os.fsdecode(entry).split("=", 1) for entry in entries if b"=" in entry)
+
+
+def _join(pid: str) -> None:
+    kinds = {
+        "user": kernel.CLONE_NEWUSER,
+        "cgroup": kernel.CLONE_NEWCGROUP,
+        "mnt": kernel.CLONE_NEWNS,
+    }
+    spaces = {kind: os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in kinds}
+    for kind, flag in kinds.items():
+        own, other = (Path(f"/proc/{each}/ns/{kind}") for each in ("self", pid))
+        if kind != "cgroup" or own.readlink() != other.readlink():
+            kernel.setns(spaces[kind], flag)
+
+
+def _running(name: str, own: dict[str, str]) -> int:
+    """Return the PID of who runs in a container, 0 if nobody does, -1 if there is none."""
+    done = subprocess.run(
+        ["enroot", "list", "-f"], env=own, capture_output=True, text=True, check=False
+    )
+    for line in done.stdout.splitlines()[1:]:
+        words = line.split()
+        if words and words[0] == name:
+            return int(words[1]) if len(words) > 1 else 0
+    return -1
+
+
+def _enroot(words: list[str], own: dict[str, str], complaint: str) -> None:
+    done = subprocess.run(
+        ["enroot", *words],
+        env=own,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        sys.stderr.write(done.stdout + done.stderr)
+        _fail(complaint)
+
+
+def _path_of_enroot(environment: Mapping[str, str]) -> str:
+    """Return a PATH with enroot's folder; slurmd has one of its own."""
+    found = shutil.which("enroot", path=environment.get("PATH", ""))
+    beside = str(Path(found).parent if found else Path(sys.argv[0]).resolve().parents[1])
+    return f"{beside}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def _tasks_here(environment: Mapping[str, str]) -> int:
+    """Read this node's part of `8(x3),4`."""
+    counts: list[int] = []
+    for part in environment["SLURM_STEP_TASKS_PER_NODE"].split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match is None:
+            _fail(f"can't read {part!r}")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts[int(environment["SLURM_NODEID"])]
+
+
+def _fail(text: str) -> NoReturn:
+    sys.stderr.write(f"slurmstepd: error: pyxis: {text}\n")
+    sys.exit(1)

@@ -1,0 +1,488 @@
+"""One suite for all runtimes: what a rank finds must not depend on how it got into its image.
+
+Each runtime runs a handful of jobs through `hpcbert submit` on the lab's four nodes; every test reads
+what their ranks wrote down. enroot is the real one where HPCBERT_ENROOT or PATH names it, and pyxis
+where HPCBERT_PYXIS names its plugin; else the stand-ins beside this file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.lab import start_daemon, stop_daemon
+from hpcbert.slurm.runner import run
+from tests.containers.kit import (
+    HERE,
+    SYSTEM_PATH,
+    Image,
+    need_squashfs,
+    open_stand_ins,
+    real_enroot,
+)
+
+pytestmark = pytest.mark.slurm
+
+RUNTIMES = ("none", "enroot", "pyxis")
+EVERY = pytest.mark.parametrize("trial", RUNTIMES, indirect=True)
+CONTAINERS = pytest.mark.parametrize("trial", RUNTIMES[1:], indirect=True)
+
+LIMIT = 180.0
+SCRATCH = "/tmp/hpcbert-scratch"
+# 200 KiB, in parts: the kernel takes no variable above 128 KiB.
+LONG = {f"LONG_{n}": f"{n}$x'\" " * 8600 for n in range(4)}
+ON_HOST = {
+    "HOST_ONLY": 'it\'s "quoted" `id` $HOME \\n *',
+    "MANY_LINES": "one\n'two'\n  three=3 \n",
+    "BOTH_SAID": "host",
+    "LISTED": "host",
+    "LISTED_LINES": "host one\nhost two",
+    **LONG,
+}
+IN_IMAGE = {
+    "IMAGE_ONLY": "of the image",
+    "BOTH_SAID": "image",
+    "LISTED": "image",
+    "LISTED_LINES": "image",
+    "LISTED_ABSENT": "image",
+    "BOTH": "image",
+}
+LISTED = ["LISTED", "LISTED_LINES", "LISTED_ABSENT", "ABSENT_EVERYWHERE"]
+
+
+@dataclass
+class Job:
+    """One submitted job."""
+
+    number: str
+    campaign: Path
+    report: Path
+
+    @cached_property
+    def ranks(self) -> list[dict[str, Any]]:
+        """What the ranks found, in their order."""
+        texts = [path.read_text() for path in self.report.glob("rank*.json")]
+        ranks: list[dict[str, Any]] = [json.loads(text) for text in texts]
+        return sorted(ranks, key=lambda rank: int(rank["environment"]["SLURM_PROCID"]))
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        paths = (self.campaign / "status").glob("*.jsonl")
+        return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+    @property
+    def text(self) -> str:
+        """All that it and its ranks said."""
+        paths = [*(self.campaign / "slurm").iterdir(), *(self.campaign / "logs").rglob("*.log")]
+        return "".join(path.read_text(errors="replace") for path in paths)
+
+
+@dataclass
+class Trial:
+    """One runtime on the lab, with its images and site descriptions."""
+
+    runtime: str
+    folder: Path
+    path: str
+    as_user: Callable[..., Any]
+    checkout: Any
+    lab: Any
+    user: Any
+    jobs: dict[str, Job] = field(default_factory=dict)
+
+    def submit(self, name: str, shape: str, act: str, site: str = "site") -> Job:
+        nodes, gpus = shape.rstrip("g").split("n")
+        report = self.folder / f"report {name}"
+        self.as_user(["mkdir", "-p", str(report)])
+        words = ["--fw", "probe", "--nodes", nodes, "--gpus-per-node", gpus, "--repeats", "1"]
+        words += ["--set", f"act={act}", "--set", f"report={report}"]
+        if site == "strict":
+            words += ["--templates", str(self.folder / "strict-templates")]
+        made = self.hpcbert("submit", *words, "--json", site=site)
+        assert made.ok, made.stdout + made.stderr
+        data = json.loads(made.stdout)["data"]
+        (array,) = data["arrays"]
+        self.jobs[name] = Job(array["job_id"], Path(data["directory"]), report)
+        return self.jobs[name]
+
+    def hpcbert(self, *words: str, site: str = "site", timeout: float = 120.0) -> Any:
+        environment = {
+            **ON_HOST,
+            "PATH": self.path,
+            "PYTHONPATH": str(self.checkout.path),
+            "HPCBERT_SITE": str(self.folder / f"{site}.toml"),
+            "ENROOT_ALLOW_HTTP": "y",
+        }
+        command = [self.checkout.python, "-m", "hpcbert", *words]
+        return self.as_user(command, env=environment, cwd=self.folder, timeout=timeout)
+
+    def wait(self, *jobs: Job) -> None:
+        """Wait until none of these jobs is in the queue, and accounting knows how they ended."""
+        numbers = ",".join(job.number for job in jobs)
+        words = ["squeue", "--noheader", "--format=%i %T %r", f"--jobs={numbers}"]
+        until(lambda: not self.as_user(words).stdout.strip(), lambda: self.as_user(words).stdout)
+
+    def wait_for_ranks(self, job: Job, number: int) -> None:
+        """Wait until so many ranks wait for their end."""
+
+        def ready() -> bool:
+            if any(event["event"] == "end" for event in job.events):
+                pytest.fail(f"it ended: {job.text}")
+            return len(list(job.report.glob("*.waits"))) == number
+
+        until(ready, lambda: job.text)
+
+    def state(self, job: Job) -> list[str]:
+        """Return state and exit code as accounting has them."""
+        words = ["sacct", "-X", "-P", "-n", "-j", job.number, "-o", "State,ExitCode"]
+        ended = ("COMPLETED", "FAILED", "CANCELLED")
+        until(
+            lambda: self.as_user(words).stdout.startswith(ended), lambda: self.as_user(words).stdout
+        )
+        row: list[str] = self.as_user(words).stdout.strip().split("|")
+        return row
+
+    def on_nodes(self, command: str) -> str:
+        """Run a command as root on every node; return all that it printed."""
+        said = ""
+        for process in self.lab.node_hosts.values():
+            enter = ["nsenter", f"--target={process.pid}", "--mount", "--pid", "--uts"]
+            done = run([*enter, "sh", "-c", command])
+            said += done.stdout + done.stderr
+        return said
+
+    def leftovers(self) -> str:
+        """Return processes of the user and unpacked images that are on any node."""
+        trees = f"find /tmp /dev/shm -user {self.user.uid} -not -path '*/cache/*' -path '*/etc/rc'"
+        shared = f"find /dev/shm -user {self.user.uid} -type f"
+        return self.on_nodes(f"ps -o pid=,args= -U {self.user.uid}; {trees}; {shared}")
+
+
+def until(condition: Callable[[], bool], explain: Callable[[], str], limit: float = LIMIT) -> None:
+    end = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"it never came to be: {explain()}")
+        time.sleep(0.25)
+
+
+@pytest.fixture(scope="module")
+def commands(open_directory: Path) -> Path:
+    need_squashfs()
+    return open_stand_ins(open_directory / "stand-ins")
+
+
+@pytest.fixture(scope="module")
+def trial(
+    request: pytest.FixtureRequest,
+    commands: Path,
+    as_user: Any,
+    checkout: Any,
+) -> Iterator[Trial]:
+    """Submit all jobs of a runtime and wait until they are over."""
+    runtime: str = request.param
+    lab, user = request.getfixturevalue("lab"), request.getfixturevalue("user")
+    folder = Path(tempfile.mkdtemp(prefix=f"{runtime}-", dir=lab.layout.runs))
+    os.chown(folder, user.uid, user.gid)
+    one = Trial(runtime, folder, "", as_user, checkout, lab, user)
+    one.path = _path(one, commands)
+    _furnish(one)
+    run_jobs(one)
+    yield one
+    one.on_nodes(f"rm -rf {SCRATCH} /tmp/pyxis-stand-in-{user.uid}")
+    shutil.rmtree(folder)
+
+
+def run_jobs(trial: Trial) -> None:
+    quick = [trial.submit("look", "4n8g", "mpi"), trial.submit("fail", "2n4g", "fail")]
+    if trial.runtime != "none":
+        quick.append(trial.submit("missing", "1n1g", "look", site="missing"))
+        quick.append(trial.submit("strict", "1n2g", "look", site="strict"))
+    cancelled = trial.submit("cancel", "2n2g", "wait")
+    killed = trial.submit("kill", "2n2g", "wait")
+    trial.wait(*quick)
+    for job in (cancelled, killed):
+        trial.wait_for_ranks(job, 4)
+    trial.as_user(["scancel", cancelled.number])
+    first_of_node_two = killed.ranks[2]
+    node = trial.lab.node_hosts[first_of_node_two["host"]]
+    run(
+        ["nsenter", f"--target={node.pid}", "--pid", "kill", "-KILL", str(first_of_node_two["pid"])]
+    )
+    trial.wait(cancelled, killed)
+    if trial.runtime == "pyxis" and not os.environ.get("HPCBERT_PYXIS"):
+        # What the plugin's epilog does when a job ends.
+        trial.on_nodes(f"rm -rf /tmp/pyxis-stand-in-{trial.user.uid}/n*/data/pyxis_*")
+
+
+def _path(trial: Trial, commands: Path) -> str:
+    """Return the PATH of whoever submits, and so that of the jobs."""
+    if trial.runtime == "none":
+        return SYSTEM_PATH
+    enroot = real_enroot() or str(commands)
+    if trial.runtime == "enroot":
+        return f"{enroot}:{SYSTEM_PATH}"
+    plugin = os.environ.get("HPCBERT_PYXIS")
+    if not plugin:
+        return f"{commands / 'pyxis'}:{enroot}:{SYSTEM_PATH}"
+    _install(trial, plugin, enroot)
+    return SYSTEM_PATH
+
+
+def _install(trial: Trial, plugin: str, enroot: str) -> None:
+    """Give the lab's Slurm the real plugin, and its nodes an enroot on slurmd's PATH."""
+    line = f"required {plugin} runtime_path=/tmp/pyxis container_scope=job\n"
+    (trial.lab.layout.etc / "plugstack.conf").write_text(line)
+    link = f"mount -t tmpfs tmpfs /usr/local/sbin && ln -s {enroot}/* /usr/local/sbin/"
+    trial.on_nodes(f"{link}; mkdir -p /tmp/pyxis; mkdir -p -m 1777 {SCRATCH}")
+    for node in trial.lab.plan.node_names:
+        stop_daemon(trial.lab, node)
+        start_daemon(trial.lab, node, run=run)
+
+
+def _furnish(trial: Trial) -> None:
+    """Make images, folders to mount, recipes and the three site descriptions."""
+    folder = trial.folder
+    mark = {"etc/image-mark": "right", "mnt/away/f": "below", "etc/rc.local": ""}
+    Image(IN_IMAGE, files=mark).write(folder / "image.sqsh")
+    entry = '#!/bin/sh\necho x >>/tmp/entered\nexec "$@"\n'
+    Image({"BY": "entry"}, entrypoint="/opt/entry", files={**mark, "opt/entry": entry}).write(
+        folder / "strict.sqsh"
+    )
+    (folder / "mounted").mkdir()
+    (folder / "mounted" / "f").write_text("mounted")
+    os.chown(folder / "mounted", trial.user.uid, trial.user.gid)
+    (trial.user.home / "home-mark").write_text("home")
+    shutil.copytree(HERE / "recipes", folder / "templates")
+    strict = folder / "strict-templates" / "probe"
+    shutil.copytree(HERE / "recipes" / "probe", strict)
+    text = (strict / "recipe.toml").read_text()
+    said = 'reference = ""\nwritable = false\nworkdir = "/opt"\n'
+    (strict / "recipe.toml").write_text(text.replace('reference = ""\n', said))
+    mounts = [
+        f"{folder}",
+        f"{folder}/mounted:/mnt/dir",
+        f"{folder}/mounted:/mnt/ro:ro+nosuid",
+        f"{folder}/mounted/f:/mnt/file:ro",
+        "tmpfs:/mnt/memory:size=1M",
+        f"{folder}/mounted:/mnt/away",
+        "umount:/mnt/away",
+        "/etc/openmpi",
+    ]
+    _site(trial, "site", mounts=mounts, image="image.sqsh")
+    _site(trial, "missing", mounts=["/nowhere/to/be/found"], image="image.sqsh")
+    extra = "home = true\nentrypoint = true\n"
+    _site(trial, "strict", mounts=[f"{folder}"], image="strict.sqsh", extra=extra)
+
+
+def _site(trial: Trial, name: str, *, mounts: list[str], image: str, extra: str = "") -> None:
+    scratch = f'scratch = "{SCRATCH}"\n' if trial.runtime == "enroot" else ""
+    text = trial.lab.layout.site.read_text()
+    head, _, _ = text.partition("[container]")
+    runs = f'runs = "{trial.lab.layout.runs}"'
+    assert runs in head
+    head = head.replace(runs, f'runs = "{trial.folder}/runs"')
+    container = (
+        f'[container]\nruntime = "{trial.runtime}"\nmounts = {json.dumps(mounts)}\n'
+        f"env = {json.dumps(LISTED)}\n{scratch}{extra}"
+        f'[frameworks.probe]\nimage = "{trial.folder}/{image}"\n'
+    )
+    (trial.folder / f"{name}.toml").write_text(head + container)
+
+
+# --- Where ranks are ------------------------------------------------------------------------------
+
+
+@EVERY
+def test_every_rank_ran_once_where_slurm_put_it(trial: Trial) -> None:
+    job = trial.jobs["look"]
+    assert trial.state(job) == ["COMPLETED", "0:0"], job.text
+    places = [
+        (
+            rank["host"],
+            *(rank["environment"][f"SLURM_{n}"] for n in ("PROCID", "LOCALID", "NODEID")),
+        )
+        for rank in job.ranks
+    ]
+    assert places == [(f"n{n // 8 + 1}", str(n), str(n % 8), str(n // 8)) for n in range(32)]
+
+
+@EVERY
+def test_slurm_numbers_the_ranks_for_pmix(trial: Trial) -> None:
+    for number, rank in enumerate(trial.jobs["look"].ranks):
+        assert rank["environment"]["PMIX_RANK"] == str(number)
+        assert rank["environment"]["SLURM_NTASKS"] == "32"
+        assert rank["environment"]["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
+
+
+@EVERY
+def test_open_mpi_reduces_over_all_ranks(trial: Trial) -> None:
+    said = [rank["mpi"] for rank in trial.jobs["look"].ranks]
+    assert said == [{"rank": n, "size": 32, "sum": 496} for n in range(32)]
+
+
+@EVERY
+def test_the_ranks_of_a_node_share_memory_and_tmp(trial: Trial) -> None:
+    for rank in trial.jobs["look"].ranks:
+        assert rank["shared"] == {"/tmp": 8, "/dev/shm": 8}
+
+
+@CONTAINERS
+def test_the_ranks_of_a_node_are_in_one_container(trial: Trial) -> None:
+    spaces = {(rank["host"], *rank["namespaces"].values()) for rank in trial.jobs["look"].ranks}
+    assert len(spaces) == 4
+
+
+@CONTAINERS
+def test_the_image_is_the_one_asked_for(trial: Trial) -> None:
+    assert {rank["image"] for rank in trial.jobs["look"].ranks} == {"right"}
+    assert {rank["uid"] for rank in trial.jobs["look"].ranks} == {trial.user.uid}
+
+
+@CONTAINERS
+def test_ranks_start_in_the_images_directory_or_the_recipes(trial: Trial) -> None:
+    assert {rank["cwd"] for rank in trial.jobs["look"].ranks} == {"/work"}
+    assert {rank["cwd"] for rank in trial.jobs["strict"].ranks} == {"/opt"}
+
+
+@EVERY
+def test_nothing_is_left_on_standard_input(trial: Trial) -> None:
+    assert {rank["stdin"] for rank in trial.jobs["look"].ranks} == {""}
+
+
+# --- Files ------------------------------------------------------------------------------------------
+
+
+@CONTAINERS
+def test_mounts_are_where_their_flags_want_them(trial: Trial) -> None:
+    for rank in trial.jobs["look"].ranks:
+        assert set(rank["mounts"].values()) == {"mounted"}
+        assert rank["memory"] == "tmpfs"
+        assert rank["unmounted"] is False
+        assert rank["writable"] == {
+            "/opt": True,
+            "/mnt/dir": True,
+            "/mnt/ro": False,
+            "/mnt/memory": True,
+        }
+
+
+@CONTAINERS
+def test_a_container_can_be_read_only(trial: Trial) -> None:
+    assert {rank["writable"]["/opt"] for rank in trial.jobs["strict"].ranks} == {False}
+
+
+@CONTAINERS
+def test_home_is_mounted_only_if_asked_for(trial: Trial) -> None:
+    assert {rank["home"] for rank in trial.jobs["look"].ranks} == {""}
+    assert {rank["home"] for rank in trial.jobs["strict"].ranks} == {"home"}
+
+
+@CONTAINERS
+def test_a_missing_mount_source_fails_the_job_with_its_name(trial: Trial) -> None:
+    job = trial.jobs["missing"]
+    assert trial.state(job)[0] == "FAILED"
+    assert job.ranks == []
+    assert "/nowhere/to/be/found" in job.text
+    assert not any(event["event"] == "step" for event in job.events)
+
+
+@CONTAINERS
+def test_the_entrypoint_runs_once_a_node_if_asked_for(trial: Trial) -> None:
+    assert {rank["entered"] for rank in trial.jobs["look"].ranks} == {""}
+    assert {rank["entered"] for rank in trial.jobs["strict"].ranks} == {"x\n"}
+
+
+# --- Environment ------------------------------------------------------------------------------------
+
+
+def seen(trial: Trial, name: str) -> set[str | None]:
+    return {rank["environment"].get(name) for rank in trial.jobs["look"].ranks}
+
+
+@EVERY
+@pytest.mark.parametrize("name", ["HOST_ONLY", "MANY_LINES"])
+def test_what_only_the_host_says_passes_as_it_is(trial: Trial, name: str) -> None:
+    assert seen(trial, name) == {ON_HOST[name]}
+
+
+@EVERY
+def test_200_kib_of_variables_pass(trial: Trial) -> None:
+    assert sum(map(len, LONG.values())) >= 200 << 10
+    for name, value in LONG.items():
+        assert seen(trial, name) == {hashlib.sha256(value.encode()).hexdigest()}
+
+
+@CONTAINERS
+def test_what_the_image_says_wins(trial: Trial) -> None:
+    assert seen(trial, "IMAGE_ONLY") == {"of the image"}
+    assert seen(trial, "BOTH_SAID") == {"image"}
+
+
+@CONTAINERS
+def test_what_is_listed_keeps_the_hosts_value(trial: Trial) -> None:
+    assert seen(trial, "LISTED") == {"host"}
+    assert seen(trial, "LISTED_LINES") == {"host one\nhost two"}
+    assert seen(trial, "LISTED_ABSENT") == {"image"}
+    assert seen(trial, "ABSENT_EVERYWHERE") == {None}
+
+
+@EVERY
+def test_what_the_recipe_says_wins_over_all(trial: Trial) -> None:
+    assert seen(trial, "BY_RECIPE") == {"recipe"}
+    assert seen(trial, "BOTH") == {"recipe"}
+
+
+@CONTAINERS
+def test_the_hosts_locale_stays_outside(trial: Trial) -> None:
+    assert seen(trial, "LANG") == {None}
+
+
+@EVERY
+def test_ranks_know_where_the_first_node_is(trial: Trial) -> None:
+    (address,) = seen(trial, "MASTER_ADDR")
+    (nodes,) = seen(trial, "HPCBERT_NODE_IPS")
+    assert nodes is not None
+    assert nodes.split(",")[0] == address
+    assert len(set(nodes.split(","))) == 4
+
+
+# --- Ends -------------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_one_ranks_exit_status_is_the_jobs(trial: Trial) -> None:
+    job = trial.jobs["fail"]
+    assert trial.state(job) == ["FAILED", "7:0"], job.text
+    assert job.events[-1]["exit"] == 7
+
+
+@EVERY
+def test_a_cancelled_jobs_ranks_get_term(trial: Trial) -> None:
+    job = trial.jobs["cancel"]
+    assert trial.state(job)[0].startswith("CANCELLED")
+    assert len(list(job.report.glob("*.term"))) == 4
+
+
+@EVERY
+def test_a_killed_rank_ends_the_job(trial: Trial) -> None:
+    job = trial.jobs["kill"]
+    assert trial.state(job)[0] == "FAILED"
+    # Where the killed rank's parent leads a container, srun counts the others' TERM higher.
+    assert job.events[-1]["exit"] in (137, 143)
+
+
+@EVERY
+def test_nothing_is_left_on_any_node(trial: Trial) -> None:
+    until(lambda: not trial.leftovers().strip(), trial.leftovers, limit=60)
