@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.container import cache, mounts, reference
 from hpcbert.errors import UsageError
+from hpcbert.flows.materials import built_stem
 
 if TYPE_CHECKING:
     from hpcbert.container.reference import Image
@@ -44,8 +45,7 @@ def image(site: Site, recipe: Recipe) -> Image | None:
         named = reference.parse(text)
         found = cache.find(directory, named) if site.runtime == "pyxis" else None
         return replace(named, kind="file", path=found.path) if found else named
-    stem = cache.built_stem(recipe.name, recipe.base_image, recipe.install)
-    built = cache.find_stem(directory, stem)
+    built = cache.find_stem(directory, built_stem(recipe))
     return reference.Image("file", path=built.path) if built else None
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert import __version__, redact, render, store
 from hpcbert.errors import UsageError
-from hpcbert.flows import containers
+from hpcbert.flows import containers, materials
 from hpcbert.model import Array, Campaign, Point, Protocol, utc
 from hpcbert.plan import Request, option_values, points, protocol
 
@@ -96,6 +96,7 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
     Raises:
         UsageError: Recipe, site and request do not fit together; the hint says what to change.
     """
+    site, used = materials.completed(site, recipe)
     site, warnings = _complete(site, recipe, how)
     _check_reach(request, how)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(who.time))
@@ -134,6 +135,7 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
         concurrent_points=how.concurrent_points,
         rehearse=how.rehearse,
         arrays=tuple(arrays),
+        materials=used,
     )
     return Draft(directory, campaign, scripts, copies, minutes(site.time_limit), warnings)
 
