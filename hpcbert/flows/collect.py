@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.errors import IncompleteError, UsageError
@@ -138,7 +139,9 @@ def _of_campaign(
     gathered = collect_campaign.gather(
         directory, campaign, rule=request.rule, window=request.window, states=states
     )
-    notes = collect_campaign.write(directory, campaign, gathered)
+    notes = collect_campaign.write(
+        directory, campaign, gathered, window=request.window, now=time.time()
+    )
     window = _window(campaign.protocol, request.window)
     own = [
         _Source(str(directory), window, point, taken)

@@ -9,8 +9,10 @@ from hpcbert import store
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.fingerprint import Where
+from hpcbert.flows import evidence as proof
 from hpcbert.flows.attempts import attempts
 from hpcbert.flows.environment import Environments, compared
+from hpcbert.flows.evidence import MEASUREMENTS, TABLE
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.scan import Reading, read
 from hpcbert.logs.setting import Setting
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 
     States = Callable[[Path, Campaign], Mapping[tuple[str, int], RepeatState]]
 
-MEASUREMENTS = "measurements.json"
-TABLE = "table.json"
 SCHEMA = 1
 _REMEMBERED = ("sacct", "squeue")
 
@@ -302,21 +302,45 @@ def _recall(data: Mapping[str, Any]) -> tuple[tuple[str, str, int, int], RepeatS
     return (data["array"], data["job_id"], data["repeat"], data["newest"]), state
 
 
-def write(directory: Path, campaign: Campaign, gathered: Gathered) -> tuple[str, ...]:
-    """Write what a campaign gave into it; return what went wrong, as sentences.
+def write(
+    directory: Path, campaign: Campaign, gathered: Gathered, *, window: Window, now: float
+) -> tuple[str, ...]:
+    """Write what a campaign gave into it; return what is to be said about it, as sentences.
 
-    measurements.json holds every repeat with its state and number, table.json what they reduce to.
+    table.json holds the tables; measurements.json every repeat with its state and number, and, once
+    nothing waits or runs any more, digests of all that the numbers come from.
     """
-    documents = {
-        MEASUREMENTS: _measurements(campaign, gathered),
-        TABLE: {"schema": SCHEMA, **tables_data(tabulate(gathered.points))},
-    }
+    document = _measurements(campaign, gathered)
+    record: dict[str, Any] | None
+    warnings: tuple[str, ...] = ()
+    table = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
     try:
-        for name, document in documents.items():
-            store.write_json(directory / name, document)
+        store.write_json(directory / TABLE, table)
+        if _over(directory, campaign, gathered):
+            record, warnings = proof.renewed(directory, campaign, document, window=window, now=now)
+        else:
+            record = (proof.previous(directory) or {}).get(proof.EVIDENCE)
+        document[proof.EVIDENCE] = record
+        document[proof.SEAL] = proof.seal(document)
+        store.write_json(directory / MEASUREMENTS, document)
     except HpcbertError as error:
         return (f"{error} The table is complete, it is only not kept.",)
-    return ()
+    return warnings
+
+
+def _over(directory: Path, campaign: Campaign, gathered: Gathered) -> bool:
+    """Say whether no repeat waits or runs, and nobody writes to its files any more."""
+    if any(one.state.kind in {"waiting", "running", "again"} for one in gathered.repeats):
+        return False
+    if campaign.scheduler != "local":
+        return True
+    # The local queue has the last word.
+    return all(
+        witness(store.read_status(directory, array, number)).state
+        for array in campaign.arrays
+        for number in array.repeats
+        if array.state == "submitted"
+    )
 
 
 def _measurements(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:

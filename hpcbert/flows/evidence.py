@@ -1,0 +1,245 @@
+"""The evidence behind a campaign's numbers: digests of every file, and what changed since.
+
+It is recorded when a campaign is collected and nothing of it waits or runs any more. A campaign may
+go on after that: a requeue appends to status files and adds logs, a retry adds arrays to the
+manifest. That is told apart from a file whose recorded content is no longer there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from hpcbert import regular, store
+from hpcbert.errors import UsageError
+from hpcbert.model import utc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from hpcbert.logs.setting import Window
+    from hpcbert.model import Campaign
+
+MEASUREMENTS = "measurements.json"
+TABLE = "table.json"
+EVIDENCE, SEAL = "evidence", "seal"
+_BLOCK = 1 << 20
+# What numbers come from: these files, and all in these folders, to which a campaign that goes on
+# adds. What else a person keeps there is theirs.
+_FILES = (store.MANIFEST, store.RECIPE, store.SAMPLE, TABLE)
+_FOLDERS = ("env", "logs", "scripts", "slurm", "status")
+# The local queue writes its last line here after everything that counts.
+_UNRECORDED = ("slurm/local.out",)
+
+Kind = Literal["missing", "changed", "added", "grew", "seal"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it was recorded.
+
+    Attributes:
+        kind: `missing`, `changed`, `added`, `grew` (what was recorded is still its beginning), or
+            `seal`: the record itself was changed.
+        path: Relative to the campaign.
+        detail: A sentence.
+        harmless: Whether a campaign that goes on explains it.
+    """
+
+    kind: Kind
+    path: str
+    detail: str
+    harmless: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.detail}"
+
+
+def canonical(data: Any) -> bytes:
+    """Return JSON data as bytes that are the same for the same data."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _digest(data: Any) -> str:
+    return hashlib.sha256(canonical(data)).hexdigest()
+
+
+def digest(path: Path, *, length: int | None = None) -> tuple[int, str]:
+    """Return bytes and SHA-256 of a file, or of its beginning.
+
+    Raises:
+        OSError: It is missing, unreadable, or no file.
+    """
+    descriptor, _ = regular.open_file(path)
+    seen, found = 0, hashlib.sha256()
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK if length is None else min(_BLOCK, length - seen)):
+            found.update(block)
+            seen += len(block)
+    return seen, found.hexdigest()
+
+
+def digests(directory: Path) -> dict[str, dict[str, Any]]:
+    """Return bytes and SHA-256 of every file that numbers come from, by path, in order."""
+    return {name: _entry(directory / name) for name in sorted(_names(directory))}
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    try:
+        size, sha256 = digest(path)
+    except OSError as error:
+        return {"bytes": None, "sha256": None, "error": error.strerror or str(error)}
+    return {"bytes": size, "sha256": sha256}
+
+
+def _names(directory: Path) -> Iterator[str]:
+    """Yield the paths of the files, without hidden ones, which are not finished."""
+    yield from (name for name in _FILES if os.path.lexists(directory / name))
+    for start in _FOLDERS:
+        for folder, _, files in os.walk(directory / start):
+            for name in files:
+                path = os.path.relpath(os.path.join(folder, name), directory)  # noqa: PTH118
+                if not name.startswith(".") and path not in _UNRECORDED:
+                    yield path
+
+
+def recorded(directory: Path) -> dict[str, Any] | None:
+    """Return the measurements of a campaign if they hold evidence.
+
+    Raises:
+        UsageError: The file is damaged.
+    """
+    path = directory / MEASUREMENTS
+    data = store.read_json(path) if path.exists() else {}
+    whole = isinstance(data, dict) and isinstance(data.get(EVIDENCE), dict)
+    return data if whole and isinstance(data[EVIDENCE].get("files"), dict) else None
+
+
+def seal(document: Mapping[str, Any]) -> str:
+    """Return the digest of measurements, evidence and all, without the seal itself."""
+    return _digest({key: value for key, value in document.items() if key != SEAL})
+
+
+def changes(directory: Path, document: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """Return what is not as it was when the evidence was recorded."""
+    record = document[EVIDENCE]
+    before, now = record["files"], digests(directory)
+    own = () if document.get(SEAL) == seal(document) else (_SEAL,)
+    found = [*_lost(directory, record, now)]
+    goes_on = any(one.harmless for one in found)
+    new = (_added(name, goes_on=goes_on) for name in now if name not in before)
+    return (*own, *found, *new)
+
+
+_SEAL = Finding("seal", MEASUREMENTS, "the record itself was changed after it was written")
+
+
+def _lost(
+    directory: Path, record: Mapping[str, Any], now: Mapping[str, dict[str, Any]]
+) -> Iterator[Finding]:
+    for name, then in record["files"].items():
+        if name not in now:
+            yield Finding("missing", name, "it is missing")
+        elif now[name] != then:
+            yield _changed(directory, name, then, record)
+
+
+def _changed(
+    directory: Path, name: str, then: Mapping[str, Any], record: Mapping[str, Any]
+) -> Finding:
+    if name == store.MANIFEST and _continues(directory, record):
+        return Finding("grew", name, "arrays were added", harmless=True)
+    if name.startswith(("status/", "slurm/")) and _begins(directory / name, then):
+        return Finding("grew", name, "lines were added", harmless=True)
+    return Finding("changed", name, "its content is not what was recorded")
+
+
+def _begins(path: Path, then: Mapping[str, Any]) -> bool:
+    """Say whether what was recorded still is the beginning of a file."""
+    size = then.get("bytes")
+    if not isinstance(size, int):
+        return False
+    try:
+        return digest(path, length=size) == (size, then.get("sha256"))
+    except OSError:
+        return False
+
+
+def _added(name: str, *, goes_on: bool) -> Finding:
+    return Finding("added", name, "it was not there", harmless=goes_on)
+
+
+def _continues(directory: Path, record: Mapping[str, Any]) -> bool:
+    """Say whether a manifest still holds every array that was recorded, and its head."""
+    try:
+        now = manifest_digests(store.read_manifest(directory))
+    except UsageError:
+        return False
+    then = record.get("manifest")
+    if not isinstance(then, dict) or not isinstance(then.get("arrays"), dict):
+        return False
+    kept = then["arrays"].items() <= now["arrays"].items()
+    return bool(kept and then.get("head") == now["head"])
+
+
+def manifest_digests(campaign: Campaign) -> dict[str, Any]:
+    """Return the digests of a manifest's arrays, by name, and of all else in it."""
+    data = asdict(campaign)
+    arrays = data.pop("arrays")
+    return {"head": _digest(data), "arrays": {one["name"]: _digest(one) for one in arrays}}
+
+
+def renewed(
+    directory: Path, campaign: Campaign, document: Mapping[str, Any], *, window: Window, now: float
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the evidence for a campaign as it is on disk now, and warnings.
+
+    Where there was a record already and something changed, the new one's history says what.
+
+    Args:
+        directory: The campaign; its table.json is written, its measurements.json is the old one.
+        campaign: Its manifest.
+        document: The measurements that the evidence is for.
+        window: What was counted instead of the protocol's window.
+        now: Seconds since the epoch.
+    """
+    evidence: dict[str, Any] = {
+        "recorded": utc(now),
+        "window": window._asdict(),
+        "manifest": manifest_digests(campaign),
+        "files": digests(directory),
+        "history": [],
+    }
+    old = previous(directory)
+    if old is None:
+        return evidence, ()
+    found = [one for one in changes(directory, old) if one.path != TABLE]
+    if (old.get("rule"), old[EVIDENCE].get("window")) != (document["rule"], evidence["window"]):
+        found.append(Finding("changed", MEASUREMENTS, "other iterations or another rule", True))
+    if not found:
+        evidence["recorded"] = old[EVIDENCE].get("recorded")
+    evidence["history"] = _history(old, found)
+    loud = "; ".join(str(one) for one in found if not one.harmless)
+    since = f"{campaign.id}: changed since {old[EVIDENCE].get('recorded')}: {loud}."
+    return evidence, (f"{since} The evidence was recorded anew.",) if loud else ()
+
+
+def previous(directory: Path) -> dict[str, Any] | None:
+    """Return what `recorded` does, or nothing where the file is damaged."""
+    try:
+        return recorded(directory)
+    except UsageError:
+        return None
+
+
+def _history(old: Mapping[str, Any], found: list[Finding]) -> list[Any]:
+    before = old[EVIDENCE].get("history")
+    history = list(before) if isinstance(before, list) else []
+    if found:
+        entry = {"recorded": old[EVIDENCE].get("recorded"), "seal": old.get(SEAL)}
+        history.append({**entry, "changes": [str(one) for one in found]})
+    return history
