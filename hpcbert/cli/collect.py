@@ -168,8 +168,10 @@ def _states(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], Rep
         from hpcbert.slurm import local
 
         return local.states(directory, campaign)
+    from hpcbert.flows.adopt import adopted
     from hpcbert.slurm import runner, tracker
 
+    campaign = adopted(directory, campaign, run=runner.run)
     return tracker.snapshot(directory, campaign, run=runner.run)
 
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "monitor": "Watch campaigns until they end.",
     "logs": "Print the log of a repeat.",
     "cancel": "Cancel a campaign's jobs.",
+    "retry": "Submit again the repeats that don't count.",
     "collect": "Reduce logs to a table of medians and speedups.",
     "lab": "Run a real Slurm cluster on this machine.",
     "completion": "Print a completion script for a shell.",

@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 @click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
 @click.option("--once", is_flag=True, help="Look once, say how every repeat is, and leave.")
 @click.option("--interval", type=float, help="Seconds between two looks; not below the site's.")
+@click.option(
+    "--max-retries",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Submit a repeat that does not count again, so often at most.",
+)
 @click.option("--exit-status", is_flag=True, help="Leave with 4 if a repeat ended badly.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
@@ -67,10 +74,12 @@ def _monitor(
     campaigns: tuple[str, ...],
     once: bool,
     interval: float | None,
+    max_retries: int,
     exit_status: bool,
     runs: str,
     site_file: str,
 ) -> Result:
+    from hpcbert.cli.retry import healed
     from hpcbert.config.site import load
 
     site = load(site_file)
@@ -80,8 +89,15 @@ def _monitor(
     watched = watched or (flow.newest(directory),)
     floor = _interval(interval, site.poll_floor, watched)
     try:
-        with show(colour, err=False) as sinks:
-            view = flow.watch(watched, sinks, run=run, floor=floor, once=once)
+        while True:
+            with show(colour, err=False) as sinks:
+                view = flow.watch(watched, sinks, run=run, floor=floor, once=once)
+            retries = 0 if once else max_retries
+            said = [healed(one.directory, retries, site) for one in watched if retries]
+            if not any(said):
+                break
+            click.echo("\n".join(filter(None, said)), err=True)
+            watched = tuple(flow.open_campaign(one.directory) for one in watched)
     except KeyboardInterrupt:
         return _interrupted(watched)
     return _result(view, watched, exit_status=exit_status)

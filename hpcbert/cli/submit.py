@@ -14,7 +14,6 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import site
 from hpcbert.errors import CheckError
 from hpcbert.flows import submit as flow
-from hpcbert.flows.scripts import option
 from hpcbert.slurm.runner import run
 
 if TYPE_CHECKING:
@@ -38,8 +37,23 @@ _SETTLE = 2.0
 @click.option("--rehearse", is_flag=True, help="Run everything but the training.")
 @click.option("--wait", is_flag=True, help="Watch until all is over, then print the table.")
 @click.option("--resume", default="", metavar="CAMPAIGN", help="Take up an interrupted submission.")
+@click.option(
+    "--max-retries",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="With --wait: submit a repeat that does not count again, so often at most.",
+)
 @returns_result
-def submit(*, dry_run: bool, rehearse: bool, wait: bool, resume: str, **values: Any) -> Result:
+def submit(
+    *,
+    dry_run: bool,
+    rehearse: bool,
+    wait: bool,
+    resume: str,
+    max_retries: int,
+    **values: Any,
+) -> Result:
     """Submit a point, or a whole scaling curve, five repeats each.
 
     One sbatch script and one job array a point; prints what was submitted and where, and returns.
@@ -48,7 +62,9 @@ def submit(*, dry_run: bool, rehearse: bool, wait: bool, resume: str, **values: 
         here = site.load(values["site_file"])
         directory = store.resolve(resume, Path(values["runs"] or here.runs))
         campaign = handed_over(directory, here)
-        return _watched(directory, campaign) if wait else submitted(directory, campaign)
+        if wait:
+            return _watched(directory, campaign, max_retries, here)
+        return submitted(directory, campaign)
     from hpcbert.flows.draft import draft  # with Jinja, which --help has no use for
 
     asked = read(values, dry=dry_run, rehearse=rehearse)
@@ -59,7 +75,7 @@ def submit(*, dry_run: bool, rehearse: bool, wait: bool, resume: str, **values: 
     flow.write(made)
     campaign = handed_over(made.directory, asked.site)
     if wait:
-        return _watched(made.directory, campaign, asked.site.poll_floor)
+        return _watched(made.directory, campaign, max_retries, asked.site)
     return submitted(made.directory, campaign, warnings)
 
 
@@ -69,6 +85,7 @@ def handed_over(directory: Path, here: Site) -> Campaign:
     if store.read_manifest(directory).scheduler != "local":
         return flow.submit(directory, means)
     from hpcbert.flows.draft import minutes
+    from hpcbert.flows.scripts import option
     from hpcbert.slurm import local
 
     def start(new: Campaign) -> str:
@@ -84,13 +101,13 @@ def handed_over(directory: Path, here: Site) -> Campaign:
     )
 
 
-def _watched(directory: Path, campaign: Campaign, floor: float | None = None) -> Result:
+def _watched(directory: Path, campaign: Campaign, limit: int, here: Site) -> Result:
     """Show a watching person what was submitted, follow it, then give what collect gives."""
     from hpcbert.cli.collect import collected
-    from hpcbert.cli.monitor import follow
+    from hpcbert.cli.retry import followed
 
     click.echo(submitted(directory, campaign).text, err=True)
-    follow(directory, floor=floor)
+    followed(directory, limit, here)
     return collected((directory,))
 
 

@@ -5,19 +5,21 @@ The job's name carries campaign, point and retry, so that it can be found withou
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcbert import store
-from hpcbert.errors import SchedulerError
+from hpcbert.errors import HpcbertError, SchedulerError
 from hpcbert.slurm import commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hpcbert.model import Array
+    from hpcbert.model import Array, Campaign
     from hpcbert.slurm.runner import Outcome, Runner
 
 # Seconds between two looks at the queue. sbatch dies with hpcbert, but what it had sent may still
@@ -54,6 +56,35 @@ def search(
         pause(settle)
         found = find_job(array, user, run=run, since=since)
     return found
+
+
+def adopted(directory: Path, campaign: Campaign, *, run: Runner) -> Campaign:
+    """Return a campaign in which interrupted submissions have the jobs that they made.
+
+    Who watches or collects looks for them too. It is written down if that can be done; what Slurm
+    does not tell at this moment stays as it is.
+    """
+    if campaign.scheduler == "local":
+        return campaign
+    for array in campaign.arrays:
+        if array.state != "intended" or not array.called or campaign.superseded(array):
+            continue
+        with contextlib.suppress(HpcbertError):
+            since = array.called
+            job_id = witnessed(directory, array) or find_job(
+                array, campaign.user, run=run, since=since
+            )
+            if job_id:
+                done = replace(array, state="submitted", job_id=job_id, submitted=since)
+                campaign = store.update_array(campaign, done)
+                _note(directory, done)
+    return campaign
+
+
+def _note(directory: Path, array: Array) -> None:
+    with store.locked(directory):
+        campaign = store.read_manifest(directory)
+        store.write_manifest(directory, store.update_array(campaign, array))
 
 
 def witnessed(directory: Path, array: Array) -> str:

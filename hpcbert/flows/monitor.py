@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hpcbert import store
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
+from hpcbert.flows.adopt import adopted
 from hpcbert.slurm import commands, local
 from hpcbert.slurm.ladder import from_witness
 from hpcbert.slurm.repeats import Lines, Watched
@@ -233,6 +234,9 @@ def watch(
     """
     from hpcbert.slurm.tracker import Tracker
 
+    watched = [
+        Watched(one.directory, adopted(one.directory, one.campaign, run=run)) for one in watched
+    ]
     tracker = Tracker(watched, run=run, clock=clock, chance=chance, floor=floor)
     repeats = tuple(repeat for one in watched for repeat in one.repeats)
     while True:

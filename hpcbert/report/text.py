@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.report.words import differences, plain, why
+from hpcbert.report.words import differences, earlier, plain, why
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,6 +53,7 @@ def _table(table: SpeedupTable) -> str:
     for row, line in zip(table.rows, cells, strict=True):
         lines.append(_coloured(row, _line(line, widths)))
         lines += [_refusal(run) for run in row.runs if not run.valid]
+        lines += [f"{_GAP}· {one}" for run in row.runs for one in earlier(run)]
         lines += [f"{click.style(f'{_GAP}! ', fg='yellow')}{one}" for one in differences(row)]
     return "\n".join(lines)
 

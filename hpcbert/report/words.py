@@ -21,6 +21,20 @@ def why(run: Run) -> str:
     return plain("; ".join(map(str, run.reasons)))
 
 
+def earlier(run: Run) -> tuple[str, ...]:
+    """Return what became of a repeat's other attempts, a sentence each."""
+    return tuple(
+        plain(
+            f"repeat {run.repeat} attempt {one.attempt}"
+            + (f" on {','.join(one.nodes)}" if one.nodes else "")
+            + f" was {one.state}"
+            + (f": {one.detail}" if one.detail else "")
+        )
+        for one in run.attempts
+        if one.attempt != run.attempt
+    )
+
+
 def differences(row: Row) -> tuple[str, ...]:
     """Return in what a row's nodes differ, the first few as a sentence each."""
     shown = [plain(str(one)) for one in row.differences[:_SHOWN]]

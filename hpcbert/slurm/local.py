@@ -53,6 +53,7 @@ class Element:
         statuses: Where each repeat's events go.
         gpus: GPUs that the ranks use.
         together: Whether the script goes through the repeats itself.
+        first_attempt: Number of its first attempt; what is older is another element's.
     """
 
     name: str
@@ -61,11 +62,16 @@ class Element:
     statuses: tuple[str, ...]
     gpus: int
     together: bool
+    first_attempt: int = 0
 
     def output(self, job_id: str) -> str:
         """Return where the script's own output goes, relative to the campaign."""
         repeat = "all" if self.together else self.repeats[0]
         return f"slurm/{job_id}_{self.name}_{repeat}.out"
+
+    def witness(self, directory: Path, status: str) -> Witness:
+        """Return what one of its repeats wrote, or the queue about it."""
+        return read_witness(directory / status, first=self.first_attempt)
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,7 @@ def _elements(campaign: Campaign) -> Iterator[Element]:
                 statuses=tuple(array.status(repeat) for repeat in repeats),
                 gpus=array.point.shape.gpus_per_node,
                 together=array.together,
+                first_attempt=array.first_attempt,
             )
 
 
@@ -155,6 +162,7 @@ def enqueue(
     argv = [sys.executable, "-m", "hpcbert.slurm.localqueue", str(directory)]
     try:
         lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (directory / CANCELLED).unlink(missing_ok=True)  # That was the queue before this one.
         (directory / PLAN).write_text(json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8")
         pid = start(argv, output=directory / OUTPUT, env=env, cwd=Path("/"))
     except OSError as error:

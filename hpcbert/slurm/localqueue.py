@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from hpcbert.model import utc
-from hpcbert.slurm.local import CANCELLED, alive, name_of, read_plan, read_witness
+from hpcbert.slurm.local import CANCELLED, alive, name_of, read_plan
 from hpcbert.slurm.processes import adopt_orphans, kill_descendants, reap, step_back
 from hpcbert.slurm.runner import start
 
@@ -97,7 +97,7 @@ def finish(directory: Path, element: Element, end: End) -> None:
     Where it went through several, those that wrote an end of their own stand by it.
     """
     for path in element.statuses:
-        seen = read_witness(directory / path)
+        seen = element.witness(directory, path)
         one = end
         if element.together and seen.exit is not None:
             one = End("FAILED" if seen.exit else "COMPLETED", seen.exit)
@@ -126,7 +126,7 @@ def run_queue(directory: Path) -> None:
 
 
 def _finished(directory: Path, element: Element) -> bool:
-    return all(read_witness(directory / path).state for path in element.statuses)
+    return all(element.witness(directory, path).state for path in element.statuses)
 
 
 @contextlib.contextmanager
