@@ -285,7 +285,8 @@ class Tracker:
         for repeat in open_:
             state = _unsubmitted(repeat, heard[repeat.key]) or judge(heard[repeat.key])
             self.states[repeat.key] = state
-            self._calm[repeat.key] = self._calmer(repeat, state)
+            listed = _is_listed(heard[repeat.key].queue)
+            self._calm[repeat.key] = 0 if listed else self._calmer(repeat, state)
         answers = {self._watcher.answer, self._squeue}
         self.failures = 0 if "answered" in answers or answers == {"unasked"} else self.failures + 1
 
@@ -319,8 +320,7 @@ class Tracker:
 
     def _calmer(self, repeat: Repeat, state: RepeatState) -> int:
         """Count the polls that an end has stood; one that is beyond doubt counts as enough."""
-        listed = state.source == "squeue" and state.kind in {"again", "unknown"}
-        if state.kind in {"waiting", "running"} or listed or self._job_lives(repeat):
+        if state.kind in {"waiting", "running"} or self._job_lives(repeat):
             return 0
         if self._accounting_lags(state):
             return 0
@@ -348,6 +348,11 @@ def _unsubmitted(repeat: Repeat, heard: Evidence) -> RepeatState | None:
     if repeat.array.state != "refused" or heard.queue is not None:
         return None
     return RepeatState("REFUSED", "badly", "none", detail=f"sbatch: {repeat.array.error}")
+
+
+def _is_listed(row: JobRow | None) -> bool:
+    """Say whether squeue has a job in its list as one that has not ended."""
+    return row is not None and parse(row.state).kind not in {"well", "badly"}
 
 
 def _differ(before: RepeatState | None, after: RepeatState) -> bool:

@@ -107,7 +107,21 @@ def checkout(slurm_packages: None, user: User) -> Iterator[Checkout]:
 
 
 @pytest.fixture(scope="session")
-def lab(slurm_packages: None, open_directory: Path, checkout: Checkout) -> Iterator[Lab]:
+def narrow(slurm_packages: None, open_directory: Path) -> Iterator[Path]:
+    """A file system of 2 MiB that every node sees, because it is there before they are."""
+    path = open_directory / "narrow"
+    path.mkdir()
+    _must("mount", "-t", "tmpfs", "-o", "size=2m,mode=1777", "narrow", str(path))
+    try:
+        yield path
+    finally:
+        _must("umount", "--lazy", str(path))
+
+
+@pytest.fixture(scope="session")
+def lab(
+    slurm_packages: None, open_directory: Path, checkout: Checkout, narrow: Path
+) -> Iterator[Lab]:
     """4 nodes with 8 fake GPUs each, idle, accounting answering."""
     directory = open_directory / "lab"
     plan = LabPlan(directory=directory, nodes=4, gpus_per_node=8, slurmd_timeout=10)

@@ -1,7 +1,14 @@
-"""Generated histories of jobs, told by a Slurm that lags, forgets and repeats itself."""
+"""Generated histories of jobs, told by a Slurm that lags, forgets and repeats itself.
+
+What is generated: attempts, ends, states that are shown on the way, how late accounting is, what it
+prints twice, in another order, cut short or as a range, other jobs of the same id, which questions
+fail, when squeue forgets, and what the jobs wrote down themselves.
+"""
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,17 +23,34 @@ from hpcbert.slurm.tracker import Tracker
 REPEATS = 4
 NAME = "hpcbert-c-bert-base_1n1g_fp32_b32"
 T = 1_795_255_599
+# How a state may be printed that means the same.
+SPELT = {
+    "CANCELLED": ["CANCELLED by 0", "CANCELLED+"],
+    "OUT_OF_MEMORY": ["OUT_OF_ME+"],
+    "TIMEOUT": ["TIMEOUT"],
+}
+WAITING = ["PENDING", "CONFIGURING", "REQUEUE_HOLD", "RESV_DEL_HOLD"]
+RUNNING = ["RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING"]
 ENDS = ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED"]
 
 
 @dataclass
 class Run:
-    """One run of a repeat: submitted, started and ended at, relative to T, and how."""
+    """One run of a repeat: submitted, started and ended at, relative to T, and how.
+
+    Attributes:
+        before, during: What Slurm calls it while it waits and while it runs.
+        wrote: Whether the job could write its own end; then `exit` is in it.
+    """
 
     submit: int
     start: int
     end: int
     state: str
+    before: str = "PENDING"
+    during: str = "RUNNING"
+    wrote: bool = False
+    exit: int = 1
 
 
 @dataclass
@@ -38,8 +62,10 @@ class Truth:
     memory: int
     junk: list[str]
     broken: list[tuple[bool, bool]]
+    shuffle: random.Random
+    twice: bool
     now: int = 0
-    asked: int = 0
+    asked: dict[str, int] = field(default_factory=dict)
     calls: list[int] = field(default_factory=list)
 
     def at(self, repeat: int, moment: int) -> tuple[Run, str] | None:
@@ -48,9 +74,12 @@ class Truth:
         if not known:
             return None
         run = known[-1]
+        return run, self.state(run, moment)
+
+    def state(self, run: Run, moment: int) -> str:
         if moment < run.start:
-            return run, "PENDING"
-        return run, "RUNNING" if moment < run.end else run.state
+            return run.before
+        return run.during if moment < run.end else run.state
 
     def sacct(self) -> str:
         lines = list(self.junk)
@@ -59,12 +88,26 @@ class Truth:
             for run in runs:
                 if run.submit > moment:
                     continue
-                state = "PENDING" if moment < run.start else "RUNNING"
-                state = run.state if moment >= run.end else state
-                lines.append(line(repeat + 1, run, state))
+                state = self.state(run, moment)
+                spelt = self.shuffle.choice([state, *SPELT.get(state, [])])
+                lines += [line(repeat + 1, run, spelt)] * (2 if self.twice else 1)
         lines.append(line(1, Run(-99999999, 0, 0, ""), "COMPLETED"))
         lines.append(line(2, self.runs[1][0], "COMPLETED").replace("|me|", "|you|"))
+        lines.append(line(3, self.runs[2][-1], "COMPLETED").replace(NAME, "another"))
+        self.shuffle.shuffle(lines)
         return "\n".join(lines)
+
+    def write(self, watched: Watched) -> None:
+        """Write what the jobs have written down by now."""
+        for repeat, runs in zip(watched.repeats, self.runs, strict=True):
+            events = []
+            for attempt, run in enumerate(runs):
+                if run.start <= self.now:
+                    events.append({"event": "start", "time": T + run.start, "attempt": attempt})
+                if run.wrote and run.end <= self.now:
+                    end = {"event": "end", "time": T + run.end, "attempt": attempt}
+                    events.append({**end, "exit": run.exit})
+            repeat.status.write_text("".join(f"{json.dumps(event)}\n" for event in events))
 
     def squeue(self) -> str:
         lines = list(self.junk)
@@ -78,19 +121,18 @@ class Truth:
 
     def __call__(self, argv: Any, **_: Any) -> Outcome:
         broken = self.broken[len(self.calls) % len(self.broken)]
-        if argv[0] == "sacct":
-            self.asked += 1
+        self.asked[argv[0]] = self.asked.get(argv[0], 0) + 1
         if broken[argv[0] == "squeue"]:
             return Outcome(tuple(argv), 1, "COMPLETED\n", "Unable to contact slurm controller")
         return Outcome(tuple(argv), 0, self.sacct() if argv[0] == "sacct" else self.squeue())
 
 
 def line(repeat: int, run: Run, state: str) -> str:
-    start = T + run.start if state != "PENDING" else "Unknown"
-    end = T + run.end if state not in {"PENDING", "RUNNING"} else "Unknown"
-    words = "CANCELLED by 0" if state == "CANCELLED" else state
+    start = T + run.start if state not in WAITING else "Unknown"
+    end = T + run.end if state not in {*WAITING, *RUNNING} else "Unknown"
     times = f"{T + run.submit}|{start}|{end}|5|60"
-    return f"5_{repeat}|me|{words}|0:0|None|{times}|n1|{NAME}"
+    job = f"5_[{repeat}%1]" if state == "PENDING" else f"5_{repeat}"
+    return f"{job}|me|{state}|0:0|None|{times}|n1|{NAME}"
 
 
 @st.composite
@@ -103,7 +145,11 @@ def histories(draw: st.DrawFn) -> Truth:
             end = start + draw(st.integers(1, 120))
             last = attempt == 2 or draw(st.booleans())
             state = draw(st.sampled_from(ENDS if last else ["NODE_FAIL", "PREEMPTED"]))
-            one.append(Run(moment, start, end, state))
+            # A node that was lost may have ended its job well.
+            wrote = draw(st.booleans())
+            well = state == "COMPLETED" or (state == "NODE_FAIL" and draw(st.booleans()))
+            before, during = draw(st.sampled_from(WAITING)), draw(st.sampled_from(RUNNING))
+            one.append(Run(moment, start, end, state, before, during, wrote, 0 if well else 1))
             moment = end + 1
             if last:
                 break
@@ -113,6 +159,8 @@ def histories(draw: st.DrawFn) -> Truth:
         lag=draw(st.integers(0, 40)),
         memory=draw(st.sampled_from([300, 600])),
         junk=draw(st.lists(st.text(alphabet="5_|COMPLETED\x00ü", max_size=30), max_size=2)),
+        shuffle=random.Random(draw(st.integers(0, 99))),
+        twice=draw(st.booleans()),
         broken=draw(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=4)),
     )
 
@@ -124,16 +172,19 @@ def follow(truth: Truth, watched: Watched) -> None:
     )
     polls = 0
     while not tracker.over():
-        asked = truth.asked
+        asked = dict(truth.asked)
+        truth.write(watched)
         tracker.poll()
         polls += 1
-        assert truth.asked - asked <= 1
+        assert all(count - asked.get(program, 0) <= 1 for program, count in truth.asked.items())
         assert polls < 400, "it must come to an end"
         for (_, repeat), state in tracker.states.items():
             if state.kind == "well":
                 newest = truth.at(repeat - 1, truth.now)
                 assert newest is not None
-                assert newest[1] == "COMPLETED"
+                # While neither command answers, the job's own word is shown, and as such.
+                own = state.source == "status-file" and newest[0].wrote and not newest[0].exit
+                assert newest[1] == "COMPLETED" or (own and tracker.failures)
         truth.calls.append(polls)
         truth.now += max(1, int(tracker.pause()))
     for (_, repeat), state in tracker.states.items():

@@ -1,0 +1,354 @@
+"""What breaks on a cluster, each with what must come of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert.lab import LabPlan, cut_link, down, restore_link, start_daemon, stop_daemon, up
+from hpcbert.lab.record import load
+from hpcbert.slurm.runner import Outcome, run
+from tests.faults.kit import GATE, HANG, Campaign, Expected, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.faults.kit import Cluster
+
+    Fault = Callable[[Cluster], None]
+
+FIRST = "--sbatch-arg=--nodelist=n1"
+DRAINED = "--sbatch-arg=--nodelist=n2"
+CONTESTED = "--sbatch-arg=--nodelist=n3"
+CUT = "--sbatch-arg=--nodelist=n4"
+
+
+# --- People ---------------------------------------------------------------------------------------
+
+
+def an_element_is_cancelled(cluster: Cluster) -> None:
+    one = cluster.submit({"*": GATE}, FIRST, "--concurrent-repeats=3", repeats=3)
+    one.in_step(1, 2, 3)
+    cluster.must("scancel", f"{one.job}_2")
+    one.go()
+    states = {1: "COMPLETED", 2: "CANCELLED", 3: "COMPLETED"}
+    one.check(Expected(states, frozenset({1, 3})))
+
+
+def the_array_is_cancelled(cluster: Cluster) -> None:
+    one = cluster.submit({"*": HANG}, FIRST, repeats=3)
+    one.in_step(1)
+    cluster.must("scancel", one.job)
+    one.check(Expected({1: "CANCELLED", 2: "CANCELLED", 3: "CANCELLED"}))
+
+
+def the_step_is_cancelled(cluster: Cluster) -> None:
+    one = cluster.submit({"*": HANG}, FIRST)
+    one.in_step(1)
+    words = ["squeue", "-h", "-s", "-j", f"{one.job}_1", "-o", "%i"]
+    steps = [step for step in cluster.must(*words).split() if not step.endswith(("batch", "n"))]
+    cluster.must("scancel", steps[-1])
+    one.check(Expected({1: "FAILED"}))
+
+
+def a_job_is_held_and_released(cluster: Cluster) -> None:
+    one = cluster.submit({}, FIRST, "--sbatch-arg=--hold")
+    one.waits(1, "JobHeldUser")
+    time.sleep(2)  # monitor looks once a second
+    cluster.must("scontrol", "release", one.job)
+    one.check(Expected({1: "COMPLETED"}, frozenset({1})))
+    reasons = [event["reason"] for event in one.told()]
+    assert "JobHeldUser" in reasons
+
+
+def a_job_is_sent_back_and_held(cluster: Cluster) -> None:
+    one = cluster.submit({"*.0": HANG}, FIRST)
+    one.in_step(1)
+    cluster.must("scontrol", "requeuehold", f"{one.job}_1")
+    one.waits(1)
+    time.sleep(2)
+    gone(cluster, f"{one.job}_1")
+    cluster.must("scontrol", "release", f"{one.job}_1")
+    one.start_now(1)
+    one.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
+
+
+# --- Limits ---------------------------------------------------------------------------------------
+
+
+def time_is_up(cluster: Cluster) -> None:
+    one = cluster.submit({"*": HANG}, FIRST, "--time=00:01:00")
+    one.check(Expected({1: "TIMEOUT"}))
+
+
+def memory_is_up(cluster: Cluster) -> None:
+    # Slurm 22.05 kills for memory without cgroups, and then says FAILED.
+    eat = "(head -c 200M /dev/zero; sleep 600) | tail -c 200M"
+    one = cluster.submit({"*": eat}, FIRST, "--sbatch-arg=--mem=100M")
+    one.check(Expected({1: "FAILED"}))
+    log = "".join(path.read_text() for path in one.directory.glob("slurm/*.out"))
+    assert "memory limit" in log + one.log(1).read_text()
+
+
+def the_directory_is_full(cluster: Cluster) -> None:
+    runs = cluster.folder(cluster.narrow)
+    # More than is left of the last block that a file has already.
+    noise = "head -c 16384 /dev/zero | tr '\\0' x; echo"
+    one = cluster.submit({"1.*": f"{GATE}; {noise}"}, FIRST, repeats=2, runs=runs)
+    one.in_step(1)
+    ballast = cluster.narrow / f"ballast-{runs.name}"
+    manifest = (one.directory / "manifest.json").read_bytes()
+    fill(ballast)
+    one.go()
+    wait_for("both repeats are over", lambda: not queued(cluster, one))
+    refused = cluster.hpcbert(*cluster.submission({}, repeats=1, runs=runs)[1])
+    assert refused.returncode != 0
+    assert "No space left" in refused.stdout
+    code, runs_found = one.collect()
+    assert code == 4
+    assert not any(run["valid"] for run in runs_found)
+    ballast.unlink()
+    assert (one.directory / "manifest.json").read_bytes() == manifest
+    code, runs_found = one.collect()
+    assert code == 4
+    assert not any(run["valid"] for run in runs_found)
+    assert all(run["reasons"] for run in runs_found)
+
+
+def gone(cluster: Cluster, job: str) -> None:
+    """Wait until the last run of a job that was sent back has left its node."""
+    words = ["scontrol", "show", "job", job]
+    wait_for(f"{job} has left", lambda: "JobState=PENDING" in cluster.user(*words).stdout)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return
+
+
+def queued(cluster: Cluster, one: Campaign) -> bool:
+    return bool(cluster.must("squeue", "-h", "-j", one.job, "-o", "%i").split())
+
+
+# --- Other jobs, and nodes ------------------------------------------------------------------------
+
+
+def another_job_comes_first(cluster: Cluster) -> None:
+    one = cluster.submit({"*.0": HANG}, CONTESTED, "--partition=low")
+    one.in_step(1)
+    urgent(cluster)
+    one.waits(1)
+    gone(cluster, f"{one.job}_1")
+    one.start_now(1)
+    one.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
+
+
+def another_job_comes_for_good(cluster: Cluster) -> None:
+    one = cluster.submit({"*": HANG}, CONTESTED, "--partition=low", "--sbatch-arg=--no-requeue")
+    one.in_step(1)
+    urgent(cluster)
+    one.check(Expected({1: "PREEMPTED"}))
+
+
+def urgent(cluster: Cluster) -> None:
+    """Submit a job for the whole of the contested node, and wait for its end."""
+    words = ["--partition=gpu", "--nodelist=n3", "--exclusive", "--output=/dev/null"]
+    cluster.must("sbatch", "--wait", *words, "--wrap=true")
+
+
+def a_node_is_drained(cluster: Cluster) -> None:
+    one = cluster.submit({"1.*": GATE}, DRAINED, repeats=2)
+    one.in_step(1)
+    node(cluster, "n2", "drain")
+    one.go()
+    one.waits(2, "ReqNodeNotAvail")
+    time.sleep(2)
+    node(cluster, "n2", "resume")
+    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+
+
+def node(cluster: Cluster, name: str, state: str) -> None:
+    words = ["scontrol", "update", f"nodename={name}", f"state={state}", "reason=test"]
+    wait_for(f"{name} can be made {state}", lambda: cluster.root(*words).ok)
+
+
+def a_link_is_cut(cluster: Cluster) -> None:
+    one = cluster.submit({"*": GATE}, CUT, "--sbatch-arg=--no-requeue")
+    one.in_step(1)
+    cut_link(cluster.lab, "n4", run=run)
+    try:
+        # On the other side of the cut it goes on to its end.
+        one.go()
+        one.told()
+    finally:
+        restore_link(cluster.lab, "n4", run=run)
+    one.check(Expected({1: "NODE_FAIL"}))
+    idle(cluster, "n4")
+
+
+def a_link_is_cut_and_the_job_sent_back(cluster: Cluster) -> None:
+    one = cluster.submit({"*.0": HANG}, CUT, "--sbatch-arg=--requeue")
+    one.in_step(1)
+    cut_link(cluster.lab, "n4", run=run)
+    try:
+        one.waits(1)
+    finally:
+        restore_link(cluster.lab, "n4", run=run)
+    idle(cluster, "n4")
+    cluster.vacate("n4")
+    one.start_now(1)
+    one.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
+
+
+def idle(cluster: Cluster, name: str) -> None:
+    words = ["sinfo", "-h", "-n", name, "-p", "gpu", "-o", "%T"]
+    wait_for(f"{name} is idle", lambda: cluster.user(*words).stdout.strip() == "idle")
+
+
+# --- The controller -------------------------------------------------------------------------------
+
+
+def the_controller_dies_before_sbatch(cluster: Cluster) -> None:
+    stop_daemon(cluster.lab, "slurmctld", number=signal.SIGKILL)
+    try:
+        folder, argv = cluster.submission({}, FIRST, repeats=2)
+        refused = cluster.hpcbert(*argv)
+        assert refused.returncode == 3, refused.stdout
+        assert "--resume" in json.loads(refused.stdout)["errors"][0]["hint"]
+    finally:
+        start_daemon(cluster.lab, "slurmctld", run=run)
+    resumed(cluster, folder).check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+
+
+def the_controller_dies_during_sbatch(cluster: Cluster) -> None:
+    """It has the request, or not; it answers, or not: stopped first, killed while sbatch waits."""
+    process = load(cluster.lab.directory).daemons["slurmctld"]  # type: ignore[union-attr]
+    assert process is not None
+    done: list[Outcome] = []
+    folder, argv = cluster.submission({}, FIRST, repeats=2)
+    os.kill(process.pid, signal.SIGSTOP)
+    thread = threading.Thread(target=lambda: done.append(cluster.hpcbert(*argv)))
+    thread.start()
+    wait_for("the intent is on disk", lambda: list(folder.glob("runs/*/manifest.json")))
+    time.sleep(1)
+    stop_daemon(cluster.lab, "slurmctld", number=signal.SIGKILL)
+    start_daemon(cluster.lab, "slurmctld", run=run)
+    thread.join(120)
+    (outcome,) = done
+    assert outcome.returncode in {0, 3}, outcome.stdout
+    one = resumed(cluster, folder)
+    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+
+
+def the_controller_dies_after_sbatch(cluster: Cluster) -> None:
+    one = cluster.submit({"*": GATE}, FIRST, repeats=2)
+    one.in_step(1)
+    remembered()
+    stop_daemon(cluster.lab, "slurmctld", number=signal.SIGKILL)
+    one.go()
+    time.sleep(2)
+    start_daemon(cluster.lab, "slurmctld", run=run)
+    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+
+
+def remembered() -> None:
+    """Wait until the controller has written down which jobs run.
+
+    Killed before, it would start them a second time, and drain the node that refuses to.
+    """
+    # SchedMD/slurm@slurm-22-05-8-1, src/slurmctld/state_save.c, SAVE_MAX_WAIT: five seconds.
+    time.sleep(6)
+
+
+def resumed(cluster: Cluster, folder: Path) -> Campaign:
+    """Take the one campaign in a folder up again."""
+    (manifest,) = folder.glob("runs/*/manifest.json")
+    name = manifest.parent.name
+    words = ["submit", "--resume", name, "--runs", str(folder / "runs"), "--json"]
+    done = cluster.hpcbert(*words)
+    assert done.returncode == 0, done.stdout
+    return cluster.campaign(folder, manifest.parent)
+
+
+# --- Accounting -----------------------------------------------------------------------------------
+
+
+def accounting_is_away_throughout(cluster: Cluster) -> None:
+    stop_daemon(cluster.lab, "slurmdbd")
+    try:
+        one = cluster.submit({"2.*": "exit 3"}, FIRST, repeats=3)
+        sources = frozenset({"squeue", "status-file"})
+        states = {1: "COMPLETED", 2: "FAILED", 3: "COMPLETED"}
+        one.told()
+        code, runs = one.collect()
+        assert code == 4
+        assert {run["repeat"]: run["state"] for run in runs} == states
+        assert {run["state_source"] for run in runs} <= sources
+        assert {run["repeat"] for run in runs if run["valid"]} == {1, 3}
+    finally:
+        start_daemon(cluster.lab, "slurmdbd", run=run)
+    one.check(Expected(states, frozenset({1, 3}), sources=sources | {"sacct"}))
+
+
+def accounting_is_away_for_a_while(cluster: Cluster) -> None:
+    one = cluster.submit({"*": GATE}, FIRST, repeats=2)
+    one.in_step(1)
+    stop_daemon(cluster.lab, "slurmdbd")
+    try:
+        time.sleep(2)
+        one.go()
+        wait_for("the second one runs", lambda: one.log(2).exists())
+    finally:
+        start_daemon(cluster.lab, "slurmdbd", run=run)
+    one.check(
+        Expected(
+            {1: "COMPLETED", 2: "COMPLETED"},
+            frozenset({1, 2}),
+            sources=frozenset({"sacct", "squeue"}),
+        )
+    )
+
+
+def there_is_no_accounting(cluster: Cluster) -> None:
+    directory = cluster.lab.directory.with_name("without-accounting")
+    plan = LabPlan(directory=directory, nodes=1, gpus_per_node=4, accounting=False, name="bare")
+    lab = up(plan, run=run, report=lambda _: None)
+    bare = type(cluster)(**{**vars(cluster), "lab": lab})
+    try:
+        one = bare.submit({"2.*": "exit 3", "3.*": HANG}, "--concurrent-repeats=3", repeats=3)
+        one.in_step(3)
+        bare.must("scancel", f"{one.job}_3")
+        states = {1: "COMPLETED", 2: "FAILED", 3: "CANCELLED"}
+        one.check(Expected(states, frozenset({1}), sources=frozenset({"squeue", "status-file"})))
+    finally:
+        removal = down(directory, run=run, report=lambda _: None)
+        assert not removal.left, removal.left
+
+
+# Faults of one lane happen one after another, lanes beside each other; those of the controller
+# come when all other lanes are over.
+LANES: dict[str, tuple[Fault, ...]] = {
+    "clock": (time_is_up,),
+    "people": (an_element_is_cancelled, the_array_is_cancelled, the_step_is_cancelled),
+    "queue": (a_job_is_held_and_released, a_job_is_sent_back_and_held, memory_is_up),
+    "preemption": (another_job_comes_first, another_job_comes_for_good),
+    "drain": (a_node_is_drained, the_directory_is_full),
+    "link": (a_link_is_cut, a_link_is_cut_and_the_job_sent_back),
+    "bare": (there_is_no_accounting,),
+}
+LAST: tuple[Fault, ...] = (
+    the_controller_dies_before_sbatch,
+    the_controller_dies_during_sbatch,
+    the_controller_dies_after_sbatch,
+    accounting_is_away_throughout,
+    accounting_is_away_for_a_while,
+)

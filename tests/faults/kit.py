@@ -1,0 +1,290 @@
+"""Campaigns that are broken on purpose: how they are started, followed and judged."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hpcbert.lab import Lab, Process
+from hpcbert.lab.process import inside
+from hpcbert.slurm import runner
+from hpcbert.slurm.runner import Outcome
+
+ITERS, HALF = 12, 6
+RATE = 100.0
+PATIENCE = 120.0
+
+# Prints what bert_pretrain.py prints, at 100 samples/s by its own time stamps. Between the halves
+# it does what it is told for this repeat and attempt.
+_STAND_IN = r"""#!/bin/bash
+emit() {
+  for ((n = $1; n <= $2; n++)); do
+    printf 'iteration: %d/12 loss: 9.5 mlm_loss: 8.8 nsp_loss: 0.7 samples/s: 100.00 time: 1795256184.%06d\n' \
+      "$n" "$((n * 20000))"
+  done
+}
+echo 'hpcbert-config {"batch_size_per_device": 2, "world_size": 1, "accumulation": 1,' \
+  '"precision": "fp32", "global_batch_size": 2}'
+emit 1 6
+case $SLURM_ARRAY_TASK_ID.${SLURM_RESTART_COUNT:-0} in
+PLAN
+esac
+emit 7 12
+"""
+HANG = "sleep 600"
+
+
+def wait_for(what: str, condition: Callable[[], Any], *, seconds: float = PATIENCE) -> Any:
+    """Wait until something is true, and return it."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, f"in vain: {what}"
+        time.sleep(0.1)
+    return found
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What must come of a campaign.
+
+    Attributes:
+        states: Last state of each repeat.
+        valid: Repeats that count; each of them with the number that was really reached.
+        attempts: Attempt that is shown of a repeat, where it is not the first.
+        sources: Who may have told the states.
+        jobs: Jobs in Slurm that bear the campaign's name: one, not fewer, not more.
+    """
+
+    states: Mapping[int, str]
+    valid: frozenset[int] = frozenset()
+    attempts: Mapping[int, int] = field(default_factory=dict)
+    sources: frozenset[str] = frozenset({"sacct"})
+    jobs: int = 1
+
+
+def _names(processes: Iterable[Process]) -> str:
+    paths = [Path(f"/proc/{one.pid}/cmdline") for one in processes]
+    return " ".join(path.read_text(errors="replace") for path in paths if path.exists())
+
+
+class Following:
+    """hpcbert monitor at work beside what happens."""
+
+    def __init__(self, watch: Callable[[], Outcome]) -> None:
+        self._done: list[Outcome] = []
+        self._thread = threading.Thread(target=lambda: self._done.append(watch()), daemon=True)
+        self._thread.start()
+
+    def result(self) -> Outcome:
+        self._thread.join(PATIENCE + 60)
+        assert self._done, "monitor does not come to an end"
+        return self._done[0]
+
+
+@dataclass
+class Cluster:
+    """A lab, its user, and places to work in."""
+
+    lab: Lab
+    as_user: Any
+    python: str
+    checkout: Path
+    narrow: Path
+    work: Path
+
+    def root(self, *argv: str) -> Outcome:
+        """Run a command as root; the controller may be away for a moment."""
+        env = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", **self.lab.environment}
+        return runner.run(argv, env=env)
+
+    def user(self, *argv: str, timeout: float = 60.0) -> Outcome:
+        """Run a command as the ordinary user, on this lab."""
+        outcome: Outcome = self.as_user(
+            argv, env=self.lab.environment, cwd=self.work, timeout=timeout
+        )
+        return outcome
+
+    def must(self, *argv: str) -> str:
+        """Run a command as the user until it succeeds; return what it prints."""
+        outcome: Outcome = wait_for(
+            " ".join(argv), lambda: done if (done := self.user(*argv)).ok else None
+        )
+        return outcome.stdout
+
+    def hpcbert(self, *words: str, timeout: float = PATIENCE) -> Outcome:
+        """Run hpcbert as the ordinary user."""
+        outcome: Outcome = self.as_user(
+            [self.python, "-m", "hpcbert", *words],
+            env={**self.lab.environment, "PYTHONPATH": str(self.checkout)},
+            cwd=self.work,
+            timeout=timeout,
+        )
+        return outcome
+
+    def mend(self, *, alone: bool) -> None:
+        """After a fault that did not end as it should, make the lab fit for the next."""
+        if alone:
+            self.user("scancel", "--me")
+        for name in self.lab.plan.node_names:
+            self.root("scontrol", "update", f"nodename={name}", "state=resume")
+
+    def vacate(self, name: str) -> None:
+        """Wait until nothing is left on a node of jobs that ran there.
+
+        A job that is started again on a node that still holds its last run makes Slurm drain it.
+        """
+        host = self.lab.host(name)
+        wait_for(f"{name} is vacant", lambda: "slurmstepd" not in _names(inside([host])))
+
+    def folder(self, parent: Path | None = None) -> Path:
+        """Make a directory of the user's."""
+        path = Path(tempfile.mkdtemp(prefix="fault-", dir=parent or self.work))
+        path.chmod(0o777)
+        return path
+
+    def stand_in(self, folder: Path, plan: Mapping[str, str]) -> Path:
+        """Write a training program; `plan` has what it does, by patterns of REPEAT.ATTEMPT."""
+        path = folder / "stand-in"
+        cases = "\n".join(f"{pattern}) {action} ;;" for pattern, action in plan.items())
+        path.write_text(_STAND_IN.replace("PLAN", cases.replace("FOLDER", str(folder))))
+        path.chmod(0o755)
+        return path
+
+    def submission(
+        self, plan: Mapping[str, str], *words: str, repeats: int, runs: Path | None = None
+    ) -> tuple[Path, list[str]]:
+        """Return the folder of a campaign to be and the words that submit it."""
+        folder = self.folder()
+        program = self.stand_in(folder, plan)
+        argv = ["submit", "--fw", "pytorch", "--model", "bert-tiny", "--batch-size", "2"]
+        argv += ["--iters", str(ITERS), "--skip", "2", "--repeats", str(repeats)]
+        argv += ["--python", str(program), "--runs", str(runs or folder / "runs")]
+        return folder, [*argv, *words, "--json"]
+
+    def submit(
+        self, plan: Mapping[str, str], *words: str, repeats: int = 1, runs: Path | None = None
+    ) -> Campaign:
+        """Submit a campaign whose repeats do as planned, and start to follow it."""
+        folder, argv = self.submission(plan, *words, repeats=repeats, runs=runs)
+        made = self.hpcbert(*argv)
+        assert made.ok, made.stdout + made.stderr
+        return self.campaign(folder, Path(json.loads(made.stdout)["data"]["directory"]))
+
+    def campaign(self, folder: Path, directory: Path) -> Campaign:
+        """Return what was submitted, followed from now on."""
+        return Campaign(self, folder, directory)
+
+
+def _half_way(log: Path) -> bool:
+    return log.exists() and f"iteration: {HALF}/" in log.read_text()
+
+
+GATE = "until [[ -e FOLDER/go ]]; do sleep 0.1; done"
+
+
+class Campaign:
+    """A campaign on the lab."""
+
+    def __init__(self, cluster: Cluster, folder: Path, directory: Path) -> None:
+        self.cluster, self.folder, self.directory = cluster, folder, directory
+        self.following = Following(
+            lambda: cluster.hpcbert("monitor", str(directory), "--json", timeout=PATIENCE + 60)
+        )
+
+    @property
+    def array(self) -> dict[str, Any]:
+        manifest = json.loads((self.directory / "manifest.json").read_text())
+        array: dict[str, Any] = manifest["arrays"][0]
+        return array
+
+    @property
+    def job(self) -> str:
+        return str(self.array["job_id"])
+
+    def go(self) -> None:
+        """Let the gate open."""
+        (self.folder / "go").touch()
+
+    def log(self, repeat: int, attempt: int = 0) -> Path:
+        path = self.directory / self.array["log"].replace("{repeat}", str(repeat))
+        return path.with_name(f"{path.stem}.r{attempt}.log") if attempt else path
+
+    def in_step(self, *repeats: int, attempt: int = 0) -> None:
+        """Wait until repeats are half way through."""
+        for repeat in repeats:
+            wait_for("the log is half way", partial(_half_way, self.log(repeat, attempt)))
+
+    def waits(self, repeat: int, reason: str = "") -> None:
+        """Wait until squeue shows a repeat as one that waits, for a reason."""
+        words = ["squeue", "-h", "-r", "-t", "pending", "-j", self.job, "-o", "%i|%r"]
+        wait_for(
+            f"{self.job}_{repeat} waits for {reason}",
+            lambda: any(
+                line.startswith(f"{self.job}_{repeat}|") and reason in line
+                for line in self.cluster.user(*words).stdout.splitlines()
+            ),
+        )
+
+    def start_now(self, repeat: int) -> None:
+        """Take away the two minutes for which Slurm puts a requeued job off."""
+        update = ["scontrol", "update", f"jobid={self.job}_{repeat}", "starttime=now"]
+        wait_for("the job can be started", lambda: self.cluster.root(*update).ok)
+
+    def jobs(self) -> set[str]:
+        """Return the ids of the jobs that bear the campaign's name."""
+        name = self.array["name"]
+        queue = ["squeue", "-h", "-a", "-t", "all", f"--name={name}", "-o", "%F"]
+        found = set(self.cluster.must(*queue).split())
+        if self.cluster.lab.plan.accounting:
+            words = ["sacct", "-X", "-n", "-P", "-D", f"--name={name}", "-o", "JobID", "-S"]
+            rows = self.cluster.must(*words, "now-1hours").splitlines()
+            found |= {row.partition("_")[0] for row in rows}
+        return found
+
+    def collect(self) -> tuple[int, list[dict[str, Any]]]:
+        """Return what collect exits with and its runs."""
+        done = self.cluster.hpcbert("collect", str(self.directory), "--json")
+        assert done.stdout, done.stderr[-2000:]
+        document = json.loads(done.stdout)
+        assert document["exit_code"] == done.returncode
+        tables = document["data"]["tables"] if document["data"] else []
+        return done.returncode, [
+            run for table in tables for row in table["rows"] for run in row["runs"]
+        ]
+
+    def told(self) -> list[dict[str, Any]]:
+        """Return the states that monitor told, once it has come to its end."""
+        done = self.following.result()
+        assert done.returncode == 0, done.stdout + done.stderr
+        *events, document = map(json.loads, done.stdout.splitlines())
+        assert document["data"]["over"] is True
+        return events
+
+    def check(self, expected: Expected) -> None:
+        """Compare what monitor and collect say with what must come of it."""
+        events = self.told()
+        last = {one["repeat"]: one for one in events}
+        assert {repeat: one["state"] for repeat, one in last.items()} == expected.states
+        happy = {one["repeat"] for one in events if one["kind"] == "well"}
+        assert happy == {n for n, word in expected.states.items() if word == "COMPLETED"}
+        code, runs = self.collect()
+        found = {run["repeat"]: run for run in runs}
+        assert {repeat: run["state"] for repeat, run in found.items()} == expected.states
+        assert {repeat for repeat, run in found.items() if run["valid"]} == expected.valid
+        for repeat, run in found.items():
+            assert run["valid"] is (run["reasons"] == [])
+            assert (run["throughput"] is not None) is run["valid"]
+            assert run["attempt"] == expected.attempts.get(repeat, 0)
+            if run["valid"]:
+                assert abs(run["throughput"] - RATE) < RATE * 1e-6
+            if run["state"] != "UNKNOWN":
+                assert run["state_source"] in expected.sources, run
+        assert code == (0 if len(expected.valid) == len(expected.states) else 4)
+        assert len(self.jobs()) == expected.jobs
