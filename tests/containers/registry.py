@@ -20,7 +20,6 @@ import platform
 import re
 import tarfile
 import threading
-import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -73,6 +72,7 @@ class Registry:
         self.delay = 0.0
         self._images: dict[tuple[str, str], _Image] = {}
         self._blobs: dict[str, bytes] = {}
+        self._closing = threading.Event()
         handler = type("Handler", (_Handler,), {"registry": self})
         self._server = ThreadingHTTPServer((address, 0), handler)
         self._server.daemon_threads = True
@@ -89,6 +89,7 @@ class Registry:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -171,7 +172,7 @@ class Registry:
             return (200 if url.path == "/v2/" else 404), {}, b"{}"
         if match["kind"] == "blobs":
             blob = self._blobs.get(match["which"])
-            time.sleep(self.delay if method == "GET" else 0)
+            self._closing.wait(self.delay if method == "GET" else 0)
             return (200, {}, blob) if blob is not None else (404, {}, b"{}")
         return self._manifest(match["name"], match["which"], headers.get("Accept") or "")
 

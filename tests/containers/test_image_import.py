@@ -1,0 +1,371 @@
+"""image.sh: one import for all who ask, and nothing half done, whoever dies when.
+
+Tried with the enroot that HPCBERT_ENROOT or PATH names, else with the stand-in; as an ordinary user.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.container.cache import SCRIPT
+from tests.containers.kit import (
+    SYSTEM_PATH,
+    Image,
+    lack,
+    need_squashfs,
+    open_stand_ins,
+    real_enroot,
+)
+from tests.containers.registry import Registry
+
+ACCOUNT = "backup"
+LIMIT = 120.0
+STEM = "r+bert+tiny+1.0"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A place where an ordinary user runs image.sh.
+
+    Attributes:
+        root: Directory of this user's.
+    """
+
+    root: Path
+    environment: dict[str, str]
+    become: tuple[str, ...]
+
+    @property
+    def images(self) -> Path:
+        return self.root / "images"
+
+    def begin(self, *words: str, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*self.become, "bash", str(self.root / "image.sh"), *words],
+            env={**self.environment, **variables},
+            cwd=self.root,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def ask(
+        self, uri: str, *more: str, stem: str = STEM, **variables: str
+    ) -> subprocess.Popen[str]:
+        return self.begin("import", uri, str(self.images), stem, *more, **variables)
+
+    def gets(self, uri: str, *more: str, stem: str = STEM, **variables: str) -> Path:
+        return Path(done(self.ask(uri, *more, stem=stem, **variables)).stdout.strip())
+
+    def hidden(self) -> list[str]:
+        return sorted(path.name for path in self.images.glob(".*"))
+
+    def temporary(self) -> list[str]:
+        return sorted(path.name for path in (self.root / "temp").iterdir())
+
+
+def ended(child: subprocess.Popen[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    with child:
+        out, err = child.communicate(stdin, timeout=LIMIT)
+    return subprocess.CompletedProcess(child.args, child.returncode, out, err)
+
+
+def done(child: subprocess.Popen[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    result = ended(child, stdin)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+def said(argv: list[str], env: dict[str, str] | None = None) -> str:
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    end = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def kill_session(leader: int) -> None:
+    """Kill what a killed script left running: processes of its session, each by its id."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[3] == str(leader) and fields[0] != "Z":
+            os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    need_squashfs()
+    folder = Path(tempfile.mkdtemp(prefix="hpcbert-images-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    root = folder / "user"
+    for path in (root, root / "temp"):
+        path.mkdir()
+    shutil.copy(SCRIPT, root / "image.sh")
+    (root / "image.sh").chmod(0o644)
+    bins = real_enroot() or str(open_stand_ins(folder / "bin"))
+    environment = {
+        "PATH": f"{bins}:{SYSTEM_PATH}",
+        "HOME": str(root),
+        "LANG": "C.UTF-8",
+        "ENROOT_ALLOW_HTTP": "y",
+        **{f"ENROOT_{name}_PATH": str(root / name.lower()) for name in ("RUNTIME", "DATA")},
+        **{f"ENROOT_{name}_PATH": str(root / name.lower()) for name in ("CACHE", "TEMP", "CONFIG")},
+    }
+    become: tuple[str, ...] = ()
+    if os.geteuid() == 0:
+        become = ("setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups", "--")
+        for path in (root, root / "temp"):
+            shutil.chown(path, ACCOUNT, ACCOUNT)
+    yield Host(root, environment, become)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with Registry() as one:
+        one.push("bert/tiny", "1.0", [{"etc/marker": b"tiny"}])
+        yield one
+
+
+@pytest.fixture
+def uri(registry: Registry) -> str:
+    return f"docker://{registry.host}#bert/tiny:1.0"
+
+
+def importing(host: Host, child: subprocess.Popen[str]) -> None:
+    """Wait until a script holds the lock and enroot is at work."""
+    until(
+        lambda: child.poll() is not None or ((host.images / f".{STEM}~lock").exists()
+                                             and any(host.temporary())),
+        "the import never began",
+    )  # fmt: skip
+    assert child.poll() is None, ended(child).stderr
+
+
+def test_the_image_has_its_digest_in_its_name_and_a_pointer(
+    host: Host, registry: Registry, uri: str
+) -> None:
+    path = host.gets(uri.replace("//", "//somebody@"))
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert path == host.images / f"{STEM}+{sha256[:12]}.sqsh"
+    pointer = json.loads((host.images / f"{STEM}.json").read_text())
+    assert pointer.pop("created").endswith("Z")
+    assert pointer.pop("enroot")
+    assert pointer == {
+        "schema": 1,
+        "reference": uri,
+        "file": path.name,
+        "sha256": sha256,
+        "bytes": path.stat().st_size,
+        "provenance": None,
+    }
+    assert host.hidden() == host.temporary() == []
+    listing = said(["unsquashfs", "-l", str(path)])
+    assert "squashfs-root/etc/marker" in listing
+
+
+def test_what_is_there_is_not_asked_for_again(host: Host, registry: Registry, uri: str) -> None:
+    path = host.gets(uri)
+    before = len(registry.requests)
+    assert host.gets(uri) == path
+    assert len(registry.requests) == before
+
+
+def test_thirty_two_at_once_are_one_import(host: Host, registry: Registry, uri: str) -> None:
+    registry.delay = 1.0
+    children = [host.ask(uri) for _ in range(32)]
+    results = [done(child) for child in children]
+    assert {result.stdout for result in results} == {results[0].stdout}
+    assert Path(results[0].stdout.strip()).is_file()
+    assert registry.pulls("bert/tiny") == 1
+    assert host.hidden() == host.temporary() == []
+
+
+def test_an_importer_killed_half_way_is_repaired_by_the_next(
+    host: Host, registry: Registry, uri: str
+) -> None:
+    registry.delay = LIMIT
+    child = host.ask(uri)
+    importing(host, child)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait(timeout=LIMIT)
+    (host.images / f".{STEM}~{child.pid}.partial").write_bytes(b"half an image")
+    assert not list(host.images.glob("[!.]*"))
+    registry.delay = 0.0
+    result = done(host.ask(uri))
+    assert Path(result.stdout.strip()).is_file()
+    assert "the importer before died" in result.stderr
+    assert host.hidden() == host.temporary() == []
+    kill_session(child.pid)
+    ended(child)
+
+
+def test_one_killed_on_another_host_is_told_by_its_silence(
+    host: Host, registry: Registry, uri: str
+) -> None:
+    host.images.mkdir()
+    lock = host.images / f".{STEM}~lock"
+    lock.mkdir()
+    (lock / "holder").write_text("elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n")
+    if host.become:
+        for path in (host.images, lock, lock / "holder"):
+            shutil.chown(path, ACCOUNT, ACCOUNT)
+    result = done(host.ask(uri, HPCBERT_STALE_AFTER="2"))
+    assert "waiting for" in result.stderr
+    assert "on elsewhere" in result.stderr or "elsewhere is importing" in result.stderr
+    assert "the importer before died" in result.stderr
+    assert registry.pulls("bert/tiny") == 1
+
+
+def test_one_that_takes_long_is_not_thought_dead(host: Host, registry: Registry, uri: str) -> None:
+    registry.delay = 2.5
+    children = [host.ask(uri, HPCBERT_STALE_AFTER="2") for _ in range(2)]
+    assert len({done(child).stdout for child in children}) == 1
+    assert registry.pulls("bert/tiny") == 1
+
+
+def test_termination_leaves_nothing(host: Host, registry: Registry, uri: str) -> None:
+    registry.delay = LIMIT
+    child = host.ask(uri)
+    importing(host, child)
+    child.terminate()
+    assert ended(child).returncode == 143
+    assert not list(host.images.iterdir())
+    assert host.temporary() == []
+
+
+def test_a_failure_is_told_and_leaves_no_image(host: Host, registry: Registry) -> None:
+    result = ended(host.ask(f"docker://{registry.host}#bert/none:1.0"))
+    assert result.returncode == 1
+    assert "404" in result.stderr
+    assert result.stdout == ""
+    assert not list(host.images.glob("[!.]*"))
+    assert host.temporary() == []
+
+
+def test_who_waits_for_one_that_fails_does_not_try_the_same_again(
+    host: Host, registry: Registry, uri: str
+) -> None:
+    host.images.mkdir()
+    lock = host.images / f".{STEM}~lock"
+    lock.mkdir()
+    (lock / "holder").write_text("elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n")
+    if host.become:
+        shutil.chown(host.images, ACCOUNT, ACCOUNT)
+    child = host.ask(uri)
+    assert child.stderr is not None
+    assert "waiting for" in child.stderr.readline()
+    (host.images / f".{STEM}~failed").write_text("elsewhere-7-1\n1\nhpcbert: no such tag\n")
+    shutil.rmtree(lock)
+    result = ended(child)
+    assert result.returncode == 1
+    assert "hpcbert: no such tag" in result.stderr
+    assert registry.requests == []
+
+
+def test_a_damaged_image_is_imported_again(host: Host, registry: Registry, uri: str) -> None:
+    path = host.gets(uri)
+    os.truncate(path, 100)
+    again = host.gets(uri)
+    assert "Found a valid" in said(["unsquashfs", "-s", str(again)])
+    assert registry.pulls("bert/tiny") == 2
+
+
+def test_want_of_room_is_told_before_anything_is_fetched(
+    host: Host, registry: Registry, uri: str
+) -> None:
+    result = ended(host.ask(uri, str(1 << 60)))
+    assert result.returncode == 1
+    assert "needs about" in result.stderr
+    assert "are free" in result.stderr
+    assert registry.requests == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "stem"),
+    [
+        ("docker://me:hunter2@r.io#a:1", STEM),
+        ("docker://r.io#a:1", "../a"),
+        ("docker://r.io#a:1", ".a"),
+        ("docker://r.io#a:1 --output=/x", STEM),
+        ("$(id)", STEM),
+    ],
+)
+def test_wrong_arguments_are_refused(host: Host, uri: str, stem: str) -> None:
+    result = ended(host.ask(uri, stem=stem))
+    assert result.returncode == 64
+    assert "hunter2" not in result.stdout + result.stderr
+    assert not host.images.exists()
+
+
+def test_no_credential_that_enroot_prints_is_passed_on(host: Host, tmp_path: Path) -> None:
+    fake = host.root / "enroot"
+    fake.write_text(
+        "#!/bin/bash\n[[ $1 == import ]] || exit 1\n"
+        'echo "[INFO] GET http://me:hunter2@r.io/v2/?token=hunter2&x=1" >&2\n'
+        "echo 'header \"Authorization: Basic hunter2\"' >&2\nexit 22\n"
+    )
+    fake.chmod(0o755)
+    path = f"{host.root}:{host.environment['PATH']}"
+    result = ended(host.ask("docker://r.io#a:1", PATH=path))
+    assert result.returncode == 1
+    assert "GET http://***@r.io/v2/?token=***&x=1" in result.stderr
+    assert "hunter2" not in result.stderr
+    kept = [path.read_text() for path in host.images.glob(".*") if path.is_file()]
+    assert kept
+    assert "hunter2" not in "".join(kept)
+
+
+@pytest.fixture
+def base(host: Host) -> Path:
+    words = [*host.become, "unshare", "-Urm", "true"]
+    allowed = subprocess.run(words, capture_output=True, check=False)
+    if allowed.returncode != 0:
+        lack(f"no user namespaces for ordinary users: {allowed.stderr.decode().strip()}")
+    return Image().write(host.root.parent / "base.sqsh")
+
+
+def test_an_image_is_built_by_commands_on_a_base(host: Host, base: Path) -> None:
+    words = ("build", "build:tiny", str(host.images), "tiny+built", str(base))
+    provenance = {"base": {"sha256": "1" * 64}, "install": ['echo "x" > /opt/made']}
+    commands = 'echo "made by $(id -u)" > /opt/made\ncd /opt\n'
+    result = done(host.begin(*words, HPCBERT_PROVENANCE=json.dumps(provenance)), commands)
+    path = Path(result.stdout.strip())
+    assert said(["unsquashfs", "-cat", str(path), "opt/made"]) == "made by 0\n"
+    pointer = json.loads((host.images / "tiny+built.json").read_text())
+    assert pointer["provenance"] == provenance
+    assert pointer["reference"] == "build:tiny"
+    assert said([*host.become, "enroot", "list"], env=host.environment) == ""
+    assert host.hidden() == host.temporary() == []
+
+
+def test_a_command_that_fails_ends_the_build(host: Host, base: Path) -> None:
+    words = ("build", "build:tiny", str(host.images), "tiny+built", str(base))
+    result = ended(host.begin(*words), "echo begun\nfalse\necho never\n")
+    assert result.returncode == 1
+    assert "begun" in result.stderr
+    assert "never" not in result.stderr
+    assert "an install command ended with status 1" in result.stderr
+    assert not list(host.images.glob("[!.]*"))
+    assert said([*host.become, "enroot", "list"], env=host.environment) == ""
