@@ -432,12 +432,23 @@ supervise() {
   done
   while true; do
     signalled='' code=0
-    wait "$child" || code=$?
+    { wait "$child" || code=$?; } 2>/dev/null # bash would report a signal in the rank's log
     [[ -n $signalled ]] || break
   done
   trap 'terminated=1' TERM
   end_step
-  exit "$code"
+  end_as "$code"
+}
+
+# End as the command did: srun gives a job the highest exit code, and where a rank fails with 7 the
+# 143 of others that were terminated for it would hide that.
+end_as() { # exit code
+  if (($1 > 128 && $1 < 160)); then
+    ulimit -c 0
+    trap - "$(($1 - 128))" 2>/dev/null || true
+    kill -s "$(($1 - 128))" $$
+  fi
+  exit "$1"
 }
 
 # shellcheck disable=SC2317 # called by a trap
