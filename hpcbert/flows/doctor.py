@@ -4,46 +4,47 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.config import places, recipe
 from hpcbert.errors import HpcbertError
+from hpcbert.flows import doctor_containers
+from hpcbert.flows.finding import Finding
 from hpcbert.logs import grammar
 from hpcbert.slurm.commands import submission_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from hpcbert.inventory import Site
     from hpcbert.slurm.runner import Outcome, Runner
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What one check found.
+def examine(
+    site: Site, *, run: Runner, frameworks: Sequence[str] = (), nodes: int = 0
+) -> Iterator[Finding]:
+    """Yield the findings for a site, the cheap checks first.
 
-    Attributes:
-        status: `ok`, `warn` or `fail`.
-        hint: What to do about it; empty if all is well.
+    Args:
+        site: What is to be checked.
+        run: Starts the programs that are asked.
+        frameworks: Names of those whose images and data are to be checked too.
+        nodes: Nodes to look at from inside a job step; 0: only this machine.
+
+    Raises:
+        UsageError: There is no framework of a name.
     """
-
-    name: str
-    status: str
-    detail: str
-    hint: str = ""
-
-
-def examine(site: Site, *, run: Runner) -> Iterator[Finding]:
-    """Yield the findings for a site, the cheap checks first."""
+    folders = places.recipe_folders(Path(site.where))
+    named = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
     yield Finding("site", "ok", site.where)
     yield _runs(Path(site.runs))
     yield from _recipes(site)
     if site.scheduler == "local":
         yield _torch()
-        return
-    yield from _slurm(site, run)
+    else:
+        yield from _slurm(site, run)
+    yield from doctor_containers.examine(site, named, run=run, nodes=nodes)
 
 
 def _runs(runs: Path) -> Finding:

@@ -1,0 +1,145 @@
+"""What containers need of a machine: the findings of probe.sh, and what to change about each; pure.
+
+The rows are the symptoms that can be looked for before they cost a job (NVIDIA/enroot 4.1.2,
+NVIDIA/pyxis 0.24.0; `hpcbert.container.symptoms` has those that show only when it is too late).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert.container import symptoms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SCRIPT = Path(__file__).parent / "probe.sh"
+_FIELDS = 4
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What was found on one node.
+
+    Attributes:
+        status: `ok`, `warn` or `fail`.
+    """
+
+    node: str
+    name: str
+    status: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What to change when a probe finds something.
+
+    Attributes:
+        change: Name of the setting, package or file to change.
+        hint: How, one sentence.
+    """
+
+    change: str
+    hint: str
+
+
+REMEDIES = {
+    "user-namespaces": Remedy(
+        "sysctl user.max_user_namespaces",
+        "The administrator allows user namespaces: user.max_user_namespaces above 0, "
+        "kernel.unprivileged_userns_clone = 1, kernel.apparmor_restrict_unprivileged_userns = 0.",
+    ),
+    "account": Remedy(
+        "name service of the node",
+        "The administrator makes users known there (getent passwd): enroot copies the entry into "
+        "the container.",
+    ),
+    "squashfs-tools": Remedy(
+        "package squashfs-tools",
+        "The administrator installs it there; enroot unpacks images with it.",
+    ),
+    "enroot": Remedy(
+        "package enroot",
+        'The administrator installs enroot there; or set container.runtime = "none".',
+    ),
+    "scratch": Remedy(
+        "site.toml: container.scratch",
+        "Name a directory on each node's own disk that users can write, with room for three to "
+        "four times an unpacked image.",
+    ),
+    "temp": Remedy(
+        "ENROOT_TEMP_PATH, or site.toml: container.scratch",
+        "Name a directory on a local disk with room for three to four times an unpacked image.",
+    ),
+    "directories": Remedy(
+        "enroot.conf: ENROOT_RUNTIME_PATH, ENROOT_CACHE_PATH, ENROOT_DATA_PATH",
+        "The administrator names directories that users can write (a prolog makes them), or set "
+        "container.scratch in the site.toml.",
+    ),
+    "capabilities": Remedy(
+        "package enroot+caps",
+        "The administrator installs it, again after each upgrade; or import where it is: "
+        "hpcbert prepare --on-node.",
+    ),
+    "fuse": Remedy(
+        "/dev/fuse, package squashfuse",
+        "Needed only where pyxis is set to use_squashfuse: mode 0666, and squashfuse.",
+    ),
+    "nvidia-container-cli": Remedy(
+        "package libnvidia-container-tools",
+        "The administrator installs it; without it no GPU is seen inside.",
+    ),
+    "images": Remedy(
+        "site.toml: container.images",
+        "Name a directory of yours that all nodes share, with room for the images.",
+    ),
+    "image": Remedy(
+        "site.toml: container.images",
+        "Put the image where every node reads it: hpcbert prepare.",
+    ),
+    "data": Remedy(
+        "site.toml: frameworks.NAME.data",
+        "Name a directory that every node mounts at the same path.",
+    ),
+    "leftovers": Remedy(
+        "containers on that node",
+        "enroot remove -f NAME there; pyxis with container_scope=job removes its own.",
+    ),
+    "plugin": Remedy(
+        "plugstack.conf",
+        "The administrator adds pyxis on that node and restarts its slurmd; without it a job would "
+        "run on the bare host.",
+    ),
+    "registry": Remedy(
+        "~/.config/enroot/.credentials",
+        "Give the registry's line, `machine HOST login USER password WORD`.",
+    ),
+}
+
+
+def read(printed: str) -> tuple[Probed, ...]:
+    """Return the findings in what probe.sh printed; lines of others are passed over."""
+    rows = [line.split("\t") for line in printed.splitlines()]
+    return tuple(
+        Probed(*row) for row in rows if len(row) == _FIELDS and row[2] in ("ok", "warn", "fail")
+    )
+
+
+def remedy(found: Probed) -> Remedy:
+    """Return what to change; what the detail is known to mean goes before the general advice."""
+    if found.status == "ok":
+        return Remedy("", "")
+    general = REMEDIES.get(found.name, Remedy("", ""))
+    known = symptoms.explain(found.detail)
+    return Remedy(general.change, known.hint if known else general.hint)
+
+
+def by_finding(found: Sequence[Probed]) -> dict[tuple[str, str, str], tuple[str, ...]]:
+    """Return the nodes of each distinct name, status and detail, in the order of appearance."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for one in found:
+        groups.setdefault((one.name, one.status, one.detail), []).append(one.node)
+    return {key: tuple(dict.fromkeys(nodes)) for key, nodes in groups.items()}
