@@ -39,6 +39,7 @@ class Evidence:
         over: Whether the repeat has ended; until then its log says nothing.
         detail: What the scheduler's word means here, as a clause; may be empty.
         rehearsed: Whether the repeat replayed a sample log.
+        suspended: Seconds for which the job was suspended.
     """
 
     state: str
@@ -47,6 +48,7 @@ class Evidence:
     over: bool = True
     detail: str = ""
     rehearsed: bool = False
+    suspended: float = 0.0
 
 
 def gate(evidence: Evidence) -> tuple[Reason, ...]:
@@ -68,6 +70,9 @@ def gate(evidence: Evidence) -> tuple[Reason, ...]:
 
 
 def _by_state(evidence: Evidence) -> tuple[Reason, ...]:
+    if evidence.state == _COMPLETED and evidence.suspended:
+        seconds = f"{evidence.suspended:g} s"
+        return (Reason("state", f"it was suspended for {seconds} while its time went on"),)
     if evidence.state == _COMPLETED:
         return ()
     more = f": {evidence.detail}" if evidence.detail else ""

@@ -29,6 +29,8 @@ Answer = Literal["answered", "failed", "absent", "unasked"]
 
 # The job ended by its own account this many seconds ago and sacct still lets it run.
 STALE = 60.0
+# Three whole seconds of Slurm's may add up to this much nothing.
+_ROUNDING = 1.0
 _GONE = "neither waits nor runs any more"
 
 
@@ -150,7 +152,19 @@ def from_row(row: JobRow, source: Source) -> RepeatState:
         start=None if waiting else row.start,
         end=row.end if ended else None,
         limit=row.limit,
+        suspended=_suspended(row) if ended else 0.0,
     )
+
+
+def _suspended(row: JobRow) -> float:
+    """Return the seconds between start and end in which a job did not run.
+
+    Slurm leaves them out of the time that it calls elapsed (sacct(1), Elapsed).
+    """
+    if row.start is None or row.end is None or row.elapsed is None or not row.start:
+        return 0.0
+    pause = row.end - row.start - row.elapsed
+    return pause if pause > _ROUNDING else 0.0
 
 
 def _ending(row: JobRow, sentence: str) -> str:

@@ -245,6 +245,7 @@ class RepeatState:
         start: Seconds since the epoch, None before it started.
         end: Likewise, None before it ended.
         limit: Time limit, seconds.
+        suspended: Seconds for which it was suspended before it ended; 0 where nobody says.
         step_exit: Exit status of the measured step, from the job's own status file. The scheduler
             may call a job COMPLETED whose step failed: who judges numbers looks at both.
     """
@@ -262,6 +263,7 @@ class RepeatState:
     end: float | None = None
     limit: float | None = None
     step_exit: int | None = None
+    suspended: float = 0.0
 
     @property
     def done(self) -> bool:

@@ -78,6 +78,19 @@ def a_job_is_sent_back_and_held(cluster: Cluster) -> None:
     one.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
 
 
+def a_job_is_suspended(cluster: Cluster) -> None:
+    one = cluster.submit({"1.*": GATE}, FIRST, "--concurrent-repeats=2", repeats=2)
+    one.in_step(1)
+    job = f"{one.job}_1"
+    wait_for(f"{job} can be suspended", lambda: cluster.root("scontrol", "suspend", job).ok)
+    time.sleep(4)
+    wait_for(f"{job} can be resumed", lambda: cluster.root("scontrol", "resume", job).ok)
+    one.go()
+    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({2})))
+    _, runs = one.collect()
+    assert "suspended for" in runs[0]["reasons"][0]["detail"]
+
+
 # --- Limits ---------------------------------------------------------------------------------------
 
 
@@ -339,7 +352,12 @@ def there_is_no_accounting(cluster: Cluster) -> None:
 LANES: dict[str, tuple[Fault, ...]] = {
     "clock": (time_is_up,),
     "people": (an_element_is_cancelled, the_array_is_cancelled, the_step_is_cancelled),
-    "queue": (a_job_is_held_and_released, a_job_is_sent_back_and_held, memory_is_up),
+    "queue": (
+        a_job_is_suspended,
+        a_job_is_held_and_released,
+        a_job_is_sent_back_and_held,
+        memory_is_up,
+    ),
     "preemption": (another_job_comes_first, another_job_comes_for_good),
     "drain": (a_node_is_drained, the_directory_is_full),
     "link": (a_link_is_cut, a_link_is_cut_and_the_job_sent_back),

@@ -250,6 +250,8 @@ def test_a_repeat_counts_only_with_all_evidence(evidence: Evidence, expected: li
 
 
 def test_the_state_is_explained() -> None:
+    (reason,) = gate(Evidence("COMPLETED", 0, (), suspended=7.0))
+    assert "suspended for 7 s" in reason.detail
     (reason,) = gate(Evidence("PENDING", None, (), over=False, detail="waits for nodes"))
     assert str(reason) == "state: it is PENDING, not COMPLETED: waits for nodes"
 

@@ -202,3 +202,12 @@ def test_a_requeue_that_never_comes_is_not_waited_for() -> None:
     state = judge(Evidence(RAN, row("REQUEUED"), squeue="answered"))
     assert (state.word, state.kind) == ("UNKNOWN", "unknown")
     assert "sacct still says REQUEUED" in state.detail
+
+
+def test_time_that_a_job_was_suspended_is_told() -> None:
+    whole = judge(Evidence(ENDED_WELL, row("COMPLETED", elapsed=100.0)))
+    assert (whole.kind, whole.suspended) == ("well", 0.0)
+    cut = judge(Evidence(ENDED_WELL, row("COMPLETED", elapsed=93.0)))
+    assert (cut.kind, cut.suspended) == ("well", 7.0)
+    assert judge(Evidence(RAN, row("RUNNING", elapsed=3.0))).suspended == 0.0
+    assert judge(Evidence(ENDED_WELL, row("COMPLETED", elapsed=99.0))).suspended == 0.0
