@@ -1,0 +1,143 @@
+"""The directory of prepared images, as Python reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcbert.container import cache, reference
+from hpcbert.errors import UsageError
+
+IMAGE = reference.parse("docker://somebody@r.io#bert/tiny:1.0")
+
+
+def put(directory: Path, stem: str = IMAGE.stem, content: bytes = b"hsqs image") -> Path:
+    """Put an image there as image.sh does."""
+    name = f"{stem}+0123456789ab.sqsh"
+    (directory / name).write_bytes(content)
+    pointer = {
+        "schema": 1,
+        "reference": "docker://r.io#bert/tiny:1.0",
+        "file": name,
+        "sha256": "0123456789ab" + "0" * 52,
+        "bytes": len(content),
+        "created": "2026-11-21T12:00:00Z",
+        "enroot": "4.1.2",
+        "provenance": None,
+    }
+    path = directory / f"{stem}.json"
+    path.write_text(json.dumps(pointer, indent=1))
+    return path
+
+
+def lock(directory: Path, holder: str, *, age: float = 0.0) -> None:
+    path = directory / f".{IMAGE.stem}~lock"
+    path.mkdir()
+    (path / "holder").write_text(holder)
+    stamp = time.time() - age
+    os.utime(path / "holder", (stamp, stamp))
+
+
+def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path: Path) -> None:
+    put(tmp_path)
+    found = cache.find(tmp_path, IMAGE)
+    assert found is not None
+    assert found.path == str(tmp_path / f"{IMAGE.stem}+0123456789ab.sqsh")
+    assert found.sha256.startswith("0123456789ab")
+    assert cache.find(tmp_path, reference.parse("docker://r.io#bert/tiny:1.0")) == found
+    assert cache.find(tmp_path, reference.parse("docker://r.io#bert/tiny:1.1")) is None
+    assert cache.find(tmp_path, reference.parse("/a/file.sqsh")) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": 2},
+        {"bytes": 11},
+        {"file": "../elsewhere.sqsh"},
+        {"file": "gone.sqsh"},
+        {"sha256": None, "bytes": None},
+    ],
+)
+def test_a_pointer_that_names_no_whole_image_is_none(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    pointer = put(tmp_path)
+    pointer.write_text(json.dumps({**json.loads(pointer.read_text()), **change}))
+    assert cache.find(tmp_path, IMAGE) is None
+    assert cache.listed(tmp_path) == ()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", '{"schema": 1', "\x00"])
+def test_a_damaged_pointer_is_none(tmp_path: Path, text: str) -> None:
+    put(tmp_path).write_text(text)
+    assert cache.find(tmp_path, IMAGE) is None
+
+
+def test_a_directory_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert cache.listed(tmp_path / "none") == ()
+    assert cache.leftovers(tmp_path / "none") == ()
+
+
+def test_an_older_image_and_what_died_are_left_over(tmp_path: Path) -> None:
+    put(tmp_path)
+    old = tmp_path / f"{IMAGE.stem}+ba9876543210.sqsh"
+    old.write_bytes(b"older")
+    dead = tmp_path / f".{IMAGE.stem}~elsewhere-1-2.partial"
+    dead.write_bytes(b"half")
+    (tmp_path / "own.sqsh").write_bytes(b"put there by hand")
+    (tmp_path / "notes.txt").write_text("mine")
+    found = cache.leftovers(tmp_path)
+    assert [(one.path, one.stem, one.busy) for one in found] == [
+        (str(path), IMAGE.stem, False) for path in (dead, old)
+    ]
+    assert cache.sweep(found) == found
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["notes.txt", "own.sqsh", f"{IMAGE.stem}.json", f"{IMAGE.stem}+0123456789ab.sqsh"]
+    )
+
+
+def test_what_is_being_imported_is_neither_removed_nor_swept(tmp_path: Path) -> None:
+    put(tmp_path)
+    lock(tmp_path, "elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n")
+    (one,) = cache.listed(tmp_path)
+    with pytest.raises(UsageError, match="is being imported"):
+        cache.remove(tmp_path, one)
+    found = cache.leftovers(tmp_path)
+    assert [left.busy for left in found] == [True]
+    assert cache.sweep(found) == ()
+    assert Path(one.path).is_file()
+
+
+def test_the_lock_of_a_dead_process_of_this_host_holds_nothing(tmp_path: Path) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    here = f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{os.geteuid()}"
+    put(tmp_path)
+    lock(tmp_path, f"here-1-1 here {here} {os.getpid()} 1\n")  # the id lives, of another process
+    (one,) = cache.listed(tmp_path)
+    cache.remove(tmp_path, one)
+    assert cache.listed(tmp_path) == ()
+    assert not Path(one.path).exists()
+
+
+def test_a_lock_that_nobody_touched_for_hours_holds_nothing(tmp_path: Path) -> None:
+    put(tmp_path)
+    lock(tmp_path, "elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n", age=7200)
+    (one,) = cache.listed(tmp_path)
+    cache.remove(tmp_path, one)
+    assert cache.sweep(cache.leftovers(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_base_or_command_is_another_image() -> None:
+    stems = {
+        cache.built_stem("x", "a", ["b", "c"]),
+        cache.built_stem("x", "a", ["b c"]),
+        cache.built_stem("x", "b", ["b", "c"]),
+        cache.built_stem("y", "a", ["b", "c"]),
+    }
+    assert len(stems) == 4
