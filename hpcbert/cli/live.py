@@ -64,7 +64,7 @@ def draw(view: View, details: Details, *, unicode: bool) -> Group:
     parts: list[Text | Table] = []
     campaign = ""
     table = Table.grid()
-    for repeats in _by_array(view.repeats):
+    for repeats in _by_point(view.repeats):
         if repeats[0].watched.campaign.id != campaign:
             campaign = repeats[0].watched.campaign.id
             table = Table.grid(padding=(0, 2, 0, 0))
@@ -78,11 +78,12 @@ def draw(view: View, details: Details, *, unicode: bool) -> Group:
     return Group(*parts)
 
 
-def _by_array(repeats: Sequence[Repeat]) -> Iterator[list[Repeat]]:
-    arrays: dict[str, list[Repeat]] = {}
+def _by_point(repeats: Sequence[Repeat]) -> Iterator[list[Repeat]]:
+    points: dict[tuple[str, str], list[Repeat]] = {}
     for repeat in repeats:
-        arrays.setdefault(repeat.array.name, []).append(repeat)
-    yield from arrays.values()
+        name = repeat.watched.campaign.id, repeat.array.point.key
+        points.setdefault(name, []).append(repeat)
+    yield from points.values()
 
 
 def _point(view: View, repeats: Sequence[Repeat], *, unicode: bool) -> tuple[Text, Text, Text]:

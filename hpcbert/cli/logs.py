@@ -107,7 +107,7 @@ def _none_meant(watched: Watched, point: str) -> UsageError:
     keys = [array.point.key for array in watched.campaign.arrays]
     if point and point not in keys:
         return UsageError(f"There is no point {point!r}.", hint=did_you_mean(point, keys))
-    count = max(array.repeats[-1] for array in watched.campaign.arrays)
+    count = watched.campaign.protocol.repeats
     return UsageError("There is no such repeat.", hint=f"Repeats are numbered from 1 to {count}.")
 
 

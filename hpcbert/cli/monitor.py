@@ -227,7 +227,7 @@ def _lines(_colour: bool | None, *, err: bool) -> Iterator[flow.Sinks]:
 def line(change: Change) -> str:
     """Return a change as one line: time, campaign, point, repeat, state, nodes, why."""
     repeat, state = change.repeat, change.state
-    number = f"{repeat.number}/{len(repeat.array.repeats)}"
+    number = f"{repeat.number}/{repeat.watched.campaign.protocol.repeats}"
     number += f" attempt {state.attempt}" if state.attempt else ""
     words = [
         utc(change.time),

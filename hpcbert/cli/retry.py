@@ -42,9 +42,7 @@ DEFAULT = 2
 @click.option("--exclude", multiple=True, metavar="NODES", help="Keep away from these too.")
 @click.option("--no-exclude", is_flag=True, help="Do not keep away from nodes that failed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be submitted, and submit nothing.")
-@click.option(
-    "--wait", is_flag=True, help="Watch, and retry until all counts."
-)
+@click.option("--wait", is_flag=True, help="Watch, and retry until all counts.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @returns_result
@@ -169,10 +167,10 @@ def text_of(made: Round, *, dry: bool = False) -> str:
     watched = made.findings.watched
     lines = []
     for array in _arrays(made):
-        verb = "would be" if dry else "are"
-        job = "" if dry else f" as job {array.job_id}"
-        count = f"{len(array.repeats)} repeats of {array.point.key}"
-        lines.append(f"{count} {verb} submitted again{job}:")
+        done = "would be submitted again" if dry else f"submitted again as job {array.job_id}"
+        numbers = ", ".join(map(str, array.repeats))
+        what = f"repeat{'s' if len(array.repeats) > 1 else ''} {numbers} of {array.point.key}"
+        lines.append(f"{what} {done}:")
         lines += [f"  repeat {number}: {why}" for number, _, why in array.why]
         lines += [f"  not on {node}: {why}" for node, why in array.excluded]
     if not lines:

@@ -138,9 +138,9 @@ def squeue_argv(*, users: Iterable[str]) -> list[str]:
     return [*words, "-u", ",".join(sorted(set(users)))]
 
 
-def scancel_argv(ids: Sequence[str]) -> list[str]:
-    """Return the command that cancels jobs."""
-    return ["scancel", *ids]
+def scancel_argv(ids: Sequence[str], *, user: str, name: str) -> list[str]:
+    """Return the command that cancels jobs, if they still have this owner and name."""
+    return ["scancel", f"--user={user}", f"--name={name}", *ids]
 
 
 def _chunks(ids: Sequence[str]) -> Iterator[list[str]]:

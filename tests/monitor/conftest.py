@@ -193,7 +193,7 @@ def queue() -> Callable[..., str]:
     def line(one: Watched, repeat: int, state: str, **more: Any) -> str:
         array = one.campaign.arrays[more.get("array", 0)]
         user, name = more.get("user", "nobody"), more.get("name", array.name)
-        times = f"{T}|{T + 1}|NONE|0:08|1:00:00"
+        times = f"{more.get('submit', T)}|{T + 1}|NONE|0:08|1:00:00"
         job = more.get("job", array.element(repeat))
         return f"{job}|{user}|{state}|{times}|n[1-2]|{name}|{more.get('reason', 'None')}\n"
 

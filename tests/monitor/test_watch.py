@@ -264,7 +264,8 @@ def test_only_jobs_of_the_campaign_are_cancelled(watched: Make, queue: Line) -> 
     assert target.jobs == ("12",)
     assert [repeat.number for repeat in target.repeats] == [1]
     cancel.cancel(one, target, run=run)
-    assert run.calls[-1] == ("scancel", "12")
+    name = one.campaign.arrays[0].name
+    assert run.calls[-1] == ("scancel", f"--user={one.campaign.user}", f"--name={name}", "12")
     nothing = Script()
     cancel.cancel(one, cancel.find(one, run=nothing), run=nothing)
     assert [call[0] for call in nothing.calls] == ["squeue"]
@@ -275,6 +276,27 @@ def test_nothing_is_cancelled_while_squeue_is_silent(watched: Make) -> None:
     run = Script(squeue=[failed("Unable to contact slurm controller")])
     with pytest.raises(SchedulerError, match="Unable to contact"):
         cancel.find(one, run=run)
+
+
+def test_a_reused_id_is_not_cancelled_and_a_second_job_of_the_name_is(
+    watched: Make, queue: Line
+) -> None:
+    one = watched()
+    lines = (
+        queue(one, 1, "RUNNING", submit=int(one.since) - 1)
+        + queue(one, 1, "RUNNING", name="the id was used again")
+        + queue(one, 2, "PENDING", job="99_2")
+    )
+    target = cancel.find(one, run=Script(squeue=[lines]))
+    assert (target.jobs, target.names) == (("99",), (one.campaign.arrays[0].name,))
+    assert [repeat.number for repeat in target.repeats] == [2]
+
+
+def test_a_job_that_ended_before_scancel_reached_it_is_no_error(watched: Make, queue: Line) -> None:
+    one = watched()
+    gone = failed("scancel: error: Kill job error on job id 12: Invalid job id specified")
+    run = Script(squeue=[queue(one, 1, "RUNNING")], scancel=[gone])
+    cancel.cancel(one, cancel.find(one, run=run), run=run)
 
 
 def test_a_scancel_that_fails_is_reported(watched: Make, queue: Line) -> None:
