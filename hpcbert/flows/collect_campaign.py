@@ -214,6 +214,7 @@ class _Judge:
             over=state.done,
             detail=state.detail,
             rehearsed=self.campaign.rehearse,
+            suspended=state.suspended,
         )
         reasons = (*gate(evidence), *self._doubled(array, number, state.attempt))
         found = self.environments.of(array.point.key, number, state.attempt)
