@@ -96,7 +96,7 @@ def _hdf5(path: Path) -> tuple[str, set[str] | None]:
             rows = {name: len(one) for name, one in opened.items() if getattr(one, "shape", ())}
             for name in rows:
                 opened[name][0]
-    except (OSError, RuntimeError, KeyError) as error:
+    except (OSError, RuntimeError, LookupError, TypeError) as error:
         raise ValueError(f"HDF5 can't read it: {error}") from error
     if not rows:
         raise ValueError("it is an HDF5 file without a row")
@@ -116,7 +116,7 @@ def _npz(path: Path) -> tuple[str, set[str] | None]:
                 with opened.open(member) as file:
                     if file.read(6) != _NUMPY:
                         raise ValueError(f"its member {member} is no array")
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise ValueError(f"it is no npz file: {error}") from error
     names = {member.removesuffix(".npy") for member in members}
     if not names:
