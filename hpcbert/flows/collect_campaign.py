@@ -320,7 +320,7 @@ def write(
         if _over(directory, campaign, gathered):
             record, warnings = proof.renewed(directory, campaign, document, window=window, now=now)
         else:
-            record = (proof.previous(directory) or {}).get(proof.EVIDENCE)
+            record = proof.kept(directory)
         document[proof.EVIDENCE] = record
         document[proof.SEAL] = proof.seal(document)
         store.write_json(directory / MEASUREMENTS, document)

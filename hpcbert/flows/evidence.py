@@ -228,6 +228,15 @@ def renewed(
     return evidence, (f"{since} The evidence was recorded anew.",) if loud else ()
 
 
+def kept(directory: Path) -> dict[str, Any] | None:
+    """Return the evidence on record for a campaign that goes on, with its new table.json."""
+    old = previous(directory)
+    if old is None:
+        return None
+    record: dict[str, Any] = old[EVIDENCE]
+    return {**record, "files": {**record["files"], TABLE: _entry(directory / TABLE)}}
+
+
 def previous(directory: Path) -> dict[str, Any] | None:
     """Return what `recorded` does, or nothing where the file is damaged."""
     try:

@@ -1,0 +1,168 @@
+"""hpcbert audit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcbert import store
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.errors import CheckError, UsageError
+from hpcbert.flows import audit as flow
+from hpcbert.report.document import tables_data
+from hpcbert.report.text import number
+from hpcbert.report.words import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcbert.flows.audit import Audit, Exhibit, File
+    from hpcbert.model import Row, Run
+
+_HINTS = {
+    "stale": "The campaign went on since: hpcbert collect records it anew, and keeps a history.",
+    "changed": "Bring the files back from a copy. What collect records anew, it says so.",
+}
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  hpcbert audit\n"
+    "  hpcbert audit 20261121T100000Z-oneflow-3f9a1c --expect 5f2c1e9a"
+)
+@click.argument("campaign", default="")
+@click.option("--expect", default="", metavar="SEAL", help="The seal that the record must have.")
+@click.option("--runs", default="", help="Directory of the campaigns.")
+@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@returns_result
+def audit(*, campaign: str, expect: str, runs: str, site_file: str) -> Result:
+    """Check that a campaign's numbers still follow from its files.
+
+    CAMPAIGN is a campaign's directory, its id or a part of it; the newest one by default. Every
+    file is held against the digest that collect recorded, and all numbers are made again from the
+    logs. For each cell of the table its logs are listed with digests, states and who said so,
+    nodes and fingerprints. The exit code is 5 if anything is not as it was recorded.
+    """
+    directory = _directory(campaign, runs, site_file)
+    made = flow.audit(directory, expected=expect.lower())
+    errors = () if made.status == "intact" else (_error(made),)
+    return Result(
+        data=_data(directory, made),
+        text="\n".join(_lines(made)),
+        exit_code=errors[0].exit_code if errors else 0,
+        errors=errors,
+    )
+
+
+command = audit
+
+
+def _directory(name: str, runs: str, site_file: str) -> Path:
+    if name and (Path(name) / store.MANIFEST).is_file():
+        return Path(name)
+    from hpcbert.config.site import runs_directory
+
+    folder = Path(runs) if runs else runs_directory(site_file)
+    if name:
+        return store.resolve(name, folder)
+    campaigns = store.find_campaigns(folder)
+    if not campaigns:
+        raise UsageError("There is no campaign yet.", where=str(folder))
+    return campaigns[-1]
+
+
+def _error(made: Audit) -> CheckError:
+    told = "; ".join(str(one) for one in made.findings)
+    return CheckError(f"{made.campaign.id} is {made.status}. {told}.", hint=_HINTS[made.status])
+
+
+def _data(directory: Path, made: Audit) -> dict[str, Any]:
+    data = tables_data(made.tables)
+    for table in data["tables"]:
+        for row in table["rows"]:
+            for run in row["runs"]:
+                exhibit = made.exhibits.get(run["log"])
+                run["evidence"] = _exhibit_data(exhibit) if exhibit else None
+    return {
+        "campaign": made.campaign.id,
+        "directory": str(directory),
+        "status": made.status,
+        "recorded": made.recorded,
+        "seal": made.seal,
+        "history": [dict(one) for one in made.history],
+        "findings": [
+            {"kind": one.kind, "path": one.path, "detail": one.detail, "harmless": one.harmless}
+            for one in made.findings
+        ],
+        **data,
+    }
+
+
+def _exhibit_data(exhibit: Exhibit) -> dict[str, Any]:
+    return {
+        "job": exhibit.job_id or None,
+        "log": _file_data(exhibit.log),
+        "status": _file_data(exhibit.status),
+        "script": _file_data(exhibit.script),
+        "nodes": [
+            {
+                "node": one.name,
+                "file": _file_data(one.file),
+                "digest": one.digest,
+                "summary": one.summary,
+            }
+            for one in exhibit.nodes
+        ],
+    }
+
+
+def _file_data(file: File) -> dict[str, Any]:
+    return {"path": file.path, "bytes": file.size, "sha256": file.sha256}
+
+
+def _lines(made: Audit) -> Iterator[str]:
+    yield f"{click.style(made.campaign.id, bold=True)} · {made.status} · recorded {made.recorded}"
+    yield f"seal {plain(made.seal)}"
+    for one in made.history:
+        changes = one.get("changes")
+        told = "; ".join(map(str, changes)) if isinstance(changes, list) else ""
+        yield plain(f"recorded before at {one.get('recorded')}, since then: {told}")
+    for finding in made.findings:
+        mark = click.style(
+            "!" if finding.harmless else "✗", fg="yellow" if finding.harmless else "red"
+        )
+        yield f"{mark} {plain(str(finding))}"
+    for table in made.tables:
+        group = table.group
+        yield ""
+        title = f"{group.framework} · {group.model} · {group.precision} · rule {group.rule}"
+        yield click.style(plain(title), bold=True)
+        for row in table.rows:
+            yield from _row_lines(row, made)
+
+
+def _row_lines(row: Row, made: Audit) -> Iterator[str]:
+    flags = f" · {', '.join(row.flags)}" if row.flags else ""
+    yield f"{row.shape}  {number(row.median)} samples/s, median of {row.ok}/{row.asked}{flags}"
+    for run in row.runs:
+        yield from _run_lines(run, made.exhibits.get(run.log))
+
+
+def _run_lines(run: Run, exhibit: Exhibit | None) -> Iterator[str]:
+    nodes = plain(",".join(run.nodes)) or "nodes unknown"
+    state = plain(f"{run.state} ({run.state_source})")
+    yield f"  {run.repeat}  {number(run.throughput)}  {state}  attempt {run.attempt}  {nodes}"
+    if exhibit is None:
+        return
+    for file in (exhibit.log, exhibit.status, exhibit.script):
+        yield f"     {_digest(file)}  {plain(file.path)}"
+    for one in exhibit.nodes:
+        yield f"     {_digest(one.file)}  {plain(one.file.path)}"
+        yield f"     {plain(f'{one.digest} {one.summary}') or 'it can not be read'}"
+
+
+def _digest(file: File) -> str:
+    size = "-" if file.size is None else f"{file.size:,}"
+    return f"{file.sha256 or 'not recorded':64}  {size:>12}"

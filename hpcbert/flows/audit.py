@@ -1,0 +1,265 @@
+"""Audit: is what a campaign's numbers come from still there, and does it still give them?
+
+Digests tell whether a file was changed; numbers and tables are made again from the logs. No
+scheduler is asked: states are those on record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from hpcbert import store
+from hpcbert.errors import HpcbertError, IncompleteError, UsageError
+from hpcbert.fingerprint import Fingerprint
+from hpcbert.flows import collect_campaign, evidence
+from hpcbert.flows.environment import FOLDER, Environments
+from hpcbert.flows.evidence import EVIDENCE, SEAL, TABLE, Finding
+from hpcbert.logs.setting import Window
+from hpcbert.reduce import tabulate
+from hpcbert.report.document import tables_data
+from hpcbert.slurm.states import RepeatState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from hpcbert.flows.collect_campaign import Gathered, Repeat
+    from hpcbert.model import Array, Campaign, SpeedupTable
+
+Status = Literal["intact", "stale", "changed"]
+_TOLD_AT_MOST = 20
+
+
+@dataclass(frozen=True)
+class File:
+    """A file behind a number, as it was recorded: digest None where it was not."""
+
+    path: str
+    size: int | None
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a run: its fingerprint's file, and what it says."""
+
+    name: str
+    file: File
+    digest: str
+    summary: str
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """All that stands behind one repeat of a campaign."""
+
+    array: str
+    repeat: int
+    job_id: str
+    log: File
+    status: File
+    script: File
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found.
+
+    Attributes:
+        status: `intact`; `stale`: the campaign went on since; `changed`: something that was
+            recorded is not there any more as it was.
+        findings: What is not as recorded.
+        recorded: When the evidence was recorded, ISO 8601 UTC.
+        seal: The record's own digest: noted elsewhere, it proves that the record is the same one.
+        history: Earlier records and what had changed since them.
+        tables: Made again from the logs.
+        exhibits: By the path of the log that counts.
+    """
+
+    campaign: Campaign
+    status: Status
+    findings: tuple[Finding, ...]
+    recorded: str
+    seal: str
+    history: tuple[Mapping[str, Any], ...]
+    tables: tuple[SpeedupTable, ...]
+    exhibits: Mapping[str, Exhibit]
+
+
+def audit(directory: Path, *, expected: str = "") -> Audit:
+    """Hold a campaign against its evidence.
+
+    Args:
+        directory: The campaign.
+        expected: The seal that the record must have, or its beginning; empty for any.
+
+    Raises:
+        IncompleteError: There is no evidence: it was never collected after its end.
+        UsageError: Its manifest or its measurements are damaged.
+    """
+    document = evidence.recorded(directory)
+    if document is None:
+        raise IncompleteError(
+            "There is no evidence to audit.",
+            where=str(directory),
+            hint="It is recorded by hpcbert collect once nothing of the campaign waits or runs.",
+        )
+    found = list(evidence.changes(directory, document))
+    own = str(document.get(SEAL, ""))
+    if not own.startswith(expected):
+        detail = f"its seal is {own}, expected was {expected}"
+        found.append(Finding("seal", evidence.MEASUREMENTS, detail))
+    campaign = store.read_manifest(directory)
+    gathered = _again(directory, campaign, document)
+    if isinstance(gathered, Finding):
+        found.append(gathered)
+    elif not any(one.harmless for one in found):
+        found += _recomputed(directory, document, gathered)
+    made = None if isinstance(gathered, Finding) else gathered
+    return Audit(
+        campaign=campaign,
+        status=_status(found),
+        findings=tuple(found),
+        recorded=str(document[EVIDENCE].get("recorded", "")),
+        seal=own,
+        history=_history(document),
+        tables=tabulate(made.points) if made else (),
+        exhibits=_exhibits(directory, campaign, document, made.repeats if made else ()),
+    )
+
+
+def _status(found: list[Finding]) -> Status:
+    if not found:
+        return "intact"
+    return "stale" if all(one.harmless for one in found) else "changed"
+
+
+def _history(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    history = document[EVIDENCE].get("history")
+    return tuple(one for one in history if isinstance(one, dict)) if _is_list(history) else ()
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _again(directory: Path, campaign: Campaign, document: Mapping[str, Any]) -> Gathered | Finding:
+    """Judge every repeat again by the states on record; what can't be is a finding."""
+    try:
+        states = _states(document)
+        raw = document[EVIDENCE]["window"]
+        window = Window(_whole(raw["skip"]), _whole(raw["iters"]))
+        return collect_campaign.gather(
+            directory,
+            campaign,
+            rule=str(document["rule"]),
+            window=window,
+            states=lambda *_: states,
+        )
+    except (KeyError, TypeError, AttributeError):
+        detail = "states, rule or iterations are missing from the record"
+        return Finding("changed", evidence.MEASUREMENTS, detail)
+    except HpcbertError as error:
+        return Finding("changed", str(error.where or store.RECIPE), error.message)
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _states(document: Mapping[str, Any]) -> dict[tuple[str, int], RepeatState]:
+    return {
+        (one["array"], one["repeat"]): RepeatState(
+            **{**one["scheduler"], "nodes": tuple(one["scheduler"]["nodes"])}
+        )
+        for one in document["runs"]
+    }
+
+
+def _recomputed(
+    directory: Path, document: Mapping[str, Any], gathered: Gathered
+) -> Iterator[Finding]:
+    """Yield where numbers that are made again differ from those on record."""
+    keys = ("valid", "throughput", "attempt", "log")
+    again = {(one.array, one.run.repeat): one.run for one in gathered.repeats}
+    for then in document["runs"]:
+        run = again.get((then["array"], then["repeat"]))
+        for key in keys:
+            now = getattr(run, key, None)
+            if now != then.get(key):
+                detail = f"repeat {then['repeat']} has {key} {now}, on record is {then.get(key)}"
+                yield Finding("changed", str(then.get("log", "")), detail)
+    yield from _table_again(directory, gathered)
+
+
+def _table_again(directory: Path, gathered: Gathered) -> Iterator[Finding]:
+    try:
+        then = store.read_json(directory / TABLE)
+    except UsageError as error:
+        yield Finding("changed", TABLE, error.message)
+        return
+    now = {"schema": collect_campaign.SCHEMA, **tables_data(tabulate(gathered.points))}
+    for number, place in enumerate(_differences(then, _plain(now))):
+        if number < _TOLD_AT_MOST:
+            yield Finding("changed", TABLE, f"{place} is not what the logs give")
+
+
+def _plain(data: Any) -> Any:
+    """Return data as they read back from JSON."""
+    if isinstance(data, dict):
+        return {key: _plain(value) for key, value in data.items()}
+    return [_plain(one) for one in data] if isinstance(data, list | tuple) else data
+
+
+def _differences(then: Any, now: Any, place: str = "") -> Iterator[str]:
+    """Yield the places where data differ; keys that only the newer ones have are no difference."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        for key, value in then.items():
+            yield from _differences(value, now.get(key), f"{place}.{key}" if place else key)
+    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        for number, (left, right) in enumerate(zip(then, now, strict=True)):
+            yield from _differences(left, right, f"{place}[{number}]")
+    elif then != now:
+        yield place
+
+
+def _exhibits(
+    directory: Path,
+    campaign: Campaign,
+    document: Mapping[str, Any],
+    repeats: tuple[Repeat, ...],
+) -> dict[str, Exhibit]:
+    files = document[EVIDENCE]["files"]
+    arrays = {array.name: array for array in campaign.arrays}
+    environments = Environments(directory)
+    return {one.run.log: _exhibit(one, arrays[one.array], files, environments) for one in repeats}
+
+
+def _exhibit(
+    one: Repeat, array: Array, files: Mapping[str, Any], environments: Environments
+) -> Exhibit:
+    found = {node.node: node for node in one.fingerprints}
+    start = f"{array.point.key}.{one.run.repeat}.{one.run.attempt}."
+    nodes = []
+    for path in environments.names(array.point.key, one.run.repeat, one.run.attempt):
+        name = path.removeprefix(start).removesuffix(".json")
+        node = found.get(name, Fingerprint(name, {}))
+        told = (node.digest, node.summary) if name in found else ("", "")
+        nodes.append(Node(name, _file(f"{FOLDER}/{path}", files), *told))
+    return Exhibit(
+        array=array.name,
+        repeat=one.run.repeat,
+        job_id=array.element(one.run.repeat),
+        log=_file(one.run.log, files),
+        status=_file(array.status(one.run.repeat), files),
+        script=_file(array.script, files),
+        nodes=tuple(nodes),
+    )
+
+
+def _file(path: str, files: Mapping[str, Any]) -> File:
+    entry = files.get(path)
+    known = entry if isinstance(entry, dict) else {}
+    return File(path, known.get("bytes"), known.get("sha256"))
