@@ -18,6 +18,7 @@ from tests.faults.kit import GATE, HANG, Campaign, Expected, wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hpcbert.lab import Process
     from tests.faults.kit import Cluster
 
     Fault = Callable[[Cluster], None]
@@ -244,8 +245,7 @@ def the_controller_dies_before_sbatch(cluster: Cluster) -> None:
 
 def the_controller_dies_during_sbatch(cluster: Cluster) -> None:
     """It has the request, or not; it answers, or not: stopped first, killed while sbatch waits."""
-    process = load(cluster.lab.directory).daemons["slurmctld"]  # type: ignore[union-attr]
-    assert process is not None
+    process = controller(cluster)
     done: list[Outcome] = []
     folder, argv = cluster.submission({}, FIRST, repeats=2)
     os.kill(process.pid, signal.SIGSTOP)
@@ -271,6 +271,41 @@ def the_controller_dies_after_sbatch(cluster: Cluster) -> None:
     time.sleep(2)
     start_daemon(cluster.lab, "slurmctld", run=run)
     one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+
+
+def the_controller_answers_late(cluster: Cluster) -> None:
+    """Slower than a client waits, then with everything that was asked meanwhile."""
+    one = cluster.submit({"*": GATE}, FIRST, repeats=2)
+    one.in_step(1)
+    process = controller(cluster)
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        one.go()
+        time.sleep(12)
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+
+
+def nobody_is_believed(cluster: Cluster) -> None:
+    """munge is away: every command of Slurm's fails, and so do its daemons' messages."""
+    one = cluster.submit({"*": GATE}, FIRST, repeats=2)
+    one.in_step(1)
+    stop_daemon(cluster.lab, "munged")
+    try:
+        one.go()
+        time.sleep(4)
+    finally:
+        start_daemon(cluster.lab, "munged", run=run)
+    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+
+
+def controller(cluster: Cluster) -> Process:
+    found = load(cluster.lab.directory)
+    assert found is not None
+    process = found.daemons["slurmctld"]
+    assert process is not None
+    return process
 
 
 def remembered() -> None:
@@ -367,6 +402,8 @@ LAST: tuple[Fault, ...] = (
     the_controller_dies_before_sbatch,
     the_controller_dies_during_sbatch,
     the_controller_dies_after_sbatch,
+    the_controller_answers_late,
+    nobody_is_believed,
     accounting_is_away_throughout,
     accounting_is_away_for_a_while,
 )

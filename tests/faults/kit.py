@@ -213,7 +213,7 @@ class Campaign:
         (self.folder / "go").touch()
 
     def log(self, repeat: int, attempt: int = 0) -> Path:
-        path = self.directory / self.array["log"].replace("{repeat}", str(repeat))
+        path: Path = self.directory / self.array["log"].replace("{repeat}", str(repeat))
         return path.with_name(f"{path.stem}.r{attempt}.log") if attempt else path
 
     def in_step(self, *repeats: int, attempt: int = 0) -> None:
