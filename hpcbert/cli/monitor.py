@@ -13,7 +13,7 @@ import click
 
 from hpcbert import model
 from hpcbert.cli.live import console, counts, draw
-from hpcbert.cli.output import INTERRUPTED, VERSION, Result, finish, printable
+from hpcbert.cli.output import INTERRUPTED, VERSION, Result, escaped, finish, printable, say
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
 from hpcbert.flows import monitor as flow
 from hpcbert.slurm.hostlist import fold
@@ -96,7 +96,7 @@ def _monitor(
             said = [healed(one.directory, retries, site) for one in watched if retries]
             if not any(said):
                 break
-            click.echo("\n".join(filter(None, said)), err=True)
+            say("\n".join(filter(None, said)), err=True)
             watched = tuple(flow.open_campaign(one.directory) for one in watched)
     except KeyboardInterrupt:
         return _interrupted(watched)
@@ -182,7 +182,7 @@ def follow(directory: Path, *, floor: float | None = None) -> None:
         with show(context.color if context else None, err=True) as sinks:
             flow.watch(watched, sinks, run=run, floor=floor)
     except KeyboardInterrupt:
-        click.echo(f"The jobs are left alone. {_cancel_hint(watched)}", err=True)
+        say(f"The jobs are left alone. {_cancel_hint(watched)}", err=True)
         raise
 
 
@@ -248,7 +248,7 @@ def _events(_colour: bool | None, *, err: bool) -> Iterator[flow.Sinks]:
 
     def changes(found: Sequence[Change]) -> None:
         for change in found:
-            click.echo(json.dumps(_event(change, details), ensure_ascii=False), err=err)
+            click.echo(escaped(json.dumps(_event(change, details), ensure_ascii=False)), err=err)
 
     yield flow.Sinks(changes=changes)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 from dataclasses import dataclass, field
 from functools import wraps
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 INTERRUPTED = 130
+# What click.style puts into text.
+_COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,34 @@ def envelope(command: str, result: Result) -> str:
         ],
         "warnings": list(result.warnings),
     }
-    return json.dumps(document, ensure_ascii=False, allow_nan=False)
+    return escaped(json.dumps(document, ensure_ascii=False, allow_nan=False))
+
+
+def escaped(document: str) -> str:
+    """Return JSON on one line that holds the same and no character that could steer a terminal.
+
+    JSON itself wants only those below a blank escaped.
+    """
+    if document.isprintable():
+        return document
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in document)
 
 
 def printable(text: str) -> str:
     """Return text without the control characters that could steer a terminal."""
     return "".join(char if char in "\n\t" or char.isprintable() else "�" for char in text)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print text whose colours are click's; nothing else in it steers a terminal.
+
+    To a file or a pipe it goes as it is: a script's text must arrive byte by byte.
+    """
+    stream = sys.stderr if err else sys.stdout
+    if stream.isatty():
+        parts = _COLOURS.split(text)
+        text = "".join(one if _COLOURS.fullmatch(one) else printable(one) for one in parts)
+    click.echo(text, err=err)
 
 
 def complain(error: HpcbertError) -> None:
@@ -80,7 +105,7 @@ def emit(command: str, result: Result, *, as_json: bool) -> None:
         click.echo(envelope(command, result))
         return
     if result.text:
-        click.echo(result.text)
+        say(result.text)
     for warning in result.warnings:
         click.secho("warning: ", fg="yellow", nl=False, err=True)
         click.echo(printable(warning), err=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert import store
-from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.output import Result, returns_result, say
 from hpcbert.cli.submit import handed_over
 from hpcbert.config import site as sites
 from hpcbert.errors import IncompleteError
@@ -108,7 +108,7 @@ def followed(directory: Path, limit: int, here: Site, wish: Wish | None = None) 
 
     follow(directory, floor=here.poll_floor)
     while limit and (text := healed(directory, limit, here, wish)):
-        click.echo(text, err=True)
+        say(text, err=True)
         follow(directory, floor=here.poll_floor)
 
 

@@ -10,7 +10,7 @@ import click
 
 from hpcbert import store
 from hpcbert.cli.options import point_options, read, who
-from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.output import Result, returns_result, say
 from hpcbert.config import site
 from hpcbert.errors import CheckError
 from hpcbert.flows import submit as flow
@@ -106,7 +106,7 @@ def _watched(directory: Path, campaign: Campaign, limit: int, here: Site) -> Res
     from hpcbert.cli.collect import collected
     from hpcbert.cli.retry import followed
 
-    click.echo(submitted(directory, campaign).text, err=True)
+    say(submitted(directory, campaign).text, err=True)
     followed(directory, limit, here)
     return collected((directory,))
 
