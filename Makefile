@@ -19,7 +19,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install $(PIP_ARGS)
 
 # What the tests against a real Slurm cluster need; installed by `make test` when it runs as root.
-PACKAGES := python3-venv shellcheck hostname iproute2 mount util-linux \
+PACKAGES := python3-venv shellcheck hostname iproute2 mount strace util-linux \
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin \
     libpmix-dev mariadb-server munge squashfs-tools libopenmpi3
 

@@ -1,0 +1,89 @@
+"""The script of a retry: the first one's, letter for letter, but for what must differ."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcbert.config import recipe, site
+from hpcbert.errors import UsageError
+from hpcbert.flows.draft import How, Who, draft
+from hpcbert.flows.scripts import option, retried, writes_to
+from hpcbert.model import Shape
+from hpcbert.plan import Request
+from hpcbert.slurm.runner import run
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def rendered(tmp_path: Path, *words: str, together: bool = False) -> str:
+    where = site.read_site(REPOSITORY / "site.toml", base=tmp_path / "a b", env={})
+    where = replace(where, sbatch_args=words)
+    found = recipe.load(REPOSITORY / "templates" / "pytorch")
+    how = How(scheduler="slurm", folders=(REPOSITORY / "templates",), together=together)
+    who = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
+    made = draft(Request(Shape(1, 1), ("fp32",), repeats=5), where, found, how=how, who=who)
+    (text,) = made.scripts.values()
+    return text
+
+
+def again(text: str, *, exclude: tuple[str, ...] = ("n3", "n4")) -> str:
+    return retried(text, name="job.t1", repeats=(2, 4), first_attempt=3, exclude=exclude)
+
+
+def changes(old: str, new: str) -> list[str]:
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
+    return [line[1:] for line in lines if line[:1] == "+" and line[:3] != "+++"]
+
+
+def test_a_retry_changes_name_indices_attempt_and_nodes_only(tmp_path: Path) -> None:
+    text = rendered(tmp_path)
+    name, array, exclude, attempt = changes(text, again(text))
+    assert name == "#SBATCH --job-name=job.t1"
+    assert array == "#SBATCH --array=2,4%1"
+    assert exclude == "#SBATCH --exclude=n3,n4"
+    assert attempt.startswith("first_attempt=3 ")
+    assert run(["bash", "-n"], stdin=again(text)).ok
+
+
+def test_repeats_that_share_a_job_share_it_again(tmp_path: Path) -> None:
+    text = rendered(tmp_path, together=True)
+    found = changes(text, again(text, exclude=()))
+    assert [line.partition("=")[0] for line in found] == ["#SBATCH --job-name", *_REST]
+    assert "repeats=(2 4)" in found
+
+
+_REST = ["repeats", "first_attempt"]
+
+
+def test_nodes_that_the_script_keeps_away_from_stay_excluded(tmp_path: Path) -> None:
+    text = rendered(tmp_path, "--exclude=n[7-8]")
+    assert option(again(text), "exclude") == "n[7-8],n3,n4"
+    assert option(again(text, exclude=()), "exclude") == "n[7-8]"
+
+
+def test_a_script_of_another_version_is_refused(tmp_path: Path) -> None:
+    text = rendered(tmp_path).replace("first_attempt=", "attempt_from=")
+    with pytest.raises(UsageError, match="no line like"):
+        again(text)
+
+
+def test_a_script_says_which_campaign_it_writes_to(tmp_path: Path) -> None:
+    text = rendered(tmp_path)
+    (line,) = (one for one in text.splitlines() if one.startswith("campaign="))
+    directory = Path(line.partition("=")[2].strip("'"))
+    assert not writes_to(text, tmp_path)
+    directory.mkdir(parents=True)
+    assert writes_to(text, directory)
+    assert not writes_to(text, tmp_path)
+    assert not writes_to("", directory)
+
+
+def test_options_are_read_as_sbatch_does() -> None:
+    text = '#SBATCH --time=01:00:00\n#SBATCH --partition="a b"\n#SBATCH --time=02:00:00\n'
+    assert (option(text, "time"), option(text, "partition"), option(text, "qos")) == (
+        *("02:00:00", "a b", ""),
+    )
