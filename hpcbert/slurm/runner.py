@@ -5,11 +5,14 @@ Everything above talks to a `Runner`; a test hands in a `FakeRunner`-like functi
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import selectors
 import signal
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+# Bytes that a command may print: sacct tells of a hundred thousand jobs in a third of it.
+MOST = 1 << 26
+_CHUNK = 1 << 16
+_LATE = "late"
 _SET_PARENT_DEATH_SIGNAL = 1  # linux/prctl.h
 
 
@@ -86,34 +93,68 @@ def run(
     The group of its own keeps a terminal's Ctrl-C away from sbatch: an interrupted submission
     must still learn the job id that Slurm gave it. But if this process is killed, the command is
     too: an sbatch that lives on could submit after `submit --resume` has looked whether it did.
+
+    Args:
+        argv: The command.
+        stdin: What it reads.
+        env: Its whole environment; this process's by default.
+        cwd: Where it runs.
+        timeout: Seconds after which it is killed, as it is when it prints more than MOST.
     """
     words = tuple(argv)
+    with tempfile.TemporaryFile() as given:
+        given.write(stdin.encode())
+        given.seek(0)
+        try:
+            child = subprocess.Popen(
+                words,
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                start_new_session=True,
+                preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 - hpcbert has no threads
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return Outcome(words, 127, stderr=f"{words[0]}: no such program")
+        except PermissionError as error:
+            return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
+    with child:
+        stdout, stderr, trouble = _listen(child, time.monotonic() + timeout)
+        if trouble:
+            # It may have ended meanwhile, with somebody of its group left to hold the pipe.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+    if trouble == _LATE:
+        trouble = f"gave no answer within {timeout:g} s"
+    note = f"{words[0]}: {trouble}" if trouble else ""
+    return Outcome(words, 124 if trouble else child.returncode, stdout, f"{stderr}{note}")
+
+
+def _listen(child: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, str]:
+    """Return what a child prints on stdout and stderr, and why it was not heard to its end."""
+    heard = {stream: bytearray() for stream in (child.stdout, child.stderr) if stream}
+    trouble = ""
+    with selectors.DefaultSelector() as selector:
+        for stream, text in heard.items():
+            selector.register(stream, selectors.EVENT_READ, text)
+        while selector.get_map() and not trouble:
+            left = deadline - time.monotonic()
+            ready = selector.select(left) if left > 0 else []
+            trouble = "" if ready else _LATE
+            for key, _ in ready:
+                key.data.extend(data := os.read(key.fd, _CHUNK))
+                if not data:
+                    selector.unregister(key.fileobj)
+                if len(key.data) > MOST:
+                    trouble = f"printed more than {MOST >> 20} MiB"
     try:
-        child = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=None if env is None else dict(env),
-            cwd=cwd,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,
-            preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 - hpcbert has no threads
-        )
-    except (FileNotFoundError, NotADirectoryError):
-        return Outcome(words, 127, stderr=f"{words[0]}: no such program")
-    except PermissionError as error:
-        return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
-    try:
-        stdout, stderr = child.communicate(stdin, timeout=timeout)
+        child.wait(0 if trouble else max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        stdout, stderr = child.communicate()
-        note = f"{words[0]}: gave no answer within {timeout:g} s"
-        return Outcome(words, 124, stdout, f"{stderr}{note}")
-    return Outcome(words, child.returncode, stdout, stderr)
+        trouble = trouble or _LATE
+    stdout, stderr = (bytes(all_of_it).decode(errors="replace") for all_of_it in heard.values())
+    return stdout, stderr, trouble
 
 
 def _dying_with(parent: int) -> Callable[[], None]:
@@ -167,15 +208,14 @@ def follow(
             return Outcome(words, 127, stderr=f"{words[0]}: no such program")
         except PermissionError as error:
             return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
-        try:
-            for line in child.stderr or ():
-                lines.append(line)
-                show(line.rstrip("\n"))
-            child.wait()
-        except BaseException:
-            child.terminate()
-            child.wait()
-            raise
+        with child:
+            try:
+                for line in child.stderr or ():
+                    lines.append(line)
+                    show(line.rstrip("\n"))
+            except BaseException:
+                child.terminate()
+                raise
         stdout.seek(0)
         return Outcome(words, child.returncode, stdout.read(), "".join(lines))
 

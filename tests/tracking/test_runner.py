@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import time
+
+from hpcbert.slurm import runner
+from hpcbert.slurm.runner import run
+
+
+def test_a_command_is_given_its_input_and_heard_to_its_end() -> None:
+    text = "x" * 300_000 + "\n"
+    done = run(["sh", "-c", "cat; echo a >&2; exit 3"], stdin=text)
+    assert (done.returncode, done.stdout, done.stderr) == (3, text, "a\n")
+    assert run(["printf", "\\377\\n"]).stdout == "\N{REPLACEMENT CHARACTER}\n"
+    assert run(["cat"]).ok
+    assert run(["/no/such/program"]).returncode == 127
+    assert run(["/etc/passwd"]).returncode == 126
+
+
+def test_a_command_that_gives_no_answer_is_ended() -> None:
+    begin = time.monotonic()
+    done = run(["sh", "-c", "echo begun; sleep 60"], timeout=0.5)
+    assert (done.returncode, done.stdout) == (124, "begun\n")
+    assert "gave no answer within 0.5 s" in done.stderr
+    assert time.monotonic() - begin < 20
+
+
+def test_who_keeps_a_pipe_open_keeps_nobody_waiting() -> None:
+    begin = time.monotonic()
+    done = run(["sh", "-c", "setsid sleep 15 & echo done"], timeout=0.5)
+    assert (done.returncode, done.stdout) == (124, "done\n")
+    assert time.monotonic() - begin < 12
+
+
+def test_a_command_that_closes_its_pipes_is_waited_for() -> None:
+    assert run(["sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 5"]).returncode == 5
+    assert run(["sh", "-c", "exec >&- 2>&-; sleep 60"], timeout=0.5).returncode == 124
+
+
+def test_a_command_that_prints_without_end_is_ended() -> None:
+    done = run(["yes"], timeout=60)
+    assert done.returncode == 124
+    assert "printed more than 64 MiB" in done.stderr
+    assert len(done.stdout) < runner.MOST + (1 << 20)
