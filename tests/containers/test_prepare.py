@@ -1,0 +1,488 @@
+"""hpcbert prepare: real repositories, real files, a real registry; enroot is the stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert import store
+from hpcbert.config import recipe as recipes
+from hpcbert.config import site as sites
+from hpcbert.container import reference
+from hpcbert.flows import draft as drafts
+from hpcbert.flows import parts
+from hpcbert.flows import prepare as flow
+from hpcbert.flows.materials import built_stem
+from hpcbert.flows.parts import Means, Part
+from hpcbert.inventory import Recipe, Site
+from hpcbert.model import Campaign, Shape
+from hpcbert.plan import Request
+from hpcbert.slurm import runner
+from tests.containers.kit import (
+    HERE,
+    SYSTEM_PATH,
+    Image,
+    need_squashfs,
+)
+from tests.containers.registry import Registry
+from tests.containers.test_records import hdf5
+
+REPOSITORY = HERE.parents[1]
+KEYS = ["input_ids", "input_mask"]
+
+SITE = """\
+schema = 1
+name = "here"
+scheduler = "slurm"
+
+[container]
+runtime = "enroot"
+
+[frameworks.tiny]
+{more}
+"""
+RECIPE = """\
+schema = 1
+title = "A recipe for tests"
+data = "A directory of HDF5 files."
+launch = "per-gpu"
+models = ["bert-base"]
+precisions = ["fp32"]
+needs = ["data", "source"]
+
+[dataset]
+files = "{{folder}}/*.hdf5"
+format = "hdf5"
+keys = ["input_ids", "input_mask"]
+at_least = 2
+also = ["vocab.txt"]
+
+[options.folder]
+kind = "str"
+default = "train"
+help = "Folder of the training files."
+
+[source]
+repository = "{repository}"
+commit = "{commit}"
+path = "bert"
+patches = ["fix.patch"]
+
+[image]
+reference = "{image}"
+{build}
+
+[[log.records]]
+name = "step"
+contains = "samples/s"
+match = '(?P<iteration>\\d+) (?P<loss>\\S+) (?P<rate>\\S+) samples/s'
+
+[[log.rules]]
+name = "rate"
+kind = "rate"
+record = "step"
+"""
+PATCH = """\
+--- a/bert/train.py
++++ b/bert/train.py
+@@ -1 +1 @@
+-print("wrong")
++print("right")
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A site with one recipe, and hpcbert run there as a person would."""
+
+    folder: Path
+    registry: Registry
+
+    def write(self, *, build: str = "", more: str = "", commit: str = "", image: str = "") -> None:
+        (self.folder / "site.toml").write_text(SITE.format(more=more or f'data = "{self.data}"'))
+        target = self.folder / "templates" / "tiny"
+        target.mkdir(parents=True, exist_ok=True)
+        text = RECIPE.format(
+            repository=self.folder / "upstream",
+            commit=commit or self.commit,
+            image=image or f"docker://{self.registry.host}#bert/tiny:1.0",
+            build=build,
+        )
+        (target / "recipe.toml").write_text(text)
+        (target / "run.sh.j2").write_text("true\n")
+        (target / "fix.patch").write_text(PATCH)
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def commit(self) -> str:
+        return git(self.folder / "upstream", "rev-parse", "HEAD")
+
+    @property
+    def checkout(self) -> Path:
+        (found,) = (self.folder / "sources").glob("upstream-*+????????")
+        return found
+
+    @property
+    def site(self) -> Site:
+        return sites.load(str(self.folder / "site.toml"), env={}, cwd=self.folder)
+
+    @property
+    def recipe(self) -> Recipe:
+        return recipes.load(self.folder / "templates" / "tiny")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        names = ("RUNTIME", "DATA", "CACHE", "CONFIG")
+        folders = {f"ENROOT_{one}_PATH": str(self.folder / "enroot" / one.lower()) for one in names}
+        return {
+            "PATH": f"{HERE / 'stand-in'}:{SYSTEM_PATH}",
+            "HOME": str(self.folder),
+            "PYTHONPATH": str(REPOSITORY),
+            "TMPDIR": str(self.folder / "temp"),
+            "ENROOT_ALLOW_HTTP": "y",
+            "LANG": "C.UTF-8",
+            **folders,
+        }
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "hpcbert", *words],
+            cwd=self.folder,
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def says(self, *words: str, status: int = 0) -> dict[str, Any]:
+        """Run hpcbert as a person would."""
+        with self.begin(*words, "--json") as child:
+            out, err = child.communicate(timeout=120)
+        assert child.returncode == status, out + err
+        document: dict[str, Any] = json.loads(out)
+        return document
+
+    def prepares(self, *only: str, dry: bool = False, repository: str = "") -> dict[str, Part]:
+        """Do the same in this process, which is quicker."""
+        printed: list[str] = []
+        means = Means(
+            run=runner.run, follow=runner.follow, say=printed.append, env=self.environment, dry=dry
+        )
+        site = self.site
+        settings = replace(site.settings("tiny"), repository=repository)
+        site = site.with_settings("tiny", settings)
+        return {one.kind: one for one in flow.prepare(self.recipe, site, means, only=only)}
+
+    def drafts(self) -> Campaign:
+        how = drafts.How(scheduler="slurm", folders=(self.folder / "templates", TEMPLATES))
+        who = drafts.Who("somebody", ("hpcbert",), 0.0, "abc")
+        request = Request(shape=Shape(1, 1))
+        return drafts.draft(request, self.site, self.recipe, how=how, who=who).campaign
+
+
+TEMPLATES = REPOSITORY / "templates"
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    done = subprocess.run(
+        ["git", "-C", str(folder), *identity, *words], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    need_squashfs()
+    (tmp_path / "temp").mkdir()
+    upstream = tmp_path / "upstream"
+    (upstream / "bert").mkdir(parents=True)
+    git(upstream, "init", "--quiet")
+    (upstream / "bert" / "train.py").write_text('print("wrong")\n')
+    git(upstream, "add", ".")
+    git(upstream, "commit", "--quiet", "-m", "first")
+    data = tmp_path / "data" / "train"
+    data.mkdir(parents=True)
+    (data.parent / "vocab.txt").write_text("[PAD]\n")
+    for number in range(3):
+        hdf5(data / f"{number}.hdf5", KEYS)
+    with Registry() as registry:
+        registry.push("bert/tiny", "1.0", [{"etc/marker": b"tiny"}])
+        one = Place(tmp_path, registry)
+        one.write()
+        yield one
+
+
+def test_all_parts_are_made_ready_and_are_ready_after(place: Place) -> None:
+    document = place.says("prepare", "--fw", "tiny")
+    first = {one["kind"]: one for one in document["data"]["parts"]}
+    assert list(first) == ["source", "image", "data"]
+    assert {one["status"] for one in first.values()} == {"done"}
+    requests = len(place.registry.requests)
+    again = place.prepares()
+    assert {one.status for one in again.values()} == {"ready"}
+    assert {one.digest for one in again.values()} == {one["digest"] for one in first.values()}
+    assert len(place.registry.requests) == requests
+
+
+def test_a_dry_run_makes_nothing(place: Place) -> None:
+    found = place.prepares(dry=True)
+    assert {one.status for one in found.values()} == {"planned"}
+    assert place.registry.requests == []
+    assert not (place.folder / "images").exists()
+    assert not (place.folder / "sources").exists()
+
+
+def test_a_campaign_uses_what_was_prepared_and_records_it(place: Place) -> None:
+    found = place.prepares()
+    campaign = place.drafts()
+    assert campaign.image == found["image"].path
+    recorded = {one.kind: one for one in campaign.materials}
+    assert {kind: one.digest for kind, one in recorded.items()} == {
+        kind: one.digest for kind, one in found.items()
+    }
+    assert recorded["image"].name == f"docker://{place.registry.host}#bert/tiny:1.0"
+    assert recorded["source"].name == f"{place.folder / 'upstream'}@{place.commit}"
+    directory = place.folder / "runs" / campaign.id
+    store.create(directory)
+    store.write_manifest(directory, campaign)
+    assert store.read_manifest(directory) == campaign
+    (listed,) = place.says("images", "list")["data"]["images"]
+    assert listed["campaigns"] == [campaign.id]
+
+
+def test_without_preparation_a_campaign_records_nothing(place: Place) -> None:
+    place.write(more=f'data = "{place.data}"\nsource = "/opt/tiny"')
+    campaign = place.drafts()
+    assert campaign.materials == ()
+    assert campaign.image == f"docker://{place.registry.host}#bert/tiny:1.0"
+
+
+# --- The program ----------------------------------------------------------------------------------
+
+
+def test_the_pinned_commit_is_checked_out_with_its_patches(place: Place) -> None:
+    pinned = place.commit
+    (place.folder / "upstream" / "bert" / "train.py").write_text('print("newer")\n')
+    git(place.folder / "upstream", "commit", "--quiet", "-a", "-m", "second")
+    place.write(commit=pinned)
+    found = place.prepares("source")["source"]
+    assert (place.checkout / "bert" / "train.py").read_text() == 'print("right")\n'
+    assert git(place.checkout, "rev-parse", "HEAD") == pinned
+    assert found.digest == f"git-tree:{git(place.checkout, 'write-tree')}"
+
+
+def test_a_commit_that_is_not_there_is_told(place: Place) -> None:
+    place.write(commit="0" * 40)
+    document = place.says("prepare", "--fw", "tiny", "--only", "source", status=4)
+    (error,) = document["errors"]
+    assert error["code"] == "incomplete"
+    assert "git" in error["message"]
+    assert "--repository" in error["hint"]
+    assert list((place.folder / "sources").iterdir()) == []
+
+
+def test_a_patch_that_does_not_fit_leaves_no_checkout(place: Place) -> None:
+    (place.folder / "templates" / "tiny" / "fix.patch").write_text(PATCH.replace("wrong", "other"))
+    found = place.prepares("source")["source"]
+    assert "git apply failed" in found.detail
+    assert list((place.folder / "sources").iterdir()) == []
+
+
+def test_what_a_death_left_is_cleared_and_made_anew(place: Place) -> None:
+    name = parts.source_record(place.site, place.recipe).name.removesuffix(".json")
+    sources = place.folder / "sources"
+    (sources / name).mkdir(parents=True)
+    (sources / name / "half").write_text("")
+    dead = sources / f".{name}~{os.uname().nodename}~999999999~0"
+    dead.mkdir()
+    assert place.prepares("source")["source"].status == "done"
+    assert sorted(path.name for path in sources.iterdir()) == [name, f"{name}.json"]
+    assert not (place.checkout / "half").exists()
+
+
+def test_a_checkout_that_was_changed_is_refused(place: Place) -> None:
+    place.prepares("source")
+    (place.checkout / "bert" / "built.so").write_text("")
+    assert place.prepares("source")["source"].status == "ready"
+    (place.checkout / "bert" / "train.py").write_text("print(1)\n")
+    found = place.prepares("source")["source"]
+    assert "were changed" in found.detail
+
+
+def test_a_mirror_stands_in_for_the_repository(place: Place, tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    (place.folder / "upstream").rename(mirror)
+    commit = git(mirror, "rev-parse", "HEAD")
+    place.write(commit=commit)
+    assert place.prepares("source")["source"].status == "failed"
+    found = place.prepares("source", repository=str(mirror))["source"]
+    assert found.status == "done"
+
+
+def test_no_user_of_a_url_is_shown_or_kept() -> None:
+    url = "https://me:hunter2@example.org/me/x.git"
+    assert parts.without_user(url) == "https://example.org/me/x.git"
+    assert parts.without_user("git@example.org:me/x.git") == "git@example.org:me/x.git"
+
+
+# --- The data --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda data: (data / "vocab.txt").unlink(), "vocab.txt are missing"),
+        (lambda data: (data / "train" / "0.hdf5").write_bytes(b"<html>"), "no HDF5 signature"),
+        (lambda data: hdf5(data / "train" / "2.hdf5", ["input_ids"]), "has no input_mask"),
+        (lambda data: [path.unlink() for path in data.glob("train/[01].hdf5")], "1 files match"),
+    ],
+)
+def test_data_that_the_program_could_not_read_are_refused(
+    place: Place, change: Any, says: str
+) -> None:
+    change(place.data)
+    found = place.prepares("data")["data"]
+    assert found.status == "failed"
+    assert says in found.detail
+    assert "A directory of HDF5 files." in found.hint
+
+
+def test_data_that_changed_have_another_digest(place: Place) -> None:
+    before = place.prepares("data")["data"]
+    assert place.prepares("data")["data"].status == "ready"
+    hdf5(place.data / "train" / "1.hdf5", KEYS, rows=9)
+    after = place.prepares("data")["data"]
+    assert after.status == "done"
+    assert after.digest != before.digest
+
+
+def test_a_site_that_names_no_data_is_told_which_key(place: Place) -> None:
+    place.write(more="python = 'python3'")
+    (error,) = place.says("prepare", "--fw", "tiny", "--only", "data", status=5)["errors"]
+    assert error["code"] == "check"
+    assert "frameworks.tiny.data" in error["hint"]
+
+
+# --- The image -------------------------------------------------------------------------------------
+
+
+def test_a_refused_login_is_told_with_where_to_look(place: Place) -> None:
+    place.registry.trouble = {"/manifests/": 401}
+    (error,) = place.says("prepare", "--fw", "tiny", "--only", "image", status=4)["errors"]
+    assert error["message"].startswith("tiny image: ")
+    assert ".credentials" in error["hint"]
+
+
+def test_a_tag_that_is_not_there_is_told(place: Place) -> None:
+    place.write(image=f"docker://{place.registry.host}#bert/tiny:none")
+    (error,) = place.says("prepare", "--fw", "tiny", "--only", "image", status=4)["errors"]
+    assert "no such image" in error["message"]
+
+
+def test_prepare_killed_half_way_is_taken_up_by_the_next(place: Place) -> None:
+    place.registry.delay = 120.0
+    child = place.begin("prepare", "--fw", "tiny", "--only", "image")
+    end = time.monotonic() + 60
+    while not list((place.folder / "images").glob(".*~lock/holder")):
+        assert time.monotonic() < end
+        assert child.poll() is None
+        time.sleep(0.02)
+    (holder,) = (place.folder / "images").glob(".*~lock/holder")
+    while not holder.read_text():
+        time.sleep(0.02)
+    script = int(holder.read_text().split()[3])
+    for one in (child.pid, script):
+        os.kill(one, signal.SIGKILL)
+    child.wait()
+    place.registry.delay = 0.0
+    found = place.prepares("image")["image"]
+    assert found.status == "done"
+    assert list((place.folder / "images").glob(".*")) == []
+    kill_group_of(script)
+    child.communicate()
+
+
+def kill_group_of(script: int) -> None:
+    """Kill what the script had started: it led a session of its own."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[3] == str(script) and fields[0] != "Z":
+            os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+def test_an_image_is_built_where_commands_are_wanted(place: Place) -> None:
+    # As if imported: a registry's images begin without the mounts that make this one run.
+    uri = f"docker://{place.registry.host}#bert/base:1.0"
+    images = place.folder / "images"
+    images.mkdir()
+    base = Image().write(images / "base+0.sqsh")
+    pointer = {
+        "schema": 1,
+        "reference": uri,
+        "file": base.name,
+        "sha256": "1" * 64,
+        "bytes": base.stat().st_size,
+        "created": "2026-11-21T12:00:00Z",
+    }
+    (images / f"{reference.parse(uri).stem}.json").write_text(json.dumps(pointer))
+    build = f'base = "{uri}"\ncopy = "/opt/program"\ninstall = ["cat train.py > /opt/made"]'
+    place.write(build=build)
+    found = place.prepares()["image"]
+    assert found.status == "done", found
+    made = subprocess.run(
+        ["unsquashfs", "-cat", found.path, "opt/made"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert made.stdout == 'print("right")\n'
+    pointer = json.loads((images / f"{built_stem(place.recipe)}.json").read_text())
+    assert pointer["provenance"]["base"] == {"reference": uri, "sha256": "1" * 64}
+    assert pointer["provenance"]["install"] == ["cat train.py > /opt/made"]
+    assert place.prepares()["image"].status == "ready"
+    assert place.drafts().image == found.path
+    # Another command is another image.
+    place.write(build=build.replace("/opt/made", "/opt/other"))
+    assert place.prepares("image", dry=True)["image"].status == "planned"
+
+
+def test_images_are_removed_by_name(place: Place) -> None:
+    path = place.prepares("image")["image"].path
+    (one,) = place.says("images", "list")["data"]["images"]
+    assert one["path"] == path
+    removed = place.says("images", "remove", one["sha256"][:8])["data"]
+    assert removed == {"removed": [path], "bytes": one["bytes"]}
+    assert place.says("images", "list")["data"]["images"] == []
+    document = place.says("images", "remove", "nothing", status=2)
+    assert "no image" in document["errors"][0]["message"]
+
+
+def test_a_job_on_a_node_needs_slurm(place: Place) -> None:
+    site = place.folder / "site.toml"
+    site.write_text(site.read_text().replace('"slurm"', '"local"'))
+    document = place.says("prepare", "--fw", "tiny", "--on-node", status=2)
+    assert "scheduler is local" in document["errors"][0]["message"]
+
+
+def test_one_image_for_two_frameworks_is_refused(place: Place) -> None:
+    words = ("prepare", "--fw", "tiny", "--fw", "pytorch", "--image", "./x.sqsh")
+    document = place.says(*words, status=2)
+    assert "single framework" in document["errors"][0]["message"]
