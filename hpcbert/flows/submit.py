@@ -207,9 +207,9 @@ def enqueue(
             return campaign
         job_id = _queue_left_behind(directory, new, find, means)
         if not job_id:
+            new = tuple(replace(array, called=utc(means.now())) for array in new)
             for array in new:
-                tried = replace(array, called=utc(means.now()))
-                campaign = store.update_array(campaign, tried)
+                campaign = store.update_array(campaign, array)
             store.write_manifest(directory, campaign)
             job_id = start(replace(campaign, arrays=new))
         for array in new:

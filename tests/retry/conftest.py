@@ -1,0 +1,48 @@
+"""A program that stands in for training: it prints a log, or fails as it is told to."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ITERS, SKIP = 12, 2
+WORDS = (
+    *("submit", "--fw", "pytorch", "--model", "bert-tiny", "--batch-size", "2"),
+    *("--iters", str(ITERS), "--skip", str(SKIP)),
+)
+
+
+def log(gpus: int = 1) -> str:
+    """Return a log of the PyTorch reference: 12 iterations, two samples a device."""
+    config = {"batch_size_per_device": 2, "accumulation": 1, "precision": "fp32"}
+    config |= {"world_size": gpus, "global_batch_size": 2 * gpus}
+    lines = [f"hpcbert-config {json.dumps(config)}"]
+    lines += [
+        f"iteration: {n}/{ITERS} loss: 9.5 mlm_loss: 8.8 nsp_loss: 0.7 samples/s: 10.00 "
+        f"time: {1763717655.5 + n * 0.2 * gpus:.6f}"
+        for n in range(1, ITERS + 1)
+    ]
+    return "\n".join([*lines, ""])
+
+
+@pytest.fixture
+def stand_in() -> Callable[..., Path]:
+    """Make the program; `bad` is shell that is run before it prints its log."""
+
+    def make(folder: Path, bad: str, gpus: int = 1) -> Path:
+        (folder / "training.log").write_text(log(gpus))
+        program = folder / "stand-in"
+        program.write_text(
+            f"#!/bin/bash\n{bad}\nexec cat {shlex.quote(str(folder))}/training.log\n"
+        )
+        program.chmod(0o755)
+        return program
+
+    return make
