@@ -1,0 +1,247 @@
+"""The one place that starts processes.
+
+Everything above talks to a `Runner`; a test hands in a `FakeRunner`-like function instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+# Bytes that a command may print: sacct tells of a hundred thousand jobs in a third of it.
+MOST = 1 << 26
+_CHUNK = 1 << 16
+_LATE = "late"
+_SET_PARENT_DEATH_SIGNAL = 1  # linux/prctl.h
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one command did.
+
+    Attributes:
+        argv: The command as it was started.
+        returncode: Its exit status; 127 if there is no such program, 124 if it ran out of time.
+        stdout: What it printed, undecodable bytes replaced.
+        stderr: What it complained about, likewise.
+    """
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str = ""
+    stderr: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command ended with status 0."""
+        return self.returncode == 0
+
+
+class Runner(Protocol):
+    """Starts a command, waits for it and says what it did; never raises for the command's sake."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float = 60.0,
+    ) -> Outcome:
+        """Run argv; `timeout` is in seconds, `env` replaces the whole environment."""
+        ...
+
+
+class Follower(Protocol):
+    """Starts a command, shows what it says while it runs, and says what it did."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        show: Callable[[str], None],
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        """Run argv, calling `show` with each line of its stderr."""
+        ...
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float = 60.0,
+) -> Outcome:
+    """Run a command to its end, in a process group of its own, and collect what it printed.
+
+    The group of its own keeps a terminal's Ctrl-C away from sbatch: an interrupted submission
+    must still learn the job id that Slurm gave it. But if this process is killed, the command is
+    too: an sbatch that lives on could submit after `submit --resume` has looked whether it did.
+
+    Args:
+        argv: The command.
+        stdin: What it reads.
+        env: Its whole environment; this process's by default.
+        cwd: Where it runs.
+        timeout: Seconds after which it is killed, as it is when it prints more than MOST.
+    """
+    words = tuple(argv)
+    with tempfile.TemporaryFile() as given:
+        given.write(stdin.encode())
+        given.seek(0)
+        try:
+            child = subprocess.Popen(
+                words,
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                start_new_session=True,
+                preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 - hpcbert has no threads
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return Outcome(words, 127, stderr=f"{words[0]}: no such program")
+        except PermissionError as error:
+            return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
+    with child:
+        stdout, stderr, trouble = _listen(child, time.monotonic() + timeout)
+        if trouble:
+            # It may have ended meanwhile, with somebody of its group left to hold the pipe.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+    if trouble == _LATE:
+        trouble = f"gave no answer within {timeout:g} s"
+    note = f"{words[0]}: {trouble}" if trouble else ""
+    return Outcome(words, 124 if trouble else child.returncode, stdout, f"{stderr}{note}")
+
+
+def _listen(child: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, str]:
+    """Return what a child prints on stdout and stderr, and why it was not heard to its end."""
+    heard = {stream: bytearray() for stream in (child.stdout, child.stderr) if stream}
+    trouble = ""
+    with selectors.DefaultSelector() as selector:
+        for stream, text in heard.items():
+            selector.register(stream, selectors.EVENT_READ, text)
+        while selector.get_map() and not trouble:
+            left = deadline - time.monotonic()
+            ready = selector.select(left) if left > 0 else []
+            trouble = "" if ready else _LATE
+            for key, _ in ready:
+                key.data.extend(data := os.read(key.fd, _CHUNK))
+                if not data:
+                    selector.unregister(key.fileobj)
+                if len(key.data) > MOST:
+                    trouble = f"printed more than {MOST >> 20} MiB"
+    try:
+        child.wait(0 if trouble else max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        trouble = trouble or _LATE
+    stdout, stderr = (bytes(all_of_it).decode(errors="replace") for all_of_it in heard.values())
+    return stdout, stderr, trouble
+
+
+def _dying_with(parent: int) -> Callable[[], None]:
+    """Return what a child does before it becomes its command: ask to die with its parent."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+
+    def ask() -> None:
+        if prctl is not None:
+            prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # It died before it was asked about.
+                os._exit(128 + signal.SIGKILL)
+
+    return ask
+
+
+def follow(
+    argv: Sequence[str],
+    *,
+    show: Callable[[str], None],
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Run a command that takes long, showing each line of its stderr as it comes.
+
+    An interrupt ends the command by SIGTERM, so that it can clean up, and is raised again after.
+
+    Args:
+        argv: The command.
+        show: Called with each line, without its end.
+        stdin: What it reads.
+        env: Its whole environment; this process's by default.
+    """
+    words = tuple(argv)
+    lines = []
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as given:
+        given.write(stdin)
+        given.seek(0)
+        try:
+            child = subprocess.Popen(
+                words,
+                stdin=given,
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                env=None if env is None else dict(env),
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return Outcome(words, 127, stderr=f"{words[0]}: no such program")
+        except PermissionError as error:
+            return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
+        with child:
+            try:
+                for line in child.stderr or ():
+                    lines.append(line)
+                    show(line.rstrip("\n"))
+            except BaseException:
+                child.terminate()
+                child.wait()
+                raise
+        stdout.seek(0)
+        return Outcome(words, child.returncode, stdout.read(), "".join(lines))
+
+
+def start(
+    argv: Sequence[str], *, output: Path, env: Mapping[str, str], cwd: Path | None = None
+) -> int:
+    """Start a command that outlives this process, and return its process id.
+
+    It leads a session of its own, so that neither Ctrl-C nor the end of a terminal reaches it; it
+    reads nothing and appends what it prints to a file.
+
+    Raises:
+        OSError: There is no such program, or the file can't be written.
+    """
+    with output.open("ab") as file:
+        child = subprocess.Popen(
+            tuple(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+        )
+    # Nobody waits for it through this object, which must neither warn of that nor reap it.
+    child.returncode = 0
+    return child.pid
