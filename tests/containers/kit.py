@@ -53,7 +53,7 @@ class Image:
         lines = [f"{name}={value}\n" for name, value in self.environment.items()]
         files = {
             "etc/environment": "".join(lines),
-            "etc/fstab": "/usr /usr none bind,ro,nosuid\n",
+            "etc/fstab": "/usr /usr none rbind,ro,nosuid\n",
             "etc/rc.local": "# nothing\n",
             "etc/login.defs": "ENV_PATH PATH=/usr/local/bin:/usr/bin:/bin\n",
             **({"etc/rc": self._script()} if self.rc else {}),

@@ -122,7 +122,6 @@ class Trial:
             "PATH": self.path,
             "PYTHONPATH": str(self.checkout.path),
             "HPCBERT_SITE": str(self.folder / f"{site}.toml"),
-            "ENROOT_ALLOW_HTTP": "y",
         }
         command = [self.checkout.python, "-m", "hpcbert", *words]
         return self.as_user(command, env=environment, cwd=self.folder, timeout=timeout)
@@ -244,8 +243,25 @@ def _install(trial: Trial, plugin: str, enroot: str) -> None:
     """Give the lab's Slurm the real plugin, and its nodes an enroot on slurmd's PATH."""
     line = f"required {plugin} runtime_path=/tmp/pyxis container_scope=job\n"
     (trial.lab.layout.etc / "plugstack.conf").write_text(line)
-    link = f"mount -t tmpfs tmpfs /usr/local/sbin && ln -s {enroot}/* /usr/local/sbin/"
-    trial.on_nodes(f"{link}; mkdir -p /tmp/pyxis; mkdir -p -m 1777 {SCRATCH}")
+    # The plugin keeps the jobs' ENROOT_*_PATH from enroot: an administrator says where things are.
+    settings = trial.folder / "enroot.conf"
+    names = ("RUNTIME", "DATA", "CACHE")
+    settings.write_text(
+        "".join(f"ENROOT_{name}_PATH {SCRATCH}/{name}-$(id -u)\n" for name in names)
+    )
+    told = run([f"{enroot}/enroot", "info"])
+    file = next(
+        line.removeprefix("Config file: ")
+        for line in told.stdout.splitlines()
+        if line.startswith("Config file: ")
+    )
+    # Where the plugin's epilog looks, which has no PATH; on the nodes alone.
+    layer = "lowerdir=/usr/bin,upperdir=/tmp/.bin/upper,workdir=/tmp/.bin/work"
+    trial.on_nodes(
+        f"mkdir -p /tmp/.bin/upper /tmp/.bin/work /tmp/pyxis; mkdir -p -m 1777 {SCRATCH};"
+        f"mount -t overlay overlay -o {layer} /usr/bin && ln -s {enroot}/* /usr/bin/;"
+        f"mount --bind {settings} {file}"
+    )
     for node in trial.lab.plan.node_names:
         stop_daemon(trial.lab, node)
         start_daemon(trial.lab, node, run=run)
