@@ -143,8 +143,8 @@ def hand_over(directory: Path, campaign: Campaign, means: Means) -> Campaign:
 
 
 def _left_behind(directory: Path, array: Array, user: str, means: Means) -> str:
-    """Return the job that an earlier try made; one that was refused made none."""
-    if array.state == "refused" or not array.called:
+    """Return the job that an earlier try made, also one that sbatch seemed to refuse."""
+    if not array.called:
         return ""
     return search(
         directory,
@@ -259,7 +259,8 @@ def _call(directory: Path, campaign: Campaign, array: Array, means: Means) -> tu
     environment = commands.submission_environment(os.environ)
     outcome = means.run(argv, cwd=directory, env=environment)
     match = _PARSABLE.fullmatch((outcome.stdout.strip().splitlines() or [""])[-1])
-    uncertain = outcome.ok or _says(outcome, _UNCERTAIN)
+    # Who is killed by a signal tells nothing.
+    uncertain = outcome.ok or outcome.returncode < 0 or _says(outcome, _UNCERTAIN)
     job_id = match[1] if outcome.ok and match else ""
     if not job_id and uncertain:
         job_id = _left_behind(directory, array, campaign.user, means)

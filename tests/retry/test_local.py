@@ -80,8 +80,9 @@ def test_only_what_failed_runs_again_and_every_attempt_stays(
     program, flag = failing
     one_job = ("--repeats-in", "one-job") if together else ()
     if together:
-        text = program.read_text()
-        program.write_text(text.replace("if [[ $SLURM_ARRAY_TASK_ID == 2 && -e", "if [[ -e"))
+        program.write_text(
+            program.read_text().replace("if [[ $SLURM_ARRAY_TASK_ID == 2 && -e", "if [[ -e")
+        )
     directory = submitted(hpcbert, program, "--repeats", "2", *one_job)
     over(directory)
     planned = hpcbert("retry", str(directory), "--dry-run", "--json")

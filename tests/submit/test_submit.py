@@ -186,6 +186,12 @@ UNCERTAIN = (
 )
 
 
+def test_an_sbatch_that_was_killed_may_have_submitted(tmp_path: Path) -> None:
+    one, slurm = made(tmp_path), FakeSlurm(answers=[failing("", -9, "queued anyway")])
+    assert submitted(one, slurm) == ["100", "101", "102", "103"]
+    assert slurm.count("sbatch") == 4
+
+
 @pytest.mark.parametrize("why", UNCERTAIN)
 def test_a_lost_answer_is_looked_for_twice_before_sbatch_is_called_again(
     tmp_path: Path, why: str
