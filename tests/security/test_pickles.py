@@ -1,0 +1,117 @@
+"""No pickle is read from a campaign, wherever submitit or anybody may have left one."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Python itself tells of every pickle that is loaded and names something.
+WATCHED = """
+import sys
+def hook(event, arguments):
+    if event.startswith("pickle."):
+        sys.stderr.write(f"PICKLE {arguments}\\n")
+sys.addaudithook(hook)
+from hpcbert.__main__ import main
+sys.argv[0] = "hpcbert"
+main()
+"""
+
+
+class Trap:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def plant(directory: Path, job: str, sprung: Path) -> list[Path]:
+    """Lay traps where submitit keeps tasks and results, and in the place of every other file."""
+    names = [f"{job}_{end}" for end in ("submitted.pkl", "0_result.pkl", "result.pkl")]
+    names += [f"{job}_{n}_{end}" for n in (1, 2) for end in ("submitted.pkl", "0_result.pkl")]
+    folders = [directory / one for one in ("", "slurm", "status", "logs", "env", "scripts")]
+    planted = []
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (folder / name).write_bytes(pickle.dumps(Trap(sprung)))
+            planted.append(folder / name)
+    return planted
+
+
+def watched_run(
+    words: list[str], *, cwd: Path, env: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, *words],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+COMMANDS = (
+    ["collect"],
+    ["monitor", "--once"],
+    ["logs"],
+    ["cancel", "--yes"],
+    ["retry", "--dry-run"],
+    ["audit"],
+)
+
+
+@pytest.fixture
+def trapped(slurm: Any, watched: Any, accounting: Any, tmp_path: Path) -> Path:
+    """A campaign that is full of traps, which make the directory `sprung`."""
+    one = watched()
+    slurm.answers(sacct=[accounting(one, 1, "COMPLETED") + accounting(one, 2, "FAILED")])
+    plant(one.directory, "12", tmp_path / "sprung")
+    directory: Path = one.directory
+    return directory
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_planted_pickle_is_never_loaded(
+    hpcbert: Any, trapped: Path, tmp_path: Path, words: list[str]
+) -> None:
+    line = [*words, str(trapped)]
+    done = watched_run(line, cwd=hpcbert.path, env=hpcbert.environment)
+    assert not (tmp_path / "sprung").exists()
+    assert "PICKLE" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "measurements.json", "recipe.toml", "table.json"]
+)
+def test_a_pickle_in_the_place_of_a_file_is_no_file(build: Any, tmp_path: Path, name: str) -> None:
+    made = build("1n1g", repeats=1, scheduler="local")
+    made.complete("1n1g", 1, 10.0)
+    sprung = tmp_path / "sprung"
+    (made.directory / name).write_bytes(pickle.dumps(Trap(sprung)))
+    for words in (["collect"], ["audit"], ["monitor", "--once"]):
+        done = watched_run([*words, str(made.directory)], cwd=tmp_path, env={**os.environ})
+        assert "PICKLE" not in done.stderr
+    assert not sprung.exists()
+
+
+def test_the_watch_sees_a_pickle_that_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
+    load = "import pickle; pickle.load(open('x', 'rb'))"
+    text = WATCHED.replace("from hpcbert.__main__ import main", load).replace("\nmain()", "")
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "PICKLE" in done.stderr

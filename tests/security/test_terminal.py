@@ -1,0 +1,169 @@
+"""What steers a terminal never reaches one, wherever it comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert import store
+from hpcbert.cli.output import escaped, printable
+from tests.environment.kit import leave, node
+
+# Clear the screen, set the title, the same with a C1 code, back up, delete, right to left.
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b2J\x08\x7f\u202e"
+FORBIDDEN = ("\x1b[2J", "\x1b]", "\x07", "\x9b", "\x08", "\x7f", "\u202e")
+
+
+def on_terminal(words: list[str], *, cwd: Path, env: dict[str, str]) -> str:
+    """Run hpcbert on a terminal of its own and return all that it sent there."""
+    leader, follower = pty.openpty()
+    environment = {**env, "TERM": "xterm", "PYTHONUTF8": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "hpcbert", *words],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=follower,
+        stderr=follower,
+    ) as child:
+        os.close(follower)
+        raw = b""
+        try:
+            while piece := os.read(leader, 1 << 16):
+                raw += piece
+        except OSError:  # the other end is closed
+            pass
+        child.wait(timeout=120)
+    os.close(leader)
+    return raw.decode("utf-8", "replace")
+
+
+def clean(shown: str) -> None:
+    assert shown.strip()
+    assert "Traceback" not in shown
+    assert [one for one in FORBIDDEN if one in shown] == []
+
+
+@pytest.fixture
+def hostile(build: Any) -> Any:
+    """A campaign of the local scheduler in which everything that can be is hostile."""
+    made = build("1n1g", "2n2g", repeats=2, scheduler="local")
+    for repeat in (1, 2):
+        made.complete("1n1g", repeat, 10.0)
+        made.complete("2n2g", repeat, 38.0)
+    leave(made.directory, made.array("1n1g"), 1, node("n1", host__kernel=HOSTILE))
+    leave(made.directory, made.array("1n1g"), 2, node("n1"))
+    made.log("2n2g", 1, HOSTILE + made.text("2n2g", 38.0, last=3) + HOSTILE)
+    finished = {"event": "finished", "state": "FAILED", "exit": 1, "reason": HOSTILE}
+    made.mark("2n2g", 2, {"event": "start", "nodelist": HOSTILE, "host": HOSTILE}, finished)
+    arrays = [
+        replace(
+            array,
+            error=HOSTILE,
+            point=replace(array.point, model=f"m{HOSTILE}", options=(("o", HOSTILE),)),
+        )
+        for array in made.campaign.arrays
+    ]
+    for array, old in zip(arrays, made.campaign.arrays, strict=True):
+        for repeat in (1, 2):
+            path = store.status_path(made.directory, old, repeat)
+            path.rename(store.status_path(made.directory, array, repeat))
+    return made.change(
+        arrays=tuple(arrays), user=HOSTILE, site=HOSTILE, image=HOSTILE, command=(HOSTILE,)
+    )
+
+
+COMMANDS = {
+    "collect": ("collect", "{}"),
+    "collect markdown": ("collect", "{}", "--format", "markdown"),
+    "collect csv": ("collect", "{}", "--format", "csv"),
+    "collect json": ("collect", "{}", "--format", "json"),
+    "collect --json": ("collect", "{}", "--json"),
+    "monitor": ("monitor", "--once", "{}"),
+    "monitor --json": ("monitor", "--once", "{}", "--json"),
+    "logs": ("logs", "{}", "--repeat", "1"),
+    "logs --json": ("logs", "{}", "--repeat", "1", "--tail", "5", "--json"),
+    "cancel": ("cancel", "{}", "--yes"),
+    "retry": ("retry", "{}", "--dry-run"),
+    "no such path": ("collect", f"/nowhere/{HOSTILE}"),
+    "no such campaign": ("monitor", HOSTILE),
+    "wrong rule": ("collect", "{}", "--rule", HOSTILE),
+    "wrong flag": ("collect", f"--{HOSTILE}"),
+    "wrong command": (HOSTILE,),
+    "wrong framework": ("frameworks", "show", HOSTILE),
+    "wrong format": ("collect", "--format", HOSTILE, "--json"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_lets_it_through(hostile: Any, tmp_path: Path, name: str) -> None:
+    words = [word.replace("{}", str(hostile.directory)) for word in COMMANDS[name]]
+    runs = {"HPCBERT_RUNS": str(tmp_path / "runs")}
+    clean(on_terminal(words, cwd=tmp_path, env={**os.environ, **runs}))
+
+
+def test_audit_lets_nothing_through(hostile: Any, tmp_path: Path) -> None:
+    for array in hostile.campaign.arrays:
+        for repeat in (1, 2):
+            finished = {"event": "finished", "state": "COMPLETED", "exit": 0}
+            path = store.status_path(hostile.directory, array, repeat)
+            with path.open("a") as file:
+                file.write(json.dumps({"time": 1, "attempt": 0, **finished}) + "\n")
+    environment = {**os.environ, "HPCBERT_RUNS": str(tmp_path / "runs")}
+    words = [str(hostile.directory)]
+    on_terminal(["collect", *words], cwd=tmp_path, env=environment)
+    (hostile.directory / "logs" / f"{HOSTILE}.log").write_text("")
+    shown = on_terminal(["audit", *words], cwd=tmp_path, env=environment)
+    clean(shown)
+    assert "it was not there" in shown
+
+
+@pytest.mark.parametrize("text", [f"x = {HOSTILE}", f'schema = 1\nname = "{HOSTILE}"', "[a]\n" * 2])
+@pytest.mark.parametrize("command", ["config", "doctor"])
+def test_a_hostile_site_is_named_safely(tmp_path: Path, command: str, text: str) -> None:
+    (tmp_path / "site.toml").write_text(text)
+    clean(on_terminal([command, "--site", "site.toml"], cwd=tmp_path, env={**os.environ}))
+
+
+def test_what_slurm_says_is_shown_safely(
+    hpcbert: Any, slurm: Any, watched: Any, accounting: Any, queue: Any
+) -> None:
+    one = watched()
+    rows = accounting(one, 1, f"FAILED {HOSTILE}") + accounting(one, 2, HOSTILE)
+    waits = queue(one, 1, "PENDING", reason=HOSTILE)
+    garbage = f"{HOSTILE}|x\n"
+    answers = [
+        {"sacct": [rows + garbage], "squeue": [waits + garbage]},
+        {"sacct": [[1, HOSTILE, HOSTILE]], "squeue": [[1, HOSTILE, HOSTILE]]},
+        {"sacct": [rows.replace("n[1-2]", HOSTILE)], "squeue": [""]},
+    ]
+    for answer in answers:
+        slurm.answers(**answer)
+        for words in (["monitor", "--once"], ["monitor", "--once", "--json"], ["collect"]):
+            clean(
+                on_terminal([*words, str(one.directory)], cwd=hpcbert.path, env=hpcbert.environment)
+            )
+
+
+def test_a_refusal_of_sbatch_is_shown_safely(hpcbert: Any, slurm: Any) -> None:
+    slurm.answers(sbatch=[[1, "", f"sbatch: error: {HOSTILE}"]], squeue=[""], sacct=[""])
+    words = ["submit", "--nodes", "1", "--gpus-per-node", "1", "--fw", "pytorch"]
+    shown = on_terminal(words, cwd=hpcbert.path, env=hpcbert.environment)
+    clean(shown)
+    assert "owned" in shown
+
+
+def test_json_holds_what_was_escaped() -> None:
+    data = {"a": HOSTILE, "b": "é😀\u2028"}
+    document = escaped(json.dumps(data, ensure_ascii=False))
+    assert json.loads(document) == data
+    assert printable(document) == document
+    assert "é😀" in document
