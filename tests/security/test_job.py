@@ -1,0 +1,161 @@
+"""What the scheduler's environment and programs say stays text in a job, and its files private."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert import store
+from hpcbert.flows.submit import write
+from hpcbert.slurm.hostlist import expand
+from hpcbert.slurm.states import witness
+from tests.render.test_scripts import RECORDER, SRUN, drafted, reference, tool, with_python
+
+PATH = os.environ["PATH"]
+
+
+def texts(sprung: Path) -> list[str]:
+    """Return texts that make a file where a shell runs them."""
+    return [
+        f"$(touch {sprung})",
+        f"`touch {sprung}`",
+        f'n1";touch {sprung};"',
+        f"n1';touch {sprung};'",
+        f"n1\ntouch {sprung}\n",
+        f"a[$(touch {sprung})]",
+        f"n[1-$(touch {sprung})]",
+        "n1\\",
+        'n1","event":"end","exit":0,"x":"',
+        "%s%n",
+        "-x",
+        "*",
+        "n1\x1b[31m\x7f",
+    ]
+
+
+def run(tmp_path: Path, names: str = "localhost", **environment: str | bytes) -> Any:
+    """Run a rendered script with a stand-in for Slurm; return it and the campaign."""
+    tools = tmp_path / "bin"
+    tool(tools, "srun", SRUN)
+    tool(tools, "scontrol", '#!/bin/bash\nprintf "%s\\n" "$NAMES"\n')
+    python = tool(tmp_path, "python", RECORDER)
+    made = drafted(with_python(reference(tmp_path), python), scheduler="slurm", shape="1n1g")
+    write(made)
+    (array,) = made.campaign.arrays
+    base = {
+        "PATH": f"{tools}:{PATH}",
+        "NAMES": names,
+        "RECORD": str(tmp_path / "record"),
+        "SLURM_JOB_ID": "5",
+        "SLURM_ARRAY_TASK_ID": "1",
+        "SLURM_JOB_NODELIST": "localhost",
+    }
+    done = subprocess.run(
+        ["bash", str(made.directory / array.script)],
+        env={**base, **environment},
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    return done, made
+
+
+@pytest.mark.parametrize("number", range(13))
+@pytest.mark.parametrize("variable", ["SLURM_JOB_NODELIST", "SLURM_ARRAY_JOB_ID", "SLURM_JOB_QOS"])
+def test_texts_of_the_scheduler_are_json_in_the_witness(
+    tmp_path: Path, variable: str, number: int
+) -> None:
+    sprung = tmp_path / "sprung"
+    text = texts(sprung)[number]
+    done, made = run(tmp_path, **{variable: text})
+    assert done.returncode == 0, done.stderr
+    assert not sprung.exists()
+    (array,) = made.campaign.arrays
+    raw = store.status_path(made.directory, array, 1).read_bytes()
+    events = [json.loads(line) for line in raw.splitlines()]
+    assert [one["event"] for one in events] == ["start", "step", "step-end", "end"]
+    seen = witness(events)
+    assert (seen.attempt, seen.exit) == (0, 0)
+    assert isinstance(expand(seen.nodelist), tuple)
+    if variable == "SLURM_JOB_NODELIST":
+        plain = "".join(char if " " <= char <= "~" else "?" for char in text)
+        assert seen.nodelist == plain
+
+
+def test_bytes_that_are_no_text_leave_the_witness_readable(tmp_path: Path) -> None:
+    done, made = run(tmp_path, SLURM_JOB_NODELIST=b"n\xff\xfe\x80")
+    assert done.returncode == 0
+    (array,) = made.campaign.arrays
+    assert len(store.read_status(made.directory, array, 1)) == 4
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_JOB_START_TIME"],
+)
+@pytest.mark.parametrize(
+    "text", ["a[$(touch sprung)]", "1/../../../x", "1;touch sprung", "x", "-1"]
+)
+def test_what_is_no_number_is_refused_before_bash_counts_with_it(
+    tmp_path: Path, variable: str, text: str
+) -> None:
+    done, made = run(tmp_path, **{variable: text})
+    assert done.returncode == 125
+    assert f"{variable} is no number" in done.stderr.decode()
+    assert not list(tmp_path.glob("**/sprung"))
+    assert not list((made.directory / "status").iterdir())
+
+
+@pytest.mark.parametrize("number", range(13))
+def test_names_that_scontrol_prints_are_never_run(tmp_path: Path, number: int) -> None:
+    sprung = tmp_path / "sprung"
+    run(tmp_path, names=texts(sprung)[number])
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("mask", ["000", "022", "077"])
+def test_what_a_campaign_holds_is_its_owners_alone(tmp_path: Path, mask: str) -> None:
+    before = os.umask(int(mask, 8))
+    try:
+        done, made = run(tmp_path)
+    finally:
+        os.umask(before)
+    assert done.returncode == 0, done.stderr
+    store.write_json(made.directory / "measurements.json", {})
+    found = {made.directory, *made.directory.rglob("*")}
+    open_ = {
+        str(path.relative_to(tmp_path)): oct(stat.S_IMODE(path.stat().st_mode))
+        for path in found
+        if stat.S_IMODE(path.stat().st_mode) & 0o077
+    }
+    assert open_ == {}
+    names = {path.name for path in found}
+    assert {"env", "logs", "status", "scripts", "slurm", "manifest.json"} <= names
+    assert any(name.endswith(".log") for name in names)
+    assert any(name.endswith(".jsonl") for name in names)
+
+
+def test_what_the_script_prints_is_private_too(tmp_path: Path) -> None:
+    """Slurm makes the file, by the mask of whoever called sbatch."""
+    python = tool(tmp_path, "python", RECORDER)
+    made = drafted(with_python(reference(tmp_path), python))
+    write(made)
+    (array,) = made.campaign.arrays
+    output = tmp_path / "job.out"
+    output.touch(mode=0o644)
+    with output.open("a") as file:
+        subprocess.run(
+            ["bash", str(made.directory / array.script)],
+            env={"PATH": PATH, "SLURM_ARRAY_TASK_ID": "1", "RECORD": str(tmp_path / "record")},
+            stdout=file,
+            check=True,
+            timeout=60,
+        )
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600
