@@ -103,6 +103,7 @@ def look(
     *,
     limit: int,
     run: Runner,
+    clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
 ) -> Findings:
     """Say which repeats of a campaign are missing or invalid, by the gate that `collect` has.
@@ -119,7 +120,8 @@ def look(
             hint="Submit it anew to rehearse again.",
         )
     watched = Watched(directory, campaign)
-    states, settled = _settled_states(watched, run, pause)
+    tracker = Tracker([watched], run=run, clock=clock, floor=_REST)
+    states, settled = _settled_states(watched, tracker, pause)
     gathered = collect_campaign.gather(
         directory, campaign, rule="", window=Window(), states=lambda *_: states
     )
@@ -153,14 +155,13 @@ def _try(array: Array, judged: Repeat) -> Try:
 
 
 def _settled_states(
-    watched: Watched, run: Runner, pause: Callable[[float], None]
+    watched: Watched, tracker: Tracker, pause: Callable[[float], None]
 ) -> tuple[dict[Key, RepeatState], set[Key]]:
     """Return all states, and which of them are ends beyond doubt.
 
     A job that lost its node stands as NODE_FAIL for a moment before Slurm puts it back into the
     queue: who submitted it again then would have it twice.
     """
-    tracker = Tracker([watched], run=run, floor=_REST)
     tracker.poll()
     for _ in range(_LOOKS):
         if all(map(tracker.settled, _ends(tracker))) and not tracker.failures:

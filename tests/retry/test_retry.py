@@ -1,0 +1,304 @@
+"""What is submitted again, against a small Slurm whose queue and accounting are scripted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hpcbert import store
+from hpcbert.config import recipe, site
+from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.flows import retry, submit
+from hpcbert.flows.adopt import adopted
+from hpcbert.flows.draft import How, Who, draft
+from hpcbert.flows.retry import Wish
+from hpcbert.flows.scripts import option
+from hpcbert.model import Shape
+from hpcbert.plan import Request
+from hpcbert.slurm.runner import Outcome
+from tests.retry.conftest import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hpcbert.model import Array, Campaign
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NOW = 1763700000
+
+
+@dataclass
+class Job:
+    """A job array: state and node of each index."""
+
+    number: str
+    name: str
+    states: dict[int, tuple[str, str]]
+
+
+@dataclass
+class Slurm:
+    """Knows jobs; `forgets` says which states squeue no longer shows."""
+
+    jobs: list[Job] = field(default_factory=list)
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+    silent: bool = False
+    dies: bool = False
+    forgets: tuple[str, ...] = ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
+    surprise: Callable[[int], None] = lambda _: None
+
+    def __call__(self, argv: Sequence[str], **_: object) -> Outcome:
+        words = tuple(argv)
+        self.calls.append(words)
+        if self.silent:
+            return Outcome(words, 1, "", f"{words[0]}: error: Unable to contact")
+        answer = {"sbatch": self.sbatch, "squeue": self.squeue, "sacct": self.sacct}.get(words[0])
+        text = answer(words) if answer else "".join(f"n{n}|gpu*|idle\n" for n in range(1, 9))
+        return Outcome(words, 0, text)
+
+    def sbatch(self, words: tuple[str, ...]) -> str:
+        text = Path(words[-1]).read_text()
+        indices = option(text, "array").partition("%")[0]
+        low, _, high = indices.partition("-")
+        chosen = range(int(low), int(high) + 1) if high else map(int, indices.split(","))
+        number = str(10 + len(self.jobs))
+        states = dict.fromkeys(chosen, ("PENDING", ""))
+        self.jobs.append(Job(number, option(text, "job-name"), states))
+        if self.dies:
+            raise KeyboardInterrupt
+        return f"{number}\n"
+
+    def squeue(self, words: tuple[str, ...]) -> str:
+        self.surprise(sum(call[0] == "squeue" for call in self.calls))
+        names = [word.partition("=")[2] for word in words if word.startswith("--name=")]
+        if names:
+            return "".join(f"{job.number}\n" for job in self.jobs if job.name in names)
+        return "".join(
+            f"{job.number}_{index}|someone|{state}|{NOW}|NONE|NONE|0:00|1:00:00|{node}|{job.name}|None\n"
+            for job in self.jobs
+            for index, (state, node) in job.states.items()
+            if state not in self.forgets
+        )
+
+    def sacct(self, _: tuple[str, ...]) -> str:
+        return "".join(
+            f"{job.number}_{index}|someone|{state}|0:0|None|{NOW}|{NOW}|{NOW}|9|60|{node}|{job.name}\n"
+            for job in self.jobs
+            for index, (state, node) in job.states.items()
+        )
+
+    def submissions(self) -> int:
+        return sum(call[0] == "sbatch" for call in self.calls)
+
+
+@dataclass
+class Bench:
+    """A campaign of one point, five repeats, submitted to the scripted Slurm."""
+
+    directory: Path
+    slurm: Slurm
+
+    @property
+    def campaign(self) -> Campaign:
+        return store.read_manifest(self.directory)
+
+    @property
+    def means(self) -> submit.Means:
+        return submit.Means(self.slurm, lambda: float(NOW), lambda _: None)
+
+    def ended(
+        self, repeat: int, state: str = "COMPLETED", *, node: str = "n1", attempt: int = 0
+    ) -> None:
+        """Let a repeat end; only a completed one leaves a log and writes its end."""
+        array = [one for one in self.campaign.arrays if repeat in one.repeats][-1]
+        job = next(one for one in self.slurm.jobs if one.name == array.name)
+        job.states[repeat] = (state, node)
+        mark = {"time": NOW, "attempt": attempt}
+        name = f"{job.number}_{repeat}"
+        events = [{"event": "start", **mark, "job": name, "nodelist": node}]
+        events += [{"event": "step", **mark}]
+        if state == "COMPLETED":
+            events += [{"event": one, **mark, "exit": 0} for one in ("step-end", "end")]
+            path = store.log_path(self.directory, array, repeat, attempt)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(log())
+        with store.status_path(self.directory, array, repeat).open("a") as file:
+            file.writelines(f"{json.dumps(event)}\n" for event in events)
+
+    def look(self, limit: int = 2) -> retry.Findings:
+        time = [float(NOW)]
+
+        def pause(seconds: float) -> None:
+            time[0] += seconds
+
+        return retry.look(
+            self.directory, limit=limit, run=self.slurm, clock=lambda: time[0], pause=pause
+        )
+
+    def plan(self, wish: Wish | None = None) -> retry.Round:
+        return retry.plan(self.look(), wish or Wish(), run=self.slurm)
+
+    def retry(self) -> Array:
+        """Submit what is missing again, and return the new array."""
+        (array,) = retry.intend(self.plan()).arrays[-1:]
+        campaign = submit.submit(self.directory, self.means)
+        return next(one for one in campaign.arrays if one.name == array.name)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    where = site.read_site(REPOSITORY / "site.toml", base=tmp_path, env={})
+    found = recipe.load(REPOSITORY / "templates" / "pytorch")
+    request = Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), model="bert-tiny", iters=12, skip=2)
+    how = How(scheduler="slurm", folders=(REPOSITORY / "templates",))
+    made = draft(
+        request, where, found, how=how, who=Who("someone", ("hpcbert",), float(NOW), "abc123")
+    )
+    submit.write(made)
+    one = Bench(made.directory, Slurm())
+    submit.submit(one.directory, one.means)
+    return one
+
+
+@pytest.fixture
+def three_of_five(bench: Bench) -> Bench:
+    for repeat in (1, 3, 5):
+        bench.ended(repeat)
+    bench.ended(2, "FAILED", node="n2")
+    bench.ended(4, "NODE_FAIL", node="n3")
+    return bench
+
+
+def test_only_what_does_not_count_is_submitted_again(three_of_five: Bench) -> None:
+    array = three_of_five.retry()
+    assert array.repeats == (2, 4)
+    assert (array.retry, array.first_attempt, array.job_id) == (1, 1, "11")
+    assert array.name == f"{three_of_five.campaign.arrays[0].name}.t1"
+    assert [(number, word) for number, word, _ in array.why] == [(2, "FAILED"), (4, "NODE_FAIL")]
+    assert "in the measured step" in array.why[0][2]
+    assert [node for node, _ in array.excluded] == ["n3", "n2"]
+    text = (three_of_five.directory / array.script).read_text()
+    assert option(text, "exclude") == "n3,n2"
+    assert (three_of_five.directory / array.script).stat().st_mode & 0o777 == 0o600
+
+
+def test_what_waits_or_runs_is_left_alone(bench: Bench) -> None:
+    bench.ended(1, "FAILED")
+    findings = bench.look()
+    assert [one.number for one in findings.lacks] == [1]
+    assert findings.open == 4
+    bench.retry()
+    assert bench.look().lacks == ()
+    assert bench.slurm.submissions() == 2
+
+
+def test_a_job_that_slurm_puts_back_is_not_submitted_again(three_of_five: Bench) -> None:
+    """For a moment a job that lost its node stands as NODE_FAIL, and squeue shows nothing."""
+    (job,) = three_of_five.slurm.jobs
+
+    def requeued(call: int) -> None:
+        if call == 2:
+            job.states[4] = ("PENDING", "")
+
+    three_of_five.slurm.surprise = requeued
+    findings = three_of_five.look()
+    assert [one.number for one in findings.lacks] == [2]
+    assert findings.open == 1
+
+
+def test_while_slurm_is_silent_nothing_is_submitted(three_of_five: Bench) -> None:
+    three_of_five.slurm.silent = True
+    with pytest.raises(SchedulerError, match="does not say what waits or runs"):
+        three_of_five.look()
+    assert three_of_five.slurm.submissions() == 1
+
+
+def test_no_repeat_is_submitted_more_often_than_allowed(three_of_five: Bench) -> None:
+    for attempt in (1, 2):
+        three_of_five.retry()
+        for repeat in (2, 4):
+            three_of_five.ended(repeat, "TIMEOUT", attempt=attempt)
+    findings = three_of_five.look()
+    assert (findings.lacks, [one.number for one in findings.spent]) == ((), [2, 4])
+    more = three_of_five.look(limit=3)
+    assert [one.number for one in more.lacks] == [2, 4]
+
+
+def test_attempts_go_on_where_slurms_own_ended(three_of_five: Bench) -> None:
+    three_of_five.ended(2, "FAILED", node="n2", attempt=1)
+    array = three_of_five.retry()
+    assert array.first_attempt == 2
+    text = (three_of_five.directory / array.script).read_text()
+    assert "\nfirst_attempt=2 " in text
+
+
+def test_nodes_can_be_chosen_and_suspicion_be_turned_off(three_of_five: Bench) -> None:
+    (array,) = three_of_five.plan(Wish(exclude=("n7", "n3"))).arrays
+    assert [node for node, _ in array.excluded] == ["n7", "n3", "n2"]
+    (array,) = three_of_five.plan(Wish(suspect=False)).arrays
+    assert array.excluded == ()
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_crash_while_retrying_loses_and_doubles_nothing(
+    three_of_five: Bench, queued: bool
+) -> None:
+    retry.intend(three_of_five.plan())
+    if queued:
+        three_of_five.slurm.dies = True
+        with pytest.raises(KeyboardInterrupt):
+            submit.submit(three_of_five.directory, three_of_five.means)
+        three_of_five.slurm.dies = False
+    assert three_of_five.campaign.arrays[-1].state == "intended"
+    campaign = submit.submit(three_of_five.directory, three_of_five.means)
+    assert [one.job_id for one in campaign.arrays] == ["10", "11"]
+    assert [job.number for job in three_of_five.slurm.jobs] == ["10", "11"]
+    assert three_of_five.look().lacks == ()
+
+
+def test_who_watches_finds_what_an_interrupted_submission_left(three_of_five: Bench) -> None:
+    retry.intend(three_of_five.plan())
+    three_of_five.slurm.dies = True
+    with pytest.raises(KeyboardInterrupt):
+        submit.submit(three_of_five.directory, three_of_five.means)
+    before = three_of_five.campaign
+    found = adopted(three_of_five.directory, before, run=three_of_five.slurm)
+    assert found == three_of_five.campaign
+    assert found.arrays[-1].job_id == "11"
+    silent = Slurm(silent=True)
+    assert adopted(three_of_five.directory, before, run=silent) == before
+
+
+def test_of_two_retries_at_once_one_wins(three_of_five: Bench) -> None:
+    first, second = three_of_five.plan(), three_of_five.plan()
+    retry.intend(first)
+    with pytest.raises(UsageError, match="Somebody else changed the campaign"):
+        retry.intend(second)
+    assert len(three_of_five.campaign.arrays) == 2
+
+
+def test_a_script_that_was_changed_is_not_submitted_again(three_of_five: Bench) -> None:
+    script = three_of_five.directory / three_of_five.campaign.arrays[0].script
+    script.write_text(script.read_text() + "# changed\n")
+    with pytest.raises(UsageError, match="not the one that was rendered"):
+        three_of_five.plan()
+
+
+def test_a_rehearsal_is_not_retried(three_of_five: Bench) -> None:
+    campaign = replace(three_of_five.campaign, rehearse=True)
+    store.write_manifest(three_of_five.directory, campaign)
+    with pytest.raises(UsageError, match="rehearsal"):
+        three_of_five.look()
+
+
+def test_two_jobs_that_ran_one_attempt_spoil_its_number(three_of_five: Bench) -> None:
+    array = three_of_five.campaign.arrays[0]
+    path = store.status_path(three_of_five.directory, array, 1)
+    start = {"event": "start", "time": NOW, "attempt": 0, "job": "99_1", "nodelist": "n5"}
+    path.write_text(f"{json.dumps(start)}\n{path.read_text()}")
+    (lack,) = [one for one in three_of_five.look().lacks if one.number == 1]
+    assert "the jobs 99_1 and 10_1 ran it at the same time" in lack.why
