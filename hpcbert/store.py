@@ -254,7 +254,9 @@ def locked(directory: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        # Where that fails now, the lock of a process that is gone is taken over later.
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _take(path: Path, holder: str) -> bool:
@@ -270,7 +272,8 @@ def _take(path: Path, holder: str) -> bool:
             f"Can't lock the campaign: {error.strerror}.", where=str(path), hint=_remedy(error)
         ) from error
     finally:
-        own.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            own.unlink()
     return True
 
 

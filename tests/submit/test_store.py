@@ -1,0 +1,153 @@
+"""What is on disk survives whatever the file system does; one writer at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hpcbert import store
+from hpcbert.errors import HpcbertError, UsageError
+from hpcbert.slurm.runner import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    if os.getuid() or not run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)]).ok:
+        pytest.skip("only root can mount a small file system")
+    yield place
+    run(["umount", str(place)])
+
+
+def test_a_full_file_system_leaves_what_was_there(small: Path) -> None:
+    path = small / "manifest.json"
+    store.write_text(path, "old")
+    with pytest.raises(HpcbertError, match="No space left on device") as caught:
+        store.write_text(path, "x" * 200_000)
+    assert "Make room" in caught.value.hint
+    assert path.read_text() == "old"
+    assert list(small.iterdir()) == [path]
+
+
+def test_a_read_only_file_system_leaves_what_was_there(small: Path) -> None:
+    path = small / "manifest.json"
+    store.write_text(path, "old")
+    assert run(["mount", "-o", "remount,ro", str(small)]).ok
+    with pytest.raises(HpcbertError, match="Read-only file system"):
+        store.write_text(path, "new")
+    with pytest.raises(HpcbertError, match="lock"), store.locked(small):
+        pass
+    assert path.read_text() == "old"
+
+
+def test_a_directory_that_vanished_is_an_error(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    shutil.rmtree(gone)
+    with pytest.raises(HpcbertError, match="No such file") as caught:
+        store.write_text(gone / "manifest.json", "x")
+    assert "vanished" in caught.value.hint
+    with pytest.raises(HpcbertError, match="lock"), store.locked(gone):
+        pass
+
+
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.ESTALE, errno.EIO])
+def test_a_flush_that_fails_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    path = tmp_path / "manifest.json"
+    store.write_text(path, "old")
+
+    def refuse(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(HpcbertError, match=os.strerror(number)):
+        store.write_text(path, "new")
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
+
+
+def test_what_is_written_is_its_owners_alone(tmp_path: Path) -> None:
+    store.create(tmp_path / "campaign")
+    store.write_text(tmp_path / "campaign" / "manifest.json", "x")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes.pop("manifest.json") == 0o600
+    assert set(modes.values()) == {0o700}
+    store.write_text(tmp_path / "table.md", "x", mode=0o644)
+    assert (tmp_path / "table.md").stat().st_mode & 0o777 == 0o644
+
+
+CONTENDER = """
+import os, sys, time
+from pathlib import Path
+from hpcbert import store
+from hpcbert.errors import UsageError
+place = Path(sys.argv[1])
+while not (place / "go").exists():
+    time.sleep(0.001)
+try:
+    with store.locked(place):
+        os.close(os.open(place / "inside", os.O_CREAT | os.O_EXCL))
+        time.sleep(0.3)
+        os.unlink(place / "inside")
+        print("in")
+except UsageError:
+    print("out")
+"""
+
+
+def test_of_many_who_find_a_dead_holders_lock_one_at_a_time_gets_in(tmp_path: Path) -> None:
+    (tmp_path / store.LOCK).write_text(f"{socket.gethostname()} 4194999 1\n")
+    script = (
+        f'for n in 1 2 3 4 5; do {sys.executable} -c "$1" "$2" & done; sleep 1; : >"$2"/go; wait'
+    )
+    argv = ["bash", "-c", script, "-", CONTENDER, str(tmp_path)]
+    done = run(argv, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    assert done.stderr == ""
+    words = done.stdout.split()
+    assert len(words) == 5
+    assert "in" in words
+    assert not (tmp_path / store.LOCK).exists()
+
+
+def test_a_process_id_that_was_used_again_holds_no_lock(tmp_path: Path) -> None:
+    (tmp_path / store.LOCK).write_text(f"{socket.gethostname()} {os.getpid()} 1\n")
+    with store.locked(tmp_path):
+        assert (tmp_path / store.LOCK).read_text().split()[1] == str(os.getpid())
+
+
+@pytest.mark.parametrize("text", ["elsewhere 1 1\n", ""])
+def test_a_lock_of_another_host_or_of_nobody_is_respected(tmp_path: Path, text: str) -> None:
+    (tmp_path / store.LOCK).write_text(text)
+    with (
+        pytest.raises(UsageError, match="is working on this campaign") as caught,
+        store.locked(tmp_path),
+    ):
+        pass
+    assert "remove" in caught.value.hint
+
+
+def test_without_hard_links_the_lock_still_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with store.locked(tmp_path), pytest.raises(UsageError), store.locked(tmp_path):
+        pass
+    assert not (tmp_path / store.LOCK).exists()
