@@ -227,12 +227,14 @@ def start(
     """Start a command that outlives this process, and return its process id.
 
     It leads a session of its own, so that neither Ctrl-C nor the end of a terminal reaches it; it
-    reads nothing and appends what it prints to a file.
+    reads nothing and appends what it prints to a file. That file, and all that it makes, are its
+    owner's alone.
 
     Raises:
         OSError: There is no such program, or the file can't be written.
     """
-    with output.open("ab") as file:
+    descriptor = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "ab") as file:
         child = subprocess.Popen(
             tuple(argv),
             stdin=subprocess.DEVNULL,
@@ -241,6 +243,7 @@ def start(
             env=dict(env),
             cwd=cwd,
             start_new_session=True,
+            umask=0o077,
         )
     # Nobody waits for it through this object, which must neither warn of that nor reap it.
     child.returncode = 0

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,28 @@ def test_what_the_script_prints_is_private_too(tmp_path: Path) -> None:
             timeout=60,
         )
     assert stat.S_IMODE(output.stat().st_mode) == 0o600
+
+
+def test_the_local_queue_keeps_all_private_whatever_the_mask(tmp_path: Path) -> None:
+    python = tool(tmp_path, "python", RECORDER)
+    site = (
+        f'schema = 1\nname = "t"\nscheduler = "local"\n[frameworks.pytorch]\npython = "{python}"\n'
+    )
+    (tmp_path / "site.toml").write_text(site)
+    words = ["submit", "--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "1", "--repeats", "1"]
+    environment = {"PATH": PATH, "HOME": str(tmp_path), "RECORD": str(tmp_path / "record")}
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcbert", *words, "--wait"],
+        cwd=tmp_path,
+        env={**environment, "XDG_STATE_HOME": str(tmp_path / "state")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        umask=0,
+    )
+    assert done.returncode == 4, done.stderr
+    (directory,) = (tmp_path / "runs").iterdir()
+    found = {directory, *directory.rglob("*")}
+    assert {"local.json", "local.out", "table.json", "measurements.json"} <= {p.name for p in found}
+    assert [p for p in found if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
