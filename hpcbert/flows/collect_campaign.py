@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 _REMEMBERED = ("sacct", "squeue")
+# Seconds after the end of a script within which the local queue adds its own line.
+_LAST_WORD = 60.0
 
 
 @dataclass(frozen=True)
@@ -317,7 +319,7 @@ def write(
     table = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
     try:
         store.write_json(directory / TABLE, table)
-        if _over(directory, campaign, gathered):
+        if _over(directory, campaign, gathered, now=now):
             record, warnings = proof.renewed(directory, campaign, document, window=window, now=now)
         else:
             record = proof.kept(directory)
@@ -329,19 +331,20 @@ def write(
     return warnings
 
 
-def _over(directory: Path, campaign: Campaign, gathered: Gathered) -> bool:
+def _over(directory: Path, campaign: Campaign, gathered: Gathered, *, now: float) -> bool:
     """Say whether no repeat waits or runs, and nobody writes to its files any more."""
     if any(one.state.kind in {"waiting", "running", "again"} for one in gathered.repeats):
         return False
     if campaign.scheduler != "local":
         return True
-    # The local queue has the last word.
-    return all(
-        witness(store.read_status(directory, array, number)).state
-        for array in campaign.arrays
+    submitted = (array for array in campaign.arrays if array.state == "submitted")
+    seen = [
+        witness(store.read_status(directory, array, number))
+        for array in submitted
         for number in array.repeats
-        if array.state == "submitted"
-    )
+    ]
+    # The local queue has the last word, unless it was killed.
+    return all(one.state or now - (one.end or one.start or 0) > _LAST_WORD for one in seen)
 
 
 def _measurements(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
