@@ -45,7 +45,15 @@ class Image:
 
     def write(self, path: Path) -> Path:
         """Make a squashfs file of it that everybody may read."""
-        tree = path.with_suffix(".tree")
+        tree = self.lay_out(path.with_suffix(".tree"))
+        words = ["mksquashfs", str(tree), str(path), "-all-root", "-noappend", "-no-progress"]
+        subprocess.run(words, check=True, capture_output=True)
+        shutil.rmtree(tree)
+        path.chmod(0o644)
+        return path
+
+    def lay_out(self, tree: Path) -> Path:
+        """Make a folder that holds its files."""
         for folder in (*_FOLDERS, self.workdir.lstrip("/")):
             (tree / folder).mkdir(parents=True, exist_ok=True)
         for name in ("bin", "sbin", "lib", "lib64"):
@@ -63,19 +71,7 @@ class Image:
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             (tree / name).write_text(text)
             (tree / name).chmod(0o755)
-        words = [
-            "mksquashfs",
-            str(tree),
-            str(path),
-            "-all-root",
-            "-noappend",
-            "-no-progress",
-            "-quiet",
-        ]
-        subprocess.run(words, check=True, capture_output=True)
-        shutil.rmtree(tree)
-        path.chmod(0o644)
-        return path
+        return tree
 
     def _script(self) -> str:
         return _RC.format(workdir=self.workdir, entrypoint=self.entrypoint)

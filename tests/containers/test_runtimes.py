@@ -31,6 +31,7 @@ from tests.containers.kit import (
     open_stand_ins,
     real_enroot,
 )
+from tests.containers.registry import Registry
 
 pytestmark = pytest.mark.slurm
 
@@ -119,6 +120,7 @@ class Trial:
     def hpcbert(self, *words: str, site: str = "site", timeout: float = 120.0) -> Any:
         environment = {
             **ON_HOST,
+            "ENROOT_ALLOW_HTTP": "y",
             "PATH": self.path,
             "PYTHONPATH": str(self.checkout.path),
             "HPCBERT_SITE": str(self.folder / f"{site}.toml"),
@@ -296,13 +298,24 @@ def _furnish(trial: Trial) -> None:
         "umount:/mnt/away",
         "/etc/openmpi",
     ]
-    _site(trial, "site", mounts=mounts, image="image.sqsh")
-    _site(trial, "missing", mounts=["/nowhere/to/be/found"], image="image.sqsh")
+    image = f"{folder}/image.sqsh"
+    _site(trial, "site", mounts=mounts, image=image)
+    _site(trial, "missing", mounts=["/nowhere/to/be/found"], image=image)
     extra = "home = true\nentrypoint = true\n"
-    _site(trial, "strict", mounts=[f"{folder}"], image="strict.sqsh", extra=extra)
+    _site(trial, "strict", mounts=[f"{folder}"], image=f"{folder}/strict.sqsh", extra=extra)
+    # The interpreter has torch; what it is a link to is in the host's /usr, which the image has.
+    _site(trial, "torch", mounts=[str(trial.checkout.path)], image=image, framework="pytorch")
 
 
-def _site(trial: Trial, name: str, *, mounts: list[str], image: str, extra: str = "") -> None:
+def _site(
+    trial: Trial,
+    name: str,
+    *,
+    mounts: list[str],
+    image: str,
+    extra: str = "",
+    framework: str = "probe",
+) -> None:
     scratch = f'scratch = "{SCRATCH}"\n' if trial.runtime == "enroot" else ""
     text = trial.lab.layout.site.read_text()
     head, _, _ = text.partition("[container]")
@@ -312,7 +325,7 @@ def _site(trial: Trial, name: str, *, mounts: list[str], image: str, extra: str 
     container = (
         f'[container]\nruntime = "{trial.runtime}"\nmounts = {json.dumps(mounts)}\n'
         f"env = {json.dumps(LISTED)}\n{scratch}{extra}"
-        f'[frameworks.probe]\nimage = "{trial.folder}/{image}"\n'
+        f'[frameworks.{framework}]\nimage = "{image}"\n'
     )
     (trial.folder / f"{name}.toml").write_text(head + container)
 
@@ -502,3 +515,48 @@ def test_a_killed_rank_ends_the_job(trial: Trial) -> None:
 @EVERY
 def test_nothing_is_left_on_any_node(trial: Trial) -> None:
     until(lambda: not trial.leftovers().strip(), trial.leftovers, limit=60)
+
+
+# --- What it is all for -----------------------------------------------------------------------------
+
+
+@CONTAINERS
+@pytest.mark.torch
+def test_training_in_containers_gives_a_table(trial: Trial) -> None:
+    made = trial.hpcbert(
+        *("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "2"),
+        *("--model", "bert-tiny", "--batch-size", "2", "--iters", "6", "--skip", "2"),
+        *("--repeats", "1", "--python", trial.checkout.python, "--wait", "--json"),
+        site="torch",
+        timeout=300,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    (table,) = json.loads(made.stdout.splitlines()[-1])["data"]["tables"]
+    (row,) = table["rows"]
+    assert (row["shape"], row["repeats"]) == ("2n2g", {"ok": 1, "asked": 1})
+    assert row["median"] > 0
+
+
+@pytest.mark.parametrize("trial", ["enroot"], indirect=True)
+def test_32_jobs_that_need_an_image_at_once_import_it_once(trial: Trial) -> None:
+    tree = Image(IN_IMAGE, files={"etc/image-mark": "imported"}).lay_out(trial.folder / "layer")
+    with Registry(address=trial.lab.network.controller) as registry:
+        registry.push("team/program", "1.0", [tree], env=["IMAGE_ONLY=imported"], workdir="/work")
+        mounts = [str(trial.folder), "/usr:/usr:ro"]
+        reference = f"docker://{registry.host}#team/program:1.0"
+        _site(trial, "registry", mounts=mounts, image=reference)
+        report = trial.folder / "report registry"
+        trial.as_user(["mkdir", "-p", str(report), str(trial.folder / "images")])
+        words = ["--nodes", "1", "--gpus-per-node", "1", "--repeats", "32"]
+        words += ["--concurrent-repeats", "32", "--set", f"report={report}"]
+        made = trial.hpcbert("submit", "--fw", "probe", *words, "--json", site="registry")
+        assert made.ok, made.stdout + made.stderr
+        data = json.loads(made.stdout)["data"]
+        job = Job(data["arrays"][0]["job_id"], Path(data["directory"]), report)
+        trial.wait(job)
+        assert registry.pulls("team/program") == 1
+    ends = [event["exit"] for event in job.events if event["event"] == "end"]
+    assert ends == [0] * 32, job.text
+    (rank,) = job.ranks
+    assert (rank["image"], rank["environment"]["IMAGE_ONLY"]) == ("imported", "imported")
+    assert len(list((trial.folder / "images").glob("*.sqsh"))) == 1
