@@ -20,6 +20,8 @@ from hpcbert.slurm.runner import Outcome
 ITERS, HALF = 12, 6
 RATE = 100.0
 PATIENCE = 120.0
+# monitor asks more and more seldom while nothing changes, or nobody answers: up to 72 s apart.
+LONG = 300.0
 
 # Prints what bert_pretrain.py prints, at 100 samples/s by its own time stamps. Between the halves
 # it does what it is told for this repeat and attempt.
@@ -83,7 +85,7 @@ class Following:
         self._thread.start()
 
     def result(self) -> Outcome:
-        self._thread.join(PATIENCE + 60)
+        self._thread.join(LONG + 10)
         assert self._done, "monitor does not come to an end"
         return self._done[0]
 
@@ -195,7 +197,7 @@ class Campaign:
     def __init__(self, cluster: Cluster, folder: Path, directory: Path) -> None:
         self.cluster, self.folder, self.directory = cluster, folder, directory
         self.following = Following(
-            lambda: cluster.hpcbert("monitor", str(directory), "--json", timeout=PATIENCE + 60)
+            lambda: cluster.hpcbert("monitor", str(directory), "--json", timeout=LONG)
         )
 
     @property

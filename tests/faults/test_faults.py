@@ -98,8 +98,8 @@ def rounds(
         one.close()
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
 @pytest.mark.parametrize("fault", [fault.__name__ for fault in FAULTS])
+@pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
 def test_no_number_is_wrong_and_no_job_lost_when(
     rounds: Callable[[int], Round], seed: int, fault: str
 ) -> None:
