@@ -22,6 +22,7 @@ from hpcbert.flows.submit import write
 from hpcbert.inventory import Recipe, Site
 from hpcbert.model import Shape
 from hpcbert.plan import Request
+from tests.containers.kit import Image, need_squashfs, open_stand_ins, real_enroot
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDERS = (REPOSITORY / "templates",)
@@ -294,6 +295,53 @@ def test_nothing_is_asked_of_a_container_without_one(tmp_path: Path) -> None:
     text = text_of(drafted(where, how=How(scheduler="local", folders=FOLDERS)))
     assert "leave" not in text
     assert "enter=()" in text
+
+
+def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    need_squashfs()
+    enroot = real_enroot() or str(open_stand_ins(tmp_path / "stand-ins"))
+    image = Image(environment={"PYTORCH_VERSION": "2"}, files={"etc/marker": "inside\n"})
+    recorder = (
+        "#!/bin/bash\necho $(cat /etc/marker) $RANK $WORLD_SIZE $(readlink /proc/self/ns/mnt)\n"
+    )
+    tool(tmp_path / "python", recorder)
+    where = reference(
+        tmp_path, runtime="enroot", scratch=str(tmp_path / "kept"), mounts=(str(tmp_path),)
+    )
+    own = replace(
+        where.settings("pytorch"),
+        image=str(image.write(tmp_path / "i.sqsh")),
+        python=str(tmp_path / "python"),
+    )
+    made = draft(
+        Request(Shape(1, 2), repeats=2),
+        where.with_settings("pytorch", own),
+        pytorch(),
+        how=How(scheduler="local", folders=FOLDERS, together=True),
+        who=WHO,
+    )
+    write(made)
+    done = subprocess.run(
+        ["bash", str(made.directory / made.campaign.arrays[0].script)],
+        env={**os.environ, "PATH": f"{enroot}:{os.environ['PATH']}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    logs = sorted((made.directory / "logs").rglob("*.log"))
+    assert len(logs) == 2
+    for log in logs:
+        lines = [line.rsplit(maxsplit=1) for line in log.read_text().splitlines()]
+        assert sorted(said for said, _ in lines) == ["inside 0 2", "inside 1 2"]
+        assert len({namespace for _, namespace in lines}) == 1
+    for folder in ("data", "state"):
+        (kept,) = (tmp_path / "kept").glob(f"*/{folder}")
+        assert list(kept.iterdir()) == []
 
 
 def _clean(path: Path) -> None:
