@@ -106,7 +106,7 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
             where=str(directory),
             hint="It is recorded by hpcbert collect once nothing of the campaign waits or runs.",
         )
-    found = list(evidence.changes(directory, document))
+    found = list(evidence.changes(directory, document, evidence.digests(directory)))
     own = str(document.get(SEAL, ""))
     if not own.startswith(expected):
         detail = f"its seal is {own}, expected was {expected}"

@@ -124,10 +124,18 @@ def seal(document: Mapping[str, Any]) -> str:
     return _digest({key: value for key, value in document.items() if key != SEAL})
 
 
-def changes(directory: Path, document: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """Return what is not as it was when the evidence was recorded."""
+def changes(
+    directory: Path, document: Mapping[str, Any], now: Mapping[str, dict[str, Any]]
+) -> tuple[Finding, ...]:
+    """Return what is not as it was when the evidence was recorded.
+
+    Args:
+        directory: The campaign.
+        document: Its measurements, with evidence.
+        now: The digests of its files.
+    """
     record = document[EVIDENCE]
-    before, now = record["files"], digests(directory)
+    before = record["files"]
     own = () if document.get(SEAL) == seal(document) else (_SEAL,)
     found = [*_lost(directory, record, now)]
     goes_on = any(one.harmless for one in found)
@@ -207,17 +215,18 @@ def renewed(
         window: What was counted instead of the protocol's window.
         now: Seconds since the epoch.
     """
+    files = digests(directory)
     evidence: dict[str, Any] = {
         "recorded": utc(now),
         "window": window._asdict(),
         "manifest": manifest_digests(campaign),
-        "files": digests(directory),
+        "files": files,
         "history": [],
     }
     old = previous(directory)
     if old is None:
         return evidence, ()
-    found = [one for one in changes(directory, old) if one.path != TABLE]
+    found = [one for one in changes(directory, old, files) if one.path != TABLE]
     if (old.get("rule"), old[EVIDENCE].get("window")) != (document["rule"], evidence["window"]):
         found.append(Finding("changed", MEASUREMENTS, "other iterations or another rule", True))
     if not found:
