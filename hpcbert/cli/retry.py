@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcbert import store
-from hpcbert.cli.output import Result, returns_result, say
+from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.submit import handed_over
 from hpcbert.config import site as sites
 from hpcbert.errors import IncompleteError
@@ -88,37 +89,41 @@ def once(directory: Path, wish: Wish, here: Site, *, dry: bool = False) -> Round
     campaign = store.read_manifest(directory)
     if not dry and any(one.state == "intended" for one in campaign.arrays):
         handed_over(directory, here)
-    made = flow.plan(flow.look(directory, limit=wish.limit, run=run), wish, run=run)
+    made = flow.plan(flow.look(directory, wish, run=run), wish, run=run)
     if not dry and made.arrays:
         flow.intend(made)
         handed_over(directory, here)
     return made
 
 
-def followed(directory: Path, limit: int, here: Site, wish: Wish | None = None) -> None:
+def followed(directory: Path, limit: int, here: Site, nodes: Wish | None = None) -> None:
     """Watch a campaign, and submit again what does not count, until all is over.
 
     Args:
         directory: The campaign.
         limit: How often one repeat is submitted again at most; 0: never.
         here: The site.
-        wish: What a person said about retries besides.
+        nodes: What a person said about nodes.
     """
     from hpcbert.cli.monitor import follow
 
     follow(directory, floor=here.poll_floor)
-    while limit and (text := healed(directory, limit, here, wish)):
-        say(text, err=True)
+    while limit and (text := healed(directory, limit, here, nodes)):
+        click.echo(text, err=True)
         follow(directory, floor=here.poll_floor)
 
 
-def healed(directory: Path, limit: int, here: Site, wish: Wish | None = None) -> str:
-    """Submit again what of a campaign does not count; say what that is, or nothing."""
+def healed(directory: Path, limit: int, here: Site, nodes: Wish | None = None) -> str:
+    """Submit again what of a campaign does not count; say what that is, or nothing.
+
+    Nobody asked for it now, so what somebody cancelled stays cancelled.
+    """
     from hpcbert.flows.retry import Wish
 
     if store.read_manifest(directory).rehearse:
         return ""
-    made = once(directory, wish or Wish(limit), here)
+    wish = replace(nodes or Wish(), limit=limit, cancelled=False)
+    made = once(directory, wish, here)
     return text_of(made) if made.arrays else ""
 
 

@@ -45,11 +45,13 @@ class Wish:
         limit: How often one repeat is submitted again at most.
         exclude: Nodes to keep away from in any case.
         suspect: Whether to keep away from nodes that failed.
+        cancelled: Whether repeats that somebody cancelled are submitted again too.
     """
 
     limit: int = MAX_RETRIES
     exclude: tuple[str, ...] = ()
     suspect: bool = True
+    cancelled: bool = True
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,8 @@ class Round:
 
 def look(
     directory: Path,
+    wish: Wish,
     *,
-    limit: int,
     run: Runner,
     clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
@@ -130,9 +132,11 @@ def look(
     for array, number in campaign.current:
         key = array.name, number
         one = judged[key].run
+        if one.state == "CANCELLED" and not wish.cancelled:
+            continue
         if key in settled and not one.valid:
             lacks.append(Lack(array, number, one.state, "; ".join(map(str, one.reasons))))
-    spent = [one for one in lacks if _times(campaign, one) >= limit]
+    spent = [one for one in lacks if _times(campaign, one) >= wish.limit]
     return Findings(
         watched=watched,
         lacks=tuple(one for one in lacks if one not in spent),

@@ -83,10 +83,16 @@ def sbatch_argv(directory: Path, array: Array, *, after: str = "") -> list[str]:
 
 
 def predecessor(campaign: Campaign, array: Array) -> str:
-    """Return the job that an array waits for: that of the array before it, if it must wait."""
+    """Return the job that an array waits for: that of the array before it, if it must wait.
+
+    A retry waits for its own point's in any case: repeats of a point never share the network
+    unless that was asked for.
+    """
     before = campaign.arrays[: campaign.arrays.index(array)]
+    if campaign.concurrent_points:
+        before = tuple(one for one in before if one.point == array.point)
     ids = [one.job_id for one in before if one.job_id]
-    return ids[-1] if ids and not campaign.concurrent_points else ""
+    return ids[-1] if ids else ""
 
 
 def write(draft: Draft) -> None:

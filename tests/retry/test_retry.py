@@ -129,14 +129,14 @@ class Bench:
         with store.status_path(self.directory, array, repeat).open("a") as file:
             file.writelines(f"{json.dumps(event)}\n" for event in events)
 
-    def look(self, limit: int = 2) -> retry.Findings:
+    def look(self, wish: Wish | None = None) -> retry.Findings:
         time = [float(NOW)]
 
         def pause(seconds: float) -> None:
             time[0] += seconds
 
         return retry.look(
-            self.directory, limit=limit, run=self.slurm, clock=lambda: time[0], pause=pause
+            self.directory, wish or Wish(), run=self.slurm, clock=lambda: time[0], pause=pause
         )
 
     def plan(self, wish: Wish | None = None) -> retry.Round:
@@ -224,8 +224,18 @@ def test_no_repeat_is_submitted_more_often_than_allowed(three_of_five: Bench) ->
             three_of_five.ended(repeat, "TIMEOUT", attempt=attempt)
     findings = three_of_five.look()
     assert (findings.lacks, [one.number for one in findings.spent]) == ((), [2, 4])
-    more = three_of_five.look(limit=3)
+    more = three_of_five.look(Wish(limit=3))
     assert [one.number for one in more.lacks] == [2, 4]
+
+
+def test_what_somebody_cancelled_is_submitted_again_only_if_asked_for(bench: Bench) -> None:
+    for repeat in (1, 2, 3):
+        bench.ended(repeat)
+    bench.ended(4, "CANCELLED by 1000")
+    bench.ended(5, "FAILED")
+    bench.slurm.forgets += ("CANCELLED by 1000",)
+    assert [one.number for one in bench.look().lacks] == [4, 5]
+    assert [one.number for one in bench.look(Wish(cancelled=False)).lacks] == [5]
 
 
 def test_attempts_go_on_where_slurms_own_ended(three_of_five: Bench) -> None:

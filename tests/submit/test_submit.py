@@ -112,6 +112,10 @@ def test_each_point_waits_for_the_one_before_unless_told_otherwise(tmp_path: Pat
     assert waits == ["", *(f"--dependency=afterany:{job}" for job in (100, 101, 102))]
     free = replace(one.campaign, concurrent_points=True)
     assert flow.predecessor(free, free.arrays[2]) == ""
+    first = replace(free.arrays[0], job_id="100")
+    again = replace(first, name=f"{first.name}.t1", job_id="")
+    more = replace(free, arrays=(first, *free.arrays[1:], again))
+    assert flow.predecessor(more, again) == "100"
 
 
 def test_the_manifest_is_on_disk_before_sbatch_is_called(tmp_path: Path) -> None:
