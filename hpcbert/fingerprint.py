@@ -64,7 +64,16 @@ _HOST_FACTS = {
 }
 # How many GPUs a job sees follows from what it asked for, so that shapes differ in it rightly.
 _BY_SHAPE = frozenset({"GPUs"})
-_SUMMARY = ("GPUs", "GPU", "GPU driver", "CUDA driver", "CPU", "memory, GiB", "kernel", "image")
+_SUMMARY = {
+    "GPUs": "{} x",
+    "GPU": "{},",
+    "GPU driver": "driver {},",
+    "CUDA driver": "CUDA {},",
+    "CPU": "{},",
+    "memory, GiB": "{} GiB,",
+    "kernel": "Linux {},",
+    "image": "image {},",
+}
 
 
 @dataclass(frozen=True)
@@ -90,8 +99,8 @@ class Fingerprint:
     @property
     def summary(self) -> str:
         """The node in a few words."""
-        told = (self.facts[name] for name in _SUMMARY if name in self.facts)
-        return " · ".join(told)
+        known = ((form, self.facts.get(name)) for name, form in _SUMMARY.items())
+        return " ".join(form.format(fact) for form, fact in known if fact).rstrip(",")
 
 
 def parse(raw: bytes) -> Fingerprint | None:

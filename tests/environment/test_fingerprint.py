@@ -42,7 +42,8 @@ def test_a_node_in_facts() -> None:
     assert facts["library libnccl"] == "2.25.1"
     assert facts["variable NCCL_DEBUG"] == "WARN"
     assert read().summary == (
-        "8 · NVIDIA A100-SXM4-80GB · 535.104.05 · 12.2 · AMD EPYC 7742 · 1024 · 5.15.0-100 · sha256 0123456789ab"
+        "8 x NVIDIA A100-SXM4-80GB, driver 535.104.05, CUDA 12.2, AMD EPYC 7742, 1024 GiB, "
+        "Linux 5.15.0-100, image sha256 0123456789ab"
     )
 
 
