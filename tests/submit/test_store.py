@@ -104,9 +104,9 @@ try:
         os.close(os.open(place / "inside", os.O_CREAT | os.O_EXCL))
         time.sleep(0.3)
         os.unlink(place / "inside")
-        os.write(1, b"in\n")
+        os.write(1, b"in ")
 except UsageError:
-    os.write(1, b"out\n")
+    os.write(1, b"out ")
 """
 
 
