@@ -32,8 +32,8 @@ _BLOCK = 1 << 20
 # adds. What else a person keeps there is theirs.
 _FILES = (store.MANIFEST, store.RECIPE, store.SAMPLE, TABLE)
 _FOLDERS = ("env", "logs", "scripts", "slurm", "status")
-# The local queue writes its last line here after everything that counts.
-_UNRECORDED = ("slurm/local.out",)
+# The local queue's own files: each retry writes them anew.
+_UNRECORDED = "slurm/local."
 
 Kind = Literal["missing", "changed", "added", "grew", "seal"]
 
@@ -103,7 +103,7 @@ def _names(directory: Path) -> Iterator[str]:
         for folder, _, files in os.walk(directory / start):
             for name in files:
                 path = os.path.relpath(os.path.join(folder, name), directory)  # noqa: PTH118
-                if not name.startswith(".") and path not in _UNRECORDED:
+                if not name.startswith(".") and not path.startswith(_UNRECORDED):
                     yield path
 
 

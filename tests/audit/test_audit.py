@@ -272,6 +272,12 @@ def test_an_array_that_was_added_makes_the_record_stale(finished: Any) -> None:
     assert told(document) == {("grew", "manifest.json"), ("added", "scripts/again.sbatch")}
 
 
+def test_the_local_queues_own_files_are_no_evidence(finished: Any) -> None:
+    for name in ("local.json", "local.out"):
+        (finished.directory / "slurm" / name).write_text("x")
+    assert audited(finished.directory)[0] == 0
+
+
 def test_a_changed_log_stays_a_change_beside_a_requeue(finished: Any) -> None:
     finished.started("2n2g", 4, attempt=1)
     changed_byte(finished.directory / LOG)
