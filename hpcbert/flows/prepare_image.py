@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert import redact
-from hpcbert.container import cache, reference, symptoms
+from hpcbert.container import cache, reference, registry, symptoms
 from hpcbert.flows.materials import built_stem, prepared_image
 from hpcbert.flows.parts import Means, Part, make_directory, record, source_record
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # A whole image is gigabytes: what is printed before one fails is no more than its last lines.
 _TAIL = 12
+# Assumed: layers unpack to two and a half times what is fetched.
+_UNPACKED = 2.5
 _SCRATCH = ("DATA", "RUNTIME", "TEMP", "CACHE")
 
 
@@ -70,8 +72,18 @@ def _import(wanted: reference.Image, site: Site, means: Means) -> Cached | Outco
     if named.startswith("sha256:"):
         means.say(f"{wanted.name}: {named}")
         env = {**env, "HPCBERT_PROVENANCE": json.dumps({"digest": named})}
-    words = ["import", wanted.uri, site.images, wanted.stem]
+    words = ["import", wanted.uri, site.images, wanted.stem, *_size(wanted, means)]
     return _script(words, site, wanted.stem, means, env=env)
+
+
+def _size(wanted: reference.Image, means: Means) -> list[str]:
+    """Return the room that an image will take unpacked, where its registry tells its size."""
+    size = registry.compressed_bytes(wanted, http=bool(means.env.get("ENROOT_ALLOW_HTTP")))
+    if size is None:
+        means.say(f"{wanted.name}: the registry does not tell its size without an account")
+        return []
+    means.say(f"{wanted.name}: {size / 2**30:.1f} GiB to fetch")
+    return [str(int(size * _UNPACKED))]
 
 
 def _built(recipe: Recipe, site: Site, means: Means) -> Part:

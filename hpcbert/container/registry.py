@@ -1,0 +1,95 @@
+"""How large an image is before it is fetched, as its registry tells anybody who asks.
+
+No account is used and none is read: enroot alone logs in. What a registry does not tell without one
+stays unknown, and nothing depends on it but the check for room.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+if TYPE_CHECKING:
+    from hpcbert.container.reference import Image
+
+# Manifests and lists of them, docker's and OCI's (distribution/distribution,
+# docs/content/spec/manifest-v2-2.md; opencontainers/image-spec, media-types.md).
+_ACCEPT = (
+    "application/vnd.docker.distribution.manifest.v2+json,"
+    "application/vnd.oci.image.manifest.v1+json,"
+    "application/vnd.docker.distribution.manifest.list.v2+json,"
+    "application/vnd.oci.image.index.v1+json"
+)
+_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_PATIENCE = 20.0
+# A manifest is kilobytes.
+_MOST = 1 << 22
+
+
+def compressed_bytes(image: Image, *, http: bool = False) -> int | None:
+    """Return the size of an image's layers as they are fetched; None if it is not told.
+
+    Args:
+        image: An image of a registry.
+        http: Whether to speak plain HTTP, for a registry on this machine.
+    """
+    address = f"http{'' if http else 's'}://{image.registry}/v2/{image.name}/manifests/"
+    try:
+        manifest, token = _get(address + (image.digest or image.tag), "")
+        if "manifests" in manifest:
+            manifest, _ = _get(address + _own(manifest), token)
+        return sum(int(layer["size"]) for layer in manifest["layers"])
+    except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _own(manifests: dict[str, Any]) -> str:
+    """Return the digest of this architecture's manifest in a list."""
+    machine = platform.machine()
+    wanted = _ARCHITECTURE.get(machine, machine)
+    for one in manifests["manifests"]:
+        if one["platform"]["architecture"] == wanted:
+            return str(one["digest"])
+    raise LookupError(wanted)
+
+
+def _get(address: str, token: str) -> tuple[dict[str, Any], str]:
+    """Return a document, and the token that it took."""
+    headers = {"Accept": _ACCEPT, **({"Authorization": f"Bearer {token}"} if token else {})}
+    try:
+        return _read(Request(address, headers=headers)), token  # noqa: S310 - http or https, above
+    except HTTPError as error:
+        with error:
+            challenge = _challenge(error.headers.get("WWW-Authenticate") or "")
+        if token or not challenge:
+            raise
+    return _get(address, _anonymous(challenge))
+
+
+def _challenge(header: str) -> dict[str, str]:
+    """Return what a refusal says about where tokens are given; empty if it says nothing."""
+    return dict(_CHALLENGE.findall(header)) if header.startswith("Bearer ") else {}
+
+
+def _anonymous(challenge: dict[str, str]) -> str:
+    realm = challenge["realm"]
+    if not realm.startswith(("https://", "http://")):
+        raise ValueError(realm)
+    rest = {name: text for name, text in challenge.items() if name in {"service", "scope"}}
+    answer = _read(Request(f"{realm}?{urlencode(rest)}"))  # noqa: S310 - checked above
+    return str(answer.get("token") or answer["access_token"])
+
+
+def _read(request: Request) -> dict[str, Any]:
+    with urlopen(request, timeout=_PATIENCE) as answer:  # noqa: S310 - checked by the callers
+        document = json.loads(answer.read(_MOST))
+    if not isinstance(document, dict):
+        raise TypeError(document)
+    return document
