@@ -94,7 +94,10 @@ settle_settings() {
     [[ $scratch == /* ]] || fail "--scratch $scratch: no absolute path"
     export ENROOT_DATA_PATH=$scratch/hpcbert-$EUID/data ENROOT_CACHE_PATH=$scratch/hpcbert-$EUID/cache
     export ENROOT_TEMP_PATH=$scratch/hpcbert-$EUID/temp ENROOT_RUNTIME_PATH=$scratch/hpcbert-$EUID/run
-    if ! mkdir -p -- "$scratch" || ! private "$scratch/hpcbert-$EUID" || ! mkdir -p -- "$ENROOT_TEMP_PATH"; then
+    # Others on this node may want their own below it.
+    # shellcheck disable=SC2174 # the mode is for the last directory
+    if ! (umask 022 && mkdir -p -m 1777 -- "$scratch") 2>/dev/null ||
+      ! private "$scratch/hpcbert-$EUID" || ! mkdir -p -- "$ENROOT_TEMP_PATH"; then
       fail "container.scratch, $scratch, can't be written"
     fi
   fi

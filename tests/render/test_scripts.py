@@ -231,8 +231,9 @@ def test_whatever_is_typed_arrives_at_ranks_and_srun_or_is_refused(
 def test_scripts_are_clean_for_bash_and_shellcheck(
     tmp_path: Path, framework: str, shape: str, runtime: str, rehearse: bool
 ) -> None:
-    where = reference(tmp_path, runtime=runtime)
-    one = replace(where.settings(framework), image="/i.sqsh", data="/d", source="/s")
+    where = reference(tmp_path, runtime=runtime, scratch="/raid" if rehearse else "")
+    image = "docker://a.b#c:1" if rehearse else "/i.sqsh"
+    one = replace(where.settings(framework), image=image, data="/d", source="/s")
     made = drafted(
         where.with_settings(framework, one), framework, shape, "slurm", rehearse=rehearse
     )
