@@ -125,6 +125,16 @@ def killed(desk: Desk, call: str, number: int) -> tuple[Path | None, bool]:
     return next(iter(new), None), not done.ok
 
 
+def watch(desk: Desk, directory: Path) -> None:
+    """See that who only watches adopts what is queued, and submits nothing."""
+    before = desk.jobs()
+    looked = desk("monitor", "--once", "--json", str(directory))
+    assert looked.ok, looked.stderr
+    assert desk.jobs() == before
+    for array in store.read_manifest(directory).arrays:
+        assert {array.job_id} == before.get(array.name, {""})
+
+
 def test_a_submission_killed_at_a_system_call_loses_and_doubles_no_job(
     desk: Desk, work: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -139,6 +149,8 @@ def test_a_submission_killed_at_a_system_call_loses_and_doubles_no_job(
             names = [name for name in desk.jobs() if directory and directory.name in name]
             assert not names, where
             continue
+        if (sum(outcomes.values())) % 4 == 0:
+            watch(desk, directory)
         resumed = desk("submit", "--resume", str(directory), "--json")
         assert resumed.ok, f"{where}: {resumed.stdout}{resumed.stderr}"
         outcomes["resumed" if dead else "ran through"] += 1
