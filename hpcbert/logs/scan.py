@@ -92,6 +92,14 @@ def _read_elsewhere(reader: str, path: Path, setting: Setting) -> Reading:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"log.grammar = {reader!r} can't be used: {error}.") from error
+    # A recipe that came with somebody's campaign may name any function there is: one that says it
+    # returns a Reading was written to be named here.
+    returned = getattr(function, "__annotations__", {}).get("return")
+    if returned is not Reading and str(returned).rpartition(".")[2] != Reading.__name__:
+        raise ConfigError(
+            f"log.grammar = {reader!r} can't be used: it does not say that it reads logs.",
+            hint="Annotate the function: it returns a hpcbert.logs.scan.Reading.",
+        )
     reading: Reading = function(path, setting)
     return reading
 
