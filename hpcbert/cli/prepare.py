@@ -119,7 +119,7 @@ def _result(parts: Sequence[Part]) -> Result:
         if part.status == "failed":
             kind = CheckError if part.kind == "data" else IncompleteError
             where = f"{part.framework} {part.kind}"
-            errors.append(kind(f"{part.detail}.", where=where, hint=part.hint))
+            errors.append(kind(f"{part.detail.rstrip('.')}.", where=where, hint=part.hint))
     lines = []
     for part in parts:
         lines += [_line(part)]
@@ -158,6 +158,7 @@ def _on_node(here: Site, words: Sequence[str], follow: Callable[..., Any] = foll
             hint="Leave --on-node out: this machine is the node.",
         )
     env = submission_environment(os.environ)
+    env.pop("XDG_RUNTIME_DIR", None)  # this host's, where enroot would look for its own on the node
     outcome = follow(on_node_argv(here, words), show=_say, env=env)
     try:
         document = json.loads(outcome.stdout.strip().splitlines()[-1])

@@ -65,6 +65,8 @@ failure=$directory/.$stem~failed
 partial=$directory/.$stem~$token.partial
 draft=$directory/.$stem~$token.json
 container=hpcbert-build.$stem.$token
+space=$(readlink /proc/self/ns/pid) # in which process ids can be compared
+own=hpcbert-import.$EUID.$host.${space//[^0-9]/}
 held='' child='' heart='' scratch=''
 
 # --- What is there already ------------------------------------------------------------------
@@ -90,8 +92,8 @@ born() { # process id: the moment it was started, in ticks; nothing if it is gon
   read -ra words <<<"${line##*) }"
   printf '%s' "${words[19]}"
 }
-here() { # kernel and process id space, in which process ids can be compared
-  printf '%s/%s/%s' "$(cat /proc/sys/kernel/random/boot_id)" "$(readlink /proc/self/ns/pid)" "$EUID"
+here() { # kernel, process id space and user
+  printf '%s/%s/%s' "$(cat /proc/sys/kernel/random/boot_id)" "$space" "$EUID"
 }
 
 # Who holds the lock and when its heart last beat. Opening the file makes an NFS client ask the
@@ -129,15 +131,17 @@ pass_on_failure() { # token of the holder
 }
 
 acquire() {
-  local seen='' since=$SECONDS told=-60 now holder
-  until mkdir -- "$lock" 2>/dev/null; do
+  local seen='' since=$SECONDS told=-60 refused=0 now holder trouble
+  until trouble=$(mkdir -- "$lock" 2>&1); do
     if hit; then exit 0; fi
-    [[ -w $directory ]] || fail "$directory can't be written"
     now=$(glimpse "$lock")
-    if [[ -n $seen && ! -d $lock ]]; then
-      pass_on_failure "${seen%% *}"
+    if [[ ! -d $lock ]]; then # released a moment ago, or it can't be made at all
+      if [[ -n $seen ]]; then pass_on_failure "${seen%% *}"; fi
+      ((++refused < 20)) || fail "$directory can't be locked: $trouble"
+      sleep 0.1
       continue
     fi
+    refused=0
     read -r _ holder _ <<<"$now" || true
     if [[ $now != "$seen" ]]; then seen=$now since=$SECONDS; fi
     if dead "$now" || ((SECONDS - since >= stale)); then
@@ -210,7 +214,7 @@ fail() { # sentence: why the image can't be had, for us and for those who wait
 }
 
 # --- Room -----------------------------------------------------------------------------------
-human() { numfmt --to=iec-i --suffix=B --format=%.1f -- "$1"; }
+human() { numfmt --to=iec-i --suffix=B --round=nearest --format=%.1f -- "$1"; }
 free() { df -Pk -- "$1" | awk 'NR == 2 { printf "%d", $4 * 1024 }'; }
 setting() { # of enroot: from its own mouth where it tells, else as it would find it
   local value
@@ -271,8 +275,8 @@ sweep() { # what dead importers of this image left here, and on this host
   for path in "$directory/.$stem~"*.{partial,json,dead,done} "$failure"; do
     if [[ -e $path && $path != "$partial" ]]; then rm -rf -- "$path"; fi
   done
-  for path in "$1"/hpcbert-import."$EUID"."$host".*; do
-    pid=${path##*"$host".}
+  for path in "$1/$own".*; do
+    pid=${path##*"$own".}
     pid=${pid%%.*}
     if [[ -d $path && $pid =~ ^[0-9]+$ && ! -d /proc/$pid ]]; then remove_tree "$path"; fi
   done
@@ -346,7 +350,7 @@ temp=$(setting ENROOT_TEMP_PATH "${ENROOT_TEMP_PATH:-${TMPDIR:-/tmp}}")
 cache=$(setting ENROOT_CACHE_PATH "${ENROOT_CACHE_PATH:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/enroot}")
 while [[ ! -d $cache ]]; do cache=$(dirname -- "$cache"); done
 sweep "$temp"
-scratch=$temp/hpcbert-import.$EUID.$host.$$.$RANDOM
+scratch=$temp/$own.$$.$RANDOM
 mkdir -m 700 -- "$scratch" || fail "enroot's TEMP, $temp, can't be written"
 mkfifo -- "$scratch"/fifo
 check_room "$temp" "$cache"

@@ -302,6 +302,17 @@ def test_want_of_room_is_told_before_anything_is_fetched(
     assert registry.requests == []
 
 
+def test_a_directory_that_can_not_be_locked_is_told(
+    host: Host, registry: Registry, uri: str
+) -> None:
+    host.images.mkdir(mode=0o555)
+    result = ended(host.ask(uri))
+    assert result.returncode == 1
+    assert "can't be locked" in result.stderr
+    assert "Permission denied" in result.stderr
+    assert registry.requests == []
+
+
 @pytest.mark.parametrize(
     ("uri", "stem"),
     [
