@@ -535,6 +535,15 @@ def test_training_in_containers_gives_a_table(trial: Trial) -> None:
     (row,) = table["rows"]
     assert (row["shape"], row["repeats"]) == ("2n2g", {"ok": 1, "asked": 1})
     assert row["median"] > 0
+    (one,) = row["runs"]
+    assert [found["node"] for found in one["environments"]] == one["nodes"]
+    fingerprints = [
+        json.loads(path.read_text()) for path in trial.folder.rglob("env/bert-tiny_2n2g*.json")
+    ]
+    assert len(fingerprints) == 2
+    for found in fingerprints:
+        assert found["image"]["environment"]["IMAGE_ONLY"] == IN_IMAGE["IMAGE_ONLY"]
+        assert found["host"]["hostname"] == found["node"]
 
 
 @pytest.mark.parametrize("trial", ["enroot"], indirect=True)
