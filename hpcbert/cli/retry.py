@@ -75,6 +75,7 @@ def retry(
     wish = Wish(max_retries, nodes, suspect=not no_exclude)
     rounds = [once(one, wish, here, dry=dry_run) for one in dict.fromkeys(directories)]
     if wait and not dry_run:
+        click.echo("\n".join(map(text_of, rounds)), err=True)
         return _watched([one.findings.watched.directory for one in rounds], wish, here)
     return _result(rounds, dry=dry_run)
 
