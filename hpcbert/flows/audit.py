@@ -18,7 +18,7 @@ from hpcbert.flows.evidence import EVIDENCE, SEAL, TABLE, Finding
 from hpcbert.logs.setting import Window
 from hpcbert.reduce import tabulate
 from hpcbert.report.document import tables_data
-from hpcbert.slurm.states import RepeatState
+from hpcbert.slurm.states import recalled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from hpcbert.flows.collect_campaign import Gathered, Repeat
     from hpcbert.model import Array, Campaign, SpeedupTable
+    from hpcbert.slurm.states import RepeatState
 
 Status = Literal["intact", "stale", "changed"]
 _TOLD_AT_MOST = 20
@@ -170,12 +171,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _states(document: Mapping[str, Any]) -> dict[tuple[str, int], RepeatState]:
-    return {
-        (one["array"], one["repeat"]): RepeatState(
-            **{**one["scheduler"], "nodes": tuple(one["scheduler"]["nodes"])}
-        )
-        for one in document["runs"]
-    }
+    return {(one["array"], one["repeat"]): recalled(one["scheduler"]) for one in document["runs"]}
 
 
 def _recomputed(
@@ -262,4 +258,9 @@ def _exhibit(
 def _file(path: str, files: Mapping[str, Any]) -> File:
     entry = files.get(path)
     known = entry if isinstance(entry, dict) else {}
-    return File(path, known.get("bytes"), known.get("sha256"))
+    size, sha256 = known.get("bytes"), known.get("sha256")
+    return File(
+        path,
+        size if isinstance(size, int) else None,
+        sha256 if isinstance(sha256, str) else None,
+    )

@@ -20,7 +20,7 @@ from hpcbert.model import Measured, Reason, Run
 from hpcbert.reduce import Evidence, gate, group_of, tabulate
 from hpcbert.report.document import tables_data
 from hpcbert.slurm.ladder import from_witness, with_witness
-from hpcbert.slurm.states import UNKNOWN, RepeatState, parse, witness
+from hpcbert.slurm.states import UNKNOWN, RepeatState, parse, recalled, witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -300,9 +300,8 @@ def _remembered(directory: Path) -> dict[tuple[str, str, int, int], RepeatState]
 
 
 def _recall(data: Mapping[str, Any]) -> tuple[tuple[str, str, int, int], RepeatState]:
-    raw = data["scheduler"]
-    state = RepeatState(**{**raw, "nodes": tuple(raw["nodes"])})
-    return (data["array"], data["job_id"], data["repeat"], data["newest"]), state
+    key = (data["array"], data["job_id"], data["repeat"], data["newest"])
+    return key, recalled(data["scheduler"])
 
 
 def write(

@@ -61,7 +61,7 @@ class Finding:
 
 def canonical(data: Any) -> bytes:
     """Return JSON data as bytes that are the same for the same data."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _digest(data: Any) -> str:
@@ -156,9 +156,7 @@ def _lost(
             yield _changed(directory, name, then, record)
 
 
-def _changed(
-    directory: Path, name: str, then: Mapping[str, Any], record: Mapping[str, Any]
-) -> Finding:
+def _changed(directory: Path, name: str, then: Any, record: Mapping[str, Any]) -> Finding:
     if name == store.MANIFEST and _continues(directory, record):
         return Finding("grew", name, "arrays were added", harmless=True)
     if name.startswith(("status/", "slurm/")) and _begins(directory / name, then):
@@ -166,10 +164,10 @@ def _changed(
     return Finding("changed", name, "its content is not what was recorded")
 
 
-def _begins(path: Path, then: Mapping[str, Any]) -> bool:
+def _begins(path: Path, then: Any) -> bool:
     """Say whether what was recorded still is the beginning of a file."""
-    size = then.get("bytes")
-    if not isinstance(size, int):
+    size = then.get("bytes") if isinstance(then, dict) else None
+    if not isinstance(size, int) or size < 0:
         return False
     try:
         return digest(path, length=size) == (size, then.get("sha256"))

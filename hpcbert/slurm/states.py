@@ -9,7 +9,7 @@ GETENV_FAILED now; EXPEDITING came with 25.11.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hpcbert.slurm.reasons import WAIT, reason_advice
 
@@ -276,6 +276,32 @@ class RepeatState:
         waits = self.kind == "waiting" and self.reason
         advice = reason_advice(self.reason) if waits else parse(self.word).advice
         return "" if advice == WAIT or self.kind == "well" else advice
+
+
+# A job is requeued a few times, not ten thousand: more is damage.
+MOST_ATTEMPTS = 10_000
+
+
+def recalled(data: Any) -> RepeatState:
+    """Return a state that was written down as JSON, by `dataclasses.asdict`.
+
+    Raises:
+        TypeError: It has another form.
+        KeyError: Likewise.
+    """
+    state = RepeatState(**{**data, "nodes": tuple(data["nodes"])})
+    times = (state.elapsed, state.start, state.end, state.limit, state.suspended)
+    sound = (
+        state.kind in get_args(Kind),
+        state.source in get_args(Source),
+        all(isinstance(one, str) for one in (state.word, state.reason, state.detail, *state.nodes)),
+        all(one is None or _whole(one) is not None for one in (state.exit_code, state.step_exit)),
+        _whole(state.attempt) is not None and 0 <= state.attempt < MOST_ATTEMPTS,
+        all(one is None or isinstance(one, int | float) for one in times),
+    )
+    if not all(sound):
+        raise TypeError(f"{data!r} is no state")
+    return state
 
 
 @dataclass(frozen=True)
