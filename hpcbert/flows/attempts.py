@@ -35,13 +35,16 @@ def attempts(
     arrays = [one for one in campaign.arrays if one.point == array.point and number in one.repeats]
     events = store.read_status(directory, array, number)
     numbers = {newest.attempt, *(one.first_attempt for one in arrays if one.state == "submitted")}
-    numbers |= {one for event in events if isinstance(one := event.get("attempt"), int)}
-    ordered = sorted(one for one in numbers if 0 <= one <= newest.attempt)
+    told: dict[int, list[dict[str, Any]]] = {}
+    for event in events:
+        if isinstance(one := event.get("attempt"), int):
+            told.setdefault(one, []).append(event)
+    ordered = sorted(one for one in {*numbers, *told} if 0 <= one <= newest.attempt)
     if len(ordered) == 1:
         return ()
     found = []
     for attempt, after in zip(ordered, [*ordered[1:], None], strict=True):
-        own = tuple(event for event in events if event.get("attempt") == attempt)
+        own = tuple(told.get(attempt, ()))
         word, detail = newest.word, newest.detail
         if after is not None:
             word, detail = _told_by_retry(arrays, number, after) or _own_word(own)
