@@ -196,17 +196,18 @@ def node(cluster: Cluster, name: str, state: str) -> None:
 
 
 def a_link_is_cut(cluster: Cluster) -> None:
-    one = cluster.submit({"*": GATE}, CUT, "--sbatch-arg=--no-requeue")
+    one = cluster.submit({"*": GATE}, CONTESTED, "--sbatch-arg=--no-requeue")
     one.in_step(1)
-    cut_link(cluster.lab, "n4", run=run)
+    cut_link(cluster.lab, "n3", run=run)
     try:
         # On the other side of the cut it goes on to its end.
         one.go()
         one.told()
     finally:
-        restore_link(cluster.lab, "n4", run=run)
+        restore_link(cluster.lab, "n3", run=run)
     one.check(Expected({1: "NODE_FAIL"}))
-    idle(cluster, "n4")
+    idle(cluster, "n3")
+    cluster.vacate("n3")
 
 
 def a_link_is_cut_and_the_job_sent_back(cluster: Cluster) -> None:
@@ -215,12 +216,21 @@ def a_link_is_cut_and_the_job_sent_back(cluster: Cluster) -> None:
     cut_link(cluster.lab, "n4", run=run)
     try:
         one.waits(1)
+        # Slurm would start it at once on a node that does not know yet that it lost the job.
+        node(cluster, "n4", "drain")
     finally:
         restore_link(cluster.lab, "n4", run=run)
-    idle(cluster, "n4")
+    drained(cluster, "n4")
     cluster.vacate("n4")
+    node(cluster, "n4", "resume")
     one.start_now(1)
     one.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
+
+
+def drained(cluster: Cluster, name: str) -> None:
+    """Wait until a node answers again, drained as it is."""
+    words = ["sinfo", "-h", "-n", name, "-p", "gpu", "-o", "%T"]
+    wait_for(f"{name} answers", lambda: cluster.user(*words).stdout.strip() == "drained")
 
 
 def idle(cluster: Cluster, name: str) -> None:
@@ -393,9 +403,9 @@ LANES: dict[str, tuple[Fault, ...]] = {
         a_job_is_sent_back_and_held,
         memory_is_up,
     ),
-    "preemption": (another_job_comes_first, another_job_comes_for_good),
+    "third node": (another_job_comes_first, another_job_comes_for_good, a_link_is_cut),
     "drain": (a_node_is_drained, the_directory_is_full),
-    "link": (a_link_is_cut, a_link_is_cut_and_the_job_sent_back),
+    "fourth node": (a_link_is_cut_and_the_job_sent_back,),
     "bare": (there_is_no_accounting,),
 }
 LAST: tuple[Fault, ...] = (
