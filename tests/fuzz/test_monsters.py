@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
 # Address space; the interpreter with all that it imports takes about 60 MiB of it.
 MEMORY = 400 << 20
-SECONDS = 60
+SECONDS = 240
 
 PRELUDE = f"""
 import resource, sys
