@@ -112,7 +112,8 @@ def until_all(report: str) -> None:
 def wait(report: str, rank: int) -> None:
     def on_term(*_: object) -> None:
         write(report, f"rank{rank}.term", "")
-        sys.exit(143)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, on_term)
     write(report, f"rank{rank}.waits", "")
@@ -120,7 +121,7 @@ def wait(report: str, rank: int) -> None:
 
 
 def write(report: str, name: str, text: str) -> None:
-    unfinished = Path(report, f".{name}")
+    unfinished = Path(report, f".{name}.{os.environ['SLURM_JOB_ID']}")
     unfinished.write_text(text)
     unfinished.rename(Path(report, name))
 
