@@ -87,7 +87,7 @@ readonly container=$name-$node
 # Only where enroot is and keeps things may come from outside; how containers are made may not.
 settle_settings() {
   local variable
-  for variable in $(compgen -v ENROOT_); do
+  for variable in "${!ENROOT_@}"; do
     [[ $variable == ENROOT_*_PATH ]] || unset "$variable"
   done
   if [[ -n $scratch ]]; then
@@ -124,20 +124,32 @@ settle_state() {
 }
 
 # --- Processes: one is known by its id and the moment it was started -------------------------
-born() { # process id: that moment, in ticks; nothing if it is gone
+# While they wait, ranks look without starting processes: on a node of many they would add up.
+look() { # process id: sets condition and moment, in ticks; both empty if it is gone
   local line words
-  line=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
+  condition='' moment=''
+  { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 0
   read -ra words <<<"${line##*) }"
-  [[ ${words[0]} == [ZX] ]] || printf '%s' "${words[19]}"
+  if [[ ${words[0]} != [ZX] ]]; then condition=${words[0]} moment=${words[19]}; fi
 }
 
 alive() { # process id, moment
-  [[ -n $2 && $(born "$1") == "$2" ]]
+  local condition moment
+  look "$1"
+  [[ -n $2 && $moment == "$2" ]]
 }
 
 note() { # file, process id: written whole or not at all
-  printf '%s %s\n' "$2" "$(born "$2")" >"$1.new"
+  local condition moment
+  look "$2"
+  printf '%s %s\n' "$2" "$moment" >"$1.new"
   mv -f -- "$1.new" "$1"
+}
+
+# A pipe that nobody writes to: reading from it is a pause that takes no process.
+exec {naps}<> <(:)
+nap() { # seconds
+  read -rt "$1" -u "$naps" || true
 }
 
 # --- The container's files -------------------------------------------------------------------
@@ -266,21 +278,23 @@ of_a_rank() {
 }
 
 start_holder() {
-  local log=$step/log without=(-u SLURM_PROCID -u SLURM_LOCALID -u SLURM_TASK_PID -u SLURM_GTIDS)
+  local condition moment log=$step/log without=(-u SLURM_PROCID -u SLURM_LOCALID -u SLURM_TASK_PID -u SLURM_GTIDS)
   without+=(-u PMIX_RANK -u PMI_FD -u PMI_RANK -u CUDA_VISIBLE_DEVICES -u ROCR_VISIBLE_DEVICES)
   (umask 077 && configuration >"$step/conf") || exit
   # shellcheck disable=SC2016 # the words of the shell inside
   env "${without[@]}" enroot start --conf "$step/conf" -- "$container" \
-    sh -c 'kill -STOP $$; exit 0' </dev/null >"$log" 2>&1 &
+    sh -c 'kill -STOP $$; exit 0' </dev/null >"$log" 2>&1 {naps}>&- &
   holder=$!
   disown "$holder" # its end is nothing to report
   # Each command of the chain replaces the one before: the process that stops is the shell inside.
-  until [[ $(cat "/proc/$holder/stat" 2>/dev/null) == *') T '* ]]; do
-    if [[ -z $(born "$holder") ]]; then
+  look "$holder"
+  until [[ $condition == T ]]; do
+    if [[ -z $condition ]]; then
       tail -n 20 -- "$log" >&2
       fail "the container can't be started"
     fi
-    sleep 0.02
+    nap 0.02
+    look "$holder"
   done
   check_blanks "$holder"
 }
@@ -304,20 +318,20 @@ lead() {
 
 # --- The ranks -------------------------------------------------------------------------------
 await() {
-  local pid moment begun=$SECONDS
+  local pid begin begun=$SECONDS
   until [[ -f $step/ready ]]; do
     [[ ! -f $step/failed ]] || fail "local rank 0 could not start the container"
     if [[ -f $step/leader ]]; then
-      read -r pid moment <"$step/leader"
+      read -r pid begin <"$step/leader"
       # Not a failure if it has finished in between.
-      alive "$pid" "$moment" || [[ -f $step/ready ]] || fail "local rank 0 ended before the container was up"
+      alive "$pid" "$begin" || [[ -f $step/ready ]] || fail "local rank 0 ended before the container was up"
     elif ((SECONDS - begun > patience)); then
       fail "local rank 0 did not begin within $patience s"
     fi
-    sleep 0.05
+    nap 0.05
   done
-  read -r holder moment <"$step/ready"
-  alive "$holder" "$moment" || fail "the container has ended already"
+  read -r holder begin <"$step/ready"
+  alive "$holder" "$begin" || fail "the container has ended already"
 }
 
 # Say whether a host variable goes to the ranks (NVIDIA/pyxis 0.24.0, spank_import_container_env: all,
@@ -398,7 +412,7 @@ enter() {
     supervise
   else
     note "$own" $$
-    exec "${command[@]}"
+    exec "${command[@]}" {naps}>&-
   fi
 }
 
@@ -420,12 +434,12 @@ tasks_here() {
 
 # Run local rank 0, pass signals on, and tidy up when it has ended.
 supervise() {
-  local code signalled child
+  local code last signalled child condition moment
   terminated=''
   # Bash has background commands ignore INT and QUIT; stdin would be /dev/null.
   (
     trap - INT QUIT EXIT
-    exec "${command[@]}"
+    exec "${command[@]}" {naps}>&-
   ) <&0 &
   child=$!
   note "$step/rank.0" "$child"
@@ -437,6 +451,15 @@ supervise() {
     signalled='' code=0
     { wait "$child" || code=$?; } 2>/dev/null # bash would report a signal in the rank's log
     [[ -n $signalled ]] || break
+    look "$child"
+    [[ -z $condition ]] || continue
+    # It ended while a signal came, so that the code may be the signal's. Asked a second time bash
+    # tells the command's, unless it had; with another child alive it would wait for that one.
+    kill -KILL "$holder" 2>/dev/null || true
+    last=0
+    { wait "$child" || last=$?; } 2>/dev/null
+    if ((last != 127)); then code=$last; fi
+    break
   done
   trap 'terminated=1' TERM
   end_step
@@ -462,15 +485,15 @@ pass_on() { # signal, process id
 }
 
 end_step() {
-  local file pid moment
+  local file pid begin
   trap - EXIT
   if [[ -z $terminated ]]; then
     await_joined
   else
     for file in "$step"/rank.*; do
       [[ $file =~ rank\.[0-9]+$ ]] || continue
-      read -r pid moment <"$file" || continue
-      while alive "$pid" "$moment"; do sleep 0.1; done
+      read -r pid begin <"$file" || continue
+      while alive "$pid" "$begin"; do nap 0.1; done
     done
   fi
   kill -KILL "$holder" 2>/dev/null || true
@@ -482,20 +505,19 @@ end_step() {
 # Keep the namespaces until all of the node's ranks are in them, which takes no time but for the
 # shortest of commands.
 await_joined() {
-  local file pid moment joined tasks begun=$SECONDS
+  local file pid begin joined tasks begun=$SECONDS
   tasks=$(tasks_here)
   while [[ -z $terminated ]] && ((SECONDS - begun < patience)); do
     joined=0
     for file in "$step"/rank.*; do
       [[ $file =~ rank\.[0-9]+$ ]] || continue
-      read -r pid moment <"$file" || continue
-      if ! alive "$pid" "$moment" ||
-        [[ $(readlink "/proc/$pid/ns/mnt") == "$(readlink "/proc/$holder/ns/mnt")" ]]; then
+      read -r pid begin <"$file" || continue
+      if ! alive "$pid" "$begin" || [[ /proc/$pid/ns/mnt -ef /proc/$holder/ns/mnt ]]; then
         joined=$((joined + 1))
       fi
     done
     if ((joined >= tasks)); then return; fi
-    sleep 0.05
+    nap 0.05
   done
 }
 
@@ -518,11 +540,11 @@ lives() { # name without the node
 }
 
 remove_container() { # with the node's name
-  local file pid moment
+  local file pid begin
   for file in "$states/$1"/step-*/{ready,rank.*}; do
     [[ $file =~ /(ready|rank\.[0-9]+)$ && -f $file ]] || continue
-    read -r pid moment <"$file" || continue
-    if alive "$pid" "$moment"; then kill -KILL "$pid" 2>/dev/null || true; fi
+    read -r pid begin <"$file" || continue
+    if alive "$pid" "$begin"; then kill -KILL "$pid" 2>/dev/null || true; fi
   done
   if exists "$1"; then quietly enroot remove -f -- "$1" || say "the container $1 can't be removed"; fi
   rm -rf -- "${states:?}/$1"
