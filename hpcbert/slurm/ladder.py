@@ -31,6 +31,8 @@ Answer = Literal["answered", "failed", "absent", "unasked"]
 STALE = 60.0
 # Three whole seconds of Slurm's may add up to this much nothing.
 _ROUNDING = 1.0
+# sacct may have no reason for a job that waits, be it held (seen with 22.05.8); squeue has.
+_NO_REASON = ("", "None")
 _GONE = "neither waits nor runs any more"
 
 
@@ -69,6 +71,8 @@ def doubtful(evidence: Evidence, *, now: float) -> bool:
     state = parse(evidence.accounting.state)
     if state.returns or state.kind in {"again", "unknown"}:
         return True
+    if state.kind == "waiting" and evidence.accounting.reason in _NO_REASON:
+        return True
     if state.kind in {"well", "badly"} or evidence.together or evidence.own is None:
         return False
     return now - (evidence.witness.end or now) > STALE
@@ -90,6 +94,8 @@ def _single(evidence: Evidence) -> RepeatState:
     if queue is None and evidence.squeue == "answered" and said.kind not in {"well", "badly"}:
         detail = f"sacct still says {said.word}, but it {_GONE}"
         return evidence.own or RepeatState(UNKNOWN, "unknown", "none", detail=detail)
+    if queue is not None and accounting.reason in _NO_REASON:
+        accounting = replace(accounting, reason=queue.reason)
     return from_row(accounting, "sacct")
 
 

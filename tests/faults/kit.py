@@ -269,6 +269,13 @@ class Campaign:
         assert document["data"]["over"] is True
         return events
 
+    def look(self, repeat: int) -> dict[str, Any]:
+        """Return what monitor says of a repeat at this moment."""
+        done = self.cluster.hpcbert("monitor", str(self.directory), "--once", "--json")
+        *events, _ = map(json.loads, done.stdout.splitlines())
+        found: dict[str, Any] = next(one for one in events if one["repeat"] == repeat)
+        return found
+
     def check(self, expected: Expected) -> None:
         """Compare what monitor and collect say with what must come of it."""
         events = self.told()

@@ -182,9 +182,13 @@ def follow(truth: Truth, watched: Watched) -> None:
             if state.kind == "well":
                 newest = truth.at(repeat - 1, truth.now)
                 assert newest is not None
-                # While neither command answers, the job's own word is shown, and as such.
-                own = state.source == "status-file" and newest[0].wrote and not newest[0].exit
-                assert newest[1] == "COMPLETED" or (own and tracker.failures)
+                unheard = "failed" in {tracker._watcher.answer, tracker._squeue}
+                # While a command that would know better fails, the job's own word is shown, and as such.
+                ended = [
+                    run for run in truth.runs[repeat - 1] if run.end <= truth.now and run.wrote
+                ]
+                own = state.source == "status-file" and any(run.exit == 0 for run in ended)
+                assert newest[1] == "COMPLETED" or (own and unheard)
         truth.calls.append(polls)
         truth.now += max(1, int(tracker.pause()))
     for (_, repeat), state in tracker.states.items():
