@@ -5,9 +5,10 @@ A target takes bytes and must return in time, in bounded memory, and raise nothi
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
-import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -48,7 +49,9 @@ def _grammars() -> tuple[grammar.Grammar, ...]:
 
 @cache
 def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="hpcbert-fuzz-", dir=os.environ.get("TMPDIR", "/tmp")))
+    path = Path(tempfile.mkdtemp(prefix="hpcbert-fuzz-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
 def _file(name: str, data: bytes) -> Path:
