@@ -22,19 +22,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(module, spec.name)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers: the tests that share the lab are one worker's, and come first.
+def shares_the_lab(item: pytest.Item) -> bool:
+    return "lab" in getattr(item, "fixturenames", ())
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """With several workers: the tests that share the lab are one worker's.
 
     They mostly wait, the others mostly compute. A file's tests stay together for its fixtures' sake.
     """
+    group = "lab" if shares_the_lab(item) else item.location[0]
+    item.add_marker(pytest.mark.xdist_group(group))
 
-    def shares_the_lab(item: pytest.Item) -> bool:
-        return "lab" in getattr(item, "fixturenames", ())
 
-    for item in items:
-        group = "lab" if shares_the_lab(item) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the lab: it takes longest."""
     items.sort(key=lambda item: not shares_the_lab(item))
 
 

@@ -164,6 +164,16 @@ class Trial:
             said += done.stdout + done.stderr
         return said
 
+    def kill_leaders(self, job: Job) -> None:
+        """Kill the processes that keep a job's containers, on all of its nodes."""
+        notes = f"{SCRATCH}/hpcbert-{self.user.uid}/state/hpcbert-{job.number}-*/step-*/leader"
+        killed = self.on_nodes(
+            f"for note in {notes}; do"
+            '  if [ -f "$note" ]; then read -r pid _ <"$note" && kill -KILL "$pid" && echo killed; fi;'
+            " done"
+        )
+        assert killed.split() == ["killed"] * 2
+
     def leftovers(self) -> str:
         """Return processes of the user and unpacked images that are on any node."""
         trees = f"find /tmp /dev/shm -user {self.user.uid} -not -path '*/cache/*' -path '*/etc/rc'"
@@ -213,8 +223,11 @@ def run_jobs(trial: Trial) -> None:
         quick.append(trial.submit("strict", "1n2g", "look", site="strict"))
     cancelled = trial.submit("cancel", "2n2g", "wait")
     killed = trial.submit("kill", "2n2g", "wait")
+    longer = [cancelled, killed]
+    if trial.runtime == "enroot":
+        longer.append(trial.submit("leader", "2n2g", "wait"))
     trial.wait(*quick)
-    for job in (cancelled, killed):
+    for job in longer:
         trial.wait_for_ranks(job, 4)
     trial.as_user(["scancel", cancelled.number])
     first_of_node_two = killed.ranks[2]
@@ -222,7 +235,9 @@ def run_jobs(trial: Trial) -> None:
     run(
         ["nsenter", f"--target={node.pid}", "--pid", "kill", "-KILL", str(first_of_node_two["pid"])]
     )
-    trial.wait(cancelled, killed)
+    if trial.runtime == "enroot":
+        trial.kill_leaders(trial.jobs["leader"])
+    trial.wait(*longer)
     if trial.runtime == "pyxis" and not os.environ.get("HPCBERT_PYXIS"):
         # What the plugin's epilog does when a job ends.
         trial.on_nodes(f"rm -rf /tmp/pyxis-stand-in-{trial.user.uid}/n*/data/pyxis_*")
@@ -508,6 +523,13 @@ def test_a_cancelled_jobs_ranks_get_term(trial: Trial) -> None:
 @EVERY
 def test_a_killed_rank_ends_the_job(trial: Trial) -> None:
     job = trial.jobs["kill"]
+    assert trial.state(job)[0] == "FAILED"
+    assert job.events[-1]["exit"] == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("trial", ["enroot"], indirect=True)
+def test_a_killed_leader_ends_the_job(trial: Trial) -> None:
+    job = trial.jobs["leader"]
     assert trial.state(job)[0] == "FAILED"
     assert job.events[-1]["exit"] == 128 + signal.SIGKILL
 
