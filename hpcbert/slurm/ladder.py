@@ -6,6 +6,8 @@ Success is never guessed. What takes a step down the ladder:
   (seen with 22.05.8): squeue is asked about what sacct does not list.
 * A row that ended NODE_FAIL or PREEMPTED stands for seconds before that of the requeued job
   appears: squeue is asked whether it waits again.
+* sacct keeps the reason that a job had to wait when it was first recorded, or none: why it waits
+  now, squeue is asked (seen with 22.05.8, of a drained node and of a held job).
 * squeue forgets a job MinJobAge after its end: its silence proves that a job neither waits nor
   runs, and nothing else.
 """
@@ -31,8 +33,6 @@ Answer = Literal["answered", "failed", "absent", "unasked"]
 STALE = 60.0
 # Three whole seconds of Slurm's may add up to this much nothing.
 _ROUNDING = 1.0
-# sacct may have no reason for a job that waits, be it held (seen with 22.05.8); squeue has.
-_NO_REASON = ("", "None")
 _GONE = "neither waits nor runs any more"
 
 
@@ -71,7 +71,7 @@ def doubtful(evidence: Evidence, *, now: float) -> bool:
     state = parse(evidence.accounting.state)
     if state.returns or state.kind in {"again", "unknown"}:
         return True
-    if state.kind == "waiting" and evidence.accounting.reason in _NO_REASON:
+    if state.kind == "waiting":
         return True
     if state.kind in {"well", "badly"} or evidence.together or evidence.own is None:
         return False
@@ -94,7 +94,7 @@ def _single(evidence: Evidence) -> RepeatState:
     if queue is None and evidence.squeue == "answered" and said.kind not in {"well", "badly"}:
         detail = f"sacct still says {said.word}, but it {_GONE}"
         return evidence.own or RepeatState(UNKNOWN, "unknown", "none", detail=detail)
-    if queue is not None and accounting.reason in _NO_REASON:
+    if queue is not None and said.kind == "waiting":
         accounting = replace(accounting, reason=queue.reason)
     return from_row(accounting, "sacct")
 

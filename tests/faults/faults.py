@@ -185,7 +185,9 @@ def a_node_is_drained(cluster: Cluster) -> None:
     node(cluster, "n2", "drain")
     one.go()
     one.waits(2, "ReqNodeNotAvail")
-    assert "down, drained or reserved" in one.look(2)["detail"]
+    # squeue's default view of an array is another moment's than its view of the elements.
+    said = "down, drained or reserved"
+    wait_for("monitor says why it waits", lambda: said in one.look(2)["detail"])
     node(cluster, "n2", "resume")
     one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
 

@@ -137,6 +137,12 @@ class Cluster:
         for name in self.lab.plan.node_names:
             self.root("scontrol", "update", f"nodename={name}", "state=resume")
 
+    def clear(self) -> None:
+        """Leave an empty queue and usable nodes to the tests that come after."""
+        self.mend(alone=True)
+        queue = ["squeue", "-h", "--user", self.user("id", "-un").stdout.strip()]
+        wait_for("the queue is empty", lambda: not self.user(*queue).stdout.strip())
+
     def vacate(self, name: str) -> None:
         """Wait until nothing is left on a node of jobs that ran there.
 

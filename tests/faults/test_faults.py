@@ -96,6 +96,7 @@ def rounds(
     yield start
     for one in started.values():
         one.close()
+    cluster.clear()
 
 
 @pytest.mark.parametrize("fault", [fault.__name__ for fault in FAULTS])

@@ -109,12 +109,15 @@ def test_array_runs_one_by_one_and_sacct_knows_its_gpus(
 
 
 def test_nodes_are_hosts_of_their_own(as_user: Callable[..., Outcome], lab: Lab, work: Path):
-    look = "echo $(hostname) $(hostname -i) $(ls -A /tmp /dev/shm | wc -w); touch /tmp/$(hostname)"
+    look = (
+        "echo $(hostname) $(hostname -i) $(cat /tmp/own.* /dev/shm/own.* 2>/dev/null);"
+        "hostname >/tmp/own.$(hostname); hostname >/dev/shm/own.$(hostname)"
+    )
     words = ["srun", "--nodes=4", "--ntasks-per-node=1", "bash", "-c", look]
     as_user(words, cwd=work)
     again = as_user(words, cwd=work)
-    # Two headings of ls, and the one file that this node wrote the first time.
-    expected = [[f"n{n}", lab.network.address(f"n{n}"), "3"] for n in range(1, 5)]
+    # Each sees what it wrote the first time, and nothing of the others.
+    expected = [[f"n{n}", lab.network.address(f"n{n}"), f"n{n}", f"n{n}"] for n in range(1, 5)]
     assert sorted(line.split() for line in again.stdout.splitlines()) == expected
 
 
@@ -180,7 +183,7 @@ def test_a_daemon_that_ended_comes_back(
     lab: Lab, name: str, number: int, as_user: Callable[..., Outcome]
 ):
     # A slurmd that dies while a job completes costs the minute until slurmctld asks again.
-    assert wait_for(lambda: not as_user(["squeue", "-h"]).stdout)
+    assert wait_for(lambda: not as_user(["squeue", "-h"]).stdout, 90), as_user(["squeue"]).stdout
     before = _pid(lab, name)
     stop_daemon(lab, name, number=number)
     assert not status(lab.directory, run=run).healthy

@@ -101,7 +101,6 @@ def test_accounting_that_stands_still_is_noticed() -> None:
 def test_an_earlier_attempts_end_is_not_the_newest_ones() -> None:
     waits = row("PENDING", reason="BeginTime", start=None)
     requeued = Evidence(ENDED_WELL, waits, restarts=1)
-    assert not doubtful(requeued, now=NOW)
     state = judge(requeued)
     assert (state.word, state.attempt, state.step_exit, state.nodes) == (
         "PENDING",
@@ -214,12 +213,12 @@ def test_time_that_a_job_was_suspended_is_told() -> None:
     assert judge(Evidence(ENDED_WELL, row("COMPLETED", elapsed=99.0))).suspended == 0.0
 
 
-def test_why_a_job_waits_is_told_by_squeue_where_accounting_does_not() -> None:
-    waits = Evidence(Witness(), row("PENDING", reason="None", start=None))
+@pytest.mark.parametrize("recorded", ["None", "JobArrayTaskLimit", "Priority"])
+def test_why_a_job_waits_is_told_by_squeue(recorded: str) -> None:
+    """Accounting keeps the reason of the moment when it first heard of the job."""
+    waits = Evidence(Witness(), row("PENDING", reason=recorded, start=None))
     assert doubtful(waits, now=NOW)
     held = replace(waits, queue=row("PENDING", reason="JobHeldUser"), squeue="answered")
     state = judge(held)
     assert (state.source, state.reason) == ("sacct", "JobHeldUser")
     assert "scontrol release" in state.advice
-    known = replace(waits, accounting=row("PENDING", reason="Priority", start=None))
-    assert not doubtful(known, now=NOW)
