@@ -13,8 +13,8 @@ PYTHON ?= $(shell for one in /usr/bin/python3 python3; do \
 # make demo PIP_ARGS="--index-url https://download.pytorch.org/whl/cpu --extra-index-url ..."
 TORCH ?= torch==2.13.0
 PIP_ARGS ?=
-# One worker has the tests that wait for Slurm, the other the rest.
-PYTEST_ARGS ?= --numprocesses=2 --dist=loadgroup --no-loadscope-reorder
+# Two workers mostly wait for Slurm, the third computes.
+PYTEST_ARGS ?= --numprocesses=3 --dist=loadgroup --no-loadscope-reorder
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install $(PIP_ARGS)

@@ -22,22 +22,24 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(module, spec.name)
 
 
-def shares_the_lab(item: pytest.Item) -> bool:
-    return "lab" in getattr(item, "fixturenames", ())
+def group_of(item: pytest.Item) -> str:
+    """Say what must stay with one worker: what shares a lab, and a file's tests for its fixtures.
+
+    What breaks the lab has one of its own beside the others'.
+    """
+    if "lab" not in getattr(item, "fixturenames", ()):
+        return item.location[0]
+    return "faults" if "faults" in item.path.parts else "lab"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """With several workers: the tests that share the lab are one worker's.
-
-    They mostly wait, the others mostly compute. A file's tests stay together for its fixtures' sake.
-    """
-    group = "lab" if shares_the_lab(item) else item.location[0]
-    item.add_marker(pytest.mark.xdist_group(group))
+    item.add_marker(pytest.mark.xdist_group(group_of(item)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the lab: it takes longest."""
-    items.sort(key=lambda item: not shares_the_lab(item))
+    """Begin with the labs: they take longest, mostly waiting while others compute."""
+    first = {"lab": 0, "faults": 1}
+    items.sort(key=lambda item: first.get(group_of(item), 2))
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-FLOOR, CEILING = 10.0, 60.0
+FLOOR = 10.0
+# Times the floor: from 10 to 60 seconds.
+_SPAN = 6
 _GROWTH = 1.5
 _JITTER = 0.2
 
@@ -14,13 +16,11 @@ class Pace:
     """The interval between two polls.
 
     Attributes:
-        floor: Shortest interval, seconds.
-        ceiling: Longest.
+        floor: Shortest interval, seconds; the longest is six times that.
         interval: The present one, before jitter.
     """
 
     floor: float = FLOOR
-    ceiling: float = CEILING
     interval: float = 0.0
 
     def after(self, *, changed: bool, failed: bool) -> Pace:
@@ -31,7 +31,7 @@ class Pace:
             interval = self.floor
         else:
             interval = self.interval * _GROWTH
-        return replace(self, interval=min(interval, max(self.floor, self.ceiling)))
+        return replace(self, interval=min(interval, self.floor * _SPAN))
 
     def seconds(self, chance: float) -> float:
         """Return the seconds to the next poll; `chance`, in [0, 1), is the jitter's."""

@@ -225,7 +225,7 @@ def test_slurm_is_not_asked_before_it_is_time(watched: Make, slurm: Any, clock: 
 
 
 def test_the_pace_slows_down_and_takes_up_again() -> None:
-    pace, intervals = Pace(floor=10, ceiling=60), []
+    pace, intervals = Pace(floor=10), []
     for _ in range(8):
         pace = pace.after(changed=False, failed=False)
         intervals.append(pace.interval)
