@@ -36,9 +36,11 @@ from tests.containers.registry import Registry
 
 pytestmark = pytest.mark.slurm
 
-RUNTIMES = ("none", "enroot", "pyxis")
+RUNTIMES = ["enroot", "pyxis", "none"]
+# The same places everywhere, and so one trial after the other: pytest orders by a parameter's place.
 EVERY = pytest.mark.parametrize("trial", RUNTIMES, indirect=True)
-CONTAINERS = pytest.mark.parametrize("trial", RUNTIMES[1:], indirect=True)
+CONTAINERS = pytest.mark.parametrize("trial", RUNTIMES[:2], indirect=True)
+ENROOT = pytest.mark.parametrize("trial", RUNTIMES[:1], indirect=True)
 
 LIMIT = 180.0
 SCRATCH = "/tmp/hpcbert-scratch"
@@ -527,7 +529,7 @@ def test_a_killed_rank_ends_the_job(trial: Trial) -> None:
     assert job.events[-1]["exit"] == 128 + signal.SIGKILL
 
 
-@pytest.mark.parametrize("trial", ["enroot"], indirect=True)
+@ENROOT
 def test_a_killed_leader_ends_the_job(trial: Trial) -> None:
     job = trial.jobs["leader"]
     assert trial.state(job)[0] == "FAILED"
@@ -568,7 +570,7 @@ def test_training_in_containers_gives_a_table(trial: Trial) -> None:
         assert found["host"]["hostname"] == found["node"]
 
 
-@pytest.mark.parametrize("trial", ["enroot"], indirect=True)
+@ENROOT
 def test_32_jobs_that_need_an_image_at_once_import_it_once(trial: Trial) -> None:
     tree = Image(IN_IMAGE, files={"etc/image-mark": "imported"}).lay_out(trial.folder / "layer")
     with Registry(address=trial.lab.network.controller) as registry:

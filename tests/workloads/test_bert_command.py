@@ -152,7 +152,7 @@ def test_named_sizes_can_be_overridden_one_by_one():
         (["--iters=many"], "'many' is not a number"),
         (["--iters=1.5"], "'1.5' is not a number"),
         (["--lr=nan"], "nan is not at least 0"),
-        (["--lr=1e38"], "inf is not at least 0"),
+        (["--lr=inf"], "inf is not at least 0"),
         (["--dropout=1"], "1 is not between 0 and 0.99"),
         (["--sequence-length=513"], "513 is not between 5 and 512"),
         (["--sequence-length=16"], "--predictions 20 exceeds --sequence-length - 3: 13"),

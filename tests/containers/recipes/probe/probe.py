@@ -118,7 +118,7 @@ def wait(report: str, rank: int) -> None:
 
     signal.signal(signal.SIGTERM, on_term)
     write(report, f"rank{rank}.waits", "")
-    time.sleep(120)
+    time.sleep(600)
 
 
 def write(report: str, name: str, text: str) -> None:
