@@ -112,10 +112,8 @@ except UsageError:
 
 def test_of_many_who_find_a_dead_holders_lock_one_at_a_time_gets_in(tmp_path: Path) -> None:
     (tmp_path / store.LOCK).write_text(f"{socket.gethostname()} 4194999 1\n")
-    script = (
-        f'for n in 1 2 3 4 5; do {sys.executable} -c "$1" "$2" & done; sleep 1; : >"$2"/go; wait'
-    )
-    argv = ["bash", "-c", script, "-", CONTENDER, str(tmp_path)]
+    script = 'for n in 1 2 3 4 5; do "$3" -c "$1" "$2" & done; sleep 1; : >"$2"/go; wait'
+    argv = ["bash", "-c", script, "-", CONTENDER, str(tmp_path), sys.executable]
     done = run(argv, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
     assert done.stderr == ""
     words = done.stdout.split()
