@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import secrets
@@ -220,6 +221,23 @@ def log_path(directory: Path, array: Array, repeat: int, attempt: int = 0) -> Pa
     """Return where the log of one attempt of one repeat is, or would be."""
     path = directory / array.log.replace("{repeat}", str(repeat))
     return path.with_name(f"{path.stem}.r{attempt}.log") if attempt else path
+
+
+def read_script(directory: Path, array: Array) -> bytes:
+    """Return an array's script as it was rendered.
+
+    Raises:
+        UsageError: It is no longer what the manifest says was rendered.
+    """
+    path = directory / array.script
+    raw = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(raw).hexdigest() != array.script_sha256:
+        raise UsageError(
+            "The script is not the one that was rendered for this campaign.",
+            where=str(path),
+            hint="Submit anew, so that manifest and script agree.",
+        )
+    return raw
 
 
 def status_path(directory: Path, array: Array, repeat: int) -> Path:

@@ -218,15 +218,7 @@ def plan(findings: Findings, wish: Wish, *, run: Runner) -> Round:
 
 def _script(directory: Path, array: Array) -> str:
     """Return the script of a point's first submission, as it was rendered."""
-    path = directory / array.script
-    raw = path.read_bytes() if path.is_file() else b""
-    if hashlib.sha256(raw).hexdigest() != array.script_sha256:
-        raise UsageError(
-            "The script is not the one that was rendered for this campaign.",
-            where=str(path),
-            hint="Submit anew, so that manifest and script agree.",
-        )
-    text = raw.decode()
+    text = store.read_script(directory, array).decode()
     if not scripts.writes_to(text, directory):
         raise UsageError(
             "The campaign was moved or copied: its scripts write elsewhere.",

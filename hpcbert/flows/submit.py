@@ -8,7 +8,6 @@ name carries campaign and point, which the next `submit` of the campaign finds a
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert import store
-from hpcbert.errors import HpcbertError, SchedulerError, UsageError
+from hpcbert.errors import HpcbertError, SchedulerError
 from hpcbert.flows.adopt import SETTLE, complaint, search, witnessed
 from hpcbert.model import utc
 from hpcbert.slurm import commands
@@ -135,7 +134,7 @@ def hand_over(directory: Path, campaign: Campaign, means: Means) -> Campaign:
     for array in campaign.arrays:
         if array.state == "submitted" or campaign.superseded(array):
             continue
-        _verify(directory, array)
+        store.read_script(directory, array)
         job_id = _left_behind(directory, array, campaign.user, means)
         done = _submitted(array, job_id, means)
         if not job_id:
@@ -235,18 +234,6 @@ def _queue_left_behind(
         means.pause(1.0)  # It may just have been forked.
         found = find()
     return found or next(filter(None, (witnessed(directory, one) for one in arrays)), "")
-
-
-def _verify(directory: Path, array: Array) -> None:
-    """Refuse a script that is no longer what the manifest says was rendered."""
-    path = directory / array.script
-    text = path.read_bytes() if path.is_file() else b""
-    if hashlib.sha256(text).hexdigest() != array.script_sha256:
-        raise UsageError(
-            "The script is not the one that was rendered for this campaign.",
-            where=str(path),
-            hint="Submit anew, so that manifest and script agree.",
-        )
 
 
 def _settle(directory: Path, campaign: Campaign, array: Array, means: Means) -> Array:
