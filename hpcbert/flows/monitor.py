@@ -13,7 +13,7 @@ from hpcbert import store
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.flows.adopt import adopted
 from hpcbert.slurm import commands, local
-from hpcbert.slurm.ladder import from_witness
+from hpcbert.slurm.ladder import answer_of, from_witness
 from hpcbert.slurm.repeats import Lines, Watched
 from hpcbert.slurm.states import parse
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from hpcbert.slurm.ladder import Answer
     from hpcbert.slurm.repeats import Key, Repeat
     from hpcbert.slurm.runner import Runner
     from hpcbert.slurm.states import RepeatState, State
@@ -126,15 +127,16 @@ def named(names: Sequence[str], runs: Path) -> tuple[Watched, ...]:
 def unfinished(
     runs: Path, *, run: Runner, environ: Mapping[str, str] = os.environ
 ) -> tuple[Watched, ...]:
-    """Return the campaigns under a runs directory that still have something waiting or running.
+    """Return the campaigns under a runs directory that are not over for certain.
 
-    squeue is asked once, and only about campaigns that are not over by their jobs' own account.
-    While it does not answer, all of those are meant. What has no readable manifest is passed over.
+    squeue is asked once, about all of them: a job whose attempt wrote its end may wait again.
+    Where it does not answer, an attempt that a signal ended may go on too; where there is no
+    squeue, the jobs' own account has to do. What has no readable manifest is passed over.
     """
-    open_ = [one for one in _readable(runs) if not _over_by_own_account(one)]
-    slurm = [one for one in open_ if one.campaign.scheduler != "local"]
-    lines = _queue(slurm, run=run, environ=environ) if slurm else Lines()
-    return tuple(one for one in open_ if _lives(one, lines))
+    campaigns = list(_readable(runs))
+    slurm = [one for one in campaigns if one.campaign.scheduler != "local"]
+    answer = _queue(slurm, run=run, environ=environ) if slurm else Lines()
+    return tuple(one for one in campaigns if _lives(one, answer))
 
 
 def _readable(runs: Path) -> Iterator[Watched]:
@@ -143,26 +145,33 @@ def _readable(runs: Path) -> Iterator[Watched]:
             yield open_campaign(directory)
 
 
-def _over_by_own_account(one: Watched) -> bool:
-    return all(
-        from_witness(local.read_witness(repeat.status, first=repeat.array.first_attempt))
-        for repeat in one.repeats
-    )
-
-
 def _queue(
     campaigns: Sequence[Watched], *, run: Runner, environ: Mapping[str, str]
-) -> Lines | None:
+) -> Lines | Answer:
+    """Return what squeue lists as alive, or how it failed."""
     argv = commands.squeue_argv(users=[one.campaign.user for one in campaigns])
     outcome = run(argv, env=commands.environment(environ))
     rows = [row for row in commands.read_squeue(outcome.stdout).rows if is_alive(parse(row.state))]
-    return Lines(rows) if outcome.ok else None
+    return Lines(rows) if outcome.ok else answer_of(outcome)
 
 
-def _lives(one: Watched, lines: Lines | None) -> bool:
+def _lives(one: Watched, queue: Lines | Answer) -> bool:
     if one.campaign.scheduler == "local":
-        return any(map(is_alive, local.states(one.directory, one.campaign).values()))
-    return lines is None or any(lines.newest(repeat)[0] for repeat in one.repeats)
+        return local.unfinished(one.directory, one.campaign)
+    if isinstance(queue, Lines):
+        return any(queue.newest(repeat)[0] for repeat in one.repeats)
+    return any(_may_go_on(repeat, certain=queue == "absent") for repeat in one.repeats)
+
+
+def _may_go_on(repeat: Repeat, *, certain: bool) -> bool:
+    """Say whether a repeat may wait or run by the account of its newest attempt alone.
+
+    Args:
+        repeat: Which one.
+        certain: Whether nobody can have requeued an attempt that a signal ended.
+    """
+    seen = local.read_witness(repeat.status, first=repeat.array.first_attempt)
+    return from_witness(seen) is None or (bool(seen.signal) and not certain)
 
 
 def is_alive(state: State | RepeatState) -> bool:

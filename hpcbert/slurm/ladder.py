@@ -23,11 +23,15 @@ from hpcbert.slurm.states import UNKNOWN, RepeatState, Witness, parse
 
 if TYPE_CHECKING:
     from hpcbert.slurm.commands import JobRow
+    from hpcbert.slurm.runner import Outcome
     from hpcbert.slurm.states import Source, State
 
 # Whether a command spoke: it answered, it was there and failed, it is not installed, or it was
 # not asked because nothing hung on it.
 Answer = Literal["answered", "failed", "absent", "unasked"]
+# What is said where asking again is of no use: no accounting, or no cluster at all.
+_USELESS = ("accounting storage is disabled", "Could not establish a configuration source")
+_NO_PROGRAM = 127
 
 # The job ended by its own account this many seconds ago and sacct still lets it run.
 STALE = 60.0
@@ -62,6 +66,14 @@ class Evidence:
         if self.witness.attempt < self.restarts:
             return None
         return from_witness(self.witness)
+
+
+def answer_of(outcome: Outcome) -> Answer:
+    """Return whether a command that was run answered, failed, or can't be of any use here."""
+    if outcome.ok:
+        return "answered"
+    useless = any(words in outcome.stderr for words in _USELESS)
+    return "absent" if useless or outcome.returncode == _NO_PROGRAM else "failed"
 
 
 def doubtful(evidence: Evidence, *, now: float) -> bool:

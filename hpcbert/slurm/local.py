@@ -211,6 +211,20 @@ def states(
     return found
 
 
+def unfinished(directory: Path, campaign: Campaign) -> bool:
+    """Say whether a local campaign may still run something.
+
+    One whose queue was started on another machine may, as long as a repeat has written no end.
+    """
+    for array, number in campaign.current:
+        seen = read_witness(directory / array.status(number), first=array.first_attempt)
+        queue = _queue(directory, array.job_id)
+        open_ = queue.alive is None or _unfinished(seen, queue).kind in {"waiting", "running"}
+        if array.state == "submitted" and open_ and not from_witness(seen):
+            return True
+    return False
+
+
 def read_witness(path: Path, *, first: int = 0) -> Witness:
     """Return what a job wrote into a status file about the newest attempt, if anything.
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hpcbert.errors import HpcbertError
 from hpcbert.slurm import commands, local
-from hpcbert.slurm.ladder import Evidence, doubtful, judge
+from hpcbert.slurm.ladder import Evidence, answer_of, doubtful, judge
 from hpcbert.slurm.pace import FLOOR, Pace
 from hpcbert.slurm.repeats import Key, Lines, Repeat, Watched
 from hpcbert.slurm.states import UNKNOWN, RepeatState, parse
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from hpcbert.model import Campaign
     from hpcbert.slurm.commands import JobRow
     from hpcbert.slurm.ladder import Answer
-    from hpcbert.slurm.runner import Outcome, Runner
+    from hpcbert.slurm.runner import Runner
 
 LOCAL_INTERVAL = 1.0
 _TIMEOUT = 30.0
@@ -63,9 +63,6 @@ _CALM = 3
 _LAG = 20.0
 # Every so many questions to sacct, squeue is asked about everything.
 _CHECKUP = 10
-# What is said where asking again is of no use: no accounting, or no cluster at all.
-_USELESS = ("accounting storage is disabled", "Could not establish a configuration source")
-_NO_PROGRAM = 127
 
 
 class Watcher(SlurmInfoWatcher):
@@ -107,7 +104,7 @@ class Watcher(SlurmInfoWatcher):
             return
         self._num_calls += 1
         outcome = self._run(command, env=self._environ, timeout=_TIMEOUT)
-        self.answer, self.complaint = _answer(outcome), outcome.stderr.strip()
+        self.answer, self.complaint = answer_of(outcome), outcome.stderr.strip()
         if outcome.ok:
             self._info_dict.update(self.read_info(outcome.stdout))
         self._finished |= {one for one in self._registered if self.is_done(one, mode="cache")}
@@ -134,13 +131,6 @@ class Watcher(SlurmInfoWatcher):
         """Say whether the job has ended for good; what Slurm may start anew has not."""
         state = parse(self.get_state(job_id, mode=mode))
         return state.kind in {"well", "badly"} and not state.returns
-
-
-def _answer(outcome: Outcome) -> Answer:
-    if outcome.ok:
-        return "answered"
-    useless = any(words in outcome.stderr for words in _USELESS)
-    return "absent" if useless or outcome.returncode == _NO_PROGRAM else "failed"
 
 
 class RepeatJob(SlurmJob[None]):
@@ -312,7 +302,7 @@ class Tracker:
             return Lines()
         argv = commands.squeue_argv(users=[one.watched.campaign.user for one in doubts])
         outcome = self._run(argv, env=self._environ, timeout=_TIMEOUT)
-        self._squeue = _answer(outcome)
+        self._squeue = answer_of(outcome)
         self.complaint = "" if outcome.ok else outcome.stderr.strip() or self._watcher.complaint
         listing = commands.read_squeue(outcome.stdout if outcome.ok else "")
         self._queue_garbage = listing.garbage

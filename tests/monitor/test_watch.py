@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from hpcbert.cli.live import console, counts, draw, duration
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import cancel, monitor
 from hpcbert.flows.monitor import Change, Detail, Sinks, View, watch
+from hpcbert.slurm import local
 from hpcbert.slurm.repeats import Watched
 from hpcbert.slurm.runner import Outcome
 from hpcbert.slurm.states import RepeatState, parse
@@ -147,25 +149,70 @@ def test_a_looked_at_view_is_refreshed_between_polls(
     assert sum(call[0] == "sacct" for call in run.calls) == 2
 
 
+def ended(one: Watched, repeat: int = 1, *, signal: str = "") -> None:
+    """Write down that the newest attempt of a repeat is over."""
+    events = [
+        {"event": "start", "time": T, "attempt": 0, "job": "9_1"},
+        {"event": "signal", "time": T + 1, "attempt": 0, "signal": signal},
+        {"event": "end", "time": T + 1, "attempt": 0, "exit": 143 if signal else 0},
+    ]
+    path = one.directory / one.campaign.arrays[0].status(repeat)
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
 def test_campaigns_that_still_live_are_found_with_one_question(
     watched: Make, queue: Line, tmp_path: Path
 ) -> None:
     over = watched("20261101T000000Z-pytorch-over01", job_id="1", repeats=1)
-    (over.directory / over.campaign.arrays[0].status(1)).write_text(
-        '{"event":"end","time":1,"attempt":0,"exit":0}\n'
-    )
+    ended(over)
     watched("20261102T000000Z-pytorch-gone01", job_id="2")
     alive = watched("20261103T000000Z-pytorch-live01", job_id="3")
     damaged = watched("20261104T000000Z-pytorch-torn01", job_id="4")
     (damaged.directory / "manifest.json").write_text("{")
+    signalled = watched("20261105T000000Z-pytorch-term01", job_id="5", repeats=1)
+    ended(signalled, signal="TERM")
     runs = alive.directory.parent
     run = Script(squeue=[queue(alive, 2, "PENDING") + queue(alive, 1, "COMPLETED")])
     assert monitor.unfinished(runs, run=run) == (alive,)
     assert [call[0] for call in run.calls] == ["squeue"]
+    # Slurm may have put back what a signal ended, and can't be asked.
     silent = Script(squeue=[failed("Unable to contact slurm controller")])
     names = [one.campaign.id[-6:] for one in monitor.unfinished(runs, run=silent)]
+    assert names == ["gone01", "live01", "term01"]
+    # On a laptop with a copy of the campaigns nobody can be asked.
+    absent = Script(squeue=[failed("squeue: not found", 127)])
+    names = [one.campaign.id[-6:] for one in monitor.unfinished(runs, run=absent)]
     assert names == ["gone01", "live01"]
     assert monitor.unfinished(tmp_path, run=run) == ()
+
+
+@pytest.mark.parametrize(
+    "state", ["PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "COMPLETING", "RUNNING"]
+)
+@pytest.mark.parametrize("signal", ["", "TERM"], ids=["ended-well", "ended-by-signal"])
+def test_a_requeued_campaign_is_not_over_although_its_attempt_wrote_its_end(
+    watched: Make, queue: Line, state: str, signal: str
+) -> None:
+    one = watched("20261101T000000Z-pytorch-again1", job_id="1", repeats=1)
+    ended(one, signal=signal)
+    watched("20261102T000000Z-pytorch-newer1", job_id="2")
+    run = Script(squeue=[queue(one, 1, state)])
+    assert monitor.unfinished(one.directory.parent, run=run) == (one,)
+
+
+def test_a_local_campaign_of_another_machine_is_not_over_until_its_repeats_are(
+    watched: Make,
+) -> None:
+    one = watched("20261101T000000Z-pytorch-local1", job_id="local-1-1", scheduler="local")
+    plan = {"machine": "elsewhere 1", "lock": "", "minutes": 1, "grace": 1, "elements": []}
+    (one.directory / local.PLAN).write_text(json.dumps(plan))
+    runs, run = one.directory.parent, Script()
+    assert monitor.unfinished(runs, run=run) == (one,)
+    ended(one, 1)
+    assert monitor.unfinished(runs, run=run) == (one,)
+    ended(one, 2)
+    assert monitor.unfinished(runs, run=run) == ()
+    assert run.calls == []
 
 
 def test_campaigns_are_named_by_path_or_part_of_an_id_each_once(watched: Make) -> None:

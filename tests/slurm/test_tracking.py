@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hpcbert import store
 from hpcbert.flows import cancel
 from hpcbert.lab import Lab, start_daemon, stop_daemon
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
@@ -177,6 +179,40 @@ def test_a_lost_node_ends_a_repeat_or_sends_it_back_to_the_queue(bench: Bench) -
     bench.as_user(["scancel", one.campaign.arrays[1].job_id])
     states = bench.follow(tracker, lambda _: tracker.over())
     assert [(state.word, state.attempt) for state in states] == [("NODE_FAIL", 0), ("CANCELLED", 1)]
+
+
+def test_monitor_lists_a_requeued_campaign_and_follows_it_to_its_end(
+    bench: Bench, user: Any, checkout: Any
+) -> None:
+    one = bench.submit(("1", "*) true;;", []))
+    runs = one.directory.parent
+    later = replace(one.campaign, id="20261121T100001Z-pytorch-bbbbbb", arrays=())
+    for campaign in (one.campaign, later):
+        (runs / campaign.id).mkdir(exist_ok=True)
+        store.write_manifest(runs / campaign.id, campaign)
+    run(["chown", "-R", f"{user.uid}:{user.gid}", str(runs)])
+
+    def monitor(*words: str) -> list[dict[str, Any]]:
+        argv = [checkout.python, "-m", "hpcbert", "monitor", "--runs", str(runs), "--json", *words]
+        outcome = bench.as_user(argv, env={"PYTHONPATH": str(checkout.path)}, timeout=120)
+        assert outcome.ok, outcome.stderr
+        return [json.loads(line) for line in outcome.stdout.splitlines()]
+
+    bench.follow(bench.tracker(one), lambda found: words(found) == ["COMPLETED"])
+    job = one.campaign.arrays[0].element(1)
+    assert bench.as_root("scontrol", "requeue", job).ok
+    *events, summary = monitor("--once")
+    assert [(event["campaign"], event["kind"]) for event in events] == [
+        (one.campaign.id, "waiting")
+    ]
+    assert not summary["data"]["over"]
+    # Slurm lets two minutes pass before it starts a requeued job.
+    bench.as_root("scontrol", "update", f"jobid={job}", "starttime=now")
+    *events, summary = monitor()
+    assert (events[-1]["state"], events[-1]["attempt"]) == ("COMPLETED", 1)
+    assert summary["data"]["over"]
+    (summary,) = monitor()
+    assert summary["data"]["campaigns"][0]["campaign"] == later.id
 
 
 def test_without_accounting_for_a_while_squeue_tells(bench: Bench) -> None:
