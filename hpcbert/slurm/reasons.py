@@ -1,17 +1,25 @@
 """Why Slurm lets a job wait: its reasons as sentences, each with what to do.
 
-The words: SchedMD/slurm@284c3b9 (26.05), src/common/job_state_reason.c, and the free texts of
-src/slurmctld/job_mgr.c for jobs that are held. The limits of associations and QOS are many words of
-one form, and are put together here from their parts.
+The words: SchedMD/slurm@284c3b9 (26.05), src/common/job_state_reason.c, and those that releases
+from 22.05 on had besides, src/common/slurm_protocol_defs.c. The limits of associations and QOS are
+many words of one form, and are put together here from their parts. The free texts, which stand in
+place of a word: what src/slurmctld, and burst buffers, write into `state_desc`.
+
+squeue prints the texts as they are, in parentheses as `%R`, and joins those of an array's waiting
+tasks with commas (src/squeue/print.c, _merge_job_reason); scontrol prints underscores for spaces
+(src/scontrol/info_job.c); sacct prints words.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 WAIT = "wait: nothing has to be done"
-_IMPOSSIBLE = "it will never start as it is: cancel it, mend the request and submit again"
+_IMPOSSIBLE = "it will never start as it is: cancel it, correct the request and submit again"
 _RELEASE = "let it go: scontrol release JOBID"
 _ADMIN = "ask the administrators"
 _LATER = "it starts when other jobs have ended"
@@ -36,7 +44,7 @@ REASONS: dict[str, Why] = {
     "Dependency": Why("waits for the job that comes before it"),
     "DependencyNeverSatisfied": Why(
         "depends on a job that failed: it will never start",
-        "cancel it, and submit again when the job before it is mended",
+        "cancel it, and submit again when the job before it succeeds",
     ),
     "BeginTime": Why("may not begin yet (after a requeue Slurm waits two minutes)"),
     "Prolog": Why("the prolog runs on its nodes"),
@@ -55,21 +63,15 @@ REASONS: dict[str, Why] = {
     "JobHoldMaxRequeue": Why(
         "was requeued too often and is held", f"find out why it was requeued, then {_RELEASE}"
     ),
-    "job requeued in held state": Why("was requeued and is held", _RELEASE),
-    "launch failed requeued held": Why(
-        "failed to launch and is held", f"see which node failed, then {_RELEASE}"
-    ),
-    "launch failure limit exceeded requeued held": Why(
-        "failed to launch too often and is held", f"see which nodes failed, then {_RELEASE}"
-    ),
-    "user env retrieval failed requeued held": Why(
-        "could not get its user's environment and is held",
-        f"see that your login scripts end quickly, then {_RELEASE}",
-    ),
     "ReqNodeNotAvail": Why(
         "a node it needs is down, drained or reserved",
         "wait, or submit again without naming nodes; sinfo -R says why nodes are away",
     ),
+    "FrontEndDown": Why("no front end node is up", _ADMIN),
+    "BlockMaxError": Why("its block of nodes failed too often", _ADMIN),
+    "BlockFreeAction": Why("waits until its block of nodes is free"),
+    "PowerNotAvail": Why("waits for power that other jobs use", _LATER),
+    "PowerReserved": Why("waits for power that is reserved for others", _LATER),
     "NodeDown": Why("a node it needs is down", "wait, or submit again without naming nodes"),
     "PartitionDown": Why("its partition is down", _ADMIN),
     "PartitionInactive": Why("its partition is inactive", _ADMIN),
@@ -110,6 +112,76 @@ REASONS: dict[str, Why] = {
     "OutOfMemory": Why("ran out of memory the last time", "ask for more memory"),
 }
 
+_PERMISSION = "ask the administrators, or submit to another partition or account"
+# Free texts by how they begin; what follows (names, numbers, nodes) is theirs too.
+TEXTS: dict[str, Why] = {
+    "Nodes required for job are DOWN": Why(
+        "the nodes it may run on are down, drained or reserved for partitions of higher priority",
+        "wait, or choose another partition; sinfo -R says why nodes are away",
+    ),
+    "UnavailableNodes:": REASONS["ReqNodeNotAvail"],
+    "May be reserved for other job": Why("a node it needs may be reserved for another job", _LATER),
+    "Reserved for maintenance": Why(
+        "a node it needs is reserved for maintenance before this job could end",
+        "wait until then (scontrol show reservation), or submit again with a shorter --time",
+    ),
+    "job requeued in held state": Why("was requeued and is held", _RELEASE),
+    "job requeued in special exit state": Why(
+        "was requeued in a special state and is held", f"find out why, then {_RELEASE}"
+    ),
+    "launch failed requeued held": Why(
+        "failed to launch and is held", f"see which node failed, then {_RELEASE}"
+    ),
+    "launch failure limit exceeded requeued held": Why(
+        "failed to launch too often and is held", f"see which nodes failed, then {_RELEASE}"
+    ),
+    "user env retrieval failed requeued held": Why(
+        "could not get its user's environment and is held",
+        f"see that your login scripts end quickly, then {_RELEASE}",
+    ),
+    "Job's account not permitted to use this partition": Why(
+        "its account may not use this partition", _PERMISSION
+    ),
+    "Job's QOS not permitted to use this partition": Why(
+        "its QOS may not use this partition", _PERMISSION
+    ),
+    "Job's QOS not known": Why(
+        "its QOS is not known, and this partition demands one of its own", _PERMISSION
+    ),
+    "User's group not permitted to use this partition": Why(
+        "your group may not use this partition", _PERMISSION
+    ),
+    "uid ": Why("you are in no group that may use this partition", _PERMISSION),
+    "License request ": Why("asks for a licence that there is no longer, and is held", _IMPOSSIBLE),
+    "Reservation ": Why(
+        "its reservation has ended, was deleted, or cannot be used",
+        "cancel it, and submit again without the reservation",
+    ),
+    "Job is at or exceeds QOS": Why("the QOS has used up its time", _ADMIN),
+    "Job is at or exceeds association": Why("your account has used up its time", _ADMIN),
+    "Memory resize to ": Why("its memory could not be changed", _ADMIN),
+    "Unable to load job ": Why(
+        "Slurm has lost the job's script or environment", "cancel it, and submit again"
+    ),
+    "Burst buffer ": Why("an operation of the burst buffer failed", _ADMIN),
+    "burst_buffer/": Why("the burst buffer has something to do for it, or failed", _ADMIN),
+    "Error managing persistent burst buffers": Why("the burst buffer failed", _ADMIN),
+    **dict.fromkeys(
+        (
+            "Required nodes do not fit topology",
+            "No suitable topology unit found",
+            "Insufficient resources in topology unit",
+            "Weight-based selection could not satisfy request",
+            "Exceeded maximum node limit during topology allocation",
+            "No available nodes in topology",
+            "Requested topology configuration is not available",
+        ),
+        Why("waits until free nodes fit together in the network's topology"),
+    ),
+}
+# The shortest beginning of a text that was cut off which is still taken for it.
+_CUT = 6
+
 # `AssocGrpCpuLimit`, `QOSMaxGRESMinutesPerJob`, `MaxNodePerAccount`, `QOSMinMemory`: whose limit,
 # of what kind, on what, and over what it is counted.
 _LIMIT = re.compile(
@@ -141,22 +213,70 @@ _WHAT = {
 }
 
 
-def find(reason: str) -> Why | None:
-    """Return what is known of a reason; None for a word that is in no table.
+def find(reason: str) -> tuple[tuple[str, Why | None], ...]:
+    """Return the reasons that a text of Slurm's holds, each with what is known of it.
 
     Args:
-        reason: As Slurm prints it: `ReqNodeNotAvail, UnavailableNodes:n1`.
+        reason: As Slurm prints it: `ReqNodeNotAvail, UnavailableNodes:n[1-2],JobArrayTaskLimit`.
     """
-    word = re.split(r"[,(]", reason, maxsplit=1)[0].strip()
+    found: list[tuple[str, Why | None]] = []
+    for part in _parts(reason):
+        why = _known(part.strip())
+        before = found[-1][0] if found else ""
+        if found and _goes_on(before, part.strip(), why):
+            found[-1] = f"{before},{part}", why or found[-1][1]
+        else:
+            found.append((part.strip(), why))
+    return tuple(found)
+
+
+def _parts(reason: str) -> Iterator[str]:
+    text = reason.strip()
+    if text.startswith("("):
+        text = text[1:].removesuffix(")")
+    if " " not in text and not text.startswith("burst_buffer/"):
+        text = text.replace("_", " ")
+    text = re.sub(r"(\+|\.\.\.|\u2026)$", "", text)
+    return (part for part in text.split(",") if part.strip())
+
+
+def _goes_on(before: str, part: str, why: Why | None) -> bool:
+    """Say whether a part belongs to the text before it, in which commas stand too.
+
+    They do in texts of several clauses, and in lists of nodes or groups.
+    """
+    if before.startswith("ReqNodeNotAvail"):
+        return why is None or _word(part) is None
+    return why is None and _word(before) is None and _known(before) is not None
+
+
+def _known(text: str) -> Why | None:
+    """Return what is known of one reason; None for one that is in no table."""
+    word = re.split(r"[(:]", text, maxsplit=1)[0].strip()
+    return _word(word) or _text(text) or _cut(text)
+
+
+def _word(word: str) -> Why | None:
     if word in REASONS:
         return REASONS[word]
     limit = _LIMIT.fullmatch(word)
     if limit:
         return _limit(limit)
     for start, whose in (("Assoc", "your account"), ("QOS", "the QOS"), ("Max", "the QOS")):
-        if word.startswith(start):
+        if re.fullmatch(rf"{start}[A-Z]\w+", word):
             return Why(f"{whose} is at its limit ({word})", _LATER)
     return None
+
+
+def _text(text: str) -> Why | None:
+    return next((why for start, why in TEXTS.items() if text.startswith(start)), None)
+
+
+def _cut(text: str) -> Why | None:
+    """Return what a text means that begins like known ones, if they mean the same."""
+    known = {**REASONS, **TEXTS}
+    begun = {why for start, why in known.items() if start.startswith(text)}
+    return begun.pop() if len(text) >= _CUT and len(begun) == 1 else None
 
 
 def _limit(match: re.Match[str]) -> Why:
@@ -179,15 +299,30 @@ def reason_sentence(reason: str) -> str:
     """Return why a job waits, as a sentence; empty where Slurm gives no reason."""
     if not _given(reason):
         return ""
-    known = find(reason)
-    return known.sentence if known else f"Slurm's reason is {reason.strip()}"
+    found = find(reason)
+    if not any(why for _, why in found):
+        return f"Slurm's reason is {reason.strip()}"
+    said = (_sentence(text, why) for text, why in found)
+    return "; ".join(dict.fromkeys(said))
+
+
+def _sentence(text: str, why: Why | None) -> str:
+    if why is None:
+        return f"Slurm's reason is {text}"
+    _, known, nodes = text.partition("UnavailableNodes:")
+    return f"{why.sentence}: {nodes}" if known and nodes else why.sentence
 
 
 def reason_advice(reason: str) -> str:
-    """Return what to do about a job that waits; empty where nobody knows, or nothing helps."""
-    known = find(reason) if _given(reason) else None
-    return known.advice if known else ""
+    """Return what to do about a job that waits; empty where nobody knows, or nothing helps.
+
+    Of several reasons, one for each of an array's tasks, those that need somebody speak.
+    """
+    found = find(reason) if _given(reason) else ()
+    advice = dict.fromkeys(why.advice for _, why in found if why)
+    acts = [one for one in advice if one not in {WAIT, _LATER}]
+    return "; ".join(acts) or next(iter(advice), "")
 
 
 def _given(reason: str) -> bool:
-    return reason.strip() not in {"", "None"}
+    return reason.strip("() \t") not in {"", "None", "null"}

@@ -400,6 +400,9 @@ def test_the_states_page_is_the_table_of_states_and_reasons() -> None:
     assert rows(text, "reason of Slurm's") == [
         [f"`{word}`", *why] for word, why in reasons.REASONS.items()
     ]
+    assert rows(text, "text of Slurm's begins") == [
+        [f"`{start.strip()}`", *why] for start, why in reasons.TEXTS.items()
+    ]
 
 
 def test_decisions_are_numbered_and_listed() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.slurm.reasons import REASONS, find, reason_advice, reason_sentence
+from hpcbert.slurm.reasons import REASONS, TEXTS, WAIT, find, reason_advice, reason_sentence
 from hpcbert.slurm.states import STATES, UNKNOWN, RepeatState, Witness, parse, witness
 
 KINDS = {state.word: state.kind for state in STATES}
@@ -119,9 +120,9 @@ def test_no_reason_is_no_sentence(reason: str) -> None:
 def test_every_reason_of_the_newest_slurm_has_a_sentence_and_advice() -> None:
     # SchedMD/slurm@284c3b9, src/common/job_state_reason.c, all of its texts but None
     words = (Path(__file__).parent / "reasons.txt").read_text().split()
-    assert len(words) == 215
-    assert [word for word in words if find(word) is None] == []
+    assert len(words) == 220
     for word in words:
+        assert [text for text, why in find(word) if why] == [word]
         assert reason_sentence(word)
         assert reason_advice(word)
 
@@ -131,8 +132,106 @@ def test_reasons_are_shown_as_they_are_where_nobody_knows_them() -> None:
     assert reason_advice("Frobbing") == ""
 
 
+DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+# What slurmctld and burst buffers write into state_desc, 22.05 to 26.05, with names made up.
+FREE_TEXTS = (
+    DOWN,
+    DOWN.replace("DRAINED", "DRAINED, REBOOTING"),
+    "ReqNodeNotAvail, UnavailableNodes:n[1-2]",
+    "ReqNodeNotAvail, UnavailableNodes:n[1-2,4],m7",
+    "ReqNodeNotAvail, May be reserved for other job",
+    "ReqNodeNotAvail, Reserved for maintenance",
+    "job requeued in held state",
+    "job requeued in special exit state",
+    "launch failed requeued held",
+    "launch failure limit exceeded requeued held",
+    "user env retrieval failed requeued held",
+    "Job's account not permitted to use this partition (gpu allows a,b not c)",
+    "Job's account not permitted to use this partition (gpu denies a,c including c)",
+    "Job's QOS not permitted to use this partition (gpu allows a,b not c)",
+    "Job's QOS not known, so it can't use this partition (gpu allows a)",
+    "User's group not permitted to use this partition",
+    "uid 1000 not in group permitted to use this partition (gpu). groups allowed: a,b",
+    "License request 'a:1,b:2' is no longer valid, holding job",
+    "Reservation week was deleted",
+    "Reservation week is invalid",
+    "Reservation week, which this job was running under, has ended",
+    "Job is at or exceeds QOS q's group max TRES(gres/gpu) minutes of 10 with 11",
+    "Job is at or exceeds association (acc=a/user=u/part=p) group wall limit 10 with 11",
+    "Memory resize to 10MB failed on node n1",
+    "Unable to load job batch script",
+    "burst_buffer/lua: Stage-out in progress",
+    "Burst buffer pre_run error",
+    "Error managing persistent burst buffers",
+    "No suitable topology unit found for segment",
+    "No available nodes in topology",
+    "RaisedSignal:9(Killed)",
+)
+FORMS: dict[str, Callable[[str], str]] = {
+    "squeue-r": str,
+    "squeue-R": lambda text: f"({text})",
+    "scontrol": lambda text: text.replace(" ", "_"),
+    "padded": lambda text: f" {text} ",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("text", FREE_TEXTS, ids=lambda text: re.sub(r"\W+", "-", text)[:60])
+def test_free_texts_have_a_sentence_and_advice_in_every_form(text: str, form: str) -> None:
+    shown = FORMS[form](text)
+    assert "Slurm's reason" not in reason_sentence(shown)
+    assert reason_sentence(shown) == reason_sentence(text) != ""
+    assert reason_advice(shown) == reason_advice(text) != ""
+    # The waiting tasks of an array have a reason each.
+    joined = FORMS[form](f"{text},JobArrayTaskLimit")
+    assert reason_sentence(joined) == (
+        f"{reason_sentence(text)}; {reason_sentence('JobArrayTaskLimit')}"
+    )
+    if reason_advice(text) != WAIT:
+        assert reason_advice(joined) == reason_advice(text)
+
+
+@pytest.mark.parametrize(
+    ("cut", "whole"),
+    [
+        ("(Nodes required for j", DOWN),
+        ("Nodes required for job are DOWN, DRAINED or res", DOWN),
+        ("Nodes_required_for_job_are_+", DOWN),
+        ("JobArrayTaskL+", "JobArrayTaskLimit"),
+        ("DependencyNever+", "DependencyNeverSatisfied"),
+        ("(Job's account not permi", "Job's account not permitted to use this partition (p)"),
+        ("ReqNodeNotAvail, Reserved for mai", "ReqNodeNotAvail, Reserved for maintenance"),
+    ],
+    ids=lambda text: re.sub(r"\W+", "-", text)[:50],
+)
+def test_reasons_that_were_cut_off_are_known_where_only_one_begins_so(cut: str, whole: str) -> None:
+    assert reason_sentence(cut) == reason_sentence(whole)
+    assert reason_advice(cut) == reason_advice(whole)
+
+
+def test_what_nobody_knows_stands_beside_what_is_known() -> None:
+    assert reason_sentence("Resources, ask Bob") == (
+        f"{reason_sentence('Resources')}; Slurm's reason is ask Bob"
+    )
+    assert reason_sentence("Frobbing, then more_words") == (
+        "Slurm's reason is Frobbing, then more_words"
+    )
+    assert reason_sentence("(Frob)") == "Slurm's reason is (Frob)"
+    assert "n[1-2,4],m7" in reason_sentence(FREE_TEXTS[3])
+    assert "maintenance" in reason_sentence(FREE_TEXTS[5])
+    for nothing in ("", " ", "None", "(None)", "(null)", "()"):
+        assert (reason_sentence(nothing), reason_advice(nothing)) == ("", "")
+
+
+def test_of_several_reasons_the_one_that_needs_somebody_gives_the_advice() -> None:
+    assert reason_advice("Priority,JobHeldUser") == reason_advice("JobHeldUser")
+    assert reason_advice("Resources,Priority") == WAIT
+    both = reason_advice("PartitionTimeLimit,JobHeldAdmin")
+    assert both == f"{reason_advice('PartitionTimeLimit')}; {reason_advice('JobHeldAdmin')}"
+
+
 def test_reasons_are_part_of_a_sentence() -> None:
-    for why in REASONS.values():
+    for why in (*REASONS.values(), *TEXTS.values()):
         assert re.match(r"(?:[a-z]|Slurm ).*[a-zA-Z)]$", why.sentence), why
         assert re.match(r"[a-z].*[a-zA-Z]$", why.advice), why
 
