@@ -193,19 +193,21 @@ def update_array(campaign: Campaign, array: Array) -> Campaign:
 
 
 def find_campaigns(runs: Path) -> tuple[Path, ...]:
-    """Return the campaign directories under a runs directory, oldest first."""
-    return tuple(sorted(path.parent for path in runs.glob(f"*/{MANIFEST}")))
+    """Return the campaign directories under a runs directory, oldest first, as absolute paths."""
+    return tuple(sorted(path.parent for path in runs.absolute().glob(f"*/{MANIFEST}")))
 
 
 def resolve(name: str, runs: Path) -> Path:
     """Return the campaign that a person means: a path, an id, or the start or end of an id.
+
+    The path is absolute: sbatch is run in the campaign, where a relative one leads nowhere.
 
     Raises:
         UsageError: None is meant, or several are.
     """
     for path in (Path(name), runs / name):
         if (path / MANIFEST).is_file():
-            return path
+            return path.absolute()
     found = [path for path in find_campaigns(runs) if name in path.name]
     if len(found) == 1:
         return found[0]

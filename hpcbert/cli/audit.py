@@ -61,7 +61,7 @@ command = audit
 
 def _directory(name: str, runs: str, site_file: str) -> Path:
     if name and (Path(name) / store.MANIFEST).is_file():
-        return Path(name)
+        return Path(name).absolute()
     from hpcbert.config.site import runs_directory
 
     folder = Path(runs) if runs else runs_directory(site_file)

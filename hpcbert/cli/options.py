@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
+from hpcbert import slurmwords
 from hpcbert.config import places, recipe, site
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
@@ -167,8 +168,11 @@ def overridden(here: Site, values: dict[str, Any]) -> Site:
     changes: dict[str, Any] = {name: values[name] for name in names if values[name]}
     if values["runs"]:
         changes["runs"] = str(Path(values["runs"]).absolute())
-    changes["sbatch_args"] = (*here.sbatch_args, *values["sbatch_arg"])
-    changes["srun_args"] = (*here.srun_args, *values["srun_arg"])
+    for program in ("sbatch", "srun"):
+        words = values[f"{program}_arg"]
+        if why := slurmwords.refusal(program, words):
+            raise UsageError(f"--{program}-arg: {why}", hint=f"Leave it out of --{program}-arg.")
+        changes[f"{program}_args"] = (*getattr(here, f"{program}_args"), *words)
     own = {name: values[name] for name in ("image", "data", "source", "python") if values[name]}
     if "image" in own:
         own["image"] = site.absolute_image(own["image"], Path.cwd())

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from hpcbert import slurmwords
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.toml import read
 from hpcbert.inventory import FrameworkSettings, Site
@@ -98,8 +99,11 @@ def _slurm(table: Table) -> dict[str, Any]:
         raise table.error("time_limit", "must look like HH:MM:SS.")
     values["exclusive"] = table.get("exclusive", bool, default=True)
     values["requeue"] = table.get("requeue", bool, default=True)
-    values["sbatch_args"] = table.items("sbatch_args", str)
-    values["srun_args"] = table.items("srun_args", str)
+    for program in ("sbatch", "srun"):
+        key = f"{program}_args"
+        values[key] = table.items(key, str)
+        if why := slurmwords.refusal(program, values[key]):
+            raise table.error(key, f"can't be handed on: {why}", "Leave it out there.")
     values["poll_floor"] = table.get("poll_floor", float, 10.0)
     if not values["poll_floor"] > 0:
         raise table.error("poll_floor", "must be above 0 seconds.")

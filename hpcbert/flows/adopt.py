@@ -109,7 +109,15 @@ def find_job(array: Array, user: str, *, run: Runner, since: str) -> str:
     """
     environment = commands.environment(os.environ)
     queue = run(
-        ["squeue", "--noheader", "--states=all", f"--user={user}", f"--name={array.name}", "-o%F"],
+        [
+            "squeue",
+            "--noheader",
+            "--all",
+            "--states=all",
+            f"--user={user}",
+            f"--name={array.name}",
+            "-o%F",
+        ],
         env=environment,
     )
     ids = queue.stdout.split() if queue.ok else []

@@ -101,7 +101,8 @@ def _slurm(site: Site, run: Runner) -> Iterator[Finding]:
     yield _judged("accounting", sacct, "sacct answers", hint, bad="warn")
     if site.partition:
         found = ask(
-            "sinfo", "--noheader", "--format=%P %D nodes %G", f"--partition={site.partition}"
+            *("sinfo", "--noheader", "--all", "--format=%P %D nodes %G"),
+            f"--partition={site.partition}",
         )
         ok = found.ok and bool(found.stdout.strip())
         detail = " ".join(found.stdout.split()) or f"there is no partition {site.partition!r}"

@@ -24,7 +24,7 @@ def detect(run: Runner) -> dict[str, str]:
     them.
     """
     environment = submission_environment(os.environ)
-    info = run(["sinfo", "--noheader", "--format=%P|%G"], env=environment)
+    info = run(["sinfo", "--noheader", "--all", "--format=%P|%G"], env=environment)
     if not info.ok:
         return {}
     rows = [line.partition("|")[::2] for line in info.stdout.splitlines() if "|" in line]

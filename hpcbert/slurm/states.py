@@ -157,7 +157,7 @@ STATES: tuple[State, ...] = (
         "OOM",
         "badly",
         "ran out of host memory",
-        "ask for more with --sbatch-arg --mem=…, or for all of the nodes with exclusive = true",
+        "ask for more with --sbatch-arg=--mem=…, or for all of the nodes with exclusive = true",
     ),
     State(
         "LAUNCH_FAILED",

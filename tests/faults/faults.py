@@ -167,7 +167,7 @@ def another_job_comes_first(cluster: Cluster) -> None:
 
 
 def another_job_comes_for_good(cluster: Cluster) -> None:
-    one = cluster.submit({"*": HANG}, CONTESTED, "--partition=low", "--sbatch-arg=--no-requeue")
+    one = cluster.submit({"*": HANG}, CONTESTED, "--partition=low", cluster.without_requeue())
     one.in_step(1)
     urgent(cluster)
     one.check(Expected({1: "PREEMPTED"}))
@@ -198,7 +198,7 @@ def node(cluster: Cluster, name: str, state: str) -> None:
 
 
 def a_link_is_cut(cluster: Cluster) -> None:
-    one = cluster.submit({"*": GATE}, CONTESTED, "--sbatch-arg=--no-requeue")
+    one = cluster.submit({"*": GATE}, CONTESTED, cluster.without_requeue())
     one.in_step(1)
     cut_link(cluster.lab, "n3", run=run)
     try:
@@ -213,7 +213,7 @@ def a_link_is_cut(cluster: Cluster) -> None:
 
 
 def a_link_is_cut_and_the_job_sent_back(cluster: Cluster) -> None:
-    one = cluster.submit({"*.0": HANG}, CUT, "--sbatch-arg=--requeue")
+    one = cluster.submit({"*.0": HANG}, CUT)
     one.in_step(1)
     cut_link(cluster.lab, "n4", run=run)
     try:

@@ -165,6 +165,14 @@ class Cluster:
         path.chmod(0o755)
         return path
 
+    def without_requeue(self) -> str:
+        """Write a site.toml under which Slurm starts no job again; return the option for it."""
+        text = Path(self.lab.environment["HPCBERT_SITE"]).read_text()
+        path = self.folder() / "site.toml"
+        path.write_text(text.replace("[slurm]\n", "[slurm]\nrequeue = false\n"))
+        path.chmod(0o644)
+        return f"--site={path}"
+
     def submission(
         self, plan: Mapping[str, str], *words: str, repeats: int, runs: Path | None = None
     ) -> tuple[Path, list[str]]:

@@ -383,6 +383,24 @@ def test_campaigns_are_found_by_path_id_and_part(tmp_path: Path) -> None:
         store.resolve("xyz", runs)
 
 
+def test_a_campaign_named_by_a_relative_path_is_submitted_by_its_absolute_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sbatch is run in the campaign, where a path relative to where hpcbert was run leads nowhere."""
+    one, slurm = made(tmp_path, precisions=("fp32",)), FakeSlurm()
+    flow.write(one)
+    runs = one.directory.parent
+    monkeypatch.chdir(runs.parent)
+    relative = Path(runs.name)
+    for name in (f"{runs.name}/{one.directory.name}", one.directory.name, "abc123"):
+        assert store.resolve(name, relative) == one.directory
+    monkeypatch.chdir(one.directory)
+    assert store.resolve(".", relative) == one.directory
+    monkeypatch.chdir(runs.parent)
+    flow.submit(store.resolve("abc123", relative), hurried(slurm))
+    assert all(Path(call[-1]).is_absolute() for call in slurm.calls if call[0] == "sbatch")
+
+
 def test_a_campaign_is_its_owners_alone(tmp_path: Path) -> None:
     one = made(tmp_path)
     flow.write(one)

@@ -1,0 +1,197 @@
+"""Which options of sbatch and srun are hpcbert's own, in every spelling that getopt takes.
+
+The tables are those of SchedMD/slurm, src/common/slurm_opt.c@d525b68, all releases from 22.05 to
+26.05 together: an abbreviation is refused if any of them could read it as an option of hpcbert's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+# A name, and what follows `=` or a blank: a word with a blank in it was meant to be two.
+_LONG = re.compile(r"--([^=\s]+)(?:[=\s](.*))?", re.DOTALL)
+# Without a value, or with one only after `=`.
+_ALONE = """
+    async bcast compress consolidate-segments contiguous debugger-test disable-status exact
+    exclusive external external-launcher get-user-env help hold ignore-pbs immediate interactive
+    kill-on-bad-exit label multi-prog nice no-allocate no-kill no-requeue oom-kill-step overcommit
+    overlap oversubscribe parsable preserve-env propagate pty quiet quit-on-interrupt reboot requeue
+    resv-ports send-libs spread-job spread-segments stepmgr test-only unbuffered usage
+    use-min-nodes verbose version wait-for-children whole
+    container-mount-home no-container-mount-home container-remap-root no-container-remap-root
+    container-entrypoint no-container-entrypoint container-writable container-readonly
+"""
+# With a value, in the same word or in the next.
+_VALUED = """
+    account acctg-freq autocomplete bb bbf begin chdir cluster cluster-constraint clusters comment
+    constraint container container-id container-type context core-spec cores-per-socket cpu-freq
+    cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution error exclude export
+    extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task
+    gres gres-flags hint input job-name licenses mail-type mail-user mcs-label mem mem-bind
+    mem-per-cpu mem-per-gpu mem-update mincpus network nodefile nodelist nodes ntasks
+    ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode
+    output partition power prefer priority profile qos reservation resources segment signal
+    sockets-per-node switches tasks-per-node thread-spec threads-per-core time time-min tmp
+    tres-bind tres-per-task uid wckey
+    container-env container-image container-mounts container-name container-save container-workdir
+"""
+_SBATCH_VALUED = "array batch export-file kill-on-invalid-dep wait-all-nodes wrap"
+_SRUN_VALUED = """
+    accel-bind bcast-exclude cpu-bind cpu_bind epilog het-group ignore-signals jobid mpi msg-timeout
+    pack-group prolog relative slurmd-debug task-epilog task-prolog threads treewidth wait
+"""
+_SHORT = """
+    A=account B=extra-node-info C=constraint D=chdir F=nodefile G=gpus H=hold J=job-name L=licenses
+    M=clusters N=nodes O=overcommit Q=quiet S=core-spec V=version W=wait b=begin c=cpus-per-task
+    d=dependency e=error h=help i=input k=no-kill m=distribution n=ntasks o=output p=partition
+    q=qos s=oversubscribe t=time v=verbose w=nodelist x=exclude
+"""
+_SBATCH_SHORT = "a=array"
+_SRUN_SHORT = """
+    E=preserve-env I=immediate K=kill-on-bad-exit T=threads X=disable-status Z=no-allocate l=label
+    r=relative u=unbuffered
+"""
+
+_NODES = "--nodes of hpcbert says how many nodes a point has"
+_TASKS = "--nodes and --gpus-per-node of hpcbert say how many ranks a point has"
+_LOGS = "hpcbert keeps logs and output in the campaign"
+_ENVIRONMENT = "[env] of the site.toml sets variables for the ranks"
+_IMAGE = "--image, --runtime and [container] of the site.toml say what ranks run in"
+_NOTHING = "with it nothing would be run; hpcbert submit --dry-run checks without running"
+_BOTH = {
+    "nodes": _NODES,
+    **dict.fromkeys(("ntasks", "ntasks-per-node", "tasks-per-node"), _TASKS),
+    **dict.fromkeys(("output", "error", "open-mode"), _LOGS),
+    **dict.fromkeys(("export", "export-file"), _ENVIRONMENT),
+    **dict.fromkeys(("help", "usage", "version", "test-only"), _NOTHING),
+    **{one: _IMAGE for one in (_ALONE + _VALUED).split() if "container-" in one},
+    "chdir": "the job's directory is the campaign, and --runs says where campaigns are",
+    "uid": "jobs belong to who submits them",
+    "gid": "jobs belong to who submits them",
+}
+# Slurm's own, for OCI bundles.
+_BOTH = {name: why for name, why in _BOTH.items() if name not in {"container-id", "container-type"}}
+_SBATCH_OWN = {
+    **_BOTH,
+    "job-name": "hpcbert names its jobs, so that they can be found again",
+    "array": "--repeats and --concurrent-repeats of hpcbert make the array",
+    "dependency": "points wait for each other unless --concurrent-points is given",
+    "requeue": "requeue under [slurm] of the site.toml says whether Slurm may start a job again",
+    "no-requeue": "requeue under [slurm] of the site.toml says whether Slurm may start a job again",
+    "parsable": "hpcbert gives it itself",
+    "wait": "hpcbert submit --wait waits",
+    "wrap": "the script is hpcbert's; --python, --source and --set say what it runs",
+}
+_SRUN_OWN = {
+    **_BOTH,
+    "input": "ranks read nothing",
+    "jobid": "the step belongs to its own job",
+    "kill-on-bad-exit": "hpcbert gives it itself",
+    "label": "labels would be part of the log",
+    "multi-prog": "all ranks run one program",
+    "no-allocate": "the step belongs to its own job",
+    "pty": "the log would be a terminal's",
+    "wait": "hpcbert gives it itself",
+}
+
+
+@dataclass(frozen=True)
+class _Program:
+    """How one program reads its words."""
+
+    name: str
+    alone: frozenset[str]
+    valued: frozenset[str]
+    short: Mapping[str, str]
+    own: Mapping[str, str]
+
+    def meant(self, name: str) -> tuple[str, ...]:
+        """Return the options that a long name may be: itself, or all that it abbreviates."""
+        known = self.alone | self.valued
+        if name in known:
+            return (name,)
+        return tuple(sorted(one for one in known if one.startswith(name)))
+
+
+def _program(name: str, alone: str, valued: str, short: str, own: Mapping[str, str]) -> _Program:
+    letters = dict(pair.split("=") for pair in short.split())
+    return _Program(name, frozenset(alone.split()), frozenset(valued.split()), letters, own)
+
+
+_PROGRAMS = {
+    one.name: one
+    for one in (
+        _program(
+            *("sbatch", f"{_ALONE} wait", _VALUED + _SBATCH_VALUED),
+            *(f"{_SHORT} {_SBATCH_SHORT}", _SBATCH_OWN),
+        ),
+        _program("srun", _ALONE, _VALUED + _SRUN_VALUED, _SHORT + _SRUN_SHORT, _SRUN_OWN),
+    )
+}
+
+
+def refusal(program: str, words: Sequence[str]) -> str:
+    """Say which of the words for sbatch or srun can't be handed on, and why; empty if all can.
+
+    Args:
+        program: `sbatch` or `srun`.
+        words: As a person gives them: `--mem=0`, `-J name`, or `-J` and `name`.
+    """
+    reader = _PROGRAMS[program]
+    for one in _read(reader, words):
+        if not one.names:
+            return f"{one.word!r} is not an option of {program}."
+        for name in one.names:
+            if name in reader.own:
+                return f"{one.word!r} ({program}'s --{name}) is hpcbert's own: {reader.own[name]}."
+    return ""
+
+
+def given(words: Sequence[str], name: str) -> str:
+    """Return the value that words give to an option of sbatch, the last of several; else empty."""
+    found = [one.value for one in _read(_PROGRAMS["sbatch"], words) if one.names == (name,)]
+    return found[-1] if found else ""
+
+
+@dataclass(frozen=True)
+class _Option:
+    """One option among words.
+
+    Attributes:
+        word: As it was given.
+        names: What it may mean; none where it is not an option at all.
+    """
+
+    word: str
+    names: tuple[str, ...] = ()
+    value: str = ""
+
+
+def _read(reader: _Program, words: Sequence[str]) -> Iterator[_Option]:
+    """Read words as getopt_long does: abbreviations, joined short options, values apart."""
+    rest = iter(words)
+    for word in rest:
+        long = _LONG.fullmatch(word)
+        if long:
+            names = reader.meant(long[1]) or (long[1],)
+            valued = len(names) == 1 and names[0] in reader.valued and long[2] is None
+            yield _Option(word, names, next(rest, "") if valued else long[2] or "")
+        elif word[:1] == "-" and word[1:].strip("-"):
+            yield from _cluster(reader, word, rest)
+        else:
+            yield _Option(word)
+
+
+def _cluster(reader: _Program, word: str, rest: Iterator[str]) -> Iterator[_Option]:
+    """Read short options that share a word; the first that takes a value takes what is left."""
+    for at, letter in enumerate(word[1:], start=2):
+        name = reader.short.get(letter, letter)
+        if name in reader.valued:
+            yield _Option(word, (name,), word[at:].strip() or next(rest, ""))
+            return
+        yield _Option(word, (name,))

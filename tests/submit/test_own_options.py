@@ -1,0 +1,123 @@
+"""Options of sbatch and srun that are hpcbert's own are refused, however they are spelled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcbert.cli.options import overridden
+from hpcbert.config import site
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.slurmwords import given, refusal
+
+SBATCH = {
+    "job-name": [
+        ["--job-name=x"],
+        ["--job-name", "x"],
+        ["-J", "x"],
+        ["-Jx"],
+        ["-HJx"],
+        ["--job=x"],
+    ],
+    "array": [["--array=1-3"], ["-a1-3"], ["--arr=1"]],
+    "nodes": [["-N2"], ["--nodes=2"]],
+    "ntasks": [["-n", "3"], ["--ntasks=3"]],
+    "tasks-per-node": [["--tasks-per-node=2"]],
+    "ntasks-per-node": [["--ntasks-per-n=2"]],
+    "output": [["-o/dev/null"], ["--outp=x"], ["--output x"], ["-o x"]],
+    "error": [["-e", "x"], ["--err=x"]],
+    "open-mode": [["--open-mode=truncate"], ["--open=truncate"]],
+    "requeue": [["--requeue"], ["--req"]],
+    "no-requeue": [["--no-requeue"], ["--no-r"]],
+    "dependency": [["-dsingleton"], ["--dep=singleton"]],
+    "parsable": [["--parsable"]],
+    "wait": [["-W"], ["--wait"], ["-QW"]],
+    "wrap": [["--wrap=true"], ["--comment=a", "--wrap", "true"]],
+    "chdir": [["-D", "/"], ["--chdir=/"]],
+    "export": [["--export=NONE"], ["--export", "ALL"], ["--expo=ALL"]],
+    "export-file": [["--export-file=x"]],
+    "test-only": [["--test-only"]],
+    "version": [["-V"]],
+    "container-image": [["--container-image=x"]],
+}
+SRUN = {
+    "nodes": [["-N1"]],
+    "ntasks": [["--ntasks=1"]],
+    "output": [["--output=x"], ["-o", "x"]],
+    "label": [["-l"], ["--label"], ["-ul"]],
+    "kill-on-bad-exit": [["-K0"], ["--kill-on-bad-exit=0"]],
+    "wait": [["-W1"], ["--wait=1"]],
+    "export": [["--export=NONE"]],
+    "multi-prog": [["--multi-prog"]],
+    "container-image": [["--container-image=x"]],
+}
+SITE = 'schema = 1\nname = "x"\nscheduler = "slurm"\n[slurm]\n'
+ALLOWED = {
+    "sbatch": [
+        *(["--nice=100"], ["--mem=0"], ["--comment", "--job-name=x"], ["--hold"], ["-H"]),
+        *(["--exclude=n3"], ["--nodelist", "n1"], ["-xn3"], ["--clusters=other"], ["-M", "other"]),
+        *(["--gpus-per-node=8"], ["--mail-type=ALL"], ["-vvv"], ["--a-plugins-option=x"], ["-k"]),
+    ],
+    "srun": [
+        *(["--cpu-bind=cores"], ["--cpu-bind", "cores"], ["--mpi=pmix"], ["--overlap"], ["-u"]),
+        *(["--distribution=block"], ["-m", "block"], ["--container"], ["--exact"]),
+    ],
+}
+
+
+def cases(table: dict[str, list[list[str]]]) -> list[object]:
+    return [
+        pytest.param(name, words, id=" ".join(words))
+        for name, all_ in table.items()
+        for words in all_
+    ]
+
+
+@pytest.mark.parametrize(("name", "words"), cases(SBATCH))
+def test_an_option_of_sbatch_that_is_hpcberts_own_is_refused(name: str, words: list[str]) -> None:
+    assert f"sbatch's --{name})" in refusal("sbatch", words)
+
+
+@pytest.mark.parametrize(("name", "words"), cases(SRUN))
+def test_an_option_of_srun_that_is_hpcberts_own_is_refused(name: str, words: list[str]) -> None:
+    assert f"srun's --{name})" in refusal("srun", words)
+
+
+@pytest.mark.parametrize("program", ALLOWED)
+def test_other_options_are_handed_on(program: str) -> None:
+    for words in ALLOWED[program]:
+        assert refusal(program, words) == "", words
+
+
+def test_what_is_not_an_option_would_be_read_as_a_script_or_a_command() -> None:
+    for words in (["x"], ["--hold", "x"], ["--"], ["-"], [""]):
+        assert "is not an option" in refusal("sbatch", words)
+
+
+def test_the_last_value_of_an_option_is_what_sbatch_takes() -> None:
+    assert given(["--clusters=a", "-M", "b,c"], "clusters") == "b,c"
+    assert given(["-Mx"], "clusters") == "x"
+    assert given(["--comment=x"], "clusters") == ""
+
+
+def test_the_command_line_names_the_option_that_is_meant_instead(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(SITE)
+    here = site.read_site(path, base=tmp_path, env={})
+    values = dict.fromkeys(("runtime", "partition", "account", "qos", "time_limit", "runs"), "")
+    values |= dict.fromkeys(("image", "data", "source", "python"), "")
+    for program, word in (("sbatch", "-N3"), ("srun", "--nod=3")):
+        words = {"sbatch_arg": (), "srun_arg": (), f"{program}_arg": (word,)}
+        with pytest.raises(UsageError, match="--nodes of hpcbert") as caught:
+            overridden(here, {**values, **words})
+        assert f"--{program}-arg: {word!r} ({program}'s --nodes)" in caught.value.message
+
+
+def test_a_site_that_names_one_is_refused_with_its_key(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    for program, word in (("sbatch", "-J"), ("srun", "--outp=x")):
+        text = f'{SITE}{program}_args = ["{word}", "y"]\n'
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=f"slurm.{program}_args"):
+            site.read_site(path, base=tmp_path, env={})
