@@ -321,6 +321,7 @@ class Run:
         nodes: Names of the nodes it ran on, where known.
         attempts: All its attempts, this one too; empty where there was but one.
         environments: Name and digest of each node's fingerprint; equal nodes have equal digests.
+        flags: Marks of this repeat, for example `outlier`; its row has them too.
     """
 
     repeat: int
@@ -334,6 +335,7 @@ class Run:
     nodes: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     environments: tuple[tuple[str, str], ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -344,11 +346,13 @@ class Difference:
         fact: What it is, for example `GPU driver`.
         scope: Whether it differs between `nodes` of one repeat, `repeats` of a point, or `points`.
         values: Each value, with the nodes, repeats or shapes that have it.
+        decisive: Whether runs that differ in it are different experiments.
     """
 
     fact: str
     scope: Scope
     values: tuple[tuple[str, tuple[str, ...]], ...]
+    decisive: bool = False
 
     def __str__(self) -> str:
         return f"{self.fact} differs between {self.scope}: " + "; ".join(
@@ -409,8 +413,7 @@ class Row:
         efficiency: Speedup over the ratio of GPUs.
         ok: Valid runs.
         asked: Runs asked for.
-        flags: `superlinear`, `outlier`, `incomplete`, `mixed-nodes`, `mixed-environment`,
-            `no-baseline`, `accumulation`.
+        flags: Those of docs/explanation/numbers.md, the marks of its valid runs among them.
         differences: What `mixed-environment` stands for.
     """
 

@@ -54,6 +54,7 @@ class Reading(NamedTuple):
         setting: What was known beforehand, with the log's own facts.
         missing: The setting that a number would need and nobody tells; empty if none.
         reasons: Why there is no number; empty if there is one.
+        facts: What the log states of itself, as far as it was read.
     """
 
     throughput: float | None
@@ -62,6 +63,7 @@ class Reading(NamedTuple):
     setting: Setting = Setting()
     missing: str = ""
     reasons: tuple[Reason, ...] = ()
+    facts: tuple[tuple[str, int | str], ...] = ()
 
 
 def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
@@ -249,7 +251,8 @@ class _Scan:
             except UnknownError as error:
                 missing = str(error)
         found = self._collector.found if self._collector else 0
-        return Reading(throughput, self.iteration, found, setting, missing, reasons)
+        facts = tuple(self.facts.items())
+        return Reading(throughput, self.iteration, found, setting, missing, reasons, facts)
 
     def _check_end(self) -> None:
         numbered = any(record.has("iteration") for record in self.grammar.records)

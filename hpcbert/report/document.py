@@ -65,6 +65,7 @@ def _run_data(run: Run) -> dict[str, Any]:
         "throughput": run.throughput,
         "valid": run.valid,
         "reasons": [{"code": one.code, "detail": one.detail} for one in run.reasons],
+        "flags": list(run.flags),
         "state": run.state,
         "state_source": run.state_source,
         "log": run.log,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.report.words import differences, earlier, plain, why
+from hpcbert.report.words import differences, earlier, marks, plain, why
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,7 +27,8 @@ _COLUMNS = (
     "flags",
 )
 _LEFT = ("flags",)
-_LOUD = ("superlinear", "outlier", "mixed-nodes", "mixed-environment")
+# The others say what was measured; these say that something may be wrong with it.
+_QUIET = ("no-baseline", "accumulation")
 
 
 def number(value: float | None, form: str = ",.2f") -> str:
@@ -54,7 +55,8 @@ def _table(table: SpeedupTable) -> str:
         lines.append(_coloured(row, _line(line, widths)))
         lines += [_refusal(run) for run in row.runs if not run.valid]
         lines += [f"{_GAP}· {one}" for run in row.runs for one in earlier(run)]
-        lines += [f"{click.style(f'{_GAP}! ', fg='yellow')}{one}" for one in differences(row)]
+        notes = (*marks(row), *differences(row))
+        lines += [f"{click.style(f'{_GAP}! ', fg='yellow')}{one}" for one in notes]
     return "\n".join(lines)
 
 
@@ -70,7 +72,7 @@ def _heading(table: SpeedupTable) -> tuple[str, str]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    spread = NOTHING if row.min is None else f"{number(row.min)} .. {number(row.max)}"
+    spread = NOTHING if row.cv is None else f"{number(row.min)} .. {number(row.max)}"
     return (
         str(row.shape.nodes),
         str(row.shape.gpus),
@@ -95,7 +97,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 def _coloured(row: Row, line: str) -> str:
     if row.ok < row.asked:
         return click.style(line, fg="red")
-    return click.style(line, fg="yellow") if any(flag in _LOUD for flag in row.flags) else line
+    return click.style(line, fg="yellow") if set(row.flags).difference(_QUIET) else line
 
 
 def _refusal(run: Run) -> str:

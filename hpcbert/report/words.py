@@ -8,6 +8,18 @@ if TYPE_CHECKING:
     from hpcbert.model import Row, Run
 
 _SHOWN = 3
+# What each flag means, as tables explain it to those who read nothing else.
+FLAGS = {
+    "superlinear": "the speedup is above the number of GPUs; look for the cause before you trust it",
+    "outlier": "one run is further from the median than the spread of the runs explains",
+    "noisy": "the runs scatter: their standard deviation is above 3 % of their mean",
+    "single-run": "one run: nobody knows how far another would be from it",
+    "incomplete": "fewer valid runs than were asked for",
+    "mixed-nodes": "the runs ran on different sets of nodes",
+    "mixed-environment": "nodes or software differ in something that can change a number",
+    "no-baseline": "there is no valid run of 1n1g of the same experiment, so no speedup",
+    "accumulation": "steps of several micro-batches: the all-reduce happens once in so many",
+}
 
 
 def plain(text: str) -> str:
@@ -40,3 +52,19 @@ def differences(row: Row) -> tuple[str, ...]:
     shown = [plain(str(one)) for one in row.differences[:_SHOWN]]
     more = len(row.differences) - len(shown)
     return (*shown, f"{more} more: --json has them all") if more else tuple(shown)
+
+
+def marks(row: Row) -> tuple[str, ...]:
+    """Return which valid repeats of a row have marks of their own, a sentence each."""
+    return tuple(
+        plain(f"repeat {run.repeat}: {', '.join(run.flags)}{_distance(run, row)}")
+        for run in row.runs
+        if run.valid and run.flags
+    )
+
+
+def _distance(run: Run, row: Row) -> str:
+    if "outlier" not in run.flags or not row.median or run.throughput is None:
+        return ""
+    share = run.throughput / row.median - 1
+    return f" ({run.throughput:,.2f}, {abs(share):.1%} {'above' if share > 0 else 'below'} the median)"

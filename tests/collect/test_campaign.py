@@ -365,7 +365,7 @@ def test_accumulation_is_marked(build: Build) -> None:
     made.started("1n1g", 1)
     made.ended("1n1g", 1)
     (table,) = gathered(made.directory, states=says()).tables
-    assert (table.group.variant, table.rows[0].flags) == ("acc2", ("accumulation",))
+    assert (table.group.variant, table.rows[0].flags) == ("acc2", ("single-run", "accumulation"))
     assert table.rows[0].median == pytest.approx(8)
 
 

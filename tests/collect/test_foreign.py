@@ -283,7 +283,7 @@ def test_a_log_without_its_header_belongs_to_its_siblings(
     assert table["variant"] == "acc4"
     (row,) = table["rows"]
     assert (row["median"], row["repeats"]) == (32.0, {"ok": 1, "asked": 2})
-    assert row["flags"] == ["incomplete", "accumulation"]
+    assert row["flags"] == ["single-run", "incomplete", "accumulation"]
 
 
 # --- The command ------------------------------------------------------------------------------

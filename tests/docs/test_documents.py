@@ -21,6 +21,7 @@ from hpcbert.errors import HpcbertError
 from hpcbert.flows import frameworks
 from hpcbert.logs import grammar
 from hpcbert.model import Campaign
+from hpcbert.report.words import FLAGS
 from hpcbert.slurm import reasons, states
 
 if TYPE_CHECKING:
@@ -384,6 +385,11 @@ def test_the_numbers_page_explains_every_reason() -> None:
     )
     used = set(re.findall(r"""(?:Reason|CannotReduceError)\(\s*"([a-z-]+)",""", sources))
     assert written == used
+
+
+def test_the_numbers_page_explains_every_flag() -> None:
+    text = (REPOSITORY / "docs" / "explanation" / "numbers.md").read_text(encoding="utf-8")
+    assert {codes(row[0])[0] for row in rows(text, "flag")} == set(FLAGS)
 
 
 def test_the_states_page_is_the_table_of_states_and_reasons() -> None:

@@ -106,7 +106,7 @@ def test_campaigns_that_share_a_table_are_compared(build: Any, collect_json: Any
         leave(one.directory, one.array(shape), 1, node(host__kernel=kernel))
         made.append(one.directory)
     document = collect_json(*made)
-    assert row(document, "1n2g")["flags"] == ["superlinear", "mixed-environment"][1:]
+    assert row(document, "1n2g")["flags"] == ["single-run", "mixed-environment"]
 
 
 def test_runs_that_do_not_count_are_not_compared(two: Any, collect_json: Any) -> None:
@@ -131,7 +131,7 @@ def test_a_campaign_without_fingerprints_is_collected_as_before(
 ) -> None:
     made = build("1n1g", repeats=1, scheduler="local")
     made.complete("1n1g", 1, 10.0)
-    assert row(collect_json(made.directory), "1n1g")["flags"] == []
+    assert row(collect_json(made.directory), "1n1g")["flags"] == ["single-run"]
 
 
 def test_every_attempt_leaves_one_file_a_node(tmp_path: Path) -> None:

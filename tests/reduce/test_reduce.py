@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import statistics
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.errors import UsageError
-from hpcbert.model import Group, Measured, Point, Reason, Row, Run, Shape
+from hpcbert.model import Difference, Group, Measured, Point, Reason, Row, Run, Shape
 from hpcbert.reduce import FOREIGN, Evidence, gate, group_of, has_outlier, median, tabulate
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def test_four_good_of_five_count_unless_all_are_required() -> None:
     five = point("1n1g", [10.0, 20.0, None, 40.0, 30.0])
     (row,) = rows(five)
     assert (row.median, row.ok, row.asked) == (25.0, 4, 5)
-    assert row.flags == ("incomplete",)
+    assert row.flags == ("noisy", "incomplete")
     (strict,) = rows(five, require_all=True)
     numbers = (strict.median, strict.mean, strict.min, strict.max, strict.cv, strict.speedup)
     assert set(numbers) == {None}
@@ -188,8 +189,11 @@ def test_a_point_twice_is_refused() -> None:
 @pytest.mark.parametrize(
     ("numbers", "expected"),
     [
-        (DEEPSPEED["1n8g"], True),
-        (DEEPSPEED["2n8g"], True),
+        *((speeds, False) for speeds in DEEPSPEED.values()),
+        ((100.0, 100.1, 99.9, 100.0, 96.0), True),
+        ((100.0, 100.1, 99.9, 100.0, 104.0), False),
+        ((100.0, 100.1, 99.9, 100.0, 106.0), True),
+        ((100.0, 103.0, 98.0, 102.0, 95.0), False),
         ((100.0, 100.1, 99.9, 100.0, 100.5), False),
         ((100.0, 105.0, 95.0, 110.0, 90.0), False),
         ((100.0, 100.0, 100.0, 100.0, 90.0), True),
@@ -201,6 +205,68 @@ def test_outliers_are_what_spread_does_not_explain(
     numbers: tuple[float, ...], *, expected: bool
 ) -> None:
     assert has_outlier(list(numbers)) is expected
+
+
+def test_an_outlier_is_marked_by_its_repeat() -> None:
+    (row,) = rows(point("1n8g", [100.0, 100.2, None, 94.0, 99.9]))
+    assert {one.repeat: one.flags for one in row.runs if one.flags} == {4: ("outlier",)}
+    assert "outlier" in row.flags
+
+
+def test_published_tables_have_no_outlier_and_few_are_noisy(shared: Path) -> None:
+    sets: dict[tuple[str, ...], list[float]] = {}
+    with (shared / "logs" / "published-runs.tsv").open(newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            key = tuple(row[name] for name in row if name not in ("run", "samples_per_s"))
+            sets.setdefault(key, []).append(float(row["samples_per_s"]))
+    several = [numbers for numbers in sets.values() if len(numbers) > 1]
+    flags = [rows(point("1n8g", numbers))[0].flags for numbers in several]
+    assert len(several) == 69
+    assert sum("outlier" in one for one in flags) == 0
+    assert sum("noisy" in one for one in flags) == 2
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ((100.0, 102.9, 97.1, 101.0, 99.0), False),
+        ((100.0, 105.0, 95.0, 101.0, 99.0), True),
+        ((1.0, 2.6), True),
+        ((77.3, 64.02, 80.51, 70.0, 79.0), True),
+        ((100.0,), False),
+        ((), False),
+    ],
+)
+def test_rows_whose_runs_scatter_are_noisy(numbers: tuple[float, ...], *, expected: bool) -> None:
+    assert ("noisy" in rows(point("1n1g", numbers))[0].flags) is expected
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [([9.0], True), ([9.0, None, None], True), ([9.0, 9.1], False), ([None], False)],
+)
+def test_one_run_never_looks_complete(numbers: list[float | None], *, expected: bool) -> None:
+    assert ("single-run" in rows(point("1n8g", numbers))[0].flags) is expected
+
+
+def test_marks_of_runs_are_marks_of_their_row_if_they_count() -> None:
+    def marked(repeat: int, *flags: str, bad: bool = False) -> Run:
+        return replace(run(repeat, 9.0, bad=bad), flags=flags)
+
+    runs = (marked(1, "overflow-steps"), marked(2, "overflow-steps"), marked(3, "x", bad=True))
+    (row,) = rows(Measured(GROUP, Shape(1, 8), 3, runs))
+    assert row.flags == ("incomplete", "no-baseline", "overflow-steps")
+
+
+def test_another_experiment_has_no_speedup() -> None:
+    values = (("128", ("1n1g",)), ("512", ("1n8g",)))
+    for decisive in (False, True):
+        other = Difference("sequence_length", "points", values, decisive)
+        far = replace(point("1n8g", [50.0, 51.0]), differences=(other,))
+        base, row = rows(point("1n1g", [10.0, 10.1]), far)
+        assert base.speedup == 1
+        assert (row.speedup is None) is decisive
+        assert ("no-baseline" in row.flags) is decisive
 
 
 def test_runs_on_different_nodes_are_marked() -> None:
@@ -215,7 +281,7 @@ def test_runs_on_different_nodes_are_marked() -> None:
 
 def test_marks_of_the_measuring_are_kept() -> None:
     marked = Measured(GROUP, Shape(1, 1), 1, (run(1, 1.0),), ("accumulation",))
-    assert rows(marked)[0].flags == ("accumulation",)
+    assert rows(marked)[0].flags == ("single-run", "accumulation")
 
 
 # --- The gate ---------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def test_tables_become_data_frames() -> None:
     assert rows["gpus"].tolist() == [1, 8]
     assert rows["median"].tolist()[0] == 140.5
     assert math.isnan(rows["median"].tolist()[1])
-    assert rows["flags"].tolist() == ["incomplete", "incomplete"]
+    assert rows["flags"].tolist() == ["single-run incomplete", "incomplete"]
     assert runs["valid"].tolist() == [True, False, False]
     assert runs["reasons"].tolist() == ["", "loss: nan", "loss: nan"]
     assert str(runs["throughput"].dtype) == "float64"
