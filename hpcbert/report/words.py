@@ -67,4 +67,6 @@ def _distance(run: Run, row: Row) -> str:
     if "outlier" not in run.flags or not row.median or run.throughput is None:
         return ""
     share = run.throughput / row.median - 1
-    return f" ({run.throughput:,.2f}, {abs(share):.1%} {'above' if share > 0 else 'below'} the median)"
+    return (
+        f" ({run.throughput:,.2f}, {abs(share):.1%} {'above' if share > 0 else 'below'} the median)"
+    )
