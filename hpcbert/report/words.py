@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 _SHOWN = 3
 # What each flag means, as tables explain it to those who read nothing else.
 FLAGS = {
-    "superlinear": "the speedup is above the number of GPUs; look for the cause before you trust it",
+    "superlinear": "the speedup is above the number of GPUs: look for the cause",
     "outlier": "one run is further from the median than the spread of the runs explains",
     "noisy": "the runs scatter: their standard deviation is above 3 % of their mean",
     "single-run": "one run: nobody knows how far another would be from it",
