@@ -24,6 +24,9 @@ PACKAGES := python3-venv shellcheck hostname iproute2 mount strace util-linux \
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin \
     libpmix-dev mariadb-server munge squashfs-tools libopenmpi3
 
+# Another apt may be at work: wait for its lock instead of failing.
+APT := apt-get -o DPkg::Lock::Timeout=300
+
 .PHONY: help demo test check packages clean
 
 help:
@@ -61,8 +64,8 @@ packages:
 	fi; \
 	echo "installing $${missing[*]}"; \
 	export DEBIAN_FRONTEND=noninteractive; \
-	apt-get update -qq; \
-	apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null
+	$(APT) update -qq; \
+	$(APT) install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null
 
 check: .setup/test
 	@$(BIN)/ruff check .

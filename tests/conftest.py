@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LAB_PLUGIN = REPOSITORY / "tests" / "slurm" / "lab_plugin.py"
+# What may stand in a test's id as it is: a short name, no content of files.
+_NAME = re.compile(r"[\w .,:;=/+@%<>()\[\]{}'*!?#&|~^$-]{1,60}", re.ASCII)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -20,6 +23,17 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     config.pluginmanager.register(module, spec.name)
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name long and unprintable values after their argument: an id must be equal in every worker.
+
+    Content can hold a time of day, for one; pytest numbers what has the same name.
+    """
+    if isinstance(val, (str, bytes)):
+        text = val if isinstance(val, str) else val.decode("latin-1")
+        return None if _NAME.fullmatch(text) else argname
+    return None
 
 
 def group_of(item: pytest.Item) -> str:

@@ -14,6 +14,7 @@ import pytest
 from hpcbert.cli.main import COMMANDS
 from hpcbert.cli.output import Result, envelope, printable
 from hpcbert.errors import CheckError
+from tests.waiting import CEILING
 
 HEAVY = ("jinja2", "submitit", "rich", "numpy", "pandas", "asyncio", "torch", "importlib.metadata")
 
@@ -28,7 +29,7 @@ def hpcbert(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=CEILING,
         stdin=subprocess.DEVNULL,
     )
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import CEILING
+
 pytestmark = pytest.mark.torch
 
 
@@ -29,7 +31,7 @@ def hpcbert(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=CEILING,
     )
 
 

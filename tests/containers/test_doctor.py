@@ -16,6 +16,7 @@ from hpcbert.config.site import read_site
 from hpcbert.container import probe
 from hpcbert.flows.doctor_containers import examine
 from hpcbert.slurm.runner import Outcome, run
+from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -227,7 +228,7 @@ def test_nodes_are_looked_at_from_inside_a_job(
         [checkout.python, "-m", "hpcbert", *words],
         env={"PYTHONPATH": str(checkout.path), "HPCBERT_SITE": ""},
         cwd=folder,
-        timeout=120,
+        timeout=CEILING,
     )
     assert done.returncode == 5, done.stdout + done.stderr
     found = {one["name"]: one for one in json.loads(done.stdout)["data"]}

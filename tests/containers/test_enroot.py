@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +25,11 @@ from tests.containers.kit import (
     real_enroot,
 )
 from tests.containers.registry import Registry
+from tests.waiting import CEILING, until
 
 # An account of every Debian. Not nobody: containers have their own.
 ACCOUNT = "backup"
-LIMIT = 60
+LIMIT = CEILING
 
 
 @dataclass(frozen=True)
@@ -122,15 +122,13 @@ def leader(enroot: Enroot, box: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def wait_until_stopped(child: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + LIMIT
-    while time.monotonic() < end:
+    def stopped() -> bool:
         if child.poll() is not None:
             assert child.stderr is not None
             pytest.fail(f"the leader ended: {child.stderr.read()}")
-        if "\nState:\tT" in Path(f"/proc/{child.pid}/status").read_text():
-            return
-        time.sleep(0.01)
-    pytest.fail("the leader never stopped itself")
+        return "\nState:\tT" in Path(f"/proc/{child.pid}/status").read_text()
+
+    until(stopped, "the leader never stopped itself", pause=0.01)
 
 
 def start(enroot: Enroot, *words: str, options: Sequence[str] = (), **variables: str) -> str:
@@ -601,9 +599,7 @@ def test_an_import_that_is_killed_leaves_half_a_file_in_the_way(
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
-    end = time.monotonic() + LIMIT
-    while not output.exists() and time.monotonic() < end:
-        time.sleep(0.01)
+    until(output.exists, "nothing was written", pause=0.01)
     os.killpg(child.pid, signal.SIGKILL)
     child.wait(LIMIT)
     looked = subprocess.run(["unsquashfs", "-s", output], capture_output=True, check=False)

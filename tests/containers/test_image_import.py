@@ -12,11 +12,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,9 +28,10 @@ from tests.containers.kit import (
     real_enroot,
 )
 from tests.containers.registry import Registry
+from tests.waiting import CEILING, until
 
 ACCOUNT = "backup"
-LIMIT = 120.0
+LIMIT = CEILING
 STEM = "r+bert+tiny+1.0"
 
 
@@ -93,13 +92,6 @@ def done(child: subprocess.Popen[str], stdin: str = "") -> subprocess.CompletedP
 
 def said(argv: list[str], env: dict[str, str] | None = None) -> str:
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    end = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
 
 
 def kill_session(leader: int) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from tests.containers.kit import SYSTEM_PATH, need_squashfs, open_stand_ins
 from tests.containers.registry import Registry
 from tests.containers.test_prepare import KEYS, SITE
 from tests.containers.test_records import hdf5
+from tests.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm
 STEM = "r+bert+tiny+1.0"
@@ -52,7 +52,7 @@ def test_32_tasks_on_four_nodes_make_one_import(
     as_user: Any, work: Path, registry: Registry, job: list[str]
 ) -> None:
     registry.delay = 1.0
-    done = as_user(["srun", "--nodes=4", "--ntasks=32", *job], cwd=work, timeout=240)
+    done = as_user(["srun", "--nodes=4", "--ntasks=32", *job], cwd=work, timeout=CEILING)
     assert done.ok, done.stderr
     paths = done.stdout.split()
     assert len(paths) == 32
@@ -73,10 +73,7 @@ def test_an_import_that_was_killed_is_taken_up_on_another_node(
     number = as_user(words, stdin=script, cwd=work).stdout.strip()
     assert number.isdigit()
     holder = work / "images" / f".{STEM}~lock" / "holder"
-    end = time.monotonic() + 120
-    while not (holder.is_file() and holder.read_text()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: holder.is_file() and holder.read_text(), "nobody took the lock")
     # As the kernel does when memory runs out. A job has process ids of its own.
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         if f"{work}/image.sh".encode() in path.read_bytes():
@@ -86,7 +83,7 @@ def test_an_import_that_was_killed_is_taken_up_on_another_node(
         ["srun", f"--nodelist={second}", "--ntasks=1", *job],
         cwd=work,
         env={"HPCBERT_STALE_AFTER": "3"},
-        timeout=240,
+        timeout=CEILING,
     )
     assert done.ok, done.stderr
     assert "the importer before died" in done.stderr
@@ -106,7 +103,7 @@ def test_prepare_runs_in_a_job_where_it_is_told_to(as_user: Any, checkout: Any, 
         [checkout.python, "-m", "hpcbert", *words],
         cwd=work,
         env={"PYTHONPATH": str(checkout.path)},
-        timeout=240,
+        timeout=CEILING,
     )
     document = json.loads(done.stdout)
     (part,) = document["data"]["parts"]

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +35,7 @@ from tests.containers.kit import (
 )
 from tests.containers.registry import Registry
 from tests.containers.test_records import hdf5
+from tests.waiting import CEILING, until
 
 REPOSITORY = HERE.parents[1]
 KEYS = ["input_ids", "input_mask"]
@@ -171,7 +171,7 @@ class Place:
     def says(self, *words: str, status: int = 0) -> dict[str, Any]:
         """Run hpcbert as a person would."""
         with self.begin(*words, "--json") as child:
-            out, err = child.communicate(timeout=120)
+            out, err = child.communicate(timeout=CEILING)
         assert child.returncode == status, out + err
         document: dict[str, Any] = json.loads(out)
         return document
@@ -397,14 +397,9 @@ def test_a_tag_that_is_not_there_is_told(place: Place) -> None:
 def test_prepare_killed_half_way_is_taken_up_by_the_next(place: Place) -> None:
     place.registry.delay = 120.0
     child = place.begin("prepare", "--fw", "tiny", "--only", "image")
-    end = time.monotonic() + 60
-    while not list((place.folder / "images").glob(".*~lock/holder")):
-        assert time.monotonic() < end
-        assert child.poll() is None
-        time.sleep(0.02)
-    (holder,) = (place.folder / "images").glob(".*~lock/holder")
-    while not holder.read_text():
-        time.sleep(0.02)
+    folder = place.folder / "images"
+    (holder,) = until(lambda: list(folder.glob(".*~lock/holder")), "nobody took the lock")
+    until(holder.read_text, "the lock's holder wrote nothing")
     script = int(holder.read_text().split()[3])
     for one in (child.pid, script):
         os.kill(one, signal.SIGKILL)

@@ -23,6 +23,7 @@ from hpcbert.inventory import Recipe, Site
 from hpcbert.model import Shape
 from hpcbert.plan import Request
 from tests.containers.kit import Image, need_squashfs, open_stand_ins, real_enroot
+from tests.waiting import CEILING
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDERS = (REPOSITORY / "templates",)
@@ -99,7 +100,7 @@ def run(made: Draft, tmp_path: Path, **env: str) -> tuple[int, str, list[list[st
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=CEILING,
     )
     raw = (tmp_path / "record").read_bytes().decode()
     calls = [call.split("\0") for call in raw.split("\0\0") if call]
@@ -330,7 +331,7 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=CEILING,
     )
     assert done.returncode == 0, done.stderr
     logs = sorted((made.directory / "logs").rglob("*.log"))

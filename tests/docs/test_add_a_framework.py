@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import CEILING
+
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 REFERENCE = REPOSITORY / "docs" / "reference"
 _STEP = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -51,7 +53,7 @@ def typed(words: str, place: Path, *, status: int = 0) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=CEILING,
         check=False,
     )
     assert done.returncode == status, done.stdout + done.stderr

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcbert import fingerprint, redact
+from tests.waiting import CEILING
 
 SCRIPT = Path(redact.__file__).parent / "workloads" / "describe.sh"
 TOOLS = f"{Path(shutil.which('bash') or '/bin/bash').parent}:/usr/bin:/bin"
@@ -196,7 +197,9 @@ def test_what_hangs_is_ended(tmp_path: Path) -> None:
         "python3",
     ]
     began = time.monotonic()
-    done = subprocess.run(words, env={"PATH": tools}, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(
+        words, env={"PATH": tools}, capture_output=True, check=False, timeout=CEILING
+    )
     assert done.returncode == 0
     assert time.monotonic() - began < 30
     assert "gpus" not in written(tmp_path / "env")["host"]
@@ -224,7 +227,7 @@ def test_the_sites_python_is_never_started(tmp_path: Path) -> None:
         "",
         str(trap),
     ]
-    subprocess.run(words, env={"PATH": TOOLS}, check=True, timeout=60)
+    subprocess.run(words, env={"PATH": TOOLS}, check=True, timeout=CEILING)
     assert not (tmp_path / "started").exists()
     assert written(tmp_path / "env")["image"]["python"] == "python"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +15,7 @@ from hpcbert.lab import Lab, Process
 from hpcbert.lab.process import inside
 from hpcbert.slurm import runner
 from hpcbert.slurm.runner import Outcome
+from tests.waiting import CEILING, until
 
 ITERS, HALF = 12, 6
 RATE = 100.0
@@ -43,13 +43,9 @@ emit 7 12
 HANG = "sleep 600"
 
 
-def wait_for(what: str, condition: Callable[[], Any], *, seconds: float = PATIENCE) -> Any:
+def wait_for(what: str, condition: Callable[[], Any]) -> Any:
     """Wait until something is true, and return it."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, f"in vain: {what}"
-        time.sleep(0.1)
-    return found
+    return until(condition, what, pause=0.1)
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,7 @@ class Cluster:
         env = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", **self.lab.environment}
         return runner.run(argv, env=env)
 
-    def user(self, *argv: str, timeout: float = 60.0) -> Outcome:
+    def user(self, *argv: str, timeout: float = CEILING) -> Outcome:
         """Run a command as the ordinary user, on this lab."""
         outcome: Outcome = self.as_user(
             argv, env=self.lab.environment, cwd=self.work, timeout=timeout

@@ -19,6 +19,7 @@ import pytest
 
 from tests.faults.faults import LANES, LAST, time_is_up
 from tests.faults.kit import Cluster
+from tests.waiting import CEILING
 
 pytestmark = pytest.mark.slurm
 
@@ -104,4 +105,4 @@ def rounds(
 def test_no_number_is_wrong_and_no_job_lost_when(
     rounds: Callable[[int], Round], seed: int, fault: str
 ) -> None:
-    rounds(seed).results[fault].result(timeout=600)
+    rounds(seed).results[fault].result(timeout=10 * CEILING)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hpcbert import store
+from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +63,7 @@ class Desk:
                 "HPCBERT_RUNS": str(self.runs),
             },
             cwd=self.runs,
-            timeout=300,
+            timeout=CEILING,
         )
         return outcome
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +18,7 @@ from hpcbert.lab import (
     stop_daemon,
 )
 from hpcbert.slurm.runner import run
+from tests.waiting import CEILING, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,11 +34,11 @@ import socket, sys
 name, port = sys.argv[1], int(sys.argv[2])
 if socket.gethostname() == name:
     with socket.create_server((socket.gethostbyname(name), port)) as server:
-        server.settimeout(20)
+        server.settimeout(300)
         print("server saw", server.accept()[1][0])
 else:
     import time
-    for _ in range(200):
+    for _ in range(6000):
         try:
             with socket.create_connection((name, port), timeout=1) as client:
                 print("client is", client.getsockname()[0])
@@ -46,13 +46,6 @@ else:
         except OSError:
             time.sleep(0.05)
 """
-
-
-def wait_for(what: Callable[[], Any], timeout: float = 30) -> Any:
-    deadline = time.monotonic() + timeout
-    while not (value := what()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return value
 
 
 def test_all_nodes_are_idle_and_all_daemons_alive(lab: Lab):
@@ -96,7 +89,7 @@ def test_array_runs_one_by_one_and_sacct_knows_its_gpus(
         rows = as_user(["sacct", "-XPn", "-j", job, fields]).stdout.splitlines()
         return rows if all("COMPLETED" in row for row in rows) and len(rows) == 3 else []
 
-    rows = sorted(wait_for(finished))
+    rows = sorted(until(finished, "accounting never had all three"))
     assert [row.split("|")[:4] for row in rows] == [
         [f"{job}_{number}", "COMPLETED", "0:0", "2"] for number in (1, 2, 3)
     ]
@@ -159,13 +152,13 @@ def test_a_cut_cable_is_silence_and_a_mended_one_is_not(lab: Lab):
     address = lab.network.address("n4")
     ping = ["nsenter", f"--net=/proc/{_host(lab, 'n1')}/ns/net", "bash", "-c"]
     knock = [*ping, f"exec 3<>/dev/tcp/{address}/{lab.network.node_port}"]
-    assert run(knock, timeout=5).ok
+    assert run(knock, timeout=CEILING).ok
     cut_link(lab, "n4", run=run)
     try:
         assert not run(knock, timeout=0.5).ok
     finally:
         restore_link(lab, "n4", run=run)
-    assert wait_for(lambda: run(knock, timeout=2).ok)
+    until(lambda: run(knock, timeout=2).ok, "the link stayed cut")
 
 
 # A slurmctld that crashes forgets its last seconds, which is no state to leave to the next test.
@@ -183,24 +176,24 @@ def test_a_daemon_that_ended_comes_back(
     lab: Lab, name: str, number: int, as_user: Callable[..., Outcome]
 ):
     # A slurmd that dies while a job completes costs the minute until slurmctld asks again.
-    assert wait_for(lambda: not as_user(["squeue", "-h"]).stdout, 90), as_user(["squeue"]).stdout
+    until(lambda: not as_user(["squeue", "-h"]).stdout, lambda: as_user(["squeue"]).stdout)
     before = _pid(lab, name)
     stop_daemon(lab, name, number=number)
     assert not status(lab.directory, run=run).healthy
     start_daemon(lab, name, run=run)
     assert _pid(lab, name) != before
-    assert wait_for(lambda: status(lab.directory, run=run).healthy)
-    assert wait_for(lambda: as_user(["srun", "-N4", "true"]).ok)
+    until(lambda: status(lab.directory, run=run).healthy, "the lab never recovered")
+    until(lambda: as_user(["srun", "-N4", "true"]).ok, "no job runs on four nodes")
 
 
 def test_a_job_survives_its_slurmd(lab: Lab, as_user: Callable[..., Outcome], work: Path):
     words = ["sbatch", "--parsable", "--nodelist=n3", "--output=out", "--wrap"]
     job = as_user([*words, "touch started; sleep 2; echo survived"], cwd=work).stdout.strip()
-    assert wait_for((work / "started").exists)
+    until((work / "started").exists, "the job never began")
     stop_daemon(lab, "n3")
     start_daemon(lab, "n3", run=run)
     state = ["sacct", "-XPn", "-j", job, "--format=State"]
-    assert wait_for(lambda: as_user(state).stdout.strip() == "COMPLETED")
+    until(lambda: as_user(state).stdout.strip() == "COMPLETED", lambda: as_user(state).stdout)
     assert (work / "out").read_text() == "survived\n"
 
 

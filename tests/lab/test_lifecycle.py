@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from hpcbert.lab.plan import Network
 from hpcbert.lab.process import identify
 from hpcbert.lab.record import MARK, Journal, locked
 from hpcbert.slurm.runner import run
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,9 +104,7 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_job(directory: Path):
     submitted = run([*words, f"srun bash -c '{step}'"], env=lab.daemon_environment)
     assert submitted.ok, submitted.stderr
     trace = traced(directory)
-    deadline = time.monotonic() + 20
-    while len(trace.processes()) < 18 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: len(trace.processes()) >= 18, trace.processes)
     assert len(trace.namespaces) == 2 * 5 + 1
     removal = down(directory, run=run, report=quiet)
     assert removal.left == ()
@@ -155,10 +153,12 @@ REACHED: dict[str, Callable[[Lab], bool]] = {
 def test_down_leaves_nothing_of_an_up_that_was_killed(directory: Path, point: str):
     words = [sys.executable, "-c", UP, str(directory)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 30
-        while (lab := load(directory)) is None or not REACHED[point](lab):
+
+        def reached() -> bool:
             assert process.poll() is None
-            assert time.monotonic() < deadline
+            return (lab := load(directory)) is not None and REACHED[point](lab)
+
+        until(reached, f"it never came to {point}", pause=0.001)
         process.send_signal(signal.SIGKILL)
     trace = traced(directory)
     assert down(directory, run=run, report=quiet).left == ()

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from hpcbert.errors import CheckError
 from hpcbert.lab.process import Process, boot_id, end, identify, inside, listens, marked
 from hpcbert.lab.shell import must, spawn
 from hpcbert.slurm.runner import run
+from tests.waiting import CEILING, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def test_a_process_that_ended_is_not_alive_even_before_it_is_reaped(
     sleeper: subprocess.Popen[bytes],
 ):
     process = known(sleeper)
-    assert end([process], timeout=10)
+    assert end([process], timeout=CEILING)
     assert not process.alive
     assert identify(process.pid) is None
     assert sleeper.wait() == -signal.SIGKILL
@@ -60,8 +60,7 @@ def test_a_pid_that_is_used_again_is_never_hit(sleeper: subprocess.Popen[bytes])
 def test_a_process_that_ignores_a_signal_is_reported(tmp_path: Path):
     words = ["sh", "-c", "trap '' TERM; touch ready; sleep 60 & wait; wait"]
     with subprocess.Popen(words, cwd=tmp_path, start_new_session=True) as process:
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.01)
+        until((tmp_path / "ready").exists, "the process never began")
         assert not end([known(process)], number=signal.SIGTERM, timeout=0.2)
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -83,9 +82,7 @@ def test_a_process_counts_as_a_host_only_if_it_was_born_with_its_namespaces():
         subprocess.Popen(["unshare", "--mount", *host[-2:]]) as moved,
     ):
         try:
-            deadline = time.monotonic() + 10
-            while not (first := child_of(born.pid)) and time.monotonic() < deadline:
-                time.sleep(0.01)
+            first = until(lambda: child_of(born.pid), "unshare started nothing")
             assert first is not None
             members = inside([first, known(moved)])
             assert first in members
@@ -124,11 +121,10 @@ def test_a_spawned_daemon_outlives_the_command_that_started_it(tmp_path: Path):
     try:
         assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
         assert os.getsid(pid) not in (os.getsid(0), 0)
-        while log.read_text().count("\n") < 2:
-            time.sleep(0.01)
+        until(lambda: log.read_text().count("\n") == 2, log.read_text)
         assert log.read_text() == "out\nerr\n"
     finally:
-        assert end([process], timeout=10)
+        assert end([process], timeout=CEILING)
 
 
 def test_a_daemon_whose_prelude_fails_is_an_error_with_its_complaint(tmp_path: Path):

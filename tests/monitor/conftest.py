@@ -17,6 +17,7 @@ import pytest
 from hpcbert import store
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
 from hpcbert.slurm.repeats import Watched
+from tests.waiting import CEILING
 
 T = 1_795_255_599
 KEY = "bert-base_1n1g_fp32_b32"
@@ -98,7 +99,7 @@ class Bench:
 
     def __call__(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         with self.start(*words, **options) as child:
-            out, complaint = child.communicate(timeout=120)
+            out, complaint = child.communicate(timeout=CEILING)
         return subprocess.CompletedProcess(words, child.returncode, out, complaint)
 
 

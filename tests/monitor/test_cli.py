@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from hpcbert.slurm.repeats import Watched
+from tests.waiting import CEILING
 
 Make = Callable[..., Watched]
 Line = Callable[..., str]
@@ -168,7 +169,7 @@ def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
     with hpcbert.start("monitor") as child:
         read_until(child.stdout, "RUNNING")
         child.send_signal(signal.SIGINT)
-        out, complaint = child.communicate(timeout=60)
+        out, complaint = child.communicate(timeout=CEILING)
     assert child.returncode == 130
     assert out == ""
     assert "The jobs are left alone." in complaint
@@ -178,7 +179,7 @@ def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
     with hpcbert.start("monitor", "--json") as child:
         read_until(child.stdout, "RUNNING")
         child.send_signal(signal.SIGINT)
-        out, complaint = child.communicate(timeout=60)
+        out, complaint = child.communicate(timeout=CEILING)
     assert child.returncode == 130
     assert json.loads(out)["errors"][0]["code"] == "interrupted"
     assert complaint == ""
@@ -200,7 +201,7 @@ def test_a_submission_that_waits_shows_changes_on_stderr(
     hpcbert: Any, slurm: Any, story: Watched
 ) -> None:
     with follow(hpcbert, story.directory) as child:
-        out, lines = child.communicate(timeout=60)
+        out, lines = child.communicate(timeout=CEILING)
     assert (child.returncode, out) == (0, "")
     assert [line.split()[4] for line in lines.splitlines()] == [
         *("RUNNING", "PENDING", "COMPLETED", "RUNNING", "FAILED"),
@@ -215,7 +216,7 @@ def test_a_submission_that_waits_says_on_an_interrupt_what_goes_on(
     with follow(hpcbert, one.directory) as child:
         read_until(child.stderr, "RUNNING")
         child.send_signal(signal.SIGINT)
-        _, complaint = child.communicate(timeout=60)
+        _, complaint = child.communicate(timeout=CEILING)
     assert child.returncode != 0
     assert "The jobs are left alone. To cancel them: hpcbert cancel" in complaint
     assert slurm.calls("scancel") == []
@@ -237,7 +238,7 @@ def test_a_reader_that_leaves_ends_it_quietly(
         read_until(child.stdout, "RUNNING")
         child.stdout.close()
         child.stdout = None
-        _, complaint = child.communicate(timeout=60)
+        _, complaint = child.communicate(timeout=CEILING)
     assert (child.returncode, complaint) == (0, "")
 
 
@@ -262,7 +263,7 @@ def on_terminal(bench: Any, *words: str, answer: str = "") -> tuple[int, str]:
     except OSError:  # Linux says EIO when the last writer has left
         pass
     os.close(parent)
-    return child.wait(timeout=60), text.decode(errors="replace")
+    return child.wait(timeout=CEILING), text.decode(errors="replace")
 
 
 def test_on_a_terminal_a_table_is_drawn_in_place(hpcbert: Any, story: Watched) -> None:

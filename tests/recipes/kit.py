@@ -21,6 +21,7 @@ from hpcbert.logs.scan import Reading, read
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Point, Shape
 from hpcbert.plan import Request
+from tests.waiting import CEILING
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 TEMPLATES = REPOSITORY / "templates"
@@ -257,7 +258,7 @@ class World:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            timeout=60,
+            timeout=CEILING,
         )
         argv = record.with_suffix(".argv")
         calls = argv.read_bytes().decode().split("\0\0")[:-1] if argv.exists() else []

@@ -13,6 +13,7 @@ import pytest
 from hpcbert.flows.draft import find_file
 from tests.recipes.flagtables import Program, keys, objections, split, table
 from tests.recipes.kit import TEMPLATES, Case, Run, World, core, fringe, load, presets
+from tests.waiting import CEILING
 
 _PYTHON_ONLY = {"python"}
 
@@ -113,7 +114,7 @@ def test_a_program_of_our_own_takes_every_word(name: str, tmp_path: Path) -> Non
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=CEILING,
     )
     assert done.returncode == 0, done.stderr
     known = set(re.findall(r"--[a-z][\w-]*", done.stdout))

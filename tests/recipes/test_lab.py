@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcbert.config import places, recipe
+from tests.waiting import until
 
 pytestmark = pytest.mark.slurm
 
@@ -35,10 +35,11 @@ def rehearsed(as_user: Any, checkout: Any, lab: Any) -> dict[str, Path]:
         )
         assert made.ok, made.stdout + made.stderr
         folders[name] = Path(json.loads(made.stdout)["data"]["directory"])
-    end = time.monotonic() + 240
-    while as_user(["squeue", "--noheader"]).stdout.strip():
-        assert time.monotonic() < end, as_user(["squeue"]).stdout
-        time.sleep(0.5)
+    until(
+        lambda: not as_user(["squeue", "--noheader"]).stdout.strip(),
+        lambda: as_user(["squeue"]).stdout,
+        pause=0.5,
+    )
     return folders
 
 

@@ -22,6 +22,7 @@ from tests.recipes.kit import (
     presets,
     render,
 )
+from tests.waiting import CEILING
 
 
 def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name: str) -> None:
@@ -94,7 +95,7 @@ def test_scripts_are_clean_for_shellcheck(name: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=CEILING,
     )
     assert done.returncode == 0, done.stdout
 

@@ -22,6 +22,7 @@ from hpcbert.flows.submit import write
 from hpcbert.inventory import Site
 from hpcbert.model import Shape
 from hpcbert.plan import Request
+from tests.waiting import CEILING
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 FOLDERS = (REPOSITORY / "templates",)
@@ -97,7 +98,7 @@ def run_script(made: Draft, tmp_path: Path, **extra: str) -> subprocess.Complete
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=CEILING,
     )
 
 
@@ -154,7 +155,7 @@ def test_term_reaches_the_ranks_and_is_written_down(tmp_path: Path) -> None:
         while not pids.exists() or len(pids.read_text().split()) < 2:
             assert job.poll() is None
         job.terminate()
-        assert job.wait(timeout=30) != 0
+        assert job.wait(timeout=CEILING) != 0
     kinds = [one["event"] for one in events(made)]
     assert kinds == ["start", "step", "signal", "step-end", "end"]
     assert not [pid for pid in pids.read_text().split() if Path(f"/proc/{pid}").exists()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from hpcbert import store
 from hpcbert.slurm import local
 from hpcbert.slurm.runner import run
 from tests.retry.conftest import WORDS
+from tests.waiting import CEILING, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def hpcbert(tmp_path: Path) -> Command:
 
     def command(*words: str) -> Outcome:
         argv = [sys.executable, "-m", "hpcbert", *words]
-        return run(argv, env=environment, cwd=tmp_path, timeout=180)
+        return run(argv, env=environment, cwd=tmp_path, timeout=CEILING)
 
     return command
 
@@ -59,13 +59,14 @@ def submitted(hpcbert: Command, program: Path, *words: str) -> Path:
 
 
 def over(directory: Path) -> None:
-    end = time.monotonic() + 120
     campaign = store.read_manifest(directory)
-    while local.find(directory) or not all(
-        one.done for one in local.states(directory, campaign).values()
-    ):
-        assert time.monotonic() < end, "it is still running"
-        time.sleep(0.1)
+    until(
+        lambda: (
+            not local.find(directory)
+            and all(one.done for one in local.states(directory, campaign).values())
+        ),
+        "it is still running",
+    )
 
 
 def runs(outcome: Outcome) -> dict[int, Any]:
@@ -131,10 +132,7 @@ def test_what_still_runs_is_left_alone(hpcbert: Command, tmp_path: Path, stand_i
     program = stand_in(tmp_path, f"if [[ $SLURM_ARRAY_TASK_ID == 1 ]]; then exit 7; fi; {wait}")
     directory = submitted(hpcbert, program, "--repeats", "2")
     status = directory / store.read_manifest(directory).arrays[0].status(1)
-    end = time.monotonic() + 60
-    while "finished" not in (status.read_text() if status.exists() else ""):
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    until(lambda: status.exists() and "finished" in status.read_text(), "it never finished")
     refused = hpcbert("retry", str(directory))
     assert refused.returncode == 2
     assert "1 repeats still wait or run" in refused.stderr

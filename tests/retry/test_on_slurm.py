@@ -10,6 +10,7 @@ import pytest
 
 from hpcbert import store
 from tests.retry.conftest import WORDS
+from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ def hpcbert(as_user: Any, checkout: Any, work: Path) -> Callable[..., Outcome]:
     def command(*words: str) -> Outcome:
         env = {"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": str(work / "runs")}
         argv = [checkout.python, "-m", "hpcbert", *words]
-        outcome: Outcome = as_user(argv, env=env, cwd=work, timeout=300)
+        outcome: Outcome = as_user(argv, env=env, cwd=work, timeout=CEILING)
         return outcome
 
     return command

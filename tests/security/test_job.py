@@ -17,6 +17,7 @@ from hpcbert.flows.submit import write
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.states import witness
 from tests.render.test_scripts import RECORDER, SRUN, drafted, reference, tool, with_python
+from tests.waiting import CEILING
 
 PATH = os.environ["PATH"]
 
@@ -63,7 +64,7 @@ def run(tmp_path: Path, names: str = "localhost", **environment: str | bytes) ->
         cwd=tmp_path,
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=CEILING,
     )
     return done, made
 
@@ -157,7 +158,7 @@ def test_what_the_script_prints_is_private_too(tmp_path: Path) -> None:
             env={"PATH": PATH, "SLURM_ARRAY_TASK_ID": "1", "RECORD": str(tmp_path / "record")},
             stdout=file,
             check=True,
-            timeout=60,
+            timeout=CEILING,
         )
     assert stat.S_IMODE(output.stat().st_mode) == 0o600
 
@@ -177,7 +178,7 @@ def test_the_local_queue_keeps_all_private_whatever_the_mask(tmp_path: Path) -> 
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=CEILING,
         umask=0,
     )
     assert done.returncode == 4, done.stderr

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import CEILING
+
 # Python itself tells of every pickle that is loaded and names something.
 WATCHED = """
 import sys
@@ -56,7 +58,7 @@ def watched_run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=CEILING,
         stdin=subprocess.DEVNULL,
     )
     assert "Traceback" not in done.stderr

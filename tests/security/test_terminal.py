@@ -16,6 +16,7 @@ import pytest
 from hpcbert import store
 from hpcbert.cli.output import escaped, printable
 from tests.environment.kit import leave, node
+from tests.waiting import CEILING
 
 # Clear the screen, set the title, the same with a C1 code, back up, delete, right to left.
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b2J\x08\x7f\u202e"
@@ -41,7 +42,7 @@ def on_terminal(words: list[str], *, cwd: Path, env: dict[str, str]) -> str:
                 raw += piece
         except OSError:  # the other end is closed
             pass
-        child.wait(timeout=120)
+        child.wait(timeout=CEILING)
     os.close(leader)
     return raw.decode("utf-8", "replace")
 

@@ -11,7 +11,6 @@ import pwd
 import shutil
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +20,7 @@ import pytest
 from hpcbert.errors import HpcbertError
 from hpcbert.lab import Lab, LabPlan, check_packages, check_root, down, up
 from hpcbert.slurm.runner import Outcome, run
+from tests.waiting import CEILING, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -48,7 +48,7 @@ class AsUser(Protocol):
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         stdin: str = "",
-        timeout: float = 60.0,
+        timeout: float = CEILING,
     ) -> Outcome: ...
 
 
@@ -168,7 +168,7 @@ def as_user(user: User, lab: Lab) -> AsUser:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         stdin: str = "",
-        timeout: float = 60.0,
+        timeout: float = CEILING,
     ) -> Outcome:
         return run(
             [*become, *argv],
@@ -204,8 +204,4 @@ def _must(*argv: str) -> None:
 
 def _account(*argv: str) -> None:
     # Another run may hold the lock on /etc/passwd for a moment.
-    deadline = time.monotonic() + 5
-    while not (done := run(argv)).ok:
-        if time.monotonic() > deadline:
-            pytest.fail(f"{argv[0]}: {done.stderr}")
-        time.sleep(0.25)
+    until(lambda: run(argv).ok, lambda: f"{argv[0]}: {run(argv).stderr}", pause=0.25)

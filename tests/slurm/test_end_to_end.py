@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hpcbert.render import directive
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,16 +65,14 @@ def test_sbatch_reads_directives_as_they_were_typed(as_user: Any) -> None:
         assert queue.stdout == f"{text}\n"
 
 
-def wait_for(as_user: Any, directory: str, seconds: float = 120.0) -> None:
+def wait_for(as_user: Any, directory: str) -> None:
     """Wait until the queue holds no job of this campaign."""
     name = Path(directory).name
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        queue = as_user(["squeue", "--noheader", "--format=%j"]).stdout
-        if name not in queue:
-            return
-        time.sleep(0.5)
-    pytest.fail(f"jobs are still queued:\n{queue}")
+
+    def left() -> bool:
+        return name not in as_user(["squeue", "--noheader", "--format=%j"]).stdout
+
+    until(left, "jobs are still queued", pause=0.5)
 
 
 def test_a_rehearsal_gets_every_node_gpu_and_rank_and_makes_no_table(
@@ -88,13 +86,14 @@ def test_a_rehearsal_gets_every_node_gpu_and_rank_and_makes_no_table(
     (array,) = campaign["arrays"]
     wait_for(as_user, campaign["directory"])
     fields = "JobID,State,ExitCode,AllocTRES%80,NNodes"
-    rows = []
-    for _ in range(40):  # accounting lags behind the queue
-        words = ["sacct", "-X", "-P", "-n", "-j", array["job_id"], "-o", fields]
-        rows = [line.split("|") for line in as_user(words).stdout.splitlines()]
-        if len(rows) == 5 and all(row[1] == "COMPLETED" for row in rows):
-            break
-        time.sleep(0.5)
+    words = ["sacct", "-X", "-P", "-n", "-j", array["job_id"], "-o", fields]
+
+    def rows_of_all() -> list[list[str]]:
+        found = [line.split("|") for line in as_user(words).stdout.splitlines()]
+        return found if len(found) == 5 and all(row[1] == "COMPLETED" for row in found) else []
+
+    # Accounting lags behind the queue.
+    rows = until(rows_of_all, lambda: as_user(words).stdout, pause=0.5)
     assert [row[0] for row in rows] == [f"{array['job_id']}_{n}" for n in range(1, 6)]
     for row in rows:
         assert row[1:3] == ["COMPLETED", "0:0"]
@@ -150,11 +149,9 @@ def test_what_did_not_end_well_is_in_no_median(
     campaign = data(made)
     (array,) = campaign["arrays"]
     log = Path(campaign["directory"]) / "logs/pytorch/bert/bz2/1n1g/bert_b2_fp32_2.log"
-    end = time.monotonic() + 60
-    while not log.exists() and time.monotonic() < end:
-        time.sleep(0.2)
+    until(log.exists, "the second repeat never began")
     as_user(["scancel", f"{array['job_id']}_2"])
-    wait_for(as_user, campaign["directory"], 240)
+    wait_for(as_user, campaign["directory"])
     outcome = hpcbert("collect", campaign["directory"], "--json")
     assert outcome.returncode == 4
     (row,) = data(outcome)["tables"][0]["rows"]

@@ -19,6 +19,7 @@ from hpcbert.slurm.repeats import Watched
 from hpcbert.slurm.runner import Outcome, run
 from hpcbert.slurm.states import RepeatState
 from hpcbert.slurm.tracker import Tracker
+from tests.waiting import until
 
 pytestmark = pytest.mark.slurm
 
@@ -97,16 +98,14 @@ class Bench:
         return Tracker([one], run=self.run, environ={}, floor=0.5, chance=lambda: 0.0)
 
     def follow(
-        self, tracker: Tracker, until: Callable[[list[RepeatState]], bool], seconds: float = 60.0
+        self, tracker: Tracker, come: Callable[[list[RepeatState]], bool]
     ) -> list[RepeatState]:
-        end = time.monotonic() + seconds
-        while True:
+        def polled() -> bool:
             tracker.poll()
-            states = list(tracker.states.values())
-            if until(states):
-                return states
-            assert time.monotonic() < end, states
-            time.sleep(min(1.0, max(0.1, tracker.pause())))
+            return come(list(tracker.states.values()))
+
+        until(polled, lambda: tracker.states, pause=0.5)
+        return list(tracker.states.values())
 
 
 @pytest.fixture
@@ -141,7 +140,7 @@ def test_every_end_is_told_as_slurm_tells_it(bench: Bench) -> None:
     bench.as_user(["scancel", f"{second}_1"])
     bench.follow(tracker, lambda found: words(found)[6] == "RUNNING")
     bench.as_user(["scancel", f"{second}_3"])
-    bench.follow(tracker, lambda _: tracker.over(), 150)
+    bench.follow(tracker, lambda _: tracker.over())
     states = list(tracker.states.values())
     assert words(states) == [
         *("COMPLETED", "FAILED", "FAILED", "CANCELLED"),

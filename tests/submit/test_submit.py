@@ -17,6 +17,7 @@ from hpcbert.flows.draft import Draft, How, Who, draft
 from hpcbert.model import Shape
 from hpcbert.plan import Request
 from hpcbert.slurm.runner import Outcome
+from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +45,7 @@ class FakeSlurm:
         stdin: str = "",
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        timeout: float = 60.0,
+        timeout: float = CEILING,
     ) -> Outcome:
         self.calls.append(tuple(argv))
         self.environments.append(env)

@@ -12,6 +12,7 @@ from hpcbert import store
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
 from hpcbert.slurm.repeats import Watched
 from hpcbert.slurm.runner import Outcome
+from tests.waiting import CEILING
 
 CREATED = 1_795_255_000.0
 
@@ -32,7 +33,7 @@ class FakeSlurm:
         stdin: str = "",
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        timeout: float = 60.0,
+        timeout: float = CEILING,
     ) -> Outcome:
         self.calls.append(tuple(argv))
         self.environments.append(env or {})

@@ -21,6 +21,7 @@ from hpcbert.slurm.processes import descendants, machine, started
 from hpcbert.slurm.repeats import Watched
 from hpcbert.slurm.runner import Outcome
 from hpcbert.slurm.states import RepeatState
+from tests.waiting import until
 
 Make = Callable[..., Watched]
 
@@ -49,19 +50,13 @@ class Queue:
     def words(self) -> list[str]:
         return [state.word for state in self.states()]
 
-    def wait(self, until: Callable[[list[RepeatState]], bool], seconds: float = 30.0) -> None:
-        end = time.monotonic() + seconds
-        while not until(self.states()):
-            assert time.monotonic() < end, (self.states(), self.output())
-            time.sleep(0.05)
+    def wait(self, come: Callable[[list[RepeatState]], bool]) -> None:
+        until(lambda: come(self.states()), lambda: (self.states(), self.output()))
 
     def wait_for_end(self) -> None:
         """Wait until every state is an end and the queue process has left."""
         self.wait(lambda found: all(state.done for state in found))
-        end = time.monotonic() + 20
-        while local.alive(self.job_id):
-            assert time.monotonic() < end, self.output()
-            time.sleep(0.05)
+        until(lambda: not local.alive(self.job_id), self.output)
 
     @property
     def job_id(self) -> str:
@@ -256,10 +251,7 @@ def test_a_killed_queue_takes_its_script_along_and_says_so(run_locally: Start) -
     assert "queue process was killed" in first.detail
     assert (second.word, second.kind) == ("UNKNOWN", "unknown")
     assert "the local queue process is gone" in second.detail
-    end = time.monotonic() + 15
-    while queue.survivors():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: not queue.survivors(), "the killed queue's processes are alive")
 
 
 def test_a_killed_supervisor_is_a_failure_and_the_queue_goes_on(run_locally: Start) -> None:
@@ -331,10 +323,7 @@ def test_a_vanished_directory_ends_the_queue_quietly(run_locally: Start, tmp_pat
     queue = run_locally("echo x >began; sleep 1", repeats=3)
     queue.wait(lambda found: found[0].word == "RUNNING")
     queue.watched.directory.rename(tmp_path / "elsewhere")
-    end = time.monotonic() + 20
-    while local.alive(queue.job_id):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: not local.alive(queue.job_id), "the queue is alive")
     assert not queue.survivors()
     assert "UNKNOWN" in queue.words()
 

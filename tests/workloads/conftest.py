@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.waiting import CEILING
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -131,7 +133,7 @@ def two_ranks(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., list
             for rank in range(2)
         ]
         try:
-            streams = [process.communicate(timeout=60) for process in processes]
+            streams = [process.communicate(timeout=CEILING) for process in processes]
         finally:
             for process in processes:
                 process.kill()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import CEILING, until
+
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
 workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
 
@@ -44,7 +46,7 @@ def test_the_end_waits_for_no_finalization_of_python(tmp_path, options, status):
         env={"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=CEILING,
         check=False,
     )
     assert ended.returncode == status, ended.stderr
@@ -203,11 +205,9 @@ def test_lines_reach_a_file_at_once_and_sigterm_ends_the_run(start, tmp_path):
             code, "--iters=1000000", environment={}, stdout=stream, stderr=subprocess.STDOUT
         )
         try:
-            deadline = time.monotonic() + 50
-            while "iteration: 2/" not in log.read_text() and time.monotonic() < deadline:
-                time.sleep(0.05)
+            until(lambda: "iteration: 2/" in log.read_text(), log.read_text)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=10) == -signal.SIGTERM
+            assert process.wait(timeout=CEILING) == -signal.SIGTERM
         finally:
             process.kill()
     assert "iteration: 2/1000000 loss: " in log.read_text()
