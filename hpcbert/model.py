@@ -258,6 +258,14 @@ class Campaign:
             newest |= {(array.point, number): array for number in array.repeats}
         return tuple((array, number) for (_, number), array in newest.items())
 
+    @property
+    def accepted(self) -> bool:
+        """Whether the scheduler took an array, or may have: its answer to one was never heard."""
+        return any(
+            one.state == "submitted" or (one.state == "intended" and one.called)
+            for one in self.arrays
+        )
+
     def superseded(self, array: Array) -> bool:
         """Say whether retries took over all repeats of an array."""
         return all(one.name != array.name for one, _ in self.current)

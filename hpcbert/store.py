@@ -1,105 +1,42 @@
-"""A campaign directory: where things are, the manifest, atomic writes, the lock.
+"""A campaign directory: where things are, the manifest, whose it is.
 
 Everything is plain JSON or text under one directory, so that a copy of it on a laptop is enough
-to collect again. Writing goes to a temporary name in the same directory, is flushed to disk and
-renamed: a reader sees the old file or the new one, on NFS too. The directory and what is written
-into it are their owner's alone.
+to collect again. The directory and what is written into it are their owner's alone. Other people's
+campaigns may lie beside the caller's: they are read if they are named, and nothing of them is run.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import hashlib
 import json
 import os
-import secrets
-import socket
+import stat
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcbert import regular
+from hpcbert import files, lock, ownership, regular
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.model import Array, Campaign, Material, Point, Protocol, Shape, read_events
 from hpcbert.strict import misfit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
 RECIPE = "recipe.toml"
 SAMPLE = "sample.log"
-LOCK = "lock"
+LOCK = lock.LOCK
 # Bytes of a status file: thousands of attempts have room in it.
 _STATUS_MOST = 1 << 22
 
+# What the job script runs or sources lies in the first, what tells of its jobs in the others.
+_FOLDERS = ("scripts", "slurm", "status", "logs")
+# Campaigns that an error names.
+_SHOWN = 10
 
-_PRIVATE = 0o600
-_REMEDIES = {
-    errno.ENOSPC: "Make room on the file system",
-    errno.EDQUOT: "Make room: your quota is used up",
-    errno.EROFS: "The file system has to be writable",
-    errno.ENOENT: "Its directory has vanished; bring it back",
-    errno.ESTALE: "Its directory has vanished from the file server; bring it back",
-}
-
-
-def _remedy(error: OSError) -> str:
-    remedy = _REMEDIES.get(error.errno or 0, "Make room or mend permissions")
-    return f"Nothing that was there before is lost. {remedy}, then repeat."
-
-
-def write_text(path: Path, text: str, *, mode: int = _PRIVATE) -> None:
-    """Write a text as `write_bytes` does, in UTF-8."""
-    write_bytes(path, text.encode("utf-8"), mode=mode)
-
-
-def write_bytes(path: Path, content: bytes, *, mode: int = _PRIVATE) -> None:
-    """Write a file so that it is there whole or not at all, and survives a crash once there.
-
-    Args:
-        path: The file.
-        content: What it shall hold.
-        mode: Its permissions, less the umask's.
-
-    Raises:
-        HpcbertError: The file system refused: full, read-only, gone or out of quota. A file
-            that was there before is untouched.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    try:
-        _write_through(temporary, content, mode)
-        temporary.replace(path)
-        _flush_directory(path.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise HpcbertError(
-            f"Can't write: {error.strerror}.", where=str(path), hint=_remedy(error)
-        ) from error
-
-
-def _write_through(path: Path, content: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush_directory(path: Path) -> None:
-    """Make a rename last; file systems that can't, which give EINVAL, need not."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.ENOTSUP, errno.EBADF}:
-            raise
-    finally:
-        os.close(descriptor)
+write_text, write_bytes, locked = files.write_text, files.write_bytes, lock.locked
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -193,30 +130,133 @@ def update_array(campaign: Campaign, array: Array) -> Campaign:
 
 
 def find_campaigns(runs: Path) -> tuple[Path, ...]:
-    """Return the campaign directories under a runs directory, oldest first, as absolute paths."""
+    """Return the caller's own campaigns under a runs directory, oldest first, absolute."""
+    return tuple(path for path in _campaigns(runs) if not stranger(path))
+
+
+def _campaigns(runs: Path) -> tuple[Path, ...]:
     return tuple(sorted(path.parent for path in runs.absolute().glob(f"*/{MANIFEST}")))
 
 
+def stranger(directory: Path) -> str:
+    """Return who else a campaign belongs to; empty if it is the caller's own."""
+    try:
+        return ownership.stranger(directory)
+    except OSError:
+        return ""
+
+
+def newest(runs: Path) -> Path:
+    """Return the caller's campaign that was submitted last.
+
+    One of which Slurm took nothing is none: nothing of it waits, runs or ended.
+
+    Raises:
+        UsageError: There is none yet, or the manifest of the last one is damaged.
+    """
+    refused = []
+    for directory in reversed(find_campaigns(runs)):
+        if read_manifest(directory).accepted:
+            return directory
+        refused.append(directory)
+    message, hint = "There is no campaign yet.", "Start one with hpcbert submit."
+    if refused:
+        message = f"There is no campaign yet: of {refused[0].name}, the last one, nothing was "
+        message += "accepted."
+        hint = f"Submit what is left of it: hpcbert submit --resume {refused[0]}"
+    elif others := [path for path in _campaigns(runs) if stranger(path)]:
+        message = f"There is no campaign of yours yet; {len(others)} belong to others."
+        hint = f"Name one to look at it: {_listed(others)}"
+    raise UsageError(message, where=str(runs), hint=hint)
+
+
+def _listed(directories: Sequence[Path]) -> str:
+    """Return the names of the last few directories."""
+    names = [path.name for path in reversed(directories[-_SHOWN:])]
+    more = len(directories) - len(names)
+    return ", ".join(names) + (f" and {more} older" if more else "")
+
+
 def resolve(name: str, runs: Path) -> Path:
-    """Return the campaign that a person means: a path, an id, or the start or end of an id.
+    """Return the campaign that a person means: a path, an id, or a part of an id.
+
+    A campaign of somebody else's is meant only by its path or its whole id; where a word without a
+    slash could be that or the caller's own, it is the own one.
 
     The path is absolute: sbatch is run in the campaign, where a relative one leads nowhere.
 
     Raises:
         UsageError: None is meant, or several are.
     """
-    for path in (Path(name), runs / name):
-        if (path / MANIFEST).is_file():
-            return path.absolute()
-    found = [path for path in find_campaigns(runs) if name in path.name]
+    named = [path for path in (Path(name), runs / name) if (path / MANIFEST).is_file()]
+    own = [path for path in named if os.sep in name or not stranger(path)]
+    if own:
+        return own[0].absolute()
+    campaigns = find_campaigns(runs)
+    found = [path for path in campaigns if name in path.name]
     if len(found) == 1:
         return found[0]
-    meant = ", ".join(path.name for path in found[-3:])
+    if named and not found:
+        return named[0].absolute()
+    if found:
+        meant = ", ".join(path.name for path in found)
+        raise UsageError(
+            f"{name!r} could be {meant}.", where=str(runs), hint="Give more of its id, or its path."
+        )
+    there = f"These are there: {_listed(campaigns)}." if campaigns else "There is none of yours."
     raise UsageError(
-        f"{name!r} could be {meant}." if found else f"There is no campaign {name!r}.",
+        f"There is no campaign {name!r}.",
         where=str(runs),
-        hint="Name a campaign's directory or its id; `hpcbert monitor --once` lists them.",
+        hint=f"{there} Name one by its id, a part of it, or its path.",
     )
+
+
+def caution(directory: Path) -> tuple[str, ...]:
+    """Return what a person should know who reads a campaign: who else decides what is in it."""
+    try:
+        who = ownership.stranger(directory)
+        others = ownership.writers(directory.stat())
+        around = directory.absolute().parent.stat().st_mode
+    except OSError:
+        return ()
+    found = []
+    if who:
+        found.append(f"{directory} belongs to {who}, who decides what is in it.")
+    elif others:
+        found.append(f"{directory} can be written to by {others}, not by you alone.")
+    if around & stat.S_IWOTH and not around & stat.S_ISVTX:
+        found.append(
+            f"Everybody can put another directory in the place of {directory}: "
+            f"chmod +t {directory.absolute().parent}"
+        )
+    return tuple(found)
+
+
+def claim(directory: Path) -> None:
+    """Refuse a campaign of which others could decide what is run, submitted or cancelled.
+
+    Raises:
+        UsageError: It belongs to somebody else, or others can write to something of it.
+    """
+    who = stranger(directory)
+    if who:
+        raise UsageError(
+            f"The campaign belongs to {who}: nothing of it is run, submitted or cancelled as you.",
+            where=str(directory),
+            hint=f"Let {who} do it, or submit the point in a campaign of your own. To monitor, "
+            "collect and audit it is possible.",
+        )
+    inside = [directory, *(directory / name for name in _FOLDERS)]
+    inside += [directory / MANIFEST, directory / RECIPE, *directory.glob("scripts/*")]
+    for path in inside:
+        if path.is_symlink() and path != directory:
+            raise UsageError(
+                "It is a link: nothing that it leads to is run or submitted.",
+                where=str(path),
+                hint="Put the file itself in its place.",
+            )
+        if path.exists():
+            ownership.refuse(path.stat(), path)
 
 
 def log_path(directory: Path, array: Array, repeat: int, attempt: int = 0) -> Path:
@@ -229,10 +269,13 @@ def read_script(directory: Path, array: Array) -> bytes:
     """Return an array's script as it was rendered.
 
     Raises:
-        UsageError: It is no longer what the manifest says was rendered.
+        UsageError: It is no longer what the manifest says was rendered, or others can write to it.
     """
     path = directory / array.script
-    raw = path.read_bytes() if path.is_file() else b""
+    try:
+        raw = ownership.read_own(path)
+    except OSError:
+        raw = b""
     if hashlib.sha256(raw).hexdigest() != array.script_sha256:
         raise UsageError(
             "The script is not the one that was rendered for this campaign.",
@@ -253,93 +296,3 @@ def read_status(directory: Path, array: Array, repeat: int) -> tuple[dict[str, A
         return read_events(regular.read(status_path(directory, array, repeat), most=_STATUS_MOST))
     except OSError:
         return ()
-
-
-@contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the campaign for one writer.
-
-    The lock is a file that comes into being whole, by `link`, which NFS keeps atomic. It names its
-    holder; a lock whose holder ran on this host and is gone is taken over.
-
-    Raises:
-        UsageError: Somebody else is working on this campaign.
-        HpcbertError: The directory can't be written to.
-    """
-    path = directory / LOCK
-    holder = f"{socket.gethostname()} {os.getpid()} {_born(str(os.getpid()))}\n"
-    if not _take(path, holder):
-        _refuse_if_alive(path)
-        _take_over(path, holder)
-    try:
-        yield
-    finally:
-        # Where that fails now, the lock of a process that is gone is taken over later.
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
-def _take(path: Path, holder: str) -> bool:
-    """Make the lock, holder and all; say whether it was free."""
-    own = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    try:
-        _write_through(own, holder.encode(), _PRIVATE)
-        _link(own, path)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise HpcbertError(
-            f"Can't lock the campaign: {error.strerror}.", where=str(path), hint=_remedy(error)
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            own.unlink()
-    return True
-
-
-def _link(own: Path, path: Path) -> None:
-    try:
-        os.link(own, path)
-    except OSError as error:
-        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
-            raise
-        # No hard links here: make it in place. Who is killed between the two leaves it empty.
-        _write_through(path, own.read_bytes(), _PRIVATE)
-
-
-def _take_over(path: Path, holder: str) -> None:
-    """Replace the lock of a holder that is gone; of several who try, one gets it."""
-    with (path.with_name(f".{path.name}.takeover")).open("w") as file:
-        # The kernel lets go of this one when its holder dies, however that happens.
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        while True:
-            _refuse_if_alive(path)
-            path.unlink(missing_ok=True)
-            if _take(path, holder):
-                return
-
-
-def _refuse_if_alive(path: Path) -> None:
-    try:
-        host, pid, born = (*path.read_text().split(), "", "", "")[:3]
-    except FileNotFoundError:
-        return
-    now = _born(pid)
-    gone = host == socket.gethostname() and (not now or bool(born and now != born))
-    if not gone:
-        raise UsageError(
-            f"Process {pid or '?'} on {host or 'an unknown host'} is working on this campaign.",
-            where=str(path),
-            hint=f"Wait for it. If it is gone for certain, remove {path}.",
-        )
-
-
-def _born(pid: str) -> str:
-    """Return when a living process was started, in clock ticks since boot: ids are used again."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    fields = text.rpartition(")")[2].split()
-    return "" if fields[0] in {"Z", "X"} else fields[19]

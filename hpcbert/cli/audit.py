@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import click
 
 from hpcbert import store
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.errors import CheckError, UsageError
+from hpcbert.errors import CheckError
 from hpcbert.flows import audit as flow
 from hpcbert.report.document import tables_data
 from hpcbert.report.text import number
@@ -53,6 +54,7 @@ def audit(*, campaign: str, expect: str, runs: str, site_file: str) -> Result:
         text="\n".join(_lines(made)),
         exit_code=errors[0].exit_code if errors else 0,
         errors=errors,
+        warnings=store.caution(directory),
     )
 
 
@@ -60,17 +62,12 @@ command = audit
 
 
 def _directory(name: str, runs: str, site_file: str) -> Path:
-    if name and (Path(name) / store.MANIFEST).is_file():
+    if os.sep in name and (Path(name) / store.MANIFEST).is_file():
         return Path(name).absolute()
     from hpcbert.config.site import runs_directory
 
     folder = Path(runs) if runs else runs_directory(site_file)
-    if name:
-        return store.resolve(name, folder)
-    campaigns = store.find_campaigns(folder)
-    if not campaigns:
-        raise UsageError("There is no campaign yet.", where=str(folder))
-    return campaigns[-1]
+    return store.resolve(name, folder) if name else store.newest(folder)
 
 
 def _error(made: Audit) -> CheckError:

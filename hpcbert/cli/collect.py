@@ -132,23 +132,17 @@ def _framework(folder: Path) -> Framework:
 def _paths(words: tuple[str, ...], site_file: str) -> list[Path]:
     """Return the paths that are meant; an id stands for its campaign, nothing for the newest."""
     if words:
-        return [
-            path if (path := Path(word)).exists() else _named(word, site_file) for word in words
-        ]
+        return [_meant(word, site_file) for word in words]
     from hpcbert import store
 
-    runs = _runs(site_file)
-    campaigns = store.find_campaigns(runs)
-    if not campaigns:
-        raise UsageError(
-            "There is no campaign yet.",
-            where=str(runs),
-            hint="Start one with hpcbert submit, or name a directory of logs.",
-        )
-    return [campaigns[-1]]
+    return [store.newest(_runs(site_file))]
 
 
-def _named(word: str, site_file: str) -> Path:
+def _meant(word: str, site_file: str) -> Path:
+    """Return the path or campaign that a word means; a campaign as `store.resolve` has it."""
+    path = Path(word)
+    if path.exists() and (os.sep in word or not (path / "manifest.json").exists()):
+        return path
     if os.sep in word:
         raise UsageError("There is no such file or directory.", where=word)
     from hpcbert import store

@@ -55,11 +55,12 @@ def logs(*, as_json: bool, path_only: bool, tail: int | None, **values: Any) -> 
     def body() -> Result:
         log = _find(**values)
         if as_json:
-            return Result(_data(log, _last_lines(log.path, tail or 0)))
+            lines = _last_lines(log.path, tail or 0)
+            return Result(_data(log, lines), warnings=log.cautions)
         if path_only:
-            return Result(text=str(log.path))
+            return Result(text=str(log.path), warnings=log.cautions)
         _print(_last_lines(log.path, tail) if tail is not None else _blocks(log.path))
-        return Result(warnings=(log.warning,) if log.warning else ())
+        return Result(warnings=(*log.cautions, *((log.warning,) if log.warning else ())))
 
     finish("logs", body, as_json=as_json)
 
@@ -82,6 +83,11 @@ class Log:
     attempt: int
     path: Path
     warning: str = ""
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Who else decides what its campaign says."""
+        return store.caution(self.repeat.watched.directory)
 
 
 def _find(*, campaign: str, point: str, repeat: int | None, runs: str, site_file: str) -> Log:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert import model
+from hpcbert import model, store
 from hpcbert.cli.live import console, counts, draw
 from hpcbert.cli.output import INTERRUPTED, VERSION, Result, escaped, finish, printable, say
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
@@ -88,6 +88,9 @@ def _monitor(
     once = once or not watched
     watched = watched or (flow.newest(directory),)
     floor = _interval(interval, site.poll_floor, watched)
+    if max_retries:
+        for one in watched:
+            store.claim(one.directory)
     try:
         while True:
             with show(colour, err=False) as sinks:
@@ -145,8 +148,9 @@ def _result(view: View, watched: Sequence[Watched], *, exit_status: bool) -> Res
         text="\n".join([counts(view), *advice(view), *([] if open_ else collect)]),
         exit_code=errors[0].exit_code if errors else 0,
         errors=tuple(errors),
-        warnings=tuple(
-            f"Slurm's answer has a line that makes no sense: {one}" for one in view.garbage
+        warnings=(
+            *(caution for one in watched for caution in store.caution(one.directory)),
+            *(f"Slurm's answer has a line that makes no sense: {one}" for one in view.garbage),
         ),
     )
 

@@ -64,7 +64,7 @@ def submit(
         campaign = handed_over(directory, here)
         if wait:
             return _watched(directory, campaign, max_retries, here)
-        return submitted(directory, campaign)
+        return submitted(directory, campaign, store.caution(directory))
     from hpcbert.flows.draft import draft  # with Jinja, which --help has no use for
 
     asked = read(values, dry=dry_run, rehearse=rehearse)
@@ -76,7 +76,7 @@ def submit(
     campaign = handed_over(made.directory, asked.site)
     if wait:
         return _watched(made.directory, campaign, max_retries, asked.site)
-    return submitted(made.directory, campaign, warnings)
+    return submitted(made.directory, campaign, (*warnings, *store.caution(made.directory)))
 
 
 def handed_over(directory: Path, here: Site) -> Campaign:
@@ -89,7 +89,7 @@ def handed_over(directory: Path, here: Site) -> Campaign:
     from hpcbert.slurm import local
 
     def start(new: Campaign) -> str:
-        script = (directory / new.arrays[0].script).read_text(encoding="utf-8")
+        script = store.read_script(directory, new.arrays[0]).decode()
         limit = minutes(option(script, "time"))
         return local.enqueue(directory, new, time_limit_minutes=limit)
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hpcbert import store
 from hpcbert.errors import SchedulerError
 from hpcbert.slurm import commands, local
 from hpcbert.slurm.repeats import Repeat
@@ -47,7 +48,10 @@ def find(watched: Watched, *, run: Runner, environ: Mapping[str, str] = os.envir
 
     Raises:
         SchedulerError: squeue does not answer, so nothing can be told for certain.
+        UsageError: The campaign is not the caller's alone: others could have named the jobs.
     """
+    store.claim(watched.directory)
+    store.claim(watched.directory)
     if watched.campaign.scheduler == "local":
         states = local.states(watched.directory, watched.campaign)
         alive = {key for key, state in states.items() if state.kind in {"waiting", "running"}}

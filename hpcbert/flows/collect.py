@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpcbert import ownership
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.flows.collect_logs import Known, Reader
 from hpcbert.logs.layout import discover
@@ -78,7 +79,8 @@ def collect(
 ) -> Collected:
     """Read campaigns and logs, judge every repeat, reduce what counts.
 
-    What a campaign gave is written into it; a directory of foreign logs is never written to.
+    What a campaign gave is written into it, unless it is somebody else's; a directory of foreign
+    logs is never written to.
 
     Args:
         paths: Campaigns, directories and files.
@@ -92,10 +94,15 @@ def collect(
             comes from two places.
     """
     found = discover(paths, request.pattern)
+    campaigns, left_out = _own_or_named(found.campaigns, paths)
+    if found.campaigns and not campaigns and not found.logs:
+        raise UsageError(
+            left_out[0], where=str(paths[0]), hint="Name the campaigns' own directories."
+        )
     sources: list[_Source] = []
     refused: list[str] = []
-    warnings = list(found.warnings)
-    for directory in found.campaigns:
+    warnings = [*found.warnings, *left_out]
+    for directory in campaigns:
         own, why, notes = _of_campaign(directory, request, states)
         sources += own
         refused += why
@@ -114,9 +121,31 @@ def collect(
     trained = [one for one in sources if not _replayed(one.point)]
     refused += [_refusal(one.point) for one in sources if _replayed(one.point)]
     _refuse_twice(trained)
-    points = _compared(trained) if len(found.campaigns) > 1 else [one.point for one in trained]
+    points = _compared(trained) if len(campaigns) > 1 else [one.point for one in trained]
     tables = tabulate(points, require_all=request.require_all)
     return Collected(tables, tuple(refused), (*warnings, *_mixed_windows(trained)))
+
+
+def _own_or_named(campaigns: Sequence[Path], paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Return the campaigns that count, and a sentence for each that does not.
+
+    In a directory of campaigns that several people write to, anybody's may lie.
+    """
+    count, left_out = [], []
+    for directory in campaigns:
+        who = "" if directory in paths else _stranger(directory)
+        if who:
+            left_out.append(f"{directory} is left out: it belongs to {who}. Name it to collect it.")
+        else:
+            count.append(directory)
+    return count, left_out
+
+
+def _stranger(directory: Path) -> str:
+    try:
+        return ownership.stranger(directory)
+    except OSError:
+        return ""
 
 
 def _window(protocol: Protocol, asked: Window) -> tuple[int, int]:
@@ -139,9 +168,11 @@ def _of_campaign(
     gathered = collect_campaign.gather(
         directory, campaign, rule=request.rule, window=request.window, states=states
     )
-    notes = collect_campaign.write(
-        directory, campaign, gathered, window=request.window, now=time.time()
-    )
+    notes = store.caution(directory)
+    if not store.stranger(directory):
+        notes += collect_campaign.write(
+            directory, campaign, gathered, window=request.window, now=time.time()
+        )
     window = _window(campaign.protocol, request.window)
     own = [
         _Source(str(directory), window, point, taken)

@@ -180,17 +180,12 @@ def is_alive(state: State | RepeatState) -> bool:
 
 
 def newest(runs: Path) -> Watched:
-    """Return the campaign that was submitted last.
+    """Return the caller's campaign that was submitted last.
 
     Raises:
         UsageError: There is none yet.
     """
-    directories = store.find_campaigns(runs)
-    if not directories:
-        raise UsageError(
-            "There is no campaign yet.", where=str(runs), hint="Start one with hpcbert submit."
-        )
-    return open_campaign(directories[-1])
+    return open_campaign(store.newest(runs))
 
 
 @dataclass(frozen=True)

@@ -112,8 +112,9 @@ def look(
 
     Raises:
         SchedulerError: Slurm does not say what waits or runs: nothing may be submitted then.
-        UsageError: There is no such campaign, or nothing of it can count.
+        UsageError: There is no such campaign, nothing of it can count, or others decide about it.
     """
+    store.claim(directory)
     campaign = store.read_manifest(directory)
     if campaign.rehearse:
         raise UsageError(

@@ -122,9 +122,10 @@ def submit(directory: Path, means: Means) -> Campaign:
         SchedulerError: Slurm refused an array, or can't be reached, or can't say what it has.
             Everything submitted so far is in the manifest.
         UsageError: There is no such campaign, its scripts were changed, or somebody else is
-            submitting it at this moment.
+            submitting it at this moment; or it is not the caller's alone.
         HpcbertError: The directory can't be written to.
     """
+    store.claim(directory)
     with store.locked(directory):
         return hand_over(directory, store.read_manifest(directory), means)
 
@@ -200,7 +201,11 @@ def enqueue(
 
     Returns:
         The manifest as it is on disk in the end.
+
+    Raises:
+        UsageError, HpcbertError: As `submit`.
     """
+    store.claim(directory)
     with store.locked(directory):
         campaign = store.read_manifest(directory)
         new = tuple(
@@ -210,6 +215,8 @@ def enqueue(
         )
         if not new:
             return campaign
+        for array in new:
+            store.read_script(directory, array)
         job_id = _queue_left_behind(directory, new, find, means)
         if not job_id:
             new = tuple(replace(array, called=utc(means.now())) for array in new)
