@@ -6,13 +6,15 @@ import errno
 import os
 import shutil
 import socket
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from hpcbert import store
+from hpcbert import lock, store
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.slurm.runner import run
 
@@ -149,3 +151,81 @@ def test_without_hard_links_the_lock_still_works(
     with store.locked(tmp_path), pytest.raises(UsageError), store.locked(tmp_path):
         pass
     assert not (tmp_path / store.LOCK).exists()
+
+
+def test_a_lock_names_where_its_holder_can_be_looked_for(tmp_path: Path) -> None:
+    with store.locked(tmp_path):
+        words = (tmp_path / store.LOCK).read_text().split()
+    assert words[:2] == [socket.gethostname(), str(os.getpid())]
+    assert words[3] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert words[4] == str(Path("/proc/self/ns/pid").stat().st_ino)
+
+
+FIRST, DEAD = "4026531836", "4194999"
+
+
+@pytest.mark.parametrize(
+    ("changes", "taken"),
+    [
+        ({"pid": DEAD}, True),
+        ({"pid": DEAD, "namespace": "4026532999"}, False),
+        ({"pid": DEAD, "namespace": "-"}, False),
+        ({"pid": DEAD, "host": "elsewhere"}, False),
+        # The same machine after a reboot, and machines that only look like it.
+        ({"pid": DEAD, "boot": "before"}, True),
+        ({"pid": DEAD, "boot": "before", "machine": "other"}, False),
+        ({"pid": DEAD, "boot": "before", "machine": "-"}, False),
+        ({"pid": DEAD, "boot": "before", "namespace": "4026532999"}, False),
+        ({"born": "1"}, True),
+        ({}, False),
+    ],
+    ids=str,
+)
+def test_who_can_not_be_seen_is_not_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], taken: bool
+) -> None:
+    own = lock.here()._replace(namespace=FIRST, machine="mine")
+    monkeypatch.setattr(lock, "here", lambda: own)
+    (tmp_path / store.LOCK).write_text(" ".join(own._replace(**changes)) + "\n")
+    if taken:
+        with store.locked(tmp_path):
+            pass
+        return
+    with pytest.raises(UsageError, match="is working on this campaign") as caught:
+        store.locked(tmp_path).__enter__()
+    assert f"remove {tmp_path / store.LOCK}" in caught.value.hint
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from hpcbert import store
+place = Path(sys.argv[1])
+with store.locked(place):
+    (place / "held").touch()
+    while not (place / "go").exists():
+        time.sleep(0.01)
+"""
+
+
+def test_a_holder_in_another_containers_processes_is_not_dead(tmp_path: Path) -> None:
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    if os.getuid() or not run([*inside, "pass"]).ok:
+        pytest.skip("only root can make a PID namespace")
+    with subprocess.Popen([*inside, HOLDER, str(tmp_path)], env=environment) as holder:
+        try:
+            deadline = time.monotonic() + 60
+            while not (tmp_path / "held").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            with pytest.raises(UsageError, match="another PID namespace"), store.locked(tmp_path):
+                pass
+            # And the other way round: who is in a container does not see who is outside.
+            (tmp_path / store.LOCK).unlink()
+            with store.locked(tmp_path):
+                done = run([*inside, HOLDER, str(tmp_path)], env=environment)
+            assert "another PID namespace" in done.stderr
+        finally:
+            (tmp_path / "go").touch()
+    assert holder.returncode == 0
