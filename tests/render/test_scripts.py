@@ -8,8 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -125,6 +128,52 @@ def test_local_ranks_run_with_their_variables_and_the_witness_tells_it(tmp_path:
     for rank in (0, 1):
         (argv,) = records(tmp_path / f"record.argv.{rank}")
         assert "--batch-size" in argv
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kolkata", "EST5EDT", "UTC"])
+@pytest.mark.parametrize("language", ["C.UTF-8", "de_DE.UTF-8"])
+def test_the_step_s_moments_are_told_by_the_node_s_clocks(
+    tmp_path: Path, zone: str, language: str
+) -> None:
+    python = tool(tmp_path, "python", RECORDER)
+    made = drafted(with_python(reference(tmp_path), python))
+    before = time.time()
+    done = run_script(made, tmp_path, TZ=zone, LC_ALL=language)
+    assert done.returncode == 0, done.stderr
+    _, begun, ended, _ = events(made)
+    assert before <= float(str(begun["at"])) <= float(str(ended["at"])) <= time.time()
+    assert 0 < float(str(begun["uptime"])) <= float(str(ended["uptime"]))
+    offset = datetime.now(ZoneInfo(zone)).strftime("%z")
+    assert begun["zone"] == ended["zone"] == offset
+    assert begun["ahead"] is None
+
+
+@pytest.mark.parametrize(
+    ("said", "ahead"),
+    [
+        ("echo Configuration data as of $((EPOCHSECONDS + 300))", 300),
+        ("echo Configuration data as of 2026-11-21T20:44:11", None),
+        ("exit 1", None),
+        ("echo localhost", None),
+    ],
+    ids=["five-minutes-ahead", "another-format", "no-answer", "another-answer"],
+)
+def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(
+    tmp_path: Path, said: str, ahead: int | None
+) -> None:
+    tools = tmp_path / "tools"
+    text = f'if [[ "$2" == config ]]; then {said}; else echo localhost; fi'
+    tool(tools, "scontrol", f"#!/bin/bash\n{text}\n")
+    tool(tools, "srun", SRUN)
+    made = drafted(
+        with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)), scheduler="slurm"
+    )
+    extra = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost"}
+    done = run_script(made, tmp_path, PATH=f"{tools}:{os.environ['PATH']}", **extra)
+    assert done.returncode == 0, done.stderr
+    (begun,) = [one for one in events(made) if one["event"] == "step"]
+    found = begun["ahead"]
+    assert found is None if ahead is None else abs(int(str(found)) - ahead) <= 1
 
 
 def test_a_failing_rank_gives_the_script_its_exit_status(tmp_path: Path) -> None:
