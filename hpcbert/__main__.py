@@ -1,8 +1,30 @@
-"""`python -m hpcbert`."""
+"""`hpcbert`, `python -m hpcbert`: the command line, and what Ctrl-C does while it loads."""
 
 from __future__ import annotations
 
-from hpcbert.cli.main import main
+
+def main() -> None:
+    """Run the command line; an interrupt at whatever moment is a sentence and exit code 130."""
+    try:
+        try:
+            from hpcbert.cli.main import main as run
+
+            run()
+        except KeyboardInterrupt as error:
+            # A second one has nothing left to interrupt.
+            _ignore_interrupts()
+            from hpcbert.cli.main import end
+
+            end(error)
+    finally:
+        _ignore_interrupts()
+
+
+def _ignore_interrupts() -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
 
 if __name__ == "__main__":
     main()

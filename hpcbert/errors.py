@@ -1,6 +1,7 @@
 """Every error that hpcbert raises on purpose.
 
 HpcbertError                exit code 1
+├── Interruption            130 Ctrl-C
 ├── UsageError              2   a flag or an argument is wrong
 │   └── ConfigError         2   site.toml, recipe.toml or a campaign file is wrong
 ├── SchedulerError          3   Slurm refused, or could not be reached
@@ -9,6 +10,22 @@ HpcbertError                exit code 1
 """
 
 from __future__ import annotations
+
+import errno
+import os
+
+_REMEDIES = {
+    errno.ENOSPC: "Make room on the file system",
+    errno.EDQUOT: "Make room: your quota is used up",
+    errno.EROFS: "The file system has to be writable",
+    errno.EACCES: "Ask its owner for access, or name another place",
+    errno.EPERM: "Ask its owner for access, or name another place",
+    errno.ELOOP: "Its symbolic links lead in a circle: name the file itself",
+    errno.ENAMETOOLONG: "Choose a shorter name",
+    errno.ENOTDIR: "Something on the way to it is a file: name a path through directories",
+    errno.EISDIR: "Name a file, not a directory",
+    errno.ESTALE: "It has vanished from the file server; bring it back",
+}
 
 
 class HpcbertError(Exception):
@@ -31,6 +48,13 @@ class HpcbertError(Exception):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
+
+
+class Interruption(HpcbertError):  # noqa: N818 - nothing went wrong
+    """Somebody pressed Ctrl-C."""
+
+    exit_code = 130
+    code = "interrupted"
 
 
 class UsageError(HpcbertError):
@@ -65,3 +89,35 @@ class CheckError(HpcbertError):
 
     exit_code = 5
     code = "check"
+
+
+def remedy(error: OSError) -> str:
+    """Return what helps where the system refused something, without a full stop; often nothing."""
+    return _REMEDIES.get(error.errno or 0, "")
+
+
+def refusal(error: OSError) -> HpcbertError:
+    """Return the error that says what the system refused, and about which file."""
+    names = [os.fsdecode(one) for one in (error.filename, error.filename2) if _named(one)]
+    what = error.strerror or str(error) or type(error).__name__
+    if isinstance(error, FileNotFoundError) and _homeless():
+        return HpcbertError(
+            "The working directory was removed.", hint="Change to another one, then repeat."
+        )
+    helps = remedy(error)
+    return HpcbertError(
+        f"{what.rstrip('.')}.", where=" -> ".join(names), hint=f"{helps}." if helps else ""
+    )
+
+
+def _named(filename: object) -> bool:
+    return isinstance(filename, str | bytes | os.PathLike) and bool(filename)
+
+
+def _homeless() -> bool:
+    """Say whether the working directory is gone."""
+    try:
+        os.getcwd()  # noqa: PTH109 - pathlib is not loaded for this
+    except OSError:
+        return True
+    return False

@@ -12,24 +12,20 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
+from hpcbert import errors
 from hpcbert.errors import HpcbertError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PRIVATE = 0o600
-_REMEDIES = {
-    errno.ENOSPC: "Make room on the file system",
-    errno.EDQUOT: "Make room: your quota is used up",
-    errno.EROFS: "The file system has to be writable",
-    errno.ENOENT: "Its directory has vanished; bring it back",
-    errno.ESTALE: "Its directory has vanished from the file server; bring it back",
-}
 
 
 def remedy(error: OSError) -> str:
     """Return what helps against an error of the file system, for a hint."""
-    what = _REMEDIES.get(error.errno or 0, "Make room or mend permissions")
+    what = errors.remedy(error) or "Make room or mend permissions"
+    if error.errno == errno.ENOENT:
+        what = "Its directory has vanished; bring it back"
     return f"Nothing that was there before is lost. {what}, then repeat."
 
 

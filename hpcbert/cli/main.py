@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from hpcbert import __version__
+from hpcbert.cli import streams
+
+_COMPLETE = "_HPCBERT_COMPLETE"
 
 # name -> first line of its help; the module is hpcbert.cli.<name>, the object in it `command`.
 COMMANDS = {
@@ -105,26 +108,47 @@ def root(ctx: click.Context, color: str) -> None:
 
 
 def main() -> None:
-    """Run the command line; usage errors honour --json too."""
+    """Run the command line: whatever happens ends with a sentence and an exit code of the page."""
+    streams.settle()
     try:
-        root.main(standalone_mode=False)
+        _run(sys.argv[1:])
+        sys.stdout.flush()
     except click.exceptions.Exit as leave:
         raise SystemExit(leave.exit_code) from None
-    except click.Abort:
-        raise SystemExit(130) from None
-    except click.ClickException as error:
-        _usage_error(error)
+    except Exception as error:  # noqa: BLE001 - the border
+        end(error)
 
 
-def _usage_error(error: click.ClickException) -> None:
-    """Report a wrong command line; click knows what is wrong, the contract says how to say it."""
-    if "--json" not in sys.argv:
+def _run(words: list[str]) -> None:
+    """Do what a command line says; unlike click's own `main`, without a word on any error."""
+    instruction = os.environ.get(_COMPLETE)
+    if instruction:
+        from click.shell_completion import shell_complete
+
+        raise SystemExit(shell_complete(root, {}, "hpcbert", _COMPLETE, instruction))
+    with root.make_context("hpcbert", words) as context:
+        root.invoke(context)
+
+
+def end(error: BaseException) -> NoReturn:
+    """Leave because of an exception: --json is honoured, and a reader that closed the pipe."""
+    as_json = "--json" in sys.argv
+    if isinstance(error, BrokenPipeError):
+        streams.forsake(sys.stdout)
+        raise SystemExit(0)
+    if isinstance(error, click.ClickException) and not as_json:
         error.show()
         raise SystemExit(2)
-    from hpcbert.cli.output import Result, emit
-    from hpcbert.errors import UsageError
+    from hpcbert.cli.output import failed, leave, unwritten
 
-    name = " ".join(word for word in sys.argv[1:2] if not word.startswith("-"))
-    result = Result(exit_code=2, errors=(UsageError(error.format_message()),))
-    emit(name, result, as_json=True)
-    raise SystemExit(2)
+    if isinstance(error, OSError) and streams.refused(sys.stdout, error):
+        unwritten(error)
+    leave(_name(error), failed(error), as_json=as_json)
+
+
+def _name(error: BaseException) -> str:
+    """Return the command that the command line names, as far as it does."""
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        return str(context.command_path).partition(" ")[2]
+    return next((word for word in sys.argv[1:] if word in COMMANDS), "")

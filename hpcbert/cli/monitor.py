@@ -13,8 +13,8 @@ import click
 
 from hpcbert import model, store
 from hpcbert.cli.live import console, counts, draw
-from hpcbert.cli.output import INTERRUPTED, VERSION, Result, escaped, finish, printable, say
-from hpcbert.errors import HpcbertError, IncompleteError, UsageError
+from hpcbert.cli.output import VERSION, Result, escaped, finish, printable, say
+from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
 from hpcbert.flows import monitor as flow
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.runner import run
@@ -118,9 +118,8 @@ def _interval(asked: float | None, floor: float, watched: Sequence[Watched]) -> 
 
 
 def _interrupted(watched: Sequence[Watched]) -> Result:
-    error = HpcbertError("Interrupted. The jobs are left alone.", hint=_cancel_hint(watched))
-    error.code = "interrupted"
-    return Result(exit_code=INTERRUPTED, errors=(error,))
+    error = Interruption("Interrupted. The jobs are left alone.", hint=_cancel_hint(watched))
+    return Result(exit_code=error.exit_code, errors=(error,))
 
 
 def _cancel_hint(watched: Sequence[Watched]) -> str:

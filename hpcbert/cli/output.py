@@ -5,24 +5,26 @@ stdout carries the result only; errors, warnings and progress go to stderr.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import json
 import os
 import re
 import sys
+import traceback
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from hpcbert.errors import HpcbertError
+from hpcbert.cli import streams
+from hpcbert.errors import HpcbertError, Interruption, UsageError, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 VERSION = 1
-INTERRUPTED = 130
+INTERRUPTED = Interruption.exit_code
 # What click.style puts into text.
 _COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
 
@@ -113,28 +115,83 @@ def emit(command: str, result: Result, *, as_json: bool) -> None:
         complain(error)
 
 
+def told(error: BaseException) -> HpcbertError:
+    """Return what to say about whatever ended a command.
+
+    What nobody foresaw is a bug; HPCBERT_DEBUG asks for its traceback.
+    """
+    if isinstance(error, HpcbertError):
+        return error
+    if isinstance(error, click.ClickException):
+        return UsageError(error.format_message())
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return Interruption("Interrupted.")
+    if isinstance(error, OSError):
+        return refusal(error)
+    if isinstance(error, ValueError) and "embedded null" in str(error):
+        return UsageError("A path holds a NUL character.")
+    if os.environ.get("HPCBERT_DEBUG"):
+        traceback.print_exception(error)
+    return HpcbertError(
+        f"This is a bug in hpcbert: {type(error).__name__}: {error}",
+        hint="Report it with what HPCBERT_DEBUG=1 prints, and the command.",
+    )
+
+
 def finish(command: str, body: Callable[[], Result], *, as_json: bool) -> None:
     """Run a command's body, print what came of it and leave with its exit code.
 
-    An interrupt leaves with 130; a reader that closed the pipe ends the command quietly.
+    An interrupt leaves with 130; a reader that closed the pipe ends the command quietly. click's
+    own complaints about the command line pass.
     """
     try:
         result = body()
-    except HpcbertError as error:
-        result = Result(exit_code=error.exit_code, errors=(error,))
+    except (click.ClickException, click.exceptions.Exit):
+        raise
     except BrokenPipeError:
         result = Result()
-    except KeyboardInterrupt:
-        interrupted = HpcbertError("Interrupted.")
-        interrupted.code = "interrupted"
-        result = Result(exit_code=INTERRUPTED, errors=(interrupted,))
+    except (Exception, KeyboardInterrupt) as error:
+        if streams.refused(sys.stdout, error):
+            raise
+        result = failed(error)
+    leave(command, result, as_json=as_json)
+
+
+def failed(error: BaseException) -> Result:
+    """Return the result of a command that an exception ended."""
+    one = told(error)
+    return Result(exit_code=one.exit_code, errors=(one,))
+
+
+def leave(command: str, result: Result, *, as_json: bool) -> NoReturn:
+    """Print a result and leave with its exit code.
+
+    Where stdout takes nothing, stderr says so, and a code of 0 becomes 1.
+    """
+    code = result.exit_code
     try:
         emit(command, result, as_json=as_json)
         sys.stdout.flush()
     except BrokenPipeError:
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise SystemExit(result.exit_code)
+        streams.forsake(sys.stdout)
+    except OSError as error:
+        # Those of a document were to be in it.
+        for one in result.errors if as_json else ():
+            complain(one)
+        unwritten(error, code)
+    except KeyboardInterrupt:
+        streams.forsake(sys.stdout)
+        complain(Interruption("Interrupted."))
+        code = INTERRUPTED
+    raise SystemExit(code)
+
+
+def unwritten(error: OSError, code: int = 0) -> NoReturn:
+    """Leave because stdout takes nothing: stderr says so, and a code of 0 becomes 1."""
+    streams.forsake(sys.stdout)
+    why = "it is closed" if error.errno == errno.EBADF else error.strerror
+    complain(HpcbertError(f"Can't write to stdout: {why}."))
+    raise SystemExit(code or HpcbertError.exit_code)
 
 
 def returns_result(body: Callable[..., Result]) -> Callable[..., None]:

@@ -1,0 +1,158 @@
+"""The standard streams, made so that nothing a caller does to them is a traceback.
+
+A stream that was closed (`>&-`) is opened again, so that no other file gets its number; what is
+written to a closed stdout is refused as a full disk would refuse it. What can't be written to
+stderr is dropped: an error message that nobody can read must not hide the result. Where the locale
+has no UTF-8, text is written in ASCII.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, TextIO, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+# What Python sets LC_CTYPE to where the locale is C (PEP 538).
+_COERCED = {"C.UTF-8", "C.utf8", "UTF-8"}
+_UTF8 = re.compile(r"utf-?8", re.IGNORECASE)
+_ASCII = str.maketrans(
+    {
+        "·": "-",
+        "\N{EN DASH}": "-",
+        "\N{EM DASH}": "-",
+        "…": "...",
+        "→": "->",
+        "\N{MULTIPLICATION SIGN}": "x",
+        "≤": "<=",
+        "≥": ">=",
+        "✓": "+",
+        "✗": "x",
+        "▶": ">",
+        "↻": "r",
+        "━": "-",
+        "�": "?",
+        "\N{NO-BREAK SPACE}": " ",
+        "\N{RIGHT SINGLE QUOTATION MARK}": "'",
+        "“": '"',
+        "”": '"',
+    }
+)
+
+
+def ascii_only(text: str) -> str:
+    """Return a text in ASCII: signs by what resembles them, all else as an escape."""
+    if text.isascii():
+        return text
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
+
+
+class Stream(io.TextIOWrapper):
+    """A standard stream for text; its bytes go through the `buffer` of the one that it replaces.
+
+    Args:
+        stream: The one that it replaces, which must live on.
+        plain: Whether to write ASCII only.
+        quiet: Whether what can't be written is dropped.
+
+    Attributes:
+        failure: What the system said when it could not be written to last.
+    """
+
+    def __init__(self, stream: TextIO, *, plain: bool, quiet: bool) -> None:
+        encoding = stream.encoding
+        super().__init__(
+            cast("io.BufferedWriter", stream.buffer),
+            # click takes a stream that says ASCII for a mistake, and writes UTF-8 to it.
+            encoding="utf-8" if plain else encoding,
+            # A sign that a national encoding lacks is no reason to fail.
+            errors=stream.errors if _UTF8.fullmatch(encoding) else "backslashreplace",
+            line_buffering=quiet or stream.isatty(),
+            write_through=getattr(stream, "write_through", False),
+        )
+        self.plain = plain
+        # Without a reference to it, it would close the file.
+        self._replaced = stream
+        self.quiet = quiet
+        self.failure: OSError | None = None
+
+    def write(self, text: str) -> int:
+        """Write a text, and say how many characters of it were taken."""
+        with self._noting():
+            super().write(ascii_only(text) if self.plain else text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write out what is buffered."""
+        with self._noting():
+            super().flush()
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.failure = error
+            if not self.quiet:
+                raise
+
+
+def settle() -> None:
+    """Replace this process's standard streams; to be called once, before anything is written."""
+    # What is opened gets the lowest number that is free. A stdout that can't be written to is one.
+    for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        if not _is_open(number):
+            os.set_inheritable(os.open(os.devnull, flags), True)
+    sys.stdin = sys.stdin or os.fdopen(0)
+    sys.stdout = _stream(sys.stdout or os.fdopen(1, "w", encoding="utf-8"), quiet=False)
+    sys.stderr = _stream(sys.stderr or os.fdopen(2, "w", encoding="utf-8"), quiet=True)
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def _stream(old: TextIO, *, quiet: bool) -> Stream:
+    mode = bool(sys.flags.utf8_mode)
+    return Stream(old, plain=not _holds_unicode(old.encoding, os.environ, mode), quiet=quiet)
+
+
+def _holds_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) -> bool:
+    """Say whether text of any script may be written.
+
+    Args:
+        encoding: What Python chose for a stream.
+        env: The environment. Where the locale is C, Python itself sets LC_CTYPE to a locale with
+            UTF-8, and turns its UTF-8 mode on (PEP 538, PEP 540).
+        utf8_mode: Whether that mode is on.
+    """
+    if encoding.lower().replace("_", "-") in {"ascii", "us-ascii", "646", "ansi-x3.4-1968"}:
+        return False
+    if env.get("PYTHONUTF8") == "1" or env.get("PYTHONIOENCODING"):
+        return True
+    ctype = env.get("LC_CTYPE", "")
+    if utf8_mode and ctype in _COERCED:
+        ctype = ""
+    locale = env.get("LC_ALL") or ctype or env.get("LANG") or "C"
+    # Python knows what the encoding of a locale is that only has a name, such as de_DE.
+    return _UTF8.search(locale) is not None or not (utf8_mode or locale in {"C", "POSIX"})
+
+
+def forsake(stream: TextIO) -> None:
+    """Send what a stream still holds nowhere, so that the interpreter's own last flush succeeds."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def refused(stream: TextIO, error: BaseException) -> bool:
+    """Say whether an exception is what a stream raised when it was written to."""
+    return error is getattr(stream, "failure", None)
