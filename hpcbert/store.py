@@ -135,7 +135,20 @@ def find_campaigns(runs: Path) -> tuple[Path, ...]:
 
 
 def _campaigns(runs: Path) -> tuple[Path, ...]:
-    return tuple(sorted(path.parent for path in runs.absolute().glob(f"*/{MANIFEST}")))
+    """Return whoever's campaigns; a folder that can't be read is not the same as an empty one."""
+    try:
+        folders = list(runs.absolute().iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    return tuple(sorted(folder for folder in folders if _is_campaign(folder)))
+
+
+def _is_campaign(folder: Path) -> bool:
+    """Say whether a folder holds a manifest; what may not be looked into holds none to be used."""
+    try:
+        return (folder / MANIFEST).exists()
+    except OSError:
+        return False
 
 
 def stranger(directory: Path) -> str:

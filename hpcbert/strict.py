@@ -91,6 +91,8 @@ class Table:
             return self._typed(key, float(value), kind)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise self.error(key, f"must be {_NAMES[kind]}, not {value!r}.")
+        if kind is str and "\0" in str(value):
+            raise self.error(key, "holds a NUL character, which no path or variable can.")
         return value
 
     def get(self, key: str, kind: type[T], default: T) -> T:

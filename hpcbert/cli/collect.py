@@ -177,6 +177,7 @@ def _result(made: flow.Collected, form: str, output: str) -> Result:
     return Result(
         data=tables_data(made.tables),
         text=text,
+        exact=form in {"json", "dlperf-json"} and bool(text),
         exit_code=made.exit_code,
         errors=tuple(map(IncompleteError, _shortcomings(made))),
         warnings=made.warnings,

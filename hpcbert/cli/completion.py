@@ -23,7 +23,7 @@ def completion(*, shell: str) -> Result:
         raise UsageError(f"There is no completion for {shell}.")
     source = found(root, {}, "hpcbert", "_HPCBERT_COMPLETE").source_vars()
     text = found.source_template % source
-    return Result({"shell": shell, "script": text}, text)
+    return Result({"shell": shell, "script": text}, text, exact=True)
 
 
 command = completion

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from pathlib import Path
 
 import click
 
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.config.places import default_site
-from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.config.places import default_site, find_site
+from hpcbert.errors import ConfigError, SchedulerError, UsageError
 from hpcbert.flows.init import detect, site_text
 from hpcbert.slurm.runner import run
 from hpcbert.store import write_text
@@ -39,7 +41,7 @@ _CLUSTER: dict[str, str | None] = {
 @returns_result
 def init(*, output: Path, slurm: bool, only_local: bool, force: bool) -> Result:
     """Write a site.toml for this cluster or machine, every key explained."""
-    if output.exists() and not force:
+    if (output.exists() or output.is_symlink()) and not force:
         raise UsageError("There is such a file already.", where=str(output), hint="Give --force.")
     found = {} if only_local else detect(run)
     if slurm and not found:
@@ -48,8 +50,26 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool) -> Result:
     text = site_text(default_site().read_text(encoding="utf-8"), values)
     write_text(output, text, mode=0o666)
     kind = "a Slurm cluster" if found else "this machine"
-    lines = [f"{output}: for {kind}. Read it, then: hpcbert doctor"]
-    return Result({"file": str(output), "detected": found}, "\n".join(lines))
+    others = _outranked(output)
+    flag = f" --site {shlex.quote(str(output))}" if others else ""
+    return Result(
+        data={"file": str(output), "detected": found},
+        text=f"{output}: for {kind}. Read it, then: hpcbert doctor{flag}",
+        warnings=tuple(others),
+    )
+
+
+def _outranked(output: Path) -> list[str]:
+    """Return why hpcbert uses another site than the file that was written, if it does."""
+    try:
+        path, by = find_site("", env=os.environ, cwd=Path.cwd())
+    except ConfigError as error:
+        return [f"hpcbert does not use {output} here. {error}"]
+    if path.resolve() == output.resolve():
+        return []
+    why = "because of HPCBERT_SITE" if by == "HPCBERT_SITE" else f"found {by}"
+    remedy = "unset HPCBERT_SITE or give" if by == "HPCBERT_SITE" else "give"
+    return [f"hpcbert uses {path} here, {why}. To use {output}, {remedy} --site {output}."]
 
 
 command = init

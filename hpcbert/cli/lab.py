@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +53,7 @@ def _result(status: library.LabStatus) -> Result:
     dead = [one.name for one in status.daemons if not one.alive]
     lines = [f"{one.name}  {one.address}  {one.state}" for one in status.nodes]
     directory = status.lab.directory
-    elsewhere = directory != library.DEFAULT_DIRECTORY
-    where = f" --directory {shlex.quote(str(directory))}" if elsewhere else ""
-    lines += [f"use it:  {status.usage}", f"end it:  hpcbert lab down{where}"]
+    lines += [f"use it:  {status.usage}", f"end it:  {library.command('down', directory)}"]
     errors = () if status.healthy else (CheckError(f"The lab is not healthy; dead: {dead}."),)
     code = 0 if status.healthy else CheckError.exit_code
     return Result(_described(status), "\n".join(lines), code, errors)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 INTERRUPTED = Interruption.exit_code
+# What pathlib and the calls below it raise instead of an OSError.
+_PATHLIB = re.compile(r"(Symlink loop from .*|embedded null (?:byte|character))", re.DOTALL)
 # What click.style puts into text.
 _COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
 
@@ -36,6 +38,7 @@ class Result:
     Attributes:
         data: For `--json`: plain dicts, lists, texts, numbers, booleans and None.
         text: For people: what goes to stdout, without the last newline.
+        exact: Whether the text is a program's or a document's, to arrive byte by byte.
         exit_code: 0 done, 4 incomplete, 5 a check failed; errors carry their own.
         errors: What went wrong although a result could be given.
         warnings: Sentences for stderr.
@@ -46,6 +49,7 @@ class Result:
     exit_code: int = 0
     errors: tuple[HpcbertError, ...] = ()
     warnings: tuple[str, ...] = field(default=())
+    exact: bool = False
 
 
 def envelope(command: str, result: Result) -> str:
@@ -68,11 +72,15 @@ def envelope(command: str, result: Result) -> str:
 def escaped(document: str) -> str:
     """Return JSON on one line that holds the same and no character that could steer a terminal.
 
-    JSON itself wants only those below a blank escaped.
+    JSON itself wants only those below a blank escaped. Nor does it hold one that stdout can't take.
     """
-    if document.isprintable():
+    wide = streams.holds_unicode(sys.stdout)
+    if document.isprintable() and (wide or document.isascii()):
         return document
-    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in document)
+    return "".join(
+        one if one.isprintable() and (wide or one.isascii()) else json.dumps(one)[1:-1]
+        for one in document
+    )
 
 
 def printable(text: str) -> str:
@@ -106,7 +114,9 @@ def emit(command: str, result: Result, *, as_json: bool) -> None:
     if as_json:
         click.echo(envelope(command, result))
         return
-    if result.text:
+    if result.exact and not sys.stdout.isatty():
+        streams.write_exactly(sys.stdout, f"{result.text}\n")
+    elif result.text:
         say(result.text)
     for warning in result.warnings:
         click.secho("warning: ", fg="yellow", nl=False, err=True)
@@ -128,8 +138,8 @@ def told(error: BaseException) -> HpcbertError:
         return Interruption("Interrupted.")
     if isinstance(error, OSError):
         return refusal(error)
-    if isinstance(error, ValueError) and "embedded null" in str(error):
-        return UsageError("A path holds a NUL character.")
+    if path := _PATHLIB.match(str(error)):
+        return UsageError(f"{path[1]}.")
     if os.environ.get("HPCBERT_DEBUG"):
         traceback.print_exception(error)
     return HpcbertError(

@@ -39,7 +39,7 @@ def render(*, output: Path | None, check: Path | None, **values: Any) -> Result:
         return _check(check)
     scripts = _rendered(values)
     if output is None:
-        return Result(scripts, "\n".join(scripts.values()).rstrip("\n"))
+        return Result(scripts, "\n".join(scripts.values()).rstrip("\n"), exact=True)
     output.mkdir(parents=True, exist_ok=True)
     for name, text in scripts.items():
         write_text(output / name, text, mode=0o666)
@@ -59,7 +59,13 @@ def _rendered(values: dict[str, Any]) -> dict[str, str]:
 def _check(folder: Path) -> Result:
     """Render every script of a folder again from its header and compare."""
     differences = []
-    paths = sorted(folder.glob("*.sbatch"))
+    paths = sorted(path for path in folder.iterdir() if path.suffix == ".sbatch")
+    if not paths:
+        raise CheckError(
+            "There is no script to check.",
+            where=str(folder),
+            hint="Name the folder that holds *.sbatch files, or fill it: hpcbert render --output.",
+        )
     for path in paths:
         have = path.read_text(encoding="utf-8")
         want = _again(path, have)

@@ -123,10 +123,10 @@ def _is_open(number: int) -> bool:
 
 def _stream(old: TextIO, *, quiet: bool) -> Stream:
     mode = bool(sys.flags.utf8_mode)
-    return Stream(old, plain=not _holds_unicode(old.encoding, os.environ, mode), quiet=quiet)
+    return Stream(old, plain=not _locale_has_unicode(old.encoding, os.environ, mode), quiet=quiet)
 
 
-def _holds_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) -> bool:
+def _locale_has_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) -> bool:
     """Say whether text of any script may be written.
 
     Args:
@@ -145,6 +145,18 @@ def _holds_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) -> bo
     locale = env.get("LC_ALL") or ctype or env.get("LANG") or "C"
     # Python knows what the encoding of a locale is that only has a name, such as de_DE.
     return _UTF8.search(locale) is not None or not (utf8_mode or locale in {"C", "POSIX"})
+
+
+def holds_unicode(stream: TextIO) -> bool:
+    """Say whether a stream takes text of any script."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return not getattr(stream, "plain", False) and _UTF8.fullmatch(encoding) is not None
+
+
+def write_exactly(stream: TextIO, text: str) -> None:
+    """Write a text in UTF-8 whatever the locale is; bytes of a path that are no text stay."""
+    stream.flush()
+    stream.buffer.write(text.encode("utf-8", "surrogateescape"))
 
 
 def forsake(stream: TextIO) -> None:

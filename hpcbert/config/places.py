@@ -67,7 +67,13 @@ def recipe_folders(site: Path, extra: tuple[str, ...] = ()) -> tuple[Path, ...]:
     """Return the folders that hold recipes, first one first.
 
     Those named on the command line, `templates/` beside the site.toml, hpcbert's own.
+
+    Raises:
+        UsageError: One that was named is not there.
     """
+    for name in extra:
+        if not Path(name).is_dir():
+            raise UsageError("There is no such folder.", where=f"--templates={name}")
     candidates = [*map(Path, extra), site.parent / "templates", package_templates()]
     unique = dict.fromkeys(path.absolute() for path in candidates)
     return tuple(path for path in unique if path.is_dir())

@@ -11,7 +11,7 @@ from __future__ import annotations
 from hpcbert.lab.bringup import up
 from hpcbert.lab.faults import cut_link, restore_link, start_daemon, stop_daemon
 from hpcbert.lab.inspection import DaemonStatus, LabStatus, NodeStatus, status
-from hpcbert.lab.plan import DEFAULT_DIRECTORY, LabPlan
+from hpcbert.lab.plan import DEFAULT_DIRECTORY, LabPlan, command
 from hpcbert.lab.process import Process
 from hpcbert.lab.record import Lab, load
 from hpcbert.lab.requirements import check_packages, check_root, missing
@@ -28,6 +28,7 @@ __all__ = [
     "Removal",
     "check_packages",
     "check_root",
+    "command",
     "cut_link",
     "down",
     "load",

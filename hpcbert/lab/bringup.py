@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.lab import daemons, network
 from hpcbert.lab.furnish import make_directories, make_gpus, write_files
-from hpcbert.lab.plan import root_of
+from hpcbert.lab.plan import command, root_of
 from hpcbert.lab.process import boot_id
 from hpcbert.lab.record import UNFINISHED, Journal, Lab, load, locked
 from hpcbert.lab.requirements import check_abilities, check_packages, check_root
@@ -53,7 +53,7 @@ def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
         try:
             _build(journal, run, report)
         except HpcbertError as error:
-            error.hint = error.hint or "`hpcbert lab down` removes what there is."
+            error.hint = error.hint or _removal(plan.directory)
             raise
         report("the lab is up")
         return journal.lab
@@ -76,6 +76,10 @@ def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None
     _start_slurm(journal, run)
 
 
+def _removal(directory: Path) -> str:
+    return f"`{command('down', directory)}` removes what there is."
+
+
 def _make_directory(directory: Path) -> tuple[Path, ...]:
     """Make the directory; return what was not there before, outermost first."""
     absent = [each for each in (directory, *directory.parents) if not each.exists()]
@@ -93,7 +97,7 @@ def _open(plan: LabPlan, made: tuple[Path, ...]) -> Journal:
         raise UsageError(
             "There is a lab already, or what is left of one.",
             where=str(directory),
-            hint="`hpcbert lab down` removes it.",
+            hint=_removal(directory),
         )
     if any(not each.match(UNFINISHED) for each in directory.iterdir()):
         raise UsageError(

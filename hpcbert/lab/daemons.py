@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.lab.files import SLURM_USER
+from hpcbert.lab.plan import command
 from hpcbert.lab.process import end, identify, listens
 from hpcbert.lab.record import SWITCH
 from hpcbert.lab.shell import spawn
@@ -286,7 +287,9 @@ def _failure(lab: Lab, name: str, what: str) -> SchedulerError:
     path = lab.layout.log(name)
     tail = _tail(path)
     return SchedulerError(
-        f"{what}{tail}", where=name, hint=f"All of its log: {path}. `hpcbert lab down` cleans up."
+        f"{what}{tail}",
+        where=name,
+        hint=f"All of its log: {path}. `{command('down', lab.directory)}` cleans up.",
     )
 
 

@@ -54,6 +54,16 @@ class Layout:
         return self.root / "runs"
 
     @property
+    def sources(self) -> Path:
+        """Where `prepare` puts programs, as writable as `runs`."""
+        return self.root / "sources"
+
+    @property
+    def images(self) -> Path:
+        """Where `prepare` puts images, likewise."""
+        return self.root / "images"
+
+    @property
     def hosts(self) -> Path:
         """What every node has as /etc/hosts."""
         return self.etc / "hosts"
@@ -184,7 +194,13 @@ def database_init() -> str:
 
 def site_toml(plan: LabPlan, layout: Layout) -> str:
     """Return the site description with which hpcbert uses the lab."""
-    return _SITE_TOML.format(name=plan.name, runs=layout.runs, gpus=plan.gpus_per_node)
+    return _SITE_TOML.format(
+        name=plan.name,
+        runs=layout.runs,
+        sources=layout.sources,
+        images=layout.images,
+        gpus=plan.gpus_per_node,
+    )
 
 
 def env_sh(layout: Layout) -> str:
@@ -287,6 +303,7 @@ schema = 1
 name = "{name}"
 scheduler = "slurm"
 runs = "{runs}"
+sources = "{sources}"
 
 [env]
 # The nodes share this machine's cores.
@@ -305,4 +322,5 @@ gpus_per_node = {gpus}
 
 [container]
 runtime = "none"
+images = "{images}"
 """

@@ -29,7 +29,8 @@ def make_directories(lab: Lab) -> None:
     _directory(layout.run, owner=files.SLURM_USER)
     _directory(layout.state, owner=files.SLURM_USER, mode=0o700)
     _directory(layout.munge_key.parent, owner=MUNGE_USER)
-    _directory(layout.runs, mode=0o1777)
+    for directory in (layout.runs, layout.sources, layout.images):
+        _directory(directory, mode=0o1777)
     if lab.plan.accounting:
         _directory(layout.database, owner=DATABASE_USER, mode=0o700)
         # slurmdbd has to reach the socket, and no ordinary user.

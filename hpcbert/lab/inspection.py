@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
 from hpcbert.lab.daemons import node_states
+from hpcbert.lab.plan import command
 from hpcbert.lab.process import boot_id
 from hpcbert.lab.record import load
 
@@ -83,7 +84,9 @@ def status(directory: Path, *, run: Runner) -> LabStatus:
     lab = load(directory)
     if lab is None:
         raise UsageError(
-            "There is no lab.", where=str(directory), hint="`hpcbert lab up` starts one."
+            "There is no lab.",
+            where=str(directory),
+            hint=f"`{command('up', directory)}` starts one.",
         )
     daemons = tuple(_daemon(lab, name) for name in lab.expected_daemons)
     # Without these two sinfo has nobody to ask and takes its time to find out.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import stat
 import zlib
 from dataclasses import dataclass
@@ -154,6 +155,12 @@ def root_of(directory: Path, mark: str) -> Path:
     if plain and not private and all(_open_to_all(parent) for parent in path.parents):
         return path
     return FALLBACK_PARENT / f"hpcbert-lab-{mark}"
+
+
+def command(word: str, directory: Path) -> str:
+    """Return the command line that does something with the lab of a directory."""
+    where = f" --directory {shlex.quote(str(directory))}" if directory != DEFAULT_DIRECTORY else ""
+    return f"hpcbert lab {word}{where}"
 
 
 def _open_to_all(directory: Path) -> bool:

@@ -67,6 +67,7 @@ def test_site_toml_has_the_keys_of_a_site():
         "name": "lab2",
         "scheduler": "slurm",
         "runs": "/srv/lab/runs",
+        "sources": "/srv/lab/sources",
         "env": {"OMP_NUM_THREADS": "1"},
         "slurm": {
             "partition": "gpu",
@@ -77,5 +78,5 @@ def test_site_toml_has_the_keys_of_a_site():
             "poll_floor": 1.0,
         },
         "nodes": {"gpus_per_node": 2},
-        "container": {"runtime": "none"},
+        "container": {"runtime": "none", "images": "/srv/lab/images"},
     }

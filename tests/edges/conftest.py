@@ -1,0 +1,121 @@
+"""Many command lines in one process each, as somebody whom file permissions bind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+# Root reads whatever it likes, unless it gives these up.
+_MORTAL = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+# A child each: modules are loaded once.
+_MANY = """
+import json, os, pathlib, sys
+import hpcbert.cli.main, hpcbert.cli.options, hpcbert.cli.collect, hpcbert.flows.draft
+from hpcbert.__main__ import main
+
+for number, one in enumerate(json.load(sys.stdin)):
+    folder = pathlib.Path(sys.argv[1], str(number))
+    pid = os.fork()
+    if not pid:
+        os.environ.update(one["env"])
+        for stream, name in ((1, "out"), (2, "err")):
+            file = os.open(f"{folder}.{name}", os.O_CREAT | os.O_WRONLY, 0o644)
+            os.dup2(file, stream)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if one["umask"] is not None:
+            os.umask(one["umask"])
+        try:
+            os.chdir(one["cwd"])
+            if one["gone"]:
+                os.rmdir(one["cwd"])
+            sys.argv = ["hpcbert", *one["words"]]
+            main()
+        except SystemExit as leave:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(leave.code or 0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        os._exit(99)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command line did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """Its one JSON document; monitor's is the last line."""
+        return json.loads(self.out.splitlines()[-1])
+
+    def check(self, *, as_json: bool) -> None:
+        """Hold it to what every command keeps to."""
+        assert self.code in {0, 1, 2, 3, 4, 5}, self
+        assert "Traceback" not in self.err, self.err
+        assert "bug in hpcbert" not in self.out + self.err, self
+        if as_json:
+            assert self.document["exit_code"] == self.code, self
+        elif self.code:
+            assert "rror: " in self.err, self
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Callable[..., list[Done]]:
+    """Run command lines, each in a process of its own, as somebody whom permissions bind."""
+
+    def run(
+        lines: Sequence[Sequence[str]],
+        *,
+        cwd: Path | None = None,
+        gone: bool = False,
+        umask: int | None = None,
+        **env: str,
+    ) -> list[Done]:
+        here = tmp_path / "results"
+        shutil.rmtree(here, ignore_errors=True)
+        here.mkdir()
+        home = tmp_path / "home"
+        home.mkdir(exist_ok=True)
+        root = os.geteuid() == 0
+        cases = []
+        for number, words in enumerate(lines):
+            folder = here / f"cwd{number}" if gone else cwd or home
+            folder.mkdir(exist_ok=True)
+            cases.append(
+                {"words": words, "cwd": str(folder), "gone": gone, "env": env, "umask": umask}
+            )
+        done = subprocess.run(
+            [*(_MORTAL if root else ()), sys.executable, "-c", _MANY, str(here)],
+            input=json.dumps(cases),
+            env={**os.environ, "HOME": str(home)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=500,
+        )
+        codes = map(int, done.stdout.split())
+        return [
+            Done(code, (here / f"{n}.out").read_text(), (here / f"{n}.err").read_text())
+            for n, code in enumerate(codes)
+        ]
+
+    return run
