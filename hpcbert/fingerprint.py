@@ -6,7 +6,6 @@ bounded, of known types, or left out.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections import Counter
@@ -62,8 +61,18 @@ _HOST_FACTS = {
     "governor": "CPU frequency governor",
     "numa_nodes": "NUMA domains",
 }
+# What a run's log states is compared as nodes are, in a scope of its own.
+LOG = "log"
 # How many GPUs a job sees follows from what it asked for, so that shapes differ in it rightly.
-_BY_SHAPE = frozenset({"GPUs"})
+_BY_SHAPE = frozenset(
+    {"GPUs", "nodes", "gpus", "gpus_per_node", "accumulation", "global_batch_size"}
+)
+# Runs that differ in these are different experiments: the device, and the framework's version.
+_DECISIVE = re.compile(
+    r"GPU|GPU memory, MiB|GPU MIG mode|machine|package (?:deepspeed|jax|megatron_core|mindspore\w*|"
+    r"mxnet\w*|oneflow\w*|paddlepaddle\w*|tensorflow\w*|torch)",
+    re.IGNORECASE,
+)
 _SUMMARY = {
     "GPUs": "{} x",
     "GPU": "{},",
@@ -93,6 +102,9 @@ class Fingerprint:
     @property
     def digest(self) -> str:
         """SHA-256 over what matters, 12 hexadecimal digits: equal nodes have equal ones."""
+        # Foreign logs have no fingerprint, and need no digest.
+        import hashlib
+
         text = json.dumps([sorted(self.facts.items()), sorted(self.scopes)])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
@@ -287,11 +299,23 @@ def _told(name: str, values: dict[str, list[Where]], taken: tuple[Where, ...]) -
 def _difference(
     name: str, scope: Scope, values: dict[str, list[Where]], call: Callable[[Where], str]
 ) -> Difference:
+    everywhere = [one for ones in values.values() for one in ones]
     return Difference(
         fact=name,
         scope=scope,
+        decisive=_decides(name, everywhere),
         values=tuple(
             (value, tuple(dict.fromkeys(call(one) for one in where)))
             for value, where in values.items()
         ),
     )
+
+
+def _decides(name: str, taken: Iterable[Where]) -> bool:
+    """Say whether runs that differ in a fact are different experiments: logs state only such."""
+    found = [one.fingerprint for one in taken]
+    if any(LOG in one.scopes for one in found):
+        return True
+    # Where there is no GPU, the CPU is the device.
+    on_cpu = name == "CPU" and not any("GPU" in one.facts for one in found)
+    return on_cpu or _DECISIVE.fullmatch(name) is not None

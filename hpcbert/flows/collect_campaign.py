@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcbert import store
@@ -13,6 +13,7 @@ from hpcbert.flows import evidence as proof
 from hpcbert.flows.attempts import attempts
 from hpcbert.flows.environment import Environments, compared
 from hpcbert.flows.evidence import MEASUREMENTS, TABLE
+from hpcbert.flows.likeness import Account, judged, stated
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.scan import Reading, read
 from hpcbert.logs.setting import Setting
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from hpcbert.fingerprint import Fingerprint
     from hpcbert.logs.grammar import Grammar, Rule
     from hpcbert.logs.setting import Window
-    from hpcbert.model import Array, Campaign, Group, Point
+    from hpcbert.model import Array, Campaign, Group, Point, Shape
     from hpcbert.slurm.states import Witness
 
     States = Callable[[Path, Campaign], Mapping[tuple[str, int], RepeatState]]
@@ -51,6 +52,7 @@ class Repeat:
         newest: The newest attempt, which need not be the one that counts.
         run: As it stands in a table.
         fingerprints: What its nodes were, as far as they wrote it down.
+        facts: What its log states of itself.
     """
 
     array: str
@@ -59,6 +61,7 @@ class Repeat:
     newest: int
     run: Run
     fingerprints: tuple[Fingerprint, ...] = ()
+    facts: tuple[tuple[str, int | str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ def gather(
         (array.name, number): judge.repeat(array, number, witnesses[array.name, number])
         for array, number in campaign.current
     }
+    repeats = _compared(directory, campaign, repeats)
     points: dict[Point, list[Run]] = {}
     for array, number in campaign.current:
         points.setdefault(array.point, []).append(repeats[array.name, number].run)
@@ -118,14 +122,44 @@ def gather(
 
 
 def _taken(point: Measured, repeats: Iterable[Repeat]) -> tuple[Where, ...]:
-    """Return the fingerprints behind a point's numbers."""
+    """Return what nodes and logs say of the runs behind a point's numbers."""
     counts = [run for run in point.runs if run.valid]
     return tuple(
-        Where(str(point.shape), one.run.repeat, found)
+        where
         for one in repeats
         if any(one.run is run for run in counts)
-        for found in one.fingerprints
+        for where in _told(point.shape, one)
     )
+
+
+def _told(shape: Shape, repeat: Repeat) -> tuple[Where, ...]:
+    """Return what the nodes of one repeat are, and what its log states."""
+    name, number = str(shape), repeat.run.repeat
+    nodes = (Where(name, number, found) for found in repeat.fingerprints)
+    return (*nodes, stated(name, number, dict(repeat.facts)))
+
+
+def _compared(
+    directory: Path, campaign: Campaign, repeats: Mapping[tuple[str, int], Repeat]
+) -> dict[tuple[str, int], Repeat]:
+    """Refuse those of a point's repeats that are copies, or none of the same experiment."""
+    points: dict[Point, list[tuple[str, int]]] = {}
+    for array, number in campaign.current:
+        points.setdefault(array.point, []).append((array.name, number))
+    accounts = [
+        [
+            Account(str(point.shape), one.run, directory / one.run.log, _told(point.shape, one))
+            for one in (repeats[key] for key in keys)
+        ]
+        for point, keys in points.items()
+    ]
+    verdicts = judged(accounts, keep_first=False)
+    runs = zip(points.values(), verdicts, strict=True)
+    return {
+        key: replace(repeats[key], run=run)
+        for keys, own in runs
+        for key, run in zip(keys, own, strict=True)
+    }
 
 
 def _measured(point: Point, group: Group, runs: list[Run]) -> Measured:
@@ -233,7 +267,15 @@ class _Judge:
             environments=tuple((one.node, one.digest) for one in found),
             attempts=attempts(self.directory, self.campaign, array, number, newest),
         )
-        return Repeat(array.name, array.job_id, state, newest.attempt, run, found)
+        return Repeat(
+            array=array.name,
+            job_id=array.job_id,
+            state=state,
+            newest=newest.attempt,
+            run=run,
+            fingerprints=found,
+            facts=reading.facts,
+        )
 
     def _doubled(self, array: Array, number: int, attempt: int) -> tuple[Reason, ...]:
         """Return why an attempt is spoilt that two jobs wrote to, be it that a person did it."""

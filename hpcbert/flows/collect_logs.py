@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.errors import UsageError
+from hpcbert.flows.environment import compared
+from hpcbert.flows.likeness import Account, judged, stated
 from hpcbert.logs.layout import shown
 from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting
@@ -12,7 +15,7 @@ from hpcbert.model import Measured, Point, Reason, Run, Shape
 from hpcbert.reduce import FOREIGN, Evidence, gate, group_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from hpcbert.logs.grammar import Grammar, Rule
     from hpcbert.logs.layout import LogFile
@@ -113,11 +116,13 @@ class Reader:
         for one in reads:
             point = _point(one) if one.valid else _likely_point(one, certain)
             points.setdefault((point, one.rule), []).append(one)
+        points = _joined(points)
         curve = [point for point, _ in points]
-        return tuple(
-            _measured(group_of(point, curve, rule), point.shape, _numbered(own))
+        numbered = [
+            (group_of(point, curve, rule), point.shape, _numbered(own))
             for (point, rule), own in points.items()
-        )
+        ]
+        return _measured(numbered)
 
     def _read(self, log: LogFile) -> _Read:
         framework = self._framework(log)
@@ -252,16 +257,70 @@ def _attempt(repeat: int, reads: list[_Read]) -> _Read:
     return next((one for one in newest_first if one.valid), newest_first[0])
 
 
-def _measured(group: Group, shape: Shape, reads: Mapping[int, _Read]) -> Measured:
-    """Make a point of its logs; a number that is left out is a run that is missing."""
-    highest = max(reads)
-    gaps = 1 < len(reads) < highest <= _RUNS_AT_MOST
-    numbers = range(1, highest + 1) if gaps else list(reads)
-    runs = tuple(
-        _run(number, reads[number]) if number in reads else _absent(number) for number in numbers
-    )
-    flags = ("accumulation",) if any(_accumulates(one) for one in reads.values()) else ()
-    return Measured(group, shape, len(runs), runs, flags)
+def _joined(points: dict[tuple[Point, str], list[_Read]]) -> dict[tuple[Point, str], list[_Read]]:
+    """Join points that only accumulation tells apart, where names say they are runs of one."""
+    joined: dict[tuple[Point, str], list[_Read]] = {}
+    for (point, rule), reads in points.items():
+        alike = (
+            key
+            for key in joined
+            if key == (replace(point, accumulation=key[0].accumulation), rule)
+            and _are_runs_of_one(joined[key], reads)
+        )
+        joined.setdefault(next(alike, (point, rule)), []).extend(reads)
+    return joined
+
+
+def _are_runs_of_one(some: list[_Read], others: list[_Read]) -> bool:
+    """Say whether names differ in the number of the run alone, and no number is there twice."""
+    places = [{_place(one.log) for one in reads} for reads in (some, others)]
+    numbers = [{one.log.repeat for one in reads} for reads in (some, others)]
+    return bool(places[0] & places[1]) and not numbers[0] & numbers[1] and None not in numbers[0]
+
+
+def _place(log: LogFile) -> LogFile:
+    return log._replace(path=log.path.parent, repeat=None, attempt=0)
+
+
+_Numbered = tuple["Group", Shape, dict[int, "_Read"]]
+
+
+def _measured(points: Sequence[_Numbered]) -> tuple[Measured, ...]:
+    """Make points of their logs: repeats and points are compared by what their logs state."""
+    accounts = [
+        [_account(shape, number, read) for number, read in reads.items()]
+        for _, shape, reads in points
+    ]
+    verdicts = judged(accounts, keep_first=True)
+    measured = []
+    for (group, shape, reads), runs, own in zip(points, verdicts, accounts, strict=True):
+        flags = ("accumulation",) if any(_accumulates(one) for one in reads.values()) else ()
+        whole = _with_gaps(runs)
+        taken = [
+            where
+            for run, account in zip(runs, own, strict=True)
+            if run.valid
+            for where in account.taken
+        ]
+        measured.append((Measured(group, shape, len(whole), whole, flags), taken))
+    return compared(measured)
+
+
+def _account(shape: Shape, number: int, read: _Read) -> Account:
+    facts = dict(read.reading.facts)
+    if read.reading.setting.accumulation:
+        facts["accumulation"] = read.reading.setting.accumulation
+    taken = (stated(str(shape), number, facts),)
+    return Account(str(shape), _run(number, read), read.log.path, taken)
+
+
+def _with_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    """Return the runs of a point; a number that is left out is a run that is missing."""
+    known = {run.repeat: run for run in runs}
+    highest = max(known)
+    if not 1 < len(known) < highest <= _RUNS_AT_MOST:
+        return runs
+    return tuple(known.get(number) or _absent(number) for number in range(1, highest + 1))
 
 
 def _accumulates(read: _Read) -> bool:

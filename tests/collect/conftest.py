@@ -106,7 +106,9 @@ class Built:
         return pytorch_log(shape, rate, **changes)
 
     def complete(self, shape: str, repeat: int, rate: float, **changes: Any) -> None:
-        self.log(shape, repeat, self.text(shape, rate, **changes))
+        # No two runs print the same bytes: logs that do are copies.
+        text = f"this is repeat {repeat}\n{self.text(shape, rate, **changes)}"
+        self.log(shape, repeat, text)
         self.started(shape, repeat)
         self.ended(shape, repeat)
 

@@ -40,7 +40,8 @@ def stand_in() -> Callable[..., Path]:
         (folder / "training.log").write_text(log(gpus))
         program = folder / "stand-in"
         program.write_text(
-            f"#!/bin/bash\n{bad}\nexec cat {shlex.quote(str(folder))}/training.log\n"
+            f'#!/bin/bash\n{bad}\necho "$EPOCHREALTIME $BASHPID"\n'
+            f"exec cat {shlex.quote(str(folder))}/training.log\n"
         )
         program.chmod(0o755)
         return program

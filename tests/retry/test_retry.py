@@ -125,7 +125,7 @@ class Bench:
             events += [{"event": one, **mark, "exit": 0} for one in ("step-end", "end")]
             path = store.log_path(self.directory, array, repeat, attempt)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(log())
+            path.write_text(f"this is repeat {repeat}\n{log()}")
         with store.status_path(self.directory, array, repeat).open("a") as file:
             file.writelines(f"{json.dumps(event)}\n" for event in events)
 
