@@ -13,6 +13,8 @@ PYTHON ?= $(shell for one in /usr/bin/python3 python3; do \
 # make demo PIP_ARGS="--index-url https://download.pytorch.org/whl/cpu --extra-index-url ..."
 TORCH ?= torch==2.13.0
 PIP_ARGS ?=
+# The release of Debian that `make fresh` makes.
+SUITE ?= bookworm
 # Two workers mostly wait for Slurm, the third computes.
 PYTEST_ARGS ?= --numprocesses=3 --dist=loadgroup --no-loadscope-reorder
 
@@ -27,11 +29,13 @@ PACKAGES := python3-venv shellcheck hostname iproute2 mount strace util-linux \
 # Another apt may be at work: wait for its lock instead of failing.
 APT := apt-get -o DPkg::Lock::Timeout=300
 
-.PHONY: help demo test check packages clean
+.PHONY: help demo test quick fresh check packages clean
 
 help:
 	@echo 'make demo   train a small BERT on this machine, five repeats at two sizes; print the table'
 	@echo 'make test   install what the tests need (as root: Slurm too) and run all of them'
+	@echo 'make quick  what runs between two edits: no Slurm, no containers, no training'
+	@echo 'make fresh  make test in a Debian made on the spot (as root; SUITE=trixie for Debian 13)'
 	@echo 'make check  linters and types only'
 	@echo 'make clean  remove what these made'
 
@@ -74,8 +78,18 @@ check: .setup/test
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
 
+# The rung between two edits: no Slurm, no containers, no training.
+quick: .setup/test
+	@$(BIN)/ruff check .
+	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup -m 'not slow' --quiet
+
 test: packages .setup/test check
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# What is missing in PACKAGES is missing there too.
+fresh:
+	@SUITE='$(SUITE)' .ci/fresh make test TORCH='$(TORCH)' PIP_ARGS='$(PIP_ARGS)' \
+	    PYTEST_ARGS='$(PYTEST_ARGS)'
 
 clean:
 	rm -rf .venv .setup .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -10,6 +10,8 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LAB_PLUGIN = REPOSITORY / "tests" / "slurm" / "lab_plugin.py"
+# Folders that start daemons, containers, trainings or processes without number.
+SLOW = {"containers", "faults", "fuzz", "lab", "packaging", "slurm", "workloads"}
 # What may stand in a test's id as it is: a short name, no content of files.
 _NAME = re.compile(r"[\w .,:;=/+@%<>()\[\]{}'*!?#&|~^$-]{1,60}", re.ASCII)
 
@@ -46,8 +48,17 @@ def group_of(item: pytest.Item) -> str:
     return "faults" if "faults" in item.path.parts else "lab"
 
 
+def slow(item: pytest.Item) -> bool:
+    """Say whether a test is left out of `make quick`, unless it says so itself."""
+    marked = any(item.get_closest_marker(name) for name in ("slurm", "torch"))
+    needs = {"slurm_packages", "lab"} & set(getattr(item, "fixturenames", ()))
+    return marked or bool(needs) or item.path.relative_to(REPOSITORY).parts[1] in SLOW
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    if slow(item):
+        item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

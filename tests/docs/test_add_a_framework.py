@@ -15,6 +15,8 @@ import pytest
 
 from tests.waiting import CEILING
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 REFERENCE = REPOSITORY / "docs" / "reference"
 _STEP = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

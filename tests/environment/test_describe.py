@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from hpcbert import fingerprint, redact
 from tests.waiting import CEILING
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(redact.__file__).parent / "workloads" / "describe.sh"
 TOOLS = f"{Path(shutil.which('bash') or '/bin/bash').parent}:/usr/bin:/bin"
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from hpcbert.logs.grammar import Grammar
 
+pytestmark = pytest.mark.slow
+
 RECIPES = {"ngc_tf1": "ngc-tf1", "ngc_pytorch": "ngc-pytorch", "paddle": "paddle"}
 LAST = re.compile(rb"(?:Iteration: |step:? )(\d+)[ ,]")
 

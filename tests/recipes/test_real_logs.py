@@ -12,6 +12,8 @@ from hpcbert.logs.scan import read
 from tests.recipes.kit import HERE, grammar
 from tests.recipes.published import EXACT, RECIPES, Log, is_here, logs, nearest, readings, setting
 
+pytestmark = pytest.mark.slow
+
 UNEXPLAINED = tomli.loads((HERE / "unexplained.toml").read_text())["cell"]
 _NAMES = sorted({*RECIPES.values(), "mlperf-bert", "perfzero"})
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     StandIn = Callable[..., Path]
     Command = Callable[..., Outcome]
 
+pytestmark = pytest.mark.slow
+
 # The second repeat fails as long as a file is there.
 FAILS = "if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then exit 7; fi"
 

@@ -142,7 +142,7 @@ def test_what_did_not_end_well_is_in_no_median(
     program.chmod(0o755)
     made = hpcbert(
         *("submit", "--fw", "pytorch", "--model", "bert-tiny", "--batch-size", "2"),
-        *("--iters", "12", "--skip", "2", "--concurrent-repeats", "5", "--time", "00:01:00"),
+        *("--iters", "12", "--skip", "2", "--concurrent-repeats", "5", "--time", "01:00:00"),
         *("--python", str(program), "--json"),
     )
     assert made.ok, made.stderr
@@ -151,6 +151,9 @@ def test_what_did_not_end_well_is_in_no_median(
     log = Path(campaign["directory"]) / "logs/pytorch/bert/bz2/1n1g/bert_b2_fp32_2.log"
     until(log.exists, "the second repeat never began")
     as_user(["scancel", f"{array['job_id']}_2"])
+    # A minute is the least that Slurm knows, and may be too short for the good one.
+    shorter = ["scontrol", "update", f"JobId={array['job_id']}_4", "TimeLimit=1"]
+    until(lambda: as_user(shorter).ok, lambda: as_user(shorter).stderr, pause=0.5)
     wait_for(as_user, campaign["directory"])
     outcome = hpcbert("collect", campaign["directory"], "--json")
     assert outcome.returncode == 4

@@ -13,12 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcbert.slurm.repeats import Watched
 from hpcbert.slurm.runner import Outcome
 from hpcbert.slurm.tracker import Tracker
+
+pytestmark = pytest.mark.slow
+
 
 REPEATS = 4
 NAME = "hpcbert-c-bert-base_1n1g_fp32_b32"

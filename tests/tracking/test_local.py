@@ -23,6 +23,8 @@ from hpcbert.slurm.runner import Outcome
 from hpcbert.slurm.states import RepeatState
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., Watched]
 
 # What every script does first and last, as the rendered ones do.

@@ -8,10 +8,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.slow
 
 
 def begin(repository: Path, seed: str) -> subprocess.Popen[str]:

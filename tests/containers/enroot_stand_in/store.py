@@ -96,22 +96,29 @@ def list_(settings: Settings, options: Options, arguments: list[str]) -> None:
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
 
 
+def _mounted(mountinfo: Path, place: str) -> str:
+    """Return which folder of its file system is mounted at a place."""
+    lines = mountinfo.read_text().splitlines()
+    return next((fields[3] for line in lines if (fields := line.split())[4] == place), "")
+
+
 def _running(data: Path) -> dict[str, list[int]]:
     """Find the processes inside containers: their root has enroot's lock file."""
     device = data
     while not device.is_mount():
         device = device.parent
-    prefix = f"/{data.relative_to(device)}/"
+    # What is mounted there may itself be a folder of its file system.
+    above = _mounted(Path("/proc/self/mountinfo"), str(device)).rstrip("/")
+    prefix = f"{above}/{data.relative_to(device)}/"
     names = {path.name for path in data.iterdir()}
     found: dict[str, list[int]] = {}
     for pid in sorted(int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()):
         try:
             if not Path(f"/proc/{pid}/root/.lock").exists():
                 continue
-            lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
+            root = _mounted(Path(f"/proc/{pid}/mountinfo"), "/")
         except OSError:
             continue
-        root = next((fields[3] for line in lines if (fields := line.split())[4] == "/"), "")
         name = root.removeprefix(prefix)
         key = name if name in names else "<unknown>"
         if not _same_namespace(pid, found.get(key, [])):
