@@ -300,6 +300,8 @@ class Attempt:
         nodes: Names of its nodes, where known.
         start, end: Seconds since the epoch, None where nobody wrote it down.
         log: Path of its log relative to the campaign; empty if there is none.
+        state_source: Who said so: `sacct`, `squeue`, `status-file`, `manifest` (a retry wrote it
+            down there), `none`.
     """
 
     attempt: int
@@ -310,6 +312,7 @@ class Attempt:
     start: float | None
     end: float | None
     log: str
+    state_source: str
 
 
 @dataclass(frozen=True)

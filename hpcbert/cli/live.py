@@ -55,6 +55,14 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
+def before(state: RepeatState) -> str:
+    """Return how the attempts before this one ended: `attempt 0 was NODE_FAIL on n3`."""
+    return "; ".join(
+        f"attempt {one.attempt} was {one.word}" + (f" on {fold(one.nodes)}" if one.nodes else "")
+        for one in state.earlier
+    )
+
+
 def draw(view: View, details: Details, *, unicode: bool) -> Group:
     """Return all points by campaign, with a line for each repeat that runs or went wrong."""
     from rich.console import Group
@@ -116,9 +124,10 @@ def _remarkable(
                 Text(state.word, style="cyan"),
                 _how_far(view, state, details(repeat, state, view.time)),
             )
-        elif state.kind in {"badly", "unknown", "again"}:
+        elif state.kind in {"badly", "unknown", "again"} or state.earlier:
             style = _MARKS[state.kind][2]
-            yield Text(name), Text(state.word, style=style), Text(printable(state.detail))
+            words = "; ".join(filter(None, (state.detail, before(state))))
+            yield Text(name), Text(state.word, style=style), Text(printable(words))
 
 
 def _how_far(view: View, state: RepeatState, detail: Detail) -> Text:
@@ -136,5 +145,6 @@ def _how_far(view: View, state: RepeatState, detail: Detail) -> Text:
         if detail.ends is None
         else f"ends {time.strftime('%H:%M', time.localtime(detail.ends))}",
         state.detail,
+        before(state),
     ]
     return Text(printable("  ".join(part for part in parts if part)))

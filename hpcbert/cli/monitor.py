@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert import model, store
-from hpcbert.cli.live import console, counts, draw
+from hpcbert.cli.live import before, console, counts, draw
 from hpcbert.cli.output import VERSION, Result, escaped, finish, printable, say
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
 from hpcbert.flows import monitor as flow
@@ -240,6 +240,7 @@ def line(change: Change) -> str:
         state.word,
         fold(state.nodes),
         f"({state.detail})" if state.detail else "",
+        f"({before(state)})" if state.earlier else "",
         f"[{state.source}]",
     ]
     return "  ".join(word for word in words if word)
@@ -285,6 +286,18 @@ def _event(change: Change, details: _Details) -> dict[str, Any]:
         "iteration": detail.iteration if detail else None,
         "throughput": detail.throughput if detail else None,
         "expected_end": utc(detail.ends if detail else None),
+        "attempts": [
+            {
+                "attempt": one.attempt,
+                "state": one.word,
+                "state_source": one.source,
+                "detail": one.detail or None,
+                "nodes": list(one.nodes),
+                "start": utc(one.start),
+                "end": utc(one.end),
+            }
+            for one in state.earlier
+        ],
     }
 
 

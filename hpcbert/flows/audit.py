@@ -6,7 +6,7 @@ scheduler is asked: states are those on record.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert import store
@@ -15,6 +15,7 @@ from hpcbert.fingerprint import Fingerprint
 from hpcbert.flows import collect_campaign, evidence
 from hpcbert.flows.environment import FOLDER, Environments
 from hpcbert.flows.evidence import EVIDENCE, SEAL, TABLE, Finding
+from hpcbert.flows.memory import SCHEMA
 from hpcbert.logs.setting import Window
 from hpcbert.reduce import tabulate
 from hpcbert.report.document import tables_data
@@ -171,7 +172,15 @@ def _whole(value: Any) -> int | None:
 
 
 def _states(document: Mapping[str, Any]) -> dict[tuple[str, int], RepeatState]:
-    return {(one["array"], one["repeat"]): recalled(one["scheduler"]) for one in document["runs"]}
+    """Return the states of the newest attempts, with those before, as they are on record."""
+    return {(one["array"], one["repeat"]): _known(one) for one in document["runs"]}
+
+
+def _known(run: Mapping[str, Any]) -> RepeatState:
+    states = [recalled(one["state"]) for one in run.get("verdicts", ())]
+    newest = next((one for one in states if one.attempt == run["newest"]), None)
+    earlier = tuple(one for one in states if one.attempt < run["newest"])
+    return replace(newest or recalled(run["scheduler"]), earlier=earlier)
 
 
 def _recomputed(
@@ -196,7 +205,7 @@ def _table_again(directory: Path, gathered: Gathered) -> Iterator[Finding]:
     except UsageError as error:
         yield Finding("changed", TABLE, error.message)
         return
-    now = {"schema": collect_campaign.SCHEMA, **tables_data(tabulate(gathered.points))}
+    now = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
     for number, place in enumerate(_differences(then, _plain(now))):
         if number < _TOLD_AT_MOST:
             yield Finding("changed", TABLE, f"{place} is not what the logs give")

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from hpcbert import store
 from hpcbert.config.toml import read as read_toml
-from hpcbert.errors import HpcbertError, UsageError
+from hpcbert.errors import HpcbertError
 from hpcbert.fingerprint import Where
 from hpcbert.flows import evidence as proof
-from hpcbert.flows.attempts import attempts
+from hpcbert.flows.attempts import History, history, renewed
 from hpcbert.flows.environment import Environments, compared
 from hpcbert.flows.evidence import MEASUREMENTS, TABLE
 from hpcbert.flows.likeness import Account, judged, stated
+from hpcbert.flows.memory import SCHEMA, Memory, verdicts
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.scan import Reading, read
 from hpcbert.logs.setting import Setting
@@ -21,7 +22,7 @@ from hpcbert.model import Measured, Reason, Run
 from hpcbert.reduce import Evidence, gate, group_of, tabulate
 from hpcbert.report.document import tables_data
 from hpcbert.slurm.ladder import from_witness, with_witness
-from hpcbert.slurm.states import UNKNOWN, RepeatState, parse, recalled, witness
+from hpcbert.slurm.states import UNKNOWN, RepeatState, noted, parse, witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
 
     States = Callable[[Path, Campaign], Mapping[tuple[str, int], RepeatState]]
 
-SCHEMA = 1
-_REMEMBERED = ("sacct", "squeue")
+_ALIVE = frozenset({"waiting", "running", "again"})
 # Seconds after the end of a script within which the local queue adds its own line.
 _LAST_WORD = 60.0
 
@@ -49,7 +49,7 @@ class Repeat:
         array: Name of its array.
         job_id: The array's job, as far as this state belongs to it.
         state: The scheduler's word on the attempt that counts.
-        newest: The newest attempt, which need not be the one that counts.
+        known: All its attempts; the newest need not be the one that counts.
         run: As it stands in a table.
         fingerprints: What its nodes were, as far as they wrote it down.
         facts: What its log states of itself.
@@ -58,7 +58,7 @@ class Repeat:
     array: str
     job_id: str
     state: RepeatState
-    newest: int
+    known: History
     run: Run
     fingerprints: tuple[Fingerprint, ...] = ()
     facts: tuple[tuple[str, int | str], ...] = ()
@@ -97,10 +97,14 @@ def gather(
     recipe = directory / store.RECIPE
     grammar = grammars.parse(read_toml(recipe).table("log").values, where=str(recipe))
     chosen = grammar.rule(rule)
-    witnesses, warnings = _states(directory, campaign, states)
+    memory = Memory(directory)
+    newest, warnings = _states(directory, campaign, states, memory)
     judge = _Judge(directory, campaign, grammar, chosen, window)
     repeats = {
-        (array.name, number): judge.repeat(array, number, witnesses[array.name, number])
+        (array.name, number): judge.repeat(
+            array,
+            history(directory, campaign, (array, number), newest[array.name, number], memory),
+        )
         for array, number in campaign.current
     }
     repeats = _compared(directory, campaign, repeats)
@@ -170,13 +174,12 @@ def _measured(point: Point, group: Group, runs: list[Run]) -> Measured:
 
 
 def _states(
-    directory: Path, campaign: Campaign, ask: States
+    directory: Path, campaign: Campaign, ask: States, memory: Memory
 ) -> tuple[dict[tuple[str, int], RepeatState], tuple[str, ...]]:
-    """Return every repeat's state: remembered, told by the job, or asked for, in this order."""
+    """Return the state of every repeat's newest attempt: on record, or asked for."""
     found: dict[tuple[str, int], RepeatState] = {}
-    remembered = _remembered(directory)
     for array, number in campaign.current:
-        known = _known(directory, campaign, array, number, remembered)
+        known = _known(directory, campaign, array, number, memory)
         if known is not None:
             found[array.name, number] = known
     unknown = [(array, n) for array, n in campaign.current if (array.name, n) not in found]
@@ -189,8 +192,25 @@ def _states(
             warnings = (f"{campaign.id}: {error} States are what the jobs wrote themselves.",)
     for array, number in unknown:
         key = array.name, number
-        found[key] = answers.get(key) or _own_word(directory, array, number)
+        told = answers.get(key) or _own_word(directory, array, number)
+        found[key] = _standing(directory, array, number, told, memory)
     return found, warnings
+
+
+def _standing(
+    directory: Path, array: Array, number: int, told: RepeatState, memory: Memory
+) -> RepeatState:
+    """Return a state unless there is a verdict on the same attempt, which stands.
+
+    If the repeat waits or runs in spite of it, that is an attempt of which the job has not written
+    anything yet.
+    """
+    verdict = memory.verdict(array, number, told.attempt)
+    if verdict is None:
+        return told
+    if told.done or told.kind == "unknown":
+        return renewed(verdict, _witness(directory, array, number))
+    return replace(told, attempt=told.attempt + 1)
 
 
 def _known(
@@ -198,7 +218,7 @@ def _known(
     campaign: Campaign,
     array: Array,
     number: int,
-    remembered: Mapping[tuple[str, str, int, int], RepeatState],
+    memory: Memory,
 ) -> RepeatState | None:
     """Return a state that can't change any more and for which nobody has to be asked."""
     if array.state == "refused" or not (array.called or array.state == "submitted"):
@@ -208,8 +228,11 @@ def _known(
     if campaign.scheduler == "local":
         own = _own_word(directory, array, number)
         return own if own.done else None
-    newest = _witness(directory, array, number).attempt
-    return remembered.get((array.name, array.job_id, number, newest))
+    seen = _witness(directory, array, number)
+    verdict = memory.verdict(array, number, seen.attempt)
+    if verdict is None or parse(verdict.word).returns:
+        return None
+    return renewed(verdict, seen)
 
 
 def _witness(directory: Path, array: Array, number: int) -> Witness:
@@ -235,10 +258,9 @@ class _Judge:
         self.window = window
         self.environments = Environments(directory)
 
-    def repeat(self, array: Array, number: int, state: RepeatState) -> Repeat:
-        """Return one repeat with the attempt that counts: the last complete one, or the last."""
-        newest = state
-        state = self._complete(array, number, state) or state
+    def repeat(self, array: Array, known: History) -> Repeat:
+        """Return one repeat with the attempt that counts."""
+        number, state = known.number, known.counting
         path = store.log_path(self.directory, array, number, state.attempt)
         reading = Reading(None)
         if state.done and not self.campaign.rehearse:
@@ -265,13 +287,13 @@ class _Judge:
             log=str(path.relative_to(self.directory)),
             nodes=state.nodes,
             environments=tuple((one.node, one.digest) for one in found),
-            attempts=attempts(self.directory, self.campaign, array, number, newest),
+            attempts=known.record(self.directory),
         )
         return Repeat(
             array=array.name,
             job_id=array.job_id,
             state=state,
-            newest=newest.attempt,
+            known=known,
             run=run,
             fingerprints=found,
             facts=reading.facts,
@@ -284,21 +306,6 @@ class _Judge:
         if len(jobs) < 2:  # noqa: PLR2004 - one job is as it should be
             return ()
         return (Reason("state", f"the jobs {' and '.join(jobs)} ran it at the same time"),)
-
-    def _complete(self, array: Array, number: int, state: RepeatState) -> RepeatState | None:
-        """Return the last attempt that ended well by its own account, if the newest did not.
-
-        A job that completed may be requeued by hand, and the new attempt cancelled.
-        """
-        if state.word == "COMPLETED" or not state.attempt:
-            return None
-        events = store.read_status(self.directory, array, number)
-        for attempt in range(state.attempt - 1, -1, -1):
-            seen = witness(event for event in events if event.get("attempt") == attempt)
-            own = from_witness(seen)
-            if own and own.kind == "well" and seen.step_exit == 0:
-                return with_witness(own, seen)
-        return None
 
     def _setting(self, point: Point) -> Setting:
         protocol = self.campaign.protocol
@@ -329,23 +336,6 @@ def against(reading: Reading) -> tuple[Reason, ...]:
     return reading.reasons
 
 
-def _remembered(directory: Path) -> dict[tuple[str, str, int, int], RepeatState]:
-    """Return final states that an earlier collect wrote down, by array, job, repeat, attempt."""
-    path = directory / MEASUREMENTS
-    try:
-        data = store.read_json(path) if path.exists() else {}
-        runs = data["runs"] if data.get("schema") == SCHEMA else []
-        found = [_recall(one) for one in runs]
-    except (UsageError, KeyError, TypeError, AttributeError):
-        return {}
-    return {key: state for key, state in found if state.done and state.source in _REMEMBERED}
-
-
-def _recall(data: Mapping[str, Any]) -> tuple[tuple[str, str, int, int], RepeatState]:
-    key = (data["array"], data["job_id"], data["repeat"], data["newest"])
-    return key, recalled(data["scheduler"])
-
-
 def write(
     directory: Path, campaign: Campaign, gathered: Gathered, *, window: Window, now: float
 ) -> tuple[str, ...]:
@@ -374,7 +364,7 @@ def write(
 
 def _over(directory: Path, campaign: Campaign, gathered: Gathered, *, now: float) -> bool:
     """Say whether no repeat waits or runs, and nobody writes to its files any more."""
-    if any(one.state.kind in {"waiting", "running", "again"} for one in gathered.repeats):
+    if any(one.known.newest.kind in _ALIVE for one in gathered.repeats):
         return False
     if campaign.scheduler != "local":
         return True
@@ -398,9 +388,10 @@ def _measurements(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
             {
                 "array": one.array,
                 "job_id": one.job_id,
-                "newest": one.newest,
+                "newest": one.known.newest.attempt,
                 **asdict(one.run),
-                "scheduler": asdict(one.state),
+                "scheduler": noted(one.state),
+                "verdicts": verdicts(one.known),
             }
             for one in gathered.repeats
         ],

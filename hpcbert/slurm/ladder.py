@@ -15,6 +15,7 @@ Success is never guessed. What takes a step down the ladder:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pwd import getpwuid
 from typing import TYPE_CHECKING, Literal
 
 from hpcbert.slurm.hostlist import expand
@@ -37,6 +38,8 @@ _NO_PROGRAM = 127
 STALE = 60.0
 # Three whole seconds of Slurm's may add up to this much nothing.
 _ROUNDING = 1.0
+# A pause of this many seconds was noticed by the script that it stopped (base.sbatch.j2).
+_NOTICED = 6.0
 _GONE = "neither waits nor runs any more"
 
 
@@ -51,6 +54,7 @@ class Evidence:
         queue: Its row in squeue.
         squeue: Whether squeue answered.
         together: Whether the job runs several repeats, so that its state is not this one's.
+        history: Rows of sacct about attempts before the newest, each with its number.
     """
 
     witness: Witness
@@ -59,6 +63,7 @@ class Evidence:
     queue: JobRow | None = None
     squeue: Answer = "unasked"
     together: bool = False
+    history: tuple[tuple[int, JobRow], ...] = ()
 
     @property
     def own(self) -> RepeatState | None:
@@ -93,7 +98,11 @@ def doubtful(evidence: Evidence, *, now: float) -> bool:
 def judge(evidence: Evidence) -> RepeatState:
     """Return the state of one repeat from what was heard about it."""
     state = _together(evidence) if evidence.together else _single(evidence)
-    return with_witness(state, evidence.witness, restarts=evidence.restarts)
+    restarts = evidence.restarts + _sent_back(evidence)
+    told = with_witness(state, evidence.witness, restarts=restarts)
+    rows = ((number, row) for number, row in evidence.history if number < told.attempt)
+    earlier = (replace(from_row(row, "sacct"), attempt=number) for number, row in rows)
+    return replace(told, earlier=tuple(earlier))
 
 
 def _single(evidence: Evidence) -> RepeatState:
@@ -109,6 +118,13 @@ def _single(evidence: Evidence) -> RepeatState:
     if queue is not None and said.kind == "waiting":
         accounting = replace(accounting, reason=queue.reason)
     return from_row(accounting, "sacct")
+
+
+def _sent_back(evidence: Evidence) -> bool:
+    """Say whether squeue has a run of it after the last one that sacct knows, which has ended."""
+    said = parse(evidence.accounting.state) if evidence.accounting else None
+    ended = said is not None and said.kind in {"well", "badly"}
+    return bool(ended and said and evidence.queue and _ahead(said, parse(evidence.queue.state)))
 
 
 def _ahead(accounting: State, queue: State) -> bool:
@@ -141,15 +157,24 @@ def _together(evidence: Evidence) -> RepeatState:
     job waits, be it again, and once it is COMPLETED.
     """
     job = _single(evidence)
+    job = replace(job, suspended=_share(job.suspended, evidence.witness))
     if job.kind in {"waiting", "again", "well"} or job.source in {"status-file", "none"}:
         return job
     if evidence.own is not None:
-        return evidence.own
+        return replace(evidence.own, suspended=job.suspended)
     if job.kind == "running" and evidence.witness.start is None:
         return replace(
             job, word="PENDING", kind="waiting", detail="earlier repeats of its job come first"
         )
     return job
+
+
+def _share(suspended: float, seen: Witness) -> float:
+    """Return what one of several repeats has of the time for which their job was suspended.
+
+    A script that looks out says itself which one it was; else it may have been any of them.
+    """
+    return 0.0 if seen.watched and seen.ended and suspended > _NOTICED else suspended
 
 
 def from_row(row: JobRow, source: Source) -> RepeatState:
@@ -186,10 +211,22 @@ def _suspended(row: JobRow) -> float:
 
 
 def _ending(row: JobRow, sentence: str) -> str:
-    kind = parse(row.state).kind
-    if kind in {"running", "well"}:
-        return "" if parse(row.state).word in {"RUNNING", "COMPLETED"} else sentence
-    return f"{sentence}, exit status {row.exit_code}" if row.exit_code else sentence
+    state = parse(row.state)
+    if state.kind in {"running", "well"}:
+        return "" if state.word in {"RUNNING", "COMPLETED"} else sentence
+    if state.returns and row.nodelist:
+        sentence = f"{sentence} ({row.nodelist})"
+    _, _, user = row.state.partition(" by ")
+    by = f" by {_name(user)}" if user else ""
+    return f"{sentence}{by}, exit status {row.exit_code}" if row.exit_code else f"{sentence}{by}"
+
+
+def _name(user: str) -> str:
+    """Return the login name behind the number in `CANCELLED by 1000`."""
+    try:
+        return getpwuid(int(user)).pw_name
+    except (KeyError, ValueError, OverflowError):
+        return f"user {user}"
 
 
 def from_witness(seen: Witness) -> RepeatState | None:
@@ -229,13 +266,18 @@ def with_witness(state: RepeatState, seen: Witness, *, restarts: int = 0) -> Rep
     if elapsed is None and start is not None and end is not None:
         elapsed = end - start
     ended = state.kind == "badly" and seen.where
+    suspended = max(state.suspended, seen.suspended)
+    detail = f"{state.detail}, {seen.where}" if ended and state.detail else state.detail
+    if suspended and state.kind in {"well", "running"}:
+        detail = detail or f"was suspended for {suspended:g} s, so its number is spoilt"
     return replace(
         state,
-        detail=f"{state.detail}, {seen.where}" if ended and state.detail else state.detail,
+        detail=detail,
         attempt=seen.attempt,
         nodes=state.nodes or expand(seen.nodelist),
         start=start,
         end=end,
         elapsed=elapsed,
         step_exit=seen.step_exit,
+        suspended=suspended,
     )

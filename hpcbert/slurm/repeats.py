@@ -66,6 +66,17 @@ class Repeat:
         """Where the job writes what happens to it."""
         return self.watched.directory / self.array.status(self.number)
 
+    @property
+    def before(self) -> tuple[Repeat, ...]:
+        """The same repeat in the arrays that it was submitted in before, oldest first."""
+        found = []
+        for array in self.watched.campaign.arrays:
+            if array.name == self.array.name:
+                break
+            if array.point == self.array.point and self.number in array.repeats:
+                found.append(Repeat(self.watched, array, self.number))
+        return tuple(found)
+
     def owns(self, row: JobRow) -> bool:
         """Say whether a line is about this repeat and not about another job of its number.
 
@@ -96,7 +107,12 @@ class Lines:
                 ).append(row)
 
     def newest(self, repeat: Repeat) -> tuple[JobRow | None, int]:
-        """Return the line of a repeat's newest run, and how many runs were before it.
+        """Return the line of a repeat's newest run, and how many runs were before it."""
+        runs = self.runs(repeat)
+        return (runs[-1], len(runs) - 1) if runs else (None, 0)
+
+    def runs(self, repeat: Repeat) -> tuple[JobRow, ...]:
+        """Return the lines of a repeat's runs, oldest first.
 
         A requeued job has a line a run, each with its own time of submission. While an array
         unfolds, sacct may list an index twice: in the range of those that wait, and alone, which
@@ -106,7 +122,16 @@ class Lines:
         runs = [row for row in self._alone.get((repeat.array.name, index), ()) if repeat.owns(row)]
         if not runs:
             runs = [row for row in self._spans.get(repeat.array.name, ()) if repeat.owns(row)]
-        if not runs:
-            return None, 0
-        _, last = max(enumerate(runs), key=lambda one: (one[1].submit or 0.0, one[0]))
-        return last, len({row.submit for row in runs}) - 1
+        found = {row.submit: row for row in runs}
+        return tuple(sorted(found.values(), key=lambda row: row.submit or 0.0))
+
+    def attempts(self, repeat: Repeat) -> tuple[tuple[int, JobRow], ...]:
+        """Return the lines of all attempts of a repeat, each with its number.
+
+        Those of the jobs that it was submitted in before are among them.
+        """
+        return tuple(
+            numbered
+            for one in (*repeat.before, repeat)
+            for numbered in enumerate(self.runs(one), start=one.array.first_attempt)
+        )

@@ -8,7 +8,7 @@ GETENV_FAILED now; EXPEDITING came with 25.11.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hpcbert.slurm.reasons import WAIT, reason_advice
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Kind = Literal["waiting", "running", "well", "badly", "again", "unknown"]
-Source = Literal["sacct", "squeue", "status-file", "none"]
+Source = Literal["sacct", "squeue", "status-file", "manifest", "none"]
 UNKNOWN = "UNKNOWN"
 # A status file may be damaged: no moment lies after the year 9999, and nobody tries so often.
 _LATEST, _ATTEMPTS = 253_402_300_799, 9999
@@ -245,9 +245,11 @@ class RepeatState:
         start: Seconds since the epoch, None before it started.
         end: Likewise, None before it ended.
         limit: Time limit, seconds.
-        suspended: Seconds for which it was suspended before it ended; 0 where nobody says.
+        suspended: Seconds for which it was suspended, by whose account is the longest; 0 where
+            nobody says.
         step_exit: Exit status of the measured step, from the job's own status file. The scheduler
             may call a job COMPLETED whose step failed: who judges numbers looks at both.
+        earlier: What the scheduler says of attempts before this one, oldest first.
     """
 
     word: str
@@ -264,6 +266,7 @@ class RepeatState:
     limit: float | None = None
     step_exit: int | None = None
     suspended: float = 0.0
+    earlier: tuple[RepeatState, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -278,18 +281,25 @@ class RepeatState:
         return "" if advice == WAIT or self.kind == "well" else advice
 
 
+def noted(state: RepeatState) -> dict[str, Any]:
+    """Return a state as it is written down, without those of earlier attempts."""
+    data = asdict(replace(state, earlier=()))
+    del data["earlier"]
+    return data
+
+
 # A job is requeued a few times, not ten thousand: more is damage.
 MOST_ATTEMPTS = 10_000
 
 
 def recalled(data: Any) -> RepeatState:
-    """Return a state that was written down as JSON, by `dataclasses.asdict`.
+    """Return a state that was written down as JSON, by `noted`.
 
     Raises:
         TypeError: It has another form.
         KeyError: Likewise.
     """
-    state = RepeatState(**{**data, "nodes": tuple(data["nodes"])})
+    state = RepeatState(**{**data, "nodes": tuple(data["nodes"]), "earlier": ()})
     times = (state.elapsed, state.start, state.end, state.limit, state.suspended)
     sound = (
         state.kind in get_args(Kind),
@@ -320,6 +330,8 @@ class Witness:
         reason: Why, where the local queue had to say more.
         phase: The last mark on its way: `start`, `container` (made), `step`, `step-end`.
         jobs: Ids of the jobs that began this attempt: one, or its number is spoilt.
+        suspended: Seconds for which it did not run, as its own script noticed.
+        watched: Whether its script looked out for that.
     """
 
     attempt: int = 0
@@ -333,6 +345,13 @@ class Witness:
     reason: str = ""
     phase: str = ""
     jobs: tuple[str, ...] = ()
+    suspended: float = 0.0
+    watched: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end is on record, be it by the script or by the local queue."""
+        return self.exit is not None or bool(self.state)
 
     @property
     def where(self) -> str:
@@ -379,7 +398,9 @@ def _seen(known: Witness, kind: str, event: Mapping[str, Any]) -> Witness:
             "start": time,
             "nodelist": str(event.get("nodelist", "")),
             "jobs": tuple(job for job in jobs if job),
+            "watched": event.get("watched") is True,
         },
+        "suspended": {"suspended": known.suspended + _seconds(event.get("seconds"))},
         "step-end": {"step_exit": code},
         "signal": {"signal": str(event.get("signal", ""))},
         "end": {"end": time, "exit": code},
@@ -392,6 +413,12 @@ def _seen(known: Witness, kind: str, event: Mapping[str, Any]) -> Witness:
     }
     phase = kind if kind in _PHASES else known.phase
     return replace(known, phase=phase, **changes.get(kind, {}))
+
+
+def _seconds(value: Any) -> float:
+    """Return a duration; one that makes no sense is still one: the smallest that is told of."""
+    sound = isinstance(value, int | float) and 0 < value <= _LATEST
+    return float(value) if sound else 1.0
 
 
 def _whole(value: Any, most: int = _LATEST) -> int | None:

@@ -85,13 +85,15 @@ class Watcher(SlurmInfoWatcher):
         self.complaint = ""
         self.garbage: tuple[str, ...] = ()
         self.rows: dict[str, tuple[JobRow, int]] = {}
+        self.history: dict[str, tuple[tuple[int, JobRow], ...]] = {}
 
     def _make_command(self) -> list[str] | None:
         asked = [self._owners[job_id] for job_id in sorted(self._registered - self._finished)]
         if not asked:
             return None
+        jobs = [one.array.job_id for repeat in asked for one in (*repeat.before, repeat)]
         return commands.sacct_argv(
-            [repeat.array.job_id for repeat in asked],
+            [job for job in jobs if job],
             users=[repeat.watched.campaign.user for repeat in asked],
             since=min(repeat.watched.since for repeat in asked),
         )
@@ -118,6 +120,7 @@ class Watcher(SlurmInfoWatcher):
         info = {}
         for job_id, repeat in self._owners.items():
             row, before = lines.newest(repeat)
+            self.history[job_id] = lines.attempts(repeat)
             if row is not None:
                 self.rows[job_id] = row, before
                 info[job_id] = {"JobID": job_id, "State": row.state, "NodeList": row.nodelist}
@@ -294,6 +297,7 @@ class Tracker:
             accounting=row,
             restarts=repeat.array.first_attempt + restarts,
             together=repeat.array.together,
+            history=self._watcher.history.get(repeat.job_id, ()),
         )
 
     def _ask_squeue(self, doubts: Sequence[Repeat]) -> Lines:

@@ -88,6 +88,7 @@ def test_json_is_an_object_a_line_and_the_usual_document_last(
         *("version", "event", "time", "campaign", "point", "repeat", "attempt", "job", "state"),
         *("kind", "source", "reason", "detail", "advice", "nodes", "exit_code", "step_exit_code"),
         *("start", "end", "elapsed", "time_limit", "iteration", "throughput", "expected_end"),
+        "attempts",
     }
     assert running["event"] == "state"
     assert running["job"] == "12_1"

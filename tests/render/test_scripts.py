@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from hpcbert.flows.submit import write
 from hpcbert.inventory import Site
 from hpcbert.model import Shape
 from hpcbert.plan import Request
+from hpcbert.slurm.states import witness
 from tests.waiting import CEILING
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -174,6 +176,43 @@ def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(
     (begun,) = [one for one in events(made) if one["event"] == "step"]
     found = begun["ahead"]
     assert found is None if ahead is None else abs(int(str(found)) - ahead) <= 1
+
+
+# Stops the whole job, be it that a rank, the script and all else is stopped at once, for a while.
+PAUSE = """#!/bin/bash
+if ((SLURM_PROCID == 0)); then
+  setsid --fork bash -c 'kill -STOP -- -'"$GROUP"'; sleep '"$SECONDS_OFF"'; kill -CONT -- -'"$GROUP"'; touch '"$GO"
+  until [[ -e $GO ]]; do sleep 0.05; done
+fi
+"""
+
+
+@pytest.mark.parametrize("seconds", ["0", "3"])
+def test_a_script_notices_that_it_was_suspended(tmp_path: Path, seconds: str) -> None:
+    """CONT alone, which Slurm sends before it ends a job, is none."""
+    python = tool(tmp_path, "python", PAUSE.replace("$GO", str(tmp_path / "go")))
+    made = drafted(with_python(reference(tmp_path), python))
+    write(made)
+    (array,) = made.campaign.arrays
+    script = shlex.quote(str(made.directory / array.script))
+    done = subprocess.run(
+        ["setsid", "--wait", "bash", "-c", f"GROUP=$$ exec bash {script}"],
+        env={**os.environ, "SLURM_ARRAY_TASK_ID": "1", "SECONDS_OFF": seconds},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=CEILING,
+    )
+    assert done.returncode == 0, done.stderr
+    told = [one for one in events(made) if one["event"] == "suspended"]
+    seen = witness(events(made))
+    assert seen.watched
+    if seconds == "0":
+        assert (told, seen.suspended) == ([], 0.0)
+    else:
+        assert told[0]["noticed"] == "signal"
+        assert seen.suspended > 1
+        assert [one["event"] for one in events(made)][-1] == "end"
 
 
 def test_a_failing_rank_gives_the_script_its_exit_status(tmp_path: Path) -> None:

@@ -188,7 +188,70 @@ def test_success_is_never_guessed(
         assert "COMPLETED" in said or own
     if accounting is not None and parse(accounting.state).kind == "badly" and not together:
         assert state.kind != "well"
-    assert state.attempt == max(seen.attempt, restarts)
+    returned = accounting is not None and parse(accounting.state).returns and queue is not None
+    known = {restarts, restarts + 1} if returned else {restarts}
+    assert state.attempt in {max(seen.attempt, number) for number in known}
+
+
+def test_a_restart_that_only_squeue_knows_of_is_an_attempt_of_its_own() -> None:
+    """And what accounting says of the one before is kept, with the node by name."""
+    lost = row("NODE_FAIL", nodelist="n3", exit_code=None)
+    queue = row("PENDING", reason="BeginTime", start=None, nodelist="")
+    waits = Evidence(RAN, lost, queue=queue, squeue="answered", history=((0, lost),))
+    state = judge(waits)
+    assert (state.word, state.attempt) == ("PENDING", 1)
+    (before,) = state.earlier
+    assert (before.word, before.attempt, before.nodes) == ("NODE_FAIL", 0, ("n3",))
+    assert before.detail == "lost a node (n3)"
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("CANCELLED by 0", "was cancelled by root"),
+        ("CANCELLED by 3999999999", "was cancelled by user 3999999999"),
+        ("CANCELLED by what", "was cancelled by user what"),
+        ("CANCELLED", "was cancelled"),
+    ],
+)
+def test_who_cancelled_is_told_where_slurm_tells(word: str, told: str) -> None:
+    assert judge(Evidence(Witness(), row(word))).detail == told
+
+
+PAUSED = replace(ENDED_WELL, suspended=31.25)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "seconds"),
+    [
+        (Evidence(PAUSED, squeue="answered"), 31.25),
+        (Evidence(PAUSED, row("COMPLETED", elapsed=100.0)), 31.25),
+        (Evidence(PAUSED, row("COMPLETED", elapsed=60.0)), 40.0),
+        (Evidence(PAUSED, queue=row("COMPLETED", elapsed=60.0), squeue="answered"), 40.0),
+    ],
+    ids=["own word only", "accounting saw none", "both", "squeue"],
+)
+def test_whoever_noticed_a_pause_is_believed(evidence: Evidence, seconds: float) -> None:
+    assert judge(evidence).suspended == seconds
+
+
+@pytest.mark.parametrize("word", ["COMPLETED", "FAILED"])
+@pytest.mark.parametrize(
+    ("seen", "pause", "spoilt"),
+    [
+        (replace(ENDED_WELL, watched=True, suspended=40.0), 40.0, 40.0),
+        (replace(ENDED_WELL, watched=True), 40.0, 0.0),
+        (replace(ENDED_WELL, watched=True), 3.0, 3.0),
+        (ENDED_WELL, 40.0, 40.0),
+    ],
+    ids=["this one", "another one", "too short to be noticed", "nobody looked out"],
+)
+def test_of_repeats_in_one_job_the_one_that_was_suspended_is_spoilt(
+    word: str, seen: Witness, pause: float, spoilt: float
+) -> None:
+    """Be it that the job completed, or that another of its repeats failed."""
+    job = row(word, elapsed=100.0 - pause)
+    assert judge(Evidence(seen, job, together=True)).suspended == spoilt
 
 
 def test_every_kind_of_evidence_is_judged() -> None:
