@@ -276,8 +276,8 @@ class Reason:
     """Why a repeat doesn't count.
 
     Attributes:
-        code: One of a small vocabulary: `state`, `exit`, `no-log`, `incomplete`, `window`,
-            `loss`, `config`, `rehearsal`, `rule`.
+        code: One of a small vocabulary: `state`, `exit`, `no-log`, `format`, `incomplete`,
+            `window`, `loss`, `config`, `rehearsal`, `rule`.
         detail: A sentence for a person.
     """
 

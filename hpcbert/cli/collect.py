@@ -14,7 +14,8 @@ from hpcbert.config import places
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
 from hpcbert.flows import collect as flow
-from hpcbert.flows.collect_logs import Framework, Known
+from hpcbert.flows.collect_logs import Framework
+from hpcbert.flows.said import Known, parse_settings
 from hpcbert.logs import grammar
 from hpcbert.logs.setting import Window
 from hpcbert.model import PRECISIONS
@@ -38,6 +39,13 @@ FORMATS = ("text", "markdown", "csv", "json", "dlperf-json")
 @click.option("--gpus-per-node", type=click.IntRange(1), help="Likewise.")
 @click.option("--batch-size", type=click.IntRange(1), help="Samples per device, likewise.")
 @click.option("--precision", type=click.Choice(PRECISIONS), help="Likewise.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of a log, likewise: accumulation, global_batch_size, packing, sequence_length.",
+)
 @click.option("--model", default="", help="What the model is called in the table.")
 @click.option("--skip", type=click.IntRange(0), help="Warm-up iterations, if not the protocol's.")
 @click.option("--iters", type=click.IntRange(1), help="Last iteration, if not the protocol's.")
@@ -59,6 +67,7 @@ def collect(
     gpus_per_node: int | None,
     batch_size: int | None,
     precision: str | None,
+    settings: tuple[str, ...],
     model: str,
     skip: int | None,
     iters: int | None,
@@ -86,7 +95,9 @@ def collect(
     request = flow.Request(
         rule=rule,
         pattern=pattern,
-        known=Known(fw, model, nodes, gpus_per_node, batch_size, precision),
+        known=Known(
+            fw, model, nodes, gpus_per_node, batch_size, precision, parse_settings(settings)
+        ),
         window=Window(skip, iters),
         require_all=require_all,
     )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert import ownership
 from hpcbert.errors import IncompleteError, UsageError
-from hpcbert.flows.collect_logs import Known, Reader
+from hpcbert.flows.collect_logs import Reader
+from hpcbert.flows.said import Known
 from hpcbert.logs.layout import discover
 from hpcbert.logs.setting import Window
 from hpcbert.model import Protocol
@@ -114,6 +115,7 @@ def collect(
             load=load,
             rule=request.rule,
             window=request.window,
+            pattern=request.pattern,
         )
         window = _window(Protocol(), request.window)
         sources += [_Source("the logs", window, point) for point in reader.gather(found.logs)]

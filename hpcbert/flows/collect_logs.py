@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.errors import UsageError
+from hpcbert.errors import ConfigError, UsageError
 from hpcbert.flows.environment import compared
 from hpcbert.flows.likeness import Account, judged, stated
+from hpcbert.flows.said import contradiction, setting_of, unknown
+from hpcbert.logs.kind import kinds, unread
 from hpcbert.logs.layout import shown
 from hpcbert.logs.scan import read
-from hpcbert.logs.setting import Setting
 from hpcbert.model import Measured, Point, Reason, Run, Shape
 from hpcbert.reduce import FOREIGN, Evidence, gate, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from hpcbert.flows.said import Known
     from hpcbert.logs.grammar import Grammar, Rule
     from hpcbert.logs.layout import LogFile
     from hpcbert.logs.scan import Reading
@@ -25,24 +28,6 @@ if TYPE_CHECKING:
 
 # Above this a number in a file's name is a date or a seed, not one of so many runs.
 _RUNS_AT_MOST = 100
-_FLAGS = {
-    "nodes": "--nodes",
-    "gpus_per_node": "--gpus-per-node",
-    "gpus": "--nodes and --gpus-per-node",
-    "batch_size_per_device": "--batch-size",
-    "precision": "--precision",
-}
-
-
-class Known(NamedTuple):
-    """What a person says about the logs, for what neither path nor log tells; None: nothing."""
-
-    framework: str = ""
-    model: str = ""
-    nodes: int | None = None
-    gpus_per_node: int | None = None
-    batch_size: int | None = None
-    precision: str | None = None
 
 
 class Framework(NamedTuple):
@@ -80,6 +65,7 @@ class Reader:
         load: Returns a framework by name.
         rule: Name of a rule, empty for each framework's default.
         window: What to count instead of DLPerf's window.
+        pattern: How the paths are read; folders then name no framework against `--fw`.
     """
 
     def __init__(
@@ -90,12 +76,14 @@ class Reader:
         load: Callable[[str], Framework],
         rule: str,
         window: Window,
+        pattern: str = "",
     ) -> None:
         self.known = known
         self.frameworks = frameworks
         self.load = load
         self.rule = rule
         self.window = window
+        self.pattern = pattern
         self._loaded: dict[str, Framework] = {}
         self._used: dict[tuple[str, str], Rule] = {}
 
@@ -128,69 +116,69 @@ class Reader:
         framework = self._framework(log)
         rule = framework.grammar.rule(self.rule)
         self._used[framework.name, rule.name] = rule
-        setting = self._setting(log)
+        setting = setting_of(log, self.known, self.window)
         reading = read(log.path, framework.grammar, rule, setting)
+        reading = self._explained(log, framework, reading)
         if reading.missing:
-            raise _unknown([reading.missing], log)
+            raise unknown([reading.missing], log)
         model = self.known.model or log.model or framework.model
         return _Read(log, framework, model, rule.name, reading)
 
     def _framework(self, log: LogFile) -> Framework:
-        name = self.known.framework or log.framework or self._in_path(log)
+        told, said = log.framework, self.known.framework
+        if told and said and told != said:
+            raise contradiction("framework", told, "--fw", said, log)
+        framework = self._load(said or told or self._in_path(log))
+        folder = self._folder(log) if said and not self.pattern else ""
+        # A folder may be called `pytorch` for other reasons: what it holds decides.
+        if folder not in ("", said) and kinds(log.path, self._grammars([folder])):
+            raise contradiction("framework", folder, "--fw", said, log)
+        return framework
+
+    def _load(self, name: str) -> Framework:
         if name not in self._loaded:
             self._loaded[name] = self.load(name)
         return self._loaded[name]
 
-    def _in_path(self, log: LogFile) -> str:
+    def _grammars(self, names: Collection[str]) -> dict[str, Grammar]:
+        """Return how the logs of some frameworks are read; a recipe that is broken reads none."""
+        found = {}
+        for name in sorted(names):
+            with suppress(ConfigError):
+                found[name] = self._load(name).grammar
+        return found
+
+    def _folder(self, log: LogFile) -> str:
         """Return the framework that a folder of the path is named after, the nearest one."""
-        for folder in reversed(log.path.absolute().parts[:-1]):
-            if folder in self.frameworks:
-                return folder
+        folders = reversed(log.path.absolute().parts[:-1])
+        return next((folder for folder in folders if folder in self.frameworks), "")
+
+    def _in_path(self, log: LogFile) -> str:
+        if folder := self._folder(log):
+            return folder
+        alike = kinds(log.path, self._grammars(self.frameworks))
+        hint = f"Its lines are those of {' or '.join(alike)}: say --fw {alike[0]}." if alike else ""
         raise UsageError(
             "The path names no framework.",
             where=shown(log.path),
-            hint=f"Say --fw NAME; known: {', '.join(sorted(self.frameworks))}.",
+            hint=hint or f"Say --fw NAME; known: {', '.join(sorted(self.frameworks))}.",
         )
 
-    def _setting(self, log: LogFile) -> Setting:
-        known, window, usual = self.known, self.window, Setting()
-        asked = {
-            "nodes": (log.nodes, known.nodes),
-            "gpus_per_node": (log.gpus_per_node, known.gpus_per_node),
-            "batch_size_per_device": (log.batch_size, known.batch_size),
-        }
-        for name, (told, said) in asked.items():
-            if told is not None and said is not None and told != said:
-                raise UsageError(
-                    f"The path says {name} = {told}, {_FLAGS[name]} says {said}.",
-                    where=shown(log.path),
-                )
-        values = {name: said if told is None else told for name, (told, said) in asked.items()}
-        return Setting(
-            **values,
-            # DLPerf's OneFlow logs are all named fp32: of the precision the person knows best.
-            precision=known.precision or log.precision,
-            gpus=log.gpus,
-            skip=usual.skip if window.skip is None else window.skip,
-            iters=usual.iters if window.iters is None else window.iters,
-            reach=window.iters or 0,
-        ).settled({})[0]
-
-
-def _unknown(names: list[str], log: LogFile) -> UsageError:
-    flags = [_FLAGS[name] for name in names if name in _FLAGS]
-    hint = f"Say it with {' '.join(flags)}, or name it in --pattern." if flags else ""
-    told = " and ".join(names)
-    message = f"Neither the path nor the log tells {told}."
-    return UsageError(message, where=shown(log.path), hint=hint)
+    def _explained(self, log: LogFile, framework: Framework, reading: Reading) -> Reading:
+        """Say of a log without a single line of its framework what it is instead."""
+        if not (reading.foreign and reading.reasons):
+            return reading
+        if any(reason.code in ("no-log", "rehearsal") for reason in reading.reasons):
+            return reading
+        alike = kinds(log.path, self._grammars({*self.frameworks} - {framework.name}))
+        return reading._replace(reasons=(unread(log.path, framework.name, alike),), missing="")
 
 
 def _point(read: _Read) -> Point:
     setting = read.reading.setting
     names = ("nodes", "gpus_per_node", "batch_size_per_device", "precision")
-    unknown = [name for name in names if getattr(setting, name) is None]
-    if unknown:
-        raise _unknown(unknown, read.log)
+    if missing := [name for name in names if getattr(setting, name) is None]:
+        raise unknown(missing, read.log)
     return Point(
         framework=read.framework.name,
         model=read.model,

@@ -65,14 +65,3 @@ def check_loss(fields: dict[str, bytes], iteration: int) -> None:
         raise CannotReduceError("loss", f"the loss is {show(loss)} at iteration {iteration}")
     if whole_number(fields.get("nan", b"0")):
         raise CannotReduceError("loss", f"a loss up to iteration {iteration} was not finite")
-
-
-def fact_value(name: str, text: bytes | None, values: dict[str, str]) -> int | str | None:
-    """Return a fact as hpcbert has it: a whole number or a precision; None if it is neither."""
-    if text is None:
-        return None
-    word = text.decode(errors="replace")
-    word = values.get(word, word)
-    if name == "precision":
-        return word
-    return int(word) if word.isascii() and word.isdigit() and len(word) <= DIGITS else None

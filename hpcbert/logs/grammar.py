@@ -27,9 +27,13 @@ FACTS = (
     "batch_size_per_device",
     "accumulation",
     "global_batch_size",
+    "packing",
     "precision",
     "sequence_length",
+    "version",
+    "device",
 )
+COUNTED = ("nodes", "gpus")
 REHEARSAL = "HPCBERT REHEARSAL"
 
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "time")
@@ -139,11 +143,17 @@ class Fact(NamedTuple):
     Attributes:
         contains, pattern: As of a record; the pattern's groups are names among FACTS.
         values: What the log's words mean: `True` reads as `fp16`.
+        divide: What a number is divided by: 128 where samples are given in tokens.
+        counts: `gpus` or `nodes` where each of them prints the line once; empty: no such line.
+        least: Fewer such lines count nothing: then not all of them print it.
     """
 
     contains: bytes
     pattern: re.Pattern[bytes]
-    values: tuple[tuple[str, str], ...]
+    values: tuple[tuple[str, str], ...] = ()
+    divide: int = 1
+    counts: str = ""
+    least: int = 1
 
 
 class Grammar(NamedTuple):
@@ -154,6 +164,7 @@ class Grammar(NamedTuple):
         rules: The first is the default.
         reader: `module:function` that reads a log in the grammar's stead; empty for none.
         sequence_length: Tokens in a sample where the log doesn't say, 0 if unknown.
+        packing: Samples that may be packed into one on average, at most; 1 where none are.
         rehearsal: Text that marks a log as a rehearsal.
     """
 
@@ -162,6 +173,7 @@ class Grammar(NamedTuple):
     facts: tuple[Fact, ...] = ()
     reader: str = ""
     sequence_length: int = 0
+    packing: int = 1
     rehearsal: bytes = REHEARSAL.encode()
 
     def rule(self, name: str = "") -> Rule:
@@ -204,6 +216,7 @@ def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
         rules=rules,
         facts=tuple(_fact(one) for one in table.tables("facts")),
         sequence_length=table.at_least("sequence_length", 0, 0),
+        packing=table.at_least("packing", 1, 1),
         rehearsal=table.get("rehearsal", str, REHEARSAL).encode(),
     )
     table.close()
@@ -366,12 +379,15 @@ def _fact(table: Table) -> Fact:
         contains=_contains(table),
         pattern=_pattern(table),
         values=tuple(table.mapping("values", str).items()),
+        divide=table.at_least("divide", 1, 1),
+        counts=table.choice("counts", ("", *COUNTED), ""),
+        least=table.at_least("least", 1, 1),
     )
     table.close()
     for name in fact.pattern.groupindex:
         if name not in FACTS:
             message = f"has a group {name!r}, which is no fact."
             raise table.error("match", message, did_you_mean(name, FACTS))
-    if not fact.pattern.groupindex:
+    if not fact.pattern.groupindex and not fact.counts:
         raise table.error("match", f"needs a named group: {', '.join(FACTS)}.")
     return fact

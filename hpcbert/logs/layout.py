@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcbert.errors import UsageError
+from hpcbert.logs.packed import SUFFIXES
 from hpcbert.strict import did_you_mean
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 _Identity = tuple[int, int, str]
+_PACKED = rf"(?:\.(?:{'|'.join(SUFFIXES)}))?"
 _NAME = re.compile(
     r"(?P<model>[A-Za-z][\w.-]*?)_b(?P<batch_size>\d+)_(?P<precision>fp32|tf32|fp16|bf16|amp)"
-    r"_(?P<repeat>\d+)(?:\.r(?P<attempt>\d+))?\.(?:log|txt|out)"
+    r"_(?P<repeat>\d+)(?:\.r(?P<attempt>\d+))?\.(?:log|txt|out)" + _PACKED
 )
 _SHAPE = re.compile(r"(?P<nodes>[1-9]\d*)n(?P<gpus_per_node>[1-9]\d*)g")
 _TOKEN = re.compile(r"\{(\w*)\}|(\*)|([^{*]+|\{)")
@@ -187,7 +189,7 @@ def _by_dlperf(path: Path) -> LogFile | None:
 
 
 def _by_pattern(pattern: str) -> Callable[[Path], LogFile | None]:
-    expression = re.compile(r"(?:.*/)?" + _expression(pattern), re.IGNORECASE)
+    expression = re.compile(r"(?:.*/)?" + _expression(pattern) + _PACKED, re.IGNORECASE)
     tells_shape = {"nodes", "gpus_per_node", "gpus"} & set(expression.groupindex)
 
     def describe(path: Path) -> LogFile | None:

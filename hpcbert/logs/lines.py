@@ -6,6 +6,7 @@ of its own. What is undone, and where it was seen:
 * `srun -l` cuts lines after 1,024 bytes and labels the rest anew, possibly after other ranks'
   lines (mlcommons/training_results_v1.0@50619b5, dgxa100_n8_ngc21.05_pytorch, 194 times).
 * ANSI colours around time stamps (PaddlePaddle/Perf@0abb1f6).
+* Compression and wide characters, by the file's first bytes (packed.py).
 * Labels: `  0: ` of srun, `[1,0]<stdout>:` of mpirun, with a date before it under
   -timestamp-output and then in the middle of a line (PaddlePaddle/Perf@ee2e639), `vs003: ` of
   pdsh (Oneflow-Inc/DLPerf@c202878).
@@ -17,6 +18,7 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpcbert.logs.packed import UnpackError, is_plain, unpacked
 from hpcbert.regular import open_file
 
 if TYPE_CHECKING:
@@ -152,8 +154,7 @@ def bodies(path: Path) -> Generator[bytes]:
     try:
         rest = b""
         lost = False
-        while size > 0 and (chunk := os.read(descriptor, min(CHUNK, size))):
-            size -= len(chunk)
+        for chunk in unpacked(descriptor, size, CHUNK):
             data = rest + chunk
             cut = data.rfind(b"\n") + 1 or data.rfind(b"\r") + 1
             whole, rest = data[:cut], data[cut:]
@@ -164,6 +165,8 @@ def bodies(path: Path) -> Generator[bytes]:
             yield _clean(labels.join(whole))
         if rest and not lost:
             yield _clean(rest)
+    except UnpackError as error:
+        raise NotALogError(str(error)) from error
     except OSError as error:
         raise NotALogError(f"can't be read to its end: {error.strerror}") from error
     finally:
@@ -179,7 +182,12 @@ def ends(path: Path) -> tuple[bytes, bytes]:
     descriptor, size = open_log(path)
     try:
         head = os.pread(descriptor, TAIL, 0)
-        data = os.pread(descriptor, TAIL, size - TAIL) if size > TAIL else head
+        if not is_plain(head):
+            head, data, size = _ends_unpacked(descriptor, size)
+        else:
+            data = os.pread(descriptor, TAIL, size - TAIL) if size > TAIL else head
+    except UnpackError as error:
+        raise NotALogError(str(error)) from error
     except OSError as error:
         raise NotALogError(f"can't be read: {error.strerror}") from error
     finally:
@@ -187,6 +195,17 @@ def ends(path: Path) -> tuple[bytes, bytes]:
     if size > TAIL:
         data = data[_first_break(data) :]
     return _clean(head), _clean(data)
+
+
+def _ends_unpacked(descriptor: int, size: int) -> tuple[bytes, bytes, int]:
+    """Return both ends of a log that must be unpacked from its beginning, and its whole size."""
+    head = tail = b""
+    whole = 0
+    for data in unpacked(descriptor, size, CHUNK):
+        whole += len(data)
+        head += data[: TAIL - len(head)]
+        tail = (tail + data)[-TAIL:]
+    return head, tail, whole
 
 
 def _first_break(data: bytes) -> int:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.errors import ConfigError
 from hpcbert.logs.arithmetic import CannotReduceError, average, number
+from hpcbert.logs.facts import Stated
 from hpcbert.logs.fields import (
     DIGITS,
     check_loss,
-    fact_value,
     has_field,
     loose_float,
     show,
@@ -29,7 +29,7 @@ from hpcbert.logs.lines import (
     first_end,
     rank_of,
 )
-from hpcbert.logs.setting import Setting, UnknownError
+from hpcbert.logs.setting import Setting, UnknownError, packing
 from hpcbert.logs.times import Clock
 from hpcbert.logs.window import collector
 from hpcbert.model import Reason
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from hpcbert.logs.grammar import Fact, Grammar, Record, Rule
+    from hpcbert.logs.grammar import Grammar, Record, Rule
     from hpcbert.logs.window import Collector
 
 
@@ -55,6 +55,7 @@ class Reading(NamedTuple):
         missing: The setting that a number would need and nobody tells; empty if none.
         reasons: Why there is no number; empty if there is one.
         facts: What the log states of itself, as far as it was read.
+        foreign: Whether no line at all was one of the framework's.
     """
 
     throughput: float | None
@@ -64,6 +65,7 @@ class Reading(NamedTuple):
     missing: str = ""
     reasons: tuple[Reason, ...] = ()
     facts: tuple[tuple[str, int | str], ...] = ()
+    foreign: bool = False
 
 
 def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
@@ -117,7 +119,8 @@ class _Scan:
         self.setting = setting
         self.iteration = 0
         self.rehearsal = False
-        self.facts: dict[str, int | str] = {}
+        self.foreign = True
+        self.facts = Stated()
         self.problem: Reason | None = None
         self._bare = False
         self._past = False
@@ -128,7 +131,7 @@ class _Scan:
     def collector(self) -> Collector:
         """What takes the rule's records; made when the first comes, after the log's header."""
         if self._collector is None:
-            self._collector = collector(self.rule, self.setting.settled(self.facts)[0])
+            self._collector = collector(self.rule, self.setting.settled(self.facts.values)[0])
         return self._collector
 
     @property
@@ -168,7 +171,10 @@ class _Scan:
             if which < len(records):
                 self._record_at(records[which], data, start, end)
             else:
-                self._fact(facts[which - len(records)], cut_line(data, start, end)[0])
+                try:
+                    self.facts.add(facts[which - len(records)], cut_line(data, start, end)[0])
+                except CannotReduceError as error:
+                    self.problem = error.reason
 
     def _resume(self, data: bytes) -> None:
         """Go on with a record of several lines that the last piece ended in."""
@@ -197,6 +203,7 @@ class _Scan:
                 self._match(record, match, rank)
 
     def _match(self, record: Record, match: re.Match[bytes], rank: int | None) -> None:
+        self.foreign = False
         fields = {name: text for name, text in match.groupdict().items() if text is not None}
         iteration = None
         try:
@@ -223,18 +230,10 @@ class _Scan:
         rank = whole_number(fields["rank"]) if "rank" in fields else rank
         self.collector.add(iteration, fields[self.rule.field], rank)
 
-    def _fact(self, fact: Fact, line: Line) -> None:
-        for match in whole_matches(fact.pattern, line):
-            for name, text in match.groupdict().items():
-                value = fact_value(name, text, dict(fact.values))
-                if value is not None and self.facts.setdefault(name, value) != value:
-                    detail = f"the log says {name} = {self.facts[name]} and then {value}"
-                    self.problem = Reason("config", detail)
-
     def conclude(self) -> Reading:
         """Return what came of it."""
-        setting, disagreements = self.setting.settled(self.facts)
-        throughput, missing, reasons = None, "", _config(disagreements)
+        setting, reasons = self._settled()
+        throughput, missing = None, ""
         if self.rehearsal:
             reasons = (Reason("rehearsal", "the log is a replayed sample, nothing was trained"),)
         elif self.problem:
@@ -251,18 +250,33 @@ class _Scan:
             except UnknownError as error:
                 missing = str(error)
         found = self._collector.found if self._collector else 0
-        facts = tuple(self.facts.items())
-        return Reading(throughput, self.iteration, found, setting, missing, reasons, facts)
+        facts = tuple(self.facts.values.items())
+        return Reading(
+            throughput, self.iteration, found, setting, missing, reasons, facts, self.foreign
+        )
+
+    def _settled(self) -> tuple[Setting, tuple[Reason, ...]]:
+        """Return the setting with all that the log states, and what the two disagree about."""
+        try:
+            facts = self.facts.with_counts()
+        except CannotReduceError as error:
+            return self.setting.settled(self.facts.values)[0], (error.reason,)
+        setting = self.setting
+        # Only where the number does not depend on it: elsewhere it must be known, not guessed.
+        if self.rule.kind == "footer" and setting.packing is None:
+            setting = setting._replace(packing=packing(facts, self.grammar.packing))
+        setting, disagreements = setting.settled(facts)
+        if not disagreements:
+            return setting, ()
+        if setting.packing is None and packing(setting._asdict(), self.grammar.packing):
+            disagreements = (*disagreements, "packed samples are said with --set packing=N")
+        return setting, (Reason("config", "; ".join(disagreements)),)
 
     def _check_end(self) -> None:
         numbered = any(record.has("iteration") for record in self.grammar.records)
         if numbered and self.iteration < self.setting.reach:
             detail = f"the log ends at iteration {self.iteration} of {self.setting.reach}"
             raise CannotReduceError("incomplete", detail)
-
-
-def _config(disagreements: tuple[str, ...]) -> tuple[Reason, ...]:
-    return (Reason("config", "; ".join(disagreements)),) if disagreements else ()
 
 
 class Progress(NamedTuple):

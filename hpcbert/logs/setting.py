@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class UnknownError(Exception):
@@ -24,10 +28,14 @@ class Setting(NamedTuple):
     Attributes:
         accumulation: Micro-batches in one optimizer step; unknown counts as 1.
         global_batch_size: Samples in one optimizer step over all devices.
+        packing: Samples that one of the device's batch holds on average; unknown counts as 1.
         sequence_length: Tokens in a sample.
+        version: Of the framework or of its image, as the log prints it.
+        device: What the GPUs are, as the log prints it.
         skip: Warm-up iterations of the protocol.
         iters: Iterations of the protocol, warm-up included.
         reach: Iteration that the run must have come to, whatever the rule reads; 0 for none.
+        sources: Who says a value, by its name, for messages: `--nodes`, `the path`.
     """
 
     nodes: int | None = None
@@ -36,11 +44,15 @@ class Setting(NamedTuple):
     batch_size_per_device: int | None = None
     accumulation: int | None = None
     global_batch_size: int | None = None
+    packing: int | None = None
     precision: str | None = None
     sequence_length: int | None = None
+    version: str | None = None
+    device: str | None = None
     skip: int = 20
     iters: int = 120
     reach: int = 0
+    sources: tuple[tuple[str, str], ...] = ()
 
     def need(self, name: str) -> int:
         """Return a number.
@@ -65,19 +77,21 @@ class Setting(NamedTuple):
         """
         if share == "global" and not micro and self.global_batch_size is not None:
             return self.global_batch_size
-        steps = 1 if micro else self.accumulation or 1
+        steps = (1 if micro else self.accumulation or 1) * (self.packing or 1)
         devices = {"global": "gpus", "per-node": "gpus_per_node"}.get(share)
         width = self.need(devices) if devices else 1
         return width * self.need("batch_size_per_device") * steps
 
-    def settled(self, facts: dict[str, int | str]) -> tuple[Setting, tuple[str, ...]]:
+    def settled(self, facts: Mapping[str, int | str]) -> tuple[Setting, tuple[str, ...]]:
         """Return the setting with a log's facts, and what the two disagree about.
 
         Disagreements are sentences; where there is one, what was known before stays.
         """
         known = {name: value for name in facts if (value := getattr(self, name)) is not None}
+        said = dict(self.sources)
         disagreements = [
-            f"the log says {name} = {facts[name]}, expected {value}"
+            f"the log says {name} = {facts[name]}, "
+            + (f"{said[name]} says {value}" if name in said else f"expected {value}")
             for name, value in known.items()
             if value != facts[name]
         ]
@@ -95,7 +109,7 @@ def _derived(setting: Setting) -> Setting:
         setting = setting._replace(nodes=gpus // width)
     elif gpus and nodes and width is None and gpus % nodes == 0:
         setting = setting._replace(gpus_per_node=gpus // nodes)
-    one_step = (setting.gpus or 0) * (setting.batch_size_per_device or 0)
+    one_step = (setting.gpus or 0) * (setting.batch_size_per_device or 0) * (setting.packing or 1)
     total = setting.global_batch_size
     if one_step and total and setting.accumulation is None and total % one_step == 0:
         setting = setting._replace(accumulation=total // one_step)
@@ -108,9 +122,31 @@ def _contradictions(setting: Setting) -> tuple[str, ...]:
     if nodes and width and gpus and nodes * width != gpus:
         found.append(f"{nodes} nodes with {width} GPUs each are not {gpus} GPUs")
     size, total = setting.batch_size_per_device, setting.global_batch_size
-    if size and gpus and total and size * gpus * (setting.accumulation or 1) != total:
+    factors = (setting.accumulation or 1) * (setting.packing or 1)
+    if size and gpus and total and size * gpus * factors != total:
+        named = (setting.accumulation, setting.packing)
         found.append(
             f"a global batch of {total} is not {size} samples on {gpus} GPUs"
-            + (f" x {setting.accumulation}" if setting.accumulation else "")
+            + "".join(f" x {factor}" for factor in named if factor)
         )
     return tuple(found)
+
+
+def packing(facts: Mapping[str, Any], most: int) -> int | None:
+    """Return how many samples are packed into one, if a log's own facts leave no other reading.
+
+    NVIDIA's MLPerf BERT counts the samples of packed sequences in its global batch, and those of
+    a device before: the former is twice the product of the latter, GPUs and accumulation
+    (mlcommons/training_results_v3.1@f33f944, NVIDIA/benchmarks/bert/implementations/v30-pytorch,
+    run_pretraining.py, average_packing_rate).
+
+    Args:
+        facts: What the log states.
+        most: The highest factor that the program knows.
+    """
+    names = ("gpus", "batch_size_per_device", "accumulation", "global_batch_size")
+    if facts.get("packing") or any(facts.get(name) is None for name in names):
+        return None
+    *factors, total = (int(facts[name]) for name in names)
+    product = math.prod(factors)
+    return next((one for one in range(2, most + 1) if one * product == total), None)

@@ -252,7 +252,10 @@ def test_a_flag_does_not_overrule_a_path(deepspeed: Path, collect: Collect) -> N
     assert "--nodes says 3" in result.stderr
 
 
-def test_of_the_precision_the_person_knows_best(tmp_path: Path, collect_json: CollectJson) -> None:
+def test_a_precision_that_names_have_wrong_is_read_past(
+    tmp_path: Path, collect: Collect, collect_json: CollectJson
+) -> None:
+    """DLPerf's OneFlow logs are all named fp32 (Oneflow-Inc/DLPerf@c89430b, cp_logs.sh)."""
     header = "gpu_num_per_node = 1\nnum_nodes = 1\nbatch_size_per_device = 64\nuse_fp16 = True\n"
     steps = "".join(
         f"step: {n}, total_loss: 9.7, mlm_loss: 8.9, nsp_loss: 0.7, throughput: 9.9 {1e9 + n}\n"
@@ -261,7 +264,12 @@ def test_of_the_precision_the_person_knows_best(tmp_path: Path, collect_json: Co
     put(tmp_path, "logs/oneflow/1n1g/bert_base_b64_fp32_0.log", header + steps)
     wrong = collect_json(tmp_path / "logs")
     assert codes(rows(wrong)[0]) == {1: ["config"]}
-    right = collect_json(tmp_path / "logs", "--precision", "fp16")
+    relabelled = collect(tmp_path / "logs", "--precision", "fp16")
+    assert relabelled.exit_code == 2
+    assert "The path says precision = fp32, --precision says fp16" in relabelled.stderr
+    assert "--pattern" in relabelled.stderr
+    names = ("--pattern", "{nodes}n{gpus_per_node}g/*_b{batch_size}_*_{repeat}.log")
+    right = collect_json(tmp_path / "logs", *names, "--precision", "fp16")
     assert rows(right)[0]["median"] == pytest.approx(64)
     assert right["data"]["tables"][0]["precision"] == "fp16"
 

@@ -1,0 +1,117 @@
+"""What a person says about logs that hpcbert never submitted, and what their paths say."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpcbert.errors import UsageError
+from hpcbert.logs.layout import shown
+from hpcbert.logs.setting import Setting
+from hpcbert.strict import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcbert.logs.layout import LogFile
+    from hpcbert.logs.setting import Window
+
+_FLAGS = {
+    "nodes": "--nodes",
+    "gpus_per_node": "--gpus-per-node",
+    "gpus": "--nodes and --gpus-per-node",
+    "batch_size_per_device": "--batch-size",
+    "precision": "--precision",
+}
+_SETTABLE = ("accumulation", "global_batch_size", "packing", "sequence_length")
+_COUNT = re.compile(r"[1-9][0-9]{0,8}")
+
+
+class Known(NamedTuple):
+    """What a person says about the logs, for what neither path nor log tells; None: nothing.
+
+    Attributes:
+        settings: What `--set` says, by names among those of a log's facts.
+    """
+
+    framework: str = ""
+    model: str = ""
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    batch_size: int | None = None
+    precision: str | None = None
+    settings: tuple[tuple[str, int], ...] = ()
+
+
+def parse_settings(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Read what a person says with `--set NAME=VALUE`.
+
+    Raises:
+        UsageError: A name is unknown, twice there, or its value is no whole number above 0.
+    """
+    found: dict[str, int] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in _SETTABLE:
+            raise UsageError(
+                f"--set knows no {name!r} of logs.", hint=did_you_mean(name, _SETTABLE)
+            )
+        if name in found:
+            raise UsageError(f"--set says {name} twice.")
+        if not _COUNT.fullmatch(value):
+            raise UsageError(f"--set {name} must be a whole number above 0, not {value!r}.")
+        found[name] = int(value)
+    return tuple(found.items())
+
+
+def setting_of(log: LogFile, known: Known, window: Window) -> Setting:
+    """Return what a log's path and a person say of its run.
+
+    Raises:
+        UsageError: They contradict each other.
+    """
+    usual = Setting()
+    asked = {
+        "nodes": (log.nodes, known.nodes),
+        "gpus_per_node": (log.gpus_per_node, known.gpus_per_node),
+        "batch_size_per_device": (log.batch_size, known.batch_size),
+        "precision": (log.precision, known.precision),
+    }
+    values: dict[str, Any] = {"gpus": log.gpus, **dict(known.settings)}
+    sources = {name: f"--set {name}" for name, _ in known.settings}
+    sources |= {"gpus": "the path"} if log.gpus else {}
+    for name, (told, said) in asked.items():
+        if told is not None and said is not None and told != said:
+            raise contradiction(name, told, _FLAGS[name], said, log)
+        values[name] = said if told is None else told
+        sources[name] = _FLAGS[name] if told is None else "the path"
+    nodes, width = values["nodes"], values["gpus_per_node"]
+    if log.gpus and nodes and width and nodes * width != log.gpus:
+        flags = "--nodes with --gpus-per-node"
+        raise contradiction("gpus", log.gpus, flags, f"{nodes} x {width}", log)
+    return Setting(
+        **values,
+        skip=usual.skip if window.skip is None else window.skip,
+        iters=usual.iters if window.iters is None else window.iters,
+        reach=window.iters or 0,
+        sources=tuple(sources.items()),
+    ).settled({})[0]
+
+
+def contradiction(name: str, told: object, flag: str, said: object, log: LogFile) -> UsageError:
+    """Return the error that a path and a flag say different things."""
+    return UsageError(
+        f"The path says {name} = {told}, {flag} says {said}.",
+        where=shown(log.path),
+        hint="Leave the flag out, or, where the names are wrong, read them with a --pattern "
+        "that has * in this place.",
+    )
+
+
+def unknown(names: list[str], log: LogFile) -> UsageError:
+    """Return the error that nobody says something that a number or its place needs."""
+    flags = [_FLAGS[name] for name in names if name in _FLAGS]
+    hint = f"Say it with {' '.join(flags)}, or name it in --pattern." if flags else ""
+    told = " and ".join(names)
+    message = f"Neither the path nor the log tells {told}."
+    return UsageError(message, where=shown(log.path), hint=hint)

@@ -1,0 +1,79 @@
+"""What a log states about its own run: its settings, gathered line by line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcbert.logs.arithmetic import CannotReduceError
+from hpcbert.logs.fields import DIGITS, whole_matches
+
+if TYPE_CHECKING:
+    from hpcbert.logs.grammar import Fact
+    from hpcbert.logs.lines import Line
+
+Value = int | str
+WORDS = ("precision", "version", "device")
+# Nodes may differ in these, so the first one stands for the run.
+_FIRST_COUNTS = ("version", "device")
+_LONGEST = 80
+
+
+class Stated:
+    """The facts of one log.
+
+    Attributes:
+        values: Those that lines spell out, by their names in FACTS.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Value] = {}
+        self._counted: dict[Fact, int] = {}
+
+    def add(self, fact: Fact, line: Line) -> None:
+        """Take what a line says.
+
+        Raises:
+            CannotReduceError: It contradicts an earlier line.
+        """
+        matches = whole_matches(fact.pattern, line)
+        if fact.counts:
+            self._counted[fact] = self._counted.get(fact, 0) + len(matches)
+        for match in matches:
+            for name, text in match.groupdict().items():
+                value = None if text is None else read(fact, name, text)
+                if value is not None:
+                    self._take(name, value)
+
+    def _take(self, name: str, value: Value) -> None:
+        known = self.values.setdefault(name, value)
+        if known != value and name not in _FIRST_COUNTS:
+            raise CannotReduceError("config", f"the log says {name} = {known} and then {value}")
+
+    def with_counts(self) -> dict[str, Value]:
+        """Return the facts, those included that follow from how often a line is there.
+
+        Raises:
+            CannotReduceError: There are more or fewer such lines than another fact says.
+        """
+        values = dict(self.values)
+        for fact, number in self._counted.items():
+            if number < fact.least:
+                continue
+            known = values.setdefault(fact.counts, number)
+            if known != number:
+                line = fact.contains.decode(errors="replace").strip()
+                detail = f"the log says {fact.counts} = {known}, and {number} lines say {line!r}"
+                raise CannotReduceError("config", detail)
+        return values
+
+
+def read(fact: Fact, name: str, text: bytes) -> Value | None:
+    """Return a fact as hpcbert has it: a whole number or a word; None if the text is neither."""
+    word = text.decode(errors="replace")
+    word = dict(fact.values).get(word, word)
+    if name in WORDS:
+        return word.strip()[:_LONGEST] or None
+    if not (word.isascii() and word.isdigit() and len(word) <= DIGITS):
+        return None
+    number, rest = divmod(int(word), fact.divide)
+    return None if rest else number

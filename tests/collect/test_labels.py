@@ -1,0 +1,268 @@
+"""What is said of a log by options, by its path and by itself must agree; what it is, its lines say."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from hpcbert.cli.collect import command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Run = Callable[..., dict[str, Any]]
+
+TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
+TF1 = "1n8g/bert_b64_fp16_1.log"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `hpcbert collect WORDS --json` with hpcbert's own recipes and returns the document."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HPCBERT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*words: object) -> dict[str, Any]:
+        argv = [*map(str, words), "--json"]
+        result = CliRunner().invoke(command, argv, catch_exceptions=False)
+        document: dict[str, Any] = json.loads(result.stdout)
+        assert document["exit_code"] == result.exit_code
+        return document
+
+    return invoke
+
+
+def put(root: Path, name: str, data: bytes | str) -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def sample(name: str) -> bytes:
+    return (TEMPLATES / name / "sample.log").read_bytes()
+
+
+def only_run(document: dict[str, Any]) -> dict[str, Any]:
+    (table,) = document["data"]["tables"]
+    (row,) = table["rows"]
+    (run,) = row["runs"]
+    found: dict[str, Any] = run
+    return found
+
+
+def reason(document: dict[str, Any]) -> tuple[str, str]:
+    (one,) = only_run(document)["reasons"]
+    return one["code"], one["detail"]
+
+
+# --- Options against the path -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "said"),
+    [
+        ("--precision", "fp32", "The path says precision = fp16, --precision says fp32"),
+        ("--precision", "bf16", "The path says precision = fp16, --precision says bf16"),
+        ("--batch-size", "32", "The path says batch_size_per_device = 64, --batch-size says 32"),
+        ("--nodes", "2", "The path says nodes = 1, --nodes says 2"),
+        ("--gpus-per-node", "4", "The path says gpus_per_node = 8, --gpus-per-node says 4"),
+    ],
+)
+def test_an_option_never_relabels_a_path(
+    tmp_path: Path, run: Run, flag: str, value: str, said: str
+) -> None:
+    put(tmp_path, f"ngc-tf1/{TF1}", sample("ngc-tf1"))
+    document = run(tmp_path / "ngc-tf1", flag, value)
+    assert document["exit_code"] == 2
+    assert said in document["errors"][0]["message"]
+    assert "data" not in document or not (document["data"] or {}).get("tables")
+
+
+def test_all_gpus_of_a_path_agree_with_the_options(tmp_path: Path, run: Run) -> None:
+    put(tmp_path, "logs/bs64_fp16_gpu8.log", sample("ngc-tf1"))
+    words = ("--fw", "ngc-tf1", "--pattern", "bs{batch_size}_{precision}_gpu{gpus}.log")
+    assert only_run(run(tmp_path / "logs", *words, "--nodes", 1))["valid"]
+    assert only_run(run(tmp_path / "logs", *words, "--gpus-per-node", 8))["valid"]
+    document = run(tmp_path / "logs", *words, "--nodes", 1, "--gpus-per-node", 4)
+    message = "The path says gpus = 8, --nodes with --gpus-per-node says 1 x 4"
+    assert (document["exit_code"], message in document["errors"][0]["message"]) == (2, True)
+
+
+def test_a_folders_framework_is_not_overruled(tmp_path: Path, run: Run) -> None:
+    put(tmp_path, f"ngc-tf1/{TF1}", sample("ngc-tf1"))
+    document = run(tmp_path / "ngc-tf1", "--fw", "paddle")
+    assert document["exit_code"] == 2
+    message = document["errors"][0]["message"]
+    assert "The path says framework = ngc-tf1, --fw says paddle" in message
+    patterned = run(
+        tmp_path, "--fw", "paddle", "--pattern",
+        "{framework}/{nodes}n{gpus_per_node}g/bert_b{batch_size}_{precision}_{repeat}.log",
+    )  # fmt: skip
+    assert "framework = ngc-tf1, --fw says paddle" in patterned["errors"][0]["message"]
+
+
+def test_a_folder_may_be_called_as_another_framework(tmp_path: Path, run: Run) -> None:
+    """DLPerf keeps the logs of NVIDIA's PyTorch BERT in folders called pytorch."""
+    put(tmp_path, "pytorch/1n8g/bert-base-adam-training_b32_fp32_1.log", sample("ngc-pytorch"))
+    document = run(tmp_path / "pytorch", "--fw", "ngc-pytorch")
+    assert only_run(document)["valid"]
+
+
+# --- The log against both -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("1n8g/bert_b64_fp32_1.log", (), "precision = fp16, the path says fp32"),
+        ("1n8g/bert_b32_fp16_1.log", (), "batch_size_per_device = 64, the path says 32"),
+        ("1n4g/bert_b64_fp16_1.log", (), "gpus = 8, expected 4"),
+        ("2n8g/bert_b64_fp16_1.log", (), "gpus = 8, expected 16"),
+        (
+            "run.log",
+            ("--nodes=1", "--gpus-per-node=8", "--batch-size=64", "--precision=fp32"),
+            "precision = fp16, --precision says fp32",
+        ),
+        (
+            "run.log",
+            ("--nodes=1", "--gpus-per-node=8", "--batch-size=96", "--precision=fp16"),
+            "batch_size_per_device = 64, --batch-size says 96",
+        ),
+        (
+            TF1,
+            ("--set", "sequence_length=512"),
+            "sequence_length = 128, --set sequence_length says",
+        ),
+        (TF1, ("--set", "accumulation=2"), "accumulation = 1, --set accumulation says 2"),
+    ],
+)
+def test_a_log_that_says_otherwise_is_refused_by_both_values(
+    tmp_path: Path, run: Run, name: str, words: tuple[str, ...], said: str
+) -> None:
+    path = put(tmp_path, f"logs/{name}", sample("ngc-tf1"))
+    code, detail = reason(run(path, "--fw", "ngc-tf1", *words))
+    assert (code, said in detail) == ("config", True), detail
+
+
+@pytest.mark.parametrize(
+    "word", ["packing", "packing=0", "packing=2.5", "nodes=2", "packing=-1", "=2"]
+)
+def test_a_setting_of_logs_is_a_known_name_and_a_whole_number(
+    tmp_path: Path, run: Run, word: str
+) -> None:
+    path = put(tmp_path, TF1, sample("ngc-tf1"))
+    document = run(path, "--fw", "ngc-tf1", "--set", word)
+    assert document["exit_code"] == 2
+    assert "--set" in document["errors"][0]["message"]
+    twice = run(path, "--fw", "ngc-tf1", "--set", "packing=2", "--set", "packing=2")
+    assert "twice" in twice["errors"][0]["message"]
+
+
+# --- What it is instead -------------------------------------------------------------------------
+
+_MATCHED = ("deepspeed", "megatron", "mindspore", "mxnet", "ngc-pytorch", "ngc-tf1", "oneflow",
+            "paddle", "paddle18", "pytorch")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _MATCHED)
+def test_a_log_of_another_framework_is_recognised_by_its_lines(
+    tmp_path: Path, run: Run, name: str
+) -> None:
+    fw = "mlperf-bert"
+    path = put(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample(name))
+    code, detail = reason(run(path, "--fw", fw))
+    assert code == "format"
+    assert detail.endswith(f"is one of {fw}: this looks like a log of {name}")
+
+
+def test_programs_that_print_the_same_lines_are_both_named(tmp_path: Path, run: Run) -> None:
+    path = put(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample("tf2"))
+    assert "a log of perfzero or tf2" in reason(run(path, "--fw", "oneflow"))[1]
+
+
+def test_without_a_framework_its_lines_give_the_hint(tmp_path: Path, run: Run) -> None:
+    path = put(tmp_path, "logs/1n8g/bert_b32_fp32_1.log", gzip.compress(sample("ngc-pytorch")))
+    document = run(path)
+    assert document["exit_code"] == 2
+    assert "say --fw ngc-pytorch" in str(document["errors"][0])
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "said"),
+    [
+        (
+            b"epoch 3 took 17 ms\n" * 50,
+            "incomplete",
+            "no line of bert_b32_fp32_1.log is one of oneflow",
+        ),
+        (b"srun: error: n1: tasks 0-3: Killed\n", "incomplete", "the run ended before the first"),
+        (b"", "incomplete", "is empty"),
+        (bytes(range(256)) * 40, "format", "is no text"),
+        (b"\x7fELF\x02\x01\x01" + bytes(4000), "format", "is no text"),
+        (b"\x28\xb5\x2f\xfd" + bytes(100), "no-log", "is compressed by zstd: unpack it first"),
+        (gzip.compress(b"step: 1\n" * 9)[:-9], "no-log", "is cut short"),
+        (gzip.compress(bytes(range(256)) * 40), "format", "is no text"),
+        ("epoch 3 took 17 ms\n".encode("utf-16") * 20, "incomplete", "no line of"),
+    ],
+    ids=[
+        "unknown",
+        "died",
+        "empty",
+        "binary",
+        "elf",
+        "zstd",
+        "torn gzip",
+        "binary in gzip",
+        "utf-16",
+    ],
+)
+def test_what_is_no_log_of_any_framework_says_what_it_is(
+    tmp_path: Path, run: Run, data: bytes, code: str, said: str
+) -> None:
+    put(tmp_path, "oneflow/1n1g/bert_b32_fp32_1.log", data)
+    found, detail = reason(run(tmp_path / "oneflow"))
+    assert (found, said in detail) == (code, True), detail
+
+
+def test_compressed_and_wide_logs_are_in_the_table(tmp_path: Path, run: Run) -> None:
+    data = sample("ngc-tf1")
+    put(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_1.log", data)
+    put(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_2.log.gz", gzip.compress(data))
+    put(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_3.log.xz", lzma.compress(data))
+    put(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_4.log", gzip.compress(data))
+    put(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_5.log", data.decode().encode("utf-16"))
+    pattern = "bert_b{batch_size}_{precision}_{repeat}.log"
+    for words in ((), ("--pattern", pattern)):
+        (table,) = run(tmp_path / "ngc-tf1", *words)["data"]["tables"]
+        (row,) = table["rows"]
+        assert [one["repeat"] for one in row["runs"]] == [1, 2, 3, 4, 5]
+
+
+# --- Real logs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "log",
+    ["fp32_bs32_gpu1", "fp32_bs32_gpu8", "fp32_bs32_gpu32", "fp16_bs64_gpu1", "fp16_bs64_gpu32"],
+)
+def test_the_precision_of_a_real_tensorflow_log_is_read_from_its_steps(
+    tmp_path: Path, shared: Path, run: Run, log: str
+) -> None:
+    folder = shared / "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert/OtherReports/TensorFlow/logs"
+    precision, batch, gpus = log.split("_")
+    wrong = {"fp32": "fp16", "fp16": "fp32"}[precision]
+    shape = {"gpu1": "1n1g", "gpu8": "1n8g", "gpu32": "4n8g"}[gpus]
+    path = tmp_path / f"ngc-tf1/{shape}/bert_b{batch[2:]}_{wrong}_1.log"
+    path.parent.mkdir(parents=True)
+    shutil.copy(folder / f"tf_bert_pretraining_lamb_base_{log}.log", path)
+    code, detail = reason(run(tmp_path / "ngc-tf1", "--rule", "rate", "--skip", 10, "--iters", 40))
+    assert (code, f"precision = {precision}" in detail) == ("config", True), detail

@@ -1,0 +1,126 @@
+"""Logs that were compressed, or written in wide characters."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hpcbert.logs import lines, packed, scan
+from hpcbert.logs.lines import NotALogError, bodies, ends
+from hpcbert.logs.setting import Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TEXT = "".join(f"step {n} of 9 | loss 2.5 | 100 samples/s ünd so\n" for n in range(4000)).encode()
+WIDE = ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "utf-8-sig")
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "xz": lzma.compress,
+    "bzip2": bz2.compress,
+}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A path whose name says nothing of what is in it."""
+    return tmp_path / "run.log"
+
+
+def content(path: Path) -> bytes:
+    return b"".join(bodies(path))
+
+
+@pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
+def test_a_compressed_log_is_read_whatever_it_is_called(
+    log: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    log.write_bytes(pack(TEXT))
+    assert content(log) == TEXT
+    head, tail = ends(log)
+    assert TEXT.startswith(head)
+    assert TEXT.endswith(tail)
+    assert len(tail) > lines.CHUNK // 8
+
+
+@pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
+def test_streams_that_were_joined_are_read_to_the_last(
+    log: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    log.write_bytes(pack(TEXT[:999]) + bytes(8) + pack(TEXT[999:]) + bytes(4))
+    assert content(log) == TEXT
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_wide_characters_are_read_with_and_without_their_mark(log: Path, name: str) -> None:
+    log.write_bytes(TEXT.decode().encode(name))
+    assert content(log) == TEXT
+    log.write_bytes(gzip.compress(TEXT.decode().encode(name)))
+    assert content(log) == TEXT
+
+
+@pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
+def test_what_is_cut_short_or_damaged_says_so(log: Path, pack: Callable[[bytes], bytes]) -> None:
+    whole = pack(TEXT)
+    log.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(NotALogError, match=r"is cut short|can't be unpacked"):
+        content(log)
+    log.write_bytes(whole[:24] + b"garbage" * 20 + whole[160:])
+    with pytest.raises(NotALogError, match="can't be unpacked as"):
+        content(log)
+
+
+@pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
+def test_a_file_that_unpacks_without_end_is_left(
+    log: Path, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "MOST", 1 << 22)
+    log.write_bytes(pack(bytes(1 << 24)))
+    with pytest.raises(NotALogError, match="unpacks to more than 4 MiB"):
+        content(log)
+
+
+def test_the_memory_that_an_xz_file_asks_for_is_bounded(log: Path) -> None:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 28}]
+    log.write_bytes(lzma.compress(b"step\n", filters=filters, check=lzma.CHECK_NONE))
+    with pytest.raises(NotALogError, match="can't be unpacked as xz"):
+        content(log)
+
+
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [(b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"), (b"\x1f\x9d", "compress")],
+)
+def test_a_format_that_is_not_read_is_named(log: Path, head: bytes, name: str) -> None:
+    log.write_bytes(head + bytes(range(64)))
+    with pytest.raises(NotALogError, match=f"is compressed by {name}: unpack it first"):
+        content(log)
+
+
+@pytest.mark.parametrize(
+    "text", [b"BZh is a word\n", b"PK\n", b"\x00" * 64 + b"step 1\n", b"a\x00\n"]
+)
+def test_a_text_that_only_begins_alike_is_read_as_it_is(log: Path, text: bytes) -> None:
+    log.write_bytes(text)
+    assert packed.is_plain(text)
+    content(log)
+
+
+def test_a_compressed_log_gives_the_number_of_the_log(log: Path, repository: Path) -> None:
+    from tests.recipes.kit import grammar, sample, setting
+
+    known = grammar("ngc-tf1")
+    log.write_bytes(sample("ngc-tf1"))
+    plain = scan.read(log, known, known.rule(), setting("ngc-tf1"))
+    assert plain.throughput
+    for data in (gzip.compress(sample("ngc-tf1")), sample("ngc-tf1").decode().encode("utf-16")):
+        log.write_bytes(data)
+        assert scan.read(log, known, known.rule(), setting("ngc-tf1")) == plain
+    log.write_bytes(gzip.compress(sample("ngc-tf1"))[:4000])
+    (reason,) = scan.read(log, known, known.rule(), Setting()).reasons
+    assert reason.code == "no-log"
