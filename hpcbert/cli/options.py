@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from hpcbert import slurmwords
+from hpcbert import slurmwords, timelimit
 from hpcbert.config import places, recipe, site
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
@@ -25,6 +25,17 @@ if TYPE_CHECKING:
     from hpcbert.inventory import Recipe, Site
 
 Scheduler = Literal["slurm", "local"]
+
+
+def checked_limit(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """Refuse what is not a time limit in one of sbatch's forms; click's callback for `--time`."""
+    try:
+        if value:
+            timelimit.read(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error} {timelimit.FORMS}") from error
+    return value
+
 
 _POINT = (
     click.option("--fw", default="pytorch", show_default=True, help="Framework: a recipe's name."),
@@ -62,7 +73,13 @@ _SITE = (
     click.option("--partition", default="", help="Slurm partition."),
     click.option("--account", default="", help="Slurm account."),
     click.option("--qos", default="", help="Slurm quality of service."),
-    click.option("--time", "time_limit", default="", help="Limit of one repeat, HH:MM:SS."),
+    click.option(
+        "--time",
+        "time_limit",
+        callback=checked_limit,
+        default="",
+        help="Limit of one repeat, HH:MM:SS.",
+    ),
     click.option("--image", default="", help="Container image."),
     click.option("--data", default="", help="Training data, as the nodes see it."),
     click.option("--source", default="", help="Checkout of the framework's program, likewise."),

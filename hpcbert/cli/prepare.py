@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcbert.cli.options import checked_limit
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import places, recipe, site
 from hpcbert.errors import CheckError, HpcbertError, IncompleteError, SchedulerError, UsageError
@@ -48,7 +49,9 @@ _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "
 @click.option("--partition", default="", help="Slurm partition, with --on-node.")
 @click.option("--account", default="", help="Slurm account, likewise.")
 @click.option("--qos", default="", help="Slurm quality of service, likewise.")
-@click.option("--time", "time_limit", default="", help="Limit of that job, HH:MM:SS.")
+@click.option(
+    "--time", "time_limit", callback=checked_limit, default="", help="Limit of that job, HH:MM:SS."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done, make nothing.")
 @returns_result
 def prepare(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert import store
+from hpcbert.cli.options import checked_limit
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.submit import handed_over
 from hpcbert.config import site as sites
@@ -42,6 +43,13 @@ DEFAULT = 2
 )
 @click.option("--exclude", multiple=True, metavar="NODES", help="Keep away from these too.")
 @click.option("--no-exclude", is_flag=True, help="Do not keep away from nodes that failed.")
+@click.option(
+    "--time",
+    "time_limit",
+    callback=checked_limit,
+    default="",
+    help="Limit of one repeat from now on.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be submitted, and submit nothing.")
 @click.option("--wait", is_flag=True, help="Watch, and retry until all counts.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
@@ -53,6 +61,7 @@ def retry(
     max_retries: int,
     exclude: tuple[str, ...],
     no_exclude: bool,
+    time_limit: str,
     dry_run: bool,
     wait: bool,
     runs: str,
@@ -72,7 +81,7 @@ def retry(
     folder = Path(runs or here.runs)
     directories = [store.resolve(one, folder) for one in campaigns] or [newest(folder).directory]
     nodes = tuple(node for words in exclude for node in expand(words))
-    wish = Wish(max_retries, nodes, suspect=not no_exclude)
+    wish = Wish(max_retries, nodes, suspect=not no_exclude, time_limit=time_limit)
     rounds = [once(one, wish, here, dry=dry_run) for one in dict.fromkeys(directories)]
     if wait and not dry_run:
         click.echo("\n".join(map(text_of, rounds)), err=True)
@@ -85,12 +94,15 @@ command = retry
 
 def once(directory: Path, wish: Wish, here: Site, *, dry: bool = False) -> Round:
     """Submit again what of a campaign does not count, unless it only shall be said what that is."""
+    from hpcbert.flows import limits
     from hpcbert.flows import retry as flow
 
     campaign = store.read_manifest(directory)
     if not dry and any(one.state == "intended" for one in campaign.arrays):
         handed_over(directory, here)
-    made = flow.plan(flow.look(directory, wish, run=run), wish, run=run)
+    found = flow.look(directory, wish, run=run)
+    limits.refuse_pointless(found, wish.time_limit)
+    made = flow.plan(found, wish, run=run)
     if not dry and made.arrays:
         flow.intend(made)
         handed_over(directory, here)
@@ -117,7 +129,8 @@ def followed(directory: Path, limit: int, here: Site, nodes: Wish | None = None)
 def healed(directory: Path, limit: int, here: Site, nodes: Wish | None = None) -> str:
     """Submit again what of a campaign does not count; say what that is, or nothing.
 
-    Nobody asked for it now, so what somebody cancelled stays cancelled.
+    Nobody asked for it now, so what somebody cancelled stays cancelled, and what needs a longer
+    time limit waits for somebody to give it one.
     """
     from hpcbert.flows.retry import Wish
 

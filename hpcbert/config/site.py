@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from hpcbert import slurmwords
+from hpcbert import slurmwords, timelimit
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.toml import read
 from hpcbert.inventory import FrameworkSettings, Site
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 SCHEDULERS = ("local", "slurm")
 RUNTIMES = ("none", "pyxis", "enroot")
-_TIME = re.compile(r"(\d+-)?\d{1,2}:\d{2}:\d{2}|\d+(:\d{2})?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -95,8 +94,11 @@ def _slurm(table: Table) -> dict[str, Any]:
     values: dict[str, Any] = {word: table.get(word, str, "") for word in words}
     values["gres"] = table.get("gres", str, "gpu")
     values["time_limit"] = table.get("time_limit", str, "01:00:00")
-    if not _TIME.fullmatch(values["time_limit"]):
-        raise table.error("time_limit", "must look like HH:MM:SS.")
+    try:
+        timelimit.read(values["time_limit"])
+    except ValueError as error:
+        message = f"must look like HH:MM:SS: {error}"
+        raise table.error("time_limit", message, timelimit.FORMS) from error
     values["exclusive"] = table.get("exclusive", bool, default=True)
     values["requeue"] = table.get("requeue", bool, default=True)
     for program in ("sbatch", "srun"):

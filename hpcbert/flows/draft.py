@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import shlex
 import sys
 import time
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcbert import __version__, redact, render, store
+from hpcbert import __version__, redact, render, store, timelimit
 from hpcbert.errors import UsageError
 from hpcbert.flows import containers, materials
 from hpcbert.model import Array, Campaign, Point, Protocol, utc
@@ -26,7 +25,6 @@ _WORKLOADS = Path(__file__).parent.parent / "workloads"
 # What every campaign carries: it tells what the nodes are.
 _DESCRIBE = "describe.sh"
 _MISSING = "/path/to/"
-_TIME_LIMIT = re.compile(r"(\d+-)?\d{1,2}(:\d{2}){0,2}|\d+(:\d{2})?")
 
 
 @dataclass(frozen=True)
@@ -264,21 +262,15 @@ def sample_log(recipe: Recipe) -> Path:
 
 
 def minutes(limit: str) -> float:
-    """Return a time limit of Slurm's forms `M`, `M:S`, `H:M:S` and `D-H:M:S` in minutes.
+    """Return a time limit in minutes; the local queue, which has to have one, takes the longest.
 
     Raises:
-        UsageError: The text has another form.
+        UsageError: It is none.
     """
-    if not _TIME_LIMIT.fullmatch(limit):
-        raise UsageError(f"{limit!r} is no time limit.", hint="Write HH:MM:SS.")
-    days, dash, rest = limit.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    if len(parts) == 1 and not dash:
-        return float(parts[0])
-    if len(parts) == 2 and not dash:  # noqa: PLR2004
-        return parts[0] + parts[1] / 60
-    hours, mins, seconds = (*parts, 0, 0)[:3]
-    return int(days or 0) * 1440 + hours * 60 + mins + seconds / 60
+    try:
+        return (timelimit.read(limit) or timelimit.MOST) / 60
+    except ValueError as error:
+        raise UsageError(str(error), hint=timelimit.FORMS) from error
 
 
 def _complete(site: Site, recipe: Recipe, how: How) -> tuple[Site, tuple[str, ...]]:

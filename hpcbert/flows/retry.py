@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert import store
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.flows import collect_campaign, scripts, suspects
+from hpcbert.flows import collect_campaign, limits, scripts, suspects
 from hpcbert.flows.suspects import Try, Verdict
 from hpcbert.logs.setting import Window
 from hpcbert.slurm import commands, nodes
@@ -45,13 +45,16 @@ class Wish:
         limit: How often one repeat is submitted again at most.
         exclude: Nodes to keep away from in any case.
         suspect: Whether to keep away from nodes that failed.
-        cancelled: Whether repeats that somebody cancelled are submitted again too.
+        cancelled: Whether repeats that somebody cancelled are submitted again too, as they are
+            when somebody asks for it. Else those that need a longer time limit are left alone too.
+        time_limit: Of one repeat, in sbatch's form; empty for the one that there was.
     """
 
     limit: int = MAX_RETRIES
     exclude: tuple[str, ...] = ()
     suspect: bool = True
     cancelled: bool = True
+    time_limit: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,10 @@ def look(
     for array, number in campaign.current:
         key = array.name, number
         one = judged[key].run
-        if one.state == "CANCELLED" and not wish.cancelled:
+        left = one.state == "CANCELLED" or limits.pointless(
+            directory, array, one.state, wish.time_limit
+        )
+        if left and not wish.cancelled:
             continue
         if key in settled and not one.valid:
             lacks.append(Lack(array, number, one.state, "; ".join(map(str, one.reasons))))
@@ -210,7 +216,14 @@ def plan(findings: Findings, wish: Wish, *, run: Runner) -> Round:
         first = next(one for one in watched.campaign.arrays if one.point.key == key)
         text = _script(watched.directory, first)
         verdict = _verdict(findings, first, text, wish, run)
-        array, again = _array(findings, first, lacks, text, verdict)
+        array, again = _array(
+            findings,
+            first,
+            lacks,
+            text,
+            verdict,
+            time_limit=wish.time_limit or limits.kept(watched, first),
+        )
         arrays.append(array)
         texts[array.name] = again
         spared |= dict(verdict.spared)
@@ -253,7 +266,13 @@ def _verdict(findings: Findings, first: Array, text: str, wish: Wish, run: Runne
 
 
 def _array(
-    findings: Findings, first: Array, lacks: Sequence[Lack], text: str, verdict: Verdict
+    findings: Findings,
+    first: Array,
+    lacks: Sequence[Lack],
+    text: str,
+    verdict: Verdict,
+    *,
+    time_limit: str,
 ) -> tuple[Array, str]:
     same = [one for one in findings.watched.campaign.arrays if one.point == first.point]
     retry = 1 + max(one.retry for one in same)
@@ -266,6 +285,7 @@ def _array(
         repeats=[one.number for one in lacks],
         first_attempt=attempt,
         exclude=[node for node, _ in verdict.excluded],
+        time_limit=time_limit,
     )
     array = replace(
         first,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _DIRECTIVE = "#SBATCH "
 _ATTEMPT = re.compile(r"first_attempt=\d+\b")
 _ARRAY = re.compile(rf"{_DIRECTIVE}--array=[\d,-]+(?:%(\d+))?")
+_TIME = re.compile(rf"{_DIRECTIVE}--time=.*")
 _TOGETHER = re.compile(r"repeats=\([\d ]+\)")
 
 
@@ -46,6 +47,7 @@ def retried(
     repeats: Sequence[int],
     first_attempt: int,
     exclude: Sequence[str],
+    time_limit: str = "",
 ) -> str:
     """Return a script that runs some repeats again, and is otherwise the same letter for letter.
 
@@ -55,6 +57,7 @@ def retried(
         repeats: Those to run.
         first_attempt: Number of their first attempt.
         exclude: Nodes to keep away from, beside those that the script itself keeps away from.
+        time_limit: Of one repeat; empty for the script's own.
 
     Raises:
         UsageError: It is no script of this version's.
@@ -68,6 +71,8 @@ def retried(
         _change(lines, _TOGETHER, lambda _: f"repeats=({' '.join(map(str, repeats))})")
     else:
         _change(lines, _ARRAY, lambda old: f"{_DIRECTIVE}--array={numbers}%{old[1] or 1}")
+    if time_limit:
+        _change(lines, _TIME, lambda _: _sbatch("time", time_limit))
     if exclude:
         known = [node for node in [option(text, "exclude")] if node]
         last = max(at for at, line in enumerate(lines) if line.startswith(_DIRECTIVE))

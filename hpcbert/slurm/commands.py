@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from hpcbert import timelimit
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -205,7 +207,7 @@ def _squeue_row(words: list[str]) -> JobRow | None:
         start=_number(words[4]),
         end=_number(words[5]),
         elapsed=seconds(words[6]),
-        limit=seconds(words[7]),
+        limit=_limit(words[7]),
         nodelist=words[8],
         name=words[9],
         reason=words[10],
@@ -242,6 +244,14 @@ def seconds(text: str) -> float | None:
         return None
     days, hours, minutes, rest = (int(part or 0) for part in match.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
+
+
+def _limit(text: str) -> float | None:
+    """Read squeue's time limit; `NOT_SET`, `INVALID`, `Partition_Limit` and the like are none."""
+    try:
+        return timelimit.read(text)
+    except ValueError:
+        return None
 
 
 def _number(text: str) -> float | None:

@@ -12,7 +12,7 @@ import pytest
 from hpcbert import store
 from hpcbert.config import recipe, site
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.flows import retry, submit
+from hpcbert.flows import limits, retry, submit
 from hpcbert.flows.adopt import adopted
 from hpcbert.flows.draft import How, Who, draft
 from hpcbert.flows.retry import Wish
@@ -312,3 +312,51 @@ def test_two_jobs_that_ran_one_attempt_spoil_its_number(three_of_five: Bench) ->
     path.write_text(f"{json.dumps(start)}\n{path.read_text()}")
     (lack,) = [one for one in three_of_five.look().lacks if one.number == 1]
     assert "the jobs 99_1 and 10_1 ran it at the same time" in lack.why
+
+
+@pytest.fixture
+def late(bench: Bench) -> Bench:
+    """Two repeats reached their time limit of an hour, one failed."""
+    for repeat, state in enumerate(("COMPLETED", "TIMEOUT", "FAILED", "TIMEOUT", "COMPLETED"), 1):
+        bench.ended(repeat, state)
+    return bench
+
+
+@pytest.mark.parametrize("limit", ["", "1:00:00", "60", "0-1", "30"])
+def test_what_reached_its_time_limit_is_not_repeated_with_no_longer_one(
+    late: Bench, limit: str
+) -> None:
+    with pytest.raises(UsageError, match=r"repeat 2.*repeat 4 reached the time limit") as refused:
+        limits.refuse_pointless(late.look(), limit)
+    assert refused.value.hint.endswith(f"hpcbert retry {late.directory} --time 02:00:00")
+    assert late.slurm.submissions() == 1
+
+
+@pytest.mark.parametrize("limit", ["61", "1-12", "UNLIMITED", "0"])
+def test_a_longer_time_limit_is_the_new_scripts_own(late: Bench, limit: str) -> None:
+    limits.refuse_pointless(late.look(), limit)
+    made = late.plan(Wish(time_limit=limit))
+    (array,) = made.arrays
+    assert array.repeats == (2, 3, 4)
+    assert option((made.scripts or {})[array.name], "time") == limit
+
+
+def test_a_longer_time_limit_stays_for_the_next_retry(late: Bench) -> None:
+    retry.intend(late.plan(Wish(time_limit="2:00:00")))
+    submit.submit(late.directory, late.means)
+    for repeat in (2, 3, 4):
+        late.ended(repeat, "FAILED" if repeat < 4 else "COMPLETED", attempt=1)
+    made = late.plan()
+    (array,) = made.arrays
+    assert option((made.scripts or {})[array.name], "time") == "2:00:00"
+    late.ended(2, "TIMEOUT", attempt=1)
+    with pytest.raises(UsageError, match="02:00:00") as refused:
+        limits.refuse_pointless(late.look(), "")
+    assert "--time 04:00:00" in refused.value.hint
+
+
+def test_unattended_what_reached_its_time_limit_is_left_alone(late: Bench) -> None:
+    unattended = Wish(cancelled=False)
+    assert [one.number for one in late.look(unattended).lacks] == [3]
+    longer = Wish(cancelled=False, time_limit="2:00:00")
+    assert [one.number for one in late.look(longer).lacks] == [2, 3, 4]
