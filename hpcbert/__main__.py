@@ -26,5 +26,17 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def _leave_here_out() -> None:
+    """Import nothing from the working directory: somebody else's may hold a `click.py`.
+
+    `python -m` puts it first where modules are looked for; an empty part of PYTHONPATH means it too.
+    """
+    import os
+    import sys
+
+    sys.path = [one for one in sys.path if one not in {"", ".", os.path.realpath(".")}]
+
+
 if __name__ == "__main__":
+    _leave_here_out()
     main()

@@ -52,7 +52,8 @@ def writers(status: os.stat_result, *, private: bool = False) -> str:
         private: Whether the caller's private group is the caller: where umask is 002, as on
             Fedora and Debian, everybody has a group of their own.
     """
-    if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
+    sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    if sticky or stat.S_ISLNK(status.st_mode):  # Of a link all bits are set, and say nothing.
         return ""
     if status.st_mode & stat.S_IWOTH:
         return "everybody"

@@ -11,15 +11,16 @@ import math
 import re
 import shlex
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from hpcbert.errors import UsageError
+from hpcbert.sandbox import Environment, bounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from hpcbert.inventory import Recipe, Site
     from hpcbert.model import OptionValue, Point, Protocol
@@ -159,19 +160,14 @@ def _word(value: Any) -> str:
         return quote(str(value))
     if isinstance(value, list | tuple):
         return " ".join(_word(element) for element in value)
-    raise TypeError(f"A template prints {value!r}, which is neither text nor number nor list.")
+    if isinstance(value, jinja2.Undefined):
+        return str(value)  # Which raises, and says what is undefined or not to be reached.
+    raise TypeError(f"it prints a {type(value).__name__}, which is neither text, number nor list")
 
 
-def _environment(folders: Sequence[Path]) -> jinja2.Environment:
-    """Return Jinja set up for shell; autoescape is HTML's, `finalize` does it for shell."""
-    environment = jinja2.Environment(  # noqa: S701
-        loader=jinja2.FileSystemLoader([str(folder) for folder in folders]),
-        undefined=jinja2.StrictUndefined,
-        finalize=_word,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+def _environment(folders: Sequence[Path]) -> Environment:
+    """Return the sandbox with what templates say of words."""
+    environment = Environment(folders, finalize=_word)
     environment.filters.update(
         directive=directive, comment=comment, identifier=identifier, verbatim=Verbatim
     )
@@ -236,7 +232,8 @@ def render(job: Job, folders: Sequence[Path]) -> str:
         folders: Where templates are looked for; the first that has a file wins.
 
     Raises:
-        UsageError: A value can't be written safely, or a template is wrong.
+        UsageError: A value can't be written safely, or a template is wrong, reaches for what it
+            may not, or takes too much.
     """
     environment = _environment(folders)
     settings = job.site.settings(job.point.framework)
@@ -249,7 +246,7 @@ def render(job: Job, folders: Sequence[Path]) -> str:
         "python": settings.python,
         "files": job.files,
     }
-    try:
+    with bounded(Path(job.recipe.folder) / "run.sh.j2"):
         body = environment.get_template(f"{job.recipe.name}/run.sh.j2").render(context)
         rank_script = environment.get_template("rank.sh.j2").render(
             env=_rank_environment(job), rehearse=job.rehearse, sample=job.sample, body=body
@@ -259,11 +256,6 @@ def render(job: Job, folders: Sequence[Path]) -> str:
         return environment.get_template("base.sbatch.j2").render(
             **context, **_base_context(job), rank_script=rank_script.rstrip("\n")
         )
-    except jinja2.TemplateError as error:
-        place = f"{job.recipe.folder}/run.sh.j2"
-        if isinstance(error, jinja2.TemplateSyntaxError):
-            place = f"{error.filename}:{error.lineno}"
-        raise UsageError(f"A template is wrong: {error.message}.", where=place) from error
 
 
 def _rank_environment(job: Job) -> list[tuple[str, str]]:

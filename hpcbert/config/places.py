@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcbert import ownership
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.strict import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 SITE = "site.toml"
 
@@ -39,11 +42,15 @@ def _upward(start: Path, home: Path) -> Iterator[Path]:
 def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, str]:
     """Return the site.toml to use and who chose it.
 
+    One that nobody named must be the caller's, root's, or whose hpcbert itself is: it says what
+    sbatch is given, and recipes beside it say what ranks run.
+
     First found wins: the flag, HPCBERT_SITE, site.toml upward from the working directory,
     $XDG_CONFIG_HOME/hpcbert, $XDG_CONFIG_DIRS, and at last the one that hpcbert brings.
 
     Raises:
-        ConfigError: The flag or the variable names a file that isn't there.
+        ConfigError: The flag or the variable names a file that isn't there, or the one that was
+            found is in other hands.
     """
     named = (flag, "--site") if flag else (env.get("HPCBERT_SITE", ""), "HPCBERT_SITE")
     if named[0]:
@@ -55,11 +62,11 @@ def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, st
     home = Path(env.get("HOME", "/"))
     for folder in _upward(cwd, home):
         if (folder / SITE).is_file():
-            return folder / SITE, "upward from the working directory"
+            return _vetted(folder / SITE), "upward from the working directory"
     config = env.get("XDG_CONFIG_HOME") or str(home / ".config")
     for base in (config, *env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")):
         if base and (Path(base) / "hpcbert" / SITE).is_file():
-            return Path(base) / "hpcbert" / SITE, "XDG configuration"
+            return _vetted(Path(base) / "hpcbert" / SITE), "XDG configuration"
     return default_site(), "hpcbert's own"
 
 
@@ -70,13 +77,50 @@ def recipe_folders(site: Path, extra: tuple[str, ...] = ()) -> tuple[Path, ...]:
 
     Raises:
         UsageError: One that was named is not there.
+        ConfigError: Those beside the site.toml are in other hands than the site.toml.
     """
     for name in extra:
         if not Path(name).is_dir():
             raise UsageError("There is no such folder.", where=f"--templates={name}")
-    candidates = [*map(Path, extra), site.parent / "templates", package_templates()]
-    unique = dict.fromkeys(path.absolute() for path in candidates)
-    return tuple(path for path in unique if path.is_dir())
+    named = [path.absolute() for path in map(Path, extra)]
+    beside, own = (site.parent / "templates").absolute(), package_templates().absolute()
+    if beside.is_dir() and beside not in {*named, own}:
+        owners = {*_trusted(), site.stat().st_uid} if site.exists() else _trusted()
+        for path in (beside, *sorted(beside.glob("*")), *sorted(beside.glob("*/*"))):
+            _refuse_strange(
+                path,
+                owners,
+                hint=f"Look at what they do. If you trust them, name them: --templates {beside}",
+            )
+    return tuple(path for path in dict.fromkeys([*named, beside, own]) if path.is_dir())
+
+
+def _trusted() -> set[int]:
+    """Return whose files are used without being named; who owns hpcbert itself decides anyway."""
+    return {os.geteuid(), 0, package_templates().stat().st_uid}
+
+
+def _vetted(site: Path) -> Path:
+    hint = f"Look at what it says. If you trust it, name it: --site {site}, or HPCBERT_SITE={site}"
+    _refuse_strange(site, _trusted(), hint=hint)
+    return site
+
+
+def _refuse_strange(path: Path, owners: Collection[int], *, hint: str) -> None:
+    """Refuse what others wrote or can write to, or could put something else in the place of.
+
+    Raises:
+        ConfigError: The file or directory, the one that it is a link to, or the directory that
+            holds it, is in other hands.
+    """
+    with contextlib.suppress(OSError):
+        for one in (path, path.resolve()):
+            why = ownership.fault(one.lstat(), owners, private=True)
+            around = ownership.writers(one.parent.stat(), private=True)
+            if not why and around:
+                why = f"{one.parent} can be written to by {around}"
+            if why:
+                raise ConfigError(f"{why}: it is not used unasked.", where=str(path), hint=hint)
 
 
 def list_recipes(folders: tuple[Path, ...]) -> dict[str, Path]:

@@ -162,7 +162,8 @@ class Grammar(NamedTuple):
     Attributes:
         records: All kinds of lines; those with a `loss` are checked whatever the rule.
         rules: The first is the default.
-        reader: `module:function` that reads a log in the grammar's stead; empty for none.
+        reader: `module:function` or `entry-point:name` that reads a log in the grammar's
+            stead; empty for none.
         sequence_length: Tokens in a sample where the log doesn't say, 0 if unknown.
         packing: Samples that may be packed into one on average, at most; 1 where none are.
         rehearsal: Text that marks a log as a rehearsal.
@@ -226,7 +227,8 @@ def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
 def _read_elsewhere(table: Table, reader: str) -> Grammar:
     module, _, function = reader.partition(":")
     if not module or not function:
-        raise table.error("grammar", f"must read module:function, not {reader!r}.")
+        what = "must read module:function, or entry-point:name"
+        raise table.error("grammar", f"{what}, not {reader!r}.")
     table.close()
     nothing = Record("", b"", re.compile(b""), (), 1, 0, 1, "", "one", "refuse", "steps")
     return Grammar((), (Rule(function, "custom", nothing, ""),), reader=reader)

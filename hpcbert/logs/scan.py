@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.errors import ConfigError
+from hpcbert.logs import readers
 from hpcbert.logs.arithmetic import CannotReduceError, average, number
 from hpcbert.logs.facts import Stated
 from hpcbert.logs.fields import (
@@ -80,7 +79,8 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
         setting: What is known beforehand; the log must agree with it.
     """
     if grammar.reader:
-        return _read_elsewhere(grammar.reader, path, setting)
+        elsewhere: Reading = readers.find(grammar.reader, returns=Reading)(path, setting)
+        return elsewhere
     scan = _Scan(grammar, rule, setting)
     try:
         with closing(bodies(path)) as pieces:
@@ -88,24 +88,6 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
     except NotALogError as error:
         return Reading(None, setting=setting, reasons=(Reason("no-log", f"{path.name} {error}"),))
     return scan.conclude()
-
-
-def _read_elsewhere(reader: str, path: Path, setting: Setting) -> Reading:
-    module, _, name = reader.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"log.grammar = {reader!r} can't be used: {error}.") from error
-    # A recipe that came with somebody's campaign may name any function there is: one that says it
-    # returns a Reading was written to be named here.
-    returned = getattr(function, "__annotations__", {}).get("return")
-    if returned is not Reading and str(returned).rpartition(".")[2] != Reading.__name__:
-        raise ConfigError(
-            f"log.grammar = {reader!r} can't be used: it does not say that it reads logs.",
-            hint="Annotate the function: it returns a hpcbert.logs.scan.Reading.",
-        )
-    reading: Reading = function(path, setting)
-    return reading
 
 
 class _Scan:

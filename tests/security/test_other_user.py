@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from hpcbert import ownership, store
-from hpcbert.errors import UsageError
+from hpcbert.cli.main import root
+from hpcbert.config import places
+from hpcbert.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -242,6 +245,88 @@ def test_a_private_group_is_its_owner(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def replace_entry(entry: Any, **changes: Any) -> Any:
     fields = [name for name in dir(entry) if name.startswith(("pw_", "gr_"))]
     return type("Entry", (), {name: getattr(entry, name) for name in fields} | changes)()
+
+
+SITE = 'schema = 1\nname = "theirs"\nscheduler = "local"\n'
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that everybody can write to, below which the victim works."""
+    place = tmp_path / "shared"
+    (place / "work").mkdir(parents=True)
+    place.chmod(0o1777)
+    (place / "site.toml").write_text(SITE)
+    monkeypatch.chdir(place / "work")
+    return place
+
+
+def found(place: Path) -> Path:
+    return places.find_site("", env={"HOME": "/nowhere"}, cwd=place / "work")[0]
+
+
+@pytest.mark.parametrize("spoil", [plant, open_up, open_to_group])
+def test_a_site_that_was_found_is_the_callers_or_roots(
+    elsewhere: Path, spoil: Callable[[Path], None]
+) -> None:
+    site = elsewhere / "site.toml"
+    assert found(elsewhere) == site
+    spoil(site)
+    with pytest.raises(ConfigError, match=r"belongs to|written to by") as caught:
+        found(elsewhere)
+    assert caught.value.where == str(site)
+    assert f"--site {site}" in caught.value.hint
+    # Who names it trusts it.
+    for flag, variable in ((str(site), ""), ("", str(site))):
+        env = {"HPCBERT_SITE": variable}
+        assert places.find_site(flag, env=env, cwd=Path("/"))[0] == site
+
+
+def test_a_site_that_can_be_replaced_is_refused(elsewhere: Path) -> None:
+    elsewhere.chmod(0o777)
+    with pytest.raises(ConfigError, match="can be written to by everybody"):
+        found(elsewhere)
+
+
+def test_a_site_by_somebodys_link_is_refused(elsewhere: Path) -> None:
+    (elsewhere / "site.toml").rename(elsewhere / "work" / "mine.toml")
+    (elsewhere / "site.toml").symlink_to(elsewhere / "work" / "mine.toml")
+    assert found(elsewhere)
+    os.chown(elsewhere / "site.toml", MALLORY, MALLORY, follow_symlinks=False)
+    with pytest.raises(ConfigError, match="belongs to"):
+        found(elsewhere)
+
+
+@pytest.mark.parametrize("spoil", [plant, open_up, open_to_group])
+@pytest.mark.parametrize("name", ["", "pytorch", "pytorch/recipe.toml", "pytorch/run.sh.j2"])
+def test_recipes_beside_the_site_are_in_the_same_hands(
+    elsewhere: Path, spoil: Callable[[Path], None], name: str
+) -> None:
+    templates = elsewhere / "templates"
+    shutil.copytree(Path(__file__).parents[2] / "templates/pytorch", templates / "pytorch")
+    site = elsewhere / "site.toml"
+    assert places.recipe_folders(site)[0] == templates
+    spoil(templates / name)
+    with pytest.raises(ConfigError, match=r"belongs to|written to by") as caught:
+        places.recipe_folders(site)
+    assert f"--templates {templates}" in caught.value.hint
+    assert places.recipe_folders(site, (str(templates),))[0] == templates
+
+
+def test_every_command_refuses_a_planted_site_and_planted_recipes(elsewhere: Path) -> None:
+    templates = elsewhere / "templates"
+    shutil.copytree(Path(__file__).parents[2] / "templates/pytorch", templates / "pytorch")
+    give_away(templates)
+    commands = (["submit", "--dry-run"], ["render"], ["frameworks"], ["collect", "x.log"])
+    for words in commands:
+        done = CliRunner().invoke(root, words)
+        assert done.exit_code == 2, words
+        assert "templates: It belongs to" in done.stderr
+    os.chown(elsewhere / "site.toml", MALLORY, MALLORY)
+    for words in (*commands, ["retry"], ["monitor"], ["doctor"], ["config"], ["logs"], ["audit"]):
+        done = CliRunner().invoke(root, words)
+        assert done.exit_code == 2, words
+        assert "site.toml: It belongs to" in done.stderr
 
 
 def test_a_refused_submission_is_not_the_newest(shared: Shared) -> None:

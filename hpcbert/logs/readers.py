@@ -1,0 +1,104 @@
+"""Functions outside of hpcbert that read logs: where they may come from.
+
+A recipe names one, and a recipe may come with somebody's campaign. So a module is looked for where
+the interpreter's installation looks, and nowhere else: not in the working directory, which
+`python -m` and an empty part of PYTHONPATH put first, nor in PYTHONPATH, nor beside the recipe.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import sysconfig
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# Entry points of this group are readers.
+GROUP = "hpcbert.grammars"
+_ENTRY_POINT = "entry-point:"
+
+
+def find(name: str, *, returns: type) -> Callable[..., Any]:
+    """Return a function that reads logs.
+
+    Args:
+        name: `module:function`, or `entry-point:name` for what a package offers in the group.
+        returns: What its annotation must say that it returns.
+
+    Raises:
+        ConfigError: It is not installed, or does not say that it reads logs.
+    """
+    target = name
+    if name.startswith(_ENTRY_POINT):
+        target = _entry_point(name.removeprefix(_ENTRY_POINT))
+    module, _, attribute = target.partition(":")
+    try:
+        with _installed_only():
+            function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"log.grammar = {name!r} can't be used: {error}.",
+            hint="Install the package that it is in, in the environment that hpcbert is in.",
+        ) from error
+    # A recipe that came with somebody's campaign may name any function there is: one that says it
+    # returns a Reading was written to be named here.
+    returned = getattr(function, "__annotations__", {}).get("return")
+    if returned is not returns and str(returned).rpartition(".")[2] != returns.__name__:
+        raise ConfigError(
+            f"log.grammar = {name!r} can't be used: it does not say that it reads logs.",
+            hint="Annotate the function: it returns a hpcbert.logs.scan.Reading.",
+        )
+    return function
+
+
+def _entry_point(name: str) -> str:
+    """Return the `module:function` that an installed package offers under a name.
+
+    Raises:
+        ConfigError: None does.
+    """
+    from importlib.metadata import distributions
+
+    found = {
+        one.name: one.value
+        for distribution in distributions(path=installed())
+        for one in distribution.entry_points
+        if one.group == GROUP
+    }
+    if name not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise ConfigError(
+            f"log.grammar = {_ENTRY_POINT + name!r} can't be used: no installed package has an "
+            f"entry point of that name in the group {GROUP}.",
+            hint=f"There are: {known}. Or write module:function.",
+        )
+    return found[name]
+
+
+def installed() -> list[str]:
+    """Return the part of sys.path that the installation put there.
+
+    That is from the standard library on: what stands before it is the working directory, the
+    script's own and PYTHONPATH (docs.python.org, The initialization of the sys.path module search
+    path). Editable installs follow it by way of .pth files.
+    """
+    library = os.path.realpath(sysconfig.get_path("stdlib"))
+    start = [at for at, one in enumerate(sys.path) if os.path.realpath(one) == library]
+    after = sys.path[start[0] :] if start else []
+    return [one for one in after if os.path.isabs(one)]  # noqa: PTH117 - a text, as sys.path has it
+
+
+@contextmanager
+def _installed_only() -> Iterator[None]:
+    before = sys.path
+    sys.path = installed()
+    try:
+        yield
+    finally:
+        sys.path = before

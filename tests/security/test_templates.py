@@ -1,0 +1,149 @@
+"""A recipe folder that came from somebody runs nothing on the login node, and doesn't use it up."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from hpcbert import sandbox
+from hpcbert.cli.render import command as render
+from hpcbert.cli.submit import command as submit
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SITE = 'schema = 1\nname = "t"\nscheduler = "slurm"\n'
+
+# Jinja's and Python's ways out, as lists of template injections have them.
+ESCAPES = (
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ ''['__class__'] }}",
+    "{{ [].__class__.__base__.__subclasses__()[0] }}",
+    "{{ cycler.__init__.__globals__.os.popen('touch sprung').read() }}",
+    "{{ joiner.__init__.__globals__.os.system('touch sprung') }}",
+    "{{ namespace.__init__.__globals__.os.system('touch sprung') }}",
+    "{{ lipsum.__globals__['os'].system('touch sprung') }}",
+    "{{ dict.__base__.__subclasses__() }}",
+    "{{ range.__class__ }}",
+    "{{ gcd.__self__ }}",
+    "{{ self._TemplateReference__context }}",
+    "{{ self.__init__.__globals__.__builtins__.open('sprung', 'w') }}",
+    "{{ ''|attr('__class__') }}",
+    "{{ ''|attr('\\x5f\\x5fclass\\x5f\\x5f') }}",
+    "{{ ['']|map(attribute='__class__')|list }}",
+    "{{ ['']|map('attr', '__class__')|list }}",
+    "{{ '{0.__class__.__mro__}'.format('') }}",
+    "{{ ''|attr('format') }}{{ ('{0.__class__}'|attr('format'))('') }}",
+    "{{ '{a.__class__}'.format_map({'a': ''}) }}",
+    "{{ '{0.__globals__}'.format(lipsum) }}",
+    "{{ point.__class__.__init__.__globals__ }}",
+    "{{ point.__dict__ }}",
+    "{{ protocol.__module__ }}",
+    "{{ (1).__class__ }}",
+    "{% set x = ''.__class__ %}{{ x }}",
+    "{% for x in ().__class__.__base__.__subclasses__() %}{{ x }}{% endfor %}",
+    "{% macro m() %}{{ caller.__globals__ }}{% endmacro %}{% call m() %}{% endcall %}",
+    "{% set _ = files.update({'x': 'y'}) %}",
+    "{% set _ = options.clear() %}",
+    "{% include '/etc/passwd' %}",
+    "{% include '../../site.toml' %}",
+    "{% import 'os' as os %}",
+    "{{ config }}",
+    "{{ request.application }}",
+    "{{ missing }}",
+    "{{ 1 / 0 }}",
+    "{{ {} }}",
+    "{% raw %}",
+)
+BOMBS = (
+    "{% for x in range(10**9) %}x{% endfor %}",
+    "{% for x in range(99999) %}{% for y in range(99999) %}{% endfor %}{% endfor %}",
+    "{{ 'x' * 10**10 }}",
+    "{{ [0] * 10**10 }}",
+    "{{ 10**(10**9) }}",
+    "{{ '%9999999999d' % 1 }}",
+    "{{ '%9999999999d'|format(1) }}",
+    "{{ '{:>9999999999}'.format(1) }}",
+    "{{ 'x'.ljust(10**10) }}",
+    "{{ 'x'|center(10**10) }}",
+    "{{ lipsum(n=10**9) }}",
+    "{% set ns = namespace(x='x') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+    "{% set ns = namespace(x=3) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+    "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "{% include 'mine/run.sh.j2' %}",
+)
+
+
+def name_of(template: str) -> str:
+    return re.sub(r"\W+", "-", template).strip("-")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a site.toml and a recipe of its own beside it."""
+    (tmp_path / "site.toml").write_text(SITE)
+    shutil.copytree(REPOSITORY / "templates/pytorch", tmp_path / "templates/mine")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(place: Path, template: str, *words: str) -> Any:
+    body = place / "templates/mine/run.sh.j2"
+    body.write_text(f"set -e\n{template}\n")
+    command = submit if words else render
+    result = CliRunner().invoke(command, ["--fw", "mine", "--json", *words])
+    document = json.loads(result.stdout)
+    assert result.exit_code == document["exit_code"] == 2, document
+    (error,) = document["errors"]
+    assert error["message"].startswith(str(body)), error
+    assert not (place / "sprung").exists()
+    assert not (place / "runs").exists()
+    return error["message"]
+
+
+@pytest.mark.parametrize("template", ESCAPES, ids=name_of)
+def test_no_template_gets_out(place: Path, template: str) -> None:
+    message = refused(place, template)
+    if "include" not in template and "raw" not in template and "import" not in template:
+        assert f"{place}/templates/mine/run.sh.j2:2: A template" in message
+
+
+@pytest.mark.parametrize("template", BOMBS, ids=name_of)
+def test_no_template_uses_the_machine_up(
+    place: Path, template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "_SECONDS", 0.3)
+    monkeypatch.setattr(sandbox, "_MEMORY", 1 << 28)
+    assert "A template " in refused(place, template)
+
+
+def test_a_dry_run_renders_in_the_sandbox_too(place: Path) -> None:
+    refused(place, ESCAPES[3], "--dry-run")
+
+
+def test_what_recipes_need_still_works(place: Path) -> None:
+    (place / "templates/mine/run.sh.j2").write_text(
+        "{% set ns = namespace(n=0) %}{% for i in range(8) %}{% set ns.n = ns.n + 2**i %}{% endfor %}\n"
+        "echo {{ ns.n }} {{ gcd(12, 18) }} {{ point.key }} {{ range(3)|join(',') }} {{ 'a b'.upper() }}\n"
+    )
+    result = CliRunner().invoke(render, ["--fw", "mine"])
+    assert result.exit_code == 0, result.output
+    assert "echo 255 6 bert-base_1n1g_fp32_b32 0,1,2 'A B'\n" in result.output
+
+
+def test_limits_end_with_the_rendering(place: Path) -> None:
+    import resource
+    import signal
+
+    def limits() -> tuple[Any, ...]:
+        handler = signal.getsignal(signal.SIGVTALRM)
+        return resource.getrlimit(resource.RLIMIT_AS), handler, signal.getitimer(1)
+
+    before = limits()
+    refused(place, ESCAPES[0])
+    refused(place, "{{ 'x' * 10**10 }}")
+    assert limits() == before
