@@ -29,7 +29,7 @@ def _ignore_interrupts() -> None:
 def _leave_here_out() -> None:
     """Import nothing from the working directory: somebody else's may hold a `click.py`.
 
-    `python -m` puts it first where modules are looked for; an empty part of PYTHONPATH means it too.
+    `python -m` puts it first where modules are looked for; an empty part of PYTHONPATH means it.
     """
     import os
     import sys
