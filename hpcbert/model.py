@@ -277,7 +277,7 @@ class Reason:
 
     Attributes:
         code: One of a small vocabulary: `state`, `exit`, `no-log`, `format`, `incomplete`,
-            `window`, `loss`, `config`, `rehearsal`, `rule`.
+            `window`, `loss`, `config`, `shared-nodes`, `rehearsal`, `rule`.
         detail: A sentence for a person.
     """
 

@@ -159,6 +159,7 @@ def _again(directory: Path, campaign: Campaign, document: Mapping[str, Any]) -> 
             rule=str(document["rule"]),
             window=window,
             states=lambda *_: states,
+            beside=False,
         )
     except (KeyError, TypeError, AttributeError):
         detail = "states, rule or iterations are missing from the record"

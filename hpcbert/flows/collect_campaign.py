@@ -15,6 +15,7 @@ from hpcbert.flows.environment import Environments, compared
 from hpcbert.flows.evidence import MEASUREMENTS, TABLE
 from hpcbert.flows.likeness import Account, judged, stated
 from hpcbert.flows.memory import SCHEMA, Memory, verdicts
+from hpcbert.flows.neighbours import undisturbed
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.scan import Reading, read
 from hpcbert.logs.setting import Setting
@@ -80,7 +81,13 @@ class Gathered:
 
 
 def gather(
-    directory: Path, campaign: Campaign, *, rule: str, window: Window, states: States
+    directory: Path,
+    campaign: Campaign,
+    *,
+    rule: str,
+    window: Window,
+    states: States,
+    beside: bool = True,
 ) -> Gathered:
     """Judge every repeat of a campaign.
 
@@ -90,6 +97,7 @@ def gather(
         rule: Name of a rule of its recipe, empty for the default.
         window: What to count instead of the protocol's window.
         states: Asks the scheduler; called only for what the directory doesn't know.
+        beside: Whether to look at the campaigns beside it for runs that shared its nodes.
 
     Raises:
         UsageError: There is no such rule, or the directory lacks its recipe.
@@ -107,6 +115,9 @@ def gather(
         )
         for array, number in campaign.current
     }
+    runs = {key: one.run for key, one in repeats.items()}
+    runs, notes = undisturbed(directory, campaign, runs, beside=beside)
+    repeats = {key: replace(repeats[key], run=run) for key, run in runs.items()}
     repeats = _compared(directory, campaign, repeats)
     points: dict[Point, list[Run]] = {}
     for array, number in campaign.current:
@@ -120,7 +131,7 @@ def gather(
         compared(zip(measured, taken, strict=True)),
         tuple(repeats.values()),
         chosen,
-        (*chosen.warnings, *warnings),
+        (*chosen.warnings, *warnings, *notes),
         taken,
     )
 

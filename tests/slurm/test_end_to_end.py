@@ -133,6 +133,22 @@ def test_ranks_train_over_tcp_between_nodes_and_give_a_table(
         assert all(run["state_source"] == "sacct" for run in row["runs"])
 
 
+def test_repeats_that_run_at_once_on_a_node_are_marked(
+    hpcbert: Callable[..., Outcome], checkout: Any, work: Path
+) -> None:
+    """The lab's site lets jobs share nodes."""
+    made = hpcbert(
+        *("submit", "--fw", "pytorch", "--model", "bert-tiny", "--batch-size", "2"),
+        *("--iters", "12", "--skip", "2", "--repeats", "2", "--concurrent-repeats", "2"),
+        *("--sbatch-arg=--nodelist=n1", "--python", checkout.python, "--wait", "--json"),
+    )
+    assert made.returncode == 0, made.stderr + logs_under(work)
+    (table,) = json.loads(made.stdout.splitlines()[-1])["data"]["tables"]
+    (row,) = table["rows"]
+    assert "shared-nodes" in row["flags"], [run["reasons"] for run in row["runs"]]
+    assert row["median"] > 0
+
+
 def test_what_did_not_end_well_is_in_no_median(
     hpcbert: Callable[..., Outcome], as_user: Any, checkout: Any, work: Path
 ) -> None:

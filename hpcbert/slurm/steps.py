@@ -1,0 +1,146 @@
+"""Measured steps: where and when they ran by their jobs' own account, and which ran at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.slurm.hostlist import expand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_LATEST = 253_402_300_799
+_OFFSETS = 15 * 3600
+# Seconds by which the clocks of two nodes may differ although the controller's seems right to both:
+# it tells whole seconds, and the answer takes a moment.
+_SLACK = 2.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """The measured step of one attempt of a repeat.
+
+    Attributes:
+        attempt: Its number.
+        job: What Slurm, or the local queue, called it.
+        host: Name of the node whose clock told the times.
+        nodes: Names of all its nodes, without their domains.
+        begin: When it began, seconds since the epoch; None before.
+        end: When it ended, or the script did; None where nobody wrote it down.
+        fine: Whether begin and end hold fractions of seconds, not only whole ones.
+        zones: Offsets of the host's time zone from UTC at begin and end, seconds; empty where
+            nobody wrote them down.
+        moved: Seconds by which the host's clock was set forward between begin and end, as far as
+            the time since its start tells.
+        ahead: Whole seconds by which the controller's clock was ahead of the host's.
+    """
+
+    attempt: int = 0
+    job: str = ""
+    host: str = ""
+    nodes: frozenset[str] = frozenset()
+    begin: float | None = None
+    end: float | None = None
+    fine: bool = False
+    zones: tuple[int, ...] = ()
+    moved: float = 0.0
+    ahead: int = 0
+    uptime: float | None = field(default=None, repr=False)
+
+    def shared(self, other: Step) -> tuple[str, ...]:
+        """Return the nodes that two steps had at the same time; one that just ends has left."""
+        nodes = self.nodes & other.nodes
+        if not nodes or None in {self.begin, self.end, other.begin, other.end}:
+            return ()
+        fine = self.fine and other.fine
+        apart = self.host != other.host
+        one, two = self._span(fine=fine, apart=apart), other._span(fine=fine, apart=apart)
+        together = min(one[1], two[1]) - max(one[0], two[0])
+        return tuple(sorted(nodes)) if together > (_SLACK if apart else 0.0) else ()
+
+    def _span(self, *, fine: bool, apart: bool) -> tuple[float, float]:
+        ahead = self.ahead if apart and abs(self.ahead) > 1 else 0
+        span = ((self.begin or 0.0) + ahead, (self.end or 0.0) + ahead)
+        return span if fine else (math.floor(span[0]), math.floor(span[1]))
+
+
+def steps(events: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
+    """Return the measured steps that a status file tells of, one an attempt, in their order.
+
+    Args:
+        events: Of one repeat, oldest first. Records of older scripts have whole seconds and no
+            zones; one without a mark of the step itself has its script's begin and end.
+    """
+    found: dict[int, Step] = {}
+    for event in events:
+        attempt = event.get("attempt")
+        if isinstance(attempt, int) and not isinstance(attempt, bool):
+            known = found.get(attempt, Step(attempt=attempt))
+            found[attempt] = _told(known, str(event.get("event")), event)
+    return tuple(found[attempt] for attempt in sorted(found) if found[attempt].begin is not None)
+
+
+def _told(known: Step, kind: str, event: Mapping[str, Any]) -> Step:
+    time = _number(event.get("time"), _LATEST)
+    if kind == "start":
+        host = _short(str(event.get("host", "")))
+        names = expand(str(event.get("nodelist", ""))) or (host,)
+        nodes = frozenset(short for name in names if (short := _short(name)))
+        job = str(event.get("job", ""))
+        return Step(known.attempt, job=job, host=host, nodes=nodes, begin=time)
+    at = _number(event.get("at"), _LATEST)
+    uptime = _number(event.get("uptime"), _LATEST)
+    zone = _zone(event.get("zone"))
+    if kind == "step":
+        return replace(
+            known,
+            begin=time if at is None else at,
+            end=None,
+            fine=at is not None,
+            zones=zone,
+            ahead=int(_number(event.get("ahead"), _LATEST) or 0),
+            uptime=uptime,
+        )
+    if kind == "step-end":
+        return replace(
+            known,
+            end=time if at is None else at,
+            fine=known.fine and at is not None,
+            zones=(*known.zones, *zone),
+            moved=_moved(known, at, uptime),
+        )
+    if kind in {"end", "finished"} and known.end is None:
+        return replace(known, end=time, fine=False)
+    return known
+
+
+def _moved(known: Step, at: float | None, uptime: float | None) -> float:
+    if known.begin is None or not known.fine or at is None:
+        return 0.0
+    if known.uptime is None or uptime is None:
+        return 0.0
+    return (at - known.begin) - (uptime - known.uptime)
+
+
+def _short(name: str) -> str:
+    """Return a node's name as Slurm may have it, whatever domain the system puts behind it."""
+    return name.strip().lower().partition(".")[0]
+
+
+def _number(value: Any, most: float) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) <= most else None
+
+
+def _zone(text: Any) -> tuple[int, ...]:
+    """Return the seconds that `+0100` stands for; nothing where it is none."""
+    if not isinstance(text, str) or len(text) != 5 or text[0] not in "+-":  # noqa: PLR2004
+        return ()
+    digits = text[1:]
+    if not (digits.isascii() and digits.isdigit()):
+        return ()
+    seconds = int(digits[:2]) * 3600 + int(digits[2:]) * 60
+    return (-seconds if text[0] == "-" else seconds,) if seconds <= _OFFSETS else ()

@@ -1,0 +1,243 @@
+"""Runs that had a node at the same time have no number, or a flag."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from hpcbert import store
+from hpcbert.cli.audit import command as audit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.collect.conftest import Built
+
+    Build = Callable[..., Built]
+    Collect = Callable[..., dict[str, Any]]
+
+T = 1763717655
+RATE = 10.0
+
+
+def measured(
+    made: Built,
+    repeat: int,
+    begin: int,
+    end: int,
+    *,
+    nodes: str = "n1",
+    shape: str = "1n1g",
+    attempt: int = 0,
+    log: bool = True,
+) -> None:
+    """Let a repeat be measured between two moments after T."""
+    host = nodes.replace("[", "").partition("-")[0]
+    start = {"event": "start", "job": f"7_{repeat}", "host": host, "nodelist": nodes}
+    made.mark(shape, repeat, {**start, "time": T + begin - 1}, attempt=attempt)
+    made.mark(shape, repeat, {"event": "step", "time": T + begin}, attempt=attempt)
+    for event in ("step-end", "end"):
+        made.mark(shape, repeat, {"event": event, "time": T + end, "exit": 0}, attempt=attempt)
+    if log:
+        text = made.text(shape, RATE + repeat / 100, start=T + begin + 0.5)
+        made.log(shape, repeat, text, attempt=attempt)
+
+
+def shared(made: Built, **more: Any) -> None:
+    """Make the scripts of jobs that ask for no nodes of their own."""
+    for array in made.campaign.arrays:
+        path = made.directory / array.script
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("#!/bin/bash\n#SBATCH --nodes=1\n" + more.get("line", ""))
+
+
+def row(document: dict[str, Any]) -> dict[str, Any]:
+    (table,) = document["data"]["tables"]
+    found: dict[str, Any] = table["rows"][0]
+    return found
+
+
+def codes(found: dict[str, Any]) -> list[list[str]]:
+    return [[reason["code"] for reason in run["reasons"]] for run in found["runs"]]
+
+
+def test_repeats_that_ran_at_once_on_a_node_have_no_number(
+    build: Build, collect_json: Collect
+) -> None:
+    made = build("1n1g", repeats=3)
+    measured(made, 1, 0, 60)
+    measured(made, 2, 30, 90)
+    measured(made, 3, 90, 150)
+    document = collect_json(made.directory)
+    assert document["exit_code"] == 4
+    found = row(document)
+    assert codes(found) == [["shared-nodes"], ["shared-nodes"], []]
+    assert [run["throughput"] is None for run in found["runs"]] == [True, True, False]
+    detail = found["runs"][0]["reasons"][0]["detail"]
+    assert "repeat 2 of " in detail
+    assert "n1" in detail
+    assert "shared-nodes" not in found["flags"]
+
+
+def test_where_the_site_lets_jobs_share_nodes_the_row_is_marked(
+    build: Build, collect_json: Collect
+) -> None:
+    made = build("1n1g", repeats=3)
+    shared(made)
+    for repeat in (1, 2, 3):
+        measured(made, repeat, 0, 60)
+    document = collect_json(made.directory)
+    assert document["exit_code"] == 0
+    found = row(document)
+    assert codes(found) == [[], [], []]
+    assert "shared-nodes" in found["flags"]
+    assert all(run["flags"] == ["shared-nodes"] for run in found["runs"])
+    assert any("shared nodes" in text for text in document["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [("#SBATCH --exclusive\n", True), ("#SBATCH --exclusive=user\n", False)],
+    ids=["exclusive", "exclusive-to-the-user"],
+)
+def test_only_who_has_nodes_alone_asked_for_it(
+    build: Build, collect_json: Collect, line: str, refused: bool
+) -> None:
+    made = build("1n1g", repeats=2)
+    shared(made, line=line)
+    measured(made, 1, 0, 60)
+    measured(made, 2, 59, 90)
+    assert (row(collect_json(made.directory))["median"] is None) is refused
+
+
+@pytest.mark.parametrize(
+    ("second", "nodes"),
+    [((60, 90), "n1"), ((0, 60), "n2"), ((-60, 0), "n1")],
+    ids=["after", "elsewhere", "before"],
+)
+def test_runs_one_after_another_or_on_other_nodes_are_not_marked(
+    build: Build, collect_json: Collect, second: tuple[int, int], nodes: str
+) -> None:
+    made = build("1n1g", repeats=2)
+    measured(made, 1, 0, 60)
+    measured(made, 2, *second, nodes=nodes)
+    document = collect_json(made.directory)
+    assert codes(row(document)) == [[], []]
+    assert not any("shared nodes" in text for text in document["warnings"])
+
+
+def test_points_of_one_campaign_disturb_each_other(build: Build, collect_json: Collect) -> None:
+    made = build("1n1g", "2n2g", repeats=1)
+    measured(made, 1, 0, 60)
+    measured(made, 1, 50, 90, nodes="n[1-2]", shape="2n2g")
+    (table,) = collect_json(made.directory)["data"]["tables"]
+    assert [codes(one) for one in table["rows"]] == [[["shared-nodes"]], [["shared-nodes"]]]
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "local"])
+def test_other_campaigns_beside_it_disturb_a_run(
+    build: Build, collect_json: Collect, scheduler: str
+) -> None:
+    made = build("1n1g", repeats=2, name="20251121T093415Z-pytorch-aaaaaa")
+    measured(made, 1, 0, 60)
+    measured(made, 2, 60, 120)
+    name = "20251121T093400Z-oneflow-bbbbbb"
+    other = build("1n1g", name=name, id=name, framework="oneflow", scheduler=scheduler)
+    measured(other, 1, 70, 80, nodes="n1.cluster", log=False)
+    found = row(collect_json(made.directory))
+    assert codes(found) == [[], ["shared-nodes"]]
+    assert name in found["runs"][1]["reasons"][0]["detail"]
+    # What was found out stands where the other campaign is no longer there.
+    shutil.rmtree(other.directory)
+    audited = CliRunner().invoke(audit, [str(made.directory), "--json"], catch_exceptions=False)
+    assert json.loads(audited.stdout)["data"]["status"] == "intact"
+    assert codes(row(collect_json(made.directory))) == [[], ["shared-nodes"]]
+
+
+def test_an_attempt_that_never_wrote_its_end_disturbs_while_its_log_grew(
+    build: Build, collect_json: Collect
+) -> None:
+    made = build("1n1g", repeats=2)
+    measured(made, 1, 100, 160)
+    measured(made, 2, 300, 360)
+    name = "20251121T093400Z-pytorch-bbbbbb"
+    other = build("1n1g", name=name, id=name)
+    start = {"event": "start", "job": "9_1", "host": "n1", "nodelist": "n1"}
+    for event in (start, {"event": "step"}):
+        other.mark("1n1g", 1, {**event, "time": T + 90})
+    other.log("1n1g", 1, "killed\n")
+    os.utime(store.log_path(other.directory, other.array("1n1g"), 1), (T + 130, T + 130))
+    assert codes(row(collect_json(made.directory))) == [["shared-nodes"], []]
+
+
+def test_a_copy_of_a_campaign_beside_it_is_no_neighbour(
+    build: Build, collect_json: Collect
+) -> None:
+    made = build("1n1g", repeats=2)
+    measured(made, 1, 0, 60)
+    measured(made, 2, 60, 120)
+    shutil.copytree(made.directory, made.directory.with_name("copy"))
+    assert codes(row(collect_json(made.directory))) == [[], []]
+
+
+def test_neighbours_that_cannot_be_read_are_passed_over(
+    build: Build, collect_json: Collect
+) -> None:
+    made = build("1n1g", repeats=1)
+    measured(made, 1, 0, 60)
+    damaged = build("1n1g", name="20251121T093400Z-pytorch-cccccc")
+    measured(damaged, 1, 0, 60, log=False)
+    (damaged.directory / store.MANIFEST).write_text("{")
+    runs = made.directory.parent
+    (runs / "a file").write_text("")
+    (runs / "empty").mkdir()
+    (runs / "no way" / "status").mkdir(parents=True)
+    (runs / "no way" / "status" / "k.1.jsonl").mkdir()
+    (runs / "no way").chmod(0)
+    assert codes(row(collect_json(made.directory))) == [[]]
+    (runs / "no way").chmod(0o700)
+
+
+def test_what_other_people_say_of_their_runs_refuses_nobody_s_number(
+    build: Build, collect_json: Collect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = build("1n1g", repeats=1)
+    measured(made, 1, 0, 60)
+    name = "20251121T093400Z-pytorch-dddddd"
+    other = build("1n1g", name=name, id=name)
+    measured(other, 1, 0, 60, log=False)
+    monkeypatch.setattr(store, "stranger", lambda path: "mallory" if path.name == name else "")
+    document = collect_json(made.directory)
+    assert codes(row(document)) == [[]]
+    assert "shared-nodes" in row(document)["flags"]
+    assert any("mallory" in text for text in document["warnings"])
+
+
+def test_campaigns_of_another_time_are_not_read(
+    build: Build, collect_json: Collect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = build("1n1g", repeats=1, name="20251121T093415Z-pytorch-aaaaaa")
+    measured(made, 1, 0, 60)
+    for place in range(20):
+        name = f"20251101T0000{place:02}Z-pytorch-eeeeee"
+        measured(build("1n1g", name=name, id=name), 1, 0, 60, log=False)
+        for path in (made.directory.parent / name / "status").iterdir():
+            os.utime(path, (T - 90000, T - 90000))
+    later = "20261101T000000Z-pytorch-ffffff"
+    measured(build("1n1g", name=later, id=later), 1, 0, 60, log=False)
+    read: list[Path] = []
+    manifest = store.read_manifest
+
+    def noted(path: Path) -> Any:
+        read.append(path)
+        return manifest(path)
+
+    monkeypatch.setattr(store, "read_manifest", noted)
+    assert codes(row(collect_json(made.directory))) == [[]]
+    assert set(read) == {made.directory}
