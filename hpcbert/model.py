@@ -145,6 +145,10 @@ class Array:
         first_attempt: Number of its first attempt: a retry goes on where those before it ended.
         excluded: Nodes that a retry keeps away from, each with the reason.
         why: Of each repeat that a retry repeats its number, its state and what was wrong with it.
+        cluster: Where sbatch is told to submit it, as `--clusters`, then the cluster that it named
+            in its answer; empty: the one that its own configuration means.
+        workdir: Directory that sbatch was called in, without symbolic links.
+        seen: When the controller first showed the job, ISO 8601 UTC; empty: it has not yet.
     """
 
     point: Point
@@ -163,6 +167,16 @@ class Array:
     first_attempt: int = 0
     excluded: tuple[tuple[str, str], ...] = ()
     why: tuple[tuple[int, str, str], ...] = ()
+    cluster: str = ""
+    workdir: str = ""
+    seen: str = ""
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether sbatch was called for it, and Slurm has not shown its job yet."""
+        if self.state == "submitted":
+            return bool(self.workdir) and not self.seen
+        return bool(self.called)
 
     def element(self, repeat: int) -> str:
         """Return the job id that Slurm knows one repeat by, `123_4`; empty before submission."""
@@ -216,6 +230,7 @@ class Campaign:
         created: ISO 8601 UTC.
         hpcbert: Version that made it.
         user: Login name of who submitted.
+        uid: Numeric id of who submitted; None in manifests that have none.
         command: The command line that was typed.
         scheduler: `slurm` or `local`.
         site: Name of the site.
@@ -249,6 +264,12 @@ class Campaign:
     rehearse: bool
     arrays: tuple[Array, ...]
     materials: tuple[Material, ...] = ()
+    uid: int | None = None
+
+    @property
+    def owner(self) -> str:
+        """What Slurm's commands know the submitter by: the uid, which USER can't change."""
+        return self.user if self.uid is None else str(self.uid)
 
     @property
     def current(self) -> tuple[tuple[Array, int], ...]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert import store
 from hpcbert.errors import SchedulerError
-from hpcbert.slurm import commands, local
+from hpcbert.slurm import commands, local, questions
 from hpcbert.slurm.repeats import Repeat
 from hpcbert.slurm.states import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcbert.model import Array
     from hpcbert.slurm.repeats import Watched
     from hpcbert.slurm.runner import Runner
 
@@ -30,21 +29,20 @@ class Target:
     Attributes:
         jobs: Ids for scancel; for a local campaign its queue's.
         repeats: Repeats that wait or run in them.
-        names: Name of each job.
+        clusters: Of each job; empty for the one of Slurm's configuration.
     """
 
     jobs: tuple[str, ...]
     repeats: tuple[Repeat, ...]
-    names: tuple[str, ...] = ()
+    clusters: tuple[str, ...] = ()
 
 
 def find(watched: Watched, *, run: Runner, environ: Mapping[str, str] = os.environ) -> Target:
     """Return what of a campaign waits or runs.
 
-    Job ids are used again: a job is meant only if squeue shows it with an array's name, the
-    campaign's user and a time of submission that fits; scancel is told name and user too. The
-    name is what counts, not the id in the manifest: also a script that somebody submitted again
-    by hand, or an attempt that a retry took over and somebody requeued, is the campaign's job.
+    Job ids are used again, so the id alone says nothing: `Watched.array_of` says which jobs are
+    the campaign's, whatever they are called by now. A script that somebody submitted again by
+    hand, or an attempt that a retry took over and somebody requeued, is the campaign's job too.
 
     Raises:
         SchedulerError: squeue does not answer, so nothing can be told for certain.
@@ -57,34 +55,24 @@ def find(watched: Watched, *, run: Runner, environ: Mapping[str, str] = os.envir
         alive = {key for key, state in states.items() if state.kind in {"waiting", "running"}}
         repeats = tuple(repeat for repeat in watched.repeats if repeat.key in alive)
         return Target(tuple(dict.fromkeys(one.array.job_id for one in repeats)), repeats)
-    outcome = run(
-        commands.squeue_argv(users=[watched.campaign.user]), env=commands.environment(environ)
-    )
+    asked = questions.squeue(watched.repeats)
+    outcome, _ = questions.ask(run, asked, commands.environment(environ))
     if not outcome.ok:
         raise SchedulerError(
             f"squeue does not say what is queued: {outcome.stderr.strip()}",
             hint="Nothing was cancelled. Repeat when Slurm answers.",
         )
-    known = {array.name for array in watched.campaign.arrays}
-    rows = [row for row in commands.read_squeue(outcome.stdout).rows if row.name in known]
-    jobs = [row for row in rows if parse(row.state).kind in {"waiting", "running", "again"}]
-    found = [(repeat, row) for repeat in _all(watched) for row in jobs if repeat.owns(row)]
-    names = {row.job: row.name for _, row in found}
-    meant = dict.fromkeys(replace(one, array=_submitted(watched, one)) for one, _ in found)
-    return Target(tuple(names), tuple(meant), tuple(names.values()))
-
-
-def _all(watched: Watched) -> tuple[Repeat, ...]:
-    """Return all repeats of all arrays, to be known by their names alone."""
-    return tuple(
-        Repeat(watched, replace(array, job_id=""), number)
-        for array in watched.campaign.arrays
-        for number in array.repeats
+    rows = commands.read_squeue(outcome.stdout).rows
+    going_on = [row for row in rows if parse(row.state).kind in {"waiting", "running", "again"}]
+    found = [(row, array) for row in going_on if (array := watched.array_of(row))]
+    jobs = dict.fromkeys((row.job, row.cluster if one.cluster else "") for row, one in found)
+    meant = dict.fromkeys(
+        repeat
+        for row, array in found
+        for repeat in (Repeat(watched, array, number) for number in array.repeats)
+        if repeat.is_in(row)
     )
-
-
-def _submitted(watched: Watched, repeat: Repeat) -> Array:
-    return next(one for one in watched.campaign.arrays if one.name == repeat.array.name)
+    return Target(tuple(job for job, _ in jobs), tuple(meant), tuple(one for _, one in jobs))
 
 
 def cancel(
@@ -101,9 +89,9 @@ def cancel(
         if not local.cancel(watched.directory, watched.campaign):
             raise SchedulerError("The local queue has ended already; there is nothing to cancel.")
         return
-    for name in dict.fromkeys(target.names):
-        ids = [job for job, one in zip(target.jobs, target.names, strict=True) if one == name]
-        argv = commands.scancel_argv(ids, user=watched.campaign.user, name=name)
+    for cluster in dict.fromkeys(target.clusters):
+        known = zip(target.jobs, target.clusters, strict=True)
+        argv = commands.scancel_argv([job for job, one in known if one == cluster], cluster=cluster)
         outcome = run(argv, env=commands.environment(environ))
         if not outcome.ok and not _over(outcome.stderr):
             raise SchedulerError(

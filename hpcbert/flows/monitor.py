@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from hpcbert import store
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.flows.adopt import adopted
-from hpcbert.slurm import commands, local
-from hpcbert.slurm.ladder import answer_of, from_witness
+from hpcbert.slurm import commands, local, questions
+from hpcbert.slurm.ladder import from_witness
 from hpcbert.slurm.repeats import Lines, Watched
 from hpcbert.slurm.states import parse
 
@@ -149,10 +149,10 @@ def _queue(
     campaigns: Sequence[Watched], *, run: Runner, environ: Mapping[str, str]
 ) -> Lines | Answer:
     """Return what squeue lists as alive, or how it failed."""
-    argv = commands.squeue_argv(users=[one.campaign.user for one in campaigns])
-    outcome = run(argv, env=commands.environment(environ))
+    repeats = [repeat for one in campaigns for repeat in one.repeats]
+    outcome, answer = questions.ask(run, questions.squeue(repeats), commands.environment(environ))
     rows = [row for row in commands.read_squeue(outcome.stdout).rows if is_alive(parse(row.state))]
-    return Lines(rows) if outcome.ok else answer_of(outcome)
+    return Lines(rows) if outcome.ok else answer
 
 
 def _lives(one: Watched, queue: Lines | Answer) -> bool:

@@ -8,9 +8,9 @@ changes nothing. Formats seen with 22.05.8; field names are those that every rel
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcbert import timelimit
 
@@ -22,10 +22,21 @@ _GARBAGE_KEPT = 20
 # Of a moment: up to the year 5138.
 _DIGITS = 11
 _SACCT_FIELDS = (
-    "JobID,User,State,ExitCode,Reason,Submit,Start,End,ElapsedRaw,TimelimitRaw,NodeList,JobName"
+    "JobID,User,State,ExitCode,Reason,Submit,Start,End,ElapsedRaw,TimelimitRaw,NodeList,JobName,"
+    "UID,Cluster,WorkDir,SubmitLine"
 )
-# The name comes late and the reason, free text at times, last: neither can shift a field then.
-_SQUEUE_FIELDS = "%i|%u|%T|%V|%S|%e|%M|%l|%N|%j|%r"
+# The name comes late, then what may be any text: neither can shift a field then. No path that a
+# process works in has two slashes together, which are what the last three are known by.
+_SQUEUE_FIELDS = "%i|%u|%T|%V|%S|%e|%M|%l|%N|%j|%r|//%U|//%o|//%Z"
+_SACCT_TAIL = re.compile(
+    r"(?P<name>.*?)\|(?P<uid>\d{1,10})\|(?P<cluster>[^|]*)\|(?P<workdir>/.*?)?"
+    r"(?:\|(?P<command>\S*(?:sbatch|srun|salloc)\b.*)?)?"
+)
+_SQUEUE_TAIL = re.compile(
+    r"(?P<name>[^|]*)\|(?P<reason>.*)\|//(?P<uid>\d{1,10})\|//(?P<command>.*)\|//(?P<workdir>/.*)"
+)
+_CLUSTER = re.compile(r"CLUSTER: (\S+)")
+_HEADING = "JOBID|"
 # Everything else named so changes what the commands select or print (sacct(1), squeue(1)).
 _CHANGING = ("SLURM_", "SACCT_", "SQUEUE_", "SCANCEL_")
 # The caller's own Slurm job, or their defaults, must not leak into a request or into its job.
@@ -54,6 +65,10 @@ class JobRow:
         elapsed: Seconds it has run.
         limit: Time limit in seconds, None without one.
         nodelist: As Slurm writes it.
+        uid: Of its owner; None where the command does not tell.
+        cluster: Its cluster's name, where several were asked.
+        workdir: Directory that it was submitted in; empty where the command does not tell.
+        command: Its script, or the command line that submitted it.
     """
 
     job: str
@@ -69,6 +84,10 @@ class JobRow:
     elapsed: float | None = None
     limit: float | None = None
     nodelist: str = ""
+    uid: int | None = None
+    cluster: str = ""
+    workdir: str = ""
+    command: str = ""
 
     def covers(self, repeat: int) -> bool:
         """Say whether the line is about an array index, or about a job that is no array."""
@@ -112,37 +131,59 @@ def _without(environ: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str,
     }
 
 
-def sacct_argv(ids: Sequence[str], *, users: Iterable[str], since: float) -> list[str]:
-    """Return the one accounting query for any number of jobs.
+def of_clusters(argv: list[str], cluster: str) -> list[str]:
+    """Return a query about other clusters than this one: theirs, by commas; empty for this one."""
+    return [argv[0], f"--clusters={cluster}", *argv[1:]] if cluster else argv
+
+
+def sacct_argv(
+    ids: Sequence[str], *, users: Iterable[str], since: float, cluster: str = ""
+) -> list[str]:
+    """Return the one accounting query for any number of jobs of a cluster.
 
     `-D` shows every run of a requeued job, and of a job id that was used again; without it the
     newest job of that number hides ours.
 
     Args:
-        ids: Job ids, of arrays the array's.
-        users: Login names of the owners.
+        ids: Job ids, of arrays the array's; none: all that the owners have.
+        users: Login names or uids of the owners.
         since: Seconds since the epoch; nothing before is looked at.
+        cluster: Where it is not this one.
     """
     argv = ["sacct", "-X", "-P", "-n", "-D", "-o", _SACCT_FIELDS]
     argv += ["-S", f"uts{int(since)}", "-u", ",".join(sorted(set(users)))]
     for chunk in _chunks(ids):
         argv += ["-j", ",".join(chunk)]
-    return argv
+    return of_clusters(argv, cluster)
 
 
-def squeue_argv(*, users: Iterable[str]) -> list[str]:
-    """Return the query for all jobs that Slurm still has in memory, ended ones too.
+def squeue_argv(
+    *, users: Iterable[str] = (), ids: Sequence[str] = (), cluster: str = ""
+) -> list[str]:
+    """Return the query for jobs that Slurm still has in memory, ended ones too.
 
-    It selects by user, which the controller does itself, and not by id: an id that is gone makes
-    squeue fail where it is the only one.
+    `-a` shows those in hidden partitions too. Asked about ids alone squeue fails if it knows none
+    of them (`unknown_to_slurm`). Of several clusters it says which one's jobs follow.
+
+    Args:
+        users: Login names or uids; none: everybody.
+        ids: Job ids, of arrays the array's; none: all.
+        cluster: Where it is not this one.
     """
-    words = ["squeue", "-h", "-a", "-t", "all", "-o", _SQUEUE_FIELDS]
-    return [*words, "-u", ",".join(sorted(set(users)))]
+    words = ["squeue", "-a", "-t", "all", "-o", _SQUEUE_FIELDS]
+    words += ["-u", ",".join(sorted(set(users)))] if users else []
+    words += ["-j", ",".join(dict.fromkeys(ids))] if ids else []
+    return of_clusters([*words, *([] if cluster else ["-h"])], cluster)
 
 
-def scancel_argv(ids: Sequence[str], *, user: str, name: str) -> list[str]:
-    """Return the command that cancels jobs, if they still have this owner and name."""
-    return ["scancel", f"--user={user}", f"--name={name}", *ids]
+def unknown_to_slurm(complaint: str) -> bool:
+    """Say whether a command failed because no job has the id that it was given."""
+    return "Invalid job id specified" in complaint
+
+
+def scancel_argv(ids: Sequence[str], *, cluster: str = "") -> list[str]:
+    """Return the command that cancels jobs."""
+    return of_clusters(["scancel", *ids], cluster)
 
 
 def _chunks(ids: Sequence[str]) -> Iterator[list[str]]:
@@ -164,11 +205,16 @@ def read_squeue(text: str) -> Listing:
 def _read(text: str, row: Callable[[list[str]], JobRow | None], *, fields: int) -> Listing:
     rows: list[JobRow] = []
     garbage: list[str] = []
+    cluster = ""
     for line in text.splitlines():
+        heading = _CLUSTER.fullmatch(line.strip())
+        if heading or line.startswith(_HEADING):
+            cluster = heading[1] if heading else cluster
+            continue
         words = line.split("|", fields - 1)
         one = row(words) if len(words) == fields else None
         if one is not None:
-            rows.append(one)
+            rows.append(replace(one, cluster=one.cluster or cluster))
         elif line.strip() and len(garbage) < _GARBAGE_KEPT:
             garbage.append(line)
     return Listing(tuple(rows), tuple(garbage))
@@ -191,7 +237,7 @@ def _sacct_row(words: list[str]) -> JobRow | None:
         elapsed=_number(words[8]),
         limit=None if minutes is None else minutes * 60,
         nodelist=words[10],
-        name=words[11],
+        **_tail(_SACCT_TAIL, words[11], {"name": words[11]}),
     )
 
 
@@ -209,9 +255,17 @@ def _squeue_row(words: list[str]) -> JobRow | None:
         elapsed=seconds(words[6]),
         limit=_limit(words[7]),
         nodelist=words[8],
-        name=words[9],
-        reason=words[10],
+        **_tail(_SQUEUE_TAIL, f"{words[9]}|{words[10]}", {"name": words[9], "reason": words[10]}),
     )
+
+
+def _tail(form: re.Pattern[str], text: str, otherwise: dict[str, Any]) -> dict[str, Any]:
+    """Read the fields that may hold any text."""
+    match = form.fullmatch(text)
+    if match is None:
+        return otherwise
+    fields = {name: value or "" for name, value in match.groupdict().items()}
+    return {**fields, "uid": int(fields["uid"])}
 
 
 def job_id(text: str) -> tuple[str, tuple[tuple[int, int, int], ...]] | None:

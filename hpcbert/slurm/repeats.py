@@ -5,7 +5,7 @@ from __future__ import annotations
 import calendar
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,62 @@ class Watched:
             return max(0.0, calendar.timegm(created) - SLACK)
         return 0.0
 
+    @cached_property
+    def places(self) -> frozenset[str]:
+        """The campaign's directory as Slurm may know it: its jobs were submitted in there."""
+        here = {str(self.directory), str(self.directory.absolute()), str(self.directory.resolve())}
+        return frozenset(here | {one.workdir for one in self.campaign.arrays if one.workdir})
+
+    def owner_fits(self, row: JobRow) -> bool:
+        """Say whether a job is the submitter's, as far as that is known."""
+        if row.uid is not None and self.campaign.uid is not None:
+            return row.uid == self.campaign.uid
+        return row.user == self.campaign.user
+
+    def labelled(self, row: JobRow) -> Array | None:
+        """Return the array that a job is by its name or its script.
+
+        Sites add to names, cut them or replace them; the script stays. A name is a part of its
+        retries' names, so the longest that fits is meant.
+        """
+        fitting = [one for one in self.campaign.arrays if one.name in row.name]
+        if fitting:
+            return max(fitting, key=lambda one: len(one.name))
+        command = f"{row.command.rstrip()} "
+        return next((one for path, one in self._scripts.items() if f"{path} " in command), None)
+
+    @cached_property
+    def _scripts(self) -> dict[str, Array]:
+        arrays = self.campaign.arrays
+        return {f"{place}/{one.script}": one for one in arrays for place in self.places}
+
+    def array_of(self, row: JobRow) -> Array | None:
+        """Return the array that a job was submitted for, be it once more and by hand."""
+        known = next((one for one in self.campaign.arrays if one.job_id == row.job), None)
+        if known and self.lists(row, known):
+            return known
+        label = self.labelled(row)
+        return label if label and self.lists(row, replace(label, job_id="")) else None
+
+    def lists(self, row: JobRow, array: Array) -> bool:
+        """Say whether a line is about an array's job: the same id may be another job's.
+
+        A job is known by cluster, id, time of submission and directory of submission. Where the
+        last is not told, or another than where it was submitted, name and owner have to fit.
+        """
+        clusters = array.cluster.split(",")
+        if row.cluster and array.cluster not in {"", "all"} and row.cluster not in clusters:
+            return False
+        if row.submit is not None and row.submit < self.since:
+            return False
+        if array.job_id and row.job != array.job_id:
+            return False
+        if array.job_id and row.workdir in self.places:
+            return True
+        label = self.labelled(row)
+        fits = self.owner_fits(row) or row.workdir in self.places
+        return label is not None and label.name == array.name and fits
+
 
 @dataclass(frozen=True)
 class Repeat:
@@ -62,6 +118,11 @@ class Repeat:
         return self.array.element(self.number)
 
     @property
+    def tag(self) -> str:
+        """Its id, unique over clusters too."""
+        return f"{self.job_id};{self.array.cluster}" if self.array.cluster else self.job_id
+
+    @property
     def status(self) -> Path:
         """Where the job writes what happens to it."""
         return self.watched.directory / self.array.status(self.number)
@@ -78,18 +139,12 @@ class Repeat:
         return tuple(found)
 
     def owns(self, row: JobRow) -> bool:
-        """Say whether a line is about this repeat and not about another job of its number.
+        """Say whether a line is about this repeat and not about another job of its number."""
+        return self.is_in(row) and self.watched.lists(row, self.array)
 
-        Job ids are used again, so name, owner and time of submission must fit too.
-        """
-        return (
-            row.name == self.array.name
-            and row.user == self.watched.campaign.user
-            and (row.submit is None or row.submit >= self.watched.since)
-            and self.array.job_id in {"", row.job}
-            and bool(row.tasks) != self.array.together
-            and row.covers(self.number)
-        )
+    def is_in(self, row: JobRow) -> bool:
+        """Say whether a line about its array, or the job it shares, is about this repeat."""
+        return bool(row.tasks) != self.array.together and row.covers(self.number)
 
 
 class Lines:
@@ -98,13 +153,24 @@ class Lines:
     def __init__(self, rows: Iterable[JobRow] = ()) -> None:
         self._alone: dict[tuple[str, int | None], list[JobRow]] = {}
         self._spans: dict[str, list[JobRow]] = {}
+        self._jobs: dict[tuple[str, str, str], JobRow] = {}
         for row in rows:
+            self._jobs.setdefault((row.cluster, row.job, row.name), row)
             if len(row.tasks) > 1 or any(low != high for low, high, _ in row.tasks):
-                self._spans.setdefault(row.name, []).append(row)
+                self._spans.setdefault(row.job, []).append(row)
             else:
-                self._alone.setdefault(
-                    (row.name, row.tasks[0][0] if row.tasks else None), []
-                ).append(row)
+                index = row.tasks[0][0] if row.tasks else None
+                self._alone.setdefault((row.job, index), []).append(row)
+        self._found: dict[str, tuple[str, ...]] = {}
+
+    def jobs(self, watched: Watched, array: Array) -> tuple[str, ...]:
+        """Return the ids of the jobs that may be an array's."""
+        if array.job_id:
+            return (array.job_id,)
+        if array.name not in self._found:
+            mine = [row.job for row in self._jobs.values() if watched.lists(row, array)]
+            self._found[array.name] = tuple(dict.fromkeys(mine))
+        return self._found[array.name]
 
     def newest(self, repeat: Repeat) -> tuple[JobRow | None, int]:
         """Return the line of a repeat's newest run, and how many runs were before it."""
@@ -119,9 +185,12 @@ class Lines:
         is right then.
         """
         index = None if repeat.array.together else repeat.number
-        runs = [row for row in self._alone.get((repeat.array.name, index), ()) if repeat.owns(row)]
+        jobs = self.jobs(repeat.watched, repeat.array)
+        runs = [row for job in jobs for row in self._alone.get((job, index), ())]
+        runs = [row for row in runs if repeat.owns(row)]
         if not runs:
-            runs = [row for row in self._spans.get(repeat.array.name, ()) if repeat.owns(row)]
+            spans = [row for job in jobs for row in self._spans.get(job, ())]
+            runs = [row for row in spans if repeat.owns(row)]
         found = {row.submit: row for row in runs}
         return tuple(sorted(found.values(), key=lambda row: row.submit or 0.0))
 

@@ -24,8 +24,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from hpcbert.errors import HpcbertError
-from hpcbert.slurm import commands, local
-from hpcbert.slurm.ladder import Evidence, answer_of, doubtful, judge
+from hpcbert.slurm import commands, local, questions
+from hpcbert.slurm.ladder import Evidence, doubtful, judge
 from hpcbert.slurm.pace import FLOOR, Pace
 from hpcbert.slurm.repeats import Key, Lines, Repeat, Watched
 from hpcbert.slurm.states import UNKNOWN, RepeatState, parse
@@ -78,7 +78,7 @@ class Watcher(SlurmInfoWatcher):
         self, repeats: Sequence[Repeat], *, run: Runner, environ: Mapping[str, str]
     ) -> None:
         super().__init__()
-        self._owners = {repeat.job_id: repeat for repeat in repeats if repeat.job_id}
+        self._owners = {repeat.tag: repeat for repeat in repeats if repeat.job_id}
         self._run = run
         self._environ = environ
         self.answer: Answer = "unasked"
@@ -87,26 +87,16 @@ class Watcher(SlurmInfoWatcher):
         self.rows: dict[str, tuple[JobRow, int]] = {}
         self.history: dict[str, tuple[tuple[int, JobRow], ...]] = {}
 
-    def _make_command(self) -> list[str] | None:
-        asked = [self._owners[job_id] for job_id in sorted(self._registered - self._finished)]
-        if not asked:
-            return None
-        jobs = [one.array.job_id for repeat in asked for one in (*repeat.before, repeat)]
-        return commands.sacct_argv(
-            [job for job in jobs if job],
-            users=[repeat.watched.campaign.user for repeat in asked],
-            since=min(repeat.watched.since for repeat in asked),
-        )
-
     def update(self) -> None:
         """Ask sacct once about everything that has not ended; a failure is remembered."""
         self.answer = "absent" if self.answer == "absent" else "unasked"
-        command = None if self.answer == "absent" else self._make_command()
-        if command is None:
+        owners = [self._owners[tag] for tag in sorted(self._registered - self._finished)]
+        asked = [one for owner in owners for one in (*owner.before, owner) if one.job_id]
+        if not asked or self.answer == "absent":
             return
         self._num_calls += 1
-        outcome = self._run(command, env=self._environ, timeout=_TIMEOUT)
-        self.answer, self.complaint = answer_of(outcome), outcome.stderr.strip()
+        outcome, self.answer = questions.ask(self._run, questions.sacct(asked), self._environ)
+        self.complaint = outcome.stderr.strip()
         if outcome.ok:
             self._info_dict.update(self.read_info(outcome.stdout))
         self._finished |= {one for one in self._registered if self.is_done(one, mode="cache")}
@@ -118,12 +108,12 @@ class Watcher(SlurmInfoWatcher):
         self.garbage = listing.garbage
         lines = Lines(listing.rows)
         info = {}
-        for job_id, repeat in self._owners.items():
+        for tag, repeat in self._owners.items():
             row, before = lines.newest(repeat)
-            self.history[job_id] = lines.attempts(repeat)
+            self.history[tag] = lines.attempts(repeat)
             if row is not None:
-                self.rows[job_id] = row, before
-                info[job_id] = {"JobID": job_id, "State": row.state, "NodeList": row.nodelist}
+                self.rows[tag] = row, before
+                info[tag] = {"JobID": tag, "State": row.state, "NodeList": row.nodelist}
         return info
 
     def get_state(self, job_id: str, mode: str = "force") -> str:
@@ -146,7 +136,7 @@ class RepeatJob(SlurmJob[None]):
 
     def __init__(self, repeat: Repeat, watcher: Watcher) -> None:
         self.watcher = watcher
-        super().__init__(repeat.watched.directory, repeat.job_id)
+        super().__init__(repeat.watched.directory, repeat.tag)
 
     @property
     def state(self) -> str:
@@ -204,8 +194,8 @@ class Tracker:
         self._run, self._clock, self._chance = run, clock, chance
         self._environ = commands.environment(environ)
         self._watcher = Watcher(self._repeats, run=run, environ=self._environ)
-        with_id = {repeat.job_id: repeat for repeat in self._repeats if repeat.job_id}
-        self.jobs = {job_id: RepeatJob(one, self._watcher) for job_id, one in with_id.items()}
+        with_id = {repeat.tag: repeat for repeat in self._repeats if repeat.job_id}
+        self.jobs = {tag: RepeatJob(one, self._watcher) for tag, one in with_id.items()}
         self._pace, self._due = Pace(floor=floor), 0.0
         self._calm: dict[Key, int] = {}
         self._squeue: Answer = "unasked"
@@ -288,10 +278,10 @@ class Tracker:
         if doubtful(heard, now=self._clock()) or self._calm.get(repeat.key, 0) > 0:
             return True
         checkup = (self._watcher.num_calls - 1) % _CHECKUP == 0
-        return checkup and not self._watcher.is_done(repeat.job_id, mode="cache")
+        return checkup and not self._watcher.is_done(repeat.tag, mode="cache")
 
     def _heard(self, repeat: Repeat) -> Evidence:
-        row, restarts = self._watcher.rows.get(repeat.job_id, (None, 0))
+        row, restarts = self._watcher.rows.get(repeat.tag, (None, 0))
         return Evidence(
             witness=local.read_witness(repeat.status, first=repeat.array.first_attempt),
             accounting=row,
@@ -304,9 +294,7 @@ class Tracker:
         self._squeue = "absent" if self._squeue == "absent" else "unasked"
         if not doubts or self._squeue == "absent":
             return Lines()
-        argv = commands.squeue_argv(users=[one.watched.campaign.user for one in doubts])
-        outcome = self._run(argv, env=self._environ, timeout=_TIMEOUT)
-        self._squeue = answer_of(outcome)
+        outcome, self._squeue = questions.ask(self._run, questions.squeue(doubts), self._environ)
         self.complaint = "" if outcome.ok else outcome.stderr.strip() or self._watcher.complaint
         listing = commands.read_squeue(outcome.stdout if outcome.ok else "")
         self._queue_garbage = listing.garbage
@@ -332,7 +320,7 @@ class Tracker:
 
     def _job_lives(self, repeat: Repeat) -> bool:
         """Say whether the job goes on after this repeat, and may yet be started anew with it."""
-        row, _ = self._watcher.rows.get(repeat.job_id, (None, 0))
+        row, _ = self._watcher.rows.get(repeat.tag, (None, 0))
         lives = row is not None and parse(row.state).kind not in {"well", "badly"}
         return repeat.array.together and lives
 

@@ -312,7 +312,7 @@ def test_cancel_needs_a_yes(hpcbert: Any, slurm: Any, watched: Make, queue: Line
     data = json.loads(done.stdout)["data"]
     assert (data["cancelled"], data["jobs"], len(data["repeats"])) == (True, ["12"], 2)
     (call,) = slurm.calls("scancel")
-    assert (call[1], call[-1]) == (f"--user={one.campaign.user}", "12")
+    assert call[1:] == ["12"]
     code, text = on_terminal(hpcbert, "cancel", "aaaaaa", answer="y\n")
     assert "Cancelled 2 repeats" in text
     assert len(slurm.calls("scancel")) == 2

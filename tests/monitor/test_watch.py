@@ -311,8 +311,7 @@ def test_only_jobs_of_the_campaign_are_cancelled(watched: Make, queue: Line) -> 
     assert target.jobs == ("12",)
     assert [repeat.number for repeat in target.repeats] == [1]
     cancel.cancel(one, target, run=run)
-    name = one.campaign.arrays[0].name
-    assert run.calls[-1] == ("scancel", f"--user={one.campaign.user}", f"--name={name}", "12")
+    assert run.calls[-1] == ("scancel", "12")
     nothing = Script()
     cancel.cancel(one, cancel.find(one, run=nothing), run=nothing)
     assert [call[0] for call in nothing.calls] == ["squeue"]
@@ -335,7 +334,7 @@ def test_a_reused_id_is_not_cancelled_and_a_second_job_of_the_name_is(
         + queue(one, 2, "PENDING", job="99_2")
     )
     target = cancel.find(one, run=Script(squeue=[lines]))
-    assert (target.jobs, target.names) == (("99",), (one.campaign.arrays[0].name,))
+    assert target.jobs == ("99",)
     assert [repeat.number for repeat in target.repeats] == [2]
 
 
