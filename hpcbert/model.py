@@ -149,6 +149,8 @@ class Array:
             in its answer; empty: the one that its own configuration means.
         workdir: Directory that sbatch was called in, without symbolic links.
         seen: When the controller first showed the job, ISO 8601 UTC; empty: it has not yet.
+        changed: What the controller had otherwise than sbatch was asked for: its name for it, what
+            was asked, what it had.
     """
 
     point: Point
@@ -170,6 +172,7 @@ class Array:
     cluster: str = ""
     workdir: str = ""
     seen: str = ""
+    changed: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def unsettled(self) -> bool:

@@ -119,7 +119,7 @@ def _array(data: dict[str, Any]) -> Array:
     raw = data["point"]
     options = tuple((name, value) for name, value in raw["options"])
     point = Point(**{**raw, "shape": Shape(**raw["shape"]), "options": options})
-    pairs = {name: tuple(map(tuple, data.get(name, ()))) for name in ("excluded", "why")}
+    pairs = {name: tuple(map(tuple, data.get(name, ()))) for name in ("excluded", "why", "changed")}
     return Array(**{**data, **pairs, "point": point, "repeats": tuple(data["repeats"])})
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 import secrets
 import sys
 import time
@@ -168,7 +169,12 @@ def who() -> Who:
     """Say who asks, and when."""
     from hpcbert.flows.draft import Who
 
-    return Who(getpass.getuser(), tuple(sys.argv), time.time(), secrets.token_hex(3))
+    try:
+        # USER and LOGNAME may be anybody's name: in a notebook, after sudo -E.
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return Who(user, tuple(sys.argv), time.time(), secrets.token_hex(3))
 
 
 def _scheduler(name: str, shape: Shape, *, dry: bool) -> tuple[Scheduler, tuple[str, ...]]:

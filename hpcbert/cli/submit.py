@@ -14,6 +14,7 @@ from hpcbert.cli.output import Result, returns_result, say
 from hpcbert.config import site
 from hpcbert.errors import CheckError
 from hpcbert.flows import submit as flow
+from hpcbert.flows.calls import Means, sbatch_argv
 from hpcbert.slurm.runner import run
 
 if TYPE_CHECKING:
@@ -81,11 +82,11 @@ def submit(
 
 def handed_over(directory: Path, here: Site) -> Campaign:
     """Submit what of a campaign is not submitted yet, to whom its manifest says."""
-    means = flow.Means(run, settle=max(here.poll_floor, _SETTLE))
+    means = Means(run, settle=max(here.poll_floor, _SETTLE))
     if store.read_manifest(directory).scheduler != "local":
         return flow.submit(directory, means)
+    from hpcbert.flows.directives import option
     from hpcbert.flows.draft import minutes
-    from hpcbert.flows.scripts import option
     from hpcbert.slurm import local
 
     def start(new: Campaign) -> str:
@@ -118,7 +119,7 @@ def _dry_run(made: Draft, warnings: tuple[str, ...]) -> Result:
     errors = tuple(CheckError(f"{check.name}: {check.detail}") for check in failed)
     lines = []
     for array in arrays:
-        argv = shlex.join(flow.sbatch_argv(made.directory, array))
+        argv = shlex.join(sbatch_argv(made.directory, array))
         lines += [f"$ {argv}" if made.campaign.scheduler == "slurm" else "$ (local queue)"]
         lines += [made.scripts[array.name]]
     lines += [f"{_mark(check.ok)} {check.name} {check.detail}".rstrip() for check in checks]
@@ -130,7 +131,7 @@ def _dry_run(made: Draft, warnings: tuple[str, ...]) -> Result:
         "arrays": [
             {
                 **_described(array),
-                "argv": flow.sbatch_argv(made.directory, array),
+                "argv": sbatch_argv(made.directory, array),
                 "script_text": made.scripts[array.name],
             }
             for array in arrays
@@ -159,6 +160,10 @@ def _described(array: Array) -> dict[str, Any]:
         "script_sha256": array.script_sha256,
         "state": array.state,
         "job_id": array.job_id or None,
+        "cluster": array.cluster or None,
+        "changed": [
+            {"what": what, "asked": asked, "has": has} for what, asked, has in array.changed
+        ],
     }
 
 
@@ -185,7 +190,17 @@ def submitted(directory: Path, campaign: Campaign, warnings: tuple[str, ...] = (
         "rehearse": campaign.rehearse,
         "arrays": [_described(array) for array in campaign.arrays],
     }
-    return Result(data, "\n".join(lines), warnings=warnings)
+    return Result(data, "\n".join(lines), warnings=(*warnings, *_changed(campaign)))
+
+
+def _changed(campaign: Campaign) -> tuple[str, ...]:
+    """Say what Slurm made of the jobs beside what was asked for: a site's plugin may do so."""
+    return tuple(
+        f"Job {array.job_id} has {what}={has}, where {asked or 'none'} was asked for: something "
+        "at this site changed it."
+        for array in campaign.arrays
+        for what, asked, has in array.changed
+    )
 
 
 command = submit

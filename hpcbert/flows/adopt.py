@@ -1,6 +1,6 @@
-"""Adopting: finding the job of an array whose submission was interrupted.
+"""Adopting: finding the job of an array whose submission was interrupted, or not confirmed.
 
-The job's name carries campaign, point and retry, so that it can be found without its id.
+Slurm is asked for all that the submitter has; `Watched.lists` says which job is the array's.
 """
 
 from __future__ import annotations
@@ -8,18 +8,21 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcbert import store
 from hpcbert.errors import HpcbertError, SchedulerError
+from hpcbert.model import utc
 from hpcbert.slurm import commands
+from hpcbert.slurm.repeats import Watched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from hpcbert.model import Array, Campaign
+    from hpcbert.slurm.commands import JobRow
     from hpcbert.slurm.runner import Outcome, Runner
 
 # Seconds between two looks at the queue. sbatch dies with hpcbert, but what it had sent may still
@@ -27,55 +30,89 @@ if TYPE_CHECKING:
 SETTLE = 10.0
 
 
+@dataclass(frozen=True)
+class Job:
+    """A job that was found.
+
+    Attributes:
+        cluster: Empty where it was not told.
+        seen: Whether Slurm showed it; else the job itself told of it.
+    """
+
+    job_id: str
+    cluster: str = ""
+    seen: bool = True
+
+    def of(self, array: Array, stamp: str) -> Array:
+        """Return its array as submitted; `stamp` is the time, ISO 8601 UTC."""
+        return replace(
+            array,
+            state="submitted",
+            job_id=self.job_id,
+            cluster=(self.cluster or array.cluster) if array.cluster else "",
+            submitted=array.submitted or stamp,
+            seen=stamp if self.seen else array.seen,
+            error="",
+        )
+
+
 def search(
-    directory: Path,
+    watched: Watched,
     array: Array,
-    user: str,
     *,
     run: Runner,
-    since: str,
     settle: float = SETTLE,
     pause: Callable[[float], None] = time.sleep,
-) -> str:
+) -> Job | None:
     """Return the job that an interrupted or unanswered sbatch made, or nothing if there is none.
 
     Args:
-        directory: The campaign.
+        watched: The campaign.
         array: Whose job it is.
-        user: Its owner.
         run: Starts squeue and sacct.
-        since: When sbatch was called, ISO 8601 UTC.
         settle: Seconds to wait before nothing is believed to be nothing.
         pause: Waits a number of seconds.
 
     Raises:
         SchedulerError: Slurm can't say: whether the job exists is unknown.
     """
-    found = witnessed(directory, array) or find_job(array, user, run=run, since=since)
+    found = look(watched, array, run=run)
     if not found:
         pause(settle)
-        found = find_job(array, user, run=run, since=since)
+        found = look(watched, array, run=run)
     return found
 
 
-def adopted(directory: Path, campaign: Campaign, *, run: Runner) -> Campaign:
+def look(watched: Watched, array: Array, *, run: Runner) -> Job | None:
+    """Do what `search` does, without waiting."""
+    told = witnessed(watched.directory, array)
+    return Job(told, seen=False) if told else find_job(watched, array, run=run)
+
+
+def adopted(directory: Path, campaign: Campaign, *, run: Runner, strict: bool = False) -> Campaign:
     """Return a campaign in which interrupted submissions have the jobs that they made.
 
-    Who watches or collects looks for them too. It is written down if that can be done; what Slurm
-    does not tell at this moment stays as it is.
+    Who watches or collects looks for them too. It is written down if that can be done.
+
+    Args:
+        directory: The campaign's.
+        campaign: Its manifest.
+        run: Starts squeue and sacct.
+        strict: Whether it is an error if Slurm can't say or the manifest can't be written; else
+            what is not told at this moment stays as it is.
+
+    Raises:
+        HpcbertError: As `strict` says.
     """
     if campaign.scheduler == "local":
         return campaign
     for array in campaign.arrays:
-        if array.state != "intended" or not array.called or campaign.superseded(array):
+        if not array.unsettled or campaign.superseded(array):
             continue
-        with contextlib.suppress(HpcbertError):
-            since = array.called
-            job_id = witnessed(directory, array) or find_job(
-                array, campaign.user, run=run, since=since
-            )
-            if job_id:
-                done = replace(array, state="submitted", job_id=job_id, submitted=since)
+        with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
+            job = look(Watched(directory, campaign), array, run=run)
+            done = job.of(array, utc(time.time())) if job else array
+            if done != array:
                 campaign = store.update_array(campaign, done)
                 _note(directory, done)
     return campaign
@@ -98,8 +135,8 @@ def witnessed(directory: Path, array: Array) -> str:
     return ""
 
 
-def find_job(array: Array, user: str, *, run: Runner, since: str) -> str:
-    """Return the id of the job that carries this array's name, or nothing.
+def find_job(watched: Watched, array: Array, *, run: Runner) -> Job | None:
+    """Return the job that Slurm has for an array, or nothing.
 
     squeue knows jobs that wait or run and, for MinJobAge, those that ended; sacct the older ones.
     Of several the first one is it: who submits the script again by hand makes another.
@@ -108,34 +145,34 @@ def find_job(array: Array, user: str, *, run: Runner, since: str) -> str:
         SchedulerError: squeue does not answer: whether the job exists is unknown.
     """
     environment = commands.environment(os.environ)
-    queue = run(
-        [
-            "squeue",
-            "--noheader",
-            "--all",
-            "--states=all",
-            f"--user={user}",
-            f"--name={array.name}",
-            "-o%F",
-        ],
-        env=environment,
-    )
-    ids = queue.stdout.split() if queue.ok else []
-    if not ids:
-        words = ["sacct", "-X", "-P", "-n", "-o", "JobIDRaw,JobID", f"--user={user}"]
-        history = run(
-            [*words, f"--name={array.name}", f"--starttime={since[:19]}"],
-            env={**environment, "TZ": "UTC"},
-        )
-        lines = history.stdout.splitlines() if history.ok else []
-        ids = [line.partition("|")[2].partition("_")[0] for line in lines]
-    numbers = sorted({int(one) for one in ids if one.isascii() and one.isdigit()})
-    if not numbers and not queue.ok:
+    owner, cluster = watched.campaign.owner, array.cluster
+    queue = run(commands.squeue_argv(users=[owner], cluster=cluster), env=environment)
+    rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
+    found = _jobs(watched, array, rows)
+    if not found:
+        argv = commands.sacct_argv([], users=[owner], since=watched.since, cluster=cluster)
+        history = run(argv, env=environment)
+        rows = commands.read_sacct(history.stdout).rows if history.ok else ()
+        found = _jobs(watched, array, rows)
+    if not found and not queue.ok:
         raise SchedulerError(
             f"Whether {array.name} is queued can't be told: {complaint(queue)}",
             hint="Repeat once Slurm answers; nothing is submitted twice.",
         )
-    return str(numbers[0]) if numbers else ""
+    return min(found, key=lambda job: int(job.job_id), default=None)
+
+
+def _jobs(watched: Watched, array: Array, rows: Iterable[JobRow]) -> list[Job]:
+    """Return the jobs that are an array's by what they are called, or by where they are."""
+    others = {one.job_id for one in watched.campaign.arrays if one.name != array.name}
+    free = [row for row in rows if row.job not in others]
+    unknown = replace(array, job_id="")
+    named = [row for row in free if watched.lists(row, unknown)]
+    # Renamed beyond recognition, and its script not told: nothing else is submitted in there.
+    there = [row for row in free if row.workdir in watched.places and not row.command]
+    there = [row for row in there if bool(row.tasks) != array.together]
+    lines = named or [row for row in there if watched.labelled(row) is None]
+    return [Job(row.job, row.cluster) for row in lines]
 
 
 def complaint(outcome: Outcome) -> str:

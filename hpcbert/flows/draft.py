@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shlex
 import sys
 import time
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcbert import __version__, redact, render, store, timelimit
+from hpcbert import __version__, redact, render, slurmwords, store, timelimit
 from hpcbert.errors import UsageError
 from hpcbert.flows import containers, materials
 from hpcbert.model import Array, Campaign, Point, Protocol, utc
@@ -121,6 +122,7 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
         created=utc(who.time),
         hpcbert=__version__,
         user=who.user,
+        uid=os.geteuid(),
         command=redact.command(who.command),
         scheduler=how.scheduler,
         site=site.name,
@@ -234,6 +236,7 @@ def _array(job: render.Job, text: str) -> Array:
         script_sha256=hashlib.sha256(text.encode()).hexdigest(),
         log=job.log,
         together=job.together,
+        cluster=slurmwords.given(job.site.sbatch_args, "clusters"),
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert import store, timelimit
 from hpcbert.errors import UsageError
-from hpcbert.flows import scripts
+from hpcbert.flows import directives
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,7 @@ def kept(watched: Watched, first: Array) -> str:
 
 
 def _text(directory: Path, array: Array) -> str:
-    return scripts.option(store.read_script(directory, array).decode(), "time")
+    return directives.option(store.read_script(directory, array).decode(), "time")
 
 
 def _seconds(directory: Path, array: Array) -> int | None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from hpcbert import store
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.flows import collect_campaign, limits, scripts, suspects
+from hpcbert.flows import collect_campaign, directives, limits, living, scripts, suspects
+from hpcbert.flows.adopt import adopted
 from hpcbert.flows.suspects import Try, Verdict
 from hpcbert.logs.setting import Window
 from hpcbert.slurm import commands, nodes
@@ -114,7 +115,8 @@ def look(
     """Say which repeats of a campaign are missing or invalid, by the gate that `collect` has.
 
     Raises:
-        SchedulerError: Slurm does not say what waits or runs: nothing may be submitted then.
+        SchedulerError: Slurm does not say what waits or runs, or lists a job of a missing repeat as
+            alive under whatever name: nothing may be submitted then.
         UsageError: There is no such campaign, nothing of it can count, or others decide about it.
     """
     store.claim(directory)
@@ -125,6 +127,8 @@ def look(
             where=campaign.id,
             hint="Submit it anew to rehearse again.",
         )
+    # What an interrupted or refused submission made is no lack.
+    campaign = adopted(directory, campaign, run=run, strict=True)
     watched = Watched(directory, campaign)
     tracker = Tracker([watched], run=run, clock=clock, floor=_REST)
     states, settled = _settled_states(watched, tracker, pause)
@@ -143,6 +147,7 @@ def look(
             continue
         if key in settled and not one.valid:
             lacks.append(Lack(array, number, one.state, "; ".join(map(str, one.reasons))))
+    living.refuse(watched, [(one.array, one.number) for one in lacks], run=run)
     spent = [one for one in lacks if _times(campaign, one) >= wish.limit]
     return Findings(
         watched=watched,
@@ -250,7 +255,7 @@ def _verdict(findings: Findings, first: Array, text: str, wish: Wish, run: Runne
         return Verdict(asked)
     outcome = run(nodes.sinfo_argv(), env=commands.environment(os.environ))
     known = nodes.of_partition(
-        nodes.read_sinfo(outcome.stdout if outcome.ok else ""), scripts.option(text, "partition")
+        nodes.read_sinfo(outcome.stdout if outcome.ok else ""), directives.option(text, "partition")
     )
     before = {
         node: why
@@ -300,6 +305,9 @@ def _array(
         called="",
         retry=retry,
         first_attempt=attempt,
+        workdir="",
+        seen="",
+        changed=(),
         excluded=verdict.excluded,
         why=tuple((one.number, one.state, one.why) for one in lacks),
     )

@@ -1,4 +1,4 @@
-"""Reading a rendered script again: its `#SBATCH` options, and the same script for a retry."""
+"""A rendered script again: whose it is, and the same script for a retry."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
+from hpcbert.flows.directives import option
 from hpcbert.render import directive
 
 if TYPE_CHECKING:
@@ -19,16 +20,6 @@ _ATTEMPT = re.compile(r"first_attempt=\d+\b")
 _ARRAY = re.compile(rf"{_DIRECTIVE}--array=[\d,-]+(?:%(\d+))?")
 _TIME = re.compile(rf"{_DIRECTIVE}--time=.*")
 _TOGETHER = re.compile(r"repeats=\([\d ]+\)")
-
-
-def option(text: str, name: str) -> str:
-    """Return the value of a script's `#SBATCH --NAME=VALUE`; of several the last, as sbatch does.
-
-    Values of a campaign's own options are plain: what needs quoting is never asked for here.
-    """
-    start = f"{_DIRECTIVE}--{name}="
-    found = [line[len(start) :] for line in text.splitlines() if line.startswith(start)]
-    return found[-1].strip('"') if found else ""
 
 
 def writes_to(text: str, directory: Path) -> bool:

@@ -2,24 +2,24 @@
 
 The order is what makes it safe: every script and the manifest with all arrays `intended` are on
 disk before sbatch is called first; that it is about to be called for an array, and what it
-answered, are on disk before it is called for the next one. A crash in between leaves a job whose
-name carries campaign and point, which the next `submit` of the campaign finds and adopts.
+answered, are on disk before it is called for the next one. A crash in between leaves a job that
+was submitted in the campaign, which the next `submit` of the campaign finds and adopts.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from hpcbert import store
-from hpcbert.errors import HpcbertError, SchedulerError
-from hpcbert.flows.adopt import SETTLE, complaint, search, witnessed
+from hpcbert.errors import HpcbertError, IncompleteError, SchedulerError
+from hpcbert.flows.adopt import Job, complaint, witnessed
+from hpcbert.flows.calls import TRANSIENT, Means, left_behind, settled
 from hpcbert.model import utc
 from hpcbert.slurm import commands
+from hpcbert.slurm.repeats import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,71 +27,10 @@ if TYPE_CHECKING:
 
     from hpcbert.flows.draft import Draft
     from hpcbert.model import Array, Campaign
-    from hpcbert.slurm.runner import Outcome, Runner
+    from hpcbert.slurm.runner import Runner
 
-# What sbatch says when the controller is busy or away and nothing was submitted
-# (SchedMD/slurm, src/common/slurm_errno.c).
-_TRANSIENT = (
-    "(connect failure)",
-    "Slurm temporarily unable to accept job",
-    "Resource temporarily unavailable",
-)
+# Where there is no configuration, there is no cluster to ask.
 _NO_CLUSTER = ("Could not establish a configuration source",)
-# What it says when the request may or may not have arrived.
-_UNCERTAIN = (
-    "Socket timed out",
-    "Unexpected message received",
-    "Zero Bytes were transmitted or received",
-    "(send failure)",
-    "(receive failure)",
-    "(shutdown failure)",
-    "Message send failure",
-    "Message receive failure",
-    "gave no answer within",
-)
-_PAUSES = (1.0, 2.0, 4.0)
-_PARSABLE = re.compile(r"(\d+)(?:;\S+)?")
-
-
-class Means(NamedTuple):
-    """What submitting needs of the world.
-
-    Attributes:
-        run: Starts sbatch, squeue and sacct.
-        now: Clock, seconds since the epoch.
-        pause: Waits a number of seconds.
-        settle: Seconds between two looks at the queue, before nothing is believed to be nothing.
-    """
-
-    run: Runner
-    now: Callable[[], float] = time.time
-    pause: Callable[[float], None] = time.sleep
-    settle: float = SETTLE
-
-
-def sbatch_argv(directory: Path, array: Array, *, after: str = "") -> list[str]:
-    """Return the command that submits one array; all other options are in the script.
-
-    Args:
-        directory: The campaign.
-        array: What to submit.
-        after: Id of the job that must be over first; empty for none.
-    """
-    waits = [f"--dependency=afterany:{after}"] if after else []
-    return ["sbatch", "--parsable", *waits, str(directory / array.script)]
-
-
-def predecessor(campaign: Campaign, array: Array) -> str:
-    """Return the job that an array waits for: that of the array before it, if it must wait.
-
-    A retry waits for its own point's in any case: repeats of a point never share the network
-    unless that was asked for.
-    """
-    before = campaign.arrays[: campaign.arrays.index(array)]
-    if campaign.concurrent_points:
-        before = tuple(one for one in before if one.point == array.point)
-    ids = [one.job_id for one in before if one.job_id]
-    return ids[-1] if ids else ""
 
 
 def write(draft: Draft) -> None:
@@ -132,40 +71,60 @@ def submit(directory: Path, means: Means) -> Campaign:
 
 def hand_over(directory: Path, campaign: Campaign, means: Means) -> Campaign:
     """Do what `submit` does, for who holds the campaign's lock."""
-    for array in campaign.arrays:
-        if array.state == "submitted" or campaign.superseded(array):
-            continue
+    while array := _next(campaign):
         store.read_script(directory, array)
-        job_id = _left_behind(directory, array, campaign.user, means)
-        done = _submitted(array, job_id, means)
-        if not job_id:
-            tried = replace(array, called=utc(means.now()))
-            campaign = _record(directory, campaign, tried)
-            done = _settle(directory, campaign, tried, means)
+        found = left_behind(Watched(directory, campaign), array, means)
+        if found:
+            campaign = _record(directory, campaign, found.of(array, utc(means.now())))
+            continue
+        tried = replace(array, called=utc(means.now()), workdir=os.path.realpath(directory))
+        campaign = _record(directory, campaign, tried)
+        done, verdict = settled(Watched(directory, campaign), tried, means)
+        if verdict == "full" and len(done.repeats) > 1 and not done.together:
+            campaign = _halved(campaign, done)
+            store.write_manifest(directory, campaign)
+            continue
         campaign = _record(directory, campaign, done)
+        if verdict == "full":
+            raise _full(done, campaign)
         if done.state != "submitted":
             raise _refusal(done, campaign)
     return campaign
 
 
-def _left_behind(directory: Path, array: Array, user: str, means: Means) -> str:
-    """Return the job that an earlier try made, also one that sbatch seemed to refuse."""
-    if not array.called:
-        return ""
-    return search(
-        directory,
-        array,
-        user,
-        run=means.run,
-        since=array.called,
-        settle=means.settle,
-        pause=means.pause,
+def _next(campaign: Campaign) -> Array | None:
+    """Return the first array that is not in Slurm's hands yet."""
+    open_ = (one for one in campaign.arrays if one.state != "submitted")
+    return next((one for one in open_ if not campaign.superseded(one)), None)
+
+
+def _halved(campaign: Campaign, array: Array) -> Campaign:
+    """Return a campaign with an array made two, for a limit on how many jobs one may have."""
+    middle = (len(array.repeats) + 1) // 2
+    first = _part(array, array.repeats[:middle], array.name)
+    rest = _part(array, array.repeats[middle:], f"{array.name}.p{array.repeats[middle]}")
+    names = [one.name for one in campaign.arrays]
+    at = names.index(array.name)
+    return replace(
+        campaign, arrays=(*campaign.arrays[:at], first, rest, *campaign.arrays[at + 1 :])
     )
 
 
-def _submitted(array: Array, job_id: str, means: Means) -> Array:
-    stamp = utc(means.now())
-    return replace(array, state="submitted", job_id=job_id, submitted=stamp, error="")
+def _part(array: Array, repeats: tuple[int, ...], name: str) -> Array:
+    why = tuple(one for one in array.why if one[0] in repeats)
+    return replace(array, name=name, repeats=repeats, why=why, error="")
+
+
+def _full(array: Array, campaign: Campaign) -> IncompleteError:
+    there = sum(len(one.repeats) for one in campaign.arrays if one.job_id)
+    left = sum(len(one.repeats) for one in campaign.arrays if not one.job_id)
+    return IncompleteError(
+        f"Slurm takes no more jobs of yours now: {there} repeats are submitted, {left} are left. "
+        f"It says: {array.error}",
+        where=campaign.id,
+        hint=f"When some have ended: hpcbert submit --resume {campaign.id}; with --wait it goes on "
+        "by itself.",
+    )
 
 
 def _record(directory: Path, campaign: Campaign, array: Array) -> Campaign:
@@ -179,7 +138,7 @@ def _record(directory: Path, campaign: Campaign, array: Array) -> Campaign:
         raise HpcbertError(
             f"Job {array.job_id} is submitted, but that can't be written down: {error.message}",
             where=error.where,
-            hint=f"Make room, then: hpcbert submit --resume {campaign.id} finds it by its name.",
+            hint=f"Make room, then: hpcbert submit --resume {campaign.id} finds it.",
         ) from error
     return campaign
 
@@ -225,7 +184,9 @@ def enqueue(
             store.write_manifest(directory, campaign)
             job_id = start(replace(campaign, arrays=new))
         for array in new:
-            campaign = store.update_array(campaign, _submitted(array, job_id, means))
+            campaign = store.update_array(
+                campaign, Job(job_id, seen=False).of(array, utc(means.now()))
+            )
         store.write_manifest(directory, campaign)
     return campaign
 
@@ -241,38 +202,6 @@ def _queue_left_behind(
         means.pause(1.0)  # It may just have been forked.
         found = find()
     return found or next(filter(None, (witnessed(directory, one) for one in arrays)), "")
-
-
-def _settle(directory: Path, campaign: Campaign, array: Array, means: Means) -> Array:
-    """Call sbatch until it is known what became of the array."""
-    for seconds in _PAUSES:
-        done, again = _call(directory, campaign, array, means)
-        if not again:
-            return done
-        means.pause(seconds)
-    return _call(directory, campaign, array, means)[0]
-
-
-def _call(directory: Path, campaign: Campaign, array: Array, means: Means) -> tuple[Array, bool]:
-    """Call sbatch once; return what became of the array, and whether calling again may help."""
-    argv = sbatch_argv(directory, array, after=predecessor(campaign, array))
-    environment = commands.submission_environment(os.environ)
-    outcome = means.run(argv, cwd=directory, env=environment)
-    match = _PARSABLE.fullmatch((outcome.stdout.strip().splitlines() or [""])[-1])
-    # Who is killed by a signal tells nothing.
-    uncertain = outcome.ok or outcome.returncode < 0 or _says(outcome, _UNCERTAIN)
-    job_id = match[1] if outcome.ok and match else ""
-    if not job_id and uncertain:
-        job_id = _left_behind(directory, array, campaign.user, means)
-    if job_id:
-        return _submitted(array, job_id, means), False
-    state = array.state if uncertain else "refused"
-    again = uncertain or _says(outcome, _TRANSIENT)
-    return replace(array, state=state, error=complaint(outcome)), again
-
-
-def _says(outcome: Outcome, phrases: tuple[str, ...]) -> bool:
-    return not outcome.ok and any(phrase in outcome.stderr for phrase in phrases)
 
 
 def _refusal(array: Array, campaign: Campaign) -> SchedulerError:
@@ -315,7 +244,7 @@ def dry_run(draft: Draft, *, run: Runner, scheduler: str) -> tuple[Check, ...]:
                 stdin=text,
                 env=commands.submission_environment(os.environ),
             )
-            away = any(phrase in test.stderr for phrase in (*_TRANSIENT, *_NO_CLUSTER))
+            away = any(phrase in test.stderr for phrase in (*TRANSIENT, *_NO_CLUSTER))
             ok = None if away else test.ok
             checks.append(Check(f"sbatch --test-only {array.script}", ok, complaint(test)))
     if scheduler == "slurm" and not sbatch:

@@ -114,7 +114,8 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
     The caller's own SACCT_FORMAT, SQUEUE_STATES, SLURM_CLUSTERS and the like are left out.
     """
-    return {**_without(environ, _CHANGING), "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+    kept = _without(environ, (*_CHANGING, *_LEAKING))
+    return {**kept, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
 
 def submission_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -5,10 +5,13 @@ Keys are those of SchedMD/slurm, src/api/job_info.c, 22.05 to 26.05.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
+from hpcbert import timelimit
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow
 
@@ -87,7 +90,10 @@ def differences(asked: Mapping[str, str], shown: Shown) -> tuple[tuple[str, str,
     found = []
     for key, value in asked.items():
         has = shown.fields.get(key, "")
-        if value and has not in _IGNORED and _plain(key, has) != _plain(key, value):
+        if not value or has in _IGNORED or _plain(key, has) == _plain(key, value):
+            continue
+        # Of several partitions a job that has started is in one.
+        if key != "Partition" or has not in value.split(","):
             found.append((key, value, has))
     return tuple(found)
 
@@ -97,9 +103,15 @@ def _plain(key: str, value: str) -> str:
     if key == "NumNodes":
         return value.partition("-")[0]
     if key == "TimeLimit":
-        return str(commands.seconds(value))
+        return _minutes(value)
     if key == "StdOut":
         return value.rpartition("/")[0]
-    if key == "Partition":
-        return ",".join(sorted(value.split(",")))
     return value
+
+
+def _minutes(limit: str) -> str:
+    """Return a time limit in whole minutes, which are what Slurm keeps of it."""
+    with contextlib.suppress(ValueError):
+        seconds = timelimit.read(limit)
+        return "UNLIMITED" if seconds is None else str(ceil(seconds / 60))
+    return limit

@@ -287,7 +287,7 @@ class Tracker:
             accounting=row,
             restarts=repeat.array.first_attempt + restarts,
             together=repeat.array.together,
-            history=self._watcher.history.get(repeat.job_id, ()),
+            history=self._watcher.history.get(repeat.tag, ()),
         )
 
     def _ask_squeue(self, doubts: Sequence[Repeat]) -> Lines:

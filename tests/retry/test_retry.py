@@ -14,9 +14,10 @@ from hpcbert.config import recipe, site
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import limits, retry, submit
 from hpcbert.flows.adopt import adopted
+from hpcbert.flows.calls import Means
+from hpcbert.flows.directives import option
 from hpcbert.flows.draft import How, Who, draft
 from hpcbert.flows.retry import Wish
-from hpcbert.flows.scripts import option
 from hpcbert.model import Shape
 from hpcbert.plan import Request
 from hpcbert.slurm.runner import Outcome
@@ -107,8 +108,8 @@ class Bench:
         return store.read_manifest(self.directory)
 
     @property
-    def means(self) -> submit.Means:
-        return submit.Means(self.slurm, lambda: float(NOW), lambda _: None)
+    def means(self) -> Means:
+        return Means(self.slurm, lambda: float(NOW), lambda _: None)
 
     def ended(
         self, repeat: int, state: str = "COMPLETED", *, node: str = "n1", attempt: int = 0

@@ -10,8 +10,9 @@ import pytest
 
 from hpcbert.config import recipe, site
 from hpcbert.errors import UsageError
+from hpcbert.flows.directives import option
 from hpcbert.flows.draft import How, Who, draft
-from hpcbert.flows.scripts import option, retried, writes_to
+from hpcbert.flows.scripts import retried, writes_to
 from hpcbert.model import Shape
 from hpcbert.plan import Request
 from hpcbert.slurm.runner import run
