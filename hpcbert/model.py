@@ -16,6 +16,30 @@ from hpcbert.errors import UsageError
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 PRECISIONS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
+# What frameworks, DLPerf's folders and people call them: automatic mixed precision is with fp16.
+_PRECISIONS = {
+    "float32": "fp32",
+    "float": "fp32",
+    "single": "fp32",
+    "f32": "fp32",
+    "tensorfloat32": "tf32",
+    "tensorfloat": "tf32",
+    "amp": "fp16",
+    "mixed": "fp16",
+    "half": "fp16",
+    "float16": "fp16",
+    "f16": "fp16",
+    "bfloat16": "bf16",
+    "bfloat": "bf16",
+}
+
+
+def precision(word: str) -> str:
+    """Return the precision that a word means, or else the word."""
+    plain = word.strip().lower().replace("-", "").replace("_", "")
+    return _PRECISIONS.get(plain, plain if plain in PRECISIONS else word)
+
+
 OptionValue = str | int | float | bool
 Scope = Literal["nodes", "repeats", "points"]
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcbert.cli import conflicts
+from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import places
 from hpcbert.config.toml import read as read_toml
@@ -19,6 +21,7 @@ from hpcbert.flows.said import Known, parse_settings
 from hpcbert.logs import grammar
 from hpcbert.logs.setting import Window
 from hpcbert.model import PRECISIONS
+from hpcbert.model import precision as meant
 from hpcbert.report.document import tables_data
 
 if TYPE_CHECKING:
@@ -27,7 +30,27 @@ if TYPE_CHECKING:
     from hpcbert.model import Campaign
     from hpcbert.slurm.states import RepeatState
 
+_CONFLICT = Rule(
+    ("form",),
+    lambda given: given["as_json"] and not given["output"],
+    "with --json, which prints the tables in its document",
+)
+# What the end of a file's name says of its form.
+_ENDS = {
+    ".csv": "csv",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".json": "json",
+    ".txt": "text",
+}
 FORMATS = ("text", "markdown", "csv", "json", "dlperf-json")
+
+
+def _precision(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """Read a precision in any of its spellings; click's callback."""
+    if value is None or meant(value) in PRECISIONS:
+        return value and meant(value)
+    raise click.BadParameter(f"{value!r} is not one of {', '.join(PRECISIONS)}.")
 
 
 @click.command()
@@ -38,7 +61,7 @@ FORMATS = ("text", "markdown", "csv", "json", "dlperf-json")
 @click.option("--nodes", type=click.IntRange(1), help="Where neither path nor log tells.")
 @click.option("--gpus-per-node", type=click.IntRange(1), help="Likewise.")
 @click.option("--batch-size", type=click.IntRange(1), help="Samples per device, likewise.")
-@click.option("--precision", type=click.Choice(PRECISIONS), help="Likewise.")
+@click.option("--precision", callback=_precision, help="Likewise.")
 @click.option(
     "--set",
     "settings",
@@ -50,7 +73,7 @@ FORMATS = ("text", "markdown", "csv", "json", "dlperf-json")
 @click.option("--skip", type=click.IntRange(0), help="Warm-up iterations, if not the protocol's.")
 @click.option("--iters", type=click.IntRange(1), help="Last iteration, if not the protocol's.")
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="text", help="Form of the table."
+    "--format", "form", type=click.Choice(FORMATS), help="Form of the table; --output's, or text."
 )
 @click.option("--require-all", is_flag=True, help="No number for a point with a bad repeat.")
 @click.option("--output", default="", metavar="FILE", help="Write the table to a file.")
@@ -71,7 +94,7 @@ def collect(
     model: str,
     skip: int | None,
     iters: int | None,
-    form: str,
+    form: str | None,
     require_all: bool,
     output: str,
     templates: tuple[str, ...],
@@ -90,6 +113,7 @@ def collect(
       hpcbert collect ~/DLPerf/logs --fw oneflow --rule rate
       hpcbert collect old/*.log --fw oneflow --pattern 'run{repeat}_{nodes}x{gpus_per_node}.log'
     """
+    conflicts.refuse(_CONFLICT)
     if skip is not None and iters is not None and skip >= iters:
         raise UsageError(f"--skip must be below --iters, and {skip} is not below {iters}.")
     request = flow.Request(
@@ -102,7 +126,12 @@ def collect(
         require_all=require_all,
     )
     folders = _recipe_folders(site_file, templates)
-    return _result(_collect(_paths(paths, site_file), request, folders), form, output)
+    named = _ENDS.get(Path(output).suffix.lower(), "")
+    notes: tuple[str, ...] = ()
+    if form and named and form.removeprefix("dlperf-") != named:
+        notes = (f"{output} holds {form}, as --format says, although its name says {named}.",)
+    made = _collect(_paths(paths, site_file), request, folders)
+    return _result(made, form or named or "text", output, notes)
 
 
 command = collect
@@ -180,7 +209,7 @@ def _states(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], Rep
     return tracker.snapshot(directory, campaign, run=runner.run)
 
 
-def _result(made: flow.Collected, form: str, output: str) -> Result:
+def _result(made: flow.Collected, form: str, output: str, notes: tuple[str, ...] = ()) -> Result:
     text = _rendered(made, form) if made.tables else ""
     if output and text:
         _write(Path(output), click.unstyle(text) + "\n")
@@ -191,7 +220,7 @@ def _result(made: flow.Collected, form: str, output: str) -> Result:
         exact=form in {"json", "dlperf-json"} and bool(text),
         exit_code=made.exit_code,
         errors=tuple(map(IncompleteError, _shortcomings(made))),
-        warnings=made.warnings,
+        warnings=(*made.warnings, *notes),
     )
 
 
@@ -205,7 +234,7 @@ def _write(path: Path, text: str) -> None:
         else:
             store.write_text(path, text, mode=0o666)
     except (HpcbertError, OSError) as error:
-        raise UsageError(f"--output can't be written: {error}") from error
+        raise HpcbertError(f"--output can't be written: {error}") from error
 
 
 def _shortcomings(made: flow.Collected) -> list[str]:

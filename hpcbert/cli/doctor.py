@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from hpcbert.cli import conflicts
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import site
 from hpcbert.errors import CheckError
@@ -24,7 +25,10 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @returns_result
 def doctor(*, site_file: str, frameworks: tuple[str, ...], nodes: int) -> Result:
     """Check that this machine can do what the site says."""
-    found = examine(site.load(site_file), run=run, frameworks=frameworks, nodes=nodes)
+    here = site.load(site_file)
+    if here.scheduler == "local":
+        conflicts.refuse_typed(("nodes",), "with the local scheduler")
+    found = examine(here, run=run, frameworks=frameworks, nodes=nodes)
     findings = tuple(found)
     lines = []
     for one in findings:

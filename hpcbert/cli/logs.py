@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert import store
+from hpcbert.cli import conflicts
+from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.output import Result, finish, printable
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.flows.monitor import named, newest
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
     from hpcbert.slurm.repeats import Repeat, Watched
 
+_CONFLICTS = (
+    Rule(("tail",), lambda given: given["path_only"], "with --path"),
+    Rule(("path_only",), lambda given: given["as_json"], "with --json, whose document names it"),
+)
 _BLOCK = 1 << 16
 _MOST = 1 << 24
 
@@ -53,6 +59,7 @@ def logs(*, as_json: bool, path_only: bool, tail: int | None, **values: Any) -> 
     """
 
     def body() -> Result:
+        conflicts.refuse(*_CONFLICTS)
         log = _find(**values)
         if as_json:
             lines = _last_lines(log.path, tail or 0)

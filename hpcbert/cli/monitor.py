@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert import model, store
+from hpcbert.cli import conflicts
+from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.live import before, console, counts, draw
 from hpcbert.cli.output import VERSION, Result, escaped, finish, printable, say
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from hpcbert.slurm.states import RepeatState
 
     Show = Callable[..., AbstractContextManager[flow.Sinks]]
+
+
+_CONFLICT = Rule(("interval", "max_retries"), lambda given: given["once"], "with --once")
 
 
 @click.command(
@@ -81,6 +86,8 @@ def _monitor(
 ) -> Result:
     from hpcbert.cli.retry import healed
     from hpcbert.config.site import load
+
+    conflicts.refuse(_CONFLICT)
 
     site = load(site_file)
     directory = Path(runs or site.runs)

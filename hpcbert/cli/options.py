@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import click
 
 from hpcbert import slurmwords, timelimit
+from hpcbert.cli.conflicts import Rule, refuse_typed
 from hpcbert.config import places, recipe, site
 from hpcbert.errors import UsageError
-from hpcbert.model import Shape
+from hpcbert.model import Shape, precision
 from hpcbert.plan import Request
 
 if TYPE_CHECKING:
@@ -103,6 +104,25 @@ _SITE = (
 )
 
 
+# What the local queue, which runs one repeat at a time on this machine, does not look at.
+OF_SLURM = (
+    *("partition", "account", "qos", "sbatch_arg", "srun_arg"),
+    *("concurrent_repeats", "concurrent_points"),
+)
+SHARED_CONFLICTS = (
+    Rule(
+        ("concurrent_repeats",),
+        lambda given: given["repeats_in"] == "one-job",
+        "with --repeats-in one-job",
+    ),
+    Rule(
+        ("global_batch_size",),
+        lambda given: given["accumulation"] is not None,
+        "with --accumulation, of which it follows",
+    ),
+)
+
+
 def point_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say what is measured, and on which site."""
     for option in reversed((*_POINT, *_SITE)):
@@ -136,11 +156,12 @@ def read(values: dict[str, Any], *, dry: bool = False, rehearse: bool = False) -
     here = overridden(site.load(values["site_file"]), values)
     folders = places.recipe_folders(Path(here.where), values["templates"])
     found = recipe.load(places.find_recipe(values["fw"], folders))
+    _refuse_unused(found, here)
     shape = Shape(values["nodes"], values["gpus_per_node"])
     scheduler, warnings = _scheduler(values["scheduler"] or here.scheduler, shape, dry=dry)
     request = Request(
         shape=shape,
-        precisions=_split(values["precision"]),
+        precisions=tuple(map(precision, _split(values["precision"]))),
         batch_sizes=tuple(_number(word) for word in _split(values["batch_size"])),
         scaling=values["scaling"],
         model=values["model"],
@@ -163,6 +184,20 @@ def read(values: dict[str, Any], *, dry: bool = False, rehearse: bool = False) -
         dry=dry,
     )
     return Asked(request, here, found, how, warnings)
+
+
+def _refuse_unused(found: Recipe, here: Site) -> None:
+    """Refuse what the framework or the runtime has no use for.
+
+    Raises:
+        UsageError: Such an option was typed.
+    """
+    if found.dataset is None and "data" not in found.needs:
+        refuse_typed(("data",), f"with {found.name}, which reads none")
+    if "source" not in found.needs and not found.repository:
+        refuse_typed(("source",), f"with {found.name}, which brings its program")
+    if here.runtime == "none":
+        refuse_typed(("image",), "with the container runtime none")
 
 
 def who() -> Who:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcbert.cli import conflicts
+from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.options import checked_limit
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import places, recipe, site
@@ -18,11 +20,26 @@ from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.runner import follow, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hpcbert.flows.parts import Means, Part
     from hpcbert.inventory import Recipe, Site
 
+
+def _without(kind: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda given: bool(given["only"]) and kind not in given["only"]
+
+
+_CONFLICTS = (
+    Rule(
+        ("partition", "account", "qos", "time_limit"),
+        lambda given: not given["on_node"],
+        "without --on-node",
+    ),
+    Rule(("repository",), _without("source"), "without --only source"),
+    Rule(("image", "runtime"), _without("image"), "without --only image"),
+    Rule(("data",), _without("data"), "without --only data"),
+)
 _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "failed": "FAIL"}
 
 
@@ -68,7 +85,10 @@ def prepare(
     What is there already is left as it is; what was interrupted is taken up again. Later campaigns
     use what was prepared, and record it with digests.
     """
+    conflicts.refuse(*_CONFLICTS)
     here = _site(frameworks, values)
+    if here.runtime == "none":
+        conflicts.refuse_typed(("image",), "with the container runtime none")
     folders = places.recipe_folders(Path(here.where), templates)
     recipes = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
     if on_node:

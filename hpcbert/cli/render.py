@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from hpcbert.cli.options import point_options, read
+from hpcbert.cli import conflicts
+from hpcbert.cli.options import SHARED_CONFLICTS, point_options, read
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.store import write_text
@@ -36,7 +37,10 @@ def render(*, output: Path | None, check: Path | None, **values: Any) -> Result:
     Each script names in its header the command that renders it again.
     """
     if check is not None:
+        conflicts.refuse_others(("check",), "with --check, which asks each script")
         return _check(check)
+    conflicts.refuse(*SHARED_CONFLICTS)
+    conflicts.refuse_typed(("runs",), "on scripts to submit by hand")
     scripts = _rendered(values)
     if output is None:
         return Result(scripts, "\n".join(scripts.values()).rstrip("\n"), exact=True)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert import store
+from hpcbert.cli import conflicts
+from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.options import checked_limit
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.submit import handed_over
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from hpcbert.model import Array
 
 DEFAULT = 2
+_CONFLICT = Rule(("wait",), lambda given: given["dry_run"], "with --dry-run")
 
 
 @click.command(
@@ -77,11 +80,14 @@ def retry(
     from hpcbert.flows.retry import Wish
     from hpcbert.slurm.hostlist import expand
 
+    conflicts.refuse(_CONFLICT)
     here = sites.load(site_file)
     folder = Path(runs or here.runs)
     directories = [store.resolve(one, folder) for one in campaigns] or [newest(folder).directory]
     nodes = tuple(node for words in exclude for node in expand(words))
     wish = Wish(max_retries, nodes, suspect=not no_exclude, time_limit=time_limit)
+    if any(store.read_manifest(one).scheduler == "local" for one in directories):
+        conflicts.refuse_typed(("exclude", "no_exclude"), "on a campaign of the local scheduler")
     rounds = [once(one, wish, here, dry=dry_run) for one in dict.fromkeys(directories)]
     if wait and not dry_run:
         click.echo("\n".join(map(text_of, rounds)), err=True)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert import store
-from hpcbert.cli.options import point_options, read, who
+from hpcbert.cli import conflicts
+from hpcbert.cli.conflicts import Rule
+from hpcbert.cli.options import OF_SLURM, SHARED_CONFLICTS, point_options, read, who
 from hpcbert.cli.output import Result, returns_result, say
 from hpcbert.config import site
 from hpcbert.errors import CheckError
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
     from hpcbert.flows.draft import Draft
     from hpcbert.inventory import Site
     from hpcbert.model import Array, Campaign
+
+_CONFLICTS = (
+    Rule(("wait", "max_retries"), lambda given: given["dry_run"], "with --dry-run"),
+    Rule(("max_retries",), lambda given: not given["wait"], "without --wait"),
+    Rule(("max_retries",), lambda given: given["rehearse"], "with --rehearse"),
+    *SHARED_CONFLICTS,
+)
+# What may stand beside --resume.
+_RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
 
 # Seconds between two looks for a job that may have been submitted, at the least.
 _SETTLE = 2.0
@@ -59,7 +70,9 @@ def submit(
 
     One sbatch script and one job array a point; prints what was submitted and where, and returns.
     """
+    conflicts.refuse(*_CONFLICTS)
     if resume:
+        conflicts.refuse_others(_RESUMING, "with --resume, which submits what was written down")
         here = site.load(values["site_file"])
         directory = store.resolve(resume, Path(values["runs"] or here.runs))
         campaign = handed_over(directory, here)
@@ -69,6 +82,8 @@ def submit(
     from hpcbert.flows.draft import draft  # with Jinja, which --help has no use for
 
     asked = read(values, dry=dry_run, rehearse=rehearse)
+    if asked.how.scheduler == "local":
+        conflicts.refuse_typed(OF_SLURM, "with the local scheduler")
     made = draft(asked.request, asked.site, asked.recipe, how=asked.how, who=who())
     warnings = (*asked.warnings, *made.warnings)
     if dry_run:

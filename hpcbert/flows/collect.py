@@ -61,6 +61,15 @@ class Collected(NamedTuple):
         return 0 if complete else IncompleteError.exit_code
 
 
+# How options are spelled that say what logs don't.
+_FLAGS = {
+    "framework": "fw",
+    "gpus_per_node": "gpus-per-node",
+    "batch_size": "batch-size",
+    "settings": "set",
+}
+
+
 class _Source(NamedTuple):
     """A point and where it comes from."""
 
@@ -95,6 +104,8 @@ def collect(
             comes from two places.
     """
     found = discover(paths, request.pattern)
+    if not found.logs:
+        _refuse_for_logs(request)
     campaigns, left_out = _own_or_named(found.campaigns, paths)
     if found.campaigns and not campaigns and not found.logs:
         raise UsageError(
@@ -126,6 +137,22 @@ def collect(
     points = _compared(trained) if len(campaigns) > 1 else [one.point for one in trained]
     tables = tabulate(points, require_all=request.require_all)
     return Collected(tables, tuple(refused), (*warnings, *_mixed_windows(trained)))
+
+
+def _refuse_for_logs(request: Request) -> None:
+    """Refuse what says of foreign logs what a campaign records itself.
+
+    Raises:
+        UsageError: Such an option is given.
+    """
+    values = {**request.known._asdict(), "pattern": request.pattern}
+    given = [f"--{_FLAGS.get(name, name)}" for name in values if values[name]]
+    if given:
+        raise UsageError(
+            f"{' and '.join(given)} {'has' if len(given) == 1 else 'have'} no effect on campaigns, "
+            "which record it themselves.",
+            hint=f"Leave {' and '.join(given)} out.",
+        )
 
 
 def _own_or_named(campaigns: Sequence[Path], paths: Sequence[Path]) -> tuple[list[Path], list[str]]:

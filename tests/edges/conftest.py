@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.collect.conftest import build, collect, pytorch_log
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+__all__ = ["build", "collect"]
 # Root reads whatever it likes, unless it gives these up.
 _MORTAL = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 # A child each: modules are loaded once.
@@ -119,3 +122,25 @@ def many(tmp_path: Path) -> Callable[..., list[Done]]:
         ]
 
     return run
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Return a folder of logs that hpcbert never submitted."""
+    folder = tmp_path / "foreign"
+    path = folder / "pytorch" / "bert" / "bz4" / "1n1g"
+    path.mkdir(parents=True)
+    for repeat in range(1, 6):
+        text = pytorch_log("1n1g", 10.0 + repeat, last=120, start=1763717655.5 + 1000 * repeat)
+        (path / f"bert_b4_fp32_{repeat}.log").write_text(text.replace("/12 ", "/120 "))
+    return folder
+
+
+@pytest.fixture
+def finished(build: Any) -> Path:
+    """Return a campaign of which every repeat completed."""
+    made = build("1n1g")
+    for repeat in range(1, 6):
+        made.complete("1n1g", repeat, 10.0 + repeat)
+    directory: Path = made.directory
+    return directory

@@ -1,0 +1,83 @@
+"""Options that would be ignored: refused, and what they conflict with is named.
+
+A rule says of some options beside what they have no effect. Only what was typed is held against
+it; a default conflicts with nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from click.core import ParameterSource
+
+from hpcbert.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+
+class Rule(NamedTuple):
+    """When options have no effect.
+
+    Attributes:
+        options: Their parameters' names.
+        when: Says it of the values of all parameters.
+        beside: What they have no effect beside: `with --dry-run`, `without --wait`.
+    """
+
+    options: tuple[str, ...]
+    when: Callable[[Mapping[str, Any]], bool]
+    beside: str
+
+
+def refuse(*rules: Rule) -> None:
+    """Hold the command line that is being run against rules.
+
+    Raises:
+        UsageError: It has options that would be ignored.
+    """
+    context = click.get_current_context()
+    for rule in rules:
+        if rule.when(context.params):
+            refuse_typed(rule.options, rule.beside)
+
+
+def refuse_typed(options: Iterable[str], beside: str) -> None:
+    """Refuse those of some options that were typed.
+
+    Raises:
+        UsageError: One was.
+    """
+    flags = [flag(name) for name in options if typed(name)]
+    if not flags:
+        return
+    has = "has" if len(flags) == 1 else "have"
+    raise UsageError(
+        f"{' and '.join(flags)} {has} no effect {beside}.",
+        hint=f"Leave {' and '.join(flags)} out.",
+    )
+
+
+def refuse_others(kept: Iterable[str], beside: str) -> None:
+    """Refuse all options but some.
+
+    Raises:
+        UsageError: Another one was typed.
+    """
+    context = click.get_current_context()
+    left = {*kept, "as_json"}
+    refuse_typed((name for name in context.params if name not in left), beside)
+
+
+def typed(name: str) -> bool:
+    """Say whether an option of the command that is being run was typed."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
+def flag(name: str) -> str:
+    """Return how an option is spelled on the command line, by its parameter's name."""
+    command = click.get_current_context().command
+    words = [max(one.opts, key=len) for one in command.params if one.name == name]
+    return words[0] if words else name
