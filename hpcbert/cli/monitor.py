@@ -163,12 +163,11 @@ def _result(view: View, watched: Sequence[Watched], *, exit_status: bool) -> Res
 
 def advice(view: View) -> list[str]:
     """Return what to do about repeats that need somebody, a line for each state."""
-    found: dict[str, str] = {}
-    for repeat in view.repeats:
-        state = view.states[repeat.key]
-        if state.advice:
-            found.setdefault(f"{state.word} {state.reason}".strip(), state.advice)
-    return [printable(f"{what}: {todo}") for what, todo in found.items()]
+    states = [view.states[repeat.key] for repeat in view.repeats]
+    found = dict.fromkeys(
+        (f"{one.word} {one.reason}".strip(), one.advice) for one in states if one.advice
+    )
+    return [printable(f"{what}: {todo}") for what, todo in found]
 
 
 def follow(directory: Path, *, floor: float | None = None) -> None:

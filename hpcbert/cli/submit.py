@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,11 @@ import click
 from hpcbert import store
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Rule
+from hpcbert.cli.interrupt import left_behind, patient
 from hpcbert.cli.options import OF_SLURM, SHARED_CONFLICTS, point_options, read, who
 from hpcbert.cli.output import Result, returns_result, say
 from hpcbert.config import site
-from hpcbert.errors import CheckError
+from hpcbert.errors import CheckError, Interruption
 from hpcbert.flows import submit as flow
 from hpcbert.flows.calls import Means, sbatch_argv
 from hpcbert.slurm.runner import run
@@ -75,10 +77,7 @@ def submit(
         conflicts.refuse_others(_RESUMING, "with --resume, which submits what was written down")
         here = site.load(values["site_file"])
         directory = store.resolve(resume, Path(values["runs"] or here.runs))
-        campaign = handed_over(directory, here)
-        if wait:
-            return _watched(directory, campaign, max_retries, here)
-        return submitted(directory, campaign, store.caution(directory))
+        return _carried_out(directory, here, retries=max_retries if wait else None)
     from hpcbert.flows.draft import draft  # with Jinja, which --help has no use for
 
     asked = read(values, dry=dry_run, rehearse=rehearse)
@@ -88,16 +87,62 @@ def submit(
     warnings = (*asked.warnings, *made.warnings)
     if dry_run:
         return _dry_run(made, warnings)
-    flow.write(made)
-    campaign = handed_over(made.directory, asked.site)
-    if wait:
-        return _watched(made.directory, campaign, max_retries, asked.site)
-    return submitted(made.directory, campaign, (*warnings, *store.caution(made.directory)))
+    retries = max_retries if wait else None
+    return _carried_out(made.directory, asked.site, made, retries=retries, warnings=warnings)
 
 
-def handed_over(directory: Path, here: Site) -> Campaign:
-    """Submit what of a campaign is not submitted yet, to whom its manifest says."""
-    means = Means(run, settle=max(here.poll_floor, _SETTLE))
+def _carried_out(
+    directory: Path,
+    here: Site,
+    made: Draft | None = None,
+    *,
+    retries: int | None,
+    warnings: tuple[str, ...] = (),
+) -> Result:
+    """Submit a campaign, and watch it if that was asked for.
+
+    Args:
+        directory: The campaign.
+        here: The site.
+        made: What it is to be; None where it is there already.
+        retries: With how many retries it is watched; None: it is not.
+        warnings: What was noticed before.
+    """
+    try:
+        campaign = handed_over(directory, here, made)
+    except Interruption as error:
+        left = left_behind(directory)
+        data = _data(directory, left) if left else None
+        return Result(data, exit_code=error.exit_code, errors=(error,), warnings=warnings)
+    if retries is not None:
+        return _watched(directory, campaign, retries, here)
+    return submitted(directory, campaign, (*warnings, *store.caution(directory)))
+
+
+def handed_over(directory: Path, here: Site, made: Draft | None = None) -> Campaign:
+    """Submit what of a campaign is not submitted yet, to whom its manifest says.
+
+    Args:
+        directory: The campaign.
+        here: The site.
+        made: What is written down before; None where it is there already.
+
+    Raises:
+        Interruption: Somebody interrupted; it says what is queued and how to go on.
+    """
+    with patient(directory) as patience:
+        if made:
+            flow.write(made)
+        means = Means(
+            run,
+            pause=patience.pausing(time.sleep),
+            settle=max(here.poll_floor, _SETTLE),
+            check=patience.check,
+        )
+        return _handed_over(directory, means)
+
+
+def _handed_over(directory: Path, means: Means) -> Campaign:
     if store.read_manifest(directory).scheduler != "local":
         return flow.submit(directory, means)
     from hpcbert.flows.directives import option
@@ -198,14 +243,18 @@ def submitted(directory: Path, campaign: Campaign, warnings: tuple[str, ...] = (
         lines.append("A rehearsal: ranks replay a sample log, no number comes of it.")
     else:
         lines.append(f"then:      hpcbert collect {where}")
-    data = {
+    warnings = (*warnings, *_changed(campaign))
+    return Result(_data(directory, campaign), "\n".join(lines), warnings=warnings)
+
+
+def _data(directory: Path, campaign: Campaign) -> dict[str, Any]:
+    return {
         "campaign": campaign.id,
         "directory": str(directory),
         "scheduler": campaign.scheduler,
         "rehearse": campaign.rehearse,
         "arrays": [_described(array) for array in campaign.arrays],
     }
-    return Result(data, "\n".join(lines), warnings=(*warnings, *_changed(campaign)))
 
 
 def _changed(campaign: Campaign) -> tuple[str, ...]:

@@ -65,12 +65,14 @@ class Means(NamedTuple):
         now: Clock, seconds since the epoch.
         pause: Waits a number of seconds.
         settle: Seconds between two looks at the queue, before nothing is believed to be nothing.
+        check: Called before each array: raises where somebody wants no more of them submitted.
     """
 
     run: Runner
     now: Callable[[], float] = time.time
     pause: Callable[[float], None] = time.sleep
     settle: float = SETTLE
+    check: Callable[[], None] = lambda: None
 
 
 def sbatch_argv(

@@ -23,7 +23,7 @@ from hpcbert.model import Measured, Reason, Run
 from hpcbert.reduce import Evidence, gate, group_of, tabulate
 from hpcbert.report.document import tables_data
 from hpcbert.slurm.ladder import from_witness, with_witness
-from hpcbert.slurm.states import UNKNOWN, RepeatState, noted, parse, witness
+from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, RepeatState, noted, parse, witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -234,7 +234,7 @@ def _known(
     """Return a state that can't change any more and for which nobody has to be asked."""
     if array.state == "refused" or not (array.called or array.state == "submitted"):
         word = "REFUSED" if array.state == "refused" else UNKNOWN
-        detail = array.error or "it was never submitted"
+        detail = array.error or UNSUBMITTED
         return RepeatState(word, parse(word).kind, "none", detail=detail)
     if campaign.scheduler == "local":
         own = _own_word(directory, array, number)

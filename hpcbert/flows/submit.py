@@ -72,6 +72,7 @@ def submit(directory: Path, means: Means) -> Campaign:
 def hand_over(directory: Path, campaign: Campaign, means: Means) -> Campaign:
     """Do what `submit` does, for who holds the campaign's lock."""
     while array := _next(campaign):
+        means.check()
         store.read_script(directory, array)
         found = left_behind(Watched(directory, campaign), array, means)
         if found:

@@ -23,7 +23,7 @@ from hpcbert.regular import read
 from hpcbert.slurm.ladder import from_witness, with_witness
 from hpcbert.slurm.processes import machine, started
 from hpcbert.slurm.runner import start
-from hpcbert.slurm.states import UNKNOWN, RepeatState, Witness, witness
+from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, RepeatState, Witness, witness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -206,6 +206,11 @@ def states(
     for array in campaign.arrays:
         queue = _queue(directory, array.job_id)
         for repeat in array.repeats:
+            if array.state == "intended" and not array.called:
+                found[array.name, repeat] = RepeatState(
+                    UNKNOWN, "unknown", "none", detail=UNSUBMITTED
+                )
+                continue
             seen = read_witness(directory / array.status(repeat), first=array.first_attempt)
             found[array.name, repeat] = _state(seen, queue, now=now)
     return found

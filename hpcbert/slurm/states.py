@@ -22,6 +22,10 @@ UNKNOWN = "UNKNOWN"
 # A status file may be damaged: no moment lies after the year 9999, and nobody tries so often.
 _LATEST, _ATTEMPTS = 253_402_300_799, 9999
 _RETRY = "repeat what is missing with hpcbert retry"
+_RESUME = "hpcbert submit --resume CAMPAIGN goes on with its submission"
+# Of repeats that no scheduler is known to have: their submission was interrupted.
+UNSUBMITTED = "it was never submitted"
+UNHEARD = "whether it was submitted is not known: sbatch's answer was never heard"
 
 
 @dataclass(frozen=True)
@@ -276,6 +280,8 @@ class RepeatState:
     @property
     def advice(self) -> str:
         """What to do about it; empty where there is nothing to do but wait, or all is well."""
+        if self.detail in {UNSUBMITTED, UNHEARD}:
+            return _RESUME
         waits = self.kind == "waiting" and self.reason
         advice = reason_advice(self.reason) if waits else parse(self.word).advice
         return "" if advice == WAIT or self.kind == "well" else advice

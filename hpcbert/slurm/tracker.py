@@ -28,7 +28,7 @@ from hpcbert.slurm import commands, local, questions
 from hpcbert.slurm.ladder import Evidence, doubtful, judge
 from hpcbert.slurm.pace import FLOOR, Pace
 from hpcbert.slurm.repeats import Key, Lines, Repeat, Watched
-from hpcbert.slurm.states import UNKNOWN, RepeatState, parse
+from hpcbert.slurm.states import UNHEARD, UNKNOWN, UNSUBMITTED, RepeatState, parse
 
 
 @contextlib.contextmanager
@@ -326,10 +326,18 @@ class Tracker:
 
 
 def _unsubmitted(repeat: Repeat, heard: Evidence) -> RepeatState | None:
-    """Return the state of a repeat that sbatch refused; None: it may be somewhere."""
-    if repeat.array.state != "refused" or heard.queue is not None:
+    """Return the state of a repeat that sbatch refused or was not given; None: it is somewhere."""
+    array = repeat.array
+    if heard.queue is not None or array.state == "submitted":
         return None
-    return RepeatState("REFUSED", "badly", "none", detail=f"sbatch: {repeat.array.error}")
+    if array.state == "refused":
+        return RepeatState("REFUSED", "badly", "none", detail=f"sbatch: {array.error}")
+    if not array.called:
+        return RepeatState(UNKNOWN, "unknown", "none", detail=UNSUBMITTED)
+    seen = heard.accounting is not None or heard.witness.start is not None
+    if seen or heard.squeue != "answered":
+        return None
+    return RepeatState(UNKNOWN, "unknown", "none", detail=UNHEARD)
 
 
 def _is_listed(row: JobRow | None) -> bool:

@@ -1,0 +1,124 @@
+"""Ctrl-C, TERM and HUP while arrays are being submitted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert import store
+
+# It says that it was called for the fourth time, and answers when it is let go.
+SBATCH = """\
+#!/bin/sh
+''''exec {python} "$0" "$@" # '''
+import sys, time
+from pathlib import Path
+folder = Path(__file__).parent
+number = len(list(folder.glob("called-*")))
+(folder / f"called-{{number}}").touch()
+deadline = time.monotonic() + 60
+while number == {hold} and not (folder / "go").exists() and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(100 + number)
+"""
+WORDS = ("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "8", "--scaling")
+
+
+class Interrupted:
+    def __init__(self, hpcbert: Any, slurm: Any) -> None:
+        self.hpcbert, self.folder = hpcbert, slurm.folder
+
+    def __call__(self, number: int, *words: str, hold: int = 2, **options: Any) -> Any:
+        """Submit, and send a signal while sbatch is called for the array of number `hold`."""
+        program = self.folder / "sbatch"
+        program.write_text(SBATCH.format(python=sys.executable, hold=hold))
+        with self.hpcbert.start(*WORDS, *words, **options) as child:
+            deadline = time.monotonic() + 60
+            while not (self.folder / f"called-{hold}").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            child.send_signal(number)
+            (self.folder / "go").touch()
+            out, complaint = child.communicate(timeout=60)
+        return child.returncode, out, complaint
+
+    @property
+    def directory(self) -> Path:
+        (found,) = store.find_campaigns(self.hpcbert.path / "runs")
+        return found
+
+
+@pytest.fixture
+def interrupted(hpcbert: Any, slurm: Any) -> Interrupted:
+    return Interrupted(hpcbert, slurm)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name
+)
+def test_it_says_what_is_queued_and_how_to_go_on(
+    interrupted: Interrupted, number: signal.Signals
+) -> None:
+    code, out, complaint = interrupted(number)
+    directory = interrupted.directory
+    assert (code, out) == (130, "")
+    assert "3 of 4 arrays are queued: 100, 101, 102." in complaint
+    assert f"hpcbert submit --resume '{directory}'" in complaint
+    assert f"hpcbert cancel '{directory}'" in complaint
+    states = [array.state for array in store.read_manifest(directory).arrays]
+    assert states == [*["submitted"] * 3, "intended"]
+    assert not (directory / "lock").exists()
+
+
+def test_the_document_has_the_arrays(interrupted: Interrupted) -> None:
+    code, out, _ = interrupted(signal.SIGINT, "--json")
+    document = json.loads(out)
+    assert code == document["exit_code"] == 130
+    assert [one["job_id"] for one in document["data"]["arrays"]] == ["100", "101", "102", None]
+    (error,) = document["errors"]
+    assert error["code"] == "interrupted"
+    assert f"submit --resume '{interrupted.directory}'" in error["hint"]
+
+
+def test_after_the_last_array_nothing_is_left_to_do(interrupted: Interrupted) -> None:
+    code, _, complaint = interrupted(signal.SIGINT, hold=3)
+    assert code == 130
+    assert "4 of 4 arrays are queued" in complaint
+    assert "--resume" not in complaint
+    assert "hpcbert monitor" in complaint
+
+
+def test_before_the_first_answer_nothing_is_lost(interrupted: Interrupted) -> None:
+    code, _, complaint = interrupted(signal.SIGTERM, hold=0)
+    assert code == 130
+    assert "1 of 4 arrays are queued: 100." in complaint
+
+
+def test_under_nohup_the_end_of_a_connection_is_none(interrupted: Interrupted) -> None:
+    def ignore() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    code, out, _ = interrupted(signal.SIGHUP, preexec_fn=ignore)
+    assert code == 0
+    assert "4 points" in out
+
+
+def test_the_monitor_advises_to_go_on_with_the_submission(
+    interrupted: Interrupted, hpcbert: Any
+) -> None:
+    interrupted(signal.SIGINT)
+    done = hpcbert("monitor", "--once", str(interrupted.directory))
+    never = [line for line in done.stdout.splitlines() if "2n8g" in line]
+    assert len(never) == 5
+    assert all("it was never submitted" in line for line in never)
+    assert "UNKNOWN: hpcbert submit --resume CAMPAIGN goes on with its submission" in done.stdout
+    done = hpcbert("monitor", "--once", "--json", str(interrupted.directory))
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    advice = {one["advice"] for one in events if "2n8g" in one.get("point", "")}
+    assert advice == {"hpcbert submit --resume CAMPAIGN goes on with its submission"}
