@@ -441,6 +441,36 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """Which part of each run a number is of.
+
+    Attributes:
+        skip: Warm-up iterations that were asked for.
+        iters: Last iteration that was asked for; None for the end of the run.
+        what: What the rule made of that, for people: `iterations 21 to 120`.
+    """
+
+    skip: int
+    iters: int | None
+    what: str
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """By what, when and how tables were made.
+
+    Attributes:
+        hpcbert: Its version.
+        date: ISO 8601 UTC.
+        command: The command line, secrets masked.
+    """
+
+    hpcbert: str
+    date: str
+    command: str
+
+
+@dataclass(frozen=True)
 class Measured:
     """One point with all its runs, before they are reduced.
 
@@ -451,6 +481,7 @@ class Measured:
         flags: Marks that the measuring has set already, for example `accumulation`.
         differences: In what the nodes of its valid runs differ, from each other or from another
             point's.
+        counted: Which part of its runs the numbers are of.
     """
 
     group: Group
@@ -459,6 +490,7 @@ class Measured:
     runs: tuple[Run, ...]
     flags: tuple[str, ...] = ()
     differences: tuple[Difference, ...] = ()
+    counted: Counted | None = None
 
 
 @dataclass(frozen=True)
@@ -474,6 +506,7 @@ class Row:
         asked: Runs asked for.
         flags: Those of docs/explanation/numbers.md, the marks of its valid runs among them.
         differences: What `mixed-environment` stands for.
+        counted: Which part of its runs the numbers are of.
     """
 
     shape: Shape
@@ -489,6 +522,7 @@ class Row:
     flags: tuple[str, ...]
     runs: tuple[Run, ...]
     differences: tuple[Difference, ...] = ()
+    counted: Counted | None = None
 
 
 @dataclass(frozen=True)

@@ -208,6 +208,7 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         flags=tuple(dict.fromkeys(flags)),
         runs=runs,
         differences=point.differences,
+        counted=point.counted,
     )
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from hpcbert import __version__, redact
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.output import Result, returns_result
@@ -19,10 +24,12 @@ from hpcbert.flows import collect as flow
 from hpcbert.flows.collect_logs import Framework
 from hpcbert.flows.said import Known, parse_settings
 from hpcbert.logs import grammar
-from hpcbert.logs.setting import Window
-from hpcbert.model import PRECISIONS
+from hpcbert.logs.layout import shown
+from hpcbert.logs.setting import END, Window
+from hpcbert.model import PRECISIONS, Provenance, utc
 from hpcbert.model import precision as meant
 from hpcbert.report.document import tables_data
+from hpcbert.report.words import basis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +50,19 @@ _ENDS = {
     ".json": "json",
     ".txt": "text",
 }
-FORMATS = ("text", "markdown", "csv", "json", "dlperf-json")
+FORMATS = ("text", "markdown", "csv", "csv-runs", "json", "dlperf-json")
+# Files that a sentence names; --json names all.
+_NAMED = 10
+_COUNT = re.compile(r"0*[1-9][0-9]{0,9}")
+
+
+def _last_iteration(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """Read a number of iterations, or `end` for however far the run went."""
+    if value is None or value == "end":
+        return END if value else None
+    if not _COUNT.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is neither a number above 0 nor `end`.")
+    return int(value)
 
 
 def _precision(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
@@ -71,7 +90,12 @@ def _precision(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 )
 @click.option("--model", default="", help="What the model is called in the table.")
 @click.option("--skip", type=click.IntRange(0), help="Warm-up iterations, if not the protocol's.")
-@click.option("--iters", type=click.IntRange(1), help="Last iteration, if not the protocol's.")
+@click.option(
+    "--iters",
+    callback=_last_iteration,
+    metavar="N|end",
+    help="Last iteration, if not the protocol's; `end`: the run's own.",
+)
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), help="Form of the table; --output's, or text."
 )
@@ -210,18 +234,49 @@ def _states(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], Rep
 
 
 def _result(made: flow.Collected, form: str, output: str, notes: tuple[str, ...] = ()) -> Result:
-    text = _rendered(made, form) if made.tables else ""
+    how = _provenance()
+    text = _rendered(made, form, how) if made.tables else ""
     if output and text:
         _write(Path(output), click.unstyle(text) + "\n")
         text = ""
+    files = [
+        {"path": shown(one.path), "why": one.why, "wanted": one.wanted} for one in made.left_out
+    ]
+    left_out = {"left_out": files} if files or made.tables else {}
+    unsaid = _unsaid(made, how) if form == "dlperf-json" else ()
     return Result(
-        data=tables_data(made.tables),
+        data={**tables_data(made.tables, how if made.tables else None), **left_out},
         text=text,
         exact=form in {"json", "dlperf-json"} and bool(text),
         exit_code=made.exit_code,
         errors=tuple(map(IncompleteError, _shortcomings(made))),
-        warnings=(*made.warnings, *notes),
+        warnings=(*made.warnings, *_left_out(made), *unsaid, *notes),
     )
+
+
+def _provenance() -> Provenance:
+    words = redact.command(["hpcbert", *sys.argv[1:]])
+    return Provenance(__version__, utc(time.time()), shlex.join(words))
+
+
+def _left_out(made: flow.Collected) -> tuple[str, ...]:
+    """Return which files were left out, a sentence for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for one in made.left_out:
+        reasons.setdefault(one.why, []).append(shown(one.path))
+    return tuple(
+        f"left out {len(names)} file{'s' if len(names) > 1 else ''}, because {why}: "
+        + ", ".join(names[:_NAMED])
+        + (f" and {len(names) - _NAMED} more, which --json names" if len(names) > _NAMED else "")
+        for why, names in reasons.items()
+    )
+
+
+def _unsaid(made: flow.Collected, how: Provenance) -> tuple[str, ...]:
+    """Return what DLPerf's JSON has no place for."""
+    words = f"hpcbert {how.hpcbert}, {how.date}: {how.command}"
+    tables = (f"rule {table.group.rule}; {basis(table)}{words}" for table in made.tables)
+    return tuple(f"what dlperf-json has no key for: {one}" for one in tables)
 
 
 def _write(path: Path, text: str) -> None:
@@ -242,25 +297,28 @@ def _shortcomings(made: flow.Collected) -> list[str]:
     asked, ok = sum(row.asked for row in rows), sum(row.ok for row in rows)
     does = "does" if asked - ok == 1 else "do"
     short = [f"{asked - ok} of {asked} repeats {does} not count."] if ok < asked else []
-    return [*made.refused, *short]
+    lost = [one for one in made.left_out if one.wanted]
+    logs = "a log was" if len(lost) == 1 else f"{len(lost)} logs were"
+    return [*made.refused, *short, *([f"What may be {logs} left out."] if lost else [])]
 
 
-def _rendered(made: flow.Collected, form: str) -> str:
+def _rendered(made: flow.Collected, form: str, how: Provenance) -> str:
     tables = made.tables
     if form == "markdown":
         from hpcbert.report import markdown
 
-        return markdown.render(tables)
-    if form == "csv":
+        return markdown.render(tables, how)
+    if form in {"csv", "csv-runs"}:
         from hpcbert.report import delimited
 
-        return delimited.render(tables)
+        render = delimited.render if form == "csv" else delimited.render_runs
+        return render(tables, how)
     if form == "json":
-        return json.dumps(tables_data(tables), indent=1, ensure_ascii=False, allow_nan=False)
+        return json.dumps(tables_data(tables, how), indent=1, ensure_ascii=False, allow_nan=False)
     if form == "dlperf-json":
         from hpcbert.report import dlperf
 
         return dlperf.render(tables)
     from hpcbert.report import text
 
-    return text.render(tables)
+    return text.render(tables, how)

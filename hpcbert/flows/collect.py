@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert import ownership
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.flows.collect_logs import Reader
+from hpcbert.flows.environment import compared
 from hpcbert.flows.said import Known
 from hpcbert.logs.layout import discover
 from hpcbert.logs.setting import Window
-from hpcbert.model import Protocol
 from hpcbert.reduce import tabulate
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hpcbert.fingerprint import Where
     from hpcbert.flows.collect_campaign import States
     from hpcbert.flows.collect_logs import Framework
+    from hpcbert.logs.layout import LeftOut
     from hpcbert.model import Group, Measured, Shape, SpeedupTable
 
 _REHEARSAL = "rehearsal"
@@ -47,18 +48,20 @@ class Collected(NamedTuple):
 
     Attributes:
         refused: Why something has no table at all, a sentence each.
+        left_out: Files that were looked at and are in no table.
     """
 
     tables: tuple[SpeedupTable, ...]
     refused: tuple[str, ...]
     warnings: tuple[str, ...]
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """0 if every repeat that was asked for counts, 4 if one doesn't."""
+        """0 if every repeat that was asked for counts and no log was left out, else 4."""
         short = any(row.ok < row.asked for table in self.tables for row in table.rows)
-        complete = self.tables and not short and not self.refused
-        return 0 if complete else IncompleteError.exit_code
+        lost = self.refused or any(one.wanted for one in self.left_out)
+        return 0 if self.tables and not short and not lost else IncompleteError.exit_code
 
 
 # How options are spelled that say what logs don't.
@@ -74,7 +77,6 @@ class _Source(NamedTuple):
     """A point and where it comes from."""
 
     where: str
-    window: tuple[int, int]
     point: Measured
     taken: tuple[Where, ...] = ()
 
@@ -114,6 +116,7 @@ def collect(
     sources: list[_Source] = []
     refused: list[str] = []
     warnings = [*found.warnings, *left_out]
+    files = list(found.left_out)
     for directory in campaigns:
         own, why, notes = _of_campaign(directory, request, states)
         sources += own
@@ -128,15 +131,17 @@ def collect(
             window=request.window,
             pattern=request.pattern,
         )
-        window = _window(Protocol(), request.window)
-        sources += [_Source("the logs", window, point) for point in reader.gather(found.logs)]
+        sources += [_Source("the logs", *one) for one in reader.gather(found.logs)]
         warnings += reader.warnings
+        files += reader.left_out
     trained = [one for one in sources if not _replayed(one.point)]
     refused += [_refusal(one.point) for one in sources if _replayed(one.point)]
     _refuse_twice(trained)
-    points = _compared(trained) if len(campaigns) > 1 else [one.point for one in trained]
-    tables = tabulate(points, require_all=request.require_all)
-    return Collected(tables, tuple(refused), (*warnings, *_mixed_windows(trained)))
+    tables = tabulate(
+        compared((one.point, one.taken) for one in trained), require_all=request.require_all
+    )
+    notes = (*warnings, *_mixed_windows(trained))
+    return Collected(tables, tuple(refused), notes, tuple(files))
 
 
 def _refuse_for_logs(request: Request) -> None:
@@ -177,12 +182,6 @@ def _stranger(directory: Path) -> str:
         return ""
 
 
-def _window(protocol: Protocol, asked: Window) -> tuple[int, int]:
-    """Return the iterations that count: those above the first number, up to the second."""
-    skip = protocol.skip if asked.skip is None else asked.skip
-    return skip, protocol.iters if asked.iters is None else asked.iters
-
-
 def _of_campaign(
     directory: Path, request: Request, states: States
 ) -> tuple[list[_Source], tuple[str, ...], tuple[str, ...]]:
@@ -202,19 +201,11 @@ def _of_campaign(
         notes += collect_campaign.write(
             directory, campaign, gathered, window=request.window, now=time.time()
         )
-    window = _window(campaign.protocol, request.window)
     own = [
-        _Source(str(directory), window, point, taken)
+        _Source(str(directory), point, taken)
         for point, taken in zip(gathered.points, gathered.taken, strict=True)
     ]
     return own, (), (*gathered.warnings, *notes)
-
-
-def _compared(sources: Sequence[_Source]) -> tuple[Measured, ...]:
-    """Hold the nodes of one campaign against those of another, where they share a table."""
-    from hpcbert.flows.environment import compared
-
-    return compared((one.point, one.taken) for one in sources)
 
 
 def _replayed(point: Measured) -> bool:
@@ -243,12 +234,16 @@ def _refuse_twice(sources: Sequence[_Source]) -> None:
 
 def _mixed_windows(sources: Sequence[_Source]) -> tuple[str, ...]:
     """Say which tables compare numbers that were taken over different iterations."""
-    windows: dict[Group, dict[tuple[int, int], Shape]] = {}
+    windows: dict[Group, dict[str, Shape]] = {}
     for one in sources:
-        windows.setdefault(one.point.group, {}).setdefault(one.window, one.point.shape)
+        if one.point.counted:
+            shapes = windows.setdefault(one.point.group, {})
+            shapes.setdefault(one.point.counted.what, one.point.shape)
     return tuple(
         f"{group.framework} {group.precision}: the points were measured over different iterations: "
-        + ", ".join(f"{shape} over {skip + 1} to {end}" for (skip, end), shape in shapes.items())
+        + ", ".join(
+            f"{shape} over {what.removeprefix('iterations ')}" for what, shape in shapes.items()
+        )
         for group, shapes in windows.items()
         if len(shapes) > 1
     )

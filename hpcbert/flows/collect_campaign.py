@@ -17,8 +17,9 @@ from hpcbert.flows.likeness import Account, judged, stated
 from hpcbert.flows.memory import SCHEMA, Memory, verdicts
 from hpcbert.flows.neighbours import undisturbed
 from hpcbert.logs import grammar as grammars
-from hpcbert.logs.scan import Reading, read
-from hpcbert.logs.setting import Setting
+from hpcbert.logs.counted import counted
+from hpcbert.logs.scan import Reading, read, read_on
+from hpcbert.logs.setting import END, Setting
 from hpcbert.model import Measured, Reason, Run
 from hpcbert.reduce import Evidence, gate, group_of, tabulate
 from hpcbert.report.document import tables_data
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from hpcbert.fingerprint import Fingerprint
     from hpcbert.logs.grammar import Grammar, Rule
     from hpcbert.logs.setting import Window
-    from hpcbert.model import Array, Campaign, Group, Point, Shape
+    from hpcbert.model import Array, Campaign, Counted, Group, Point, Shape
     from hpcbert.slurm.states import Witness
 
     States = Callable[[Path, Campaign], Mapping[tuple[str, int], RepeatState]]
@@ -123,7 +124,7 @@ def gather(
     for array, number in campaign.current:
         points.setdefault(array.point, []).append(repeats[array.name, number].run)
     measured = tuple(
-        _measured(point, group_of(point, points, chosen.name), runs)
+        replace(_measured(point, group_of(point, points, chosen.name), runs), counted=judge.counted)
         for point, runs in points.items()
     )
     taken = tuple(_taken(one, repeats.values()) for one in measured)
@@ -269,13 +270,20 @@ class _Judge:
         self.window = window
         self.environments = Environments(directory)
 
+    @property
+    def counted(self) -> Counted:
+        """Which part of each run is counted."""
+        setting = self._setting(self.campaign.arrays[0].point)
+        return counted(self.rule, setting.skip, setting.iters)
+
     def repeat(self, array: Array, known: History) -> Repeat:
         """Return one repeat with the attempt that counts."""
         number, state = known.number, known.counting
         path = store.log_path(self.directory, array, number, state.attempt)
         reading = Reading(None)
         if state.done and not self.campaign.rehearse:
-            reading = read(path, self.grammar, self.rule, self._setting(array.point))
+            reader = read_on if self.window.iters == END else read
+            reading = reader(path, self.grammar, self.rule, self._setting(array.point))
         evidence = Evidence(
             state=state.word,
             exit_code=state.step_exit,

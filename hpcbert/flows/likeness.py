@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.fingerprint import LOG, Fingerprint, Where, within
 from hpcbert.logs.layout import shown
 from hpcbert.logs.lines import NotALogError, bodies
+from hpcbert.logs.packed import SUFFIXES
 from hpcbert.model import Reason, Run
 
 if TYPE_CHECKING:
@@ -121,6 +122,28 @@ def _grouped(keyed: Iterable[tuple[bytes, Account]]) -> list[list[Account]]:
     for key, one in keyed:
         groups.setdefault(key, []).append(one)
     return [group for key, group in groups.items() if key and len(group) > 1]
+
+
+def twins(paths: Iterable[Path]) -> dict[Path, Path]:
+    """Return the compressed logs that hold what another one beside them holds, each with that."""
+    known = sorted(paths, key=lambda path: (_packed(path), str(path)))
+    first: dict[Path, Path] = {}
+    found: dict[Path, Path] = {}
+    for path in known:
+        plain = path.with_suffix("") if _packed(path) else path
+        other = first.setdefault(plain, path)
+        if other is not path and _is_same(other, path):
+            found[path] = other
+    return found
+
+
+def _packed(path: Path) -> bool:
+    return path.suffix.lower().lstrip(".") in SUFFIXES
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    beginning = _beginning(one)
+    return bool(beginning) and beginning == _beginning(other) and _digest(one) == _digest(other)
 
 
 def _beginning(log: Path) -> bytes:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import shown
-from hpcbert.logs.setting import Setting
+from hpcbert.logs.setting import END, Setting
+from hpcbert.model import Shape
 from hpcbert.strict import did_you_mean
 
 if TYPE_CHECKING:
@@ -24,7 +25,12 @@ _FLAGS = {
     "precision": "--precision",
 }
 _SETTABLE = ("accumulation", "global_batch_size", "packing", "sequence_length")
+_USUAL_WIDTH = 8
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
+
+
+class UnknownLogError(UsageError):
+    """Something that must be known of one log is not: others may still be collected."""
 
 
 class Known(NamedTuple):
@@ -71,6 +77,7 @@ def setting_of(log: LogFile, known: Known, window: Window) -> Setting:
         UsageError: They contradict each other.
     """
     usual = Setting()
+    known = _narrowed(known, log)
     asked = {
         "nodes": (log.nodes, known.nodes),
         "gpus_per_node": (log.gpus_per_node, known.gpus_per_node),
@@ -93,9 +100,33 @@ def setting_of(log: LogFile, known: Known, window: Window) -> Setting:
         **values,
         skip=usual.skip if window.skip is None else window.skip,
         iters=usual.iters if window.iters is None else window.iters,
-        reach=window.iters or 0,
+        reach=0 if window.iters in {None, END} else window.iters,
         sources=tuple(sources.items()),
     ).settled({})[0]
+
+
+def _narrowed(known: Known, log: LogFile) -> Known:
+    """Return what a person says, to whom GPUs per node are those of the machine.
+
+    A run on fewer GPUs than a node has, whose path names GPUs alone, had one node and used them.
+    """
+    silent = log.nodes is None and log.gpus_per_node is None and known.nodes is None
+    if not (silent and log.gpus and known.gpus_per_node and log.gpus < known.gpus_per_node):
+        return known
+    return known._replace(nodes=1, gpus_per_node=log.gpus)
+
+
+def likely_shape(setting: Setting) -> Shape | None:
+    """Return the shape of a run of which the GPUs are known and nothing else.
+
+    As few nodes as possible, of eight GPUs as in all published tables; None where that can't be.
+    """
+    gpus = setting.gpus
+    if not gpus or setting.nodes or setting.gpus_per_node:
+        return None
+    if gpus <= _USUAL_WIDTH:
+        return Shape(1, gpus)
+    return Shape(gpus // _USUAL_WIDTH, _USUAL_WIDTH) if gpus % _USUAL_WIDTH == 0 else None
 
 
 def contradiction(name: str, told: object, flag: str, said: object, log: LogFile) -> UsageError:
@@ -108,10 +139,10 @@ def contradiction(name: str, told: object, flag: str, said: object, log: LogFile
     )
 
 
-def unknown(names: list[str], log: LogFile) -> UsageError:
+def unknown(names: list[str], log: LogFile) -> UnknownLogError:
     """Return the error that nobody says something that a number or its place needs."""
     flags = [_FLAGS[name] for name in names if name in _FLAGS]
     hint = f"Say it with {' '.join(flags)}, or name it in --pattern." if flags else ""
     told = " and ".join(names)
     message = f"Neither the path nor the log tells {told}."
-    return UsageError(message, where=shown(log.path), hint=hint)
+    return UnknownLogError(message, where=shown(log.path), hint=hint)

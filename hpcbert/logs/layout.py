@@ -27,6 +27,11 @@ _NAME = re.compile(
     r"(?P<model>[A-Za-z][\w.-]*?)_b(?P<batch_size>\d+)_(?P<precision>fp32|tf32|fp16|bf16|amp)"
     r"_(?P<repeat>\d+)(?:\.r(?P<attempt>\d+))?\.(?:log|txt|out)" + _PACKED
 )
+# What else is a log by its name: its ending, or all that DLPerf's names have before it.
+_LOG = re.compile(
+    r"\.(?:log|out)(?:[.~_-]\w*)?$|_b\d+_(?:fp32|tf32|fp16|bf16|amp)_\w+(?:\.txt)?$",
+    re.IGNORECASE,
+)
 _SHAPE = re.compile(r"(?P<nodes>[1-9]\d*)n(?P<gpus_per_node>[1-9]\d*)g")
 _TOKEN = re.compile(r"\{(\w*)\}|(\*)|([^{*]+|\{)")
 _DIGITS = re.compile(r"(\d+)")
@@ -53,6 +58,19 @@ class LogFile(NamedTuple):
     attempt: int = 0
 
 
+class LeftOut(NamedTuple):
+    """A file that was looked at and is in no table.
+
+    Attributes:
+        why: A clause.
+        wanted: Whether it looks like a log, or was named, so that a number may be missing.
+    """
+
+    path: Path
+    why: str
+    wanted: bool
+
+
 FIELDS = tuple(name for name in LogFile._fields if name != "path")
 
 
@@ -63,11 +81,13 @@ class Discovery(NamedTuple):
         campaigns: Directories that hold a manifest.
         logs: Logs outside of them, in natural order.
         warnings: What could not be looked at.
+        left_out: All other files.
     """
 
     campaigns: tuple[Path, ...]
     logs: tuple[LogFile, ...]
     warnings: tuple[str, ...]
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def discover(paths: Sequence[Path], pattern: str = "") -> Discovery:
@@ -78,25 +98,70 @@ def discover(paths: Sequence[Path], pattern: str = "") -> Discovery:
         pattern: How to read paths, with `{fields}` and `*`; empty for DLPerf's layout.
 
     Raises:
-        UsageError: A path is missing, holds no log, or the pattern is wrong or doesn't fit it.
+        UsageError: A path is missing, a directory holds no log, the pattern is wrong, or nothing
+            at all fits it.
     """
-    describe = _by_pattern(pattern) if pattern else _by_dlperf
-    campaigns: dict[_Identity, Path] = {}
-    logs: dict[_Identity, LogFile] = {}
-    warnings: list[str] = []
+    found = _Found(pattern)
     for path in paths:
-        found = 0
-        for one, identity in _walk(path, warnings):
-            if one.name == MANIFEST and one != path:
-                campaigns.setdefault(identity, one.parent)
-                found += 1
-            elif (log := describe(one)) or (one == path and not pattern):
-                logs.setdefault(identity, log or _by_folder(one))
-                found += 1
-        if not found:
+        before = found.count
+        for one, identity in _walk(path, found.warnings):
+            found.take(one, identity, named=one == path)
+        if found.count == before and (path.is_dir() or len(paths) == 1):
             raise _nothing(path, pattern)
-    ordered = sorted(logs.values(), key=lambda log: natural(str(log.path)))
-    return Discovery(tuple(campaigns.values()), tuple(ordered), tuple(warnings))
+    if not found.count:
+        raise _nothing(paths[0], pattern)
+    return found.discovery()
+
+
+class _Found:
+    """What was found so far."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.describe = _by_pattern(pattern) if pattern else _by_dlperf
+        self.campaigns: dict[_Identity, Path] = {}
+        self.logs: dict[_Identity, LogFile] = {}
+        self.rest: dict[_Identity, LeftOut] = {}
+        self.links: list[LeftOut] = []
+        self.warnings: list[str] = []
+        self.count = 0
+
+    def take(self, path: Path, identity: _Identity, *, named: bool) -> None:
+        """Take a file for what it is."""
+        if path.name == MANIFEST and not named:
+            self.campaigns.setdefault(identity, path.parent)
+            self.count += 1
+        elif (log := self.describe(path)) or (named and not self.pattern):
+            self._log(log or _by_folder(path), identity)
+            self.count += 1
+        else:
+            self.rest.setdefault(identity, self._left_out(path, named=named))
+
+    def _log(self, log: LogFile, identity: _Identity) -> None:
+        known = self.logs.setdefault(identity, log)
+        if known.path.absolute() != log.path.absolute() and log.path.is_symlink():
+            why = f"it is a link to {shown(known.path)}, which is read"
+            self.links.append(LeftOut(log.path, why, wanted=False))
+
+    def _left_out(self, path: Path, *, named: bool) -> LeftOut:
+        if self.pattern:
+            return LeftOut(path, f"it does not fit the pattern {self.pattern}", wanted=named)
+        if _LOG.search(path.name) is None:
+            return LeftOut(path, "it is not named as a log", wanted=False)
+        case = " in lower case" if _by_dlperf(path.with_name(path.name.lower())) else ""
+        why = f"it is not named as DLPerf names logs{case} (bert_b32_fp32_1.log)"
+        return LeftOut(path, why, wanted=True)
+
+    def discovery(self) -> Discovery:
+        """Return it, in order."""
+        logs = sorted(self.logs.values(), key=lambda log: natural(str(log.path)))
+        rest = [one for identity, one in self.rest.items() if identity not in self.logs]
+        return Discovery(
+            campaigns=tuple(self.campaigns.values()),
+            logs=tuple(logs),
+            warnings=tuple(self.warnings),
+            left_out=(*rest, *self.links),
+        )
 
 
 def shown(path: Path) -> str:

@@ -28,7 +28,7 @@ from hpcbert.logs.lines import (
     first_end,
     rank_of,
 )
-from hpcbert.logs.setting import Setting, UnknownError, packing
+from hpcbert.logs.setting import END, Setting, UnknownError, packing
 from hpcbert.logs.times import Clock
 from hpcbert.logs.window import collector
 from hpcbert.model import Reason
@@ -55,6 +55,7 @@ class Reading(NamedTuple):
         reasons: Why there is no number; empty if there is one.
         facts: What the log states of itself, as far as it was read.
         foreign: Whether no line at all was one of the framework's.
+        last: The last record of the rule, in what its window's end is counted in.
     """
 
     throughput: float | None
@@ -65,6 +66,7 @@ class Reading(NamedTuple):
     reasons: tuple[Reason, ...] = ()
     facts: tuple[tuple[str, int | str], ...] = ()
     foreign: bool = False
+    last: int = 0
 
 
 def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
@@ -88,6 +90,23 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
     except NotALogError as error:
         return Reading(None, setting=setting, reasons=(Reason("no-log", f"{path.name} {error}"),))
     return scan.conclude()
+
+
+def read_on(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
+    """Read a log as `read` does, with a window that goes on to the rule's last record.
+
+    It takes two readings: where a log ends, its end says.
+    """
+    if rule.kind in {"footer", "custom"} or rule.until.at != "iters":
+        return read(path, grammar, rule, setting)
+    whole = read(path, grammar, rule, setting._replace(iters=END, reach=0))
+    begin = rule.after.resolve(skip=setting.skip, iters=whole.last)
+    if whole.last > begin:
+        return read(path, grammar, rule, setting._replace(iters=whole.last))
+    if whole.reasons and whole.reasons[0].code != "incomplete":
+        return whole
+    detail = f"the log ends at {rule.until.by} {whole.last}: no window begins after {begin}"
+    return whole._replace(reasons=(Reason("incomplete", detail),), missing="")
 
 
 class _Scan:
@@ -232,9 +251,18 @@ class _Scan:
             except UnknownError as error:
                 missing = str(error)
         found = self._collector.found if self._collector else 0
+        last = self._collector.last if self._collector else 0
         facts = tuple(self.facts.values.items())
         return Reading(
-            throughput, self.iteration, found, setting, missing, reasons, facts, self.foreign
+            throughput=throughput,
+            iteration=self.iteration,
+            found=found,
+            setting=setting,
+            missing=missing,
+            reasons=reasons,
+            facts=facts,
+            foreign=self.foreign,
+            last=last,
         )
 
     def _settled(self) -> tuple[Setting, tuple[Reason, ...]]:

@@ -9,12 +9,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+# In the place of an iteration: however far the run went.
+END = 1 << 40
+
+
 class UnknownError(Exception):
     """A setting that a number depends on is known from nowhere; the message is its name."""
 
 
 class Window(NamedTuple):
-    """What a person wants to be counted instead of the protocol's window; None: the protocol's."""
+    """What a person wants to be counted instead of the protocol's window; None: the protocol's.
+
+    `iters` may be END.
+    """
 
     skip: int | None = None
     iters: int | None = None

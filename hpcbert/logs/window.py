@@ -46,6 +46,11 @@ class Collector(Protocol):
         """Records taken from the window."""
         ...
 
+    @property
+    def last(self) -> int:
+        """The last record so far, as the window's end counts it; 0 where nothing is counted."""
+        ...
+
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:
         """Take one record: its iteration (completed ones), its number and who printed it.
 
@@ -88,6 +93,8 @@ def _refuse_empty(rule: Rule, setting: Setting) -> None:
 
 class _Footers:
     """Closing lines, each with a number of its own."""
+
+    last = 0
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
@@ -151,6 +158,10 @@ class _Series:
     @property
     def found(self) -> int:
         return len(self._entries)
+
+    @property
+    def last(self) -> int:
+        return max(0, self._position(self.rule.until.by, self._last))
 
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
         value = self._reader.read(text)
@@ -267,6 +278,11 @@ class _RankedSeries:
     @property
     def found(self) -> int:
         return len(self._values)
+
+    @property
+    def last(self) -> int:
+        whole = max(map(len, self._values.values()), default=0)
+        return max((at for at, values in self._values.items() if len(values) == whole), default=0)
 
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:
         value = self._reader.read(text)

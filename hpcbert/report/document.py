@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpcbert.model import Difference, Row, Run, SpeedupTable
+    from hpcbert.model import Counted, Difference, Provenance, Row, Run, SpeedupTable
 
 
-def tables_data(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
-    """Return `{"tables": […]}` as docs/reference/json.md describes it."""
-    return {"tables": [_table_data(table) for table in tables]}
+def tables_data(tables: Iterable[SpeedupTable], made: Provenance | None = None) -> dict[str, Any]:
+    """Return `{"tables": […]}` as docs/reference/json.md describes it, with how they were made."""
+    data: dict[str, Any] = {"made": asdict(made)} if made else {}
+    return {**data, "tables": [_table_data(table) for table in tables]}
 
 
 def _table_data(table: SpeedupTable) -> dict[str, Any]:
@@ -45,9 +46,15 @@ def _row_data(row: Row) -> dict[str, Any]:
         "efficiency": row.efficiency,
         "repeats": {"ok": row.ok, "asked": row.asked},
         "flags": list(row.flags),
+        "window": _window_data(row.counted) if row.counted else None,
         "differences": [_difference_data(one) for one in row.differences],
         "runs": [_run_data(run) for run in row.runs],
     }
+
+
+def _window_data(counted: Counted) -> dict[str, Any]:
+    iters = "end" if counted.iters is None else counted.iters
+    return {"skip": counted.skip, "iters": iters, "counted": counted.what}
 
 
 def _difference_data(difference: Difference) -> dict[str, Any]:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.report.words import differences, earlier, marks, plain, why
+from hpcbert.report.words import basis, differences, earlier, marks, plain, why
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hpcbert.model import Row, Run, SpeedupTable
+    from hpcbert.model import Provenance, Row, Run, SpeedupTable
 
 NOTHING = "-"
 _GAP = "  "
@@ -36,12 +36,16 @@ def number(value: float | None, form: str = ",.2f") -> str:
     return NOTHING if value is None else format(value, form)
 
 
-def render(tables: Iterable[SpeedupTable]) -> str:
+def render(tables: Iterable[SpeedupTable], made: Provenance | None = None) -> str:
     """Return the tables with their headings and, below each row, the repeats that don't count.
 
     Colours are in it; `click.echo` takes them out where they are not wanted.
     """
-    return "\n\n".join(_table(table) for table in tables)
+    parts = [_table(table) for table in tables]
+    if made:
+        words = f"hpcbert {made.hpcbert} · {made.date} · {made.command}"
+        parts.append(click.style(plain(words), dim=True))
+    return "\n\n".join(parts)
 
 
 def _table(table: SpeedupTable) -> str:
@@ -68,7 +72,8 @@ def _heading(table: SpeedupTable) -> tuple[str, str]:
     variant = f" · {plain(group.variant)}" if group.variant else ""
     base = f"speedup to the median of {table.baseline}"
     base = base if table.baseline else "no speedup: there is no valid run of 1n1g"
-    return name + batch + variant, f"rule {group.rule} · {base}"
+    counted = basis(table).replace("; ", " · ")
+    return name + batch + variant, f"rule {plain(group.rule)} · {counted}{base}"
 
 
 def _cells(row: Row) -> tuple[str, ...]:

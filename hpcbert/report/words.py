@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcbert.model import Row, Run
+    from hpcbert.model import Row, Run, SpeedupTable
 
 _SHOWN = 3
 # What each flag means, as tables explain it to those who read nothing else.
@@ -32,6 +32,12 @@ def plain(text: str) -> str:
 def why(run: Run) -> str:
     """Return the reasons why a repeat doesn't count."""
     return plain("; ".join(map(str, run.reasons)))
+
+
+def basis(table: SpeedupTable) -> str:
+    """Return which part of the runs was counted, as clauses that each end in `; `."""
+    found = dict.fromkeys(row.counted.what for row in table.rows if row.counted)
+    return "".join(f"{plain(one)}; " for one in found)
 
 
 def earlier(run: Run) -> tuple[str, ...]:
