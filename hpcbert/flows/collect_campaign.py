@@ -335,7 +335,7 @@ class _Judge:
             batch_size_per_device=point.batch_size_per_device,
             accumulation=point.accumulation,
             precision=point.precision,
-            sequence_length=_sequence_length(point),
+            sequence_length=_sequence_length(point) or self.grammar.sequence_length or None,
             skip=protocol.skip if self.window.skip is None else self.window.skip,
             iters=protocol.iters if self.window.iters is None else self.window.iters,
             reach=protocol.iters,

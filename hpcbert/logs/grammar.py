@@ -164,7 +164,8 @@ class Grammar(NamedTuple):
         rules: The first is the default.
         reader: `module:function` or `entry-point:name` that reads a log in the grammar's
             stead; empty for none.
-        sequence_length: Tokens in a sample where the log doesn't say, 0 if unknown.
+        sequence_length: Tokens in a sample where the log doesn't say, and what a campaign's log
+            must say where no option has asked for another; 0 if unknown.
         packing: Samples that may be packed into one on average, at most; 1 where none are.
         rehearsal: Text that marks a log as a rehearsal.
     """

@@ -115,8 +115,6 @@ class _Scan:
     def __init__(self, grammar: Grammar, rule: Rule, setting: Setting) -> None:
         self.grammar = grammar
         self.rule = rule
-        if setting.sequence_length is None and grammar.sequence_length:
-            setting = setting._replace(sequence_length=grammar.sequence_length)
         self.setting = setting
         self.iteration = 0
         self.rehearsal = False
@@ -276,10 +274,13 @@ class _Scan:
         if self.rule.kind == "footer" and setting.packing is None:
             setting = setting._replace(packing=packing(facts, self.grammar.packing))
         setting, disagreements = setting.settled(facts)
+        if setting.sequence_length is None and self.grammar.sequence_length:
+            setting = setting._replace(sequence_length=self.grammar.sequence_length)
         if not disagreements:
             return setting, ()
-        if setting.packing is None and packing(setting._asdict(), self.grammar.packing):
-            disagreements = (*disagreements, "packed samples are said with --set packing=N")
+        if packed := packing(setting._asdict(), self.grammar.packing):
+            hint = f"if samples are packed, say so with --set packing={packed}"
+            disagreements = (*disagreements, hint)
         return setting, (Reason("config", "; ".join(disagreements)),)
 
     def _check_end(self) -> None:

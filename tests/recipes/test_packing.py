@@ -1,0 +1,123 @@
+"""NVIDIA's MLPerf logs of packed samples: the global batch is twice the product of its factors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hpcbert.cli.collect import command
+from hpcbert.logs.scan import Reading
+from hpcbert.logs.setting import Setting
+from tests.recipes.kit import Reader, grammar
+
+# One node of Eos in v3.1, as its published result states it.
+KNOWN = Setting(nodes=1, gpus_per_node=8, batch_size_per_device=48, precision="fp16", iters=11)
+STATED = 7759.98
+
+
+def event(key: str, value: object, ms: int = 0) -> str:
+    fields = {"namespace": "", "time_ms": 1695000000000 + ms, "event_type": "POINT_IN_TIME"}
+    metadata = {"file": "/workspace/bert/run_pretraining.py", "lineno": 1}
+    return ":::MLLOG " + json.dumps({**fields, "key": key, "value": value, "metadata": metadata})
+
+
+def log(*, ranks: int = 8, total: int = 768, own: int = 48, extra: str = "") -> bytes:
+    """Return a log in the form of v3.0 to v4.1, with an evaluation of earlier versions."""
+    lines = [event("init_start", None)] * ranks
+    lines += [event("submission_platform", "1xNVIDIA DGX H100")]
+    lines += [event("global_batch_size", total), event("d_batch_size", own)]
+    lines += [event("gradient_accumulation_steps", 1), extra, event("run_start", None, 1000)]
+    lines += [event("eval_accuracy", 0.7, 2000), "{'global_steps': 10, 'eval_loss': 4.1, 'x': 0}"]
+    lines += [event("run_stop", None, 2000)]
+    lines += [event("tracked_stats", {"throughput": STATED, "epoch_num": 7680})]
+    return "\n".join([*lines, ""]).encode()
+
+
+def read(
+    tmp_path: Path, data: bytes, rule: str = "tracked-stats", known: Setting = KNOWN
+) -> Reading:
+    return Reader("mlperf-bert", tmp_path).read(data, rule, known)
+
+
+def refusal(reading: Reading) -> str:
+    assert reading.throughput is None
+    (reason,) = reading.reasons
+    assert reason.code == "config"
+    return reason.detail
+
+
+def test_packing_is_read_from_what_the_log_states(tmp_path: Path) -> None:
+    reading = read(tmp_path, log())
+    assert (reading.throughput, reading.setting.packing) == (STATED, 2)
+    assert read(tmp_path, log(total=384)).setting.packing is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Namespace(average_packing_rate=2, bert_config_path='/x', max_predictions_per_seq=76)",
+        "Namespace(max_predictions_per_seq=76, packed_samples=True, seed=1)",
+        " 0: python -u /workspace/bert/run_pretraining.py --packed_samples --distributed_lamb",
+    ],
+    ids=["rate", "argument", "command"],
+)
+def test_packing_that_the_log_spells_out_serves_every_rule(tmp_path: Path, line: str) -> None:
+    data = log(ranks=1, extra=line)
+    assert read(tmp_path, data).throughput == STATED
+    assert read(tmp_path, data, "run-clock").throughput == pytest.approx(7680)
+    assert "x 1 x 2" in refusal(read(tmp_path, log(total=384, extra=line)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "data"),
+    [
+        ("tracked-stats", log(ranks=1)),
+        ("run-clock", log()),
+        ("run-clock", log(ranks=1)),
+    ],
+)
+def test_packing_that_is_not_certain_is_asked_for(tmp_path: Path, rule: str, data: bytes) -> None:
+    detail = refusal(read(tmp_path, data, rule))
+    assert "a global batch of 768 is not 48 samples on 8 GPUs" in detail
+    assert "--set packing=2" in detail
+    assert read(tmp_path, data, rule, KNOWN._replace(packing=2)).throughput is not None
+    assert "x 1 x 3" in refusal(read(tmp_path, data, rule, KNOWN._replace(packing=3)))
+
+
+@pytest.mark.parametrize(
+    ("data", "known"),
+    [
+        (log(total=1152), KNOWN),
+        (log(extra="Namespace(max_predictions_per_seq=76, packed_samples=False)"), KNOWN),
+        (log(total=384), KNOWN._replace(gpus_per_node=4)),
+        (log(), KNOWN._replace(gpus_per_node=16)),
+        (log(), KNOWN._replace(nodes=2, gpus_per_node=4)),
+        (log(), KNOWN._replace(batch_size_per_device=96)),
+    ],
+    ids=["three times", "not packed", "half the GPUs", "twice the GPUs", "two nodes", "batch"],
+)
+def test_packing_explains_no_other_contradiction(
+    tmp_path: Path, data: bytes, known: Setting
+) -> None:
+    assert refusal(read(tmp_path, data, known=known.settled({})[0]))
+
+
+def test_no_other_recipe_knows_packing() -> None:
+    assert grammar("pytorch").packing == 1
+
+
+def test_collect_takes_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "result_0.txt"
+    path.write_bytes(log(ranks=1))
+    words = [str(path), "--fw=mlperf-bert", "--rule=tracked-stats", "--nodes=1", "--json"]
+    words += ["--gpus-per-node=8", "--batch-size=48", "--precision=fp16"]
+    refused = json.loads(CliRunner().invoke(command, words).stdout)
+    assert refused["exit_code"] == 4
+    (run,) = refused["data"]["tables"][0]["rows"][0]["runs"]
+    assert "--set packing=2" in run["reasons"][0]["detail"]
+    taken = json.loads(CliRunner().invoke(command, [*words, "--set", "packing=2"]).stdout)
+    assert taken["data"]["tables"][0]["rows"][0]["median"] == STATED
