@@ -8,6 +8,7 @@ import click
 
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import origin, site
+from hpcbert.flows.settings import complaints
 
 
 @click.command()
@@ -15,8 +16,9 @@ from hpcbert.config import origin, site
 @click.option("--origin", "with_origin", is_flag=True, help="Say where each value comes from.")
 @returns_result
 def config(*, site_file: str, with_origin: bool) -> Result:
-    """Show every setting of the site in use."""
+    """Show every setting of the site in use; fail if one of them means nothing."""
     here = site.load(site_file)
+    errors = tuple(complaints(here))
     settings = origin.settings(here, os.environ)
     data = {
         "file": here.where,
@@ -27,7 +29,7 @@ def config(*, site_file: str, with_origin: bool) -> Result:
     for key, (value, by) in settings.items():
         shown = list(value) if isinstance(value, tuple) else value
         lines.append(f"{key:<{width}} = {shown!r}" + (f"  # {by}" if with_origin else ""))
-    return Result(data, "\n".join(lines))
+    return Result(data, "\n".join(lines), errors[0].exit_code if errors else 0, errors)
 
 
 command = config

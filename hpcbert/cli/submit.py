@@ -16,18 +16,19 @@ from hpcbert.cli.interrupt import left_behind, patient
 from hpcbert.cli.options import OF_SLURM, SHARED_CONFLICTS, point_options, read, who
 from hpcbert.cli.output import Result, returns_result, say
 from hpcbert.config import site
-from hpcbert.errors import CheckError, Interruption
+from hpcbert.errors import CheckError, Interruption, UsageError
 from hpcbert.flows import submit as flow
 from hpcbert.flows.calls import Means, sbatch_argv
 from hpcbert.slurm.runner import run
 
 if TYPE_CHECKING:
     from hpcbert.flows.draft import Draft
+    from hpcbert.flows.finding import Finding
     from hpcbert.inventory import Site
     from hpcbert.model import Array, Campaign
 
 _CONFLICTS = (
-    Rule(("wait", "max_retries"), lambda given: given["dry_run"], "with --dry-run"),
+    Rule(("wait", "max_retries", "force"), lambda given: given["dry_run"], "with --dry-run"),
     Rule(("max_retries",), lambda given: not given["wait"], "without --wait"),
     Rule(("max_retries",), lambda given: given["rehearse"], "with --rehearse"),
     *SHARED_CONFLICTS,
@@ -49,6 +50,7 @@ _SETTLE = 2.0
 @point_options
 @click.option("--dry-run", is_flag=True, help="Show and check everything, run and write nothing.")
 @click.option("--rehearse", is_flag=True, help="Run everything but the training.")
+@click.option("--force", is_flag=True, help="Submit in spite of what is known to be missing.")
 @click.option("--wait", is_flag=True, help="Watch until all is over, then print the table.")
 @click.option("--resume", default="", metavar="CAMPAIGN", help="Take up an interrupted submission.")
 @click.option(
@@ -63,6 +65,7 @@ def submit(
     *,
     dry_run: bool,
     rehearse: bool,
+    force: bool,
     wait: bool,
     resume: str,
     max_retries: int,
@@ -79,16 +82,28 @@ def submit(
         directory = store.resolve(resume, Path(values["runs"] or here.runs))
         return _carried_out(directory, here, retries=max_retries if wait else None)
     from hpcbert.flows.draft import draft  # with Jinja, which --help has no use for
+    from hpcbert.flows.obstacles import of_submission
 
     asked = read(values, dry=dry_run, rehearse=rehearse)
     if asked.how.scheduler == "local":
         conflicts.refuse_typed(OF_SLURM, "with the local scheduler")
     made = draft(asked.request, asked.site, asked.recipe, how=asked.how, who=who())
     warnings = (*asked.warnings, *made.warnings)
+    found = of_submission(made, asked.site, asked.recipe, run=run)
+    if found and not (dry_run or force):
+        return _refused(found)
+    warnings += tuple(f"{one.detail} {one.hint}" for one in found)
     if dry_run:
         return _dry_run(made, warnings)
     retries = max_retries if wait else None
     return _carried_out(made.directory, asked.site, made, retries=retries, warnings=warnings)
+
+
+def _refused(found: tuple[Finding, ...]) -> Result:
+    """Say what stands in the way; nothing is written then."""
+    errors = [UsageError(f"{one.name}: {one.detail}", hint=one.hint) for one in found]
+    last = UsageError("Nothing was submitted.", hint="--force submits all the same.")
+    return Result(exit_code=UsageError.exit_code, errors=(*errors, last))
 
 
 def _carried_out(

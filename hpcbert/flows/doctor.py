@@ -7,11 +7,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcbert import timelimit
 from hpcbert.config import places, recipe
 from hpcbert.errors import HpcbertError
-from hpcbert.flows import doctor_containers
+from hpcbert.flows import doctor_containers, doctor_nodes, obstacles
 from hpcbert.flows.finding import Finding
+from hpcbert.flows.settings import complaints
 from hpcbert.logs import grammar
+from hpcbert.slurm import partitions
 from hpcbert.slurm.commands import submission_environment
 
 if TYPE_CHECKING:
@@ -38,13 +41,20 @@ def examine(
     folders = places.recipe_folders(Path(site.where))
     named = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
     yield Finding("site", "ok", site.where)
+    for error in complaints(site):
+        yield Finding("site", "fail", str(error), error.hint)
     yield _runs(Path(site.runs))
     yield from _recipes(site)
+    for one in named:
+        found = tuple(obstacles.of_framework(site, one))
+        yield from found or (Finding(f"what {one.name} needs", "ok", "it is here"),)
     if site.scheduler == "local":
         yield _torch()
     else:
-        yield from _slurm(site, run)
+        yield from _slurm(site, run, max(nodes, 1))
     yield from doctor_containers.examine(site, named, run=run, nodes=nodes)
+    if nodes and site.scheduler == "slurm":
+        yield from doctor_nodes.examine(site, named, run=run, nodes=nodes)
 
 
 def _runs(runs: Path) -> Finding:
@@ -85,7 +95,7 @@ def _torch() -> Finding:
     )
 
 
-def _slurm(site: Site, run: Runner) -> Iterator[Finding]:
+def _slurm(site: Site, run: Runner, nodes: int) -> Iterator[Finding]:
     def ask(*argv: str) -> Outcome:
         return run(argv, env=submission_environment(os.environ), timeout=30)
 
@@ -99,14 +109,7 @@ def _slurm(site: Site, run: Runner) -> Iterator[Finding]:
     sacct = ask("sacct", "-n", "-X", "-o", "JobID")
     hint = "Without accounting, states come from squeue and from the jobs' own status files."
     yield _judged("accounting", sacct, "sacct answers", hint, bad="warn")
-    if site.partition:
-        found = ask(
-            *("sinfo", "--noheader", "--all", "--format=%P %D nodes %G"),
-            f"--partition={site.partition}",
-        )
-        ok = found.ok and bool(found.stdout.strip())
-        detail = " ".join(found.stdout.split()) or f"there is no partition {site.partition!r}"
-        yield Finding("partition", "ok" if ok else "fail", detail, "" if ok else "See `sinfo`.")
+    yield from _partition(site, run, nodes)
     if site.mpi:
         types = ask("srun", "--mpi=list")
         ok = site.mpi in (types.stdout + types.stderr).split()
@@ -117,6 +120,22 @@ def _slurm(site: Site, run: Runner) -> Iterator[Finding]:
         ok = "--container-image" in usage.stdout
         hint = "" if ok else 'Install pyxis, or set container.runtime = "none".'
         yield Finding("pyxis", "ok" if ok else "fail", "srun --container-image", hint)
+
+
+def _partition(site: Site, run: Runner, nodes: int) -> Iterator[Finding]:
+    """Yield whether a job of this site fits its partition."""
+    found = obstacles.ask(run)
+    gpus = f"{site.gres}:{site.gpus_per_node}" if site.gres else ""
+    job = obstacles.Wanted(
+        site.partition, nodes, timelimit.read(site.time_limit), partitions.resources(gpus)
+    )
+    if not found:
+        hint = "Ask the cluster's administrators what you may see of it."
+        yield Finding("partition", "warn", "sinfo says nothing of partitions", hint)
+        return
+    wrong = tuple(obstacles.of_cluster([job], Path(site.runs), found))
+    each = ", ".join(f"{one.name} ({one.nodes} nodes)" for one in found.values())
+    yield from wrong or (Finding("partition", "ok", f"{job.partition or 'default'} of {each}"),)
 
 
 def _judged(name: str, outcome: Outcome, detail: str, hint: str, *, bad: str = "fail") -> Finding:

@@ -127,10 +127,10 @@ def _on_nodes(
     site: Site, words: Sequence[str], images: Sequence[Image], run: Runner, nodes: int
 ) -> Iterator[Finding]:
     """Yield what a step on the nodes finds, and whether each has the plugin."""
-    with tempfile.TemporaryDirectory(dir=_shared(site), prefix=".doctor-") as folder:
+    with tempfile.TemporaryDirectory(dir=shared(site), prefix=".doctor-") as folder:
         copy = Path(folder) / probe.SCRIPT.name
         copy.write_bytes(probe.SCRIPT.read_bytes())
-        outcome = _step(site, run, nodes, ["bash", str(copy), *words])
+        outcome = step(site, run, nodes, ["bash", str(copy), *words])
         found = probe.read(outcome.stdout)
         seen = tuple(dict.fromkeys(one.node for one in found))
         if len(seen) < nodes:
@@ -159,7 +159,7 @@ def _plugin(
         *("--no-container-mount-home", "--no-container-remap-root", "--no-container-entrypoint"),
     ]
     marked = ["bash", "-c", _ENTERED, "probe", f"{_MARKER}/{probe.SCRIPT.name}"]
-    outcome = _step(site, run, len(nodes), marked, options)
+    outcome = step(site, run, len(nodes), marked, options)
     yield from _findings(outcome)
     silent = [
         node for node in nodes if node not in {one.node for one in probe.read(outcome.stdout)}
@@ -172,7 +172,7 @@ def _plugin(
         yield Finding(f"plugin ({fold(silent)})", "fail", lines[-1], hint, general.change)
 
 
-def _step(
+def step(
     site: Site, run: Runner, nodes: int, command: Sequence[str], options: Sequence[str] = ()
 ) -> Outcome:
     """Run a command once on each of some nodes, in a job of its own."""
@@ -196,7 +196,7 @@ def _step(
     )
 
 
-def _shared(site: Site) -> Path:
+def shared(site: Site) -> Path:
     """Return the directory that all nodes share."""
     runs = Path(site.runs)
     runs.mkdir(parents=True, exist_ok=True)

@@ -296,7 +296,9 @@ def _complete(site: Site, recipe: Recipe, how: How) -> tuple[Site, tuple[str, ..
         raise UsageError(
             f"{recipe.name} needs {' and '.join(missing)}, and site {site.name!r} names none.",
             where=site.where,
-            hint=f"Set {keys} there, or give {' '.join('--' + need for need in missing)}.",
+            hint=f"Make it ready: hpcbert prepare --fw {recipe.name}; or set {keys} there, or give "
+            f"{' '.join('--' + need for need in missing)}. Without them --rehearse runs all but "
+            "the training.",
         )
     stand_in: dict[str, Any] = {need: f"{_MISSING}{recipe.name}/{need}" for need in missing}
     filled = replace(settings, **stand_in)

@@ -24,6 +24,7 @@ REFUSED = [
     (["submit", "--max-retries", "1"], "--max-retries", "--wait"),
     (["submit", "--max-retries", "0"], "--max-retries", "--wait"),
     ([*SUBMIT, "--wait"], "--wait", "--dry-run"),
+    ([*SUBMIT, "--force"], "--force", "--dry-run"),
     ([*SUBMIT, "--wait", "--max-retries", "1"], "--max-retries", "--dry-run"),
     (["submit", "--rehearse", "--wait", "--max-retries", "1"], "--max-retries", "--rehearse"),
     ([*SUBMIT, "--concurrent-repeats", "2", "--repeats-in", "one-job"], "--concurrent-repeats", "one-job"),
@@ -50,7 +51,7 @@ REFUSED = [
             ["--account", "a"], ["--qos", "q"], ["--time", "60"], ["--image", "i"], ["--data", "d"],
             ["--source", "s"], ["--python", "p"], ["--sbatch-arg=x"], ["--srun-arg=x"],
             ["--concurrent-repeats", "1"], ["--concurrent-points"], ["--repeats-in", "array"],
-            ["--dry-run"], ["--rehearse"],
+            ["--dry-run"], ["--rehearse"], ["--force"],
         )
     ),
     (["render", "--check", ".", "--fw", "pytorch"], "--fw", "--check"),

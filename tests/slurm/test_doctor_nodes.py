@@ -1,0 +1,58 @@
+"""The doctor's look at nodes from inside a job, without containers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slurm
+
+
+def examined(as_user: Any, checkout: Any, work: Path, runs: str) -> dict[str, dict[str, str]]:
+    (work / "site.toml").write_text(
+        'schema = 1\nname = "x"\nscheduler = "slurm"\n[slurm]\npartition = "gpu"\n'
+        f'[frameworks.pytorch]\npython = "/no/such/python"\n'
+        f'[frameworks.oneflow]\npython = "/bin/bash"\ndata = "{work}"\nsource = "/no/source"\n'
+    )
+    done = as_user(
+        [
+            *(checkout.python, "-m", "hpcbert", "doctor", "--nodes", "4", "--json"),
+            *("--site", str(work), "--fw", "pytorch", "--fw", "oneflow"),
+        ],
+        env={"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": runs},
+        cwd=work,
+    )
+    return {f"{one['name']}: {one['detail']}": one for one in json.loads(done.stdout)["data"]}
+
+
+def test_a_job_says_what_its_nodes_see(as_user: Any, checkout: Any, work: Path) -> None:
+    found = examined(as_user, checkout, work, str(work / "runs"))
+    status = {name: one["status"] for name, one in found.items() if "(n[1-4])" in name}
+    assert status == {
+        f"runs (n[1-4]): {work}/runs is the login node's": "ok",
+        "python (n[1-4]): there is no program /no/such/python": "fail",
+        "python (n[1-4]): /bin/bash": "ok",
+        f"files (n[1-4]): {work}": "ok",
+        "files (n[1-4]): there is no /no/source": "fail",
+    }
+
+
+def test_a_directory_that_the_nodes_do_not_share_is_found(
+    as_user: Any, checkout: Any, work: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = f"/tmp/hpcbert-{work.name}/runs"  # every node of the lab has a /tmp of its own
+    try:
+        found = examined(as_user, checkout, work, place)
+        (seen,) = [one for one in found.values() if one["name"] == "runs (n[1-4])"]
+        assert seen["status"] == "fail"
+        assert f"there is no {place}" in seen["detail"]
+        assert seen["change"] == "site.toml: runs"
+        (known,) = [one for one in found.values() if "each machine has for itself" in one["detail"]]
+        assert known["status"] == "fail"
+    finally:
+        as_user(["rm", "-r", f"/tmp/hpcbert-{work.name}"])

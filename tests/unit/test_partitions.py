@@ -1,0 +1,139 @@
+"""What sinfo says of partitions, and what a job finds there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcbert.flows.obstacles import Wanted, of_cluster
+from hpcbert.slurm.partitions import Resource, read_sinfo, resources
+
+SINFO = """gpu*|up|3|1-00:00:00|1-infinite|gpu:v100:8(S:0-1)|n[1-3]
+gpu*|up|1|1-00:00:00|1-infinite|gpu:v100:4|n4
+long|up|16|infinite|1-2|gpu:2080ti:8,nvme:1|m[01-16]
+cpu|up|2|30:00|1-infinite|(null)|c[1-2]
+closed|down|4|infinite|1-infinite|gpu:8|d[1-4]
+not a line of sinfo
+"""
+FOUND = read_sinfo(SINFO)
+SHARED = Path("/shared/runs")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gpu:8", [("gpu", "", 8)]),
+        ("gpu:v100:8(S:0-1)", [("gpu", "v100", 8)]),
+        ("gpu:2080ti:8", [("gpu", "2080ti", 8)]),
+        ("gpu:1g.10gb:7(IDX:0-6)", [("gpu", "1g.10gb", 7)]),
+        ("gpu:a100:4(S:0,1),gpu:h100:2", [("gpu", "a100", 4), ("gpu", "h100", 2)]),
+        ("gpu:v100", [("gpu", "v100", 1)]),
+        ("gpu", [("gpu", "", 1)]),
+        ("bandwidth:lustre:4K", [("bandwidth", "lustre", 4096)]),
+        ("(null)", []),
+        ("", []),
+    ],
+)
+def test_resources_are_read_as_slurm_writes_them(
+    text: str, expected: list[tuple[str, str, int]]
+) -> None:
+    assert list(resources(text)) == [Resource(*one) for one in expected]
+
+
+def test_groups_of_a_partition_are_added_up() -> None:
+    gpu = FOUND["gpu"]
+    assert (gpu.default, gpu.state, gpu.limit, gpu.most_nodes, gpu.nodes) == (
+        *(True, "up", 86400.0, None),
+        4,
+    )
+    assert [group.names for group in gpu.groups] == [("n1", "n2", "n3"), ("n4",)]
+    assert (FOUND["long"].limit, FOUND["long"].most_nodes) == (None, 2)
+    assert set(FOUND) == {"gpu", "long", "cpu", "closed"}
+
+
+def job(
+    partition: str = "gpu", nodes: int = 1, minutes: int | None = 60, gres: str = "gpu:8"
+) -> Wanted:
+    return Wanted(partition, nodes, None if minutes is None else minutes * 60, resources(gres))
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        job(),
+        job(""),
+        job(nodes=3),
+        job(nodes=4, gres="gpu:4"),
+        job(nodes=4, gres="gpu:v100:4"),
+        job(minutes=1440),
+        job(minutes=None),
+        job("long", 2, 100_000),
+        job("cpu", 2, 30, ""),
+        job("cpu,long"),
+        job("closed,gpu"),
+        job("elsewhere,gpu"),
+    ],
+    ids=str,
+)
+def test_what_fits_a_partition_is_let_through(one: Wanted) -> None:
+    assert list(of_cluster([one], SHARED, FOUND)) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "name", "detail", "hint"),
+    [
+        (job("gpus"), "partition", "no partition 'gpus'", "closed, cpu, gpu, long"),
+        (job(nodes=4), "nodes", "gpu has 3 nodes with gpu:8; 4 are asked", "long"),
+        (job("", 4), "nodes", "gpu has 3 nodes", "--nodes 3"),
+        (job(nodes=5, gres="gpu:1"), "nodes", "gpu has 4 nodes; 5 are asked", "--nodes 4"),
+        (job("long", 3), "nodes", "gives a job at most 2 nodes", "--nodes 2"),
+        (job(gres="gpu:16"), "GPUs", "has gpu:16; its nodes have gpu:v100:4, gpu:v100:8", "fewer"),
+        (job(gres="gpu:a100:1"), "GPUs", "No node of partition gpu has gpu:a100:1", "another"),
+        (
+            job("cpu", minutes=30),
+            "GPUs",
+            "its nodes have none",
+            "These have them: closed, gpu, long",
+        ),
+        (job(minutes=1441), "time limit", "at most 1-00:00:00; 1-00:01:00", "--time 1-00:00:00"),
+        (job("cpu", minutes=31, gres=""), "time limit", "at most 00:30:00", "--time 00:30:00"),
+        (job("closed"), "partition", "closed is down", "--partition"),
+    ],
+    ids=lambda value: value.partition if isinstance(value, Wanted) else None,
+)
+def test_what_fits_none_is_named_with_what_would(
+    one: Wanted, name: str, detail: str, hint: str
+) -> None:
+    (found,) = of_cluster([one], SHARED, FOUND)
+    assert (found.name, found.status) == (name, "fail")
+    assert detail in found.detail
+    assert hint in found.hint
+
+
+@pytest.mark.parametrize("place", ["/tmp/x/runs", "/dev/shm/runs", "/run/user/1/runs"])
+def test_a_directory_of_this_machine_is_refused_where_nodes_are_others(place: str) -> None:
+    (found,) = of_cluster([job()], Path(place), FOUND)
+    assert found.name == "runs directory"
+    assert "each machine has for itself" in found.detail
+
+
+def test_a_link_does_not_hide_where_a_directory_lies(tmp_path: Path) -> None:
+    (tmp_path / "runs").symlink_to("/dev/shm")
+    (found,) = of_cluster([job()], tmp_path / "runs", FOUND)
+    assert "/dev/shm" in found.detail
+
+
+def test_a_cluster_that_is_this_machine_alone_may_use_any_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Here:
+        nodename = "c1.example.org"
+
+    monkeypatch.setattr("os.uname", Here)
+    alone = read_sinfo("gpu*|up|1|infinite|1-infinite|gpu:8|c1\n")
+    assert list(of_cluster([job()], Path("/tmp/runs"), alone)) == []
+
+
+def test_without_an_answer_nothing_is_held_against_a_job() -> None:
+    assert list(of_cluster([job("gpus", 99)], Path("/tmp"), read_sinfo("sinfo: error"))) == []
