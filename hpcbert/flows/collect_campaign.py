@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hpcbert.logs.setting import Window
     from hpcbert.model import Array, Campaign, Counted, Group, Point, Shape
     from hpcbert.slurm.states import Witness
+    from hpcbert.strict import Table
 
     States = Callable[[Path, Campaign], Mapping[tuple[str, int], RepeatState]]
 
@@ -104,7 +105,10 @@ def gather(
         UsageError: There is no such rule, or the directory lacks its recipe.
     """
     recipe = directory / store.RECIPE
-    grammar = grammars.parse(read_toml(recipe).table("log").values, where=str(recipe))
+    table = read_toml(recipe)
+    grammar = grammars.parse(table.table("log").values, where=str(recipe))
+    if length := _usual_length(table):
+        grammar = grammar._replace(sequence_length=length)
     chosen = grammar.rule(rule)
     memory = Memory(directory)
     newest, warnings = _states(directory, campaign, states, memory)
@@ -340,6 +344,14 @@ class _Judge:
             iters=protocol.iters if self.window.iters is None else self.window.iters,
             reach=protocol.iters,
         )
+
+
+def _usual_length(recipe: Table) -> int:
+    """Return what a recipe's option of that name is if nobody sets it; 0 without one."""
+    options = recipe.values.get("options", {})
+    option = options.get("sequence_length", {}) if isinstance(options, dict) else {}
+    default = option.get("default", 0) if isinstance(option, dict) else 0
+    return default if isinstance(default, int) else 0
 
 
 def _sequence_length(point: Point) -> int | None:

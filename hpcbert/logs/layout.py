@@ -32,6 +32,12 @@ _LOG = re.compile(
     r"\.(?:log|out)(?:[.~_-]\w*)?$|_b\d+_(?:fp32|tf32|fp16|bf16|amp)_\w+(?:\.txt)?$",
     re.IGNORECASE,
 )
+# Folders of DLPerf that say what all logs below them are.
+_LABELS = (
+    re.compile(r"(?:logs-)?(?P<precision>fp32|tf32|fp16|bf16|amp)"),
+    re.compile(r"(?P<precision>fp32|fp16|amp)_ngc_bert_b(?P<batch_size>\d+)"),
+    re.compile(r"bz(?P<batch_size>\d+)"),
+)
 _SHAPE = re.compile(r"(?P<nodes>[1-9]\d*)n(?P<gpus_per_node>[1-9]\d*)g")
 _TOKEN = re.compile(r"\{(\w*)\}|(\*)|([^{*]+|\{)")
 _DIGITS = re.compile(r"(\d+)")
@@ -239,13 +245,13 @@ def _nothing(path: Path, pattern: str) -> UsageError:
 
 
 def _by_folder(path: Path) -> LogFile:
-    """Read the shape off the nearest folder that names one."""
-    for folder in reversed(path.absolute().parts[:-1]):
-        if match := _SHAPE.fullmatch(folder):
-            return LogFile(
-                path, nodes=int(match["nodes"]), gpus_per_node=int(match["gpus_per_node"])
-            )
-    return LogFile(path)
+    """Read shape, precision and batch size off the nearest folders that name them."""
+    log = LogFile(path)
+    for pattern in (_SHAPE, *_LABELS):
+        folders = reversed(path.absolute().parts[:-1])
+        match = next(filter(None, map(pattern.fullmatch, folders)), None)
+        log = _filled(log, match) if match else log
+    return log
 
 
 def _by_dlperf(path: Path) -> LogFile | None:
@@ -259,7 +265,9 @@ def _by_pattern(pattern: str) -> Callable[[Path], LogFile | None]:
 
     def describe(path: Path) -> LogFile | None:
         match = expression.fullmatch(str(path.absolute()))
-        plain = LogFile(path) if tells_shape else _by_folder(path)
+        shape = LogFile(path) if tells_shape else _by_folder(path)
+        # What folders are called besides, a pattern is for reading past.
+        plain = shape._replace(precision=None, batch_size=None)
         return _filled(plain, match) if match else None
 
     return describe
@@ -282,7 +290,11 @@ def _expression(pattern: str) -> str:
 
 
 def _filled(log: LogFile, match: re.Match[str]) -> LogFile:
-    """Return the log with what a match says of it."""
+    """Return the log with what a match says of it.
+
+    Raises:
+        UsageError: It contradicts what folders say of it.
+    """
     found: dict[str, Any] = {}
     for name, text in match.groupdict().items():
         if text is not None:
@@ -290,4 +302,12 @@ def _filled(log: LogFile, match: re.Match[str]) -> LogFile:
     if "precision" in found:
         word = str(found["precision"]).lower()
         found["precision"] = _MIXED if word == "amp" else word
+    for name in ("precision", "batch_size"):
+        told = getattr(log, name)
+        if name in found and told is not None and told != found[name]:
+            raise UsageError(
+                f"The path says {name} = {told} and {name} = {found[name]}.",
+                where=shown(log.path),
+                hint="Rename one, or read the paths with a --pattern that has * in its place.",
+            )
     return log._replace(**found)

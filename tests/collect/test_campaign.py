@@ -405,3 +405,27 @@ def test_the_recipes_in_use_parse(repository: Path) -> None:
     for path in repository.glob("templates/*/recipe.toml"):
         known = grammar.parse(tomli.loads(path.read_text())["log"], where=str(path))
         assert known.rules
+
+
+@pytest.mark.parametrize(
+    ("asked", "printed", "codes_of_2"),
+    [((), 512, ["config"]), ((), 128, []), ((("sequence_length", 512),), 512, [])],
+    ids=["usual, printed 512", "usual", "asked for 512"],
+)
+def test_a_campaigns_log_must_have_the_sequence_length_that_was_asked_for(
+    build: Build, asked: Any, printed: int, codes_of_2: list[str]
+) -> None:
+    built = build("1n1g", repeats=2)
+    (array,) = built.campaign.arrays
+    point = replace(array.point, options=asked)
+    built = built.change(arrays=(replace(array, point=point),))
+    for repeat in (1, 2):
+        length = printed if repeat == 2 else dict(asked).get("sequence_length", 128)
+        text = built.text("1n1g", 10.0 + repeat)
+        said = text.replace('"world_size"', f'"sequence_length": {length}, "world_size"')
+        assert said != text
+        built.log("1n1g", repeat, said)
+        built.started("1n1g", repeat)
+        built.ended("1n1g", repeat)
+    row = rows(gathered(built.directory, states=says()))["1n1g"]
+    assert codes(row).get(2, []) == codes_of_2

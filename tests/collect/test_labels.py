@@ -266,3 +266,26 @@ def test_the_precision_of_a_real_tensorflow_log_is_read_from_its_steps(
     shutil.copy(folder / f"tf_bert_pretraining_lamb_base_{log}.log", path)
     code, detail = reason(run(tmp_path / "ngc-tf1", "--rule", "rate", "--skip", 10, "--iters", 40))
     assert (code, f"precision = {precision}" in detail) == ("config", True), detail
+
+
+# --- Folders ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["fp32", "logs-fp32", "bz32", "fp16_ngc_bert_b96"])
+def test_a_folder_that_says_otherwise_is_named(tmp_path: Path, run: Run, folder: str) -> None:
+    path = put(tmp_path, f"ngc-tf1/{folder}/{TF1}", sample("ngc-tf1"))
+    document = run(tmp_path / "ngc-tf1")
+    assert document["exit_code"] == 2
+    assert "The path says" in document["errors"][0]["message"]
+    assert document["errors"][0]["message"].count(" = ") == 2
+    pattern = "{nodes}n{gpus_per_node}g/bert_b{batch_size}_{precision}_{repeat}.log"
+    assert only_run(run(path, "--fw", "ngc-tf1", "--pattern", pattern))["valid"]
+
+
+def test_folders_label_logs_of_any_name(tmp_path: Path, run: Run) -> None:
+    path = put(tmp_path, "fp16/bz64/1n8g/first.log", sample("ngc-tf1"))
+    assert only_run(run(path, "--fw", "ngc-tf1"))["valid"]
+    document = run(path, "--fw", "ngc-tf1", "--precision", "fp32")
+    assert "The path says precision = fp16, --precision says fp32" in str(document["errors"])
+    path = put(tmp_path, "fp32/bz64/1n8g/first.log", sample("ngc-tf1"))
+    assert reason(run(path, "--fw", "ngc-tf1"))[0] == "config"
