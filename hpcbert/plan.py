@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
@@ -214,6 +215,8 @@ def _checked(option: Option, value: OptionValue, where: str) -> OptionValue:
     kinds: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
     if option.kind == "float" and type(value) is int:
         value = float(value)
+    if isinstance(value, float) and not isfinite(value):
+        raise UsageError(f"{option.name} takes a finite number, not {value}.", where=where)
     if type(value) is not kinds[option.kind]:
         raise UsageError(f"{option.name} takes a {option.kind}, not {value!r}.", where=where)
     if option.choices and value not in option.choices:

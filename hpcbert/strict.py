@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
+
+# Of integers: what everything that reads TOML can hold (toml.io, v1.0.0, Integer).
+_MOST = (1 << 63) - 1
+# Of whatever is counted: iterations, samples, nodes.
+MOST_COUNT = 1_000_000_000
 
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
@@ -87,10 +93,14 @@ class Table:
         return key in self.values
 
     def _typed(self, key: str, value: Any, kind: type[T]) -> T:
+        if isinstance(value, int) and abs(value) > _MOST:
+            raise self.error(key, "is out of range: at most 9,223,372,036,854,775,807.")
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return self._typed(key, float(value), kind)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise self.error(key, f"must be {_NAMES[kind]}, not {value!r}.")
+        if isinstance(value, float) and not isfinite(value):
+            raise self.error(key, f"must be a finite number, not {value}.")
         if kind is str and "\0" in str(value):
             raise self.error(key, "holds a NUL character, which no path or variable can.")
         return value
@@ -120,11 +130,17 @@ class Table:
             )
         return value
 
-    def at_least(self, key: str, low: int, default: int) -> int:
-        """Return a whole number that must not be below `low`; the default may be."""
-        value = self.get(key, int, default)
-        if value < low and key in self.values:
-            raise self.error(key, f"must be at least {low}, not {value}.")
+    def at_least(self, key: str, low: int, default: int, *, most: int = MOST_COUNT) -> int:
+        """Return a whole number from `low` to `most`; the default may be another."""
+        return self.within(key, int, low, most, default)
+
+    def within(self, key: str, kind: type[N], low: N, most: N, default: N) -> N:
+        """Return a number from `low` to `most`; the default may be another."""
+        value = self.get(key, kind, default)
+        if key in self.values and value < low:
+            raise self.error(key, f"must be at least {low:,}, not {value:,}.")
+        if key in self.values and value > most:
+            raise self.error(key, f"must be at most {most:,}, not {value:,}.")
         return value
 
     def items(self, key: str, kind: type[T], default: tuple[T, ...] = ()) -> tuple[T, ...]:

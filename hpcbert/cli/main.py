@@ -12,6 +12,7 @@ import click
 from hpcbert import __version__
 from hpcbert.cli import streams
 
+_OTHERS_WRITE = 0o022
 _COMPLETE = "_HPCBERT_COMPLETE"
 
 # name -> first line of its help; the module is hpcbert.cli.<name>, the object in it `command`.
@@ -110,6 +111,8 @@ def root(ctx: click.Context, color: str) -> None:
 def main() -> None:
     """Run the command line: whatever happens ends with a sentence and an exit code of the page."""
     streams.settle()
+    # Nothing is written for others to change; a stricter umask stays. Jobs are submitted with it.
+    os.umask(os.umask(_OTHERS_WRITE) | _OTHERS_WRITE)
     try:
         _run(sys.argv[1:])
         sys.stdout.flush()

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     Show = Callable[..., AbstractContextManager[flow.Sinks]]
 
 
+# Of an interval, seconds.
+_SHORTEST, _LONGEST = 0.1, 86_400.0
 _CONFLICT = Rule(("interval", "max_retries"), lambda given: given["once"], "with --once")
 
 
@@ -43,7 +45,11 @@ _CONFLICT = Rule(("interval", "max_retries"), lambda given: given["once"], "with
 )
 @click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
 @click.option("--once", is_flag=True, help="Look once, say how every repeat is, and leave.")
-@click.option("--interval", type=float, help="Seconds between two looks; not below the site's.")
+@click.option(
+    "--interval",
+    type=float,
+    help="Seconds between two looks; not below the site's.",
+)
 @click.option(
     "--max-retries",
     type=click.IntRange(0),
@@ -114,6 +120,11 @@ def _monitor(
 
 
 def _interval(asked: float | None, floor: float, watched: Sequence[Watched]) -> float:
+    if asked is not None and not _SHORTEST <= asked <= _LONGEST:
+        raise UsageError(
+            f"An interval is {_SHORTEST:g} to {_LONGEST:g} seconds, not {asked:g}.",
+            where="--interval",
+        )
     slurm = any(one.campaign.scheduler != "local" for one in watched)
     if asked is not None and asked < floor and slurm:
         raise UsageError(

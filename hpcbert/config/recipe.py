@@ -171,10 +171,15 @@ def _sample(table: Table, precisions: tuple[str, ...]) -> Sample | None:
         batch_size_per_device=inner.at_least("batch_size_per_device", 1, 1),
         precision=inner.choice("precision", precisions, precisions[0]),
         accumulation=inner.at_least("accumulation", 1, 1),
-        throughput=tuple(inner.mapping("throughput", float).items()),
+        throughput=_rates(inner.table("throughput")),
     )
     inner.close()
     return sample
+
+
+def _rates(table: Table) -> tuple[tuple[str, float], ...]:
+    """Return samples per second by the name of a rule."""
+    return tuple((name, table.within(name, float, 1e-6, 1e12, 0.0)) for name in table.values)
 
 
 def _options(table: Table) -> tuple[Option, ...]:

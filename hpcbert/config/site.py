@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SCHEDULERS = ("local", "slurm")
 RUNTIMES = ("none", "pyxis", "enroot")
+# Seconds between two queries of the scheduler.
+_FLOOR = (0.1, 3600.0)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -107,16 +109,17 @@ def _slurm(table: Table) -> dict[str, Any]:
         if why := slurmwords.refusal(program, values[key]):
             raise table.error(key, f"can't be handed on: {why}", "Leave it out there.")
     values["poll_floor"] = table.get("poll_floor", float, 10.0)
-    if not values["poll_floor"] > 0:
-        raise table.error("poll_floor", "must be above 0 seconds.")
+    if not _FLOOR[0] <= values["poll_floor"] <= _FLOOR[1]:
+        low, high = _FLOOR
+        raise table.error("poll_floor", f"must be above 0 seconds: {low:g} to {high:g}.")
     table.close()
     return values
 
 
 def _nodes(table: Table) -> dict[str, Any]:
     values = {
-        "gpus_per_node": table.at_least("gpus_per_node", 1, 8),
-        "cpus_per_gpu": table.at_least("cpus_per_gpu", 0, 0),
+        "gpus_per_node": table.at_least("gpus_per_node", 1, 8, most=1024),
+        "cpus_per_gpu": table.at_least("cpus_per_gpu", 0, 0, most=4096),
         "interface": table.get("interface", str, ""),
     }
     table.close()
@@ -172,7 +175,9 @@ def _settings(table: Table, base: Path) -> FrameworkSettings:
 
 
 def _batch_sizes(table: Table) -> tuple[tuple[str, int], ...]:
-    sizes = {name: table.at_least(name, 1, 1) for name in PRECISIONS if table.has(name)}
+    sizes = {
+        name: table.at_least(name, 1, 1, most=1_000_000) for name in PRECISIONS if table.has(name)
+    }
     table.close()
     return tuple(sizes.items())
 
@@ -182,4 +187,5 @@ def _plain(table: Table) -> tuple[tuple[str, Any], ...]:
     for name, value in table.values.items():
         if not isinstance(value, str | int | float | bool):
             raise table.error(name, f"must be a text, a number, true or false, not {value!r}.")
+        table.get(name, type(value), value)  # which refuses numbers out of range
     return tuple(table.values.items())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpcbert import __version__, redact, render, slurmwords, store, timelimit
 from hpcbert.errors import UsageError
 from hpcbert.flows import containers, materials
+from hpcbert.flows.labels import labels
 from hpcbert.model import Array, Campaign, Point, Protocol, utc
 from hpcbert.plan import Request, option_values, points, protocol
 
@@ -110,9 +111,10 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
     )
     files = {name: str(directory / "scripts" / name) for name in sources}
     arrays, scripts = [], {}
-    for point in points(recipe, site, request):
+    asked = points(recipe, site, request)
+    for point, label in zip(asked, labels(asked), strict=True):
         job = _job(point, site, recipe, request, how, directory=str(directory), files=files)
-        job = replace(job, name=f"hpcbert-{identity}-{point.key}")
+        job = replace(job, name=f"{label}-hpcbert-{identity}-{point.key}")
         text = render.render(job, how.folders)
         scripts[job.name] = text
         arrays.append(_array(job, text))
@@ -161,8 +163,9 @@ def by_hand(
     scripts = {}
     for point in points(recipe, site, request):
         job = _job(point, site, recipe, request, how, directory=".", files=files)
+        (label,) = labels([point])  # as its header's command, which renders it alone, gives it
         line = ["hpcbert", "render", *_point_words(point, request, job.protocol), *words]
-        job = replace(job, name=f"{recipe.name}-{point.key}", reproduce=shlex.join(line))
+        job = replace(job, name=f"{label}-{recipe.name}-{point.key}", reproduce=shlex.join(line))
         scripts[f"{recipe.name}_{point.key}.sbatch"] = render.render(job, how.folders)
     return scripts
 

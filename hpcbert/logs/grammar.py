@@ -306,13 +306,18 @@ def _rule(table: Table, records: tuple[Record, ...]) -> Rule:
     return rule
 
 
+# Of what is printed to samples per second: units and products of batch sizes are within it.
+_FACTOR = (1e-9, 1e9)
+
+
 def _meaning(table: Table, kind: str) -> dict[str, Any]:
     """Read what the printed number stands for."""
     if kind == "clock":
         return {}
     factor = table.get("factor", float, 1.0)
-    if factor <= 0:
-        raise table.error("factor", f"must be positive, not {factor:g}.")
+    if not _FACTOR[0] <= factor <= _FACTOR[1]:
+        low, high = _FACTOR
+        raise table.error("factor", f"must be positive, {low:g} to {high:g}, not {factor:g}.")
     if kind in ("rate", "footer"):
         return {
             "factor": factor,
