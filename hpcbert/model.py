@@ -325,7 +325,7 @@ class Reason:
 
     Attributes:
         code: One of a small vocabulary: `state`, `exit`, `no-log`, `format`, `incomplete`,
-            `window`, `loss`, `config`, `shared-nodes`, `rehearsal`, `rule`.
+            `window`, `loss`, `config`, `clock`, `shared-nodes`, `rehearsal`, `rule`.
         detail: A sentence for a person.
     """
 

@@ -11,6 +11,7 @@ from hpcbert.errors import HpcbertError
 from hpcbert.fingerprint import Where
 from hpcbert.flows import evidence as proof
 from hpcbert.flows.attempts import History, history, renewed
+from hpcbert.flows.clocks import Files, mistimed
 from hpcbert.flows.environment import Environments, compared
 from hpcbert.flows.evidence import MEASUREMENTS, TABLE
 from hpcbert.flows.likeness import Account, judged, stated
@@ -298,6 +299,10 @@ class _Judge:
             suspended=state.suspended,
         )
         reasons = (*gate(evidence), *self._doubled(array, number, state.attempt))
+        if reading.throughput is not None:
+            files = Files(store.status_path(self.directory, array, number), path)
+            contained = self.campaign.runtime != "none"
+            reasons += mistimed(files, state.attempt, self.grammar, contained=contained)
         found = self.environments.of(array.point.key, number, state.attempt)
         run = Run(
             repeat=number,

@@ -123,6 +123,35 @@ def _ctime(text: bytes) -> float:
     return _day_number(int(year), place // 3 + 1, int(day)) * DAY + _seconds(tuple(time))
 
 
+_EPOCH = _date_time(b"1970-01-01 00:00:00")
+
+
+def nearest(form: str, text: bytes, moment: float) -> float:
+    """Return the seconds since the epoch that a stamp stands for, read as if its zone were UTC.
+
+    Args:
+        form: One of `hpcbert.logs.grammar.CLOCKS`.
+        text: The stamp.
+        moment: What it lacks, its year or its day, is so that it comes nearest to this moment.
+
+    Raises:
+        ValueError: The text has another form.
+    """
+    if form == "time-of-day":
+        seconds = _seconds(_parts(_TIME, text))
+        return seconds + DAY * round((moment - seconds) / DAY)
+    if form == "month-day":
+        month, day, *time = _parts(_MONTH_DAY, text)
+        this = 1970 + int(moment // (365.2425 * DAY))
+        midnights = (
+            _day_number(year, int(month), int(day)) * DAY - _EPOCH
+            for year in (this - 1, this, this + 1)
+        )
+        seconds = _seconds(tuple(time))
+        return min((one + seconds for one in midnights), key=lambda one: abs(one - moment))
+    return Clock(form).read(text) - (0.0 if form in {"epoch", "epoch-ms"} else _EPOCH)
+
+
 def _epoch(text: bytes) -> float:
     if not re.fullmatch(_NUMBER, text):
         raise ValueError(text)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ITERS, SKIP = 12, 2
+START = 1763717655.5
 WORDS = (
     *("submit", "--fw", "pytorch", "--model", "bert-tiny", "--batch-size", "2"),
     *("--iters", str(ITERS), "--skip", str(SKIP)),
@@ -26,7 +27,7 @@ def log(gpus: int = 1) -> str:
     lines = [f"hpcbert-config {json.dumps(config)}"]
     lines += [
         f"iteration: {n}/{ITERS} loss: 9.5 mlm_loss: 8.8 nsp_loss: 0.7 samples/s: 10.00 "
-        f"time: {1763717655.5 + n * 0.2 * gpus:.6f}"
+        f"time: {START + n * 0.2 * gpus:.6f}"
         for n in range(1, ITERS + 1)
     ]
     return "\n".join([*lines, ""])
@@ -34,14 +35,16 @@ def log(gpus: int = 1) -> str:
 
 @pytest.fixture
 def stand_in() -> Callable[..., Path]:
-    """Make the program; `bad` is shell that is run before it prints its log."""
+    """Make the program; `bad` is shell that is run before it prints its log, with its own time."""
 
     def make(folder: Path, bad: str, gpus: int = 1) -> Path:
         (folder / "training.log").write_text(log(gpus))
         program = folder / "stand-in"
         program.write_text(
             f'#!/bin/bash\n{bad}\necho "$EPOCHREALTIME $BASHPID"\n'
-            f"exec cat {shlex.quote(str(folder))}/training.log\n"
+            "exec awk -v now=\"${EPOCHREALTIME/,/.}\" -F ' time: ' "
+            f"'NF > 1 {{ printf \"%s time: %.6f\\n\", $1, now + $2 - {START}; next }} 1' "
+            f"{shlex.quote(str(folder))}/training.log\n"
         )
         program.chmod(0o755)
         return program

@@ -1,0 +1,187 @@
+"""The moments that a log tells of itself, held against when its run was.
+
+A log that was copied over another's is complete and plausible; only its times are those of another
+run. Read are a record's own `time` field, whatever the rule makes of it, and the stamps that lines
+begin with, in the forms that the loggers of the frameworks print: Python's logging, glog and absl
+(`I0826 22:01:04.003313`), MLPerf's `time_ms`, dllogger, Megatron's `datetime:`, MindSpore's and
+`ctime`. Only the beginning and the end of a log are looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.logs.fields import show, whole_matches
+from hpcbert.logs.lines import NotALogError, cut_line, ends, find_lines, unlabelled
+from hpcbert.logs.times import DAY, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from hpcbert.logs.grammar import Grammar
+
+# Seconds by which a stamp may lie outside of its step: stamps in whole seconds, clocks of several
+# nodes.
+TOLERANCE = 10.0
+# Where nobody knows the zone that a log was written in: every one there is.
+QUARTERS = tuple(quarter * 900 for quarter in range(-48, 57))
+# Of each end of a log as many stamps are looked at, the first and the last of them.
+_LOOKED_AT = 64
+# Seconds since the epoch that are none: some programs print the seconds since their own start.
+_NO_DATE = 1e8
+_PARTS = ("time-of-day", "month-day")
+_CLOCK = rb"\d\d:\d\d:\d\d"
+_ISO = rb"\d{4}[-/]\d\d[-/]\d\d[T -]" + _CLOCK + rb"(?:[.,]\d{1,9})?"
+_STAMP = (
+    rb"(?m)^(?:\[?|DLL |[A-Z]{4,8}[: ] ?|\[[^\]\r\n]{1,60}\] datetime: "
+    rb"|\[[A-Z]+\] \w+\([^)\r\n]*\):)"
+    rb"(?:(?P<iso>" + _ISO + rb")(?P<zone>Z|[+-]\d\d:?\d\d)?(?!\d)"
+    rb"|[IWEF](?P<month>\d{4} " + _CLOCK + rb"\.\d{1,9}) "
+    rb"|[IWEF](?P<dated>\d{8} " + _CLOCK + rb"\.\d{1,9}) "
+    rb"|(?P<ctime>\w{3} \w{3} [ \d]\d " + _CLOCK + rb" \d{4})"
+    rb'|:::MLL[^\r\n]{1,200}?"time_ms": (?P<epoch>\d{12,14})\b)'
+)
+_FORMS = {"iso": "date-time", "dated": "date-time", "month": "month-day", "ctime": "ctime"}
+
+
+class Span(NamedTuple):
+    """When a run was measured.
+
+    Attributes:
+        begin, end: Seconds since the epoch.
+        zones: Offsets from UTC, in seconds, that stamps without a zone may have; UTC always may be.
+        tolerance: Seconds that a stamp may lie outside.
+    """
+
+    begin: float
+    end: float
+    zones: Sequence[int] = ()
+    tolerance: float = TOLERANCE
+
+    def distance(self, moment: float) -> float:
+        """Return by how much a moment lies too far before (negative) or after the run."""
+        early, late = self.begin - self.tolerance, self.end + self.tolerance
+        return min(0.0, moment - early) + max(0.0, moment - late)
+
+
+class Stamp(NamedTuple):
+    """One moment in a log.
+
+    Attributes:
+        text: As it stands there.
+        form: One of `hpcbert.logs.grammar.CLOCKS`.
+        own: Whether it is a record's, not only the beginning of some line.
+        zone: Its offset from UTC in seconds, where it is part of the stamp.
+    """
+
+    text: bytes
+    form: str
+    own: bool = False
+    zone: int | None = None
+
+    def moment(self, span: Span, zone: int) -> float:
+        """Return the seconds since the epoch that it stands for, if it was written in a zone."""
+        middle = (span.begin + span.end) / 2
+        if self.form in {"epoch", "epoch-ms"}:
+            zone = 0
+        elif self.zone is not None:
+            zone = self.zone
+        return nearest(self.form, self.text, middle + zone) - zone
+
+
+def stamps(path: Path, grammar: Grammar) -> tuple[Stamp, ...]:
+    """Return moments from the beginning and the end of a log; none where it can't be read."""
+    try:
+        head, tail = ends(path)
+    except NotALogError:
+        return ()
+    parts = [head] if head == tail else [head, tail]
+    found = [*_kept(one for part in parts for one in _records(part, grammar))]
+    found += _kept(one for part in parts for one in _lines(part))
+    return tuple(found)
+
+
+def _kept(found: Iterable[Stamp]) -> list[Stamp]:
+    every = [one for one in found if _legible(one)]
+    half = _LOOKED_AT
+    return every if len(every) <= 2 * half else [*every[:half], *every[-half:]]
+
+
+def _legible(stamp: Stamp) -> bool:
+    try:
+        return abs(nearest(stamp.form, stamp.text, 0.0)) > _NO_DATE or stamp.form in _PARTS
+    except (ValueError, KeyError):
+        return False
+
+
+def _records(data: bytes, grammar: Grammar) -> Iterator[Stamp]:
+    for record in grammar.records:
+        if not record.has("time"):
+            continue
+        for start, _, _, end in find_lines(data, (record.contains,)):
+            line, _ = cut_line(data, start, end, record.lines)
+            for match in whole_matches(record.pattern, line):
+                if match["time"] is not None:
+                    yield Stamp(match["time"], record.time, own=True)
+
+
+def _lines(data: bytes) -> Iterator[Stamp]:
+    for match in re.finditer(_STAMP, unlabelled(data)):
+        kind = match.lastgroup if match.lastgroup != "zone" else "iso"
+        text = match[kind or 0]
+        if kind == "epoch":
+            yield Stamp(text, "epoch-ms")
+            continue
+        if kind == "dated":
+            text = b"%b-%b-%b" % (text[:4], text[4:6], text[6:])
+        zone = _offset(match["zone"]) if match["zone"] else None
+        yield Stamp(text.replace(b"/", b"-"), _FORMS[kind or ""], zone=zone)
+
+
+def _offset(text: bytes) -> int:
+    if text == b"Z":
+        return 0
+    digits = text[1:].replace(b":", b"")
+    seconds = int(digits[:2]) * 3600 + int(digits[2:]) * 60
+    return -seconds if text.startswith(b"-") else seconds
+
+
+def outside(found: Sequence[Stamp], span: Span) -> str:
+    """Return why a log's moments are not those of its run, as a clause; empty if they may be.
+
+    Those of records must all fit in one zone. Of other lines most must fit, each in some zone: the
+    libraries in a program print in several, and one may print the date of something else.
+    """
+    zones = tuple(dict.fromkeys((*span.zones, 0)))
+    own = [one for one in found if one.own]
+    others = [one for one in found if not one.own]
+    worst = min((_worst(own, span, zone) for zone in zones), key=_size)
+    if not worst[0]:
+        fits = [min((_worst([one], span, zone) for zone in zones), key=_size) for one in others]
+        far = [one for one in fits if one[0]]
+        worst = max(far, key=_size) if 2 * len(far) > len(others) else worst
+    seconds, stamp = worst
+    if stamp is None:
+        return ""
+    side = "before the measured step began" if seconds < 0 else "after the measured step ended"
+    distance = _duration(abs(seconds) + span.tolerance)
+    return f"the log's time {show(stamp.text)} is {distance} {side}"
+
+
+def _size(distance: tuple[float, Stamp | None]) -> float:
+    return abs(distance[0])
+
+
+def _worst(found: Sequence[Stamp], span: Span, zone: int) -> tuple[float, Stamp | None]:
+    """Return the stamp that is furthest from a run, and its distance; 0 and none if all fit."""
+    apart = [(span.distance(one.moment(span, zone)), one) for one in found]
+    far = [one for one in apart if one[0]]
+    return max(far, key=_size) if far else (0.0, None)
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 2 * DAY:
+        return f"{seconds / DAY:.0f} days"
+    return f"{seconds / 3600:.1f} hours" if seconds >= 2 * 3600 else f"{seconds:.0f} s"

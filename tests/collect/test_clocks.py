@@ -1,0 +1,117 @@
+"""A campaign's logs are held against when their runs were."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hpcbert import store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.collect.conftest import Built
+
+    Build = Callable[..., Built]
+    Collect = Callable[..., dict[str, Any]]
+
+T = 1763717655
+LONG = 60
+
+
+def run(
+    made: Built,
+    repeat: int,
+    begin: float,
+    *,
+    start: float | None = None,
+    moved: float = 0.0,
+    fine: bool = True,
+    ahead: int | None = 0,
+) -> None:
+    """Let a repeat be measured for a minute; its log begins 30 s later, or when told."""
+    end = begin + LONG
+    mark: dict[str, Any] = {"event": "start", "job": f"7_{repeat}", "host": "n1", "nodelist": "n1"}
+    clocks: list[dict[str, Any]] = [{}, {}]
+    if fine:
+        clocks[0] = {"at": begin, "uptime": 50.0, "zone": "+0000", "ahead": ahead}
+        clocks[1] = {"at": end, "uptime": 50.0 + LONG - moved, "zone": "+0000"}
+    made.mark("1n1g", repeat, {**mark, "time": int(begin)})
+    made.mark("1n1g", repeat, {"event": "step", "time": int(begin), **clocks[0]})
+    made.mark("1n1g", repeat, {"event": "step-end", "time": int(end), "exit": 0, **clocks[1]})
+    made.mark("1n1g", repeat, {"event": "end", "time": int(end), "exit": 0})
+    text = made.text("1n1g", 10 + repeat / 10, start=begin + 30 if start is None else start)
+    made.log("1n1g", repeat, text)
+
+
+def codes(document: dict[str, Any]) -> list[list[str]]:
+    (table,) = document["data"]["tables"]
+    return [[one["code"] for one in run["reasons"]] for run in table["rows"][0]["runs"]]
+
+
+@pytest.mark.parametrize("rule", ["", "rate"], ids=["clock-rule", "rate-rule"])
+@pytest.mark.parametrize("fine", [True, False], ids=["clocks", "older-script"])
+def test_a_log_of_another_time_has_no_number(
+    build: Build, collect_json: Collect, rule: str, fine: bool
+) -> None:
+    made = build("1n1g", repeats=4)
+    run(made, 1, T + 0.25, fine=fine)
+    run(made, 2, T + 100.5, fine=fine, start=T + 30)
+    run(made, 3, T + 200.5, fine=fine, start=1e9)
+    run(made, 4, T + 300.5, fine=fine)
+    document = collect_json(made.directory, *(("--rule", rule) if rule else ()))
+    assert document["exit_code"] == 4
+    assert codes(document) == [[], ["clock"], ["clock"], []]
+
+
+def test_a_clock_that_was_set_while_a_run_was_measured_spoils_it(
+    build: Build, collect_json: Collect
+) -> None:
+    made = build("1n1g", repeats=4)
+    for repeat, moved in enumerate((0.0, 0.4, 3600.0, -1.5), start=1):
+        run(made, repeat, T + 100 * repeat, moved=moved)
+    document = collect_json(made.directory)
+    assert codes(document) == [[], [], ["clock"], ["clock"]]
+    runs = document["data"]["tables"][0]["rows"][0]["runs"]
+    assert "set forward by 3600.0 s" in runs[2]["reasons"][0]["detail"]
+    assert "set back by 1.5 s" in runs[3]["reasons"][0]["detail"]
+
+
+def test_a_log_that_is_older_than_its_step_has_no_number(
+    build: Build, collect_json: Collect
+) -> None:
+    made = build("1n1g", repeats=3)
+    for repeat in (1, 2, 3):
+        run(made, repeat, T + 100 * repeat)
+        log = store.log_path(made.directory, made.array("1n1g"), repeat)
+        os.utime(log, (T, T + (100 * repeat if repeat == 1 else -3600)))
+    # Where the record seems older too, as in a copy, the file system's times say nothing.
+    status = store.status_path(made.directory, made.array("1n1g"), 3)
+    os.utime(status, (T, T - 3600))
+    assert codes(collect_json(made.directory)) == [[], ["clock"], []]
+
+
+def test_the_node_s_clock_may_be_wrong_if_the_controller_s_is_known(
+    build: Build, collect_json: Collect
+) -> None:
+    made = build("1n1g", repeats=2)
+    for repeat, ahead in ((1, -300), (2, 0)):
+        # The node's clock is five minutes ahead of everybody's.
+        run(made, repeat, T + 100 * repeat + 300, ahead=ahead)
+        log = store.log_path(made.directory, made.array("1n1g"), repeat)
+        os.utime(log, (T, T + 100 * repeat + LONG))
+    assert codes(collect_json(made.directory)) == [[], ["clock"]]
+
+
+def test_a_record_that_tells_no_time_refuses_nothing(build: Build, collect_json: Collect) -> None:
+    made = build("1n1g", repeats=2)
+    run(made, 1, T)
+    made.complete("1n1g", 2, 10.0, start=1e9)
+    path = store.status_path(made.directory, made.array("1n1g"), 1)
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = [one for one in events if one["event"] not in {"step", "start"}]
+    path.write_text("".join(json.dumps(one) + "\n" for one in kept))
+    assert codes(collect_json(made.directory)) == [[], []]

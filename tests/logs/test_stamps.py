@@ -1,0 +1,165 @@
+"""The moments that a log tells of itself, in every form that a recipe's program prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcbert.config.toml import read
+from hpcbert.logs import grammar as grammars
+from hpcbert.logs.stamps import QUARTERS, TOLERANCE, Span, Stamp, outside, stamps
+from hpcbert.logs.times import nearest
+
+TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
+HOUR, DAY = 3600.0, 86400.0
+# 2020-08-23 11:37:15 UTC
+T = 1598182635.0
+SILENT = {"mxnet", "nccl-tests", "paddle18"}  # print no times
+RECIPES = sorted(path.parent.name for path in TEMPLATES.glob("*/sample.log"))
+
+
+def grammar(recipe: str) -> grammars.Grammar:
+    path = TEMPLATES / recipe / "recipe.toml"
+    return grammars.parse(read(path).table("log").values, where=str(path))
+
+
+def written(tmp_path: Path, *lines: str) -> tuple[Stamp, ...]:
+    path = tmp_path / "x.log"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return stamps(path, grammar("mxnet"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_s_log_fits_its_own_run_and_no_other(recipe: str) -> None:
+    found = stamps(TEMPLATES / recipe / "sample.log", grammar(recipe))
+    assert bool(found) is (recipe not in SILENT)
+    dated = [one for one in found if one.form not in {"month-day", "time-of-day"}]
+    near = nearest(dated[0].form, dated[0].text, 0.0) if dated else T
+    moments = [nearest(one.form, one.text, near) for one in found] or [T]
+    begin, end = min(moments), max(moments)
+    assert not outside(found, Span(begin, end))
+    for apart in (-DAY, -HOUR, HOUR, 366 * DAY, -20 * 365 * DAY):
+        # A stamp without its year fits any.
+        if found and (dated or abs(apart) < 2 * DAY):
+            assert outside(found, Span(begin + apart, end + apart)), apart
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2020-08-23 11:37:15.123456: I tensorflow/core/platform",
+        "[2020-08-23 11:37:15,123] [INFO] [timer.py:164:stop] 0/120",
+        "DLL 2020-08-23 11:37:15.123456 - Training Epoch: 0",
+        "INFO 2020-08-23 11:37:15,123 launch.py:311] Local processes completed.",
+        "[after training is done] datetime: 2020-08-23 11:37:15 ",
+        "[WARNING] ME(4711:139872,MainProcess):2020-08-23-11:37:15.123.012 [x.py:1]",
+        "I0823 11:37:15.123456 140051304408832 keras_utils.py:133] TimeHistory",
+        "I20200823 11:37:15.123456 4711 job.cpp:1] x",
+        "2020/08/23 11:37:15 x",
+        "2020-08-23T11:37:15Z x",
+        "2020-08-23T13:37:15+02:00 x",
+        "2020-08-23 08:07:15.5-0330 x",
+        "Sun Aug 23 11:37:15 2020",
+        ':::MLLOG {"namespace": "", "time_ms": 1598182635123, "key": "run_stop"}',
+        ':::MLLv0.5.0 {"a": 1, "time_ms": 1598182635123, "key": "run_stop"}',
+        " 0: 2020-08-23 11:37:15 with srun's label",
+        "\x1b[32m2020-08-23 11:37:15\x1b[0m in colours",
+    ],
+    ids=lambda line: line[:24].strip(),
+)
+def test_lines_that_begin_with_a_time_are_read(tmp_path: Path, line: str) -> None:
+    (stamp,) = written(tmp_path, line)
+    assert stamp.moment(Span(T - 60, T + 60), 0) == pytest.approx(T, abs=1)
+    assert not outside((stamp,), Span(T, T + 1))
+    assert outside((stamp,), Span(T + HOUR, T + 2 * HOUR))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "built on 2001-01-01 00:00:00",
+        "version 2001-01-01",
+        "2001-99-99 00:00:00 x",
+        "I0000 00:00:1712345678.123 absl before it is ready",
+        "12345 2001-01-01 00:00:00",
+    ],
+    ids=str,
+)
+def test_other_dates_are_not_the_log_s(tmp_path: Path, line: str) -> None:
+    assert written(tmp_path, line) == ()
+
+
+def test_one_line_with_another_date_refuses_no_log(tmp_path: Path) -> None:
+    lines = [f"2020-08-23 11:37:{second:02} x" for second in range(10, 20)]
+    found = written(tmp_path, "2001-01-01 00:00:00 a release", *lines)
+    assert not outside(found, Span(T - 10, T + 10))
+
+
+EAST = Stamp(b"2020-08-23 13:37:15", "date-time", own=True)
+
+
+@pytest.mark.parametrize(
+    ("zones", "fits"),
+    [((7200, 7200), True), ((3600, 7200), True), ((0, 0), False), (QUARTERS, True)],
+    ids=["its-own", "changed-before-it", "utc", "container"],
+)
+def test_a_stamp_without_a_zone_is_read_in_the_node_s(zones: tuple[int, ...], fits: bool) -> None:
+    assert (outside((EAST,), Span(T - 5, T + 5, zones)) == "") is fits
+
+
+def test_utc_is_always_possible() -> None:
+    utc = Stamp(b"2020-08-23 11:37:15", "date-time", own=True)
+    assert not outside((utc,), Span(T - 5, T + 5, (7200,)))
+
+
+@pytest.mark.parametrize(
+    ("last", "zones"),
+    [(b"2020-03-29 03:00:20", (3600, 7200)), (b"2020-10-25 02:00:20", (7200, 3600))],
+    ids=["spring", "autumn"],
+)
+@pytest.mark.parametrize("contained", [False, True], ids=["node", "container"])
+def test_the_hour_of_summer_time_is_no_duration(
+    last: bytes, zones: tuple[int, int], contained: bool
+) -> None:
+    before = b"01:59:40" if zones[0] < zones[1] else b"02:59:40"
+    first = last[:11] + before
+    begin = nearest("date-time", first, 0) - zones[0]
+    assert nearest("date-time", last, 0) - zones[1] == begin + 40
+    found = [Stamp(text, "date-time", own=True) for text in (first, last)]
+    span = Span(begin - 5, begin + 45, QUARTERS if contained else zones)
+    assert outside(found, span)
+    # Only what stands on one side of it can be read.
+    assert not outside(found[:1], span)
+    assert not outside(found[1:], span)
+
+
+def test_the_tolerance_is_what_the_page_says() -> None:
+    text = (TEMPLATES.parent / "docs" / "explanation" / "numbers.md").read_text()
+    assert f"more than {TOLERANCE:g} seconds" in text
+    stamp = (Stamp(b"%.1f" % T, "epoch", own=True),)
+    assert not outside(stamp, Span(T + TOLERANCE, T + 60))
+    early = outside(stamp, Span(T + TOLERANCE + 1, T + 60))
+    assert f"{TOLERANCE + 1:.0f} s before the measured step began" in early
+    late = outside(stamp, Span(T - 60, T - TOLERANCE - 1))
+    assert "after the measured step ended" in late
+
+
+def test_stamps_without_a_day_or_a_year_take_the_nearest() -> None:
+    new_year = nearest("date-time", b"2021-01-01 00:00:00", 0)
+    eve = Stamp(b"1231 23:59:58.000000", "month-day", own=True)
+    assert not outside((eve,), Span(new_year - 5, new_year + 5))
+    midnight = Stamp(b"00:00:03", "time-of-day", own=True)
+    assert not outside((midnight,), Span(new_year - 5, new_year + 5))
+    assert outside((midnight,), Span(new_year + HOUR, new_year + 2 * HOUR))
+
+
+@given(st.binary(max_size=300), st.floats(-1e12, 1e12))
+def test_any_bytes_are_answered(
+    tmp_path_factory: pytest.TempPathFactory, raw: bytes, at: float
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.log"
+    path.write_bytes(raw + b"\n2020-08-23 11:37:15 x\nI0230 11:37:15.1 x\n")
+    outside(stamps(path, grammar("tf2")), Span(at, at + 60, (3600,)))
