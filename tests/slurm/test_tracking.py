@@ -185,7 +185,8 @@ def test_monitor_lists_a_requeued_campaign_and_follows_it_to_its_end(
 ) -> None:
     one = bench.submit(("1", "*) true;;", []))
     runs = one.directory.parent
-    later = replace(one.campaign, id="20261121T100001Z-pytorch-bbbbbb", arrays=())
+    gone = replace(one.campaign.arrays[0], name="hpcbert-gone", job_id="999999")
+    later = replace(one.campaign, id="20261121T100001Z-pytorch-bbbbbb", arrays=(gone,))
     for campaign in (one.campaign, later):
         (runs / campaign.id).mkdir(exist_ok=True)
         store.write_manifest(runs / campaign.id, campaign)
@@ -210,7 +211,7 @@ def test_monitor_lists_a_requeued_campaign_and_follows_it_to_its_end(
     *events, summary = monitor()
     assert (events[-1]["state"], events[-1]["attempt"]) == ("COMPLETED", 1)
     assert summary["data"]["over"]
-    (summary,) = monitor()
+    *_, summary = monitor()
     assert summary["data"]["campaigns"][0]["campaign"] == later.id
 
 
