@@ -5,6 +5,8 @@
 #   enter.sh enter  OPTION... -- COMMAND  run a command in it: every rank of a step, any number a node
 #   enter.sh remove --name NAME [--scratch DIRECTORY]
 #                                         end what runs in it here, and remove it: one task a node
+#   enter.sh place  --name NAME --scratch DIRECTORY
+#                                         print this user's directory below it, which is made
 #
 #   --name NAME           the job's container; the node's name is added to it
 #   --image FILE          squashfs file to make it from, where it is not there yet
@@ -43,7 +45,7 @@ fail() {
 
 # --- Arguments ------------------------------------------------------------------------------
 verb=${1:-}
-case $verb in create | enter | remove) shift ;; *) fail "enter.sh has no command '$verb'" ;; esac
+case $verb in create | enter | remove | place) shift ;; *) fail "enter.sh has no command '$verb'" ;; esac
 name='' image='' workdir='' scratch='' entrypoint=no
 home='' remap_root='' writable=''
 mounts=() listed=()
@@ -92,14 +94,16 @@ settle_settings() {
   done
   if [[ -n $scratch ]]; then
     [[ $scratch == /* ]] || fail "--scratch $scratch: no absolute path"
-    export ENROOT_DATA_PATH=$scratch/hpcbert-$EUID/data ENROOT_CACHE_PATH=$scratch/hpcbert-$EUID/cache
-    export ENROOT_TEMP_PATH=$scratch/hpcbert-$EUID/temp ENROOT_RUNTIME_PATH=$scratch/hpcbert-$EUID/run
     # Others on this node may want their own below it.
     # shellcheck disable=SC2174 # the mode is for the last directory
-    if ! (umask 022 && mkdir -p -m 1777 -- "$scratch") 2>/dev/null ||
-      ! private "$scratch/hpcbert-$EUID" || ! mkdir -p -- "$ENROOT_TEMP_PATH"; then
+    (umask 022 && mkdir -p -m 1777 -- "$scratch") 2>/dev/null ||
       fail "container.scratch, $scratch, can't be written"
-    fi
+    settle_base "$scratch"
+    export ENROOT_DATA_PATH=$base/data ENROOT_CACHE_PATH=$base/cache
+    export ENROOT_TEMP_PATH=$base/temp ENROOT_RUNTIME_PATH=$base/run
+    mkdir -p -- "$ENROOT_TEMP_PATH" || fail "container.scratch, $scratch, can't be written"
+  else
+    settle_base /tmp
   fi
   if [[ -n $home ]]; then export ENROOT_MOUNT_HOME=$home; fi
   if [[ -n $remap_root ]]; then export ENROOT_REMAP_ROOT=$remap_root; fi
@@ -108,19 +112,36 @@ settle_settings() {
 
 # Make a directory that nobody else can have prepared.
 private() {
-  mkdir -m 700 -- "$1" 2>/dev/null || [[ -d $1 && -O $1 && ! -L $1 ]]
+  mkdir -m 700 -- "$1" 2>/dev/null || own "$1"
+}
+
+own() { [[ -d $1 && -O $1 && ! -L $1 ]]; }
+
+# This user's directory below one that everybody can write to. A name that is known beforehand can be
+# taken by anybody: where it is, one is thought up that is not known. Every rank of a node finds the
+# same: the one that knows the container, else the first that is the user's.
+settle_base() { # directory
+  local fixed=$1/hpcbert-$EUID one
+  for one in "$fixed" "$fixed".*; do
+    base=$one
+    if own "$base" && [[ -d $base/state/$container ]]; then return; fi
+  done
+  base=$fixed
+  if private "$base"; then return; fi
+  for one in "$fixed".*; do
+    base=$one
+    if own "$base"; then return; fi
+  done
+  base=$(mktemp -d -- "$fixed.XXXXXXXXXX" 2>/dev/null) || fail "nothing can be made in $1"
 }
 
 # What ranks of a node tell each other: in a directory of the node's own.
 settle_state() {
-  local base=${scratch:-/tmp}/hpcbert-$EUID
   states=$base/state
   state=$states/$container
   # Without an id of a step this is the only task of one.
   step=$state/step-${SLURM_STEP_ID:-alone$$}-${SLURM_RESTART_COUNT:-0}
-  if ! private "$base" || ! private "$states" || ! private "$state"; then
-    fail "$base can't be written, or is another user's"
-  fi
+  if ! private "$states" || ! private "$state"; then fail "$base can't be written"; fi
 }
 
 # --- Processes: one is known by its id and the moment it was started -------------------------
@@ -561,6 +582,10 @@ sweep() {
 }
 
 settle_settings
+if [[ $verb == place ]]; then
+  printf '%s\n' "$base"
+  exit
+fi
 settle_state
 case $verb in
   create)

@@ -106,7 +106,7 @@ check_capabilities() {
 }
 
 check_enroot() {
-  local output
+  local output base
   if ! command -v enroot >/dev/null; then
     tell enroot fail 'no such program on PATH'
     return
@@ -117,8 +117,11 @@ check_enroot() {
     tell enroot fail "$(last_line "$output")"
   fi
   if [[ -n $scratch ]]; then
-    export ENROOT_DATA_PATH=$scratch/hpcbert-$EUID/data ENROOT_CACHE_PATH=$scratch/hpcbert-$EUID/cache
-    export ENROOT_TEMP_PATH=$scratch/hpcbert-$EUID/temp ENROOT_RUNTIME_PATH=$scratch/hpcbert-$EUID/run
+    base=$scratch/hpcbert-$EUID
+    # Somebody else's name is no hindrance to a job, which thinks up another one: nor is it here.
+    if [[ -L $base || (-e $base && ! -O $base) ]]; then base=$(mktemp -d -- "$base.XXXXXXXXXX") || true; fi
+    export ENROOT_DATA_PATH=$base/data ENROOT_CACHE_PATH=$base/cache
+    export ENROOT_TEMP_PATH=$base/temp ENROOT_RUNTIME_PATH=$base/run
     check_room scratch "$scratch"
   else
     check_room temp "${ENROOT_TEMP_PATH:-${TMPDIR:-/tmp}}"

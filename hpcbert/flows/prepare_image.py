@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcbert import redact
+from hpcbert import ownership, redact
 from hpcbert.container import cache, reference, registry, symptoms
 from hpcbert.flows.materials import built_stem, prepared_image
 from hpcbert.flows.parts import Means, Part, make_directory, record, source_record
@@ -184,14 +186,29 @@ def environment(site: Site, means: Means) -> dict[str, str]:
     if not site.scratch:
         return env
     root = Path(site.scratch) / f"enroot-{env.get('USER') or env.get('LOGNAME') or 'user'}"
-    folders = {f"ENROOT_{name}_PATH": root / name.lower() for name in _SCRATCH}
     try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        root = _private(root)
+        folders = {f"ENROOT_{name}_PATH": root / name.lower() for name in _SCRATCH}
         for folder in folders.values():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
         means.say(f"{site.scratch} can't be made here: enroot keeps to its own settings")
         return env
     return env | {name: str(folder) for name, folder in folders.items()}
+
+
+def _private(path: Path) -> Path:
+    """Make a directory of the caller's, under another name where somebody else has taken its own.
+
+    Raises:
+        OSError: It can't be made.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    if ownership.stranger(path):
+        return Path(tempfile.mkdtemp(prefix=f"{path.name}.", dir=path.parent))
+    return path
 
 
 def _room(directory: str) -> str:

@@ -1,0 +1,81 @@
+"""On a node everybody can write to /tmp: no name there can be taken away from a user."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hpcbert.flows.prepare_image import _private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ENTER = Path(__file__).resolve().parents[2] / "hpcbert/container/enter.sh"
+OTHER = 54321
+BASE = f"hpcbert-{os.geteuid()}"
+
+
+def directory(path: Path) -> None:
+    path.mkdir(mode=0o777)
+    os.chown(path, OTHER, OTHER)
+
+
+def link(path: Path) -> None:
+    target = path.with_name("victims-own")
+    target.mkdir(exist_ok=True)
+    path.symlink_to(target)
+    os.chown(path, OTHER, OTHER, follow_symlinks=False)
+
+
+def file(path: Path) -> None:
+    path.touch()
+    os.chown(path, OTHER, OTHER)
+
+
+def place(scratch: Path, name: str = "hpcbert-7") -> Path:
+    words = ["bash", "-p", str(ENTER), "place", "--name", name, "--scratch", str(scratch)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
+
+
+def test_it_has_a_known_name_where_nobody_took_it(tmp_path: Path) -> None:
+    found = place(tmp_path)
+    assert found == tmp_path / BASE
+    assert found.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can play two users")
+@pytest.mark.parametrize("take", [directory, link, file])
+def test_where_it_is_taken_another_is_found_by_every_rank(
+    tmp_path: Path, take: Callable[[Path], None]
+) -> None:
+    take(tmp_path / BASE)
+    take(tmp_path / f"{BASE}.0000000000")
+    found = place(tmp_path)
+    assert found.parent == tmp_path
+    assert found.name.startswith(f"{BASE}.")
+    assert not found.is_symlink()
+    assert (found.stat().st_uid, found.stat().st_mode & 0o777) == (os.geteuid(), 0o700)
+    assert place(tmp_path) == found
+    # A job that began before stays where it is, whatever appears or goes away after that.
+    (found / "state" / f"hpcbert-7-{os.uname().nodename}").mkdir(parents=True)
+    (tmp_path / f"{BASE}.000000000A").mkdir()
+    assert place(tmp_path) == found
+    assert place(tmp_path, "hpcbert-8") == tmp_path / f"{BASE}.000000000A"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can play two users")
+@pytest.mark.parametrize("take", [directory, link])
+def test_prepare_keeps_out_of_what_somebody_else_made(
+    tmp_path: Path, take: Callable[[Path], None]
+) -> None:
+    take(tmp_path / "enroot-me")
+    found = _private(tmp_path / "enroot-me")
+    assert found.name.startswith("enroot-me.")
+    assert found.stat().st_mode & 0o777 == 0o700
+    assert _private(tmp_path / "enroot-you") == tmp_path / "enroot-you"
