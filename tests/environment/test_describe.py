@@ -136,7 +136,9 @@ def test_what_python_masks_bash_masks_too(
 
 
 def test_the_names_of_secrets_are_those_of_the_python_side() -> None:
-    assert f"readonly NAMES='{redact.NAMES}'" in SCRIPT.read_text()
+    script = SCRIPT.read_text()
+    assert f"readonly NAMES='{redact.NAMES}'" in script
+    assert f"readonly FORMS='(^|[^A-Za-z0-9])({redact.FORMS})'" in script
 
 
 def test_the_images_part_waits_for_the_hosts(tmp_path: Path) -> None:

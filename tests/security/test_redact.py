@@ -35,6 +35,16 @@ SECRET_NAMES = (
     "SSH_PRIVATE_KEY",
     "AZURE_CLIENT_CREDENTIALS",
     "SENTRY_DSN",
+    "DBPASS",
+    "DB_PASS",
+    "SMTPPASS",
+    "REDIS_PASS",
+    "db-pass",
+    "pass",
+    "DBPWD",
+    "AZURE_STORAGE_CONNECTION_STRING",
+    "SLACK_WEBHOOK_URL",
+    "AccountKey",
 )
 PLAIN_NAMES = (
     "PWD",
@@ -52,6 +62,9 @@ PLAIN_NAMES = (
     "PYTHONPATH",
     "LD_LIBRARY_PATH",
     "PASSIVE_WAIT",
+    "NCCL_BYPASS",
+    "COMPASS_HOME",
+    "PASSTHROUGH",
 )
 FORMS = (
     "AKIAIOSFODNN7EXAMPLE",
@@ -65,6 +78,25 @@ FORMS = (
     "AIzaSyA-abcdefghijklmnopqrstuvwxyz01234",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
     "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----",
+    "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n-----END OPENSSH PRIVATE KEY-----",
+    "-----BEGIN PGP PRIVATE KEY BLOCK-----\nlQdG\n-----END PGP PRIVATE KEY BLOCK-----",
+    "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\nP2/56\n---- END SSH2 ENCRYPTED PRIVATE KEY ----",
+    "sk_" + "live_" + 6 * "a1B2",
+    "rk_" + "test_" + 6 * "a1B2",
+    "1234567890:" + 5 * "AAbb-9_",
+    "hvs." + 6 * "CAESIa1",
+    "hvb." + 6 * "CAESIa1",
+    "https://hooks.slack." + "com/services/T0000000/B0000000/" + 6 * "abcd",
+    "https://discord." + "com/api/webhooks/123456789012345678/" + 10 * "abcd",
+    "https://corp.webhook." + "office.com/webhookb2/" + 6 * "ab12",
+    "npm_" + 9 * "a1B2",
+    "pypi-" + "AgEIcHlwaS5vcmc" + 20 * "a1B2",
+    "do" + "p_v1_" + 16 * "0a1b",
+    "dapi" + 8 * "0a1b",
+    "SG." + 22 * "a" + "." + 43 * "b",
+    "abc8Q~" + 8 * "a.b_",
+    "glsa_" + 8 * "a1B2",
+    "key-" + 8 * "0a1b",
 )
 
 
@@ -102,6 +134,15 @@ def test_forms_that_are_secrets_wherever_they_stand(form: str) -> None:
         ("https://h/x?X-Amz-Signature=ab12&y=1", f"https://h/x?X-Amz-Signature={MASK}&y=1"),
         ('{"password": "a b", "x": 1}', f'{{"password": {MASK}, "x": 1}}'),
         ("--set key_file=/a", "--set key_file=" + MASK),
+        ("curl -u me:word https://h/x", f"curl -u me:{MASK} https://h/x"),
+        ("curl --user me:word", f"curl --user me:{MASK}"),
+        ("curl --proxy-user=me:word", f"curl --proxy-user=me:{MASK}"),
+        ("curl -ume:word", f"curl -ume:{MASK}"),
+        ("curl -u 'me:word' x", f"curl -u 'me:{MASK}' x"),
+        ("x --password word y", f"x --password {MASK} y"),
+        ("x --api-key 'a b' y", f"x --api-key {MASK} y"),
+        ("DBPASS=word make", f"DBPASS={MASK} make"),
+        ("Server=h;Password=word;User=u", f"Server=h;Password={MASK};User=u"),
     ],
 )
 def test_what_is_around_a_secret_stays(before: str, after: str) -> None:
@@ -118,12 +159,80 @@ def test_what_is_around_a_secret_stays(before: str, after: str) -> None:
         "NCCL_IB_HCA=mlx5_0:1",
         "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
         "iteration: 1/120 loss: 9.5 samples/s: 10.00",
+        "docker run -u 1000:1000 --user 0:0 image",
+        "nvcr.io/nvidia/pytorch@sha256:" + 8 * "0a1b2c3d",
+        "commit c89430b8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3d2 time: 1763717655.500000",
+        "--tokenizer bert-base --max-tokens 128 --compass north --bypass yes",
+        "python -u train.py --heads=8 --passes 3",
+        "NCCL_NET_GDR_LEVEL=PHB NCCL_TOPO_FILE=/etc/nccl/topo.xml CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        "20261121T100000Z-oneflow-3f9a1c 12345678:ready glibc-2.36 sk-learn hf_transfer",
         "",
     ],
 )
 def test_what_is_no_secret_stays(plain: str) -> None:
     assert text(plain) == plain
     assert command(plain.split()) == tuple(plain.split())
+
+
+def test_a_word_after_its_option_is_masked_in_a_command() -> None:
+    words = ("curl", "-u", "me:word", "--user", "1000:1000", "--proxy-user", "a:b:c", "x:y")
+    masked = ("curl", "-u", f"me:{MASK}", "--user", "1000:1000", "--proxy-user", f"a:{MASK}", "x:y")
+    assert command(words) == masked
+
+
+# One example of each kind that detect-secrets knows, made for this; an empty one stands for what
+# is no form: mere entropy, addresses.
+A, Z = "a1b2c3d4", "A1b2C3d4"
+KNOWN = {
+    "Artifactory Credentials": f" AKC{Z * 3} ",
+    "AWS Access Key": "AKIA" + "ABCDEFGH12345678",
+    "Azure Storage Account access key": "AccountKey=" + 11 * Z,
+    "Basic Auth Credentials": "https://user:word12@host/x",
+    "Cloudant Credentials": f"https://acc:{A * 8}@acc.cloudant.com",
+    "Discord Bot Token": f"M{Z * 2}{Z[:7]}.{Z[:6]}.{Z * 3}abc",
+    "GitHub Token": "ghp_" + 4 * Z + "abcd",
+    "GitLab Token": "glpat-" + 3 * Z,
+    "IBM Cloud IAM Key": "ibm_cloud_iam_api_key = '" + 5 * Z + "abcd'",
+    "IBM COS HMAC Credentials": "secret_access_key = '" + 6 * A + "'",
+    "JSON Web Token": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+    "Mailchimp Access Key": 4 * A + "-us12",
+    "NPM tokens": "//registry.npmjs.org/:_authToken=npm_" + 4 * Z,
+    "OpenAI Token": "sk-" + 2 * Z + "abcdT3BlbkFJ" + 2 * Z + "abcd",
+    "Private Key": "-----BEGIN EC PRIVATE KEY-----\nabc",
+    "PyPI Token": "pypi-" + "AgEIcHlwaS5vcmc" + 10 * Z,
+    "SendGrid API Key": f"SG.{Z * 2}abcdef.{Z * 5}abc",
+    "Slack Token": "xoxb-" + "123456-123456-abcdef",
+    "SoftLayer Credentials": "https://api.softlayer.com/soap/v3/" + 8 * A,
+    "Square OAuth Secret": "sq0csp-" + 5 * Z + "abc",
+    "Stripe Access Key": "sk_" + "live_" + 3 * Z,
+    "Telegram Bot Token": "110201543:" + 4 * Z + "abc",
+    "Twilio API Key": "AC" + 4 * A,
+    "Secret Keyword": "db_password = 'word123'",
+    "Base64 High Entropy String": "",
+    "Hex High Entropy String": "",
+    "Public IP (ipv4)": "",
+}
+
+
+def test_all_that_a_maintained_rule_set_knows_is_masked() -> None:
+    pytest.importorskip("detect_secrets", reason="its rules are this test's reference")
+    from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
+    from detect_secrets.settings import default_settings
+
+    with default_settings():
+        rules = {name: rule() for name, rule in get_mapping_from_secret_type_to_class().items()}
+
+        def found(name: str, line: str) -> set[str]:
+            lines = line.splitlines()
+            hits = [rules[name].analyze_line("x.sh", one, 1) for one in lines]
+            return {str(hit.secret_value) for one in hits for hit in one}
+
+        assert set(rules) == set(KNOWN)
+        for name, example in KNOWN.items():
+            if example:
+                assert found(name, example), f"{name}: the example is none"
+                left = found(name, text(example)) - {MASK}
+                assert not left, f"{name}: {left} in {text(example)}"
 
 
 @given(WORD, st.sampled_from(SECRET_NAMES), st.sampled_from(PLAIN_NAMES))
@@ -157,6 +266,15 @@ def test_a_command_keeps_its_number_of_words(words: list[str]) -> None:
         "authorization ",
         "-----BEGIN PRIVATE KEY-----",
         "eyJaaaaaaaa.",
+        "-eyJaaaaaaaa",
+        "SG.aaaaaaaaaaaaaaaa-",
+        "-u a",
+        " -u",
+        " --token",
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----",
+        "0123456789",
+        "ab1Q~",
+        "https://hooks.slack.com/",
         " ",
     ],
 )
