@@ -6,6 +6,7 @@ import shutil
 import string
 import subprocess
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -220,7 +221,8 @@ def test_all_that_a_maintained_rule_set_knows_is_masked() -> None:
     from detect_secrets.settings import default_settings
 
     with default_settings():
-        rules = {name: rule() for name, rule in get_mapping_from_secret_type_to_class().items()}
+        kinds: dict[str, Any] = {**get_mapping_from_secret_type_to_class()}
+        rules = {name: kind() for name, kind in kinds.items()}
 
         def found(name: str, line: str) -> set[str]:
             lines = line.splitlines()
