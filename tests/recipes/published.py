@@ -1,20 +1,24 @@
 """What was published of real logs, and what the recipes read in them.
 
 `python -m tests.recipes.published` prints the table: published, ours, relative difference, rule.
+With `--page` it prints docs/reference/published-cells.md.
 """
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import tomli
 
 from hpcbert.logs.scan import Reading, read
 from hpcbert.logs.setting import Setting
-from tests.recipes.kit import SHARED, TEMPLATES, grammar
+from tests.recipes.kit import HERE, SHARED, TEMPLATES, grammar
 
 # The index's word for a framework, and the recipe that reads its logs.
 RECIPES = {
@@ -138,5 +142,50 @@ def table(shared: Path = SHARED) -> str:
     return "\n".join(lines) + "\n"
 
 
+PAGE = """\
+# Published cells that no rule reproduces
+
+Other projects published {count} throughputs with the {logs} logs that they are of: {shares}. Of {exact} of them some rule of the
+framework's recipe gives the number again, to 5e-5, over some window of the log. Of these none does:
+
+{cells}
+
+Two more sets of published runs have medians that can't be made again from the runs beside them: OneFlow's report of 2020-08-22 (Oneflow-Inc/DLPerf@c89430b,
+bert_base_fp32_report_0822.md), batch sizes 24 and 48 per GPU. It lists 14 or 8 values for a cell, more than the seven of a set, and doesn't say which
+seven its medians are of.
+
+How a log becomes a number: [How numbers are made](../explanation/numbers.md).
+"""
+
+
+def _repository(name: str) -> str:
+    return name.partition("/")[0].replace("+", "/")
+
+
+def _place(name: str) -> str:
+    """Return where a log was published: repository, commit and path."""
+    _, version, path = name.split("/", 2)
+    return f"{_repository(name)}@{version.rpartition('-')[2]}, `{path}`"
+
+
+def page(unexplained: Sequence[Mapping[str, Any]], shared: Path = SHARED) -> str:
+    """Return the page of the published cells that no rule reproduces."""
+    known = {(log.name, log.published) for log in logs(shared) if log.published}
+    repositories = Counter(_repository(name) for name, _ in known)
+    lines = ["| log | published, samples/s | why |", "|---|---:|---|"]
+    lines += [
+        f"| {_place(cell['log'])} | {cell['published']} | {cell['why']} |" for cell in unexplained
+    ]
+    shares = [f"{count} of {name}" for name, count in repositories.most_common()]
+    return PAGE.format(
+        count=len(known),
+        logs=len({name for name, _ in known}),
+        shares=", ".join(shares),
+        exact=len(known) - len(unexplained),
+        cells="\n".join(lines),
+    )
+
+
 if __name__ == "__main__":
-    sys.stdout.write(table())
+    cells = tomli.loads((HERE / "unexplained.toml").read_text())["cell"]
+    sys.stdout.write(page(cells) if "--page" in sys.argv else table())

@@ -10,7 +10,17 @@ import tomli
 
 from hpcbert.logs.scan import read
 from tests.recipes.kit import HERE, grammar
-from tests.recipes.published import EXACT, RECIPES, Log, is_here, logs, nearest, readings, setting
+from tests.recipes.published import (
+    EXACT,
+    RECIPES,
+    Log,
+    is_here,
+    logs,
+    nearest,
+    page,
+    readings,
+    setting,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -60,6 +70,12 @@ def test_published_values_come_out_or_are_explained(own: list[Log]) -> None:
         else:
             assert cell.difference > EXACT, f"{said}: no longer unexplained"
             assert cell.difference <= entry.get("within", 0.02), said
+
+
+def test_the_page_of_published_cells_names_what_no_rule_gives(shared: Path) -> None:
+    """If not: `python -m tests.recipes.published --page > docs/reference/published-cells.md`."""
+    written = HERE.parent.parent / "docs" / "reference" / "published-cells.md"
+    assert written.read_text(encoding="utf-8") == page(UNEXPLAINED, shared)
 
 
 @pytest.mark.parametrize("cell", UNEXPLAINED, ids=lambda cell: str(cell["published"]))

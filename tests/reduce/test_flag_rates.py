@@ -1,0 +1,54 @@
+"""What the documents say of false alarms and power is what the code does."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+ROUNDS = 150
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[str]]:
+    """The cells of each line that a short simulation gives, by table and first cell."""
+    sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+    try:
+        flags = importlib.import_module("flags")
+    finally:
+        sys.path.remove(str(REPOSITORY / "benchmarks"))
+    return cells(flags.report(ROUNDS, 5))
+
+
+def cells(text: str) -> dict[str, list[str]]:
+    lines: dict[str, list[str]] = {}
+    title = ""
+    for line in text.splitlines():
+        if line[:1] != "|":
+            title = ""
+            continue
+        first, *others = (cell.strip() for cell in line.strip("|").split("|"))
+        title = title or " ".join((first, *others))
+        lines[f"{title}: {first}"] = others
+    return lines
+
+
+def test_documented_rates_are_those_of_the_simulation(found: dict[str, list[str]]) -> None:
+    page = REPOSITORY / "docs" / "explanation" / "numbers.md"
+    written = cells(page.read_text(encoding="utf-8"))
+    assert set(found) <= set(written)
+    shares = [
+        (line, float(ours.rstrip(" %")) / 100, float(theirs.rstrip(" %")) / 100)
+        for line, values in found.items()
+        for ours, theirs in zip(values, written[line], strict=True)
+        if ours.endswith("%")
+    ]
+    assert len(shares) > 60
+    for line, ours, theirs in shares:
+        # Four standard errors of the short simulation, the long one's rounding, and a rare event.
+        room = 4 * math.sqrt(theirs * (1 - theirs) / ROUNDS) + 0.0005 + 2 / ROUNDS
+        assert ours == pytest.approx(theirs, abs=room), line
