@@ -145,8 +145,8 @@ def table(shared: Path = SHARED) -> str:
 PAGE = """\
 # Published cells that no rule reproduces
 
-Other projects published {count} throughputs with the {logs} logs that they are of: {shares}. Of {exact} of them some rule of the
-framework's recipe gives the number again, to 5e-5, over some window of the log. Of these none does:
+Other projects published {count} throughputs with the {logs} logs that they are of: {shares}. For {exact} of them some rule of the
+framework's recipe gives the number again, to 5e-5, over some window of the log. For these none does:
 
 {cells}
 
