@@ -21,7 +21,7 @@ def found() -> dict[str, list[str]]:
         flags = importlib.import_module("flags")
     finally:
         sys.path.remove(str(REPOSITORY / "benchmarks"))
-    return cells(flags.report(ROUNDS, 5))
+    return cells(flags.report(ROUNDS))
 
 
 def cells(text: str) -> dict[str, list[str]]:
