@@ -218,12 +218,15 @@ class Reader:
         )
 
     def _explained(self, log: LogFile, framework: Framework, reading: Reading) -> Reading:
-        """Say of a log without a single line of its framework what it is instead."""
-        if not (reading.foreign and reading.reasons):
-            return reading
+        """Say of a log without lines of its framework what it is instead."""
         if any(reason.code in ("no-log", "rehearsal") for reason in reading.reasons):
             return reading
-        alike = kinds(log.path, self._grammars({*self.frameworks} - {framework.name}))
+        if not reading.reasons and not reading.missing:
+            return reading
+        grammars = {**self._grammars(self.frameworks), framework.name: framework.grammar}
+        alike = kinds(log.path, grammars, own=framework.name)
+        if not (alike or reading.foreign):
+            return reading
         return reading._replace(reasons=(unread(log.path, framework.name, alike),), missing="")
 
 

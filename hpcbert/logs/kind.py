@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 _FAR = 1 << 23
 # Of a framework that another recipe's lines resemble, fewer lines fit, seldom as many.
 _ENOUGH = 20
+_FAR_FEWER = 4
 _TEXT = frozenset((*b"\t\n\r\x1b\b\f", *range(0x20, 0x100)))
 _BINARY = 0.1
 
 
-def kinds(path: Path, grammars: Mapping[str, Grammar]) -> tuple[str, ...]:
+def kinds(path: Path, grammars: Mapping[str, Grammar], own: str = "") -> tuple[str, ...]:
     """Return the frameworks whose lines a log holds, those with the most of them.
 
     Never raises for what is in the file, or for what is in its place.
@@ -31,6 +32,7 @@ def kinds(path: Path, grammars: Mapping[str, Grammar]) -> tuple[str, ...]:
     Args:
         path: The log.
         grammars: How the logs of each framework are read.
+        own: What the log is taken for; if its lines are not far fewer, there are no others.
     """
     counts = dict.fromkeys(grammars, 0)
     seen = 0
@@ -45,6 +47,8 @@ def kinds(path: Path, grammars: Mapping[str, Grammar]) -> tuple[str, ...]:
     except NotALogError:
         pass
     most = max(counts.values(), default=0)
+    if counts.get(own, 0) * _FAR_FEWER >= most:
+        return ()
     return tuple(name for name, count in counts.items() if most and count == most)
 
 
@@ -63,7 +67,7 @@ def _lines(data: bytes, grammar: Grammar) -> int:
 
 
 def unread(path: Path, framework: str, alike: tuple[str, ...]) -> Reason:
-    """Return why a log has no line of a framework.
+    """Return why a log has no line of a framework, or hardly any.
 
     Args:
         path: The log.

@@ -189,6 +189,23 @@ def test_programs_that_print_the_same_lines_are_both_named(tmp_path: Path, run: 
     assert "a log of perfzero or tf2" in reason(run(path, "--fw", "oneflow"))[1]
 
 
+def test_a_line_that_two_frameworks_share_does_not_hide_which_it_is(
+    tmp_path: Path, run: Run
+) -> None:
+    """Both MLPerf programs say run_start; only one of them prints steps like these."""
+    path = put(tmp_path, "logs/1n8g/bert_b5_fp16_1.log", sample("perfzero"))
+    code, detail = reason(run(path, "--fw", "mlperf-bert"))
+    assert (code, "this looks like a log of perfzero" in detail) == ("format", True), detail
+
+
+def test_a_log_of_a_program_with_the_same_lines_keeps_its_own_batch(
+    tmp_path: Path, run: Run
+) -> None:
+    path = put(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample("perfzero"))
+    code, detail = reason(run(path, "--fw", "tf2"))
+    assert (code, "a global batch of 760 is not 32 samples" in detail) == ("config", True)
+
+
 def test_without_a_framework_its_lines_give_the_hint(tmp_path: Path, run: Run) -> None:
     path = put(tmp_path, "logs/1n8g/bert_b32_fp32_1.log", gzip.compress(sample("ngc-pytorch")))
     document = run(path)

@@ -79,7 +79,13 @@ OTHERS: dict[str, dict[str, dict[str, int | str]]] = {
         "Mixed precision compatibility check (mixed_bfloat16): OK": {"precision": "bf16"},
     },
 }
-OTHERS["tf2"] = OTHERS["perfzero"]
+_MLLOG = ':::MLLOG {"namespace": "", "key": "%s", "value": %d}'
+OTHERS["tf2"] = {
+    **OTHERS["perfzero"],
+    _MLLOG % ("global_batch_size", 760): {"global_batch_size": 760},
+    _MLLOG % ("opt_gradient_accumulation_steps", 19): {"accumulation": 19},
+    _MLLOG % ("max_sequence_length", 512): {"sequence_length": 512},
+}
 
 
 class Said(NamedTuple):
