@@ -87,6 +87,8 @@ def _by_exit(evidence: Evidence) -> tuple[Reason, ...]:
     if evidence.exit_code is None:
         if evidence.state != _COMPLETED:
             return ()
+        if not evidence.over:
+            return (Reason("exit", evidence.detail),)
         return (Reason("exit", "the exit status of the measured step is not recorded"),)
     if evidence.exit_code == 0:
         return ()

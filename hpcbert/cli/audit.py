@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,30 +24,41 @@ if TYPE_CHECKING:
     from hpcbert.model import Row, Run
 
 _HINTS = {
-    "stale": "The campaign went on since: hpcbert collect records it anew, and keeps a history.",
-    "changed": "Bring the files back from a copy. What collect records anew, it says so.",
+    "stale": "The campaign went on since, or files came late: hpcbert collect records what "
+    "is there now, and keeps a history.",
+    "changed": "Bring the files back from a copy; or, if the change is wanted, "
+    'hpcbert audit CAMPAIGN --accept "WHY", which stays on record.',
 }
 
 
 @click.command(
     epilog="\b\nExamples:\n"
     "  hpcbert audit\n"
-    "  hpcbert audit 20261121T100000Z-oneflow-3f9a1c --expect 5f2c1e9a"
+    "  hpcbert audit 20261121T100000Z-oneflow-3f9a1c --expect 5f2c1e9a\n"
+    '  hpcbert audit 3f9a1c --accept "the log was cut to its first run"'
 )
 @click.argument("campaign", default="")
 @click.option("--expect", default="", metavar="SEAL", help="The seal that the record must have.")
+@click.option("--accept", metavar="WHY", help="Accept what was changed, for a reason on record.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @returns_result
-def audit(*, campaign: str, expect: str, runs: str, site_file: str) -> Result:
+def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_file: str) -> Result:
     """Check that a campaign's numbers still follow from its files.
 
     CAMPAIGN is a campaign's directory, its id or a part of it; the newest one by default. Every
     file is held against the digest that collect recorded, and all numbers are made again from the
     logs. For each cell of the table its logs are listed with digests, states and who said so,
     nodes and fingerprints. The exit code is 5 if anything is not as it was recorded.
+
+    With --accept a campaign is recorded as it is now, changed files and all. Every later audit and
+    collect says so, with the reason.
     """
     directory = _directory(campaign, runs, site_file)
+    if accept is not None:
+        from hpcbert.cli.collect import asked
+
+        flow.accept(directory, accept, states=asked, now=time.time())
     made = flow.audit(directory, expected=expect.lower())
     errors = () if made.status == "intact" else (_error(made),)
     return Result(
@@ -125,7 +137,8 @@ def _lines(made: Audit) -> Iterator[str]:
     for one in made.history:
         changes = one.get("changes")
         told = "; ".join(map(str, changes)) if isinstance(changes, list) else ""
-        yield plain(f"recorded before at {one.get('recorded')}, since then: {told}")
+        why = f"; accepted at {one.get('at')}: {one['accepted']}" if one.get("accepted") else ""
+        yield plain(f"recorded before at {one.get('recorded')}, since then: {told}{why}")
     for finding in made.findings:
         mark = click.style(
             "!" if finding.harmless else "✗", fg="yellow" if finding.harmless else "red"

@@ -174,7 +174,7 @@ def _collect(
     return flow.collect(
         paths,
         request,
-        states=_states,
+        states=asked,
         frameworks=recipes,
         load=lambda name: _framework(recipes.get(name) or places.find_recipe(name, folders)),
     )
@@ -220,7 +220,7 @@ def _runs(site_file: str) -> Path:
     return runs_directory(site_file)
 
 
-def _states(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], RepeatState]:
+def asked(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], RepeatState]:
     """Ask whoever runs the campaign; what asking needs takes longer to import than all else."""
     if campaign.scheduler == "local":
         from hpcbert.slurm import local

@@ -55,15 +55,20 @@ class History:
         return self.tries[-1].state
 
     @property
-    def counting(self) -> RepeatState:
+    def told(self) -> RepeatState:
+        """The same, with the states of those before it."""
+        return replace(self.newest, earlier=tuple(one.state for one in self.tries[:-1]))
+
+    @property
+    def counted(self) -> Try:
         """The attempt that counts: the last one, unless only one before it completed.
 
         A job that completed may be requeued by hand, and the new attempt cancelled.
         """
         if self.newest.word == "COMPLETED":
-            return self.newest
-        good = (one.state for one in reversed(self.tries) if _completed(one.state))
-        return next(good, self.newest)
+            return self.tries[-1]
+        good = (one for one in reversed(self.tries) if _completed(one.state))
+        return next(good, self.tries[-1])
 
     def record(self, directory: Path) -> tuple[Attempt, ...]:
         """Return the attempts as they stand in a table; none if there is but one."""

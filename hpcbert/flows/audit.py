@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpcbert import store
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
 from hpcbert.fingerprint import Fingerprint
-from hpcbert.flows import collect_campaign, evidence
+from hpcbert.flows import collect_campaign, evidence, keeping
 from hpcbert.flows.environment import FOLDER, Environments
 from hpcbert.flows.evidence import EVIDENCE, SEAL, TABLE, Finding
 from hpcbert.flows.memory import SCHEMA
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.flows.collect_campaign import Gathered, Repeat
+    from hpcbert.flows.standing import States
     from hpcbert.model import Array, Campaign, SpeedupTable
     from hpcbert.slurm.states import RepeatState
 
@@ -103,11 +104,7 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
     """
     document = evidence.recorded(directory)
     if document is None:
-        raise IncompleteError(
-            "There is no evidence to audit.",
-            where=str(directory),
-            hint="It is recorded by hpcbert collect once nothing of the campaign waits or runs.",
-        )
+        raise _no_evidence(directory)
     found = list(evidence.changes(directory, document, evidence.digests(directory)))
     own = str(document.get(SEAL, ""))
     if not own.startswith(expected):
@@ -129,6 +126,43 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
         history=_history(document),
         tables=tabulate(made.points) if made else (),
         exhibits=_exhibits(directory, campaign, document, made.repeats if made else ()),
+    )
+
+
+def accept(directory: Path, reason: str, *, states: States, now: float) -> None:
+    """Record a campaign as it is now although recorded files were changed, and why.
+
+    Args:
+        directory: The campaign.
+        reason: Why, in a person's words; it stays on record.
+        states: Asks the scheduler; called only for what is not on record.
+        now: Seconds since the epoch.
+
+    Raises:
+        IncompleteError: There is no evidence, or something of the campaign still waits or runs.
+        UsageError: There is no reason, nothing was changed, or a file is damaged.
+        HpcbertError: The record can't be written.
+    """
+    if not reason.strip():
+        raise UsageError("A change is accepted for a reason.", where="--accept")
+    if evidence.recorded(directory) is None:
+        raise _no_evidence(directory)
+    campaign = store.read_manifest(directory)
+    gathered = collect_campaign.gather(
+        directory, campaign, rule="", window=Window(), states=states, trusted=True
+    )
+    if not any(not one.harmless for one in gathered.held.findings):
+        raise UsageError("Nothing was changed that could be accepted.", where=campaign.id)
+    if not keeping.over(directory, campaign, gathered, now=now):
+        raise IncompleteError("It still waits or runs: accept changes when it is over.")
+    keeping.record(directory, campaign, gathered, now=now, accepted=" ".join(reason.split()))
+
+
+def _no_evidence(directory: Path) -> IncompleteError:
+    return IncompleteError(
+        "There is no evidence to audit.",
+        where=str(directory),
+        hint="It is recorded by hpcbert collect once nothing of the campaign waits or runs.",
     )
 
 
@@ -160,6 +194,7 @@ def _again(directory: Path, campaign: Campaign, document: Mapping[str, Any]) -> 
             window=window,
             states=lambda *_: states,
             beside=False,
+            trusted=True,
         )
     except (KeyError, TypeError, AttributeError):
         detail = "states, rule or iterations are missing from the record"

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.fingerprint import Where
-    from hpcbert.flows.collect_campaign import States
+    from hpcbert.flows.collect_campaign import Gathered
     from hpcbert.flows.collect_logs import Framework
+    from hpcbert.flows.standing import States
     from hpcbert.logs.layout import LeftOut
-    from hpcbert.model import Group, Measured, Shape, SpeedupTable
+    from hpcbert.model import Campaign, Group, Measured, Shape, SpeedupTable
 
 _REHEARSAL = "rehearsal"
 
@@ -188,7 +189,7 @@ def _of_campaign(
     """Return a campaign's points, why it has none, and warnings."""
     # Foreign logs need none of this: manifests, states and their history take time to import.
     from hpcbert import store
-    from hpcbert.flows import collect_campaign
+    from hpcbert.flows import collect_campaign, keeping
 
     campaign = store.read_manifest(directory)
     if campaign.rehearse:
@@ -196,16 +197,22 @@ def _of_campaign(
     gathered = collect_campaign.gather(
         directory, campaign, rule=request.rule, window=request.window, states=states
     )
-    notes = store.caution(directory)
+    accepted = tuple(f"{campaign.id}: {one}" for one in gathered.held.accepted)
+    notes = (*store.caution(directory), *accepted)
     if not store.stranger(directory):
-        notes += collect_campaign.write(
-            directory, campaign, gathered, window=request.window, now=time.time()
-        )
+        notes += keeping.write(directory, campaign, gathered, now=time.time())
     own = [
         _Source(str(directory), point, taken)
         for point, taken in zip(gathered.points, gathered.taken, strict=True)
     ]
-    return own, (), (*gathered.warnings, *notes)
+    return own, _changed(campaign, gathered), (*gathered.warnings, *notes)
+
+
+def _changed(campaign: Campaign, gathered: Gathered) -> tuple[str, ...]:
+    """Say what is not as it was when the numbers were recorded: nothing is recorded over it."""
+    told = "; ".join(map(str, gathered.held.changed))
+    how = 'bring it back, or accept it with hpcbert audit --accept "WHY"'
+    return (f"{campaign.id} was changed since it was collected: {told}. {how}.",) if told else ()
 
 
 def _replayed(point: Measured) -> bool:

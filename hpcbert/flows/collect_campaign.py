@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from hpcbert import store
 from hpcbert.config.toml import read as read_toml
-from hpcbert.errors import HpcbertError
 from hpcbert.fingerprint import Where
 from hpcbert.flows import evidence as proof
-from hpcbert.flows.attempts import History, history, renewed
+from hpcbert.flows.attempts import History, history
 from hpcbert.flows.clocks import Files, mistimed
 from hpcbert.flows.environment import Environments, compared
-from hpcbert.flows.evidence import MEASUREMENTS, TABLE
 from hpcbert.flows.likeness import Account, judged, stated
-from hpcbert.flows.memory import SCHEMA, Memory, verdicts
+from hpcbert.flows.memory import Memory
 from hpcbert.flows.neighbours import undisturbed
+from hpcbert.flows.standing import standing
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.counted import counted
 from hpcbert.logs.scan import Reading, read, read_on
-from hpcbert.logs.setting import END, Setting
+from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.model import Measured, Reason, Run
-from hpcbert.reduce import Evidence, gate, group_of, tabulate
-from hpcbert.report.document import tables_data
-from hpcbert.slurm.ladder import from_witness, with_witness
-from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, RepeatState, noted, parse, witness
+from hpcbert.reduce import Evidence, gate, group_of
+from hpcbert.slurm.states import witness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from hpcbert.fingerprint import Fingerprint
+    from hpcbert.flows.evidence import Held
+    from hpcbert.flows.standing import States
     from hpcbert.logs.grammar import Grammar, Rule
-    from hpcbert.logs.setting import Window
     from hpcbert.model import Array, Campaign, Counted, Group, Point, Shape
-    from hpcbert.slurm.states import Witness
+    from hpcbert.slurm.states import RepeatState
     from hpcbert.strict import Table
-
-    States = Callable[[Path, Campaign], Mapping[tuple[str, int], RepeatState]]
-
-_ALIVE = frozenset({"waiting", "running", "again"})
-# Seconds after the end of a script within which the local queue adds its own line.
-_LAST_WORD = 60.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +65,8 @@ class Gathered:
     """A campaign's points and what they were made of.
 
     Attributes:
+        held: What is no longer as the evidence on record says.
+        standard: Whether it is made by the recipe's default rule and the protocol's window.
         taken: The fingerprints of each point's valid runs, in the order of the points.
     """
 
@@ -80,7 +74,14 @@ class Gathered:
     repeats: tuple[Repeat, ...]
     rule: Rule
     warnings: tuple[str, ...]
+    held: Held
+    standard: bool
     taken: tuple[tuple[Where, ...], ...] = ()
+
+    @property
+    def states(self) -> dict[tuple[str, int], RepeatState]:
+        """The states that it was made with, for making it again by another rule."""
+        return {(one.array, one.run.repeat): one.known.told for one in self.repeats}
 
 
 def gather(
@@ -91,6 +92,7 @@ def gather(
     window: Window,
     states: States,
     beside: bool = True,
+    trusted: bool = False,
 ) -> Gathered:
     """Judge every repeat of a campaign.
 
@@ -101,6 +103,7 @@ def gather(
         window: What to count instead of the protocol's window.
         states: Asks the scheduler; called only for what the directory doesn't know.
         beside: Whether to look at the campaigns beside it for runs that shared its nodes.
+        trusted: Whether files count that are no longer what the evidence on record says.
 
     Raises:
         UsageError: There is no such rule, or the directory lacks its recipe.
@@ -112,8 +115,10 @@ def gather(
         grammar = grammar._replace(sequence_length=length)
     chosen = grammar.rule(rule)
     memory = Memory(directory)
-    newest, warnings = _states(directory, campaign, states, memory)
-    judge = _Judge(directory, campaign, grammar, chosen, window)
+    newest, warnings = standing(directory, campaign, states, memory)
+    held = proof.hold(directory)
+    changed = () if trusted else held.changed
+    judge = _Judge(directory, campaign, grammar, chosen, window, changed=changed)
     repeats = {
         (array.name, number): judge.repeat(
             array,
@@ -138,8 +143,15 @@ def gather(
         tuple(repeats.values()),
         chosen,
         (*chosen.warnings, *warnings, *notes),
+        held,
+        chosen == grammar.rule("") and window in {Window(), _whole(campaign)},
         taken,
     )
+
+
+def _whole(campaign: Campaign) -> Window:
+    """Return the protocol's window as one that was asked for."""
+    return Window(campaign.protocol.skip, campaign.protocol.iters)
 
 
 def _taken(point: Measured, repeats: Iterable[Repeat]) -> tuple[Where, ...]:
@@ -190,89 +202,25 @@ def _measured(point: Point, group: Group, runs: list[Run]) -> Measured:
     return Measured(group, point.shape, len(ordered), ordered, flags)
 
 
-def _states(
-    directory: Path, campaign: Campaign, ask: States, memory: Memory
-) -> tuple[dict[tuple[str, int], RepeatState], tuple[str, ...]]:
-    """Return the state of every repeat's newest attempt: on record, or asked for."""
-    found: dict[tuple[str, int], RepeatState] = {}
-    for array, number in campaign.current:
-        known = _known(directory, campaign, array, number, memory)
-        if known is not None:
-            found[array.name, number] = known
-    unknown = [(array, n) for array, n in campaign.current if (array.name, n) not in found]
-    warnings: tuple[str, ...] = ()
-    answers: Mapping[tuple[str, int], RepeatState] = {}
-    if unknown:
-        try:
-            answers = ask(directory, campaign)
-        except HpcbertError as error:
-            warnings = (f"{campaign.id}: {error} States are what the jobs wrote themselves.",)
-    for array, number in unknown:
-        key = array.name, number
-        told = answers.get(key) or _own_word(directory, array, number)
-        found[key] = _standing(directory, array, number, told, memory)
-    return found, warnings
-
-
-def _standing(
-    directory: Path, array: Array, number: int, told: RepeatState, memory: Memory
-) -> RepeatState:
-    """Return a state unless there is a verdict on the same attempt, which stands.
-
-    If the repeat waits or runs in spite of it, that is an attempt of which the job has not written
-    anything yet.
-    """
-    verdict = memory.verdict(array, number, told.attempt)
-    if verdict is None:
-        return told
-    if told.done or told.kind == "unknown":
-        return renewed(verdict, _witness(directory, array, number))
-    return replace(told, attempt=told.attempt + 1)
-
-
-def _known(
-    directory: Path,
-    campaign: Campaign,
-    array: Array,
-    number: int,
-    memory: Memory,
-) -> RepeatState | None:
-    """Return a state that can't change any more and for which nobody has to be asked."""
-    if array.state == "refused" or not (array.called or array.state == "submitted"):
-        word = "REFUSED" if array.state == "refused" else UNKNOWN
-        detail = array.error or UNSUBMITTED
-        return RepeatState(word, parse(word).kind, "none", detail=detail)
-    if campaign.scheduler == "local":
-        own = _own_word(directory, array, number)
-        return own if own.done else None
-    seen = _witness(directory, array, number)
-    verdict = memory.verdict(array, number, seen.attempt)
-    if verdict is None or parse(verdict.word).returns:
-        return None
-    return renewed(verdict, seen)
-
-
-def _witness(directory: Path, array: Array, number: int) -> Witness:
-    return witness(store.read_status(directory, array, number), first=array.first_attempt)
-
-
-def _own_word(directory: Path, array: Array, number: int) -> RepeatState:
-    seen = _witness(directory, array, number)
-    silent = RepeatState(UNKNOWN, "unknown", "none", detail="nothing says how it ended")
-    return with_witness(from_witness(seen) or silent, seen)
-
-
 class _Judge:
     """Judges the repeats of one campaign."""
 
     def __init__(
-        self, directory: Path, campaign: Campaign, grammar: Grammar, rule: Rule, window: Window
+        self,
+        directory: Path,
+        campaign: Campaign,
+        grammar: Grammar,
+        rule: Rule,
+        window: Window,
+        *,
+        changed: tuple[proof.Finding, ...],
     ) -> None:
         self.directory = directory
         self.campaign = campaign
         self.grammar = grammar
         self.rule = rule
         self.window = window
+        self.changed = changed
         self.environments = Environments(directory)
 
     @property
@@ -283,7 +231,7 @@ class _Judge:
 
     def repeat(self, array: Array, known: History) -> Repeat:
         """Return one repeat with the attempt that counts."""
-        number, state = known.number, known.counting
+        number, state = known.number, known.counted.state
         path = store.log_path(self.directory, array, number, state.attempt)
         reading = Reading(None)
         if state.done and not self.campaign.rehearse:
@@ -298,7 +246,11 @@ class _Judge:
             rehearsed=self.campaign.rehearse,
             suspended=state.suspended,
         )
-        reasons = (*gate(evidence), *self._doubled(array, number, state.attempt))
+        reasons = (
+            *gate(evidence),
+            *self._doubled(array, number, state.attempt),
+            *self._changed(known, str(path.relative_to(self.directory))),
+        )
         if reading.throughput is not None:
             files = Files(store.status_path(self.directory, array, number), path)
             contained = self.campaign.runtime != "none"
@@ -335,6 +287,18 @@ class _Judge:
             return ()
         return (Reason("state", f"the jobs {' and '.join(jobs)} ran it at the same time"),)
 
+    def _changed(self, known: History, log: str) -> tuple[Reason, ...]:
+        """Return why a repeat does not count of which a file is not what was recorded."""
+        array = known.counted.array
+        env = f"env/{array.point.key}.{known.number}.{known.counted.state.attempt}."
+        own = {log, array.status(known.number), array.script}
+        found = (
+            one
+            for one in self.changed
+            if one.path in own or one.path.startswith(env) or proof.concerns_all(one.path)
+        )
+        return tuple(Reason("changed", str(one)) for one in found)
+
     def _setting(self, point: Point) -> Setting:
         protocol = self.campaign.protocol
         return Setting(
@@ -370,65 +334,3 @@ def against(reading: Reading) -> tuple[Reason, ...]:
     if reading.missing:
         return (Reason("rule", f"nobody tells {reading.missing}, which the rule needs"),)
     return reading.reasons
-
-
-def write(
-    directory: Path, campaign: Campaign, gathered: Gathered, *, window: Window, now: float
-) -> tuple[str, ...]:
-    """Write what a campaign gave into it; return what is to be said about it, as sentences.
-
-    table.json holds the tables; measurements.json every repeat with its state and number, and, once
-    nothing waits or runs any more, digests of all that the numbers come from.
-    """
-    document = _measurements(campaign, gathered)
-    record: dict[str, Any] | None
-    warnings: tuple[str, ...] = ()
-    table = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
-    try:
-        store.write_json(directory / TABLE, table)
-        if _over(directory, campaign, gathered, now=now):
-            record, warnings = proof.renewed(directory, campaign, document, window=window, now=now)
-        else:
-            record = proof.kept(directory)
-        document[proof.EVIDENCE] = record
-        document[proof.SEAL] = proof.seal(document)
-        store.write_json(directory / MEASUREMENTS, document)
-    except HpcbertError as error:
-        return (f"{error} The table is complete, it is only not kept.",)
-    return warnings
-
-
-def _over(directory: Path, campaign: Campaign, gathered: Gathered, *, now: float) -> bool:
-    """Say whether no repeat waits or runs, and nobody writes to its files any more."""
-    if any(one.known.newest.kind in _ALIVE for one in gathered.repeats):
-        return False
-    if campaign.scheduler != "local":
-        return True
-    submitted = (array for array in campaign.arrays if array.state == "submitted")
-    seen = [
-        witness(store.read_status(directory, array, number))
-        for array in submitted
-        for number in array.repeats
-    ]
-    # The local queue has the last word, unless it was killed.
-    return all(one.state or now - (one.end or one.start or 0) > _LAST_WORD for one in seen)
-
-
-def _measurements(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "campaign": campaign.id,
-        "rule": gathered.rule.name,
-        "protocol": asdict(campaign.protocol),
-        "runs": [
-            {
-                "array": one.array,
-                "job_id": one.job_id,
-                "newest": one.known.newest.attempt,
-                **asdict(one.run),
-                "scheduler": noted(one.state),
-                "verdicts": verdicts(one.known),
-            }
-            for one in gathered.repeats
-        ],
-    }

@@ -2,7 +2,8 @@
 
 It is recorded when a campaign is collected and nothing of it waits or runs any more. A campaign may
 go on after that: a requeue appends to status files and adds logs, a retry adds arrays to the
-manifest. That is told apart from a file whose recorded content is no longer there.
+manifest. And a file system may show late what a node wrote. Both are told apart from a file whose
+recorded content is no longer there.
 """
 
 from __future__ import annotations
@@ -15,27 +16,34 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert import regular, store
 from hpcbert.errors import UsageError
+from hpcbert.flows.lateness import goes_on, lacks
 from hpcbert.model import utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from hpcbert.logs.setting import Window
+    from hpcbert.flows.lateness import Lacking
     from hpcbert.model import Campaign
 
 MEASUREMENTS = "measurements.json"
 TABLE = "table.json"
 EVIDENCE, SEAL = "evidence", "seal"
 _BLOCK = 1 << 20
+_MOST = 1 << 26
 # What numbers come from: these files, and all in these folders, to which a campaign that goes on
 # adds. What else a person keeps there is theirs.
 _FILES = (store.MANIFEST, store.RECIPE, store.SAMPLE, TABLE)
 _FOLDERS = ("env", "logs", "scripts", "slurm", "status")
+# What numbers of all repeats come from; of scripts, those that no array names.
+_COMMON = (store.MANIFEST, store.RECIPE, MEASUREMENTS)
 # The local queue's own files: each retry writes them anew.
 _UNRECORDED = "slurm/local."
 
-Kind = Literal["missing", "changed", "added", "grew", "seal"]
+# Numbers are recorded as the protocol has them, whatever window a table was asked for.
+_WHOLE = {"skip": None, "iters": None}
+
+Kind = Literal["missing", "changed", "added", "grew", "late", "seal"]
 
 
 @dataclass(frozen=True)
@@ -43,11 +51,11 @@ class Finding:
     """One thing that is not as it was recorded.
 
     Attributes:
-        kind: `missing`, `changed`, `added`, `grew` (what was recorded is still its beginning), or
-            `seal`: the record itself was changed.
+        kind: `missing`, `changed`, `added`, `grew` (what was recorded is still its beginning),
+            `late` (the file system showed it only later), or `seal`: the record itself was changed.
         path: Relative to the campaign.
         detail: A sentence.
-        harmless: Whether a campaign that goes on explains it.
+        harmless: Whether a campaign that goes on explains it, or a file system that is slow.
     """
 
     kind: Kind
@@ -124,6 +132,38 @@ def seal(document: Mapping[str, Any]) -> str:
     return _digest({key: value for key, value in document.items() if key != SEAL})
 
 
+@dataclass(frozen=True)
+class Held:
+    """A campaign held against its evidence.
+
+    Attributes:
+        findings: What is not as it was recorded.
+        accepted: What a person accepted of earlier changes, a sentence each.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    accepted: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> tuple[Finding, ...]:
+        """What nothing explains but that somebody changed it; the table is made again anyway."""
+        return tuple(one for one in self.findings if not one.harmless and one.path != TABLE)
+
+
+def hold(directory: Path) -> Held:
+    """Hold a campaign against the evidence that an earlier collect recorded, if one did."""
+    document = previous(directory)
+    if document is None:
+        return Held()
+    found = changes(directory, document, digests(directory))
+    return Held(found, acceptances(document[EVIDENCE]))
+
+
+def concerns_all(path: str) -> bool:
+    """Say whether the numbers of all repeats depend on a file."""
+    return path in _COMMON or (path.startswith("scripts/") and not path.endswith(".sbatch"))
+
+
 def changes(
     directory: Path, document: Mapping[str, Any], now: Mapping[str, dict[str, Any]]
 ) -> tuple[Finding, ...]:
@@ -134,12 +174,12 @@ def changes(
         document: Its measurements, with evidence.
         now: The digests of its files.
     """
-    record = document[EVIDENCE]
-    before = record["files"]
+    before = document[EVIDENCE]["files"]
     own = () if document.get(SEAL) == seal(document) else (_SEAL,)
-    found = [*_lost(directory, record, now)]
-    goes_on = any(one.harmless for one in found)
-    new = (_added(name, goes_on=goes_on) for name in now if name not in before)
+    lacking = lacks(directory, document)
+    found = [*_lost(directory, document, now, lacking)]
+    goes_on = any(one.harmless and one.kind == "grew" for one in found)
+    new = (_added(name, lacking, goes_on=goes_on) for name in now if name not in before)
     return (*own, *found, *new)
 
 
@@ -147,49 +187,67 @@ _SEAL = Finding("seal", MEASUREMENTS, "the record itself was changed after it wa
 
 
 def _lost(
-    directory: Path, record: Mapping[str, Any], now: Mapping[str, dict[str, Any]]
+    directory: Path,
+    document: Mapping[str, Any],
+    now: Mapping[str, dict[str, Any]],
+    lacking: Lacking,
 ) -> Iterator[Finding]:
-    for name, then in record["files"].items():
+    for name, then in document[EVIDENCE]["files"].items():
         if name not in now:
             yield Finding("missing", name, "it is missing")
         elif now[name] != then:
-            yield _changed(directory, name, then, record)
+            yield _changed(directory, name, then, document, lacking)
 
 
-def _changed(directory: Path, name: str, then: Any, record: Mapping[str, Any]) -> Finding:
-    if name == store.MANIFEST and _continues(directory, record):
-        return Finding("grew", name, "arrays were added", harmless=True)
-    if name.startswith(("status/", "slurm/")) and _begins(directory / name, then):
+def _changed(
+    directory: Path, name: str, then: Any, document: Mapping[str, Any], lacking: Lacking
+) -> Finding:
+    if name == store.MANIFEST and _continues(directory, document):
+        return Finding("grew", name, "arrays were added or submitted", harmless=True)
+    rest = _added_to(directory / name, then)
+    if rest is not None and name.startswith("slurm/"):
         return Finding("grew", name, "lines were added", harmless=True)
+    if rest is not None and name.startswith("status/") and goes_on(*rest):
+        return Finding("grew", name, "lines were added", harmless=True)
+    if rest is not None and name in lacking.growing:
+        return Finding("late", name, "the file system shows more of it now", harmless=True)
     return Finding("changed", name, "its content is not what was recorded")
 
 
-def _begins(path: Path, then: Any) -> bool:
-    """Say whether what was recorded still is the beginning of a file."""
+def _added_to(path: Path, then: Any) -> tuple[bytes, bytes] | None:
+    """Return what was recorded of a file and what follows it; None: it does not begin so."""
     size = then.get("bytes") if isinstance(then, dict) else None
     if not isinstance(size, int) or size < 0:
-        return False
+        return None
     try:
-        return digest(path, length=size) == (size, then.get("sha256"))
+        if digest(path, length=size) != (size, then.get("sha256")):
+            return None
+        raw = regular.read(path, most=_MOST)
     except OSError:
-        return False
+        return None
+    return raw[:size], raw[size:]
 
 
-def _added(name: str, *, goes_on: bool) -> Finding:
+def _added(name: str, lacking: Lacking, *, goes_on: bool) -> Finding:
+    if name in lacking.missing or name.startswith("env/"):
+        return Finding("late", name, "the file system did not show it before", harmless=True)
     return Finding("added", name, "it was not there", harmless=goes_on)
 
 
-def _continues(directory: Path, record: Mapping[str, Any]) -> bool:
-    """Say whether a manifest still holds every array that was recorded, and its head."""
+def _continues(directory: Path, document: Mapping[str, Any]) -> bool:
+    """Say whether a manifest still holds its head and every array that was recorded.
+
+    An array that no job was known of then may have been submitted since.
+    """
+    then = document[EVIDENCE].get("manifest")
     try:
         now = manifest_digests(store.read_manifest(directory))
-    except UsageError:
+        ran = {run["array"] for run in document["runs"] if run["state_source"] != "none"}
+        kept = all(now["arrays"].get(name) == then["arrays"].get(name) for name in ran)
+        grown = then["arrays"].keys() <= now["arrays"].keys()
+        return bool(kept and grown and then["head"] == now["head"])
+    except (UsageError, KeyError, TypeError, AttributeError):
         return False
-    then = record.get("manifest")
-    if not isinstance(then, dict) or not isinstance(then.get("arrays"), dict):
-        return False
-    kept = then["arrays"].items() <= now["arrays"].items()
-    return bool(kept and then.get("head") == now["head"])
 
 
 def manifest_digests(campaign: Campaign) -> dict[str, Any]:
@@ -200,39 +258,55 @@ def manifest_digests(campaign: Campaign) -> dict[str, Any]:
 
 
 def renewed(
-    directory: Path, campaign: Campaign, document: Mapping[str, Any], *, window: Window, now: float
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the evidence for a campaign as it is on disk now, and warnings.
+    directory: Path,
+    campaign: Campaign,
+    document: Mapping[str, Any],
+    *,
+    now: float,
+    accepted: str = "",
+) -> dict[str, Any]:
+    """Return the evidence for a campaign as it is on disk now.
 
-    Where there was a record already and something changed, the new one's history says what.
+    Where there was a record already and something is not as it was, the history says what.
 
     Args:
         directory: The campaign; its table.json is written, its measurements.json is the old one.
         campaign: Its manifest.
         document: The measurements that the evidence is for.
-        window: What was counted instead of the protocol's window.
         now: Seconds since the epoch.
+        accepted: Why a person accepts what was changed; empty if nothing was.
     """
     files = digests(directory)
     evidence: dict[str, Any] = {
         "recorded": utc(now),
-        "window": window._asdict(),
+        "window": _WHOLE,
         "manifest": manifest_digests(campaign),
         "files": files,
         "history": [],
     }
     old = previous(directory)
     if old is None:
-        return evidence, ()
+        return evidence
     found = [one for one in changes(directory, old, files) if one.path != TABLE]
-    if (old.get("rule"), old[EVIDENCE].get("window")) != (document["rule"], evidence["window"]):
+    if (old.get("rule"), old[EVIDENCE].get("window")) != (document["rule"], _WHOLE):
         found.append(Finding("changed", MEASUREMENTS, "other iterations or another rule", True))
     if not found:
         evidence["recorded"] = old[EVIDENCE].get("recorded")
     evidence["history"] = _history(old, found)
-    loud = "; ".join(str(one) for one in found if not one.harmless)
-    since = f"{campaign.id}: changed since {old[EVIDENCE].get('recorded')}: {loud}."
-    return evidence, (f"{since} The evidence was recorded anew.",) if loud else ()
+    if accepted:
+        evidence["history"][-1] |= {"accepted": accepted, "at": utc(now)}
+    return evidence
+
+
+def acceptances(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a person accepted of what was changed, and why, a sentence each."""
+    entries = record.get("history")
+    return tuple(
+        f"changes were accepted at {one.get('at')}, because: {one['accepted']} "
+        f"({'; '.join(map(str, one.get('changes') or ()))})"
+        for one in (entries if isinstance(entries, list) else ())
+        if isinstance(one, dict) and one.get("accepted")
+    )
 
 
 def kept(directory: Path) -> dict[str, Any] | None:

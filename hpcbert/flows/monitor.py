@@ -100,9 +100,11 @@ class View:
 
     @property
     def failed(self) -> int:
-        """Repeats that have ended badly, or of which nobody knows how."""
-        count = self.count()
-        return count.get("badly", 0) + count.get("unknown", 0)
+        """Repeats that have ended badly, or of which nobody knows how, or not for certain yet."""
+        return sum(
+            state.kind in {"badly", "unknown"} or (state.word == "COMPLETED" and not state.done)
+            for state in self.states.values()
+        )
 
 
 def open_campaign(directory: Path) -> Watched:

@@ -36,6 +36,9 @@ _NO_PROGRAM = 127
 
 # The job ended by its own account this many seconds ago and sacct still lets it run.
 STALE = 60.0
+# What a node wrote may be visible elsewhere so many seconds later: NFS keeps what it knows of a
+# directory and of a file for up to 60 s (nfs(5), acdirmax and acregmax).
+VISIBLE = 90.0
 # Three whole seconds of Slurm's may add up to this much nothing.
 _ROUNDING = 1.0
 # A pause of this many seconds was noticed by the script that it stopped (base.sbatch.j2).
@@ -248,6 +251,29 @@ def from_witness(seen: Witness) -> RepeatState | None:
         exit_code=seen.exit,
         detail="" if kind == "well" else f"{sentence}{code}",
     )
+
+
+def awaited(state: RepeatState, seen: Witness, *, now: float) -> RepeatState:
+    """Return a state as that of a repeat whose own end may still become visible.
+
+    A job that Slurm calls COMPLETED wrote its end, but a file system may show it late. It is not
+    over for us until it is there, or until nobody would wait for it any longer.
+
+    Args:
+        state: As judged.
+        seen: What the job's status file says.
+        now: Seconds since the epoch.
+    """
+    there = seen.ended and seen.attempt == state.attempt
+    if state.word != "COMPLETED" or state.source == "status-file" or there or state.end is None:
+        return state
+    ago = now - state.end
+    if abs(ago) >= VISIBLE:
+        return state
+    detail = (
+        f"status not visible yet: the job ended {ago:.0f} s ago, its status file does not say so"
+    )
+    return replace(state, kind="running", detail=detail)
 
 
 def with_witness(state: RepeatState, seen: Witness, *, restarts: int = 0) -> RepeatState:

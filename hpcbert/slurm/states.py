@@ -284,7 +284,7 @@ class RepeatState:
             return _RESUME
         waits = self.kind == "waiting" and self.reason
         advice = reason_advice(self.reason) if waits else parse(self.word).advice
-        return "" if advice == WAIT or self.kind == "well" else advice
+        return "" if advice == WAIT or self.word == "COMPLETED" else advice
 
 
 def noted(state: RepeatState) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hpcbert.errors import HpcbertError
 from hpcbert.slurm import commands, local, questions
-from hpcbert.slurm.ladder import Evidence, doubtful, judge
+from hpcbert.slurm.ladder import Evidence, awaited, doubtful, judge
 from hpcbert.slurm.pace import FLOOR, Pace
 from hpcbert.slurm.repeats import Key, Lines, Repeat, Watched
 from hpcbert.slurm.states import UNHEARD, UNKNOWN, UNSUBMITTED, RepeatState, parse
@@ -110,7 +110,7 @@ class Watcher(SlurmInfoWatcher):
         info = {}
         for tag, repeat in self._owners.items():
             row, before = lines.newest(repeat)
-            self.history[tag] = lines.attempts(repeat)
+            self.history[tag] = lines.attempts(repeat) or self.history.get(tag, ())
             if row is not None:
                 self.rows[tag] = row, before
                 info[tag] = {"JobID": tag, "State": row.state, "NodeList": row.nodelist}
@@ -266,7 +266,9 @@ class Tracker:
             row, _ = queue.newest(repeat)
             heard[repeat.key] = replace(heard[repeat.key], queue=row, squeue=self._squeue)
         for repeat in open_:
-            state = _unsubmitted(repeat, heard[repeat.key]) or judge(heard[repeat.key])
+            one = heard[repeat.key]
+            judged = awaited(judge(one), one.witness, now=self._clock())
+            state = _unsubmitted(repeat, one) or judged
             self.states[repeat.key] = state
             listed = _is_listed(heard[repeat.key].queue)
             self._calm[repeat.key] = 0 if listed else self._calmer(repeat, state)
@@ -346,7 +348,9 @@ def _is_listed(row: JobRow | None) -> bool:
 
 
 def _differ(before: RepeatState | None, after: RepeatState) -> bool:
-    return before is None or (before.word, before.attempt) != (after.word, after.attempt)
+    return before is None or any(
+        getattr(before, name) != getattr(after, name) for name in ("word", "kind", "attempt")
+    )
 
 
 def snapshot(

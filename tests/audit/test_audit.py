@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from hpcbert.cli.audit import command
 from hpcbert.flows import evidence
 from hpcbert.flows.audit import audit
 from hpcbert.flows.collect import Request, collect
+from hpcbert.logs.setting import Window
 from hpcbert.slurm.ladder import with_witness
 from hpcbert.slurm.states import RepeatState, parse, witness
 from tests.environment.kit import leave, node
@@ -285,21 +287,226 @@ def test_a_changed_log_stays_a_change_beside_a_requeue(finished: Any) -> None:
     assert audited(finished.directory)[1]["data"]["status"] == "changed"
 
 
-def test_recording_anew_over_a_changed_log_is_said_and_stays_on_record(finished: Any) -> None:
-    finished.log("2n2g", 3, finished.text("2n2g", 4000.0))
+def runs(made: Any, shape: str = "2n2g") -> dict[int, Any]:
+    (table,) = made.tables
+    row = next(row for row in table.rows if str(row.shape) == shape)
+    return {run.repeat: run for run in row.runs}
+
+
+def codes(run: Any) -> set[str]:
+    return {reason.code for reason in run.reasons}
+
+
+def edited(path: Path) -> None:
+    path.write_text(path.read_text().replace("1", "2"))
+
+
+def appended(path: Path) -> None:
+    """Add a line that this file could have had."""
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines, lines[-1]]))
+
+
+def zipped(path: Path) -> None:
+    with gzip.open(f"{path}.gz", "wb") as file:
+        file.write(path.read_bytes())
+    path.unlink()
+
+
+def halved(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str, set[int]]] = {
+    "log edited": (edited, LOG, {3}),
+    "log deleted": (Path.unlink, LOG, {3}),
+    "log truncated": (halved, LOG, {3}),
+    "log replaced by its gz": (zipped, LOG, {3}),
+    "a line after the end of the log": (appended, LOG, {3}),
+    "one byte of the log, its time as before": (changed_byte, LOG, {3}),
+    "status edited": (edited, STATUS, {3}),
+    "status deleted": (Path.unlink, STATUS, {3}),
+    "a line after the end of the status": (appended, STATUS, {3}),
+    "fingerprint edited": (edited, ENV, {3}),
+    "fingerprint deleted": (Path.unlink, ENV, {3}),
+    "script edited": (appended, SCRIPT, {1, 2, 3, 4, 5}),
+    "script deleted": (Path.unlink, SCRIPT, {1, 2, 3, 4, 5}),
+    "recipe edited": (appended, "recipe.toml", {1, 2, 3, 4, 5}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_collect_refuses_what_was_changed_and_records_nothing_over_it(
+    finished: Any, damage: str
+) -> None:
+    (finished.directory / SCRIPT).write_text("#!/bin/bash\ntrue\n")
+    recipe = finished.directory / "recipe.toml"
+    recipe.write_text(recipe.read_text() + "# end\n")
+    (finished.directory / "measurements.json").unlink()
+    assert gathered(finished.directory).exit_code == 0
+    change, name, spoilt = DAMAGES[damage]
+    change(finished.directory / name)
+    kept = {path: path.read_bytes() for path in finished.directory.glob("*.json")}
+    for _ in range(2):
+        made = gathered(finished.directory)
+        assert made.exit_code == 4
+        assert any(name in one and "--accept" in one for one in made.refused)
+        found = runs(made)
+        assert {number for number, run in found.items() if "changed" in codes(run)} == spoilt
+        assert {number for number, run in found.items() if not run.valid} == spoilt
+        assert all(run.throughput is None for run in found.values() if not run.valid)
+        assert {path: path.read_bytes() for path in kept} == kept
+        assert audited(finished.directory)[1]["data"]["status"] == "changed"
+
+
+def test_a_file_of_the_same_content_is_the_same_whatever_its_time(finished: Any) -> None:
+    path = finished.directory / LOG
+    text = path.read_text()
+    path.unlink()
+    path.write_text(text)
+    os.utime(path, (1, 1))
+    assert gathered(finished.directory).exit_code == 0
+    assert audited(finished.directory)[1]["data"]["status"] == "intact"
+
+
+def test_an_edited_record_refuses_every_run(finished: Any) -> None:
+    path = finished.directory / "measurements.json"
+    data = json.loads(path.read_text())
+    data["runs"][0]["scheduler"]["word"] = "FAILED"
+    path.write_text(json.dumps(data))
     made = gathered(finished.directory)
-    assert any(LOG in warning and "changed since" in warning for warning in made.warnings)
-    code, document = audited(finished.directory)
-    assert code == 0
-    assert any(LOG in one for one in document["data"]["history"][0]["changes"])
+    assert made.exit_code == 4
+    assert all("changed" in codes(run) for run in runs(made).values())
 
 
-def test_another_rule_is_recorded_and_audited_by(finished: Any) -> None:
-    gathered(finished.directory, rule="rate")
+def test_a_change_is_accepted_with_a_reason_that_stays_on_record(finished: Any) -> None:
+    finished.log("2n2g", 3, finished.text("2n2g", 4000.0))
+    assert gathered(finished.directory).exit_code == 4
+    code, document = audited(finished.directory, "--accept", "a test of the reader")
+    assert (code, document["data"]["status"]) == (0, "intact")
+    for _ in range(2):
+        made = gathered(finished.directory)
+        assert made.exit_code == 0
+        assert runs(made)[3].throughput == pytest.approx(4000, rel=1e-3)
+        assert any("a test of the reader" in one and LOG in one for one in made.warnings)
+        code, document = audited(finished.directory)
+        (entry,) = document["data"]["history"]
+        assert (code, entry["accepted"]) == (0, "a test of the reader")
+        assert any(LOG in one for one in entry["changes"])
+    text = CliRunner().invoke(command, [str(finished.directory)], catch_exceptions=False).stdout
+    assert "a test of the reader" in text
+    # What is changed after that is a change again.
+    finished.log("2n2g", 3, finished.text("2n2g", 5000.0))
+    assert gathered(finished.directory).exit_code == 4
+
+
+@pytest.mark.parametrize(("why", "changed"), [("", True), ("  ", True), ("for nothing", False)])
+def test_what_can_not_be_accepted_is_said(finished: Any, why: str, *, changed: bool) -> None:
+    if changed:
+        finished.log("2n2g", 3, finished.text("2n2g", 4000.0))
+    before = (finished.directory / "measurements.json").read_bytes()
+    code, document = audited(finished.directory, "--accept", why)
+    assert (code, document["errors"][0]["code"]) == (2, "usage")
+    assert (finished.directory / "measurements.json").read_bytes() == before
+
+
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "rule": {"rule": "rate"},
+    "window": {"window": Window(4, 8)},
+    "iterations": {"window": Window(None, 9)},
+    "both": {"rule": "rate", "window": Window(4, 8)},
+}
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["collected-before", "first-collect"])
+@pytest.mark.parametrize("how", OTHERWISE)
+def test_the_record_is_of_the_default_rule_and_the_protocols_window(
+    finished: Any, how: str, *, first: bool
+) -> None:
+    path = finished.directory / "measurements.json"
+    before = path.read_bytes()
+    if not first:
+        path.unlink()
+    made = gathered(finished.directory, **OTHERWISE[how])
+    assert (made.tables[0].group.rule == "rate") is ("rule" in OTHERWISE[how])
+    if first:
+        assert path.read_bytes() == before
     code, document = audited(finished.directory)
-    assert code == 0
-    assert document["data"]["tables"][0]["rule"] == "rate"
-    assert len(document["data"]["history"]) == 1
+    assert (code, document["data"]["tables"][0]["rule"]) == (0, "clock")
+    assert document["data"]["history"] == []
+
+
+def test_after_a_cancelled_retry_nothing_was_changed(finished: Any) -> None:
+    """The attempt that counts is not the newest then, whoever says how that one ended."""
+    first, second = finished.campaign.arrays
+    again = replace(
+        second, name=f"{second.name}.t1", job_id="99", retry=1, first_attempt=1, repeats=(3, 4),
+        why=((3, "COMPLETED", "incomplete: …"), (4, "COMPLETED", "incomplete: …")),
+    )  # fmt: skip
+    made = finished.change(arrays=(first, second, again))
+
+    def cancelled(directory: Path, campaign: Any) -> dict[tuple[str, int], RepeatState]:
+        found = sacct(directory, campaign)
+        found[again.name, 3] = RepeatState("CANCELLED", "badly", "sacct", attempt=1)
+        found[again.name, 4] = RepeatState("UNKNOWN", "unknown", "none", attempt=1)
+        return found
+
+    for _ in range(2):
+        assert gathered(made.directory, cancelled).exit_code == 0
+        code, document = audited(made.directory)
+        assert (code, document["data"]["status"]) == (0, "intact")
+
+
+# --- Files that come late -------------------------------------------------------------------------
+
+
+def old_record(directory: Path) -> None:
+    """Make the record one of a version that remembered one state of each repeat."""
+    path = directory / "measurements.json"
+    data = json.loads(path.read_text())
+    for run in data["runs"]:
+        del run["verdicts"]
+    data["seal"] = evidence.seal(data)
+    path.write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize("version", ["now", "old"])
+@pytest.mark.parametrize("seen", ["nothing", "start", "log"])
+def test_a_status_file_that_comes_late_heals(finished: Any, seen: str, version: str) -> None:
+    """Whatever of it, and of the log, was visible when it was first collected."""
+    status, log = finished.directory / STATUS, finished.directory / LOG
+    (finished.directory / "measurements.json").unlink()
+    whole = status.read_bytes()
+    status.write_bytes(b"".join(whole.splitlines(keepends=True)[:2])) if seen == "start" else (
+        status.unlink()
+    )
+    text = log.read_bytes()
+    if seen == "nothing":
+        log.unlink()
+    made = gathered(finished.directory)
+    assert made.exit_code == 4
+    assert "exit" in codes(runs(made)[3])
+    if version == "old":
+        old_record(finished.directory)
+    status.write_bytes(whole)
+    log.write_bytes(text)
+    code, document = audited(finished.directory)
+    assert (code, document["data"]["status"]) == (5, "stale")
+    assert {one["kind"] for one in document["data"]["findings"]} <= {"late", "grew"}
+    made = gathered(finished.directory)
+    assert (made.exit_code, made.refused) == (0, ())
+    assert runs(made)[3].throughput == pytest.approx(48)
+    assert audited(finished.directory)[1]["data"]["status"] == "intact"
+
+
+def test_a_log_that_was_whole_does_not_come_late(finished: Any) -> None:
+    """Only what was missing may come; what was there and short stays what it was."""
+    (finished.directory / "measurements.json").unlink()
+    finished.log("2n2g", 3, finished.text("2n2g", 4.0, last=11))
+    assert gathered(finished.directory).exit_code == 4
+    finished.log("2n2g", 3, finished.text("2n2g", 4.0))
+    made = gathered(finished.directory)
+    assert "changed" in codes(runs(made)[3])
 
 
 def test_a_copy_elsewhere_is_audited_too(finished: Any, tmp_path: Path) -> None:

@@ -199,8 +199,9 @@ def test_what_is_not_over_is_asked_again(five: Any) -> None:
 
 
 def test_a_new_job_is_asked_about(five: Any) -> None:
-    gathered(five.directory, states=says())
     one, two = five.campaign.arrays
+    five.change(arrays=(replace(one, state="refused", job_id=""), two))
+    assert rows(gathered(five.directory, states=says()))["1n1g"].ok == 0
     five.change(arrays=(replace(one, job_id="999"), two))
     assert codes(rows(gathered(five.directory, states=says("FAILED")))["1n1g"]) == {1: ["state"]}
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from hpcbert import store
 from hpcbert.cli.live import console, counts, draw, duration
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import cancel, monitor
 from hpcbert.flows.monitor import Change, Detail, Sinks, View, watch
-from hpcbert.slurm import local
+from hpcbert.slurm import ladder, local
 from hpcbert.slurm.repeats import Watched
 from hpcbert.slurm.runner import Outcome
 from hpcbert.slurm.states import RepeatState, parse
@@ -58,6 +59,12 @@ class Time:
         self.now += seconds
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a job wrote is visible when it has ended: here no job writes anything."""
+    monkeypatch.setattr(ladder, "VISIBLE", 0.0)
+
+
 def follow(one: Watched, run: Script, **options: Any) -> tuple[View, list[str], Time]:
     time, found = Time(), list[str]()
 
@@ -69,6 +76,7 @@ def follow(one: Watched, run: Script, **options: Any) -> tuple[View, list[str], 
     return view, found, time
 
 
+@pytest.mark.usefixtures("at_once")
 def test_each_change_is_told_once_and_the_end_ends_it(
     watched: Make, accounting: Line, queue: Line
 ) -> None:
@@ -112,6 +120,7 @@ def test_where_there_is_no_slurm_nobody_waits(watched: Make) -> None:
         follow(one, Script(sacct=[missing], squeue=[missing]))
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_slurm_that_comes_back_is_taken_up_again(watched: Make, accounting: Line) -> None:
     one = watched(repeats=1)
     down = failed("Connection refused")
@@ -131,6 +140,45 @@ def test_one_look_is_one_look(watched: Make, queue: Line) -> None:
     assert view.time == T
 
 
+@pytest.mark.parametrize("comes", [True, False], ids=["late", "never"])
+def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(
+    watched: Make, accounting: Line, *, comes: bool
+) -> None:
+    one = watched(repeats=1)
+    array = one.campaign.arrays[0]
+    time = Time()
+
+    def pause(seconds: float) -> None:
+        time.pause(seconds)
+        if comes and time.now > T + 30:
+            events: list[dict[str, Any]] = [
+                {"event": "start"},
+                *({"event": e, "exit": 0} for e in ("step-end", "end")),
+            ]
+            text = "".join(
+                json.dumps({**event, "time": T, "attempt": 0}) + "\n" for event in events
+            )
+            store.status_path(one.directory, array, 1).write_text(text)
+
+    run = Script(sacct=[accounting(one, 1, "COMPLETED")])
+    view, found, _ = follow(one, run, clock=time, pause=pause)
+    (state,) = view.states.values()
+    assert found == ["1 COMPLETED", "1 COMPLETED"]
+    assert (state.kind, state.step_exit, state.detail) == ("well", 0 if comes else None, "")
+    assert time.now - T > 30
+    assert [call[0] for call in run.calls] == ["sacct"]
+
+
+def test_one_look_says_that_an_end_is_not_visible_yet(watched: Make, accounting: Line) -> None:
+    one = watched(repeats=1)
+    view, _, _ = follow(one, Script(sacct=[accounting(one, 1, "COMPLETED")]), once=True)
+    (state,) = view.states.values()
+    assert (state.word, state.kind) == ("COMPLETED", "running")
+    assert "status not visible yet" in state.detail
+    assert (view.failed, view.count()) == (1, {"running": 1})
+
+
+@pytest.mark.usefixtures("at_once")
 def test_a_looked_at_view_is_refreshed_between_polls(
     watched: Make, accounting: Line, queue: Line
 ) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.slurm.commands import JobRow
-from hpcbert.slurm.ladder import Answer, Evidence, doubtful, from_row, judge
+from hpcbert.slurm.ladder import VISIBLE, Answer, Evidence, awaited, doubtful, from_row, judge
 from hpcbert.slurm.states import STATES, Witness, parse
 
 NOW = 1000.0
@@ -285,3 +285,24 @@ def test_why_a_job_waits_is_told_by_squeue(recorded: str) -> None:
     state = judge(held)
     assert (state.source, state.reason) == ("sacct", "JobHeldUser")
     assert "scontrol release" in state.advice
+
+
+@pytest.mark.parametrize("seen", [Witness(), RAN, replace(RAN, step_exit=0)])
+@pytest.mark.parametrize(
+    ("ago", "kind"),
+    [(0.0, "running"), (30.0, "running"), (-30.0, "running"), (VISIBLE, "well"), (9e9, "well")],
+)
+def test_a_job_that_completed_is_waited_for_until_its_own_end_is_visible(
+    seen: Witness, ago: float, kind: str
+) -> None:
+    state = judge(Evidence(seen, row("COMPLETED")))
+    found = awaited(state, seen, now=200.0 + ago)
+    assert (found.word, found.kind) == ("COMPLETED", kind)
+    assert ("status not visible yet" in found.detail) is (kind == "running")
+    assert found.advice == ""
+
+
+@pytest.mark.parametrize("seen", [ENDED_WELL, ENDED_BADLY, replace(RAN, state="COMPLETED")])
+def test_an_end_that_is_visible_is_not_waited_for(seen: Witness) -> None:
+    state = judge(Evidence(seen, row("COMPLETED")))
+    assert awaited(state, seen, now=200.0) == state

@@ -1,0 +1,115 @@
+"""What is written into a campaign: its table, its measurements, and the evidence for both."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hpcbert import store
+from hpcbert.errors import HpcbertError
+from hpcbert.flows import collect_campaign
+from hpcbert.flows import evidence as proof
+from hpcbert.flows.evidence import MEASUREMENTS, TABLE
+from hpcbert.flows.memory import SCHEMA, verdicts
+from hpcbert.logs.setting import Window
+from hpcbert.reduce import tabulate
+from hpcbert.report.document import tables_data
+from hpcbert.slurm.states import noted, witness
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcbert.flows.collect_campaign import Gathered
+    from hpcbert.model import Campaign
+
+_ALIVE = frozenset({"waiting", "running", "again"})
+# Seconds after the end of a script within which the local queue adds its own line.
+_LAST_WORD = 60.0
+
+
+def write(
+    directory: Path, campaign: Campaign, gathered: Gathered, *, now: float
+) -> tuple[str, ...]:
+    """Write what a campaign gave into it; return what is to be said about it, as sentences.
+
+    Nothing is written while a recorded file is not what it was.
+    """
+    if gathered.held.changed:
+        return ()
+    if not gathered.standard:
+        states = gathered.states
+        gathered = collect_campaign.gather(
+            directory, campaign, rule="", window=Window(), states=lambda *_: states
+        )
+    try:
+        record(directory, campaign, gathered, now=now)
+    except HpcbertError as error:
+        return (f"{error} The table is complete, it is only not kept.",)
+    return ()
+
+
+def record(
+    directory: Path, campaign: Campaign, gathered: Gathered, *, now: float, accepted: str = ""
+) -> None:
+    """Write table.json and measurements.json.
+
+    table.json holds the tables; measurements.json every repeat with its state and number, and, once
+    nothing waits or runs any more, digests of all that the numbers come from.
+
+    Args:
+        directory: The campaign's.
+        campaign: Its manifest.
+        gathered: Its repeats by the recipe's default rule and the protocol's window.
+        now: Seconds since the epoch.
+        accepted: Why a person accepts what was changed; empty if nobody does.
+
+    Raises:
+        HpcbertError: The file system refused.
+    """
+    document = _measurements(campaign, gathered)
+    table = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
+    store.write_json(directory / TABLE, table)
+    if over(directory, campaign, gathered, now=now):
+        document[proof.EVIDENCE] = proof.renewed(
+            directory, campaign, document, now=now, accepted=accepted
+        )
+    else:
+        document[proof.EVIDENCE] = proof.kept(directory)
+    document[proof.SEAL] = proof.seal(document)
+    store.write_json(directory / MEASUREMENTS, document)
+
+
+def over(directory: Path, campaign: Campaign, gathered: Gathered, *, now: float) -> bool:
+    """Say whether no repeat waits or runs, and nobody writes to its files any more."""
+    if any(one.known.newest.kind in _ALIVE for one in gathered.repeats):
+        return False
+    if campaign.scheduler != "local":
+        return True
+    submitted = (array for array in campaign.arrays if array.state == "submitted")
+    seen = [
+        witness(store.read_status(directory, array, number))
+        for array in submitted
+        for number in array.repeats
+    ]
+    # The local queue has the last word, unless it was killed.
+    return all(one.state or now - (one.end or one.start or 0) > _LAST_WORD for one in seen)
+
+
+def _measurements(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "campaign": campaign.id,
+        "rule": gathered.rule.name,
+        "protocol": asdict(campaign.protocol),
+        "runs": [
+            {
+                "array": one.array,
+                "job_id": one.job_id,
+                "newest": one.known.newest.attempt,
+                **asdict(one.run),
+                "scheduler": noted(one.state),
+                "verdicts": verdicts(one.known),
+            }
+            for one in gathered.repeats
+        ],
+    }
