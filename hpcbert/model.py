@@ -325,7 +325,8 @@ class Reason:
 
     Attributes:
         code: One of a small vocabulary: `state`, `exit`, `no-log`, `format`, `incomplete`,
-            `window`, `loss`, `config`, `clock`, `shared-nodes`, `rehearsal`, `rule`.
+            `window`, `contradiction`, `loss`, `config`, `clock`, `shared-nodes`, `rehearsal`,
+            `rule`.
         detail: A sentence for a person.
     """
 

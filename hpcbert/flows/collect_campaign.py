@@ -268,6 +268,7 @@ class _Judge:
             nodes=state.nodes,
             environments=tuple((one.node, one.digest) for one in found),
             attempts=known.record(self.directory),
+            flags=reading.flags,
         )
         return Repeat(
             array=array.name,

@@ -186,6 +186,7 @@ def _run(number: int, read: Read) -> Run:
         state=FOREIGN,
         state_source="none",
         log=shown(read.log.path),
+        flags=read.reading.flags,
     )
 
 

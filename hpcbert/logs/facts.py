@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcbert.logs.arithmetic import CannotReduceError
-from hpcbert.logs.fields import DIGITS, whole_matches
+from hpcbert.logs.fields import DIGITS, read_fields, whole_matches
 
 if TYPE_CHECKING:
     from hpcbert.logs.grammar import Fact
@@ -39,8 +39,8 @@ class Stated:
         if fact.counts:
             self._counted[fact] = self._counted.get(fact, 0) + len(matches)
         for match in matches:
-            for name, text in match.groupdict().items():
-                value = None if text is None else read(fact, name, text)
+            for name, text in read_fields(match, fact.numbers).items():
+                value = read(fact, name, text)
                 if value is not None:
                     self._take(name, value)
 

@@ -11,6 +11,7 @@ from hpcbert.logs.lines import unlabelled
 if TYPE_CHECKING:
     import re
 
+    from hpcbert.logs.boundary import Number
     from hpcbert.logs.lines import Line
 
 _SHOWN = 40
@@ -23,6 +24,29 @@ def whole_matches(pattern: re.Pattern[bytes], line: Line) -> list[re.Match[bytes
     found = list(pattern.finditer(line.text))
     found = found or list(pattern.finditer(unlabelled(line.text)))
     return [match for match in found if line.holds(match)]
+
+
+def read_fields(match: re.Match[bytes], numbers: tuple[Number, ...]) -> dict[str, bytes]:
+    """Return the fields that are there, each number with all that it runs into."""
+    fields = {name: text for name, text in match.groupdict().items() if text is not None}
+    for one in numbers:
+        if one.name in fields:
+            fields[one.name] = one.read(match)
+    return fields
+
+
+def is_copy(
+    one: tuple[int | None, dict[str, bytes]], two: tuple[int | None, dict[str, bytes]]
+) -> bool:
+    """Say whether two records, iteration and fields, are one line that was written twice.
+
+    It has the same time, or, where lines have none, the same fields. Either may be torn.
+    """
+    if one[0] != two[0]:
+        return False
+    names = ["time"] if "time" in one[1] else list(one[1])
+    pairs = [(one[1][name], two[1].get(name, b"")) for name in names]
+    return all(a.startswith(b) or b.startswith(a) for a, b in pairs)
 
 
 def has_field(match: re.Match[bytes], name: str) -> bool:

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcbert.errors import UsageError
+from hpcbert.logs.boundary import Number, numbers
 from hpcbert.strict import Table, did_you_mean
 
 if TYPE_CHECKING:
@@ -35,8 +36,12 @@ FACTS = (
 )
 COUNTED = ("nodes", "gpus")
 REHEARSAL = "HPCBERT REHEARSAL"
+# Why these: docs/explanation/numbers.md, "Two ways to one number".
+TOLERANCE, FACTOR, SHORTEST = 0.1, 15.0, 10
 
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "time")
+_WORDS = ("loss", "time")
+_TEXTS = ("precision", "version", "device")
 _FIELDS = {"rate": "rate", "step-rate": "rate", "footer": "rate"}
 _PROTOCOL = ("skip", "iters")
 
@@ -56,6 +61,8 @@ class Record(NamedTuple):
         repeated: What the same iteration printed again inside the window means: `refuse` the
             log, `count` it as one more step that was executed, or `ignore` it.
         counts: What an iteration is: an optimizer step (`steps`) or one of its `micro-batches`.
+        irregular: Whether records come when something happens, and not every so many iterations.
+        numbers: Those of its fields that are numbers.
     """
 
     name: str
@@ -69,6 +76,8 @@ class Record(NamedTuple):
     ranks: str
     repeated: str
     counts: str
+    irregular: bool = False
+    numbers: tuple[Number, ...] = ()
 
     def has(self, field: str) -> bool:
         """Say whether the record has a field."""
@@ -113,6 +122,8 @@ class Rule(NamedTuple):
         after: The last record that does not count.
         until: The last one that does.
         caution: How upstream's number is known to be wrong; a warning wherever the rule is used.
+        tolerance: By how much of it another rule of the same log may differ; 0: the grammar's.
+        cross_check: Whether it is held against the others at all.
     """
 
     name: str
@@ -130,6 +141,13 @@ class Rule(NamedTuple):
     after: Bound = Bound("iteration", "skip")
     until: Bound = Bound("iteration", "iters")
     caution: str = ""
+    tolerance: float = 0.0
+    cross_check: bool = True
+
+    @property
+    def is_printed(self) -> bool:
+        """Whether the program makes the rate itself, from a batch size that it knows."""
+        return self.kind in ("rate", "footer")
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -146,6 +164,7 @@ class Fact(NamedTuple):
         divide: What a number is divided by: 128 where samples are given in tokens.
         counts: `gpus` or `nodes` where each of them prints the line once; empty: no such line.
         least: Fewer such lines count nothing: then not all of them print it.
+        numbers: Those of its groups that are numbers.
     """
 
     contains: bytes
@@ -154,6 +173,7 @@ class Fact(NamedTuple):
     divide: int = 1
     counts: str = ""
     least: int = 1
+    numbers: tuple[Number, ...] = ()
 
 
 class Grammar(NamedTuple):
@@ -168,6 +188,12 @@ class Grammar(NamedTuple):
             must say where no option has asked for another; 0 if unknown.
         packing: Samples that may be packed into one on average, at most; 1 where none are.
         rehearsal: Text that marks a log as a rehearsal.
+        tolerance: By how much of it a rule's number may differ from another's of the same log.
+        factor: How many times faster or slower than the window's median one record of it may be.
+        shortest: Iterations below which a window is flagged as short.
+        accumulation: Micro-batches in a step of a program that can't do otherwise; 0: unknown.
+        pauses: Texts of lines after which a record, or the one after it, may be slow: of a
+            checkpoint or an evaluation; or of a record's own line.
     """
 
     records: tuple[Record, ...]
@@ -177,6 +203,17 @@ class Grammar(NamedTuple):
     sequence_length: int = 0
     packing: int = 1
     rehearsal: bytes = REHEARSAL.encode()
+    tolerance: float = TOLERANCE
+    factor: float = FACTOR
+    shortest: int = SHORTEST
+    accumulation: int = 0
+    pauses: tuple[bytes, ...] = ()
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether the program can accumulate gradients: it then states how often."""
+        stated = {name for fact in self.facts for name in fact.pattern.groupindex}
+        return bool(stated & {"accumulation", "global_batch_size"})
 
     def rule(self, name: str = "") -> Rule:
         """Return the rule of a name, the default for an empty one.
@@ -220,8 +257,15 @@ def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
         sequence_length=table.at_least("sequence_length", 0, 0),
         packing=table.at_least("packing", 1, 1),
         rehearsal=table.get("rehearsal", str, REHEARSAL).encode(),
+        tolerance=_share(table, TOLERANCE),
+        factor=_above(table, "factor", FACTOR, 1),
+        shortest=table.at_least("shortest", 1, SHORTEST),
+        accumulation=table.at_least("accumulation", 1, 0),
+        pauses=tuple(text.encode() for text in table.items("pauses", str)),
     )
     table.close()
+    if b"" in grammar.pauses:
+        raise table.error("pauses", "must not hold an empty text.")
     return grammar
 
 
@@ -258,6 +302,17 @@ def _pattern(table: Table) -> re.Pattern[bytes]:
         raise table.error("match", f"is no regular expression: {error}.") from error
 
 
+def _share(table: Table, usual: float) -> float:
+    return _above(table, "tolerance", usual, 0)
+
+
+def _above(table: Table, key: str, usual: float, low: float) -> float:
+    value = table.get(key, float, usual)
+    if value != usual and not value > low:
+        raise table.error(key, f"must be above {low:g}, not {value:g}.")
+    return value
+
+
 def _contains(table: Table) -> bytes:
     text = table.need("contains", str)
     if not text or "\n" in text or "\r" in text:
@@ -278,8 +333,13 @@ def _record(table: Table) -> Record:
         ranks=table.choice("ranks", ("one", "node", "gpu"), "one"),
         repeated=table.choice("repeated", ("refuse", "count", "ignore"), "refuse"),
         counts=table.choice("counts", ("steps", "micro-batches"), "steps"),
+        irregular=table.get("irregular", bool, default=False),
     )
     table.close()
+    epochs = record.time in ("epoch", "epoch-ms")
+    words = ("loss",) if epochs else _WORDS
+    names = [name for name in record.pattern.groupindex if name not in words]
+    record = record._replace(numbers=numbers(record.pattern.pattern.decode(), names))
     if record.has("time") != bool(record.time):
         raise table.error("time", f"must say the form of the `time` group: {', '.join(CLOCKS)}.")
     if record.ranks != "one" and (record.lines > 1 or record.repeated != "refuse"):
@@ -297,6 +357,8 @@ def _rule(table: Table, records: tuple[Record, ...]) -> Rule:
         record=record,
         field="time" if kind == "clock" else table.get("field", str, _FIELDS.get(kind, "seconds")),
         caution=table.get("caution", str, ""),
+        tolerance=_share(table, 0.0),
+        cross_check=table.get("cross_check", bool, default=True),
         **_meaning(table, kind),
         **_reduction(table, kind),
         **_window(table, kind),
@@ -392,6 +454,8 @@ def _fact(table: Table) -> Fact:
         least=table.at_least("least", 1, 1),
     )
     table.close()
+    counts = [name for name in fact.pattern.groupindex if name not in _TEXTS]
+    fact = fact._replace(numbers=numbers(fact.pattern.pattern.decode(), counts))
     for name in fact.pattern.groupindex:
         if name not in FACTS:
             message = f"has a group {name!r}, which is no fact."

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.logs import readers
 from hpcbert.logs.arithmetic import CannotReduceError, average, number
+from hpcbert.logs.coverage import Coverage
+from hpcbert.logs.crosscheck import CrossCheck
 from hpcbert.logs.facts import Stated
 from hpcbert.logs.fields import (
     DIGITS,
     check_loss,
     has_field,
+    is_copy,
     loose_float,
+    read_fields,
     show,
     whole_matches,
     whole_number,
@@ -56,6 +60,8 @@ class Reading(NamedTuple):
         facts: What the log states of itself, as far as it was read.
         foreign: Whether no line at all was one of the framework's.
         last: The last record of the rule, in what its window's end is counted in.
+        flags: What must be known of the number: `short-window` where it is of fewer iterations than
+            the recipe asks for.
     """
 
     throughput: float | None
@@ -67,6 +73,7 @@ class Reading(NamedTuple):
     facts: tuple[tuple[str, int | str], ...] = ()
     foreign: bool = False
     last: int = 0
+    flags: tuple[str, ...] = ()
 
 
 def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
@@ -87,6 +94,7 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
     try:
         with closing(bodies(path)) as pieces:
             scan.read(pieces)
+        scan.read_closing(path)
     except NotALogError as error:
         return Reading(None, setting=setting, reasons=(Reason("no-log", f"{path.name} {error}"),))
     return scan.conclude()
@@ -125,6 +133,10 @@ class _Scan:
         self._past = False
         self._collector: Collector | None = None
         self._held: tuple[Record, Line] | None = None
+        self._cross_check = CrossCheck(grammar, rule)
+        self._coverage = Coverage.of(grammar, rule)
+        self._last: dict[str, tuple[int | None, dict[str, bytes]]] = {}
+        self._paused: dict[str, int] = {}
 
     @property
     def collector(self) -> Collector:
@@ -161,7 +173,8 @@ class _Scan:
 
     def _read_piece(self, data: bytes) -> None:
         records, facts = self.grammar.records, self.grammar.facts
-        texts = (*(one.contains for one in records), *(one.contains for one in facts))
+        pauses = self.grammar.pauses
+        texts = (*(one.contains for one in records), *(one.contains for one in facts), *pauses)
         self.rehearsal = self.rehearsal or self.grammar.rehearsal in data
         self._resume(data)
         for start, which, _, end in find_lines(data, texts):
@@ -169,11 +182,17 @@ class _Scan:
                 return
             if which < len(records):
                 self._record_at(records[which], data, start, end)
+            elif which >= len(texts) - len(pauses):
+                self._pause()
             else:
                 try:
                     self.facts.add(facts[which - len(records)], cut_line(data, start, end)[0])
                 except CannotReduceError as error:
                     self.problem = error.reason
+
+    def _pause(self) -> None:
+        """Note that the next record may be slow, and the first one after that."""
+        self._paused = {record.name: 2 for record in self.grammar.records}
 
     def _resume(self, data: bytes) -> None:
         """Go on with a record of several lines that the last piece ended in."""
@@ -193,6 +212,8 @@ class _Scan:
         if any(text in line.text for text in record.ignore):
             return
         found = whole_matches(record.pattern, line)
+        if found and any(text in line.text for text in self.grammar.pauses):
+            self._pause()
         if record.lines > 1:
             # The lines that follow are looked at again, each as the first of its own record.
             found = [match for match in found[:1] if match.start() <= first_length]
@@ -203,7 +224,7 @@ class _Scan:
 
     def _match(self, record: Record, match: re.Match[bytes], rank: int | None) -> None:
         self.foreign = False
-        fields = {name: text for name, text in match.groupdict().items() if text is not None}
+        fields = read_fields(match, record.numbers)
         iteration = None
         try:
             if "iteration" in fields:
@@ -213,12 +234,44 @@ class _Scan:
                 return
             self.iteration = max(self.iteration, iteration or 0)
             check_loss(fields, self.iteration)
-            if record is self.rule.record:
-                self._collect(iteration, fields, rank)
+            self._take(record, iteration, fields, rank)
         except CannotReduceError as error:
             self.problem = error.reason
         except ValueError:
             self.problem = Reason("rule", f"{show(match[0])!r} can't be read")
+
+    def _take(
+        self, record: Record, iteration: int | None, fields: dict[str, bytes], rank: int | None
+    ) -> None:
+        """Take a record, unless it is a second copy, or a torn one, of a step that is counted."""
+        last, self._last[record.name] = self._last.get(record.name), (iteration, fields)
+        if record.repeated == "count" and last and is_copy(last, (iteration, fields)):
+            return
+        if record is self.rule.record:
+            self._collect(iteration, fields, rank)
+        paused = self._paused.get(record.name, 0)
+        self._paused[record.name] = max(0, paused - 1)
+        self._cross_check.add(record, iteration, fields, paused=paused > 0)
+        if self._coverage:
+            self._coverage.add(record, iteration)
+
+    def read_closing(self, path: Path) -> None:
+        """Take the closing lines that the reading did not come to, to hold the number against them.
+
+        Raises:
+            NotALogError: The log can't be read any more.
+        """
+        rules = self._cross_check.closing
+        if not rules or self.problem:
+            return
+        _, tail = ends(path)
+        for rule in rules:
+            for start, _, _, end in find_lines(tail, (rule.record.contains,)):
+                line = cut_line(tail, start, end, rule.record.lines)[0]
+                for match in whole_matches(rule.record.pattern, line):
+                    fields = read_fields(match, rule.record.numbers)
+                    if rule.field in fields:
+                        self._cross_check.close(rule, fields[rule.field])
 
     def _collect(self, iteration: int | None, fields: dict[str, bytes], rank: int | None) -> None:
         if self.rule.field not in fields:
@@ -241,6 +294,7 @@ class _Scan:
             try:
                 self._check_end()
                 throughput = self.collector.reduce(setting)
+                reasons = self._doubts(throughput, setting)
             except CannotReduceError as error:
                 bare = Reason(
                     "rule", f"lines have no {self.rule.field}, which {self.rule.name} reads"
@@ -251,6 +305,8 @@ class _Scan:
         found = self._collector.found if self._collector else 0
         last = self._collector.last if self._collector else 0
         facts = tuple(self.facts.values.items())
+        throughput = None if reasons else throughput
+        flags = ("short-window",) if throughput and self._counted < self.grammar.shortest else ()
         return Reading(
             throughput=throughput,
             iteration=self.iteration,
@@ -261,6 +317,7 @@ class _Scan:
             facts=facts,
             foreign=self.foreign,
             last=last,
+            flags=flags,
         )
 
     def _settled(self) -> tuple[Setting, tuple[Reason, ...]]:
@@ -276,12 +333,30 @@ class _Scan:
         setting, disagreements = setting.settled(facts)
         if setting.sequence_length is None and self.grammar.sequence_length:
             setting = setting._replace(sequence_length=self.grammar.sequence_length)
+        if setting.accumulation is None and self.grammar.accumulation:
+            setting = setting._replace(accumulation=self.grammar.accumulation)
         if not disagreements:
             return setting, ()
         if packed := packing(setting._asdict(), self.grammar.packing):
             hint = f"if samples are packed, say so with --set packing={packed}"
             disagreements = (*disagreements, hint)
         return setting, (Reason("config", "; ".join(disagreements)),)
+
+    def _doubts(self, throughput: float, setting: Setting) -> tuple[Reason, ...]:
+        """Return what else the log has against the number that its rule gives."""
+        if self._coverage:
+            self._coverage.check(setting)
+        return self._cross_check.reasons(throughput, self.collector.span, setting)
+
+    @property
+    def _counted(self) -> int:
+        """Return the iterations that the number is of: for a closing line all that there were."""
+        if self._collector and self._collector.covered:
+            return self._collector.covered
+        if not self.iteration:
+            return self.grammar.shortest
+        reach = self.setting.iters - self.setting.skip if self.setting.reach else self.iteration
+        return min(self.iteration, reach)
 
     def _check_end(self) -> None:
         numbered = any(record.has("iteration") for record in self.grammar.records)

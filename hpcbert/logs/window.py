@@ -19,6 +19,8 @@ from hpcbert.logs.arithmetic import (
     positive,
     throughput,
 )
+from hpcbert.logs.coverage import Span
+from hpcbert.logs.fields import show
 from hpcbert.logs.times import Clock
 from hpcbert.reduce import median
 
@@ -49,6 +51,16 @@ class Collector(Protocol):
     @property
     def last(self) -> int:
         """The last record so far, as the window's end counts it; 0 where nothing is counted."""
+        ...
+
+    @property
+    def covered(self) -> int:
+        """Iterations that the number is of, 0 where only the program knows."""
+        ...
+
+    @property
+    def span(self) -> Span:
+        """The window in iterations, as far as it is known."""
         ...
 
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:
@@ -95,6 +107,8 @@ class _Footers:
     """Closing lines, each with a number of its own."""
 
     last = 0
+    covered = 0
+    span = Span()
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
@@ -154,6 +168,7 @@ class _Series:
         self._start: Entry | None = None
         self._entries: list[Entry] = []
         self._repeats = 0
+        self._unread: tuple[int, bytes] | None = None
 
     @property
     def found(self) -> int:
@@ -163,14 +178,38 @@ class _Series:
     def last(self) -> int:
         return max(0, self._position(self.rule.until.by, self._last))
 
+    @property
+    def covered(self) -> int:
+        if not self._entries:
+            return 0
+        return self._entries[-1][0] - self._begin
+
+    @property
+    def span(self) -> Span:
+        after = self._start[0] if self._start else None
+        if self.rule.after.by == "iteration":
+            after = self.after
+        until = self._entries[-1][0] if self._entries else None
+        return Span(after, self.until if self.rule.until.by == "iteration" else until)
+
+    @property
+    def _begin(self) -> int:
+        """The last iteration that does not count."""
+        if self.rule.after.by == "iteration":
+            return self.after
+        return self._start[0] if self._start else self._entries[0][0] - self._stride
+
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
         value = self._reader.read(text)
         self._records += 1
         place = self._records * (self.rule.record.every or 1) if iteration is None else iteration
         again = self._follow(place)
         if self._position(self.rule.after.by, place) <= self.after:
-            self._start = (place, value)
+            # A step count that falls back behind its beginning opens the window a second time.
+            self._start, self._entries, self._repeats = (place, value), [], 0
             return
+        if math.isnan(value) and self._unread is None:
+            self._unread = (place, text)
         if not again or self._counts_again(place):
             self._entries.append((place, value))
         self._close(self._position(self.rule.until.by, place))
@@ -184,12 +223,23 @@ class _Series:
         if last < 0:
             self._first = place
             return False
+        if place < last and self._is_taken_back(place, last):
+            self._repeats += 1
+            return True
         if place < last:
             detail = f"iterations go back from {last} to {place}: more than one run in the log"
             raise CannotReduceError("window", detail)
         if place > last and not self.rule.record.every:
             self._stride = min(self._stride or place - last, place - last)
         return place == last
+
+    def _is_taken_back(self, place: int, last: int) -> bool:
+        """Say whether a program takes its first step back, whose gradients overflowed.
+
+        NVIDIA's PyTorch BERT counts 0, 1, 0, 0, 1, 2 under AMP (PaddlePaddle/Perf@e7a07c4, PyTorch,
+        fp16_bs96_gpu1): each line is a step that was executed.
+        """
+        return self.rule.record.repeated == "count" and place == self._first == last - 1
 
     def _counts_again(self, place: int) -> bool:
         policy = self.rule.record.repeated
@@ -216,6 +266,9 @@ class _Series:
         if self.rule.kind == "clock":
             return self._by_clock(setting)
         self._check_gapless()
+        if self._unread:
+            place, text = self._unread
+            raise CannotReduceError("rule", f"{show(text)!r} of iteration {place} is no number")
         return average(self.rule, [value for _, value in self._entries], self._stride, setting)
 
     def _shortfall(self) -> str:
@@ -253,6 +306,8 @@ class _Series:
             if self.after == 0:
                 detail = "a clock needs one warm-up iteration: its end is where time begins"
             raise CannotReduceError("window", detail)
+        if not self.rule.record.irregular:
+            self._check_gapless()
         if self._repeats and self._stride != 1:
             detail = "iterations are printed again, and not every one is printed"
             raise CannotReduceError("window", detail)
@@ -274,6 +329,8 @@ class _RankedSeries:
         self._reader = _Reader(rule)
         self._places: set[int] = set()
         self._values: dict[int, dict[int, float]] = {}
+        self.span = Span(self.after, self.until)
+        self.covered = self.until - self.after
 
     @property
     def found(self) -> int:

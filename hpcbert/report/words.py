@@ -19,6 +19,7 @@ FLAGS = {
     "mixed-environment": "nodes or software differ in something that can change a number",
     "no-baseline": "there is no valid run of 1n1g of the same experiment, so no speedup",
     "shared-nodes": "another run had one of its nodes while it was measured",
+    "short-window": "the number is of few iterations: one slow step among them moves it",
     "accumulation": "steps of several micro-batches: the all-reduce happens once in so many",
 }
 

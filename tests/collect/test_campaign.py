@@ -361,7 +361,7 @@ def test_accumulation_is_marked(build: Build) -> None:
     text = (
         '{"batch_size_per_device": 4, "accumulation": 2, "global_batch_size": 8, "world_size": 1}'
     )
-    lines = "".join(f"iteration: {n}/12 loss: 9 samples/s: 5 time: {1e9 + n}\n" for n in range(13))
+    lines = "".join(f"iteration: {n}/12 loss: 9 samples/s: 8 time: {1e9 + n}\n" for n in range(13))
     made.log("1n1g", 1, f"hpcbert-config {text}\n{lines}")
     made.started("1n1g", 1)
     made.ended("1n1g", 1)

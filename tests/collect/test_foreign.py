@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from hpcbert.model import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,10 +47,15 @@ def codes(row: dict[str, Any]) -> dict[int, list[str]]:
     }
 
 
-def deepspeed_log(rates: Iterable[float], *, nan_at: int = 0, first: int = 3) -> str:
+def deepspeed_log(
+    rates: Iterable[float], *, nan_at: int = 0, first: int = 3, samples: int = 32
+) -> str:
+    """Return a log of micro-batches of so many samples over all GPUs, its stamps as its rates."""
     lines = []
+    at = datetime(2020, 10, 27, 11, 28, tzinfo=timezone.utc)
     for step, rate in enumerate(rates, start=first):
-        moment = f"2020-10-27 11:{28 + step // 60:02}:{step % 60:02},500"
+        at += timedelta(seconds=samples / rate)
+        moment = f"{at:%Y-%m-%d %H:%M:%S},{at.microsecond // 1000:03}"
         lines.append(f"[{moment}] [INFO] [timer.py:157:stop] 0/{step}, SamplesPerSec={rate}")
         loss = "nan" if step == nan_at else "7.5"
         lines.append(f"bing_bert_progress: step={step}, loss={loss}, lr=1e-3, sample_count=1")
@@ -68,7 +76,8 @@ def deepspeed(tmp_path: Path) -> Path:
         for number, speed in enumerate(speeds, start=1):
             # A running average that settles: the warm-up differs, the window's mean is the speed.
             rates = [speed * 0.8] * 18 + [speed - 1, speed + 1] * 50
-            put(root, f"bert/bz32/{shape}/bert_b32_fp32_{number}.log", deepspeed_log(rates))
+            log = deepspeed_log(rates, samples=32 * Shape.parse(shape).gpus)
+            put(root, f"bert/bz32/{shape}/bert_b32_fp32_{number}.log", log)
     return root
 
 
@@ -115,7 +124,8 @@ def test_bad_logs_are_in_no_median_and_say_why(
     point = deepspeed / "bert/bz32/1n4g"
     truncated = (point / "bert_b32_fp32_1.log").read_text().splitlines(keepends=True)[:-4]
     (point / "bert_b32_fp32_1.log").write_text("".join(truncated))
-    (point / "bert_b32_fp32_3.log").write_text(deepspeed_log([575.07] * 118, nan_at=57))
+    bad = deepspeed_log([575.07] * 118, nan_at=57, samples=128)
+    (point / "bert_b32_fp32_3.log").write_text(bad)
     (point / "bert_b32_fp32_5.log").write_text("srun: error: n1: tasks 0-3: Killed\n")
     document = collect_json(deepspeed)
     assert (document["status"], document["exit_code"]) == ("partial", 4)
@@ -220,7 +230,7 @@ def test_patterns_and_flags_supply_what_paths_do_not_tell(
     tmp_path: Path, collect: Collect, collect_json: CollectJson
 ) -> None:
     for number in (1, 2):
-        put(tmp_path, f"x/run{number}-on-2x8.txt", deepspeed_log([10.0] * 118))
+        put(tmp_path, f"x/run{number}-on-2x8.txt", deepspeed_log([10.0] * 118, samples=512))
     pattern = ("--pattern", "run{repeat}-on-{nodes}x{gpus_per_node}.txt")
     words = (tmp_path / "x", *pattern)
     missing = collect(*words)
@@ -258,7 +268,7 @@ def test_a_precision_that_names_have_wrong_is_read_past(
     """DLPerf's OneFlow logs are all named fp32 (Oneflow-Inc/DLPerf@c89430b, cp_logs.sh)."""
     header = "gpu_num_per_node = 1\nnum_nodes = 1\nbatch_size_per_device = 64\nuse_fp16 = True\n"
     steps = "".join(
-        f"step: {n}, total_loss: 9.7, mlm_loss: 8.9, nsp_loss: 0.7, throughput: 9.9 {1e9 + n}\n"
+        f"step: {n}, total_loss: 9.7, mlm_loss: 8.9, nsp_loss: 0.7, throughput: 64.9 {1e9 + n}\n"
         for n in range(19, 120, 20)
     )
     put(tmp_path, "logs/oneflow/1n1g/bert_base_b64_fp32_0.log", header + steps)
@@ -279,7 +289,7 @@ def test_a_log_without_its_header_belongs_to_its_siblings(
 ) -> None:
     for number in (1, 2):
         lines = "".join(
-            f"iteration: {n}/120 loss: 9 samples/s: 5 time: {1e9 + n}\n" for n in range(121)
+            f"iteration: {n}/120 loss: 9 samples/s: 32 time: {1e9 + n}\n" for n in range(121)
         )
         config = (
             '{"accumulation": 4, "world_size": 1, "batch_size_per_device": 8, "precision": "fp32"}'

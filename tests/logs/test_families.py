@@ -67,16 +67,24 @@ step: 119, total_loss: 8.010, mlm_loss: 7.331, nsp_loss: 0.679, throughput: 139.
 """
 
 
-def test_oneflow_by_the_time_stamps_of_two_steps(read: Read) -> None:
-    reading = read(ONEFLOW, ONEFLOW_LOG)
-    assert reading.throughput == pytest.approx(140.199, abs=1e-3)
+@pytest.mark.parametrize("rule", ["dlperf-time", "rate"])
+def test_oneflow_does_not_take_two_lines_for_a_full_window(read: Read, rule: str) -> None:
+    # 20 and 120 are no lines of a log that prints every hundredth step.
+    reading = read(ONEFLOW, ONEFLOW_LOG, rule)
+    assert [reason.code for reason in reading.reasons] == ["window"]
     assert (reading.setting.nodes, reading.setting.gpus) == (1, 1)
 
 
-def test_oneflow_rate_does_not_take_two_lines_for_a_full_window(read: Read) -> None:
-    reading = read(ONEFLOW, ONEFLOW_LOG, "rate")
-    assert reading.throughput is None
-    assert [reason.code for reason in reading.reasons] == ["window"]
+def test_oneflow_by_the_time_stamps_of_two_steps(read: Read) -> None:
+    last = ONEFLOW_LOG.splitlines(keepends=True)[-1]
+    between = "".join(
+        last.replace("step: 119", f"step: {step}").replace(
+            "1598056537.0029895", str(1598056519.8844702 + (step - 19) * 0.17118)
+        )
+        for step in range(39, 119, 20)
+    )
+    reading = read(ONEFLOW, ONEFLOW_LOG.replace(last, between + last))
+    assert reading.throughput == pytest.approx(140.199, abs=1e-3)
 
 
 def test_oneflow_without_time_stamps_has_a_rate_and_no_clock(read: Read) -> None:
@@ -122,10 +130,10 @@ def test_deepspeed_averages_its_running_averages_and_counts_micro_batches(
     read: Read, prefix: str
 ) -> None:
     # DLPerf takes [18:120] of a list that begins at step 3: the steps 21 to 120.
-    log = deepspeed({step: 100.0 + step for step in range(3, 121)}, prefix)
+    log = deepspeed({step: 180.0 + step for step in range(3, 121)}, prefix)
     setting = Setting(nodes=1, gpus_per_node=8, batch_size_per_device=32, accumulation=128)
     setting = setting.settled({})[0]
-    assert read(DEEPSPEED, log, "", setting).throughput == pytest.approx(170.5)
+    assert read(DEEPSPEED, log, "", setting).throughput == pytest.approx(250.5)
     assert read(DEEPSPEED, log, "clock", setting).throughput == pytest.approx(8 * 32)
 
 
@@ -133,12 +141,12 @@ def test_deepspeed_of_today_prints_a_running_and_a_current_rate(read: Read) -> N
     # microsoft/DeepSpeedExamples@83757d9, step1_supervised_finetuning.
     log = "".join(
         f"[2023-04-18 01:46:{n:02},171] [INFO] [timer.py:199:stop] epoch=0/micro_step={n}/global_step={n}, "
-        f"RunningAvgSamplesPerSec=173.44, CurrSamplesPerSec={170 + n}.5, MemAllocated=3.96GB\n"
+        f"RunningAvgSamplesPerSec=213.44, CurrSamplesPerSec={170 + n}.5, MemAllocated=3.96GB\n"
         for n in range(10, 60, 10)
     )
     setting = Setting(skip=20, iters=50)
     assert read(DEEPSPEED, log, "current", setting).throughput == pytest.approx(210.5)
-    assert read(DEEPSPEED, log, "dlperf-rate", setting).throughput == pytest.approx(173.44)
+    assert read(DEEPSPEED, log, "dlperf-rate", setting).throughput == pytest.approx(213.44)
 
 
 def test_deepspeed_that_died_at_its_first_boundary_has_no_number(read: Read) -> None:
@@ -380,11 +388,12 @@ def test_mlperf_prints_dicts_behind_labels(read: Read, label: str) -> None:
         f"'global_steps': 0, 'skipped_steps': 2, 'timestamp': {1593152763.25 + n / 4}}}\n"
         for n in range(12, 132, 12)
     )
-    log += f"{label}{{'e2e_time': 107.2, 'training_sequences_per_second': 374.15}}\n"
-    setting = Setting(nodes=1, gpus_per_node=8, gpus=8, batch_size_per_device=6, skip=24, iters=120)
+    log += f"{label}{{'e2e_time': 107.2, 'training_sequences_per_second': 434.15}}\n"
+    setting = Setting(nodes=1, gpus_per_node=8, gpus=8, skip=24, iters=120)
+    setting = setting._replace(batch_size_per_device=14)
     assert read(MLPERF, log, "rate", setting).throughput == pytest.approx(390.5 + 78)
-    assert read(MLPERF, log, "clock", setting).throughput == pytest.approx(48 * 4)
-    assert read(MLPERF, log, "footer", setting).throughput == 374.15
+    assert read(MLPERF, log, "clock", setting).throughput == pytest.approx(112 * 4)
+    assert read(MLPERF, log, "footer", setting).throughput == 434.15
 
 
 def test_mllog_tracks_its_throughput_in_a_closing_line(read: Read) -> None:

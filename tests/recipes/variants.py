@@ -51,6 +51,17 @@ def place(found: Found) -> int | None:
     return None if text is None else int(text) + 1 - found.record.first
 
 
+def executed_again(data: bytes, one: Found) -> bytes:
+    """Return the sample with a step printed once more, the last digit of a field another one."""
+    start, end = line_of(data, one)
+    line = bytearray(data[start:end])
+    fields = one.match.groupdict()
+    name = next(name for name in ("time", "rate", "seconds", "loss") if fields.get(name))
+    last = one.match.end(name) - 1 - start
+    line[last : last + 1] = b"%d" % ((int(line[last : last + 1]) + 1) % 10)
+    return data[:end] + bytes(line) + data[end:]
+
+
 def within(found: list[Found], skip: int, iters: int) -> list[Found]:
     """Return the records inside the window, its middle first."""
     inside = [one for one in found if skip < (place(one) or 0) < iters]
@@ -186,6 +197,24 @@ def over_midnight(data: bytes, found: list[Found], middle: Found) -> bytes | Non
         text = _written(one, _moment(one) + shift)
         data = data[: one.match.start("time")] + text + data[one.match.end("time") :]
     return data
+
+
+def later(data: bytes, found: list[Found], first: Found, seconds: int) -> bytes:
+    """Return the sample with the stamps of one record and all that follow it set off."""
+    stamps = [one for one in found if one.match.groupdict().get("time")]
+    for one in reversed(stamps):
+        if one.match.start() >= first.match.start():
+            text = _shifted(one, seconds)
+            data = data[: one.match.start("time")] + text + data[one.match.end("time") :]
+    return data
+
+
+def _shifted(one: Found, seconds: int) -> bytes:
+    if one.record.time in ("epoch", "epoch-ms"):
+        scale = 1000 if one.record.time == "epoch-ms" else 1
+        whole, point, rest = one.match["time"].partition(b".")
+        return b"%d" % (int(whole) + seconds * scale) + point + rest
+    return _written(one, _moment(one) + timedelta(seconds=seconds))
 
 
 _FORMS = {

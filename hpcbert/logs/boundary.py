@@ -1,0 +1,93 @@
+"""Where a number in a log begins and ends, so that no part of one is read as the whole.
+
+A group like `([\\d.]+)` finds 4.987 in `4.987K`, 1 in `1,234.5` and 5.0 in `5.0abc`. Whatever a
+number runs into is therefore taken with it, and the text is then no number. Only what the pattern
+itself has directly beside the group, as in `([\\d.]+)K`, is known to the recipe and left out.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+_GROUP = re.compile(r"\(\?P<(\w+)>")
+_BEFORE = re.compile(rb"(?:\d[\d.,]*|(?<![\w)\]])[+-])\Z")
+_AFTER = re.compile(rb"(?:[eE][+-]?\d|[\w%]|[.,](?=\d))+| [kKMGT](?!\w)")
+# Longer than any number in a log, and short enough to be shown.
+_REACH = 40
+
+
+class Number(NamedTuple):
+    """A group of a pattern that is a number.
+
+    Attributes:
+        before, after: Whether the line is looked at to that side of the group: not where the
+            pattern has a letter, a digit or an underscore of its own there.
+    """
+
+    name: str
+    before: bool
+    after: bool
+
+    def read(self, match: re.Match[bytes]) -> bytes:
+        """Return the number with all that it runs into, as it stands in the line."""
+        start, end = match.span(self.name)
+        text = match.string
+        if self.before and (found := _BEFORE.search(text[max(0, start - _REACH) : start])):
+            start -= len(found[0])
+        if self.after and (found := _AFTER.match(text, end, end + _REACH)):
+            end = found.end()
+        return text[start:end]
+
+
+def numbers(pattern: str, names: Container[str]) -> tuple[Number, ...]:
+    """Return the groups of a pattern that are numbers, and how far each is looked at.
+
+    Args:
+        pattern: A regular expression that compiles, as the recipe has it.
+        names: What a group that is a number may be called.
+    """
+    return tuple(
+        Number(found[1], not _is_own(pattern, found.start() - 1), not _states(pattern, found.end()))
+        for found in _GROUP.finditer(pattern)
+        if found[1] in names
+    )
+
+
+def _states(pattern: str, inside: int) -> bool:
+    """Say whether a pattern goes on with a letter of its own where the group around a place ends.
+
+    One that may be left out, as in `(…)K?`, is none.
+    """
+    after = _end_of_group(pattern, inside)
+    return _is_own(pattern, after) and pattern[after + 1 : after + 2] not in ("?", "*", "{")
+
+
+def _is_own(pattern: str, at: int) -> bool:
+    """Say whether a pattern has a letter, a digit or an underscore at a place, as itself."""
+    if at < 0 or at >= len(pattern) or not (pattern[at].isalnum() or pattern[at] == "_"):
+        return False
+    backslashes = len(pattern[:at]) - len(pattern[:at].rstrip("\\"))
+    return backslashes % 2 == 0
+
+
+def _end_of_group(pattern: str, at: int) -> int:
+    """Return the place after the parenthesis that closes the group around a place."""
+    depth, in_set = 1, False
+    while at < len(pattern) and depth:
+        sign = pattern[at]
+        if sign == "\\":
+            at += 1
+        elif in_set:
+            in_set = sign != "]"
+        elif sign == "[":
+            in_set = True
+            # A bracket that comes first in a set stands for itself.
+            at += len(re.match(r"\^?\]?", pattern[at + 1 :])[0])  # type: ignore[index]
+        else:
+            depth += {"(": 1, ")": -1}.get(sign, 0)
+        at += 1
+    return at

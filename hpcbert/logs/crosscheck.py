@@ -1,0 +1,347 @@
+"""What a log says of itself twice: the rules' numbers over the same iterations, held together.
+
+A log often holds several ways to its throughput: time stamps, printed rates, times of steps, a
+closing line. Whichever rule is asked for, the others are computed in the same reading. They need
+not agree to a percent: a printed rate may leave out the loading of data. A factor of 2 or 100
+means that one of them is wrong, and nobody knows which.
+
+All are brought to time before they are compared: samples over the seconds that a way says they
+took. Steps of different length then make no difference, as they do to a mean of rates.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import dropwhile, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.logs.arithmetic import CannotReduceError, average, number, throughput
+from hpcbert.logs.coverage import Span
+from hpcbert.logs.setting import UnknownError
+from hpcbert.logs.times import Clock
+from hpcbert.model import Reason
+from hpcbert.reduce import median
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hpcbert.logs.grammar import Grammar, Record, Rule
+    from hpcbert.logs.setting import Setting
+
+# Records of one kind that are kept; a log of more is compared over these.
+_KEPT = 1 << 16
+# A record that is less than this late is no pause, whatever its factor: seconds.
+_HICCUP = 1.0
+_FEW = 3
+
+
+class Entry(NamedTuple):
+    """One record.
+
+    Attributes:
+        place: The iteration it completes.
+        steps: Iterations that were executed since the record before it.
+        fields: Its fields, as text.
+        paused: Whether the log says why it may be slow.
+    """
+
+    place: int
+    steps: int
+    fields: dict[str, bytes]
+    paused: bool
+
+
+class Pace(NamedTuple):
+    """How one rule sees the window.
+
+    Attributes:
+        samples: Samples per second over the whole of it.
+        parts: The iteration, the samples per second and the seconds of each record, the seconds 0
+            where they can't be said; and whether it may be slow.
+    """
+
+    samples: float
+    parts: tuple[tuple[int, float, float, bool], ...]
+
+
+class _Track:
+    """The records of one kind, as far as they are needed."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.entries: list[Entry] = []
+        self.stride = record.every
+        self.broken = False
+
+    def add(self, place: int, fields: dict[str, bytes], *, paused: bool) -> None:
+        if self.broken or len(self.entries) >= _KEPT:
+            return
+        steps = 0
+        if self.entries:
+            steps = place - self.entries[-1].place
+            if steps > 0 and not self.record.every:
+                self.stride = min(self.stride or steps, steps)
+            # An iteration that is printed again, or counted back, was executed once more.
+            if steps <= 0:
+                steps = 1 if self.record.repeated == "count" else 0
+        # The first iteration compiles, allocates and tunes.
+        first = not self.entries or place == self.entries[0].place
+        self.entries.append(Entry(place, steps, fields, paused or first))
+
+    def within(self, span: Span, *, first: bool) -> tuple[Entry | None, list[Entry]]:
+        """Return the record at which a span begins, and those inside of it.
+
+        Args:
+            span: The window.
+            first: Whether the first iteration of the run, which compiles and tunes, takes part
+                where there are others. In a clock it never does: that begins at its end.
+        """
+        start: Entry | None = None
+        inside: list[Entry] = []
+        for entry in self.entries:
+            if span.until is not None and entry.place > span.until:
+                break
+            if span.after is not None and entry.place <= span.after:
+                start, inside = entry, []
+            else:
+                inside.append(entry)
+        begin = self.entries[0].place
+        later = list(dropwhile(lambda entry: entry.place == begin, inside))
+        return start, inside if first else later or inside
+
+
+def evidence(rule: Rule) -> tuple[bytes, str]:
+    """Return what a rule reads: two rules that read the same don't confirm each other."""
+    return rule.record.contains, rule.field
+
+
+def independent(grammar: Grammar, chosen: Rule) -> tuple[Rule, ...]:
+    """Return the rules to hold against the chosen one: those that read another field."""
+    if not _is_comparable(chosen):
+        return ()
+    return tuple(
+        rule
+        for rule in grammar.rules
+        if _is_comparable(rule) and evidence(rule) != evidence(chosen)
+    )
+
+
+def _is_comparable(rule: Rule) -> bool:
+    return rule.cross_check and rule.unit != "GB/s" and rule.kind != "custom"
+
+
+class CrossCheck:
+    """Follows the ways to a throughput through one log.
+
+    Args:
+        grammar: How the framework's logs are read.
+        chosen: The rule whose number is asked for.
+    """
+
+    def __init__(self, grammar: Grammar, chosen: Rule) -> None:
+        self.grammar = grammar
+        self.chosen = chosen
+        self.others = independent(grammar, chosen)
+        ways = (chosen, *self.others)
+        self._tracks = {
+            rule.record.name: _Track(rule.record)
+            for rule in ways
+            if rule.kind not in ("footer", "custom")
+        }
+        self._closing: dict[str, list[bytes]] = {}
+
+    @property
+    def closing(self) -> tuple[Rule, ...]:
+        """The other rules that read a closing line."""
+        return tuple(rule for rule in self.others if rule.kind == "footer")
+
+    def add(
+        self, record: Record, iteration: int | None, fields: dict[str, bytes], *, paused: bool
+    ) -> None:
+        """Take a record."""
+        track = self._tracks.get(record.name)
+        if track is None:
+            return
+        if iteration is None:
+            iteration = (len(track.entries) + 1) * (record.every or 1)
+        track.add(iteration, fields, paused=paused)
+
+    def close(self, rule: Rule, text: bytes) -> None:
+        """Take the number of a closing line."""
+        self._closing.setdefault(rule.name, []).append(text)
+
+    def reasons(self, value: float, span: Span, setting: Setting) -> tuple[Reason, ...]:
+        """Return what is against the number that the chosen rule gives; empty if nothing is.
+
+        Args:
+            value: The number.
+            span: The iterations that it is of.
+            setting: What is known of the run, the log's facts with it.
+        """
+        own = self._pace(self.chosen, span, setting)
+        found = [*self._implausible(own)]
+        samples = own.samples if own and self.chosen.record.ranks == "one" else value
+        unsure = self._needs_accumulation(self.chosen, setting)
+        heard = set()
+        for rule in self.others:
+            # Of several rules that read one field the first that the log allows speaks for all.
+            if evidence(rule) in heard or rule.record.ranks != "one":
+                continue
+            pace = self._pace(rule, span, setting)
+            if pace is None:
+                continue
+            heard.add(evidence(rule))
+            unsure = unsure and not rule.is_printed
+            # More micro-batches in a step than one would explain why a clock sees fewer samples.
+            explained = self.chosen.is_printed and self._needs_accumulation(rule, setting)
+            if explained and samples > pace.samples:
+                continue
+            if not self._agree(rule, samples, pace.samples, setting):
+                found.append(self._contradiction(samples, rule, pace.samples, setting))
+        if unsure and self.grammar.accumulates and not found:
+            found.append(Reason("rule", f"{_unstated(self.chosen)}, and no other rule tells"))
+        return tuple(found)
+
+    def _needs_accumulation(self, rule: Rule, setting: Setting) -> bool:
+        """Say whether a rule takes steps for micro-batches without anybody having said so."""
+        counted = rule.is_printed or rule.record.counts == "micro-batches"
+        known = setting.accumulation is not None or setting.global_batch_size is not None
+        return not counted and not known
+
+    def _agree(self, rule: Rule, own: float, other: float, setting: Setting) -> bool:
+        room = 1 + self._tolerance(rule)
+        low, high = min(own, other), max(own, other)
+        if high <= low * room:
+            return True
+        if "footer" not in (rule.kind, self.chosen.kind):
+            return False
+        # A closing line is of the whole run: it may lie anywhere from that to the steady rate.
+        steps = rule if self.chosen.kind == "footer" else self.chosen
+        whole = self._pace(steps, Span(), setting, first=True)
+        closing, steady = (own, other) if self.chosen.kind == "footer" else (other, own)
+        return whole is not None and whole.samples <= closing * room and closing <= steady * room
+
+    def _tolerance(self, rule: Rule) -> float:
+        usual = self.grammar.tolerance
+        return max(rule.tolerance or usual, self.chosen.tolerance or usual)
+
+    def _contradiction(self, samples: float, rule: Rule, other: float, setting: Setting) -> Reason:
+        detail = (
+            f"{self.chosen.name} gives {samples:.6g} samples/s and {rule.name} {other:.6g} for the"
+            f" same log, which is more than {self._tolerance(rule):.0%} apart"
+        )
+        if self._needs_accumulation(self.chosen, setting):
+            return Reason("contradiction", f"{detail}: {_unstated(self.chosen)}")
+        return Reason(
+            "contradiction",
+            f"{detail}: check GPUs, batch size, accumulation, and the log's times and rates",
+        )
+
+    def _pace(
+        self, rule: Rule, span: Span, setting: Setting, *, first: bool = False
+    ) -> Pace | None:
+        """Return a rule's view of the window, None where the log doesn't have it."""
+        try:
+            if rule.kind == "footer":
+                return self._by_closing(rule, span, setting)
+            track = self._tracks.get(rule.record.name)
+            if track is None or not track.entries:
+                return None
+            start, inside = track.within(span, first=first)
+            if not inside or (span.until is not None and inside[-1].place != span.until):
+                return None
+            if rule.kind == "clock":
+                ranks = rule.record.ranks != "one"
+                return None if ranks else _by_clock(rule, start, inside, setting)
+            return _by_values(rule, inside, track.stride, setting)
+        except (CannotReduceError, UnknownError, KeyError, ValueError, ZeroDivisionError):
+            return None
+
+    def _by_closing(self, rule: Rule, span: Span, setting: Setting) -> Pace | None:
+        texts = self._closing.get(rule.name, [])
+        values = {number(text) for text in texts}
+        if not values or (len(values) > 1 and rule.which != "last"):
+            return None
+        if None not in span and (span.until or 0) - (span.after or 0) < self.grammar.shortest:
+            return None  # A program's own number is of its whole run: a few steps may well differ.
+        samples = throughput(rule, number(texts[-1]) * rule.factor, setting)
+        return Pace(samples, ()) if math.isfinite(samples) and samples > 0 else None
+
+    def _implausible(self, pace: Pace | None) -> Iterable[Reason]:
+        """Yield what in the window is out of all proportion to the rest of it.
+
+        A median, and a mean that leaves out the extremes, has seen to that itself.
+        """
+        robust = self.chosen.average == "median" or self.chosen.trim > 0
+        if pace is None or len(pace.parts) < _FEW or robust:
+            return
+        middle = median([rate for _, rate, _, _ in pace.parts])
+        usual = median([seconds for _, _, seconds, _ in pace.parts])
+        for place, rate, seconds, paused in pace.parts:
+            slow = middle > rate * self.grammar.factor and not paused
+            fast = rate > middle * self.grammar.factor
+            if seconds and abs(seconds - usual) < _HICCUP:
+                slow = slow and self.chosen.kind not in ("clock", "rate")
+                fast = fast and self.chosen.kind != "clock"
+            if slow or fast:
+                detail = (
+                    f"iteration {place} is at {rate:.6g} samples/s, more than"
+                    f" {self.grammar.factor:g} times {'below' if slow else 'above'} the window's"
+                    f" median of {middle:.6g}"
+                )
+                yield Reason("window", detail)
+                return
+
+
+def _unstated(chosen: Rule) -> str:
+    return (
+        "the log doesn't state how many micro-batches a step accumulates, which"
+        f" {chosen.name} needs: say --set accumulation=N, or choose a rule that reads rates"
+    )
+
+
+def _by_clock(
+    rule: Rule, start: Entry | None, inside: Sequence[Entry], setting: Setting
+) -> Pace | None:
+    entries = [start, *inside] if start else list(inside)
+    if len(entries) < 2:  # noqa: PLR2004 - time goes from one to another
+        return None
+    clock = Clock(rule.record.time)
+    moments = [clock.read(entry.fields["time"]) for entry in entries]
+    batch = setting.batch("global", micro=rule.record.counts == "micro-batches")
+    steps = sum(entry.steps for entry in entries[1:])
+    parts = tuple(
+        (entry.place, entry.steps * batch / (later - earlier), later - earlier, entry.paused)
+        for entry, (earlier, later) in zip(entries[1:], pairwise(moments), strict=True)
+        if later - earlier > 0 and entry.steps
+    )
+    seconds = moments[-1] - moments[0]
+    return Pace(batch * steps / seconds, parts) if seconds > 0 else None
+
+
+def _by_values(rule: Rule, inside: Sequence[Entry], stride: int, setting: Setting) -> Pace | None:
+    parts = []
+    steps = 0
+    batch = _batch(rule, setting)
+    for place, entry in enumerate(inside):
+        covered = entry.steps if place else min(entry.steps, stride) or stride or 1
+        if rule.record.ranks != "one":
+            covered = stride or 1
+        value = number(entry.fields[rule.field]) * rule.factor
+        if not value > 0 or not covered:
+            continue
+        rate = average(rule._replace(trim=0), [value], stride or 1, setting)
+        steps += covered
+        seconds = covered * batch / rate if batch else 0.0
+        parts.append((entry.place, rate, seconds, entry.paused, covered))
+    if not parts:
+        return None
+    time = math.fsum(covered / rate for _, rate, _, _, covered in parts)
+    return Pace(steps / time, tuple(part[:4] for part in parts))
+
+
+def _batch(rule: Rule, setting: Setting) -> int:
+    try:
+        return setting.batch("global", micro=rule.record.counts == "micro-batches")
+    except UnknownError:
+        return 0

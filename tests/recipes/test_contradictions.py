@@ -1,0 +1,159 @@
+"""What is wrong in a log, or told wrong of it, is refused or changes no number: every recipe, every rule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcbert.logs.grammar import Rule
+from tests.recipes import variants
+from tests.recipes.kit import Reader, grammar, sample, setting
+from tests.recipes.test_samples import agrees, rules
+from tests.recipes.variants import Found
+
+HOUR = 3600
+# A number may move by what one step of a hundred does to it, and by no more.
+_SMALL = 0.02
+NUMBERS = ("rate", "seconds", "iteration")
+BROKEN = (b"%sK", b"%s K", b"%sM", b"1,%s", b"%s.4", b"%sabc", b"%se3", b"-%s", b"%s%%")
+
+
+def changed(data: bytes, one: Found, name: str, text: bytes) -> bytes:
+    start, end = one.match.span(name)
+    return data[:start] + text + data[end:]
+
+
+def inside(name: str) -> list[Found]:
+    known = setting(name)
+    return variants.within(variants.records(sample(name), grammar(name)), known.skip, known.iters)
+
+
+def is_near(value: float | None, expected: float) -> bool:
+    return value is None or abs(value / expected - 1) < _SMALL
+
+
+def printed(name: str, rule: Rule, field: str) -> list[Found]:
+    """Return the records inside the window from which a rule reads a field."""
+    return [
+        one
+        for one in inside(name)
+        if one.record is rule.record and one.match.groupdict().get(field)
+    ]
+
+
+@pytest.mark.parametrize("by", [HOUR, -HOUR, 40 * HOUR])
+def test_a_clock_that_jumps_gives_the_number_or_a_reason(
+    name: str, by: int, tmp_path: Path
+) -> None:
+    data = sample(name)
+    found = variants.records(data, grammar(name))
+    stamped = [one for one in inside(name) if one.match.groupdict().get("time")]
+    if not stamped:
+        pytest.skip(f"the lines of {name} have no time")
+    jumped = variants.later(data, found, stamped[0], by)
+    for rule, value in rules(name):
+        reading = Reader(name, tmp_path).read(jumped, rule.name)
+        assert agrees(reading, value), f"{rule.name}: {reading.throughput}, not {value}"
+
+
+@pytest.mark.parametrize("factor", [0.01, 100])
+def test_one_number_out_of_proportion_gives_the_number_or_a_reason(
+    name: str, factor: float, tmp_path: Path
+) -> None:
+    data = sample(name)
+    for rule, value in rules(name):
+        for one in printed(name, rule, rule.field)[:3]:
+            if rule.field == "time" or rule.kind == "footer":
+                continue
+            text = b"%.6f" % (float(one.match[rule.field]) * factor)
+            reading = Reader(name, tmp_path).read(changed(data, one, rule.field, text), rule.name)
+            robust = rule.average == "median"
+            ok = is_near(reading.throughput, value) if robust else agrees(reading, value)
+            assert ok, f"{rule.name}: {reading.throughput}, not {value}"
+
+
+def test_a_window_that_is_nearly_gone_gives_no_number(name: str, tmp_path: Path) -> None:
+    data, known = sample(name), setting(name)
+    found = variants.records(data, grammar(name))
+    lost = [one for one in inside(name) if one.record.name != "evaluation"]
+    if not lost:
+        pytest.skip(f"the sample of {name} prints no iterations inside the window")
+    rest = data
+    for start in sorted({variants.line_of(data, one)[0] for one in lost}, reverse=True):
+        rest = rest[:start] + rest[rest.find(b"\n", start) + 1 :]
+    assert any(variants.place(one) == known.iters for one in found)
+    for rule, _ in rules(name):
+        reading = Reader(name, tmp_path).read(rest, rule.name)
+        assert reading.throughput is None, rule.name
+        assert {reason.code for reason in reading.reasons} <= {"window", "incomplete"}
+
+
+@pytest.mark.parametrize("field", ["gpus_per_node", "nodes", "batch_size_per_device"])
+@pytest.mark.parametrize("factor", [2, 8])
+def test_a_wrong_setting_is_refused_wherever_the_log_knows_better(
+    name: str, field: str, factor: int, tmp_path: Path
+) -> None:
+    """By a fact, or because a printed rate and the clock then differ by the factor."""
+    one = setting(name)
+    if not rules(name):
+        pytest.skip(f"{name} has no throughput")
+    wrong = one._replace(
+        gpus=None, global_batch_size=None, **{field: getattr(one, field) * factor}
+    ).settled({})[0]
+    for rule, value in rules(name):
+        reading = Reader(name, tmp_path).read(sample(name), rule.name, wrong)
+        others = {other.is_printed for other, _ in rules(name)}
+        facts = {fact for stated in grammar(name).facts for fact in stated.pattern.groupindex}
+        if len(others) == 2 or field in facts:
+            assert reading.throughput is None, f"{rule.name}: {reading.throughput}, not {value}"
+            assert {one.code for one in reading.reasons} <= {"config", "contradiction", "window"}
+
+
+def broken_numbers(name: str) -> Iterator[tuple[str, bytes, bytes]]:
+    data = sample(name)
+    some = inside(name)[:2] or variants.records(data, grammar(name))[:2]
+    for one in some:
+        for field in NUMBERS:
+            text = one.match.groupdict().get(field)
+            if text:
+                for form in BROKEN:
+                    wrong = form.replace(b"%s", text).replace(b"%%", b"%")
+                    yield field, wrong, changed(data, one, field, wrong)
+
+
+def test_a_number_is_read_whole_or_not_at_all(name: str, tmp_path: Path) -> None:
+    for rule, value in rules(name):
+        for field, wrong, data in broken_numbers(name):
+            reading = Reader(name, tmp_path).read(data, rule.name)
+            understood = wrong.endswith(b"e3") and is_near(reading.throughput, value)
+            right = agrees(reading, value) or understood
+            assert right, f"{rule.name}: {field} {wrong!r}: {reading.throughput}"
+
+
+def test_a_closing_line_that_disagrees_is_a_contradiction(name: str, tmp_path: Path) -> None:
+    data = sample(name)
+    closing = [rule for rule, _ in rules(name) if rule.kind == "footer" and rule.cross_check]
+    steps = [rule for rule, _ in rules(name) if rule.kind != "footer"]
+    if not closing or not steps:
+        pytest.skip(f"{name} has no closing line to hold against its steps")
+    for footer in closing:
+        match = footer.record.pattern.search(data)
+        assert match is not None
+        text = b"%.4f" % (float(match[footer.field]) * 3)
+        wrong = changed(data, Found(footer.record, match), footer.field, text)
+        for rule in (*steps, footer):
+            reading = Reader(name, tmp_path).read(wrong, rule.name)
+            assert {one.code for one in reading.reasons} == {"contradiction"}, rule.name
+            said = str(reading.reasons[0])
+            assert footer.name in said
+            assert len(re.findall(r"[\d.]+ samples/s|and \S+ [\d.]+", said)) >= 2
+
+
+def test_the_rules_of_a_sample_do_not_contradict_each_other(name: str, tmp_path: Path) -> None:
+    for rule, _ in rules(name):
+        reading = Reader(name, tmp_path).read(sample(name), rule.name)
+        assert not reading.reasons
+        assert not reading.flags
