@@ -203,7 +203,8 @@ def test_gpus_alone_tell_the_shapes_of_one_folder(
     for gpus in (1, 4, 8, 32):
         for number in (1, 2):
             name = f"x/bs32_fp32_gpu{gpus}_run{number}.log"
-            put(tmp_path, name, deepspeed_log([100.0 * gpus + number] * 118))
+            log = deepspeed_log([100.0 * gpus + number] * 118, samples=32 * gpus)
+            put(tmp_path, name, log)
     pattern = "bs{batch_size}_{precision}_gpu{gpus}_run{repeat}.log"
     words = (tmp_path / "x", "--fw", "deepspeed", "--pattern", pattern)
     told = rows(collect_json(*words, "--gpus-per-node", "8"))
@@ -220,7 +221,11 @@ def test_gpus_that_make_no_whole_nodes_are_unknown(
     tmp_path: Path, collect_json: CollectJson
 ) -> None:
     for gpus in (8, 12):
-        put(tmp_path, f"x/bs32_fp32_gpu{gpus}.log", deepspeed_log([10.0 * gpus] * 118))
+        put(
+            tmp_path,
+            f"x/bs32_fp32_gpu{gpus}.log",
+            deepspeed_log([10.0 * gpus] * 118, samples=32 * gpus),
+        )
     pattern = "bs{batch_size}_{precision}_gpu{gpus}.log"
     document = collect_json(tmp_path / "x", "--fw", "deepspeed", "--pattern", pattern)
     assert document["exit_code"] == 4
