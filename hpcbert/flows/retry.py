@@ -21,6 +21,7 @@ from hpcbert.flows.suspects import Try, Verdict
 from hpcbert.logs.setting import Window
 from hpcbert.slurm import commands, nodes
 from hpcbert.slurm.repeats import Watched
+from hpcbert.slurm.states import LOST
 from hpcbert.slurm.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def look(
     for array, number in campaign.current:
         key = array.name, number
         one = judged[key].run
-        left = one.state == "CANCELLED" or limits.pointless(
+        left = one.state in {"CANCELLED", LOST} or limits.pointless(
             directory, array, one.state, wish.time_limit
         )
         if left and not wish.cancelled:

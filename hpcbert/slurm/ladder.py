@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.reasons import reason_sentence
-from hpcbert.slurm.states import UNKNOWN, RepeatState, Witness, parse
+from hpcbert.slurm.states import LOST, UNKNOWN, RepeatState, Witness, parse
 
 if TYPE_CHECKING:
     from hpcbert.slurm.commands import JobRow
@@ -58,6 +58,7 @@ class Evidence:
         squeue: Whether squeue answered.
         together: Whether the job runs several repeats, so that its state is not this one's.
         history: Rows of sacct about attempts before the newest, each with its number.
+        lost: Id of its array if Slurm accepted that and knows nothing of it; else empty.
     """
 
     witness: Witness
@@ -67,6 +68,7 @@ class Evidence:
     squeue: Answer = "unasked"
     together: bool = False
     history: tuple[tuple[int, JobRow], ...] = ()
+    lost: str = ""
 
     @property
     def own(self) -> RepeatState | None:
@@ -141,6 +143,12 @@ def _own_word(evidence: Evidence) -> RepeatState:
     """Judge where Slurm does not know the repeat."""
     if evidence.own is not None:
         return evidence.own
+    if evidence.witness.start is None and evidence.lost:
+        detail = (
+            f"Slurm accepted job {evidence.lost} but no longer knows it: its controller lost it, "
+            "or it was cancelled before it started"
+        )
+        return RepeatState(LOST, "unknown", "none", detail=detail)
     if evidence.witness.start is None:
         detail = _GONE if evidence.squeue == "answered" else "Slurm does not say"
         return RepeatState(UNKNOWN, "unknown", "none", detail=f"never started, and {detail}")

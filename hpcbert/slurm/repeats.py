@@ -118,6 +118,14 @@ class Repeat:
         return self.array.element(self.number)
 
     @property
+    def accepted(self) -> float:
+        """When sbatch answered, seconds since the epoch; else when it can have at the earliest."""
+        with contextlib.suppress(ValueError):
+            answered = time.strptime(self.array.submitted[:19], "%Y-%m-%dT%H:%M:%S")
+            return float(calendar.timegm(answered))
+        return self.watched.since
+
+    @property
     def tag(self) -> str:
         """Its id, unique over clusters too."""
         return f"{self.job_id};{self.array.cluster}" if self.array.cluster else self.job_id

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Kind = Literal["waiting", "running", "well", "badly", "again", "unknown"]
 Source = Literal["sacct", "squeue", "status-file", "manifest", "none"]
 UNKNOWN = "UNKNOWN"
+LOST = "LOST"
 # A status file may be damaged: no moment lies after the year 9999, and nobody tries so often.
 _LATEST, _ATTEMPTS = 253_402_300_799, 9999
 _RETRY = "repeat what is missing with hpcbert retry"
@@ -196,6 +197,13 @@ STATES: tuple[State, ...] = (
         "badly",
         "was refused by sbatch",
         "mend what sbatch complains of, then hpcbert submit --resume CAMPAIGN",
+    ),
+    State(
+        LOST,
+        "",
+        "unknown",
+        "was accepted by Slurm, which no longer knows it",
+        f"nothing submits it again unasked: {_RETRY}",
     ),
     State(
         UNKNOWN,

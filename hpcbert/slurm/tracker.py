@@ -61,6 +61,8 @@ _CALM = 3
 # Seconds for which sacct may not know of an end yet: some at any time, more than four after a
 # start of slurmctld (seen with 22.05.8).
 _LAG = 20.0
+# Seconds after which an array that neither sacct nor squeue knows is lost.
+_FORGOTTEN = 60.0
 # Every so many questions to sacct, squeue is asked about everything.
 _CHECKUP = 10
 
@@ -198,6 +200,7 @@ class Tracker:
         self.jobs = {tag: RepeatJob(one, self._watcher) for tag, one in with_id.items()}
         self._pace, self._due = Pace(floor=floor), 0.0
         self._calm: dict[Key, int] = {}
+        self._known: set[str] = set()
         self._squeue: Answer = "unasked"
         self._queue_garbage: tuple[str, ...] = ()
         self.states: dict[Key, RepeatState] = {}
@@ -265,6 +268,10 @@ class Tracker:
         for repeat in doubts:
             row, _ = queue.newest(repeat)
             heard[repeat.key] = replace(heard[repeat.key], queue=row, squeue=self._squeue)
+        self._known |= {one.array.name for one in open_ if _is_known(heard[one.key])}
+        for repeat in doubts:
+            if self._is_lost(repeat):
+                heard[repeat.key] = replace(heard[repeat.key], lost=repeat.array.job_id)
         for repeat in open_:
             one = heard[repeat.key]
             judged = awaited(judge(one), one.witness, now=self._clock())
@@ -281,6 +288,19 @@ class Tracker:
             return True
         checkup = (self._watcher.num_calls - 1) % _CHECKUP == 0
         return checkup and not self._watcher.is_done(repeat.tag, mode="cache")
+
+    def _is_lost(self, repeat: Repeat) -> bool:
+        """Say whether Slurm accepted a repeat's array some time ago and has no trace of it.
+
+        Both commands must have answered, as far as they are there, and been understood.
+        """
+        array = repeat.array
+        if self.garbage:
+            return False
+        silent = self._squeue != "answered" or self._watcher.answer not in {"answered", "absent"}
+        if silent or not array.job_id or array.name in self._known:
+            return False
+        return self._clock() - repeat.accepted > _FORGOTTEN
 
     def _heard(self, repeat: Repeat) -> Evidence:
         row, restarts = self._watcher.rows.get(repeat.tag, (None, 0))
@@ -340,6 +360,12 @@ def _unsubmitted(repeat: Repeat, heard: Evidence) -> RepeatState | None:
     if seen or heard.squeue != "answered":
         return None
     return RepeatState(UNKNOWN, "unknown", "none", detail=UNHEARD)
+
+
+def _is_known(heard: Evidence) -> bool:
+    """Say whether anybody has heard of a repeat, or of its array."""
+    there = (heard.accounting, heard.queue, heard.witness.start)
+    return any(one is not None for one in there)
 
 
 def _is_listed(row: JobRow | None) -> bool:

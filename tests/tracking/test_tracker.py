@@ -395,3 +395,44 @@ def test_one_tracker_follows_both_schedulers(watched: Make, slurm: Any, clock: C
     assert tracker.states[NAME, 1].word == "RUNNING"
     assert tracker.states[NAME.replace("camp", "here"), 1].word == "UNKNOWN"
     assert tracker.pause() == 1.0
+
+
+def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(
+    watched: Make, slurm: Any, clock: Clock
+) -> None:
+    """slurmctld 22.05.8 killed before it saved its state: neither command has a trace of the job."""
+    one = watched("12", repeats=2)
+    clock.now = one.repeats[0].accepted + 5
+    tracker = Tracker([one], run=slurm, environ={}, clock=clock, chance=lambda: 0.0)
+    tracker.poll()
+    assert words(tracker) == ["UNKNOWN", "UNKNOWN"], "both commands may lag"
+    clock.now += 120
+    tracker.poll()
+    assert words(tracker) == ["LOST", "LOST"]
+    state = tracker.states[one.repeats[0].key]
+    assert state.detail.startswith("Slurm accepted job 12 but no longer knows it")
+    for _ in range(5):
+        clock.now += 600
+        tracker.poll()
+    assert tracker.over()
+
+
+@pytest.mark.parametrize(
+    ("sacct", "squeue"),
+    [
+        (failed("Problem talking to the database"), ""),
+        ("", failed("Unable to contact slurm controller")),
+        (accounting("12_2", "COMPLETED"), ""),
+        ("", queue("12_2", "RUNNING")),
+    ],
+    ids=["no accounting now", "no controller now", "its array is on record", "its array lives"],
+)
+def test_what_slurm_may_yet_know_is_not_lost(
+    watched: Make, slurm: Any, clock: Clock, sacct: Any, squeue: Any
+) -> None:
+    one = watched("12", repeats=2)
+    clock.now = one.repeats[0].accepted + 600
+    slurm.sacct, slurm.squeue = sacct, squeue
+    tracker = Tracker([one], run=slurm, environ={}, clock=clock, chance=lambda: 0.0)
+    tracker.poll()
+    assert tracker.states[one.repeats[0].key].word == "UNKNOWN"
