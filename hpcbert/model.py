@@ -154,7 +154,7 @@ class Array:
 
     Attributes:
         name: Job name; carries campaign and point, so that the job can be found without its id.
-        repeats: Array indices, from 1.
+        repeats: Numbers of its repeats, from 1.
         script: Path of the rendered script, relative to the campaign.
         script_sha256: Its digest, hexadecimal.
         log: Path of a repeat's log relative to the campaign, with `{repeat}` in it.
@@ -173,6 +173,8 @@ class Array:
             in its answer; empty: the one that its own configuration means.
         workdir: Directory that sbatch was called in, without symbolic links.
         seen: When the controller first showed the job, ISO 8601 UTC; empty: it has not yet.
+        offset: What a repeat's number is above its array index: indices end where the cluster's
+            MaxArraySize says, however many repeats a point has.
         changed: What the controller had otherwise than sbatch was asked for: its name for it, what
             was asked, what it had.
     """
@@ -197,6 +199,12 @@ class Array:
     workdir: str = ""
     seen: str = ""
     changed: tuple[tuple[str, str, str], ...] = ()
+    offset: int = 0
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """The array indices of its repeats."""
+        return tuple(repeat - self.offset for repeat in self.repeats)
 
     @property
     def unsettled(self) -> bool:
@@ -209,7 +217,7 @@ class Array:
         """Return the job id that Slurm knows one repeat by, `123_4`; empty before submission."""
         if self.together or not self.job_id:
             return self.job_id
-        return f"{self.job_id}_{repeat}"
+        return f"{self.job_id}_{repeat - self.offset}"
 
     def status(self, repeat: int) -> str:
         """Return where the job writes what happens to one repeat, relative to the campaign."""

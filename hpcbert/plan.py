@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _FIRST_STEP = 4  # DLPerf's curve within a node goes 1, 4, 8 (Oneflow-Inc/DLPerf@c89430b)
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
-_MOST_REPEATS = 1000  # Slurm's default MaxArraySize of 1001 ends indices at 1000
+MOST_INDICES = 1000  # Slurm's default MaxArraySize of 1001 ends indices at 1000
+_MOST_REPEATS = 10_000  # more is a slip of the finger: a year of runs of an hour
 
 
 @dataclass(frozen=True)

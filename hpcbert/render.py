@@ -57,6 +57,8 @@ class Job:
         mounts: Container mounts beside the campaign's, `SRC:DST[:FLAGS]` each.
         concurrent: Repeats that may run at the same time.
         together: Whether all repeats run one after another in one job, on the same nodes.
+        offset: What a repeat's number is above its array index.
+        count: Repeats in the array; 0: all of the protocol's.
         rehearse: Whether ranks replay the sample log at `sample` instead of training.
         sample: Path of the sample log.
         reproduce: Command line that renders this script again.
@@ -76,6 +78,8 @@ class Job:
     mounts: tuple[str, ...] = ()
     concurrent: int = 1
     together: bool = False
+    offset: int = 0
+    count: int = 0
     rehearse: bool = False
     sample: str = ""
     reproduce: str = ""
@@ -182,7 +186,8 @@ def directives(job: Job) -> tuple[str, ...]:
     wants_gpus = job.recipe.preset(job.point.protocol).gpus
     by_hand = job.directory == "."
     folder = "" if by_hand else job.directory.replace("%", "%%") + "/slurm/"
-    array = f"--array=1-{job.protocol.repeats}%{min(job.concurrent, job.protocol.repeats)}"
+    count = job.count or job.protocol.repeats
+    array = f"--array=1-{count}%{min(job.concurrent, count)}"
     pairs = (
         ("--partition", site.partition),
         ("--account", site.account),
@@ -269,6 +274,8 @@ def _base_context(job: Job) -> dict[str, Any]:
         "directives": directives(job),
         "reproduce": job.reproduce,
         "together": job.together,
+        "offset": job.offset,
+        "count": job.count or job.protocol.repeats,
         "repeats": list(range(1, job.protocol.repeats + 1)),
         "tasks_per_node": job.recipe.tasks_per_node(job.point.shape),
         "directory": job.directory,

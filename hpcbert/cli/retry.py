@@ -88,7 +88,7 @@ def retry(
     wish = Wish(max_retries, nodes, suspect=not no_exclude, time_limit=time_limit)
     if any(store.read_manifest(one).scheduler == "local" for one in directories):
         conflicts.refuse_typed(("exclude", "no_exclude"), "on a campaign of the local scheduler")
-    rounds = [once(one, wish, here, dry=dry_run) for one in dict.fromkeys(directories)]
+    rounds = [once(one, wish, here, dry=dry_run, wait=wait) for one in dict.fromkeys(directories)]
     if wait and not dry_run:
         click.echo("\n".join(map(text_of, rounds)), err=True)
         return _watched([one.findings.watched.directory for one in rounds], wish, here)
@@ -98,20 +98,25 @@ def retry(
 command = retry
 
 
-def once(directory: Path, wish: Wish, here: Site, *, dry: bool = False) -> Round:
-    """Submit again what of a campaign does not count, unless it only shall be said what that is."""
+def once(
+    directory: Path, wish: Wish, here: Site, *, dry: bool = False, wait: bool = False
+) -> Round:
+    """Submit again what of a campaign does not count, unless it only shall be said what that is.
+
+    With `wait` it waits for room where the person has as many jobs as allowed.
+    """
     from hpcbert.flows import limits
     from hpcbert.flows import retry as flow
 
     campaign = store.read_manifest(directory)
     if not dry and any(one.state == "intended" for one in campaign.arrays):
-        handed_over(directory, here)
+        handed_over(directory, here, wait=wait)
     found = flow.look(directory, wish, run=run)
     limits.refuse_pointless(found, wish.time_limit)
     made = flow.plan(found, wish, run=run)
     if not dry and made.arrays:
         flow.intend(made)
-        handed_over(directory, here)
+        handed_over(directory, here, wait=wait)
     return made
 
 
@@ -143,7 +148,7 @@ def healed(directory: Path, limit: int, here: Site, nodes: Wish | None = None) -
     if store.read_manifest(directory).rehearse:
         return ""
     wish = replace(nodes or Wish(), limit=limit, cancelled=False)
-    made = once(directory, wish, here)
+    made = once(directory, wish, here, wait=True)
     return text_of(made) if made.arrays else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,10 @@ from hpcbert.config import site
 from hpcbert.errors import CheckError, Interruption, UsageError
 from hpcbert.flows import submit as flow
 from hpcbert.flows.calls import Means, sbatch_argv
+from hpcbert.slurm import control
+from hpcbert.slurm.pace import Pace
 from hpcbert.slurm.runner import run
+from hpcbert.slurmwords import given
 
 if TYPE_CHECKING:
     from hpcbert.flows.draft import Draft
@@ -87,7 +91,11 @@ def submit(
     asked = read(values, dry=dry_run, rehearse=rehearse)
     if asked.how.scheduler == "local":
         conflicts.refuse_typed(OF_SLURM, "with the local scheduler")
-    made = draft(asked.request, asked.site, asked.recipe, how=asked.how, who=who())
+    how = asked.how
+    if how.scheduler == "slurm":
+        cluster = given(asked.site.sbatch_args, "clusters").partition(",")[0]
+        how = replace(how, most_indices=control.most_indices(run, cluster=cluster))
+    made = draft(asked.request, asked.site, asked.recipe, how=how, who=who())
     warnings = (*asked.warnings, *made.warnings)
     found = of_submission(made, asked.site, asked.recipe, run=run)
     if found and not (dry_run or force):
@@ -124,7 +132,7 @@ def _carried_out(
         warnings: What was noticed before.
     """
     try:
-        campaign = handed_over(directory, here, made)
+        campaign = handed_over(directory, here, made, wait=retries is not None)
     except Interruption as error:
         left = left_behind(directory)
         data = _data(directory, left) if left else None
@@ -134,13 +142,16 @@ def _carried_out(
     return submitted(directory, campaign, (*warnings, *store.caution(directory)))
 
 
-def handed_over(directory: Path, here: Site, made: Draft | None = None) -> Campaign:
+def handed_over(
+    directory: Path, here: Site, made: Draft | None = None, *, wait: bool = False
+) -> Campaign:
     """Submit what of a campaign is not submitted yet, to whom its manifest says.
 
     Args:
         directory: The campaign.
         here: The site.
         made: What is written down before; None where it is there already.
+        wait: Whether to wait for room where the person has as many jobs as allowed.
 
     Raises:
         Interruption: Somebody interrupted; it says what is queued and how to go on.
@@ -154,12 +165,12 @@ def handed_over(directory: Path, here: Site, made: Draft | None = None) -> Campa
             settle=max(here.poll_floor, _SETTLE),
             check=patience.check,
         )
-        return _handed_over(directory, means)
+        return _handed_over(directory, means, wait=wait)
 
 
-def _handed_over(directory: Path, means: Means) -> Campaign:
+def _handed_over(directory: Path, means: Means, *, wait: bool) -> Campaign:
     if store.read_manifest(directory).scheduler != "local":
-        return flow.submit(directory, means)
+        return _paced(directory, means) if wait else flow.submit(directory, means)
     from hpcbert.flows.directives import option
     from hpcbert.flows.draft import minutes
     from hpcbert.slurm import local
@@ -175,6 +186,20 @@ def _handed_over(directory: Path, means: Means) -> Campaign:
         find=lambda: local.find(directory),
         means=means,
     )
+
+
+def _paced(directory: Path, means: Means) -> Campaign:
+    """Submit as room becomes available, saying what it waits for whenever that changes."""
+    pace, told = Pace(floor=means.settle), ""
+    while True:
+        try:
+            return flow.submit(directory, means)
+        except flow.NoRoomError as full:
+            if full.message != told:
+                say(f"{full.message} Waiting for room.", err=True)
+            pace = pace.after(changed=full.message != told, failed=False)
+            told = full.message
+        means.pause(pace.seconds(0.0))
 
 
 def _watched(directory: Path, campaign: Campaign, limit: int, here: Site) -> Result:
@@ -244,8 +269,8 @@ def _described(array: Array) -> dict[str, Any]:
 
 def submitted(directory: Path, campaign: Campaign, warnings: tuple[str, ...] = ()) -> Result:
     """Say what was submitted and where it is."""
-    count = sum(len(array.repeats) for array in campaign.arrays)
-    lines = [f"campaign {campaign.id}: {len(campaign.arrays)} points, {count} repeats"]
+    points, count = {array.point for array in campaign.arrays}, len(campaign.current)
+    lines = [f"campaign {campaign.id}: {len(points)} points, {count} repeats"]
     for array in campaign.arrays:
         point = array.point
         lines.append(

@@ -18,6 +18,7 @@ from hpcbert.flows import directives
 from hpcbert.flows.adopt import SETTLE, Job, complaint, look, search
 from hpcbert.model import utc
 from hpcbert.slurm import commands, control
+from hpcbert.slurm.states import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,9 +47,10 @@ _UNCERTAIN = (
     "Message receive failure",
     "gave no answer within",
 )
-# What it says when the person has as many jobs as allowed (job_state_reason's names, and the
-# error of a submission that breaks any limit).
-_FULL = re.compile(r"\b(\w*Submit\w*Limit|job submit limit|MaxSubmitJobs?\w*)\b")
+# What it says of a submission that breaks a limit, and the limit's name, which releases since
+# 20.11 print before it (src/common/slurm_protocol_defs.c, job_state_reason_string).
+_POLICY = "job submit limit"
+_LIMIT = re.compile(r"\b(?:Assoc|QOS)\w+")
 # The controller was reached, and this is its answer.
 _DECIDED = "Batch job submission failed:"
 _PAUSES = (1.0, 2.0, 4.0)
@@ -138,21 +140,30 @@ def _call(watched: Watched, array: Array, means: Means) -> tuple[Array, Verdict]
     if ours:
         changed = _changed(watched, array, text, ours, after)
         return replace(ours.job.of(array, utc(means.now())), changed=changed), "done"
-    plain = outcome.ok and len(outcome.stdout.split()) == 1
-    if plain and claims and claims[0].mine is None and not claims[0].unknown:
-        # Nobody says otherwise at this moment; who asks later settles it (`Array.unsettled`).
-        return replace(claims[0].job.of(array, utc(means.now())), seen=""), "done"
-    certain = not outcome.ok and _DECIDED in outcome.stderr and not _says(outcome, _UNCERTAIN)
-    found = look(watched, array, run=means.run) if certain else left_behind(watched, array, means)
+    plain = claims[0] if outcome.ok and len(outcome.stdout.split()) == 1 and claims else None
+    # Nobody says otherwise at this moment; who asks later settles it (`Array.unsettled`).
+    silent = plain is not None and plain.mine is None and not plain.unknown
+    found = None if silent else _found(watched, array, outcome, means)
     if found:
         return found.of(array, utc(means.now())), "done"
-    if plain and claims and claims[0].unknown:
-        return replace(claims[0].job.of(array, utc(means.now())), seen=""), "done"
-    return _failed(array, outcome, claims)
+    if plain and (silent or plain.unknown):
+        return replace(plain.job.of(array, utc(means.now())), seen=""), "done"
+    return _failed(watched, array, outcome, claims, means)
 
 
-def _failed(array: Array, outcome: Outcome, claims: list[_Claim]) -> tuple[Array, Verdict]:
+def _found(watched: Watched, array: Array, outcome: Outcome, means: Means) -> Job | None:
+    """Look for the job that a call made; where the controller refused it, without waiting."""
+    if not outcome.ok and _DECIDED in outcome.stderr and not _says(outcome, _UNCERTAIN):
+        return look(watched, array, run=means.run)
+    return left_behind(watched, array, means)
+
+
+def _failed(
+    watched: Watched, array: Array, outcome: Outcome, claims: list[_Claim], means: Means
+) -> tuple[Array, Verdict]:
     """Judge a call that left no job that anybody knows."""
+    if not outcome.ok and _is_full(watched, array, outcome, means.run):
+        return replace(array, called="", workdir="", error=complaint(outcome)), "full"
     if claims and any(one.mine is None for one in claims):
         ids = ", ".join(one.job.job_id for one in claims)
         error = f"sbatch printed {ids}, and Slurm does not say now which job is this array's"
@@ -160,10 +171,27 @@ def _failed(array: Array, outcome: Outcome, claims: list[_Claim]) -> tuple[Array
     # Who is killed by a signal tells nothing.
     if outcome.ok or outcome.returncode < 0 or _says(outcome, _UNCERTAIN):
         return replace(array, error=complaint(outcome)), "again"
-    if _FULL.search(outcome.stderr):
-        return replace(array, called="", workdir="", error=complaint(outcome)), "full"
     refused = replace(array, state="refused", error=complaint(outcome))
     return refused, "again" if _says(outcome, TRANSIENT) else "done"
+
+
+def _is_full(watched: Watched, array: Array, outcome: Outcome, run: Runner) -> bool:
+    """Say whether an array is too much for now: of jobs of one's own, which a limit counts.
+
+    Where Slurm does not name the limit, a single repeat may break another one: it can only be too
+    much if something of the person's waits or runs.
+    """
+    names = _LIMIT.findall(outcome.stderr)
+    if names:
+        return any("Submit" in name for name in names)
+    if _POLICY not in outcome.stderr:
+        return False
+    if len(array.repeats) > 1 and not array.together:
+        return True
+    argv = commands.squeue_argv(users=[watched.campaign.owner], cluster=array.cluster)
+    queue = run(argv, env=commands.environment(os.environ))
+    rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
+    return any(parse(row.state).kind not in {"well", "badly"} for row in rows)
 
 
 def _says(outcome: Outcome, phrases: tuple[str, ...]) -> bool:

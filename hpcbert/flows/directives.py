@@ -21,20 +21,20 @@ def option(text: str, name: str) -> str:
     return given([word for line in lines for word in shlex.split(line)[1:]], name)
 
 
-def indices(repeats: Sequence[int]) -> str:
+def indices(numbers: Sequence[int]) -> str:
     """Return array indices as sbatch takes them: `1-5` or `2,4,7`."""
-    first, last = min(repeats), max(repeats)
-    if len(repeats) > 1 and sorted(repeats) == list(range(first, last + 1)):
+    first, last = min(numbers), max(numbers)
+    if len(numbers) > 1 and sorted(numbers) == list(range(first, last + 1)):
         return f"{first}-{last}"
-    return ",".join(map(str, repeats))
+    return ",".join(map(str, numbers))
 
 
 def narrowed(text: str, array: Array) -> list[str]:
     """Return the options for sbatch that make an array a part of what its script says."""
     spans, _, most = option(text, "array").partition("%")
-    if array.together or spans == indices(array.repeats):
+    if array.together or spans == indices(array.indices):
         return []
-    return [f"--array={indices(array.repeats)}%{most or 1}", f"--job-name={array.name}"]
+    return [f"--array={indices(array.indices)}%{most or 1}", f"--job-name={array.name}"]
 
 
 def asked(text: str, array: Array) -> dict[str, str]:

@@ -16,7 +16,7 @@ from hpcbert.errors import UsageError
 from hpcbert.flows import containers, materials
 from hpcbert.flows.labels import labels
 from hpcbert.model import Array, Campaign, Point, Protocol, utc
-from hpcbert.plan import Request, option_values, points, protocol
+from hpcbert.plan import MOST_INDICES, Request, option_values, points, protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +41,7 @@ class How:
         rehearse: Whether ranks replay the sample log instead of training.
         folders: Where recipes and templates are looked for.
         dry: Whether nothing will be run, so that missing paths may stay open.
+        most_indices: Repeats that one array may have: the cluster's MaxArraySize less one.
     """
 
     scheduler: Literal["slurm", "local"]
@@ -50,6 +51,7 @@ class How:
     together: bool = False
     rehearse: bool = False
     dry: bool = False
+    most_indices: int = MOST_INDICES
 
 
 @dataclass(frozen=True)
@@ -115,9 +117,10 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
     for point, label in zip(asked, labels(asked), strict=True):
         job = _job(point, site, recipe, request, how, directory=str(directory), files=files)
         job = replace(job, name=f"{label}-hpcbert-{identity}-{point.key}")
-        text = render.render(job, how.folders)
-        scripts[job.name] = text
-        arrays.append(_array(job, text))
+        for part in _parts(job, how):
+            text = render.render(part, how.folders)
+            scripts[part.name] = text
+            arrays.append(_array(part, text))
     image = containers.image(site, recipe)
     campaign = Campaign(
         id=identity,
@@ -157,6 +160,12 @@ def by_hand(
     Raises:
         UsageError: As `draft`.
     """
+    if request.repeats > MOST_INDICES:
+        raise UsageError(
+            f"A script to submit by hand has at most {MOST_INDICES} repeats: "
+            f"not {request.repeats}.",
+            hint="hpcbert submit makes several arrays of more.",
+        )
     site, _ = _complete(site, recipe, replace(how, dry=True))
     here = Path.cwd()
     files = {name: relative(path, here) for name, path in _sources(site, recipe).items()}
@@ -230,12 +239,31 @@ def _job(
     )
 
 
+def _parts(job: render.Job, how: How) -> tuple[render.Job, ...]:
+    """Return a point's job as one or several arrays, each no larger than the cluster allows."""
+    most, total = how.most_indices, job.protocol.repeats
+    if how.together or how.scheduler == "local" or total <= most:
+        return (job,)
+    return tuple(
+        replace(
+            job,
+            name=job.name if offset == 0 else f"{job.name}.c{offset + 1}",
+            offset=offset,
+            count=min(most, total - offset),
+        )
+        for offset in range(0, total, most)
+    )
+
+
 def _array(job: render.Job, text: str) -> Array:
+    count = job.count or job.protocol.repeats
+    part = f".c{job.offset + 1}" if job.offset else ""
     return Array(
         point=job.point,
         name=job.name,
-        repeats=tuple(range(1, job.protocol.repeats + 1)),
-        script=f"scripts/{job.point.key}.sbatch",
+        repeats=tuple(range(job.offset + 1, job.offset + count + 1)),
+        offset=job.offset,
+        script=f"scripts/{job.point.key}{part}.sbatch",
         script_sha256=hashlib.sha256(text.encode()).hexdigest(),
         log=job.log,
         together=job.together,

@@ -200,16 +200,16 @@ def _ends(tracker: Tracker) -> tuple[Key, ...]:
 
 
 def plan(findings: Findings, wish: Wish, *, run: Runner) -> Round:
-    """Think out the next arrays, one for each point that lacks repeats.
+    """Think out the next arrays, one for each point, or part of one, that lacks repeats.
 
     Raises:
         UsageError: The campaign's scripts were changed or moved, or another version made them; or
             a local campaign is still running.
     """
     watched = findings.watched
-    points: dict[str, list[Lack]] = {}
+    points: dict[tuple[str, int], list[Lack]] = {}
     for lack in findings.lacks:
-        points.setdefault(lack.array.point.key, []).append(lack)
+        points.setdefault((lack.array.point.key, lack.array.offset), []).append(lack)
     if points and findings.open and watched.campaign.scheduler == "local":
         raise UsageError(
             f"{findings.open} repeats still wait or run, and the local queue takes no more.",
@@ -218,8 +218,9 @@ def plan(findings: Findings, wish: Wish, *, run: Runner) -> Round:
         )
     arrays, texts = [], {}
     spared: dict[str, str] = {}
-    for key, lacks in points.items():
-        first = next(one for one in watched.campaign.arrays if one.point.key == key)
+    for part, lacks in points.items():
+        known = watched.campaign.arrays
+        first = next(one for one in known if (one.point.key, one.offset) == part)
         text = _script(watched.directory, first)
         verdict = _verdict(findings, first, text, wish, run)
         array, again = _array(
@@ -288,7 +289,7 @@ def _array(
     again = scripts.retried(
         text,
         name=name,
-        repeats=[one.number for one in lacks],
+        repeats=[one.number - first.offset for one in lacks],
         first_attempt=attempt,
         exclude=[node for node, _ in verdict.excluded],
         time_limit=time_limit,

@@ -45,7 +45,7 @@ def retried(
     Args:
         text: The script of the point's first submission.
         name: The new job's.
-        repeats: Those to run.
+        repeats: Those to run; of an array its indices.
         first_attempt: Number of their first attempt.
         exclude: Nodes to keep away from, beside those that the script itself keeps away from.
         time_limit: Of one repeat; empty for the script's own.

@@ -116,10 +116,14 @@ def _part(array: Array, repeats: tuple[int, ...], name: str) -> Array:
     return replace(array, name=name, repeats=repeats, why=why, error="")
 
 
-def _full(array: Array, campaign: Campaign) -> IncompleteError:
-    there = sum(len(one.repeats) for one in campaign.arrays if one.job_id)
-    left = sum(len(one.repeats) for one in campaign.arrays if not one.job_id)
-    return IncompleteError(
+class NoRoomError(IncompleteError):
+    """The person has as many jobs as the cluster allows; the rest can be submitted later."""
+
+
+def _full(array: Array, campaign: Campaign) -> NoRoomError:
+    left = sum(not one.job_id for one, _ in campaign.current)
+    there = len(campaign.current) - left
+    return NoRoomError(
         f"Slurm takes no more jobs of yours now: {there} repeats are submitted, {left} are left. "
         f"It says: {array.error}",
         where=campaign.id,

@@ -6,23 +6,28 @@ Keys are those of SchedMD/slurm, src/api/job_info.c, 22.05 to 26.05.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
 from hpcbert import timelimit
+from hpcbert.plan import MOST_INDICES
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hpcbert.slurm.runner import Runner
+
 # These are alone on a line or end it, so that they may hold blanks.
 _WHOLE = re.compile(r"\b(JobName|Command|WorkDir|StdOut|StdErr|Comment)=(.*)")
 _PAIR = re.compile(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)")
 _USER = re.compile(r"(.*)\((\d{1,10})\)")
 _ANSWER = re.compile(r"(\d{1,18})(?:;([\w.-]+))?")
+_MOST = re.compile(r"^MaxArraySize\s*=\s*(\d{1,9})$", re.MULTILINE)
 _IGNORED = {"", "(null)", "N/A", "Unknown"}
 
 
@@ -46,6 +51,14 @@ def answers(stdout: str) -> tuple[tuple[str, str], ...]:
     """
     matches = (_ANSWER.fullmatch(line.strip()) for line in reversed(stdout.splitlines()))
     return tuple(dict.fromkeys((one[1], one[2] or "") for one in matches if one))
+
+
+def most_indices(run: Runner, *, cluster: str = "") -> int:
+    """Return how many elements numbered from 1 an array may have; Slurm's default if unknown."""
+    argv = commands.of_clusters(["scontrol", "show", "config"], cluster)
+    outcome = run(argv, env=commands.environment(os.environ))
+    found = _MOST.search(outcome.stdout) if outcome.ok else None
+    return max(1, int(found[1]) - 1) if found else MOST_INDICES
 
 
 def show_argv(job_id: str, *, cluster: str = "") -> list[str]:

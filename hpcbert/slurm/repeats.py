@@ -118,6 +118,11 @@ class Repeat:
         return self.array.element(self.number)
 
     @property
+    def index(self) -> int:
+        """Its array index."""
+        return self.number - self.array.offset
+
+    @property
     def accepted(self) -> float:
         """When sbatch answered, seconds since the epoch; else when it can have at the earliest."""
         with contextlib.suppress(ValueError):
@@ -152,7 +157,7 @@ class Repeat:
 
     def is_in(self, row: JobRow) -> bool:
         """Say whether a line about its array, or the job it shares, is about this repeat."""
-        return bool(row.tasks) != self.array.together and row.covers(self.number)
+        return bool(row.tasks) != self.array.together and row.covers(self.index)
 
 
 class Lines:
@@ -192,7 +197,7 @@ class Lines:
         unfolds, sacct may list an index twice: in the range of those that wait, and alone, which
         is right then.
         """
-        index = None if repeat.array.together else repeat.number
+        index = None if repeat.array.together else repeat.index
         jobs = self.jobs(repeat.watched, repeat.array)
         runs = [row for job in jobs for row in self._alone.get((job, index), ())]
         runs = [row for row in runs if repeat.owns(row)]

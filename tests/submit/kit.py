@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcbert.config import recipe, site
 from hpcbert.flows.calls import Means
 from hpcbert.flows.draft import Draft, How, Who, draft
+from hpcbert.inventory import Recipe, Site
 from hpcbert.model import Shape
 from hpcbert.plan import Request
 from hpcbert.slurm.runner import Outcome, Runner
@@ -85,13 +86,28 @@ class FakeSlurm:
         return sum(call[0] == program for call in self.calls)
 
 
-def made(tmp_path: Path, *, precisions: tuple[str, ...] = ("fp32", "bf16")) -> Draft:
-    where = site.read_site(REPOSITORY / "site.toml", base=tmp_path / "a b", env={})
-    found = recipe.load(REPOSITORY / "templates" / "pytorch")
-    request = Request(Shape(1, 2), precisions, scaling=True)
-    how = How(scheduler="slurm", folders=(REPOSITORY / "templates",))
+HOW = How(scheduler="slurm", folders=(REPOSITORY / "templates",))
+
+
+def made(
+    tmp_path: Path,
+    *,
+    precisions: tuple[str, ...] = ("fp32", "bf16"),
+    repeats: int = 5,
+    most_indices: int = 1000,
+) -> Draft:
+    where, found, request = asked(tmp_path, precisions=precisions, repeats=repeats)
+    how = replace(HOW, most_indices=most_indices)
     who = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
     return draft(request, where, found, how=how, who=who)
+
+
+def asked(
+    tmp_path: Path, *, precisions: tuple[str, ...] = ("fp32",), repeats: int = 5
+) -> tuple[Site, Recipe, Request]:
+    where = site.read_site(REPOSITORY / "site.toml", base=tmp_path / "a b", env={})
+    found = recipe.load(REPOSITORY / "templates" / "pytorch")
+    return where, found, Request(Shape(1, 2), precisions, scaling=True, repeats=repeats)
 
 
 def hurried(run: Runner) -> Means:

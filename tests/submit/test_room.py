@@ -1,0 +1,136 @@
+"""More repeats than one array, or one person, may have: several arrays, as room becomes available."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hpcbert import store
+from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.flows import submit as flow
+from hpcbert.flows.directives import option
+from hpcbert.flows.draft import by_hand
+from hpcbert.plan import MOST_INDICES
+from hpcbert.slurm.commands import job_id
+from hpcbert.slurm.control import most_indices
+from hpcbert.slurm.runner import Outcome, run
+from tests.submit.kit import HOW, FakeSlurm, asked, hurried, made
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+POLICY = (
+    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
+    "(job submit limit, user's size and/or time limits)"
+)
+
+
+@dataclass
+class Limited(FakeSlurm):
+    """Takes so many repeats, as MaxSubmitJobs has it."""
+
+    room: int = 3
+    limit: str = "sbatch: error: AssocMaxSubmitJobLimit\n"
+
+    def sbatch(self, argv: Sequence[str]) -> Outcome:
+        text = Path(argv[-1]).read_text()
+        given = [word[8:] for word in argv if word.startswith("--array=")]
+        spans = (job_id(f"1_[{(given or [option(text, 'array')])[0]}]") or ("", ()))[1]
+        wanted = sum(high - low + 1 for low, high, _ in spans)
+        if wanted > self.room:
+            return Outcome(tuple(argv), 1, "", f"{self.limit}{POLICY}\n")
+        self.room -= wanted
+        return super().sbatch(argv)
+
+
+@pytest.mark.parametrize(
+    "limit", [Limited.limit, "", "sbatch: error: QOSMaxSubmitJobPerUserLimit\n"]
+)
+def test_an_array_is_submitted_in_parts_as_room_becomes_available(
+    tmp_path: Path, limit: str
+) -> None:
+    one, slurm = made(tmp_path, precisions=("fp32",)), Limited(limit=limit)
+    flow.write(one)
+    with pytest.raises(flow.NoRoomError, match="3 repeats are submitted, 7 are left") as caught:
+        flow.submit(one.directory, hurried(slurm))
+    assert caught.value.exit_code == 4
+    assert f"hpcbert submit --resume {one.campaign.id}" in caught.value.hint
+    rounds = 0
+    while rounds < 9:
+        slurm.room, rounds = 2, rounds + 1
+        try:
+            campaign = flow.submit(one.directory, hurried(slurm))
+        except flow.NoRoomError:
+            continue
+        break
+    there = [(array.point, number) for array in campaign.arrays for number in array.repeats]
+    assert sorted(number for _, number in there) == sorted([1, 2, 3, 4, 5] * 2)
+    assert len(set(there)) == 10
+    assert sorted(slurm.jobs.values()) == sorted(array.name for array in campaign.arrays)
+    assert [array.job_id for array in campaign.arrays] == list(slurm.jobs)
+    assert store.read_manifest(one.directory) == campaign
+    assert len(campaign.current) == 10
+
+
+def test_a_limit_that_no_waiting_helps_against_is_a_refusal(tmp_path: Path) -> None:
+    for number, limit in enumerate(("sbatch: error: QOSMaxWallDurationPerJobLimit\n", "")):
+        one, slurm = (
+            made(tmp_path / str(number), precisions=("fp32",)),
+            Limited(limit=limit, room=0),
+        )
+        flow.write(one)
+        with pytest.raises(SchedulerError, match="violates accounting") as caught:
+            flow.submit(one.directory, hurried(slurm))
+        assert caught.value.exit_code == 3
+
+
+def test_more_repeats_than_indices_are_several_arrays(tmp_path: Path) -> None:
+    one = made(tmp_path, precisions=("fp32",), repeats=2500, most_indices=1000)
+    first, *_ = arrays = one.campaign.arrays[:3]
+    assert [(array.offset, len(array.repeats)) for array in arrays] == [
+        (0, 1000),
+        (1000, 1000),
+        (2000, 500),
+    ]
+    assert len({array.name for array in arrays}) == len({array.script for array in arrays}) == 3
+    assert [max(array.indices) for array in arrays] == [1000, 1000, 500]
+    assert sorted(number for array in arrays for number in array.repeats) == list(range(1, 2501))
+    assert option(one.scripts[first.name], "array") == "1-1000%1"
+    last = replace(arrays[2], job_id="7")
+    assert (last.element(2001), last.element(2500)) == ("7_1", "7_500")
+    text = one.scripts[last.name]
+    assert option(text, "array") == "1-500%1"
+    line = next(line for line in text.splitlines() if line.startswith("repeats="))
+    offset = next(line for line in text.splitlines() if line.startswith("offset="))
+    done = run(["bash", "-c", f'SLURM_ARRAY_TASK_ID=17; {offset}\n{line}\necho "${{repeats[0]}}"'])
+    assert done.stdout == "2017\n"
+    assert run(["bash", "-n"], stdin=text).ok
+
+
+def test_few_indices_split_a_usual_point_too(tmp_path: Path) -> None:
+    one, slurm = made(tmp_path, precisions=("fp32",), most_indices=3), FakeSlurm()
+    flow.write(one)
+    campaign = flow.submit(one.directory, hurried(slurm))
+    assert [array.repeats for array in campaign.arrays] == [(1, 2, 3), (4, 5)] * 2
+    calls = [call for call in slurm.calls if call[0] == "sbatch"]
+    assert [call[2] for call in calls[1:]] == [
+        f"--dependency=afterany:{job}" for job in (100, 101, 102)
+    ]
+
+
+def test_the_cluster_says_how_many_indices_it_takes() -> None:
+    def answering(text: str, code: int = 0) -> int:
+        return most_indices(lambda argv, **_: Outcome(tuple(argv), code, text))
+
+    assert answering("MaxArraySize            = 4\nMaxJobCount = 10000\n") == 3
+    assert answering("", 1) == MOST_INDICES
+    assert answering("nothing of the kind") == MOST_INDICES
+
+
+def test_a_script_to_submit_by_hand_has_one_array(tmp_path: Path) -> None:
+    where, found, request = asked(tmp_path, repeats=1001)
+    with pytest.raises(UsageError, match="at most 1000 repeats"):
+        by_hand(request, where, found, how=HOW, words=())
