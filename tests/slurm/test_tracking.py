@@ -151,7 +151,7 @@ def test_every_end_is_told_as_slurm_tells_it(bench: Bench) -> None:
     known = [state for state in states if state.kind != "unknown"]
     assert {state.source for state in known} == {"sacct"}
     assert all(state.nodes for state in known)
-    assert "never started" in states[5].detail
+    assert "neither waits nor runs" in states[5].detail
     # At most one question to each a poll; accounting is asked about everything at once.
     polls = bench.commands.count("sacct")
     assert bench.commands.count("squeue") <= polls + 1
