@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,7 +11,7 @@ from hpcbert.slurm.hostlist import fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import IO
+    from typing import IO, TextIO
 
     from rich.console import Console, Group
     from rich.text import Text
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     Details = Callable[[Repeat, RepeatState, float], Detail]
 
+# What it is, its marks or state, and how far it is or why it waits.
+_COLUMNS = 3
 # kind -> mark, the same without Unicode, style, what it is called in a count
 _MARKS = {
     "well": ("✓", "+", "green", "completed"),
@@ -39,6 +42,11 @@ def console(file: IO[str], *, colour: bool | None) -> Console:
     # rich's no_color keeps bold and dim; no colour system means no codes at all.
     system: Literal["auto"] | None = None if colour is False else "auto"
     return Console(file=file, color_system=system, highlight=False)
+
+
+def draws(stream: TextIO) -> bool:
+    """Say whether a stream is a terminal on which the cursor can be moved."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") not in {"", "dumb", "unknown"}
 
 
 def counts(view: View) -> str:
@@ -76,6 +84,8 @@ def draw(view: View, details: Details, *, unicode: bool) -> Group:
         if repeats[0].watched.campaign.id != campaign:
             campaign = repeats[0].watched.campaign.id
             table = Table.grid(padding=(0, 2, 0, 0))
+            for _ in range(_COLUMNS):  # on a narrow screen folded, never cut
+                table.add_column(overflow="fold")
             parts += [Text(f"campaign {campaign}", style="bold"), table]
         table.add_row(*_point(view, repeats, unicode=unicode))
         for row in _remarkable(view, repeats, details):

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert import model, store
-from hpcbert.cli import conflicts
+from hpcbert.cli import conflicts, streams
 from hpcbert.cli.conflicts import Rule
-from hpcbert.cli.live import before, console, counts, draw
+from hpcbert.cli.live import before, console, counts, draw, draws
 from hpcbert.cli.output import VERSION, Result, escaped, finish, printable, say
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
 from hpcbert.flows import monitor as flow
@@ -71,7 +71,7 @@ def monitor(ctx: click.Context, /, *, as_json: bool, **values: Any) -> None:
     With --json each line is an object: {"event":"state",…} for each repeat at first and then for
     each change, and at last the document that every command ends with, whose data is the summary.
     """
-    show = _events if as_json else _on_terminal if sys.stdout.isatty() else _lines
+    show = _events if as_json else _on_terminal if draws(sys.stdout) else _lines
     finish("monitor", lambda: _monitor(show, ctx.color, **values), as_json=as_json)
 
 
@@ -196,7 +196,7 @@ def follow(directory: Path, *, floor: float | None = None) -> None:
 
     watched = (flow.open_campaign(directory),)
     floor = load().poll_floor if floor is None else floor
-    show = _on_terminal if sys.stderr.isatty() else _lines
+    show = _on_terminal if draws(sys.stderr) else _lines
     context = click.get_current_context(silent=True)
     try:
         with show(context.color if context else None, err=True) as sinks:
@@ -225,13 +225,16 @@ def _on_terminal(colour: bool | None, *, err: bool) -> Iterator[flow.Sinks]:
     from rich.live import Live
 
     screen = console(sys.stderr if err else sys.stdout, colour=colour)
-    unicode = "utf" in (screen.encoding or "")
+    unicode = streams.holds_unicode(screen.file)
     details = _Details()
 
     def view(now: View) -> None:
         live.update(draw(now, details, unicode=unicode), refresh=True)
 
-    with Live(console=screen, auto_refresh=False, redirect_stdout=False) as live:
+    # A table that is taller than the screen scrolls: cut off it would hide what goes wrong.
+    with Live(
+        console=screen, auto_refresh=False, redirect_stdout=False, vertical_overflow="visible"
+    ) as live:
         yield flow.Sinks(view=view)
 
 

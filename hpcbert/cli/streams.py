@@ -13,7 +13,7 @@ import io
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import IO, TYPE_CHECKING, TextIO, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -147,7 +147,7 @@ def _locale_has_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) 
     return _UTF8.search(locale) is not None or not (utf8_mode or locale in {"C", "POSIX"})
 
 
-def holds_unicode(stream: TextIO) -> bool:
+def holds_unicode(stream: IO[str]) -> bool:
     """Say whether a stream takes text of any script."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return not getattr(stream, "plain", False) and _UTF8.fullmatch(encoding) is not None
