@@ -131,11 +131,14 @@ def update_array(campaign: Campaign, array: Array) -> Campaign:
 
 def find_campaigns(runs: Path) -> tuple[Path, ...]:
     """Return the caller's own campaigns under a runs directory, oldest first, absolute."""
-    return tuple(path for path in _campaigns(runs) if not stranger(path))
+    return tuple(path for path in everyones(runs) if not stranger(path))
 
 
-def _campaigns(runs: Path) -> tuple[Path, ...]:
-    """Return whoever's campaigns; a folder that can't be read is not the same as an empty one."""
+def everyones(runs: Path) -> tuple[Path, ...]:
+    """Return all campaigns under a runs directory, whoever owns them, oldest first, absolute.
+
+    A folder that can't be read is not the same as an empty one.
+    """
     try:
         folders = list(runs.absolute().iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -177,7 +180,7 @@ def newest(runs: Path) -> Path:
         message = f"There is no campaign yet: of {refused[0].name}, the last one, nothing was "
         message += "accepted."
         hint = f"Submit what is left of it: hpcbert submit --resume {refused[0]}"
-    elif others := [path for path in _campaigns(runs) if stranger(path)]:
+    elif others := [path for path in everyones(runs) if stranger(path)]:
         message = f"There is no campaign of yours yet; {len(others)} belong to others."
         hint = f"Name one to look at it: {_listed(others)}"
     raise UsageError(message, where=str(runs), hint=hint)

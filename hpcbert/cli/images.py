@@ -101,7 +101,7 @@ def _named(name: str, found: Sequence[cache.Cached]) -> cache.Cached:
 def _used(here: Site) -> dict[str, list[str]]:
     """Return the campaigns by the image that they used; unreadable ones are passed over."""
     used: dict[str, list[str]] = {}
-    for directory in store.find_campaigns(Path(here.runs)):
+    for directory in store.everyones(Path(here.runs)):
         try:
             campaign = store.read_manifest(directory)
         except HpcbertError:

@@ -1,0 +1,114 @@
+"""Two accounts of a real cluster and one directory of campaigns: mallory plants, alice works."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcbert.slurm.runner import Outcome
+
+pytestmark = pytest.mark.slurm
+
+MALLORY = 54321
+LATER = "20991231T235959Z-pytorch-bbbbbb"
+
+
+@pytest.fixture
+def runs(work: Path) -> Path:
+    """A directory that everybody can write to, as /tmp."""
+    path = work / "runs"
+    path.mkdir()
+    path.chmod(0o1777)
+    return path
+
+
+@pytest.fixture
+def hpcbert(as_user: Any, checkout: Any, work: Path, runs: Path) -> Callable[..., Outcome]:
+    """Run hpcbert as alice, whose working directory is beside the campaigns."""
+    folder = work / "alice"
+    as_user(["mkdir", "-p", str(folder)])
+
+    def command(*words: str) -> Outcome:
+        outcome: Outcome = as_user(
+            [checkout.python, "-m", "hpcbert", *words],
+            env={"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": str(runs)},
+            cwd=folder,
+        )
+        return outcome
+
+    return command
+
+
+def plant(alices: Path, later: Path) -> None:
+    """Copy a campaign as mallory would: all his own, its script a trap, its jobs alice's."""
+    shutil.copytree(alices, later)
+    for script in later.glob("scripts/*.sbatch"):
+        script.write_text(f"#!/bin/bash\n: > {later.parent}/sprung-$(id -u)\n")
+        script.chmod(0o755)
+    manifest = later / "manifest.json"
+    campaign = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**campaign, "id": later.name}))
+    for path in (later, *later.rglob("*")):
+        path.chmod(0o777)
+        os.chown(path, MALLORY, MALLORY)
+
+
+def test_nothing_of_mallorys_is_run_cancelled_or_counted(
+    hpcbert: Callable[..., Outcome], as_user: Any, runs: Path
+) -> None:
+    words = (
+        "--nodes",
+        "1",
+        "--gpus-per-node",
+        "1",
+        "--repeats",
+        "1",
+        "--rehearse",
+        "--fw",
+        "oneflow",
+    )
+    made = hpcbert("submit", *words, "--sbatch-arg=--hold", "--json")
+    assert made.ok, made.stderr
+    alices = Path(json.loads(made.stdout)["data"]["directory"])
+    theirs = runs / LATER
+    plant(alices, theirs)
+
+    def queued() -> list[str]:
+        lines: list[str] = as_user(
+            ["squeue", "--me", "--noheader", "--format=%F %j"]
+        ).stdout.splitlines()
+        return sorted(line for line in lines if alices.name in line)
+
+    before = queued()
+    assert len(before) == 1
+    for refused in (
+        ("retry", LATER),
+        ("retry", str(theirs)),
+        ("submit", "--resume", LATER),
+        ("cancel", "--yes", LATER),
+        ("monitor", "--max-retries", "1", LATER),
+    ):
+        done = hpcbert(*refused)
+        assert done.returncode == 2, done.stdout
+        assert "belongs to" in done.stderr, refused
+    watched = hpcbert("monitor", "--once")
+    assert alices.name in watched.stdout
+    for silent in (
+        ("monitor", "--once"),
+        ("collect", "--json"),
+        ("logs",),
+        ("cancel", "--yes", "pytorch"),
+    ):
+        done = hpcbert(*silent)
+        assert LATER not in done.stdout, silent
+    assert queued() == before
+    assert hpcbert("cancel", "--yes", alices.name).ok
+    assert not list(runs.glob("sprung-*"))
