@@ -12,12 +12,12 @@ import os
 import re
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert import store
 from hpcbert.errors import UsageError
 from hpcbert.flows.evidence import MEASUREMENTS
-from hpcbert.model import Reason
+from hpcbert.model import Reason, read_events
 from hpcbert.regular import read
 from hpcbert.slurm.steps import Step, steps
 
@@ -35,8 +35,10 @@ _NAME = re.compile(r".+\.\d{1,9}\.jsonl")
 _CREATED = re.compile(r"\d{8}T\d{6}Z")
 SHARED = "shared-nodes"
 _SHOWN = 3
-# Bytes of a script.
+# Bytes of a script, or of a status file: thousands of attempts have room in it.
 _MOST = 1 << 22
+# More than the last line of a status file takes.
+_LINE = 4096
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,8 @@ def sharing(
         return {}
     begin, end = min(one for one, _ in spans), max(last for _, last in spans if last)
     since = min(begin, _oldest(directory)) - _SLACK
-    others = _elsewhere(directory, campaign, since=since, until=end + _SLACK) if beside else ()
+    about = _About(since=since, begin=begin - _SLACK, end=end + _SLACK)
+    others = _elsewhere(directory, campaign, about) if beside else ()
     runs, found = (*own, *others), {}
     for ran in mine:
         shared = [
@@ -215,13 +218,26 @@ def _statuses(directory: Path) -> Iterator[tuple[os.DirEntry[str], float]]:
                 yield entry, entry.stat().st_mtime
 
 
-def _elsewhere(directory: Path, campaign: Campaign, *, since: float, until: float) -> Iterator[Ran]:
+class _About(NamedTuple):
+    """When a campaign was measured, with room for clocks that differ.
+
+    Attributes:
+        since: What was written to before that, by the file server's clock, is of another time.
+        begin, end: By the nodes' clocks.
+    """
+
+    since: float
+    begin: float
+    end: float
+
+
+def _elsewhere(directory: Path, campaign: Campaign, about: _About) -> Iterator[Ran]:
     """Yield the attempts of the campaigns beside this one that were measured about then."""
     runs = directory.absolute().parent
     with contextlib.suppress(OSError):
         for other in sorted(runs.iterdir()):
-            if other != directory.absolute() and _created(other.name) <= until:
-                yield from _of(other, campaign, since)
+            if other != directory.absolute() and _created(other.name) <= about.end:
+                yield from _of(other, campaign, about)
 
 
 def _created(name: str) -> float:
@@ -232,8 +248,23 @@ def _created(name: str) -> float:
     return 0.0
 
 
-def _of(other: Path, campaign: Campaign, since: float) -> Iterator[Ran]:
-    recent = [entry for entry, modified in _statuses(other) if modified >= since]
+def _over(status: Path, moment: float) -> bool:
+    """Say whether the last thing that a repeat wrote down is an end before a moment."""
+    try:
+        *_, last = read_events(read(status, most=_MOST)[-_LINE:])
+    except (OSError, ValueError):
+        return False
+    time = last.get("time")
+    ended = last.get("event") in {"end", "finished"}
+    return ended and isinstance(time, int | float) and time < moment
+
+
+def _of(other: Path, campaign: Campaign, about: _About) -> Iterator[Ran]:
+    recent = [
+        entry
+        for entry, modified in _statuses(other)
+        if modified >= about.since and not _over(other / "status" / entry.name, about.begin)
+    ]
     if not recent:
         return
     try:
