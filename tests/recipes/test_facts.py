@@ -62,6 +62,11 @@ OTHERS: dict[str, dict[str, dict[str, int | str]]] = {
             "batch_size_per_device": 32,
             "precision": "fp32",
         },
+        "gpus: 0,1,2,3": {"gpus_per_node": 4},
+        "python -m paddle.distributed.launch --log_dir=./mylog --gpus=0,1 run_pretrain.py -x": {
+            "gpus": 2,
+        },
+        "python -u ../examples/static//run_pretrain.py --max_predictions_per_seq 80": {"gpus": 1},
         "[0] NCCL INFO comm 0x7f61 rank 0 nranks 32 cudaDev 0 nvmlDev 0": {"gpus": 32},
     },
     "paddle18": {
