@@ -41,8 +41,9 @@ STALE = 60.0
 VISIBLE = 90.0
 # Three whole seconds of Slurm's may add up to this much nothing.
 _ROUNDING = 1.0
-# A pause of this many seconds was noticed by the script that it stopped (base.sbatch.j2).
-_NOTICED = 6.0
+# A pause of this many seconds was noticed by the script that it stopped: Slurm suspends by signals,
+# and of those it notices half of this (base.sbatch.j2).
+_NOTICED = 3.0
 _GONE = "neither waits nor runs any more"
 
 

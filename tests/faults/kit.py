@@ -28,12 +28,13 @@ LONG = 300.0
 _STAND_IN = r"""#!/bin/bash
 emit() {
   for ((n = $1; n <= $2; n++)); do
-    printf 'iteration: %d/12 loss: 9.5 mlm_loss: 8.8 nsp_loss: 0.7 samples/s: 100.00 time: 1795256184.%06d\n' \
-      "$n" "$((n * 20000))"
+    printf 'iteration: %d/12 loss: 9.5 mlm_loss: 8.8 nsp_loss: 0.7 samples/s: 100.00 time: %d.%06d\n' \
+      "$n" "$begun" "$((n * 20000))"
   done
 }
 echo 'hpcbert-config {"batch_size_per_device": 2, "world_size": 1, "accumulation": 1,' \
   '"precision": "fp32", "global_batch_size": 2}'
+begun=$EPOCHSECONDS
 emit 1 6
 case $SLURM_ARRAY_TASK_ID.${SLURM_RESTART_COUNT:-0} in
 PLAN

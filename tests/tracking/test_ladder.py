@@ -241,7 +241,7 @@ def test_whoever_noticed_a_pause_is_believed(evidence: Evidence, seconds: float)
     [
         (replace(ENDED_WELL, watched=True, suspended=40.0), 40.0, 40.0),
         (replace(ENDED_WELL, watched=True), 40.0, 0.0),
-        (replace(ENDED_WELL, watched=True), 3.0, 3.0),
+        (replace(ENDED_WELL, watched=True), 2.0, 2.0),
         (ENDED_WELL, 40.0, 40.0),
     ],
     ids=["this one", "another one", "too short to be noticed", "nobody looked out"],

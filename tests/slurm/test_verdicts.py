@@ -1,0 +1,141 @@
+"""What Slurm does to attempts, and what is known and remembered of it: on a real cluster."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.faults.kit import GATE, HANG, Cluster, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def cluster(lab: Any, as_user: Any, checkout: Any, narrow: Path, work: Path) -> Iterator[Cluster]:
+    found = Cluster(lab, as_user, checkout.python, checkout.path, narrow, work)
+    yield found
+    found.user("scancel", "--me")
+
+
+class Submitted:
+    """A campaign on the lab that nobody follows."""
+
+    def __init__(self, cluster: Cluster, plan: dict[str, str], *words: str, repeats: int) -> None:
+        self.cluster = cluster
+        self.folder, argv = cluster.submission(plan, *words, repeats=repeats)
+        made = cluster.hpcbert(*argv)
+        assert made.ok, made.stdout + made.stderr
+        data = json.loads(made.stdout)["data"]
+        self.directory = Path(data["directory"])
+        (array,) = data["arrays"]
+        self.job = array["job_id"]
+
+    def half_way(self) -> None:
+        log = self.directory / "logs/pytorch/bert/bz2/1n1g/bert_b2_fp32_1.log"
+        wait_for("half way", lambda: log.exists() and "iteration: 6/" in log.read_text())
+
+    def suspend(self, element: str) -> None:
+        """Suspend it for a while: Slurm sends TSTP first, and STOP two seconds later."""
+        root = self.cluster.root
+        wait_for("it is suspended", lambda: root("scontrol", "suspend", element).ok)
+        time.sleep(5)
+        wait_for("it is resumed", lambda: root("scontrol", "resume", element).ok)
+
+    def over(self) -> None:
+        words = ["squeue", "-h", "-t", "pending,running,suspended,completing", "-j", self.job]
+        wait_for("it is over", lambda: not self.cluster.user(*words).stdout.strip())
+
+    def collect(self, directory: Path | None = None, *before: str) -> dict[int, dict[str, Any]]:
+        """Return its runs by their numbers, as `BEFORE hpcbert collect` has them."""
+        cluster = self.cluster
+        words = ["-m", "hpcbert", "collect", str(directory or self.directory), "--json"]
+        done = cluster.as_user(
+            [*before, cluster.python, *words],
+            env={**cluster.lab.environment, "PYTHONPATH": str(cluster.checkout)},
+            cwd=cluster.work,
+        )
+        (table,) = json.loads(done.stdout)["data"]["tables"]
+        return {run["repeat"]: run for run in table["rows"][0]["runs"]}
+
+
+def reasons(run: dict[str, Any]) -> str:
+    return "; ".join(f"{one['code']}: {one['detail']}" for one in run["reasons"])
+
+
+def test_a_suspended_run_is_refused_by_whoever_is_asked_and_not_revived_by_a_retry(
+    cluster: Cluster,
+) -> None:
+    one = Submitted(cluster, {"*.*": GATE}, "--sbatch-arg=--nodelist=n1", repeats=1)
+    one.half_way()
+    one.suspend(f"{one.job}_1")
+    (one.folder / "go").touch()
+    one.over()
+    # Nobody there but the job's own files.
+    copy = one.folder / "copy"
+    shutil.copytree(one.directory, copy)
+    cluster.root("chown", "-R", f"--reference={one.directory}", str(copy))
+    alone = one.collect(copy, "env", "PATH=/nowhere")[1]
+    assert (alone["valid"], alone["state_source"]) == (False, "status-file")
+    assert "it was suspended for" in reasons(alone)
+    retry = cluster.hpcbert("retry", str(one.directory), "--json")
+    assert retry.ok, retry.stdout + retry.stderr
+    (again,) = json.loads(retry.stdout)["data"]["campaigns"][0]["arrays"]
+    assert "suspended" in again["repeats"][0]["why"]
+    cluster.must("scancel", again["job_id"])
+    run = one.collect()[1]
+    assert (run["valid"], run["throughput"]) == (False, None)
+    assert run["attempts"][0]["state"] == "COMPLETED"
+
+
+def test_of_repeats_in_one_job_the_suspended_one_is_refused(cluster: Cluster) -> None:
+    gate = "if [[ ${SLURM_STEP_ID} -le 2 ]]; then until [[ -e FOLDER/go ]]; do sleep 0.1; done; fi"
+    words = ("--repeats-in", "one-job", "--sbatch-arg=--nodelist=n2")
+    one = Submitted(cluster, {"*": gate}, *words, repeats=2)
+    one.half_way()
+    one.suspend(one.job)
+    (one.folder / "go").touch()
+    one.over()
+    wait_for("accounting knows", lambda: one.collect()[2]["state_source"] == "sacct")
+    runs = one.collect()
+    assert "it was suspended for" in reasons(runs[1])
+    assert runs[2]["valid"], reasons(runs[2])
+
+
+def test_an_attempt_that_lost_its_node_is_told_by_slurms_word_and_the_nodes_name(
+    cluster: Cluster,
+) -> None:
+    """Although the job's own file says that it ended after signal TERM, if it says anything."""
+    one = Submitted(cluster, {"*.0": HANG}, "--sbatch-arg=--nodelist=n4", repeats=1)
+    one.half_way()
+    try:
+        assert cluster.root("scontrol", "update", "nodename=n4", "state=down", "reason=test").ok
+
+        def sent_back() -> list[dict[str, Any]]:
+            done = cluster.hpcbert("monitor", str(one.directory), "--once", "--json")
+            attempts: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[0])["attempts"]
+            return attempts
+
+        (before,) = wait_for("monitor tells of it", sent_back)
+        assert (before["state"], before["nodes"], before["attempt"]) == ("NODE_FAIL", ["n4"], 0)
+        assert "n4" in cluster.hpcbert("monitor", str(one.directory), "--once").stdout
+        lost, waits = one.collect()[1]["attempts"]
+        assert (lost["state"], lost["nodes"], lost["state_source"]) == (
+            "NODE_FAIL",
+            ["n4"],
+            "sacct",
+        )
+        assert waits["attempt"] == 1
+        text = cluster.hpcbert("collect", str(one.directory)).stdout
+        assert "attempt 0 on n4 was NODE_FAIL: lost a node (n4)" in text
+    finally:
+        cluster.user("scancel", one.job)
+        cluster.root("scontrol", "update", "nodename=n4", "state=resume")
+        cluster.vacate("n4")
