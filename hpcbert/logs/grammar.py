@@ -176,6 +176,18 @@ class Fact(NamedTuple):
     numbers: tuple[Number, ...] = ()
 
 
+class Skip(NamedTuple):
+    """A line that tells of optimizer steps which were executed and thrown away.
+
+    Attributes:
+        contains, pattern: As of a record. A group `count` holds how many steps, `total` how many
+            since the start; without either it is one.
+    """
+
+    contains: bytes
+    pattern: re.Pattern[bytes]
+
+
 class Grammar(NamedTuple):
     """How a framework's logs are read.
 
@@ -192,6 +204,7 @@ class Grammar(NamedTuple):
         factor: How many times faster or slower than the window's median one record of it may be.
         shortest: Iterations below which a window is flagged as short.
         accumulation: Micro-batches in a step of a program that can't do otherwise; 0: unknown.
+        skipped: Lines that tell of skipped optimizer steps.
         pauses: Texts of lines after which a record, or the one after it, may be slow: of a
             checkpoint or an evaluation; or of a record's own line.
     """
@@ -208,6 +221,7 @@ class Grammar(NamedTuple):
     shortest: int = SHORTEST
     accumulation: int = 0
     pauses: tuple[bytes, ...] = ()
+    skipped: tuple[Skip, ...] = ()
 
     @property
     def accumulates(self) -> bool:
@@ -261,6 +275,7 @@ def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
         factor=_above(table, "factor", FACTOR, 1),
         shortest=table.at_least("shortest", 1, SHORTEST),
         accumulation=table.at_least("accumulation", 1, 0),
+        skipped=tuple(_skip(one) for one in table.tables("skipped")),
         pauses=tuple(text.encode() for text in table.items("pauses", str)),
     )
     table.close()
@@ -442,6 +457,16 @@ def _check_fields(table: Table, rule: Rule) -> None:
         raise table.error("after", "can't count records that several ranks print.")
     if rule.over_ranks == "sum" and (rule.kind != "rate" or rule.scope != "global"):
         raise table.error("over_ranks", "can only sum a rate of `global` scope.")
+
+
+def _skip(table: Table) -> Skip:
+    skip = Skip(contains=_contains(table), pattern=_pattern(table))
+    table.close()
+    for name in skip.pattern.groupindex:
+        if name not in ("count", "total"):
+            message = f"has a group {name!r}, which is neither `count` nor `total`."
+            raise table.error("match", message)
+    return skip
 
 
 def _fact(table: Table) -> Fact:

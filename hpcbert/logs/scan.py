@@ -33,6 +33,7 @@ from hpcbert.logs.lines import (
     rank_of,
 )
 from hpcbert.logs.setting import END, Setting, UnknownError, packing
+from hpcbert.logs.skipped import Skipped
 from hpcbert.logs.times import Clock
 from hpcbert.logs.window import collector
 from hpcbert.model import Reason
@@ -137,6 +138,7 @@ class _Scan:
         self._coverage = Coverage.of(grammar, rule)
         self._last: dict[str, tuple[int | None, dict[str, bytes]]] = {}
         self._paused: dict[str, int] = {}
+        self._skipped = Skipped()
 
     @property
     def collector(self) -> Collector:
@@ -148,6 +150,15 @@ class _Scan:
     @property
     def _over(self) -> bool:
         return self._past or self.problem is not None
+
+    @property
+    def _inside(self) -> bool:
+        """Whether the window has begun and not ended; a closing line's is all of the run."""
+        if self.rule.kind == "footer":
+            return True
+        if self._collector is None:
+            return self.rule.after.resolve(skip=self.setting.skip, iters=self.setting.iters) == 0
+        return self._collector.begun and not self._collector.done
 
     @property
     def _complete(self) -> bool:
@@ -172,23 +183,37 @@ class _Scan:
             self._record(record, begun, first_end(begun.text))
 
     def _read_piece(self, data: bytes) -> None:
-        records, facts = self.grammar.records, self.grammar.facts
-        pauses = self.grammar.pauses
-        texts = (*(one.contains for one in records), *(one.contains for one in facts), *pauses)
-        self.rehearsal = self.rehearsal or self.grammar.rehearsal in data
+        grammar = self.grammar
+        records = grammar.records
+        texts = tuple(one.contains for one in records)
+        texts += tuple(one.contains for one in grammar.facts)
+        texts += tuple(one.contains for one in grammar.skipped)
+        self.rehearsal = self.rehearsal or grammar.rehearsal in data
         self._resume(data)
-        for start, which, _, end in find_lines(data, texts):
+        line, inside = -1, False
+        for start, which, _, end in find_lines(data, (*texts, *grammar.pauses)):
             if self._over:
                 return
+            if start != line:
+                # What a line says of skipped steps is of those before its own record.
+                line, inside = start, self._inside
             if which < len(records):
                 self._record_at(records[which], data, start, end)
-            elif which >= len(texts) - len(pauses):
-                self._pause()
             else:
-                try:
-                    self.facts.add(facts[which - len(records)], cut_line(data, start, end)[0])
-                except CannotReduceError as error:
-                    self.problem = error.reason
+                self._aside(which - len(records), cut_line(data, start, end)[0], inside=inside)
+
+    def _aside(self, which: int, line: Line, *, inside: bool) -> None:
+        """Take a line that is no record: a fact, one that tells of skipped steps, or of a pause."""
+        facts, skipped = self.grammar.facts, self.grammar.skipped
+        if which >= len(facts) + len(skipped):
+            self._pause()
+        elif which >= len(facts):
+            self._skipped.add(skipped[which - len(facts)], line, inside=inside)
+        else:
+            try:
+                self.facts.add(facts[which], line)
+            except CannotReduceError as error:
+                self.problem = error.reason
 
     def _pause(self) -> None:
         """Note that the next record may be slow, and the first one after that."""
@@ -306,7 +331,11 @@ class _Scan:
         last = self._collector.last if self._collector else 0
         facts = tuple(self.facts.values.items())
         throughput = None if reasons else throughput
-        flags = ("short-window",) if throughput and self._counted < self.grammar.shortest else ()
+        marks = {
+            "short-window": self._counted < self.grammar.shortest,
+            "overflow-steps": self._skipped.count or (self._collector and self._collector.repeats),
+        }
+        flags = tuple(name for name, marked in marks.items() if marked and throughput)
         return Reading(
             throughput=throughput,
             iteration=self.iteration,

@@ -49,6 +49,16 @@ class Collector(Protocol):
         ...
 
     @property
+    def begun(self) -> bool:
+        """Whether the next record counts, or one before it did."""
+        ...
+
+    @property
+    def repeats(self) -> int:
+        """Steps of the window that were executed and did not advance."""
+        ...
+
+    @property
     def last(self) -> int:
         """The last record so far, as the window's end counts it; 0 where nothing is counted."""
         ...
@@ -109,6 +119,9 @@ class _Footers:
     last = 0
     covered = 0
     span = Span()
+
+    begun = True
+    repeats = 0
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
@@ -173,6 +186,14 @@ class _Series:
     @property
     def found(self) -> int:
         return len(self._entries)
+
+    @property
+    def begun(self) -> bool:
+        return self._position(self.rule.after.by, max(0, self._last)) >= self.after
+
+    @property
+    def repeats(self) -> int:
+        return self._repeats
 
     @property
     def last(self) -> int:
@@ -332,9 +353,15 @@ class _RankedSeries:
         self.span = Span(self.after, self.until)
         self.covered = self.until - self.after
 
+    repeats = 0
+
     @property
     def found(self) -> int:
         return len(self._values)
+
+    @property
+    def begun(self) -> bool:
+        return max(self._places, default=0) >= self.after
 
     @property
     def last(self) -> int:

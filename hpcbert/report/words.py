@@ -20,6 +20,7 @@ FLAGS = {
     "no-baseline": "there is no valid run of 1n1g of the same experiment, so no speedup",
     "shared-nodes": "another run had one of its nodes while it was measured",
     "short-window": "the number is of few iterations: one slow step among them moves it",
+    "overflow-steps": "optimizer steps of the window were thrown away: their gradients overflowed",
     "accumulation": "steps of several micro-batches: the all-reduce happens once in so many",
 }
 
