@@ -1,23 +1,33 @@
-"""How often `outlier` and `noisy` speak, on clean runs and on faults.
+"""How often `outlier`, `noisy` and `contradiction` speak, on clean runs and on faults.
 
     python benchmarks/flags.py                   # prints the tables of docs/explanation/numbers.md
     python benchmarks/flags.py --rounds 200      # a glance
 
-Runs are drawn from a normal distribution around 100 samples/s; the faults are of 5 %. The numbers
-are the same every time: the seed is fixed.
+Runs are drawn from a normal distribution around 100 samples/s; the faults are of 5 %. For
+`contradiction` whole logs of the PyTorch recipe are written, with a clock and a printed rate whose
+steps vary by 1 % on their own, and read by the code that reads real ones. The numbers are the same
+every time: the seed is fixed.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 
+from hpcbert.config.toml import read as read_toml
+from hpcbert.logs import grammar
+from hpcbert.logs.scan import read
+from hpcbert.logs.setting import Setting
 from hpcbert.model import Group, Measured, Row, Run, Shape
 from hpcbert.reduce import tabulate
 
+RECIPE = Path(__file__).resolve().parent.parent / "templates" / "pytorch" / "recipe.toml"
 ROUNDS = 4000
+LOGS = 100
 SEED = 20261121
 SPREADS = (0.001, 0.005, 0.01, 0.02, 0.03)
 GROUP = Group("f", "m", "fp32", 1, "r")
@@ -92,22 +102,52 @@ def noises(rounds: int) -> Iterator[tuple[str, ...]]:
         yield (percent(spread), *marked, share(faulty(spread, 0.95), has("noisy"), rounds))
 
 
+def log(random: Random, clock: float) -> str:
+    """Return a log whose clock is off by a factor from the rates that it prints."""
+    lines = ['hpcbert-config {"batch_size_per_device": 4, "world_size": 1, "accumulation": 1}']
+    now = 1763717655.0
+    for step in range(1, 121):
+        seconds = 0.04 * random.gauss(1, 0.01)
+        now += seconds * clock * random.gauss(1, 0.01)
+        printed = f"samples/s: {4 / seconds:.2f} time: {now:.6f}"
+        lines.append(f"iteration: {step}/120 loss: 9.5 {printed}")
+    return "\n".join([*lines, ""])
+
+
+def contradictions(logs: int) -> Iterator[tuple[str, ...]]:
+    yield ("clock and printed rate", "refused for `contradiction`")
+    known = grammar.parse(read_toml(RECIPE).table("log").values, where=str(RECIPE))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "1.log"
+        for clock in (1.0, 1.05, 1.3, 2.0, 0.5):
+            random, refused = Random(SEED), 0
+            for _ in range(logs):
+                path.write_text(log(random, clock))
+                reading = read(path, known, known.rules[0], Setting(nodes=1, gpus_per_node=1))
+                refused += any(reason.code == "contradiction" for reason in reading.reasons)
+            what = "agree" if clock == 1 else f"differ by a factor of {max(clock, 1 / clock):g}"
+            how = "" if clock == 1 else f", the clock {'late' if clock > 1 else 'early'}"
+            yield (what + how, percent(refused / logs))
+
+
 def table(lines: Iterator[tuple[str, ...]]) -> str:
     header, *rest = lines
     bars = ("---", *["---:"] * (len(header) - 1))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, bars, *rest))
 
 
-def report(rounds: int) -> str:
-    """Return the tables as Markdown."""
-    parts = (outliers(rounds), noises(rounds))
+def report(rounds: int, logs: int) -> str:
+    """Return the three tables as Markdown."""
+    parts = (outliers(rounds), noises(rounds), contradictions(logs))
     return "\n\n".join(map(table, parts)) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    sys.stdout.write(report(parser.parse_args().rounds))
+    parser.add_argument("--logs", type=int, default=LOGS)
+    asked = parser.parse_args()
+    sys.stdout.write(report(asked.rounds, asked.logs))
 
 
 if __name__ == "__main__":
