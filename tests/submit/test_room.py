@@ -13,9 +13,11 @@ from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import submit as flow
 from hpcbert.flows.directives import option
 from hpcbert.flows.draft import by_hand
+from hpcbert.flows.retry import Findings, Lack, Wish, plan
 from hpcbert.plan import MOST_INDICES
 from hpcbert.slurm.commands import job_id
 from hpcbert.slurm.control import most_indices
+from hpcbert.slurm.repeats import Watched
 from hpcbert.slurm.runner import Outcome, run
 from tests.submit.kit import HOW, FakeSlurm, asked, hurried, made
 
@@ -134,3 +136,21 @@ def test_a_script_to_submit_by_hand_has_one_array(tmp_path: Path) -> None:
     where, found, request = asked(tmp_path, repeats=1001)
     with pytest.raises(UsageError, match="at most 1000 repeats"):
         by_hand(request, where, found, how=HOW, words=())
+
+
+def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path: Path) -> None:
+    one = made(tmp_path, precisions=("fp32",), most_indices=3)
+    flow.write(one)
+    _, second, *_ = one.campaign.arrays
+    watched = Watched(one.directory, one.campaign)
+    lacks = tuple(
+        Lack(array, number, "FAILED", "x")
+        for array in one.campaign.arrays[:2]
+        for number in array.repeats[1:2]
+    )
+    findings = Findings(watched, lacks, (), 0, (), {})
+    made_ = plan(findings, Wish(suspect=False), run=FakeSlurm())
+    assert [(array.repeats, array.offset) for array in made_.arrays] == [((2,), 0), ((5,), 3)]
+    script = (made_.scripts or {})[made_.arrays[1].name]
+    assert option(script, "array") == "2%1"
+    assert made_.arrays[1].script == second.script.removesuffix(".sbatch") + ".t1.sbatch"
