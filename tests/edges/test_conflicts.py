@@ -163,15 +163,18 @@ def test_a_table_takes_its_form_from_its_name(
     for done in many(asked):
         assert done.document["data"], done
         assert not [one for one in done.document["warnings"] if "--format" in one]
+    # Below the table stand the time and the command that made it.
     text = {name: (tmp_path / name).read_text() for name in names}
+    head = {name: one.splitlines()[:5] for name, one in text.items()}
     assert text["t.csv"].count(",") > 5
-    assert text["t.MD"] == text["t.markdown"]
+    assert head["t.MD"] == head["t.markdown"]
     assert "|" in text["t.MD"]
     assert json.loads(text["t.json"])["tables"]
-    assert text["t.txt"] == text["t"] == text["t.out"]
+    assert head["t.txt"] == head["t"] == head["t.out"]
     both = ["collect", str(logs), "--json", "--format", "markdown", "--output"]
     said, quiet = many([[*both, str(tmp_path / "u.csv")], [*both, str(tmp_path / "u.md")]])
-    assert (tmp_path / "u.csv").read_text() == (tmp_path / "u.md").read_text() == text["t.MD"]
+    for name in ("u.csv", "u.md"):
+        assert (tmp_path / name).read_text().splitlines()[:5] == head["t.MD"]
     assert any("markdown, as --format says" in one for one in said.document["warnings"])
     assert not any("--format" in one for one in quiet.document["warnings"])
 
