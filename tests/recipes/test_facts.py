@@ -45,6 +45,7 @@ OTHERS: dict[str, dict[str, dict[str, int | str]]] = {
         "StreamExecutor device (0): Tesla V100-SXM2-32GB, Compute": {
             "device": "Tesla V100-SXM2-32GB"
         },
+        "+ num_accumulation_steps_phase1=2112": {"accumulation": 2112},
         "  use_fp16: True": {"precision": "fp16"},
         "  manual_fp16: True": {"precision": "fp16"},
         "avg_loss_step : 11.1661  learning_rate : 3e-06": {"precision": "fp32"},
