@@ -1,0 +1,239 @@
+"""Two ways to one number must agree; windows are full, whatever the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcbert.logs.boundary import numbers
+from hpcbert.logs.setting import Setting
+
+if TYPE_CHECKING:
+    from hpcbert.logs.scan import Reading
+
+    Read = Callable[..., Reading]
+
+QUICK = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=32, accumulation=1)
+TOML = r"""
+[log]
+pauses = ["saving a checkpoint"]
+
+[[log.records]]
+name = "step"
+contains = "step "
+match = 'step (?P<iteration>\d+) rate (?P<rate>\S+) time (?P<time>[\d.]+)'
+time = "epoch"
+repeated = "count"
+
+[[log.records]]
+name = "result"
+contains = "result: "
+match = 'result: (?P<rate>[\d.]+)'
+
+[[log.rules]]
+name = "clock"
+kind = "clock"
+
+[[log.rules]]
+name = "rate"
+kind = "rate"
+
+[[log.rules]]
+name = "footer"
+kind = "footer"
+record = "result"
+
+[[log.facts]]
+contains = "accumulation: "
+match = '^accumulation: (?P<accumulation>\d+)$'
+"""
+RULES = ("clock", "rate", "footer")
+CLOSING = "result: 32.0\n"
+
+
+def line(n: int, at: float | None = None, rate: float = 32.0) -> str:
+    return f"step {n} rate {rate} time {1763717655.25 + (n if at is None else at):.6f}\n"
+
+
+def whole(last: int = 120) -> str:
+    return "".join(line(n) for n in range(1, last + 1)) + CLOSING
+
+
+def codes(reading: Reading) -> set[str]:
+    return {reason.code for reason in reading.reasons}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_ways_that_agree_give_the_number(read: Read, rule: str) -> None:
+    assert read(TOML, whole(), rule, ONE).throughput == pytest.approx(32)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("gpus", "batch"), [(2, 32), (1, 16)])
+def test_what_is_told_wrong_contradicts_what_is_printed(
+    read: Read, rule: str, gpus: int, batch: int
+) -> None:
+    wrong = ONE._replace(gpus=gpus, gpus_per_node=gpus, batch_size_per_device=batch)
+    reading = read(TOML, whole(), rule, wrong)
+    assert codes(reading) == {"contradiction"}
+    assert "32" in str(reading.reasons[0])
+
+
+@pytest.mark.parametrize("by", [3600, -3600, 1800])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_clock_that_jumps_is_no_time(read: Read, rule: str, by: int) -> None:
+    log = "".join(line(n, at=n + by * (n > 60)) for n in range(1, 121)) + CLOSING
+    reading = read(TOML, log, rule, ONE)
+    assert reading.throughput in (None, pytest.approx(32))
+    if rule == "clock":
+        assert codes(reading) <= {"window", "contradiction", "rule"}
+
+
+def test_a_checkpoint_may_take_its_time(read: Read) -> None:
+    at = [n + 60 * (n > 70) for n in range(121)]
+    lines = [line(n, at=at[n], rate=32.0 if n != 71 else 0.52) for n in range(1, 121)]
+    slow = "".join(lines)
+    reading = read(TOML, slow, "clock", ONE)
+    assert [reason.code for reason in reading.reasons] == ["window"]
+    assert "iteration 71 is at 0.52" in str(reading.reasons[0])
+    lines.insert(70, "saving a checkpoint\n")
+    assert read(TOML, "".join(lines), "clock", ONE).throughput == pytest.approx(3200 / 160)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_window_that_is_nearly_gone_is_no_window(read: Read, rule: str) -> None:
+    log = "".join(line(n) for n in (*range(1, 21), 120)) + CLOSING
+    assert codes(read(TOML, log, rule, ONE)) == {"window"}
+    assert codes(read(TOML, log, rule, ONE._replace(reach=120))) == {"window"}
+
+
+def test_accumulation_that_nobody_states_is_not_one(read: Read) -> None:
+    unknown = ONE._replace(accumulation=None)
+    assert read(TOML, whole(), "clock", unknown).throughput == pytest.approx(32)
+    log = whole().replace("rate 32.0", "rate 6400.0").replace("32.0", "6400.0")
+    reading = read(TOML, log, "clock", unknown)
+    assert codes(reading) == {"contradiction"}
+    assert "accumulation" in str(reading.reasons[0])
+    assert read(TOML, log, "rate", unknown).throughput == 6400
+    assert read(TOML, f"accumulation: 200\n{log}", "clock", unknown).throughput == 6400
+    alone = log.replace("rate 6400.0", "rate -").replace(CLOSING, "").replace("result", "")
+    assert codes(read(TOML, alone, "clock", unknown)) == {"rule"}
+
+
+def test_a_step_that_is_taken_back_is_no_second_run(read: Read) -> None:
+    places = [0, 1, 1, 0, 0, *range(1, 121)]
+    log = "".join(line(n, at=at) for at, n in enumerate(places))
+    assert read(TOML, log, "clock", ONE).throughput == pytest.approx(32)
+    again = "".join(line(n, at=at) for at, n in enumerate([*range(1, 40), *range(1, 121)]))
+    assert "more than one run" in str(read(TOML, again, "clock", ONE).reasons)
+
+
+@pytest.mark.parametrize("copy", ["", "rate", "time"])
+def test_a_copy_of_a_line_is_no_step(read: Read, copy: str) -> None:
+    doubled = line(50)[: line(50).index(copy) + 12].rstrip("\n") if copy else line(50).rstrip("\n")
+    log = whole().replace(line(50), line(50) + doubled + "\n")
+    assert read(TOML, log, "clock", ONE).throughput == pytest.approx(32)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_number_of_few_iterations_says_so(read: Read, rule: str) -> None:
+    assert read(TOML, whole(), rule, ONE).flags == ()
+    few = ONE._replace(skip=4, iters=6, reach=6)
+    assert read(TOML, whole(6), rule, few).flags == ("short-window",)
+    shorter = TOML.replace("[log]\n", "[log]\nshortest = 2\n")
+    assert read(shorter, whole(6), rule, few).flags == ()
+
+
+@QUICK
+@given(
+    places=st.lists(st.integers(1, 120), max_size=3),
+    factor=st.sampled_from([0.001, 0.01, 0.5, 1, 2, 100, 1e4]),
+    jump=st.integers(-4000, 4000),
+    width=st.sampled_from([1, 2, 4]),
+    lost=st.sets(st.integers(21, 119)),
+    rule=st.sampled_from(RULES),
+)
+def test_faults_give_about_the_number_or_a_reason(
+    read: Read,
+    *,
+    places: list[int],
+    factor: float,
+    jump: int,
+    width: int,
+    lost: set[int],
+    rule: str,
+) -> None:
+    """Whatever goes wrong, a number that is given is the right one to the tolerance."""
+    if width > 1:
+        places, jump = [], 0  # Two faults may make up for each other.
+    after = places[0] if places else 121
+    log = "".join(
+        line(n, at=n + jump * (n > after), rate=32.0 * (factor if n in places else 1))
+        for n in range(1, 121)
+        if n not in lost
+    )
+    told = ONE._replace(gpus=width, gpus_per_node=width)
+    reading = read(TOML, log + CLOSING, rule, told)
+    if reading.throughput is None:
+        assert reading.reasons or reading.missing
+    else:
+        assert reading.throughput == pytest.approx(32, rel=0.3)
+        assert not lost
+        assert width == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"rate 4.987 x", b"4.987"),
+        (b"rate 4.987, x", b"4.987"),
+        (b"rate 4.987", b"4.987"),
+        (b"rate 4.987.", b"4.987."),
+        (b"rate 4.987K", b"4.987K"),
+        (b"rate 4.987 K", b"4.987 K"),
+        (b"rate 4.987 M/s", b"4.987 M"),
+        (b"rate 4.987 MB", b"4.987"),
+        (b"rate 1,234.5", b"1,234.5"),
+        (b"rate 1e3", b"1e3"),
+        (b"rate 1e+3", b"1e+3"),
+        (b"rate 12.3.4", b"12.3.4"),
+        (b"rate 5.0abc", b"5.0abc"),
+        (b"rate 50%", b"50%"),
+        (b"rate -5.0", b"-5.0"),
+    ],
+)
+def test_a_number_is_taken_with_all_that_it_runs_into(text: bytes, expected: bytes) -> None:
+    import re
+
+    pattern = r"rate -?(?P<rate>[\d.]+)"
+    (one,) = numbers(pattern, ("rate",))
+    match = re.search(pattern.encode(), text)
+    assert match is not None
+    assert one.read(match) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "before", "after"),
+    [
+        (r"(?P<rate>[\d.]+)K tks/s", True, False),
+        (r"(?P<rate>[\d.]+)K?", True, True),
+        (r"(?P<rate>[\d.]+) ?K", True, True),
+        (r"gbs1(?P<rate>\d+)_gbs2", False, False),
+        (r"\d(?P<rate>\d+)\d", True, True),
+        (r"(?P<rate>(?:[^])x]|\))+)s", True, False),
+    ],
+)
+def test_what_the_pattern_itself_has_beside_a_number_is_its_own(
+    pattern: str, *, before: bool, after: bool
+) -> None:
+    (one,) = numbers(pattern, ("rate",))
+    assert (one.before, one.after) == (before, after)
