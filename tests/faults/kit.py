@@ -26,10 +26,12 @@ LONG = 300.0
 # Prints what bert_pretrain.py prints, at 100 samples/s by its own time stamps. Between the halves
 # it does what it is told for this repeat and attempt.
 _STAND_IN = r"""#!/bin/bash
+begun=${EPOCHREALTIME/[.,]/}
 emit() {
   for ((n = $1; n <= $2; n++)); do
+    ((now = begun + n * 20000))
     printf 'iteration: %d/12 loss: 9.5 mlm_loss: 8.8 nsp_loss: 0.7 samples/s: 100.00 time: %d.%06d\n' \
-      "$n" "$begun" "$((n * 20000))"
+      "$n" "$((now / 1000000))" "$((now % 1000000))"
   done
 }
 echo 'hpcbert-config {"batch_size_per_device": 2, "world_size": 1, "accumulation": 1,' \
