@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -230,7 +231,10 @@ def test_without_accounting_for_a_while_squeue_tells(bench: Bench) -> None:
     assert states[0].exit_code == 0
 
 
-def test_cancel_takes_the_campaigns_jobs_and_no_others(bench: Bench) -> None:
+def test_cancel_takes_the_campaigns_jobs_and_no_others(
+    bench: Bench, user: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user.uid)  # only its owner cancels a campaign
     one = bench.submit(("1-3%1", "*) sleep 600;;", []))
     other = bench.as_user(["sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 600"])
     target = cancel.find(one, run=bench.run, environ={})
