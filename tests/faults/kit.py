@@ -36,7 +36,6 @@ emit() {
 }
 echo 'hpcbert-config {"batch_size_per_device": 2, "world_size": 1, "accumulation": 1,' \
   '"precision": "fp32", "global_batch_size": 2}'
-begun=$EPOCHSECONDS
 emit 1 6
 case $SLURM_ARRAY_TASK_ID.${SLURM_RESTART_COUNT:-0} in
 PLAN
