@@ -29,7 +29,8 @@ def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
     """Cancel a campaign's jobs.
 
     CAMPAIGN is a campaign's directory, its id or a part of it. Only jobs that carry the
-    campaign's name and belong to its user are cancelled; what is over stays as it is.
+    campaign's name, belong to you and were submitted in its directory are cancelled; what is
+    over stays as it is.
     """
     from hpcbert.config.site import load
 
@@ -37,13 +38,15 @@ def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
     (watched,) = named((campaign,), directory)
     target = flow.find(watched, run=run)
     if target.jobs and not (yes or _agreed(watched, target)):
-        return Result(_data(watched, target, cancelled=False), "Nothing was cancelled.")
+        data = _data(watched, target, cancelled=False)
+        return Result(data, "Nothing was cancelled.", warnings=target.left)
     flow.cancel(watched, target, run=run)
     name = watched.campaign.id
     text = f"Cancelled {len(target.repeats)} repeats of {name}: jobs {', '.join(target.jobs)}."
     if not target.jobs:
         text = f"Nothing of {name} waits or runs."
-    return Result(_data(watched, target, cancelled=bool(target.jobs)), text)
+    data = _data(watched, target, cancelled=bool(target.jobs))
+    return Result(data, text, warnings=target.left)
 
 
 command = cancel

@@ -44,6 +44,8 @@ _LEAKING = ("SBATCH_", "SLURM_", "SRUN_", "PMI_", "PMIX_", "PYXIS_", "OMPI_")
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
 
 _JOB = re.compile(r"(\d{1,18})(?:_(?:(\d{1,18})|\[([\d,:-]+)(?:%\d{1,18})?\]))?")
+# Steps (`12.batch`, `12_3.0`) and parts of heterogeneous jobs (`12+1`, `12+0.batch`, `12+[0-2].0`).
+_OTHER = re.compile(r"\d{1,18}(?:_\d{1,18})?(?:\+(?:\d{1,9}|\[[\d,-]+\])(?:\.\w+)?|\.\w+)")
 _SPAN = re.compile(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?")
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(?:\.\d+)?")
 _EXIT = re.compile(r"(\d{1,9}):(\d{1,9})")
@@ -214,6 +216,8 @@ def _read(text: str, row: Callable[[list[str]], JobRow | None], *, fields: int) 
             continue
         words = line.split("|", fields - 1)
         one = row(words) if len(words) == fields else None
+        if len(words) == fields and _OTHER.fullmatch(words[0].strip()):
+            continue  # Somebody's, and legible, but none of ours.
         if one is not None:
             rows.append(replace(one, cluster=one.cluster or cluster))
         elif line.strip() and len(garbage) < _GARBAGE_KEPT:
@@ -272,7 +276,7 @@ def _tail(form: re.Pattern[str], text: str, otherwise: dict[str, Any]) -> dict[s
 def job_id(text: str) -> tuple[str, tuple[tuple[int, int, int], ...]] | None:
     """Read a job id: `12`, `12_3`, `12_[3-5%1]`, `12_[1,3-9:2%2]`; None where it is no job's.
 
-    Steps (`12.batch`) and heterogeneous jobs (`12+1`), which hpcbert never submits, are none.
+    Steps and heterogeneous jobs, which hpcbert never submits, are none (`_OTHER`).
     """
     match = _JOB.fullmatch(text.strip())
     if match is None:

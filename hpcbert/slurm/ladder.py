@@ -60,6 +60,7 @@ class Evidence:
         together: Whether the job runs several repeats, so that its state is not this one's.
         history: Rows of sacct about attempts before the newest, each with its number.
         lost: Id of its array if Slurm accepted that and knows nothing of it; else empty.
+        revived: Rows of sacct about jobs that a retry replaced, requeued after that.
     """
 
     witness: Witness
@@ -70,6 +71,7 @@ class Evidence:
     together: bool = False
     history: tuple[tuple[int, JobRow], ...] = ()
     lost: str = ""
+    revived: tuple[JobRow, ...] = ()
 
     @property
     def own(self) -> RepeatState | None:
@@ -108,7 +110,20 @@ def judge(evidence: Evidence) -> RepeatState:
     told = with_witness(state, evidence.witness, restarts=restarts)
     rows = ((number, row) for number, row in evidence.history if number < told.attempt)
     earlier = (replace(from_row(row, "sacct"), attempt=number) for number, row in rows)
-    return replace(told, earlier=tuple(earlier))
+    notes = [one for one in (told.detail, *map(_revival, evidence.revived)) if one]
+    return replace(told, earlier=tuple(earlier), detail="; ".join(notes))
+
+
+def _revival(row: JobRow) -> str:
+    """Say what became of a job that was requeued although a retry had taken its place.
+
+    Its script runs nothing then (base.sbatch.j2, `taken`).
+    """
+    state = parse(row.state)
+    job = f"{row.job}_{row.tasks[0][0]}" if row.tasks else row.job
+    over = state.kind in {"well", "badly"}
+    rest = "nothing of it counts" if over else f"it will run nothing; to end it: scancel {job}"
+    return f"job {job}, which a retry replaced, was requeued and is {state.word}: {rest}"
 
 
 def _single(evidence: Evidence) -> RepeatState:

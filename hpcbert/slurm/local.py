@@ -182,12 +182,36 @@ def name_of(pid: int) -> str:
 
 def find(directory: Path) -> str:
     """Return the job id of the queue process that runs a campaign on this machine, or nothing."""
-    words = ["-m", "hpcbert.slurm.localqueue", str(directory.absolute())]
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            argv = path.read_bytes().rstrip(b"\0").split(b"\0")
-            if [os.fsdecode(word) for word in argv[1:]] == words:
-                return name_of(int(path.parent.name))
+        pid = int(path.parent.name)
+        if _campaign_of(pid) == str(directory.absolute()):
+            return name_of(pid)
+    return ""
+
+
+def _campaign_of(pid: int) -> str:
+    """Return the campaign that a queue process runs; empty if it is another process, or gone."""
+    with contextlib.suppress(OSError):
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        words = [os.fsdecode(word) for word in argv[1:]]
+        if words[:-1] == ["-m", "hpcbert.slurm.localqueue"]:
+            return words[-1]
+    return ""
+
+
+def elsewhere(directory: Path, job_id: str) -> str:
+    """Return what a living process runs that a job id names; empty if it is this campaign's queue.
+
+    A manifest may be a copy's, or say anything. A campaign that was moved keeps its queue.
+    """
+    pid, _ = _parts(job_id)
+    if not alive(job_id):
+        return ""
+    path = _campaign_of(pid)
+    if not path:
+        return "another program"
+    with contextlib.suppress(OSError):
+        return "" if directory.samefile(path) else path
     return ""
 
 
@@ -331,7 +355,7 @@ def cancel(directory: Path, campaign: Campaign) -> bool:
     """
     for job_id in sorted({array.job_id for array in campaign.arrays}):
         pid, _ = _parts(job_id)
-        if _queue(directory, job_id).alive:
+        if _queue(directory, job_id).alive and not elsewhere(directory, job_id):
             with contextlib.suppress(OSError):
                 (directory / CANCELLED).touch()
             with contextlib.suppress(ProcessLookupError):

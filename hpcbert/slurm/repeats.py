@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from hpcbert.slurm.states import parse
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -151,6 +153,11 @@ class Repeat:
                 found.append(Repeat(self.watched, array, self.number))
         return tuple(found)
 
+    def replaced(self, attempt: int, row: JobRow) -> bool:
+        """Say whether a line is of a job that this one replaced, and that was requeued since."""
+        elsewhere = bool(self.array.job_id) and row.job != self.array.job_id
+        return elsewhere and attempt >= self.array.first_attempt
+
     def owns(self, row: JobRow) -> bool:
         """Say whether a line is about this repeat and not about another job of its number."""
         return self.is_in(row) and self.watched.lists(row, self.array)
@@ -158,6 +165,10 @@ class Repeat:
     def is_in(self, row: JobRow) -> bool:
         """Say whether a line about its array, or the job it shares, is about this repeat."""
         return bool(row.tasks) != self.array.together and row.covers(self.index)
+
+
+def _revoked(row: JobRow) -> bool:
+    return parse(row.state).word == "REVOKED"
 
 
 class Lines:
@@ -195,7 +206,8 @@ class Lines:
 
         A requeued job has a line a run, each with its own time of submission. While an array
         unfolds, sacct may list an index twice: in the range of those that wait, and alone, which
-        is right then.
+        is right then. Of a federation's job each sibling cluster may have a line; those that gave
+        it up say REVOKED.
         """
         index = None if repeat.array.together else repeat.index
         jobs = self.jobs(repeat.watched, repeat.array)
@@ -204,6 +216,7 @@ class Lines:
         if not runs:
             spans = [row for job in jobs for row in self._spans.get(job, ())]
             runs = [row for row in spans if repeat.owns(row)]
+        runs = [row for row in runs if not _revoked(row)] or runs
         found = {row.submit: row for row in runs}
         return tuple(sorted(found.values(), key=lambda row: row.submit or 0.0))
 

@@ -304,12 +304,15 @@ class Tracker:
 
     def _heard(self, repeat: Repeat) -> Evidence:
         row, restarts = self._watcher.rows.get(repeat.tag, (None, 0))
+        history = self._watcher.history.get(repeat.tag, ())
+        revived = [one for one in history if repeat.replaced(*one)]
         return Evidence(
             witness=local.read_witness(repeat.status, first=repeat.array.first_attempt),
             accounting=row,
             restarts=repeat.array.first_attempt + restarts,
             together=repeat.array.together,
-            history=self._watcher.history.get(repeat.tag, ()),
+            history=tuple(one for one in history if one not in revived),
+            revived=tuple(row for _, row in revived),
         )
 
     def _ask_squeue(self, doubts: Sequence[Repeat]) -> Lines:

@@ -90,6 +90,10 @@ def records(path: Path) -> list[list[str]]:
 
 def run_script(made: Draft, tmp_path: Path, **extra: str) -> subprocess.CompletedProcess[str]:
     write(made)
+    return run_written(made, tmp_path, **extra)
+
+
+def run_written(made: Draft, tmp_path: Path, **extra: str) -> subprocess.CompletedProcess[str]:
     (array,) = made.campaign.arrays
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("SLURM")},
@@ -449,3 +453,66 @@ def test_committed_scripts_are_what_is_rendered(repository: Path) -> None:
     command = [sys.executable, "-m", "hpcbert", "render", "--check", "sbatch"]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def begun(made: Draft, attempt: int, job: str, repeat: int = 1) -> Path:
+    """Write down that a job has begun an attempt; return the status file."""
+    (array,) = made.campaign.arrays
+    path = made.directory / array.status(repeat)
+    line = {"event": "start", "time": 1, "attempt": attempt, "job": job}
+    path.write_text(json.dumps(line, separators=(",", ":")) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("restarts", "attempt", "job", "runs"),
+    [
+        (1, 1, "20_1", False),
+        (2, 1, "20_1", False),
+        (1, 2, "20_1", False),
+        (1, 0, "7_1", True),
+        (2, 1, "7_1", True),
+        (0, 0, "6_1", True),
+        (1, 0, "6_1", True),
+    ],
+    ids=[
+        "a retry has it",
+        "a retry came before it",
+        "a retry is further",
+        "its own first attempt",
+        "its own second attempt",
+        "submitted by hand again",
+        "and requeued then",
+    ],
+)
+@pytest.mark.parametrize("together", [False, True], ids=["array", "one-job"])
+def test_a_job_that_is_requeued_after_a_retry_took_its_place_runs_and_writes_nothing(
+    tmp_path: Path, *, restarts: int, attempt: int, job: str, runs: bool, together: bool
+) -> None:
+    python = tool(tmp_path, "python", RECORDER)
+    made = drafted(with_python(reference(tmp_path), python), together=together)
+    write(made)
+    paths = [begun(made, attempt, job.replace("_1", f"_{n}"), n) for n in (1, 2)[: 1 + together]]
+    before = [path.read_bytes() for path in paths]
+    names = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
+    done = run_written(made, tmp_path, **names)
+    if runs:
+        assert done.returncode == 0, done.stderr
+        assert events(made)[-1]["event"] == "end"
+        return
+    assert done.returncode == 125
+    assert [path.read_bytes() for path in paths] == before
+    assert f"of repeat 1 is that of job {job}: nothing is run" in done.stderr
+    assert not list((made.directory / "logs").rglob("*.log"))
+
+
+def test_of_repeats_in_one_job_those_that_no_retry_repeats_are_run(tmp_path: Path) -> None:
+    python = tool(tmp_path, "python", RECORDER)
+    made = drafted(with_python(reference(tmp_path), python), together=True)
+    write(made)
+    path = begun(made, 1, "20_2", 2)
+    before = path.read_bytes()
+    done = run_written(made, tmp_path, SLURM_ARRAY_JOB_ID="7", SLURM_RESTART_COUNT="1")
+    assert done.returncode == 0, done.stderr
+    assert events(made, 1)[-1]["event"] == "end"
+    assert path.read_bytes() == before

@@ -161,3 +161,26 @@ def test_any_text_is_read_without_an_exception(text: str) -> None:
     for listing in (read_sacct(text), read_squeue(text)):
         for row in listing.rows:
             assert row.covers(1) in {True, False}
+
+
+OTHERS = ("12+0", "12+1", "12+1.0", "12+0.batch", "12+[0-2].0", "12.batch", "12.0", "12_3.extern")
+
+
+@pytest.mark.parametrize("job", OTHERS)
+def test_steps_and_parts_of_heterogeneous_jobs_are_legible_and_none_of_ours(job: str) -> None:
+    """A person's other jobs stand in the answer too (SchedMD/slurm, src/sacct/print.c)."""
+    assert job_id(job) is None
+    for read, text in ((read_sacct, SACCT), (read_squeue, SQUEUE)):
+        line = text.splitlines()[0].replace("1_1|", f"{job}|", 1)
+        listing = read(f"{line}\n{text}")
+        assert listing == read(text)
+        assert listing.garbage == ()
+
+
+def test_the_jobs_of_sibling_clusters_are_told_apart_by_their_heading() -> None:
+    """The same number on each: squeue --federation (SchedMD/slurm, src/squeue/squeue.c)."""
+    one = "7_1|me|RUNNING|1|2|3|0:05|1:00|n1|camp|None|//7|//(null)|///work\n"
+    text = "".join(f"CLUSTER: {name}\nJOBID|USER|STATE\n{one}\n" for name in ("east", "west"))
+    listing = read_squeue(text)
+    assert listing.garbage == ()
+    assert [(row.job, row.cluster) for row in listing.rows] == [("7", "east"), ("7", "west")]

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -436,3 +437,93 @@ def test_what_slurm_may_yet_know_is_not_lost(
     tracker = Tracker([one], run=slurm, environ={}, clock=clock, chance=lambda: 0.0)
     tracker.poll()
     assert tracker.states[one.repeats[0].key].word == "UNKNOWN"
+
+
+def with_place(line: str, place: object, cluster: str) -> str:
+    """Add to a line of sacct what tells whose job it is: uid, cluster, directory."""
+    return f"{line.rstrip()}|7|{cluster}|{place}\n"
+
+
+@pytest.mark.parametrize("later", [0, 1, 40], ids=["same-moment", "a-second", "later"])
+@pytest.mark.parametrize("first", ["REVOKED", "COMPLETED"])
+def test_a_sibling_of_a_federation_that_gave_a_job_up_is_no_attempt(
+    watched: Make, slurm: Any, tell: Tell, first: str, later: int
+) -> None:
+    one = watched("67108999", repeats=1)
+    tell(one, 1, {"event": "start", "time": T + 1}, {"event": "step-end", "time": T + 9, "exit": 0})
+    tell(one, 1, {"event": "end", "time": T + 9, "exit": 0})
+    words_ = (first, "COMPLETED" if first == "REVOKED" else "REVOKED")
+    slurm.sacct = "".join(
+        with_place(accounting("67108999_1", word, submit=T + number * later), one.directory, name)
+        for number, (word, name) in enumerate(zip(words_, ("east", "west"), strict=True))
+    )
+    tracker = Tracker([one], run=slurm, clock=lambda: T + 500.0)
+    tracker.poll()
+    (state,) = tracker.states.values()
+    assert (state.word, state.attempt, state.earlier) == ("COMPLETED", 0, ())
+
+
+def test_a_job_that_all_asked_clusters_gave_up_says_so(watched: Make, slurm: Any) -> None:
+    one = watched("67108999", repeats=1)
+    slurm.sacct = with_place(accounting("67108999_1", "REVOKED"), one.directory, "east")
+    tracker = Tracker([one], run=slurm)
+    tracker.poll()
+    (state,) = tracker.states.values()
+    assert (state.word, state.kind) == ("REVOKED", "badly")
+    assert "another cluster of the federation" in state.detail
+
+
+def test_another_cluster_s_job_of_the_same_number_is_not_ours(watched: Make, slurm: Any) -> None:
+    one = watched("12", repeats=1, cluster="west")
+    rows = (("COMPLETED", "east"), ("TIMEOUT", "west"))
+    slurm.sacct = "".join(
+        with_place(accounting("12_1", word), one.directory, name) for word, name in rows
+    )
+    tracker = Tracker([one], run=slurm)
+    tracker.poll()
+    assert words(tracker) == ["TIMEOUT"]
+
+
+def test_somebodys_heterogeneous_job_keeps_no_lost_array_from_being_found(
+    watched: Make, slurm: Any, clock: Clock
+) -> None:
+    one = watched("12", repeats=1)
+    slurm.squeue = queue("13+0", "RUNNING", name="het") + queue("13+1", "RUNNING", name="het")
+    slurm.sacct = accounting("13+0", "RUNNING", name="het")
+    clock.now += 3600
+    tracker = Tracker([one], run=slurm, clock=clock)
+    tracker.poll()
+    assert tracker.garbage == ()
+    assert words(tracker) == ["LOST"]
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("PENDING", "will run nothing; to end it: scancel 12_1"),
+        ("RUNNING", "will run nothing; to end it: scancel 12_1"),
+        ("FAILED", "nothing of it counts"),
+    ],
+)
+def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_attempt(
+    watched: Make, slurm: Any, tell: Tell, word: str, says: str
+) -> None:
+    one = watched("12", "20", repeats=1)
+    first = one.campaign.arrays[0]
+    again = replace(first, name=f"{NAME}.t1", job_id="20", retry=1, first_attempt=1)
+    one = Watched(one.directory, replace(one.campaign, arrays=(first, again)))
+    mark = {"attempt": 1, "time": T + 70}
+    tell(one, 1, {**mark, "event": "start"}, {**mark, "event": "step-end", "exit": 0})
+    tell(one, 1, {**mark, "event": "end", "exit": 0})
+    slurm.sacct = (
+        accounting("12_1", "FAILED", exit_code="3:0")
+        + accounting("20_1", "COMPLETED", name=again.name, submit=T + 60)
+        + accounting("12_1", word, submit=T + 90)
+    )
+    tracker = Tracker([one], run=slurm, clock=lambda: T + 500.0)
+    tracker.poll()
+    (state,) = tracker.states.values()
+    assert (state.word, state.attempt) == ("COMPLETED", 1)
+    assert [(early.word, early.attempt) for early in state.earlier] == [("FAILED", 0)]
+    assert f"job 12_1, which a retry replaced, was requeued and is {word}" in state.detail
+    assert says in state.detail

@@ -1,0 +1,144 @@
+"""What a manifest says is not enough to cancel a job: it may be a copy's, or anybody's invention."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hpcbert import store
+from hpcbert.flows import cancel
+from hpcbert.slurm import local
+from hpcbert.slurm.processes import machine
+from hpcbert.slurm.repeats import Watched
+from tests.waiting import CEILING, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Make = Callable[..., Watched]
+    Line = Callable[..., str]
+
+STRANGER = 54321
+
+
+def listed(line: str, workdir: object, *, uid: int | None = None, command: object = "") -> str:
+    """Return a line of squeue with what tells whose job it is."""
+    return f"{line.rstrip()}|//{os.geteuid() if uid is None else uid}|//{command}|//{workdir}\n"
+
+
+def cancelled(hpcbert: Any, slurm: Any, directory: Path) -> tuple[dict[str, Any], list[list[str]]]:
+    done = hpcbert("cancel", "--yes", "--json", str(directory))
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document, slurm.calls("scancel")
+
+
+def test_a_copy_of_a_campaign_cancels_nothing_of_the_original(
+    hpcbert: Any, slurm: Any, watched: Make, queue: Line, tmp_path: Path
+) -> None:
+    one = watched()
+    slurm.answers(squeue=[listed(queue(one, 1, "RUNNING"), one.directory)])
+    copy = tmp_path / one.directory.name
+    shutil.copytree(one.directory, copy)
+    document, calls = cancelled(hpcbert, slurm, copy)
+    assert (calls, document["data"]["cancelled"], document["data"]["jobs"]) == ([], False, [])
+    (warning,) = document["warnings"]
+    assert warning == (
+        f"Not cancelled: job 12 was submitted in {one.directory}, not in {copy.absolute()}."
+    )
+    _, calls = cancelled(hpcbert, slurm, one.directory)
+    assert [call[1:] for call in calls] == [["12"]]
+
+
+@pytest.mark.parametrize("name", ["as it was", "the other job's", ""])
+def test_a_manifest_that_names_another_job_of_mine_does_not_cancel_it(
+    hpcbert: Any, slurm: Any, watched: Make, queue: Line, tmp_path: Path, *, name: str
+) -> None:
+    """Somebody gave it to me; id, name, place and user in it are what they chose."""
+    elsewhere = tmp_path / "thesis"
+    elsewhere.mkdir()
+    one = watched()
+    array = replace(one.campaign.arrays[0], job_id="88", workdir=str(elsewhere))
+    if name != "as it was":
+        array = replace(array, name=name)
+    store.write_manifest(one.directory, replace(one.campaign, uid=os.geteuid(), arrays=(array,)))
+    line = queue(one, 1, "RUNNING", job="88_1", name="the other job's")
+    slurm.answers(squeue=[listed(line, elsewhere, command="/home/me/thesis.sh")])
+    document, calls = cancelled(hpcbert, slurm, one.directory)
+    assert (calls, document["data"]["cancelled"]) == ([], False)
+    assert f"job 88 was submitted in {elsewhere}" in document["warnings"][0]
+
+
+def test_a_manifest_that_names_somebody_elses_job_does_not_cancel_it(
+    hpcbert: Any, slurm: Any, watched: Make, queue: Line
+) -> None:
+    one = watched()
+    store.write_manifest(one.directory, replace(one.campaign, uid=STRANGER))
+    slurm.answers(squeue=[listed(queue(one, 1, "RUNNING"), one.directory, uid=STRANGER)])
+    document, calls = cancelled(hpcbert, slurm, one.directory)
+    assert (calls, document["data"]["cancelled"]) == ([], False)
+    assert document["warnings"] == [f"Not cancelled: job 12 belongs to user {STRANGER}."]
+
+
+@pytest.mark.parametrize("how", ["linked", "moved", "by hand"])
+def test_a_campaigns_own_jobs_are_cancelled(
+    hpcbert: Any, slurm: Any, watched: Make, queue: Line, tmp_path: Path, *, how: str
+) -> None:
+    one = watched()
+    script = one.directory / one.campaign.arrays[0].script
+    place, command = one.directory, script
+    if how == "linked":
+        place = tmp_path / "link"
+        place.symlink_to(one.directory)
+    elif how == "moved":
+        place = tmp_path / "where it was"
+        command = place / one.campaign.arrays[0].script
+    else:
+        place = tmp_path
+    line = queue(one, 1, "RUNNING", job="12_1" if how != "by hand" else "31_1")
+    slurm.answers(squeue=[listed(line, place, command=command)])
+    document, calls = cancelled(hpcbert, slurm, one.directory)
+    assert document["warnings"] == []
+    assert [call[1:] for call in calls] == [["31" if how == "by hand" else "12"]]
+
+
+@pytest.mark.parametrize("what", ["another program", "another campaign's queue", "its own queue"])
+def test_a_manifest_that_names_another_process_does_not_end_it(
+    watched: Make, tmp_path: Path, what: str
+) -> None:
+    other = tmp_path / "another campaign"
+    other.mkdir()
+    one = watched(scheduler="local")
+    words = ["-m", "hpcbert.slurm.localqueue", str(one.directory if what[:3] == "its" else other)]
+    (tmp_path / words[1]).write_text("sleep 600\n:\n")
+    argv = ["sleep", "600"] if what == "another program" else ["sh", *words]
+    with subprocess.Popen(argv, cwd=tmp_path, start_new_session=True) as process:
+        try:
+            job = local.name_of(process.pid)
+            arrays = tuple(replace(array, job_id=job) for array in one.campaign.arrays)
+            one = Watched(one.directory, replace(one.campaign, arrays=arrays))
+            plan = local.Plan(machine(), str(tmp_path / "lock"), 60.0, 1.0, ())
+            (one.directory / local.PLAN).write_text(json.dumps(asdict(plan)))
+            until(lambda: local.alive(job), "it is there")
+            target = cancel.find(one, run=None)  # type: ignore[arg-type]
+            if what == "its own queue":
+                assert (target.jobs, target.left) == ((job,), ())
+                assert local.cancel(one.directory, one.campaign)
+                assert process.wait(CEILING)
+                return
+            assert (target.jobs, target.repeats) == ((), ())
+            assert (str(other) if "queue" in what else what) in target.left[0]
+            assert not local.cancel(one.directory, one.campaign)
+            assert process.poll() is None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
