@@ -88,7 +88,7 @@ def _precision(_ctx: click.Context, _param: click.Parameter, value: str | None) 
     metavar="NAME=VALUE",
     help="Of a log, likewise: accumulation, global_batch_size, packing, sequence_length.",
 )
-@click.option("--model", default="", help="What the model is called in the table.")
+@click.option("--model", default="", help="The model, and what it is called in the table.")
 @click.option("--skip", type=click.IntRange(0), help="Warm-up iterations, if not the protocol's.")
 @click.option(
     "--iters",

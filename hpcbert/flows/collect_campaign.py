@@ -20,6 +20,7 @@ from hpcbert.logs import grammar as grammars
 from hpcbert.logs.counted import counted
 from hpcbert.logs.scan import Reading, read, read_on
 from hpcbert.logs.setting import END, Setting, Window
+from hpcbert.logs.sizes import stated_by
 from hpcbert.model import Measured, Reason, Run
 from hpcbert.reduce import Evidence, gate, group_of
 from hpcbert.slurm.states import witness
@@ -302,7 +303,7 @@ class _Judge:
 
     def _setting(self, point: Point) -> Setting:
         protocol = self.campaign.protocol
-        return Setting(
+        known = Setting(
             nodes=point.shape.nodes,
             gpus_per_node=point.shape.gpus_per_node,
             gpus=point.shape.gpus,
@@ -314,6 +315,7 @@ class _Judge:
             iters=protocol.iters if self.window.iters is None else self.window.iters,
             reach=protocol.iters,
         )
+        return known._replace(**stated_by(point.model))
 
 
 def _usual_length(recipe: Table) -> int:

@@ -14,6 +14,7 @@ from hpcbert.logs.kind import kinds, unread
 from hpcbert.logs.layout import LeftOut, shown
 from hpcbert.logs.scan import read, read_on
 from hpcbert.logs.setting import END, Setting
+from hpcbert.logs.sizes import name_of
 from hpcbert.model import Measured, Point, Shape
 from hpcbert.reduce import group_of
 
@@ -96,7 +97,8 @@ class Reader:
         points: dict[tuple[Point, str], list[Read]] = {}
         certain: set[Point] = set()
         single = self._without_twins(logs)
-        reads = sorted(filter(None, map(self._fit, single)), key=lambda one: not one.valid)
+        reads = self._called([one for one in map(self._fit, single) if one])
+        reads = sorted(reads, key=lambda one: not one.valid)
         for one in reads:
             try:
                 point = _point(one) if one.valid else _likely_point(one, certain)
@@ -164,8 +166,22 @@ class Reader:
         reading = self._explained(log, framework, reading)
         if reading.missing:
             raise unknown([reading.missing], log)
-        model = self.known.model or log.model or framework.model
+        model = self.known.model or log.model or ""
         return Read(log, framework.name, model, rule.name, reading)
+
+    def _called(self, reads: Sequence[Read]) -> list[Read]:
+        """Return the logs, those of a model that nobody named under the one that they all state.
+
+        Where they state several they stay together, and are no repeats of each other.
+        """
+        stated: dict[str, set[str]] = {}
+        for one in reads:
+            stated.setdefault(one.framework, set()).add(name_of(one.reading.setting))
+        usual = {}
+        for name, models in stated.items():
+            named = models - {""}
+            usual[name] = named.pop() if len(named) == 1 else self._load(name).model
+        return [one._replace(model=one.model or usual[one.framework]) for one in reads]
 
     def _framework(self, log: LogFile) -> Framework:
         told, said = log.framework, self.known.framework

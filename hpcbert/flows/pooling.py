@@ -138,14 +138,14 @@ def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[Where, .
     verdicts = judged(accounts, keep_first=True)
     measured = []
     for point, runs, own in zip(points, verdicts, accounts, strict=True):
-        marked = any(_accumulates(one) for one in point.reads.values())
+        reads = point.reads.values()
         whole = _with_gaps(runs)
         made = Measured(
             group=point.group,
             shape=point.shape,
             asked=len(whole),
             runs=whole,
-            flags=("accumulation",) if marked else (),
+            flags=tuple(name for name, holds in _MARKS.items() if any(map(holds, reads))),
             counted=point.counted,
         )
         pairs = zip(runs, own, strict=True)
@@ -173,6 +173,12 @@ def _with_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:
 
 def _accumulates(read: Read) -> bool:
     return (read.reading.setting.accumulation or 1) > 1
+
+
+_MARKS = {
+    "accumulation": _accumulates,
+    "unchecked": lambda read: read.valid and read.reading.unchecked,
+}
 
 
 def _run(number: int, read: Read) -> Run:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import shown
 from hpcbert.logs.setting import END, Setting
+from hpcbert.logs.sizes import stated_by
 from hpcbert.model import Shape
 from hpcbert.strict import did_you_mean
 
@@ -87,6 +88,8 @@ def setting_of(log: LogFile, known: Known, window: Window) -> Setting:
     values: dict[str, Any] = {"gpus": log.gpus, **dict(known.settings)}
     sources = {name: f"--set {name}" for name, _ in known.settings}
     sources |= {"gpus": "the path"} if log.gpus else {}
+    model = stated_by(known.model or log.model or "")
+    sources |= dict.fromkeys(model, "--model" if known.model else "the path")
     for name, (told, said) in asked.items():
         if told is not None and said is not None and told != said:
             raise contradiction(name, told, _FLAGS[name], said, log)
@@ -97,7 +100,7 @@ def setting_of(log: LogFile, known: Known, window: Window) -> Setting:
         flags = "--nodes with --gpus-per-node"
         raise contradiction("gpus", log.gpus, flags, f"{nodes} x {width}", log)
     return Setting(
-        **values,
+        **{**values, **model},
         skip=usual.skip if window.skip is None else window.skip,
         iters=usual.iters if window.iters is None else window.iters,
         reach=0 if window.iters in {None, END} else window.iters,

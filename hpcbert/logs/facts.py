@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hpcbert.logs.lines import Line
 
 Value = int | str
-WORDS = ("precision", "version", "device")
+WORDS = ("precision", "model", "version", "device")
 # Nodes may differ in these, so the first one stands for the run.
 _FIRST_COUNTS = ("version", "device")
 _LONGEST = 80

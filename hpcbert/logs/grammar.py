@@ -31,6 +31,9 @@ FACTS = (
     "packing",
     "precision",
     "sequence_length",
+    "model",
+    "hidden_size",
+    "layers",
     "version",
     "device",
 )
@@ -41,7 +44,7 @@ TOLERANCE, FACTOR, SHORTEST = 0.1, 15.0, 10
 
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "time")
 _WORDS = ("loss", "time")
-_TEXTS = ("precision", "version", "device")
+_TEXTS = ("precision", "model", "version", "device")
 _FIELDS = {"rate": "rate", "step-rate": "rate", "footer": "rate"}
 _PROTOCOL = ("skip", "iters")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,6 +64,8 @@ class Reading(NamedTuple):
         last: The last record of the rule, in what its window's end is counted in.
         flags: What must be known of the number: `short-window` where it is of fewer iterations than
             the recipe asks for.
+        unchecked: Whether the number would be another, and nothing in the log against it, had
+            more nodes or GPUs been told.
     """
 
     throughput: float | None
@@ -75,6 +78,7 @@ class Reading(NamedTuple):
     foreign: bool = False
     last: int = 0
     flags: tuple[str, ...] = ()
+    unchecked: bool = False
 
 
 def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
@@ -309,7 +313,7 @@ class _Scan:
 
     def conclude(self) -> Reading:
         """Return what came of it."""
-        setting, reasons = self._settled()
+        setting, reasons = self._settled(self.setting)
         throughput, missing = None, ""
         if self.rehearsal:
             reasons = (Reason("rehearsal", "the log is a replayed sample, nothing was trained"),)
@@ -347,15 +351,28 @@ class _Scan:
             foreign=self.foreign,
             last=last,
             flags=flags,
+            unchecked=throughput is not None and self._is_unchecked(throughput),
         )
 
-    def _settled(self) -> tuple[Setting, tuple[Reason, ...]]:
-        """Return the setting with all that the log states, and what the two disagree about."""
+    def _is_unchecked(self, throughput: float) -> bool:
+        """Say whether the number rests on what was told of nodes and GPUs, and on that alone."""
+        for other in self.setting.doubled():
+            setting, reasons = self._settled(other)
+            try:
+                number = throughput if reasons else self.collector.reduce(setting)
+                moved = not math.isclose(number, throughput, rel_tol=1e-9)
+                if moved and not self._doubts(number, setting):
+                    return True
+            except (CannotReduceError, UnknownError):
+                continue  # The log knows better.
+        return False
+
+    def _settled(self, setting: Setting) -> tuple[Setting, tuple[Reason, ...]]:
+        """Return a setting with all that the log states, and what the two disagree about."""
         try:
             facts = self.facts.with_counts()
         except CannotReduceError as error:
-            return self.setting.settled(self.facts.values)[0], (error.reason,)
-        setting = self.setting
+            return setting.settled(self.facts.values)[0], (error.reason,)
         # Only where the number does not depend on it: elsewhere it must be known, not guessed.
         if self.rule.kind == "footer" and setting.packing is None:
             setting = setting._replace(packing=packing(facts, self.grammar.packing))

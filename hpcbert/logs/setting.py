@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 # In the place of an iteration: however far the run went.
@@ -37,6 +37,9 @@ class Setting(NamedTuple):
         global_batch_size: Samples in one optimizer step over all devices.
         packing: Samples that one of the device's batch holds on average; unknown counts as 1.
         sequence_length: Tokens in a sample.
+        model: Its name, `bert-base`.
+        hidden_size: Width of its layers.
+        layers: How many it has.
         version: Of the framework or of its image, as the log prints it.
         device: What the GPUs are, as the log prints it.
         skip: Warm-up iterations of the protocol.
@@ -54,6 +57,9 @@ class Setting(NamedTuple):
     packing: int | None = None
     precision: str | None = None
     sequence_length: int | None = None
+    model: str | None = None
+    hidden_size: int | None = None
+    layers: int | None = None
     version: str | None = None
     device: str | None = None
     skip: int = 20
@@ -88,6 +94,14 @@ class Setting(NamedTuple):
         devices = {"global": "gpus", "per-node": "gpus_per_node"}.get(share)
         width = self.need(devices) if devices else 1
         return width * self.need("batch_size_per_device") * steps
+
+    def doubled(self) -> Iterator[Setting]:
+        """Yield what a person, or a path, might have said of nodes and GPUs instead: twice each."""
+        told = [name for name, _ in self.sources if getattr(self, name) is not None]
+        shape = [name for name in ("nodes", "gpus_per_node") if name in told]
+        for name in shape or [name for name in ("gpus",) if name in told]:
+            other: dict[str, Any] = {"gpus": None, name: 2 * self.need(name)}
+            yield self._replace(**other).settled({})[0]
 
     def settled(self, facts: Mapping[str, int | str]) -> tuple[Setting, tuple[str, ...]]:
         """Return the setting with a log's facts, and what the two disagree about.

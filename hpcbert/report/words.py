@@ -21,6 +21,7 @@ FLAGS = {
     "shared-nodes": "another run had one of its nodes while it was measured",
     "short-window": "the number is of few iterations: one slow step among them moves it",
     "overflow-steps": "optimizer steps of the window were thrown away: their gradients overflowed",
+    "unchecked": "the number rests on how many nodes and GPUs were told: nothing in a log says so",
     "accumulation": "steps of several micro-batches: the all-reduce happens once in so many",
 }
 

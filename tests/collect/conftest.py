@@ -50,6 +50,23 @@ def collect_json(collect: Callable[..., Result]) -> Callable[..., dict[str, Any]
     return run
 
 
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Runs `hpcbert collect WORDS --json` with hpcbert's own recipes and returns the document."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HPCBERT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*words: object) -> dict[str, Any]:
+        argv = [*map(str, words), "--json"]
+        result = CliRunner().invoke(command, argv, catch_exceptions=False)
+        document: dict[str, Any] = json.loads(result.stdout)
+        assert document["exit_code"] == result.exit_code
+        return document
+
+    return invoke
+
+
 def pytorch_log(
     shape: str,
     rate: float,

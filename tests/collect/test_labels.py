@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import json
 import lzma
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
-
-from hpcbert.cli.collect import command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,23 +17,6 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 TF1 = "1n8g/bert_b64_fp16_1.log"
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `hpcbert collect WORDS --json` with hpcbert's own recipes and returns the document."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("HPCBERT_RUNS", str(tmp_path / "runs"))
-    monkeypatch.chdir(tmp_path)
-
-    def invoke(*words: object) -> dict[str, Any]:
-        argv = [*map(str, words), "--json"]
-        result = CliRunner().invoke(command, argv, catch_exceptions=False)
-        document: dict[str, Any] = json.loads(result.stdout)
-        assert document["exit_code"] == result.exit_code
-        return document
-
-    return invoke
 
 
 def put(root: Path, name: str, data: bytes | str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,13 +22,20 @@ NEEDED = (
     "global_batch_size",
     "precision",
     "sequence_length",
+    "model",
     "version",
 )
 # Of texts, the first one in a log stands: runs that differ in them are told apart by `collect`.
 TEXTS = ("version", "device")
 # Lines of facts that the sample's run had no reason to print, each with what it states.
 OTHERS: dict[str, dict[str, dict[str, int | str]]] = {
-    "deepspeed": {"[INFO] DeepSpeed info: version=0.3.1, git-hash=1afca8f": {"version": "0.3.1"}},
+    "deepspeed": {
+        "[INFO] DeepSpeed info: version=0.3.1, git-hash=1afca8f": {"version": "0.3.1"},
+        "DeepSpeed Transformer config is  {'hidden_size': 768, 'num_hidden_layers': 12}": {
+            "hidden_size": 768,
+            "layers": 12,
+        },
+    },
     "mindspore": {
         "args_opt: Namespace(accum_bits=1, distribute='false', do_shuffle='true')": {"gpus": 1},
         "args_opt: Namespace(device_num=4, distribute='true')": {"gpus": 4},
@@ -36,9 +43,22 @@ OTHERS: dict[str, dict[str, dict[str, int | str]]] = {
     "mlperf-bert": {
         "Namespace(average_packing_rate=2, max_predictions_per_seq=76)": {"packing": 2},
         "python run_pretraining.py --packed_samples --fp16": {"packing": 2},
+        "Namespace(bert_model='bert-large-uncased', max_predictions_per_seq=76)": {
+            "model": "bert-large"
+        },
     },
     "ngc-pytorch": {
         "device: cuda n_gpu: 4, distributed training: False, 16-bits training: False": {"gpus": 4},
+        **{
+            f"PARAMETER Config : [\"Namespace(bert_model='{model}-uncased', config_file='{file}')": {
+                "model": stated
+            }
+            for model, file, stated in (
+                ("bert-large", "bert_config.json", "bert-large"),
+                ("bert-large", "bert_config_base.json", "bert-base"),
+                ("bert-base", "/workspace/bert/bert_configs/large.json", "bert-large"),
+            )
+        },
     },
     "ngc-tf1": {
         "Container nvidia build =  13409399": {"version": "13409399"},
@@ -46,6 +66,14 @@ OTHERS: dict[str, dict[str, dict[str, int | str]]] = {
             "device": "Tesla V100-SXM2-32GB"
         },
         "+ num_accumulation_steps_phase1=2112": {"accumulation": 2112},
+        "+ bert_model=large": {"model": "bert-large"},
+        "INFO:tensorflow:  bert_config_file: data/bert_tf_squad11_base_128/bert_config.json": {
+            "model": "bert-base"
+        },
+        "INFO:tensorflow:  bert_config_file: data/uncased_L-24_H-1024_A-16/bert_config.json": {
+            "hidden_size": 1024,
+            "layers": 24,
+        },
         "  use_fp16: True": {"precision": "fp16"},
         "  manual_fp16: True": {"precision": "fp16"},
         "avg_loss_step : 11.1661  learning_rate : 3e-06": {"precision": "fp32"},
@@ -57,8 +85,12 @@ OTHERS: dict[str, dict[str, dict[str, int | str]]] = {
     "oneflow": {
         "seq_length = 512": {"sequence_length": 512},
         "num_accumulation_steps = 2": {"accumulation": 2},
+        "num_hidden_layers = 24": {"layers": 24},
     },
     "paddle": {
+        "training_script_args: ['--model_name_or_path', 'bert-large-cased']": {
+            "model": "bert-large"
+        },
         "training_script_args: ['--batch_size', '32', '--use_amp', 'False']": {
             "batch_size_per_device": 32,
             "precision": "fp32",
@@ -229,17 +261,18 @@ def test_a_header_with_another_number_refuses_the_run(
     doubled = b"%d" % (2 * int(match[one.name]))
     changed = sample(recipe).replace(one.line, one.line[:start] + doubled + one.line[end:])
     assert isinstance(one.value, int)
-    known = setting(recipe)._replace(sequence_length=_sequence_length(recipe))
+    known = setting(recipe)._replace(**_asked(recipe))
     detail = refusal(recipe, tmp_path, changed, known)
     assert str(2 * one.value) in detail
     if one.name != "global_batch_size":
         assert re.search(rf"\b{one.value}\b", detail)
 
 
-def _sequence_length(name: str) -> int | None:
+def _asked(name: str) -> dict[str, Any]:
     """Return what a campaign expects: the sample's own, where its program prints it."""
-    values = [one.value for one in said(name) if one.name == "sequence_length"]
-    return values[0] if values and isinstance(values[0], int) else None
+    asked = ("sequence_length", "hidden_size", "layers")
+    own = [one for one in said(name) if one.line in sample(name)]
+    return {one.name: one.value for one in own if one.name in asked}
 
 
 @pytest.mark.parametrize(

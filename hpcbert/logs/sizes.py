@@ -1,0 +1,43 @@
+"""The models that have a name: what a log must say of its own one, and what it is called."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcbert.logs.setting import Setting
+
+# Hidden size and layers (google-research/bert@eedf571, README.md).
+SIZES = {
+    "bert-tiny": (128, 2),
+    "bert-mini": (256, 4),
+    "bert-small": (512, 4),
+    "bert-medium": (512, 8),
+    "bert-base": (768, 12),
+    "bert-large": (1024, 24),
+}
+_SPELLING = re.compile(r"(?:bert[-_])?([a-z]+)(?:[-_](?:un)?cased)?")
+
+
+def stated_by(model: str) -> dict[str, int | str]:
+    """Return the facts of a run of a model, by their names in FACTS; none of an unknown one."""
+    spelt = _SPELLING.fullmatch(model.lower())
+    name = f"bert-{spelt[1]}" if spelt else ""
+    if name not in SIZES:
+        return {}
+    hidden_size, layers = SIZES[name]
+    return {"model": name, "hidden_size": hidden_size, "layers": layers}
+
+
+def name_of(setting: Setting) -> str:
+    """Return what the model of a run is called; empty if nothing is known of it."""
+    if setting.model:
+        return setting.model
+    known = (setting.hidden_size, setting.layers)
+    alike = [
+        name
+        for name, sizes in SIZES.items()
+        if all(one in (None, its) for one, its in zip(known, sizes, strict=True))
+    ]
+    return alike[0] if len(alike) == 1 else ""
