@@ -98,8 +98,8 @@ class Setting(NamedTuple):
     def doubled(self) -> Iterator[Setting]:
         """Yield what a person, or a path, might have said of nodes and GPUs instead: twice each."""
         told = [name for name, _ in self.sources if getattr(self, name) is not None]
-        shape = [name for name in ("nodes", "gpus_per_node") if name in told]
-        for name in shape or [name for name in ("gpus",) if name in told]:
+        shape = [name for name in told if name in {"nodes", "gpus_per_node"}]
+        for name in shape or [name for name in told if name == "gpus"]:
             other: dict[str, Any] = {"gpus": None, name: 2 * self.need(name)}
             yield self._replace(**other).settled({})[0]
 

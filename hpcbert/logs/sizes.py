@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpcbert.logs.setting import Setting
@@ -20,7 +20,7 @@ SIZES = {
 _SPELLING = re.compile(r"(?:bert[-_])?([a-z]+)(?:[-_](?:un)?cased)?")
 
 
-def stated_by(model: str) -> dict[str, int | str]:
+def stated_by(model: str) -> dict[str, Any]:
     """Return the facts of a run of a model, by their names in FACTS; none of an unknown one."""
     spelt = _SPELLING.fullmatch(model.lower())
     name = f"bert-{spelt[1]}" if spelt else ""
