@@ -7,17 +7,15 @@ from typing import Any
 
 import click
 
+from hpcbert.cli.groups import ListByDefault
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import places, recipe, site
 from hpcbert.flows.frameworks import described
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def frameworks(ctx: click.Context) -> None:
+@click.group(cls=ListByDefault)
+def frameworks() -> None:
     """List the frameworks that can be measured."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(frameworks_list)
 
 
 def _folders(templates: tuple[str, ...]) -> tuple[Path, ...]:

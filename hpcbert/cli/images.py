@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcbert import store
+from hpcbert.cli.groups import ListByDefault
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import site
 from hpcbert.container import cache
@@ -22,12 +23,9 @@ if TYPE_CHECKING:
 _SITE = click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def images(ctx: click.Context) -> None:
+@click.group(cls=ListByDefault)
+def images() -> None:
     """List and remove prepared images."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(images_list)
 
 
 @images.command("list")

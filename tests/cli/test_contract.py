@@ -129,6 +129,8 @@ def test_frameworks_are_listed_and_shown(tmp_path: Path) -> None:
     assert {"oneflow", "pytorch"} <= set(names)
     lines = hpcbert("frameworks", cwd=tmp_path).stdout.splitlines()
     assert [line.split()[0] for line in lines] == names
+    short = json.loads(hpcbert("frameworks", "--json", cwd=tmp_path).stdout)
+    assert [one["name"] for one in short["data"]] == names
     data = json.loads(hpcbert("frameworks", "show", "oneflow", "--json", cwd=tmp_path).stdout)[
         "data"
     ]
