@@ -178,12 +178,12 @@ def test_a_folder_of_campaigns_that_cannot_be_read_is_not_an_empty_one(
 
 
 def shell(line: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a shell line in which $H is hpcbert."""
-    program = f"{sys.executable} -m hpcbert"
+    """Run a shell line in which hpcbert is this one."""
+    function = f'hpcbert() {{ "{sys.executable}" -m hpcbert "$@"; }}'
     return subprocess.run(
-        ["bash", "-c", line],
+        ["bash", "-c", f"{function}\n{line}"],
         cwd=cwd,
-        env={**os.environ, "HOME": str(cwd), "H": program, **env},
+        env={**os.environ, "HOME": str(cwd), **env},
         capture_output=True,
         text=True,
         check=False,
@@ -194,17 +194,17 @@ def shell(line: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("line", "code", "told"),
     [
-        ("$H config >/dev/full", 1, "No space left"),
-        ("$H config --json >/dev/full", 1, "No space left"),
-        ("$H --help >/dev/full", 1, "No space left"),
-        ("$H config >&-", 1, "closed"),
-        ("$H config --json >&-", 1, "closed"),
-        ("$H --version >&-", 1, "closed"),
-        ("$H submit --nodes 0 >/dev/full", 2, "--nodes"),
-        ("$H submit --fw nix --json >/dev/full", 2, "nix"),
-        ("$H submit --fw nix <&- >&-", 2, "nix"),
-        ("$H --help | head -c 1; exit ${PIPESTATUS[0]}", 0, ""),
-        ("$H config --json | head -c 1; exit ${PIPESTATUS[0]}", 0, ""),
+        ("hpcbert config >/dev/full", 1, "No space left"),
+        ("hpcbert config --json >/dev/full", 1, "No space left"),
+        ("hpcbert --help >/dev/full", 1, "No space left"),
+        ("hpcbert config >&-", 1, "closed"),
+        ("hpcbert config --json >&-", 1, "closed"),
+        ("hpcbert --version >&-", 1, "closed"),
+        ("hpcbert submit --nodes 0 >/dev/full", 2, "--nodes"),
+        ("hpcbert submit --fw nix --json >/dev/full", 2, "nix"),
+        ("hpcbert submit --fw nix <&- >&-", 2, "nix"),
+        ("hpcbert --help | head -c 1; exit ${PIPESTATUS[0]}", 0, ""),
+        ("hpcbert config --json | head -c 1; exit ${PIPESTATUS[0]}", 0, ""),
     ],
 )
 def test_a_stdout_that_takes_nothing(line: str, code: int, told: str, tmp_path: Path) -> None:
@@ -216,7 +216,9 @@ def test_a_stdout_that_takes_nothing(line: str, code: int, told: str, tmp_path: 
     assert done.stderr.count("rror: ") <= 2
 
 
-@pytest.mark.parametrize("line", ["$H config --json 2>&-", "$H submit --fw nix --json 2>/dev/full"])
+@pytest.mark.parametrize(
+    "line", ["hpcbert config --json 2>&-", "hpcbert submit --fw nix --json 2>/dev/full"]
+)
 def test_a_stderr_that_takes_nothing_hides_no_result(line: str, tmp_path: Path) -> None:
     done = shell(line, tmp_path)
     document = json.loads(done.stdout)
@@ -225,7 +227,7 @@ def test_a_stderr_that_takes_nothing_hides_no_result(line: str, tmp_path: Path) 
 
 
 def test_a_stdin_that_is_closed_answers_nothing(campaign: Path, tmp_path: Path) -> None:
-    done = shell(f"$H cancel {campaign} <&-", tmp_path)
+    done = shell(f"hpcbert cancel {campaign} <&-", tmp_path)
     assert done.returncode in {2, 3}
     assert "Traceback" not in done.stderr
 

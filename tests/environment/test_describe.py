@@ -39,7 +39,7 @@ def describe(
         "python3",
     ]
     return subprocess.run(
-        words, env={**base, **environment}, capture_output=True, check=False, timeout=60
+        words, env={**base, **environment}, capture_output=True, check=False, timeout=CEILING
     )
 
 

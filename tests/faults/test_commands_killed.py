@@ -24,6 +24,7 @@ import pytest
 from hpcbert import store
 from hpcbert.slurm.commands import job_id
 from tests.faults.test_submit_killed import sample
+from tests.waiting import CEILING
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
@@ -190,7 +191,7 @@ def test_four_who_resume_at_once_in_pid_namespaces_of_their_own_double_nothing(d
         )
         for _ in range(4)
     ]  # fmt: skip
-    codes = [one.wait(timeout=120) for one in resumed]
+    codes = [one.wait(timeout=CEILING) for one in resumed]
     assert 0 in codes
     assert set(desk.alive().values()) == {1}
     assert len(desk.alive()) == 2 * POINTS

@@ -52,7 +52,7 @@ def _parses(texts: list[str]) -> None:
     """Let bash read scripts without running them."""
     for text in texts:
         done = subprocess.run(
-            ["bash", "-n"], input=text, capture_output=True, text=True, check=False, timeout=30
+            ["bash", "-n"], input=text, capture_output=True, text=True, check=False, timeout=CEILING
         )
         assert done.returncode == 0, f"{done.stderr}\n{text}"
         assert not done.stderr, done.stderr

@@ -197,7 +197,7 @@ STAND_IN = """#!/bin/bash
 case $SLURM_ARRAY_TASK_ID in
   2|4) exec sleep 600 ;;
   3) exit 7 ;;
-  5) PYTHON "$@" | head -n 8 ; exit 0 ;;
+  5) "PYTHON" "$@" | head -n 8 ; exit 0 ;;
 esac
-exec PYTHON "$@"
+exec "PYTHON" "$@"
 """

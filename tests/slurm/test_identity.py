@@ -10,6 +10,7 @@ import pytest
 
 from hpcbert import store
 from hpcbert.slurm.runner import Outcome, run
+from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +64,7 @@ def test_a_renamed_job_is_followed_not_doubled_and_cancelled(
                 "LOGNAME": "jovyan",
             },
             cwd=work,
-            timeout=120,
+            timeout=CEILING,
         )
         assert outcome.ok, outcome.stdout + outcome.stderr
         return outcome

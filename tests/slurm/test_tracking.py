@@ -20,7 +20,7 @@ from hpcbert.slurm.repeats import Watched
 from hpcbert.slurm.runner import Outcome, run
 from hpcbert.slurm.states import RepeatState
 from hpcbert.slurm.tracker import Tracker
-from tests.waiting import until
+from tests.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm
 
@@ -195,7 +195,7 @@ def test_monitor_lists_a_requeued_campaign_and_follows_it_to_its_end(
 
     def monitor(*words: str) -> list[dict[str, Any]]:
         argv = [checkout.python, "-m", "hpcbert", "monitor", "--runs", str(runs), "--json", *words]
-        outcome = bench.as_user(argv, env={"PYTHONPATH": str(checkout.path)}, timeout=120)
+        outcome = bench.as_user(argv, env={"PYTHONPATH": str(checkout.path)}, timeout=CEILING)
         assert outcome.ok, outcome.stderr
         return [json.loads(line) for line in outcome.stdout.splitlines()]
 

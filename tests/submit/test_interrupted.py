@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcbert import store
+from tests.waiting import CEILING, until
 
 # It says that it was called for the fourth time, and answers when it is let go.
 SBATCH = """\
 #!/bin/sh
-''''exec {python} "$0" "$@" # '''
+''''exec "{python}" "$0" "$@" # '''
 import sys, time
 from pathlib import Path
 folder = Path(__file__).parent
 number = len(list(folder.glob("called-*")))
 (folder / f"called-{{number}}").touch()
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 300
 while number == {hold} and not (folder / "go").exists() and time.monotonic() < deadline:
     time.sleep(0.01)
 print(100 + number)
@@ -39,13 +39,10 @@ class Interrupted:
         program = self.folder / "sbatch"
         program.write_text(SBATCH.format(python=sys.executable, hold=hold))
         with self.hpcbert.start(*WORDS, *words, **options) as child:
-            deadline = time.monotonic() + 60
-            while not (self.folder / f"called-{hold}").exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            until((self.folder / f"called-{hold}").exists, "sbatch was never called", pause=0.01)
             child.send_signal(number)
             (self.folder / "go").touch()
-            out, complaint = child.communicate(timeout=60)
+            out, complaint = child.communicate(timeout=CEILING)
         return child.returncode, out, complaint
 
     @property

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ import pytest
 from hpcbert import lock, store
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.slurm.runner import run
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -215,10 +215,7 @@ def test_a_holder_in_another_containers_processes_is_not_dead(tmp_path: Path) ->
         pytest.skip("only root can make a PID namespace")
     with subprocess.Popen([*inside, HOLDER, str(tmp_path)], env=environment) as holder:
         try:
-            deadline = time.monotonic() + 60
-            while not (tmp_path / "held").exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            until((tmp_path / "held").exists, "nobody holds the lock", pause=0.01)
             with pytest.raises(UsageError, match="another PID namespace"), store.locked(tmp_path):
                 pass
             # And the other way round: who is in a container does not see who is outside.
