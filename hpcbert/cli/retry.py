@@ -110,13 +110,13 @@ def once(
 
     campaign = store.read_manifest(directory)
     if not dry and any(one.state == "intended" for one in campaign.arrays):
-        handed_over(directory, here, wait=wait)
+        handed_over(directory, here, wait=wait, again=flow.AGAIN)
     found = flow.look(directory, wish, run=run)
     limits.refuse_pointless(found, wish.time_limit)
     made = flow.plan(found, wish, run=run)
     if not dry and made.arrays:
         flow.intend(made)
-        handed_over(directory, here, wait=wait)
+        handed_over(directory, here, wait=wait, again=flow.AGAIN)
     return made
 
 

@@ -19,7 +19,7 @@ from hpcbert.cli.output import Result, returns_result, say
 from hpcbert.config import site
 from hpcbert.errors import CheckError, Interruption, UsageError
 from hpcbert.flows import submit as flow
-from hpcbert.flows.calls import Means, sbatch_argv
+from hpcbert.flows.calls import RESUME, Means, sbatch_argv
 from hpcbert.slurm import control
 from hpcbert.slurm.pace import Pace
 from hpcbert.slurm.runner import run
@@ -143,7 +143,12 @@ def _carried_out(
 
 
 def handed_over(
-    directory: Path, here: Site, made: Draft | None = None, *, wait: bool = False
+    directory: Path,
+    here: Site,
+    made: Draft | None = None,
+    *,
+    wait: bool = False,
+    again: str = RESUME,
 ) -> Campaign:
     """Submit what of a campaign is not submitted yet, to whom its manifest says.
 
@@ -152,6 +157,7 @@ def handed_over(
         here: The site.
         made: What is written down before; None where it is there already.
         wait: Whether to wait for room where the person has as many jobs as allowed.
+        again: As in `Means`.
 
     Raises:
         Interruption: Somebody interrupted; it says what is queued and how to go on.
@@ -164,6 +170,7 @@ def handed_over(
             pause=patience.pausing(time.sleep),
             settle=max(here.poll_floor, _SETTLE),
             check=patience.check,
+            again=again,
         )
         return _handed_over(directory, means, wait=wait)
 

@@ -18,7 +18,7 @@ from hpcbert.slurm import commands
 from hpcbert.slurm.repeats import Watched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from hpcbert.model import Array, Campaign
@@ -28,6 +28,27 @@ if TYPE_CHECKING:
 # Seconds between two looks at the queue. sbatch dies with hpcbert, but what it had sent may still
 # lie before slurmctld, which answers a query first at times.
 SETTLE = 10.0
+
+
+class UnansweredError(SchedulerError):
+    """Slurm can't say what it has, so nothing may be submitted; `where` is the campaign's id."""
+
+
+@contextlib.contextmanager
+def advising(command: str) -> Iterator[None]:
+    """Name, where Slurm can't say what it has, the command that goes on once it can.
+
+    Args:
+        command: What was asked for, without the campaign: `hpcbert retry`.
+
+    Raises:
+        UnansweredError: As what is done raises it, with the command in its hint.
+    """
+    try:
+        yield
+    except UnansweredError as error:
+        error.hint = f"Once Slurm answers: {command} {error.where}; nothing is submitted twice."
+        raise
 
 
 @dataclass(frozen=True)
@@ -74,7 +95,7 @@ def search(
         pause: Waits a number of seconds.
 
     Raises:
-        SchedulerError: Slurm can't say: whether the job exists is unknown.
+        UnansweredError: Slurm can't say: whether the job exists is unknown.
     """
     found = look(watched, array, run=run)
     if not found:
@@ -142,7 +163,7 @@ def find_job(watched: Watched, array: Array, *, run: Runner) -> Job | None:
     Of several the first one is it: who submits the script again by hand makes another.
 
     Raises:
-        SchedulerError: squeue does not answer: whether the job exists is unknown.
+        UnansweredError: squeue does not answer: whether the job exists is unknown.
     """
     environment = commands.environment(os.environ)
     owner, cluster = watched.campaign.owner, array.cluster
@@ -155,9 +176,9 @@ def find_job(watched: Watched, array: Array, *, run: Runner) -> Job | None:
         rows = commands.read_sacct(history.stdout).rows if history.ok else ()
         found = _jobs(watched, array, rows)
     if not found and not queue.ok:
-        raise SchedulerError(
+        raise UnansweredError(
             f"Whether {array.name} is queued can't be told: {complaint(queue)}",
-            hint="Repeat once Slurm answers; nothing is submitted twice.",
+            where=watched.campaign.id,
         )
     return min(found, key=lambda job: int(job.job_id), default=None)
 

@@ -56,6 +56,9 @@ _DECIDED = "Batch job submission failed:"
 _PAUSES = (1.0, 2.0, 4.0)
 _NO_PROGRAM = 127
 
+# The command that goes on with a submission, without the campaign.
+RESUME = "hpcbert submit --resume"
+
 Verdict = Literal["done", "again", "full"]
 
 
@@ -68,6 +71,7 @@ class Means(NamedTuple):
         pause: Waits a number of seconds.
         settle: Seconds between two looks at the queue, before nothing is believed to be nothing.
         check: Called before each array: raises where somebody wants no more of them submitted.
+        again: The command that goes on where this one had to stop, without the campaign.
     """
 
     run: Runner
@@ -75,6 +79,7 @@ class Means(NamedTuple):
     pause: Callable[[float], None] = time.sleep
     settle: float = SETTLE
     check: Callable[[], None] = lambda: None
+    again: str = RESUME
 
 
 def sbatch_argv(

@@ -71,7 +71,7 @@ def find(watched: Watched, *, run: Runner, environ: Mapping[str, str] = os.envir
     if not outcome.ok:
         raise SchedulerError(
             f"squeue does not say what is queued: {outcome.stderr.strip()}",
-            hint="Nothing was cancelled. Repeat when Slurm answers.",
+            hint=f"Nothing was cancelled. Once Slurm answers: hpcbert cancel {watched.campaign.id}",
         )
     rows = commands.read_squeue(outcome.stdout).rows
     going_on = [row for row in rows if parse(row.state).kind in {"waiting", "running", "again"}]
@@ -131,7 +131,8 @@ def cancel(
         if not outcome.ok and not _over(outcome.stderr):
             raise SchedulerError(
                 f"scancel: {outcome.stderr.strip() or f'status {outcome.returncode}'}",
-                hint=f"See what is left: squeue -j {','.join(target.jobs)}",
+                hint=f"See what is left: squeue -j {','.join(target.jobs)}; then again: "
+                f"hpcbert cancel {watched.campaign.id}",
             )
 
 

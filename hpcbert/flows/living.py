@@ -64,7 +64,8 @@ def _listed(watched: Watched, run: Runner) -> list[JobRow]:
                 raise SchedulerError(
                     f"Slurm does not say what waits or runs: {outcome.stderr.strip()}",
                     where=watched.campaign.id,
-                    hint="Nothing was submitted. Repeat when Slurm answers.",
+                    hint="Nothing was submitted. Once Slurm answers: "
+                    f"hpcbert retry {watched.campaign.id}",
                 )
             text += f"{outcome.stdout}\n" if outcome.ok else ""
     return list(commands.read_squeue(text).rows)

@@ -268,9 +268,11 @@ def watch(
 def unreachable(view: View) -> SchedulerError:
     """Return the error that says that Slurm does not answer."""
     open_ = sum(not state.done for state in view.states.values())
+    names = list(dict.fromkeys(repeat.watched.campaign.id for repeat in view.repeats))
+    again = " ".join(["hpcbert monitor", *names[: len(names) == 1]])
     return SchedulerError(
         f"Neither sacct nor squeue answers, {open_} repeats are open: {view.trouble}",
-        hint="The jobs are left alone. Repeat when Slurm answers; collect reads what is there.",
+        hint=f"The jobs are left alone. Once Slurm answers: {again}; collect reads what is there.",
     )
 
 

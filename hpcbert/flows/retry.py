@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from hpcbert import store
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import collect_campaign, directives, limits, living, scripts, suspects
-from hpcbert.flows.adopt import adopted
+from hpcbert.flows.adopt import adopted, advising
 from hpcbert.flows.suspects import Try, Verdict
 from hpcbert.logs.setting import Window
 from hpcbert.slurm import commands, nodes
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from hpcbert.slurm.states import RepeatState
 
 MAX_RETRIES = 2
+# The command that goes on where this one had to stop, without the campaign.
+AGAIN = "hpcbert retry"
 # Looks at Slurm until an end is beyond doubt, and the seconds between them.
 _LOOKS, _REST = 8, 2.0
 
@@ -129,7 +131,8 @@ def look(
             hint="Submit it anew to rehearse again.",
         )
     # What an interrupted or refused submission made is no lack.
-    campaign = adopted(directory, campaign, run=run, strict=True)
+    with advising(AGAIN):
+        campaign = adopted(directory, campaign, run=run, strict=True)
     watched = Watched(directory, campaign)
     tracker = Tracker([watched], run=run, clock=clock, floor=_REST)
     states, settled = _settled_states(watched, tracker, pause)
@@ -189,7 +192,7 @@ def _settled_states(
         raise SchedulerError(
             f"Slurm does not say what waits or runs: {tracker.complaint or 'no answer'}",
             where=watched.campaign.id,
-            hint="Nothing was submitted. Repeat when Slurm answers.",
+            hint=f"Nothing was submitted. Once Slurm answers: {AGAIN} {watched.campaign.id}",
         )
     return tracker.states, {key for key in _ends(tracker) if tracker.settled(key)}
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from hpcbert import store
 from hpcbert.errors import HpcbertError, IncompleteError, SchedulerError
-from hpcbert.flows.adopt import Job, complaint, witnessed
-from hpcbert.flows.calls import TRANSIENT, Means, left_behind, settled
+from hpcbert.flows.adopt import Job, advising, complaint, witnessed
+from hpcbert.flows.calls import RESUME, TRANSIENT, Means, left_behind, settled
 from hpcbert.model import utc
 from hpcbert.slurm import commands
 from hpcbert.slurm.repeats import Watched
@@ -65,7 +65,7 @@ def submit(directory: Path, means: Means) -> Campaign:
         HpcbertError: The directory can't be written to.
     """
     store.claim(directory)
-    with store.locked(directory):
+    with store.locked(directory), advising(means.again):
         return hand_over(directory, store.read_manifest(directory), means)
 
 
@@ -89,7 +89,7 @@ def hand_over(directory: Path, campaign: Campaign, means: Means) -> Campaign:
         if verdict == "full":
             raise _full(done, campaign)
         if done.state != "submitted":
-            raise _refusal(done, campaign)
+            raise _refusal(done, campaign, means.again)
     return campaign
 
 
@@ -127,8 +127,7 @@ def _full(array: Array, campaign: Campaign) -> NoRoomError:
         f"Slurm takes no more jobs of yours now: {there} repeats are submitted, {left} are left. "
         f"It says: {array.error}",
         where=campaign.id,
-        hint=f"When some have ended: hpcbert submit --resume {campaign.id}; with --wait it goes on "
-        "by itself.",
+        hint=f"When some have ended: {RESUME} {campaign.id}; with --wait it goes on by itself.",
     )
 
 
@@ -143,7 +142,7 @@ def _record(directory: Path, campaign: Campaign, array: Array) -> Campaign:
         raise HpcbertError(
             f"Job {array.job_id} is submitted, but that can't be written down: {error.message}",
             where=error.where,
-            hint=f"Make room, then: hpcbert submit --resume {campaign.id} finds it.",
+            hint=f"Make room, then: {RESUME} {campaign.id} finds it.",
         ) from error
     return campaign
 
@@ -209,16 +208,22 @@ def _queue_left_behind(
     return found or next(filter(None, (witnessed(directory, one) for one in arrays)), "")
 
 
-def _refusal(array: Array, campaign: Campaign) -> SchedulerError:
+def _refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
+    """Return the error about an array that Slurm refused, or may not have heard of.
+
+    Args:
+        array: As it is now.
+        campaign: Its own.
+        again: The command that goes on with one that was not refused.
+    """
     there = [one.job_id for one in campaign.arrays if one.state == "submitted"]
     before = f" Submitted before it: {', '.join(there)}." if there else ""
-    missing = "no such program" in array.error
-    hint = (
-        "Run this on a login node, or use the local scheduler (--scheduler local)."
-        if missing
-        else f"Mend the cause and submit anew, or take up what is left: "
-        f"hpcbert submit --resume {campaign.id}"
-    )
+    if "no such program" in array.error:
+        hint = "Run this on a login node, or use the local scheduler (--scheduler local)."
+    elif array.state == "refused":
+        hint = f"Fix the cause, then submit what is left: {RESUME} {campaign.id}"
+    else:
+        hint = f"Once Slurm answers: {again} {campaign.id}; nothing is submitted twice."
     return SchedulerError(f"{array.error}.{before}", where=array.name, hint=hint)
 
 

@@ -25,7 +25,7 @@ from hpcbert.slurm.states import LOST, UNKNOWN, RepeatState, Witness, parse
 if TYPE_CHECKING:
     from hpcbert.slurm.commands import JobRow
     from hpcbert.slurm.runner import Outcome
-    from hpcbert.slurm.states import Source, State
+    from hpcbert.slurm.states import Source
 
 # Whether a command spoke: it answered, it was there and failed, it is not installed, or it was
 # not asked because nothing hung on it.
@@ -131,7 +131,7 @@ def _single(evidence: Evidence) -> RepeatState:
     said = parse(accounting.state) if accounting else None
     if accounting is None or said is None or said.kind == "unknown":
         return from_row(queue, "squeue") if queue else _own_word(evidence)
-    if queue is not None and _ahead(said, parse(queue.state)):
+    if queue is not None and _ahead(accounting, queue):
         return from_row(queue, "squeue")
     if queue is None and evidence.squeue == "answered" and said.kind not in {"well", "badly"}:
         detail = f"sacct still says {said.word}, but it {_GONE}"
@@ -142,17 +142,30 @@ def _single(evidence: Evidence) -> RepeatState:
 
 
 def _sent_back(evidence: Evidence) -> bool:
-    """Say whether squeue has a run of it after the last one that sacct knows, which has ended."""
-    said = parse(evidence.accounting.state) if evidence.accounting else None
-    ended = said is not None and said.kind in {"well", "badly"}
-    return bool(ended and said and evidence.queue and _ahead(said, parse(evidence.queue.state)))
+    """Say whether squeue has a run of it after the last one that sacct knows."""
+    accounting, queue = evidence.accounting, evidence.queue
+    if accounting is None or queue is None:
+        return False
+    ended = parse(accounting.state).kind in {"well", "badly"}
+    return _later(accounting, queue) or (ended and _ahead(accounting, queue))
 
 
-def _ahead(accounting: State, queue: State) -> bool:
+def _ahead(accounting: JobRow, queue: JobRow) -> bool:
     """Say whether squeue is ahead of sacct: it knows of a restart, or of an end."""
-    if accounting.kind in {"well", "badly"}:
-        return accounting.returns and queue.kind not in {"well", "badly"}
-    return accounting.kind != queue.kind
+    said, shown = parse(accounting.state), parse(queue.state)
+    if _later(accounting, queue):
+        return True
+    if said.kind in {"well", "badly"}:
+        # Nodes are cleaned up after the very run that ended, before it goes back to the queue.
+        over = shown.kind in {"well", "badly"} or shown.word == "COMPLETING"
+        return said.returns and not over
+    return said.kind != shown.kind
+
+
+def _later(accounting: JobRow, queue: JobRow) -> bool:
+    """Say whether squeue's line is about a later run: Slurm submits a job anew to requeue it."""
+    known = accounting.submit is not None and queue.submit is not None
+    return known and (queue.submit or 0.0) > (accounting.submit or 0.0)
 
 
 def _own_word(evidence: Evidence) -> RepeatState:

@@ -1,5 +1,22 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
-pytest.register_assert_rewrite("tests.faults.kit", "tests.faults.faults")
+pytest.register_assert_rewrite("tests.faults.kit", "tests.faults.faults", "tests.faults.killing")
+
+from tests.faults.killing import Desk  # noqa: E402 - its assertions are rewritten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def desk(as_user: Any, checkout: Any, work: Path) -> Iterator[Desk]:
+    """A desk on the shared lab, with a directory of campaigns that everybody can write to."""
+    runs = work / "runs"
+    as_user(["mkdir", "--mode=1777", str(runs)])
+    yield Desk(runs, as_user, checkout)
+    as_user(["bash", "-c", "scancel --user=$USER"])

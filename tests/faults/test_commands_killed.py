@@ -3,8 +3,6 @@
 strace notes the system calls of a command from the campaign's directory on. Then the command is run
 again and again from the same state, and killed as it enters one of them. Whoever repeats it then
 must leave one job for each repeat, or none after cancel.
-
-HPCBERT_KILLS says how many system calls of each command are tried; `all` tries each.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ import pytest
 
 from hpcbert import store
 from hpcbert.slurm.commands import job_id
-from tests.faults.test_submit_killed import sample
+from tests.faults.killing import chosen, deadly, system_calls
 from tests.waiting import CEILING
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
-KILLS = os.environ.get("HPCBERT_KILLS", "4")
+FEW = 4
 STAND_IN = Path(__file__).with_name("slurm-in-a-folder")
 REPOSITORY = Path(__file__).resolve().parents[2]
 SITE = (
@@ -111,20 +109,10 @@ class Desk:
         """Return the system calls of a command from its campaign on, each with its number."""
         trace = self.path / "trace"
         assert self(*words, under=("strace", f"--output={trace}")).returncode == 0
-        counts: Counter[str] = Counter()
-        found: list[tuple[str, int]] = []
-        for line in trace.read_text(errors="replace").splitlines():
-            match = re.match(r"(\w+)\(", line)
-            if match is None or match[1] == "exit_group":
-                continue
-            counts[match[1]] += 1
-            if found or "-pytorch-" in line:
-                found.append((match[1], counts[match[1]]))
-        return found if KILLS == "all" else sample(found, int(KILLS))
+        return chosen(system_calls(trace), FEW)
 
     def killed(self, call: str, number: int, *words: str) -> None:
-        inject = f"inject={call}:signal=KILL:when={number}"
-        self(*words, under=("strace", "--output=/dev/null", f"--trace={call}", "-e", inject))
+        self(*words, under=deadly(call, number))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pwd
 import shutil
 import sys
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -39,7 +40,7 @@ class User:
 
 
 class AsUser(Protocol):
-    """Runs a command as the test user, with the lab's environment and nothing of root's."""
+    """Runs a command as an ordinary user, with the lab's environment and nothing of root's."""
 
     def __call__(
         self,
@@ -139,8 +140,19 @@ def user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
 
     Its name holds the PID: a fixed one would be taken away from a run beside this one.
     """
-    name = f"hpcbert-{os.getpid()}"
-    home = open_directory / "home"
+    with _new_user(f"hpcbert-{os.getpid()}", open_directory / "home") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def other_user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
+    """A second one, who has nothing to do with the first."""
+    with _new_user(f"hpcbert-{os.getpid()}-b", open_directory / "other-home") as made:
+        yield made
+
+
+@contextmanager
+def _new_user(name: str, home: Path) -> Iterator[User]:
     words = ["--system", "--user-group", "--create-home", "--home-dir", str(home)]
     _account("useradd", *words, "--shell", "/bin/bash", name)
     entry = pwd.getpwnam(name)
@@ -152,6 +164,15 @@ def user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
 
 @pytest.fixture(scope="session")
 def as_user(user: User, lab: Lab) -> AsUser:
+    return _runner(user, lab)
+
+
+@pytest.fixture(scope="session")
+def as_other_user(other_user: User, lab: Lab) -> AsUser:
+    return _runner(other_user, lab)
+
+
+def _runner(user: User, lab: Lab) -> AsUser:
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "HOME": str(user.home),

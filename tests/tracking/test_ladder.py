@@ -205,6 +205,55 @@ def test_a_restart_that_only_squeue_knows_of_is_an_attempt_of_its_own() -> None:
     assert before.detail == "lost a node (n3)"
 
 
+LOST, LATER = row("NODE_FAIL", submit=50.0), 90.0
+
+
+@pytest.mark.parametrize(
+    ("accounting", "queue", "expected"),
+    [
+        (LOST, row("COMPLETING", submit=50.0), ("NODE_FAIL", "badly", "sacct", 0)),
+        (LOST, row("COMPLETING"), ("NODE_FAIL", "badly", "sacct", 0)),
+        (LOST, row("PENDING", submit=50.0), ("PENDING", "waiting", "squeue", 1)),
+        (LOST, row("PENDING", submit=LATER), ("PENDING", "waiting", "squeue", 1)),
+        (LOST, row("CANCELLED", submit=50.0), ("NODE_FAIL", "badly", "sacct", 0)),
+        (LOST, row("CANCELLED", submit=LATER), ("CANCELLED", "badly", "squeue", 1)),
+        (LOST, row("COMPLETING", submit=LATER), ("COMPLETING", "running", "squeue", 1)),
+        (
+            row("RUNNING", submit=50.0),
+            row("RUNNING", submit=LATER),
+            ("RUNNING", "running", "squeue", 1),
+        ),
+        (
+            row("RUNNING", submit=50.0),
+            row("PENDING", submit=LATER),
+            ("PENDING", "waiting", "squeue", 1),
+        ),
+        (
+            row("COMPLETED", submit=50.0),
+            row("PENDING", submit=LATER),
+            ("PENDING", "waiting", "squeue", 1),
+        ),
+    ],
+    ids=[
+        "its nodes are cleaned up",
+        "cleaned up, time unknown",
+        "it waits again, within the second",
+        "it waits again",
+        "it was cancelled",
+        "it was cancelled when it waited again",
+        "its next run ends already",
+        "it runs again, and accounting lags",
+        "it waits again, and accounting lags",
+        "it completed and was sent back",
+    ],
+)
+def test_the_later_submission_says_which_run_is_the_newest(
+    accounting: JobRow, queue: JobRow, expected: tuple[object, ...]
+) -> None:
+    state = judge(Evidence(Witness(start=100), accounting, queue=queue, squeue="answered"))
+    assert (state.word, state.kind, state.source, state.attempt) == expected
+
+
 @pytest.mark.parametrize(
     ("word", "told"),
     [

@@ -1,0 +1,120 @@
+"""Killing a command at its system calls: which it makes, which of them are tried, and how.
+
+HPCBERT_KILLS says how many of them are tried; `all` tries each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.waiting import CEILING
+
+if TYPE_CHECKING:
+    from hpcbert.slurm.runner import Outcome
+
+# Of a command: a system call and its how-manieth of that name.
+Call = tuple[str, int]
+
+POINTS = 2
+SUBMIT = (
+    *("submit", "--fw", "pytorch", "--gpus-per-node", "2", "--scaling"),
+    *("--python", "/usr/bin/python3", "--sbatch-arg=--hold", "--json"),
+)
+# What is in the name of a campaign and of nothing else that a command opens.
+_CAMPAIGN = "-pytorch-"
+_KILLS = os.environ.get("HPCBERT_KILLS", "")
+
+
+def system_calls(trace: Path) -> list[Call]:
+    """Return the system calls that strace noted, from the first on that names a campaign."""
+    calls: Counter[str] = Counter()
+    found: list[Call] = []
+    for line in trace.read_text(errors="replace").splitlines():
+        match = re.match(r"(\w+)\(", line)
+        if match is None or match[1] == "exit_group":
+            continue
+        calls[match[1]] += 1
+        if found or _CAMPAIGN in line:
+            found.append((match[1], calls[match[1]]))
+    return found
+
+
+def chosen(found: list[Call], few: int) -> list[Call]:
+    """Return a few, or as many as HPCBERT_KILLS says, one from each of as many stretches."""
+    if _KILLS == "all":
+        return found
+    count = int(_KILLS or few)
+    chance = random.Random(20261121)
+    edges = [len(found) * part // count for part in range(count + 1)]
+    return [
+        found[chance.randrange(low, high)] for low, high in itertools.pairwise(edges) if high > low
+    ]
+
+
+def deadly(call: str, number: int) -> tuple[str, ...]:
+    """Return the words of strace that kill a command as it enters a system call."""
+    inject = f"inject={call}:signal=KILL:when={number}"
+    return ("strace", "--output=/dev/null", f"--trace={call}", "-e", inject, "--")
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where an ordinary user of a real cluster submits from; the jobs are held."""
+
+    runs: Path
+    as_user: Any
+    checkout: Any
+
+    def __call__(self, *words: str, under: tuple[str, ...] = ()) -> Outcome:
+        """Run hpcbert, under another command if there is one."""
+        outcome: Outcome = self.as_user(
+            [*under, self.checkout.python, "-m", "hpcbert", *words],
+            env={
+                "PYTHONPATH": str(self.checkout.path),
+                "PYTHONHASHSEED": "0",
+                "HPCBERT_RUNS": str(self.runs),
+            },
+            cwd=self.runs,
+            timeout=CEILING,
+        )
+        return outcome
+
+    def must(self, *words: str, under: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Run hpcbert with --json, which has to succeed; return its data."""
+        done = self(*words, under=under)
+        assert done.ok, (words, done.stdout, done.stderr)
+        data: dict[str, Any] = json.loads(done.stdout)["data"]
+        return data
+
+    def submitted(self) -> Path:
+        return Path(self.must(*SUBMIT)["directory"])
+
+    def calls(self, *words: str) -> list[Call]:
+        """Run hpcbert and return its system calls from its campaign on."""
+        trace = self.runs / "trace"
+        self.must(*words, under=("strace", f"--output={trace}", "--"))
+        return system_calls(trace)
+
+    def killed(self, call: str, number: int, *words: str) -> bool:
+        """Run hpcbert and kill it at a system call; say whether it was."""
+        return not self(*words, under=deadly(call, number)).ok
+
+    def campaigns(self) -> set[Path]:
+        return set(self.runs.glob(f"*{_CAMPAIGN}*"))
+
+    def jobs(self, states: str = "all") -> dict[str, set[str]]:
+        """Return the ids of all jobs in some states by their names."""
+        words = ["squeue", "--noheader", f"--states={states}", "--format=%F %j"]
+        found: dict[str, set[str]] = {}
+        for line in self.as_user(words).stdout.splitlines():
+            job, _, name = line.partition(" ")
+            found.setdefault(name, set()).add(job)
+        return found

@@ -1,0 +1,79 @@
+"""retry and cancel killed at their system calls on a real cluster: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hpcbert import store
+from tests.faults.killing import POINTS, chosen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.faults.killing import Desk
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
+]
+
+FEW = 3
+
+
+def alive(desk: Desk, directory: Path) -> dict[str, set[str]]:
+    """Return the ids of a campaign's jobs that have not ended, by their names."""
+    jobs = desk.jobs("pending,running")
+    return {name: ids for name, ids in jobs.items() if directory.name in name}
+
+
+def cancel_killed(desk: Desk, bystander: Path) -> list[Path]:
+    """Kill cancel at its system calls; return the campaigns that it was to cancel."""
+    first = desk.submitted()
+    calls = desk.calls("cancel", str(first), "--yes", "--json")
+    assert not alive(desk, first)
+    cancelled = [first]
+    for call, number in chosen(calls, FEW):
+        directory = desk.submitted()
+        words = ("cancel", str(directory), "--yes", "--json")
+        desk.killed(call, number, *words)
+        desk.must(*words)
+        assert not alive(desk, directory), (call, number)
+        cancelled.append(directory)
+    assert len(alive(desk, bystander)) == POINTS
+    return cancelled
+
+
+def anew(desk: Desk) -> Path:
+    directory = desk.submitted()
+    desk.must("cancel", str(directory), "--yes", "--json")
+    return directory
+
+
+def test_cancel_and_then_retry_killed_at_system_calls_lose_and_double_no_job(
+    desk: Desk, record_property: Callable[[str, object], None]
+) -> None:
+    bystander = desk.submitted()
+    cancelled = cancel_killed(desk, bystander)
+    dead = 0
+    found = desk.calls("retry", str(cancelled.pop()), "--json")
+    tried = chosen(found, FEW)
+    for call, number in tried:
+        directory = cancelled.pop() if cancelled else anew(desk)
+        words = ("retry", str(directory), "--json")
+        dead += desk.killed(call, number, *words)
+        desk.must(*words)
+        arrays = store.read_manifest(directory).arrays
+        assert [array.retry for array in arrays] == [0] * POINTS + [1] * POINTS, (call, number)
+        jobs = desk.jobs()
+        assert {array.name: {array.job_id} for array in arrays} == {
+            name: ids for name, ids in jobs.items() if directory.name in name
+        }, (call, number)
+        assert len(alive(desk, directory)) == POINTS, (call, number)
+        assert not (directory / store.LOCK).exists(), (call, number)
+    assert len(alive(desk, bystander)) == POINTS
+    record_property("outcomes", f"{len(found)} system calls, {len(tried)} tried, {dead} killed")
+    assert dead > len(tried) // 2

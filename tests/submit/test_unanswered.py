@@ -1,0 +1,77 @@
+"""Where Slurm can't say what it has: nothing more is submitted, and the error names the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hpcbert import store
+from hpcbert.errors import SchedulerError
+from hpcbert.flows import retry
+from hpcbert.flows import submit as flow
+from hpcbert.flows.calls import RESUME
+from tests.submit.kit import FakeSlurm, failing, hurried, made
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AWAY = "Unable to contact slurm controller (connect failure)"
+FAILURES = {
+    "the controller is away": (failing(f"sbatch: error: Batch job submission failed: {AWAY}"), 1),
+    "sbatch times out": (
+        failing("sbatch: error: Batch job submission failed: Socket timed out"),
+        4,
+    ),
+    "sbatch hangs": (failing("sbatch gave no answer within 60 s", 124), 4),
+    "sbatch is killed": (failing("", -9), 4),
+}
+
+
+@pytest.mark.parametrize("again", [RESUME, retry.AGAIN])
+@pytest.mark.parametrize("squeue_works", [False, True], ids=["squeue fails", "squeue works"])
+@pytest.mark.parametrize("failure", FAILURES)
+def test_the_command_that_goes_on_is_named(
+    tmp_path: Path, failure: str, *, squeue_works: bool, again: str
+) -> None:
+    answer, times = FAILURES[failure]
+    one = made(tmp_path)
+    slurm = FakeSlurm(squeue_works=squeue_works, answers=[answer] * 4)
+    means = hurried(slurm)._replace(again=again)
+    flow.write(one)
+    with pytest.raises(SchedulerError) as caught:
+        flow.submit(one.directory, means)
+    assert slurm.count("sbatch") == (4 if squeue_works else 1)
+    refused = squeue_works and times == 1
+    expected = RESUME if refused else again
+    assert f"{expected} {one.campaign.id}" in caught.value.hint
+    assert not slurm.jobs
+    slurm.squeue_works = True
+    flow.submit(one.directory, means)
+    assert len(slurm.jobs) == 4
+
+
+def test_each_command_names_itself(hpcbert: Any, slurm: Any) -> None:
+    away = [1, "", f"x: error: {AWAY}"]
+    slurm.answers(sbatch=[away], squeue=[away], sacct=[away])
+    words = ("--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "1", "--force", "--json")
+    done = hpcbert("submit", *words)
+    (directory,) = store.find_campaigns(hpcbert.path / "runs")
+
+    def hint(done: Any) -> str:
+        assert done.returncode == 3, done.stdout + done.stderr
+        found: str = json.loads(done.stdout.splitlines()[-1])["errors"][0]["hint"]
+        return found
+
+    assert f"hpcbert submit --resume {directory.name}" in hint(done)
+    for command in ("submit --resume", "retry", "cancel"):
+        done = hpcbert(*command.split(), directory.name, "--json")
+        assert f"hpcbert {command} {directory.name}" in hint(done)
+    assert len(slurm.calls("sbatch")) == 1
+    campaign = store.read_manifest(directory)
+    (array,) = campaign.arrays
+    there = replace(array, state="submitted", job_id="12", submitted=campaign.created)
+    store.write_manifest(directory, replace(campaign, arrays=(there,)))
+    assert f"hpcbert retry {directory.name}" in hint(hpcbert("retry", directory.name, "--json"))
