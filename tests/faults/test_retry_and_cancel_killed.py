@@ -30,21 +30,21 @@ def alive(desk: Desk, directory: Path) -> dict[str, set[str]]:
     return {name: ids for name, ids in jobs.items() if directory.name in name}
 
 
-def cancel_killed(desk: Desk, bystander: Path) -> list[Path]:
-    """Kill cancel at its system calls; return the campaigns that it was to cancel."""
+def cancel_killed(desk: Desk, bystander: Path) -> tuple[list[Path], str]:
+    """Kill cancel at its system calls; return the campaigns that it was to cancel, and counts."""
     first = desk.submitted()
     calls = desk.calls("cancel", str(first), "--yes", "--json")
     assert not alive(desk, first)
-    cancelled = [first]
+    cancelled, dead = [first], 0
     for call, number in chosen(calls, FEW):
         directory = desk.submitted()
         words = ("cancel", str(directory), "--yes", "--json")
-        desk.killed(call, number, *words)
+        dead += desk.killed(call, number, *words)
         desk.must(*words)
         assert not alive(desk, directory), (call, number)
         cancelled.append(directory)
     assert len(alive(desk, bystander)) == POINTS
-    return cancelled
+    return cancelled, f"{len(calls)} system calls, {len(cancelled) - 1} tried, {dead} killed"
 
 
 def anew(desk: Desk) -> Path:
@@ -57,7 +57,8 @@ def test_cancel_and_then_retry_killed_at_system_calls_lose_and_double_no_job(
     desk: Desk, record_property: Callable[[str, object], None]
 ) -> None:
     bystander = desk.submitted()
-    cancelled = cancel_killed(desk, bystander)
+    cancelled, outcomes = cancel_killed(desk, bystander)
+    record_property("cancel", outcomes)
     dead = 0
     found = desk.calls("retry", str(cancelled.pop()), "--json")
     tried = chosen(found, FEW)
@@ -75,5 +76,5 @@ def test_cancel_and_then_retry_killed_at_system_calls_lose_and_double_no_job(
         assert len(alive(desk, directory)) == POINTS, (call, number)
         assert not (directory / store.LOCK).exists(), (call, number)
     assert len(alive(desk, bystander)) == POINTS
-    record_property("outcomes", f"{len(found)} system calls, {len(tried)} tried, {dead} killed")
+    record_property("retry", f"{len(found)} system calls, {len(tried)} tried, {dead} killed")
     assert dead > len(tried) // 2

@@ -12,7 +12,7 @@ from hpcbert import store
 from tests.faults.killing import POINTS, SUBMIT, Desk, chosen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = [
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]
 
-FEW = 2
+FEW = 3
 # What a second user may try, with the exit codes that are right.
 TRIED = {
     ("submit", "--resume"): {2},
@@ -33,6 +33,7 @@ TRIED = {
 
 @pytest.fixture
 def other_desk(desk: Desk, as_other_user: Any) -> Iterator[Desk]:
+    desk.runs.parent.chmod(0o755)
     yield Desk(desk.runs, as_other_user, desk.checkout)
     as_other_user(["bash", "-c", "scancel --user=$USER"])
 
@@ -57,16 +58,18 @@ def meddle(other: Desk, directory: Path) -> None:
 
 
 def test_another_user_changes_and_doubles_nothing_of_a_submission_that_was_killed(
-    desk: Desk, other_desk: Desk
+    desk: Desk, other_desk: Desk, record_property: Callable[[str, object], None]
 ) -> None:
     halfway = 0
-    for call, number in chosen(desk.calls(*SUBMIT), FEW):
+    tried = chosen(desk.calls(*SUBMIT), FEW)
+    for call, number in tried:
         before = desk.campaigns()
         desk.killed(call, number, *SUBMIT)
         directory = next(iter(desk.campaigns() - before), None)
         if directory is None or not (directory / store.MANIFEST).exists():
             continue
         halfway += 1
+        desk.as_user(["chmod", "-R", "a+rX", str(directory)])  # To look at it is allowed.
         meddle(other_desk, directory)
         desk.must("submit", "--resume", str(directory), "--json")
         arrays = store.read_manifest(directory).arrays
@@ -74,4 +77,5 @@ def test_another_user_changes_and_doubles_nothing_of_a_submission_that_was_kille
         assert len(arrays) == POINTS
         for array in arrays:
             assert jobs.get(array.name) == {array.job_id}, (call, number)
+    record_property("outcomes", f"{len(tried)} tried, {halfway} with a manifest")
     assert halfway
