@@ -17,7 +17,6 @@ from hpcbert import store
 from tests.faults.killing import POINTS, SUBMIT, chosen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.faults.killing import Desk
@@ -50,7 +49,7 @@ def watch(desk: Desk, directory: Path) -> None:
 
 
 def test_a_submission_killed_at_a_system_call_loses_and_doubles_no_job(
-    desk: Desk, record_property: Callable[[str, object], None]
+    desk: Desk,
 ) -> None:
     found = desk.calls(*SUBMIT)
     tried = [(call, number, *killed(desk, call, number)) for call, number in chosen(found, FEW)]
@@ -73,7 +72,5 @@ def test_a_submission_killed_at_a_system_call_loses_and_doubles_no_job(
         for array in manifest.arrays:
             assert jobs.get(array.name) == {array.job_id}, where
         assert not (directory / store.LOCK).exists(), where
-    record_property("boundaries", len(found))
-    record_property("outcomes", dict(outcomes))
     print(f"{len(found)} boundaries, {len(tried)} tried: {dict(outcomes)}")  # noqa: T201
     assert outcomes["resumed"] + outcomes["before the manifest"] > len(tried) // 2

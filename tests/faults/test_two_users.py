@@ -12,7 +12,7 @@ from hpcbert import store
 from tests.faults.killing import POINTS, SUBMIT, Desk, chosen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [
@@ -58,7 +58,7 @@ def meddle(other: Desk, directory: Path) -> None:
 
 
 def test_another_user_changes_and_doubles_nothing_of_a_submission_that_was_killed(
-    desk: Desk, other_desk: Desk, record_property: Callable[[str, object], None]
+    desk: Desk, other_desk: Desk
 ) -> None:
     halfway = 0
     tried = chosen(desk.calls(*SUBMIT), FEW)
@@ -77,5 +77,5 @@ def test_another_user_changes_and_doubles_nothing_of_a_submission_that_was_kille
         assert len(arrays) == POINTS
         for array in arrays:
             assert jobs.get(array.name) == {array.job_id}, (call, number)
-    record_property("outcomes", f"{len(tried)} tried, {halfway} with a manifest")
+    print(f"{len(tried)} tried, {halfway} with a manifest")  # noqa: T201
     assert halfway
