@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcbert import __version__, redact
-from hpcbert.cli import conflicts
+from hpcbert.cli import conflicts, streams
 from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import places
@@ -235,7 +235,8 @@ def asked(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], Repea
 
 def _result(made: flow.Collected, form: str, output: str, notes: tuple[str, ...] = ()) -> Result:
     how = _provenance()
-    text = _rendered(made, form, how) if made.tables else ""
+    width = 0 if output else streams.width(sys.stdout)
+    text = _rendered(made, form, how, width) if made.tables else ""
     if output and text:
         _write(Path(output), click.unstyle(text) + "\n")
         text = ""
@@ -302,7 +303,7 @@ def _shortcomings(made: flow.Collected) -> list[str]:
     return [*made.refused, *short, *([f"What may be {logs} left out."] if lost else [])]
 
 
-def _rendered(made: flow.Collected, form: str, how: Provenance) -> str:
+def _rendered(made: flow.Collected, form: str, how: Provenance, width: int) -> str:
     tables = made.tables
     if form == "markdown":
         from hpcbert.report import markdown
@@ -321,4 +322,4 @@ def _rendered(made: flow.Collected, form: str, how: Provenance) -> str:
         return dlperf.render(tables)
     from hpcbert.report import text
 
-    return text.render(tables, how)
+    return text.render(tables, how, width=width)

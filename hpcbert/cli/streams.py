@@ -12,6 +12,7 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import sys
 from typing import IO, TYPE_CHECKING, TextIO, cast
 
@@ -151,6 +152,14 @@ def holds_unicode(stream: IO[str]) -> bool:
     """Say whether a stream takes text of any script."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return not getattr(stream, "plain", False) and _UTF8.fullmatch(encoding) is not None
+
+
+def width(stream: IO[str]) -> int:
+    """Return how many characters a line of a terminal holds; 0 where it is none, or has no end.
+
+    COLUMNS goes before what the terminal says.
+    """
+    return shutil.get_terminal_size(fallback=(0, 0)).columns if stream.isatty() else 0
 
 
 def write_exactly(stream: TextIO, text: str) -> None:

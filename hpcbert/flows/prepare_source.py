@@ -114,9 +114,7 @@ def _fetched(recipe: Recipe, url: str, private: Path, means: Means) -> str:
         if not outcome.ok:
             said = redact.text(" ".join(outcome.stderr.split()))
             raise IncompleteError(
-                f"git {words[0]} failed: {without_user(said)}",
-                hint="Prepare on a host that reaches the repository, or name another with "
-                f"--repository or frameworks.{recipe.name}.repository.",
+                f"git {words[0]} failed: {without_user(said)}", hint=_hint(recipe, said)
             )
         return outcome.stdout.strip()
 
@@ -132,6 +130,14 @@ def _fetched(recipe: Recipe, url: str, private: Path, means: Means) -> str:
     for patch in recipe.patches:
         git("apply", "--index", "--whitespace=nowarn", str(Path(recipe.folder) / patch))
     return "git-tree:" + git("write-tree")
+
+
+def _hint(recipe: Recipe, said: str) -> str:
+    """Return what to do about what git said."""
+    named = f"with --repository or frameworks.{recipe.name}.repository."
+    if "dubious ownership" in said:
+        return f"Run the command that git names, if you trust its owner, or name another {named}"
+    return f"Prepare on a host that reaches the repository, or name another {named}"
 
 
 def _sweep(directory: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ def changed(data: bytes, one: Found, name: str, text: bytes) -> bytes:
     return data[:start] + text + data[end:]
 
 
+@cache
 def inside(name: str) -> list[Found]:
     known = setting(name)
     return variants.within(variants.records(sample(name), grammar(name)), known.skip, known.iters)
@@ -125,8 +127,9 @@ def broken_numbers(name: str) -> Iterator[tuple[str, bytes, bytes]]:
 
 
 def test_a_number_is_read_whole_or_not_at_all(name: str, tmp_path: Path) -> None:
+    broken = list(broken_numbers(name))
     for rule, value in rules(name):
-        for field, wrong, data in broken_numbers(name):
+        for field, wrong, data in broken:
             reading = Reader(name, tmp_path).read(data, rule.name)
             understood = wrong.endswith(b"e3") and is_near(reading.throughput, value)
             right = agrees(reading, value) or understood

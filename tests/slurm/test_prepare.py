@@ -1,0 +1,83 @@
+"""hpcbert prepare in a lab's shell: the lab's site has a place for all that it makes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.containers.test_prepare import KEYS, PATCH, RECIPE, git
+from tests.containers.test_records import hdf5
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def tiny(work: Path) -> Path:
+    """Templates of a framework whose program lies in a repository beside them, and its data."""
+    upstream = work / "upstream"
+    (upstream / "bert").mkdir(parents=True)
+    git(upstream, "init", "--quiet")
+    (upstream / "bert" / "train.py").write_text('print("wrong")\n')
+    git(upstream, "add", ".")
+    git(upstream, "commit", "--quiet", "-m", "first")
+    data = work / "data" / "train"
+    data.mkdir(parents=True)
+    (data.parent / "vocab.txt").write_text("[PAD]\n")
+    for number in range(3):
+        hdf5(data / f"{number}.hdf5", KEYS)
+    folder = work / "templates" / "tiny"
+    folder.mkdir(parents=True)
+    image = "docker://registry.example.org#bert/tiny:1.0"
+    commit = git(upstream, "rev-parse", "HEAD")
+    text = RECIPE.format(repository=upstream, commit=commit, image=image, build="")
+    (folder / "recipe.toml").write_text(text)
+    (folder / "run.sh.j2").write_text("exec -- python3 {{ source }}/train.py\n")
+    (folder / "fix.patch").write_text(PATCH)
+    return work
+
+
+@pytest.mark.parametrize("only", [(), ("source",)], ids=["all", "source"])
+def test_what_prepare_makes_in_a_lab_is_what_a_submission_uses(
+    only: tuple[str, ...], as_user: Any, checkout: Any, lab: Any, tiny: Path
+) -> None:
+    """As in the lab's shell: the site is that of HPCBERT_SITE, and nothing else is said of it."""
+
+    def hpcbert(*words: str, status: int = 0) -> Any:
+        own = ("--templates", str(tiny / "templates"), "--json")
+        done = as_user(
+            [checkout.python, "-m", "hpcbert", *words, *own],
+            env={"PYTHONPATH": str(checkout.path)},
+            cwd=tiny,
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    words = ("prepare", "--fw", "tiny", *(f"--only={one}" for one in only))
+    words = words if only else (*words, "--data", str(tiny / "data"))
+    # git reads no repository of another user: here root's.
+    (error,) = hpcbert(*words, status=4)["errors"]
+    assert "safe.directory" in error["message"]
+    assert "Run the command that git names" in error["hint"]
+    shutil.chown(tiny / "upstream", *_owner(tiny))
+    for path in (tiny / "upstream").rglob("*"):
+        shutil.chown(path, *_owner(tiny))
+    for status in ("done", "ready"):
+        parts = {one["kind"]: one for one in hpcbert(*words)["data"]["parts"]}
+        assert parts["source"]["status"] == status
+        if not only:
+            assert parts["image"]["status"] == "skipped"
+            assert parts["data"]["status"] in {"done", "ready"}
+    source = Path(parts["source"]["path"])
+    assert source.is_relative_to(lab.layout.sources)
+    assert (source / "bert" / "train.py").read_text() == 'print("right")\n'
+    shape = ("--nodes", "1", "--gpus-per-node", "1", "--data", str(tiny / "data"))
+    (array,) = hpcbert("submit", "--fw", "tiny", *shape, "--dry-run")["data"]["arrays"]
+    assert str(source) in array["script_text"]
+
+
+def _owner(path: Path) -> tuple[int, int]:
+    return path.stat().st_uid, path.stat().st_gid
