@@ -10,6 +10,7 @@ from hpcbert.regular import read
 from hpcbert.slurm.steps import steps
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from hpcbert.logs.grammar import Grammar
@@ -57,8 +58,21 @@ def mistimed(
     if not detail:
         # Older scripts wrote down no zone.
         zones = QUARTERS if contained or not step.zones else step.zones
-        detail = outside(stamps(files.log, grammar), Span(step.begin, step.end, zones))
+        found = stamps(files.log, grammar)
+        details = [outside(found, span) for span in _spans(step, zones)]
+        detail = details[0] if all(details) else ""
     return (Reason("clock", detail),) if detail else ()
+
+
+def _spans(step: Step, zones: Sequence[int]) -> list[Span]:
+    """Return when a step was by the clocks that a log's stamps may be of.
+
+    On several nodes the rank that prints may be on another one than the script. If the clock there
+    is right and only the script's is wrong, the stamps are those of the controller's clock.
+    """
+    begin, end = step.begin or 0.0, step.end or 0.0
+    moved = [step.ahead] if len(step.nodes) > 1 and abs(step.ahead) > 1 else []
+    return [Span(begin + ahead, end + ahead, zones) for ahead in (0, *moved)]
 
 
 def _set(step: Step) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hpcbert import store
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from hpcbert.strict import Table
 
 
+_WRITTEN = "it was written to while it was read"
+
+
 @dataclass(frozen=True)
 class Repeat:
     """One repeat of a campaign, judged.
@@ -69,6 +72,7 @@ class Gathered:
         held: What is no longer as the evidence on record says.
         standard: Whether it is made by the recipe's default rule and the protocol's window.
         taken: The fingerprints of each point's valid runs, in the order of the points.
+        stamps: Sizes and times of logs and status files before they were read.
     """
 
     points: tuple[Measured, ...]
@@ -78,6 +82,7 @@ class Gathered:
     held: Held
     standard: bool
     taken: tuple[tuple[Where, ...], ...] = ()
+    stamps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def states(self) -> dict[tuple[str, int], RepeatState]:
@@ -117,6 +122,7 @@ def gather(
     chosen = grammar.rule(rule)
     memory = Memory(directory)
     newest, warnings = standing(directory, campaign, states, memory)
+    stamps = proof.stamps(directory)
     held = proof.hold(directory)
     changed = () if trusted else held.changed
     judge = _Judge(directory, campaign, grammar, chosen, window, changed=changed)
@@ -127,7 +133,7 @@ def gather(
         )
         for array, number in campaign.current
     }
-    runs = {key: one.run for key, one in repeats.items()}
+    runs = _at_rest(directory, repeats, stamps)
     runs, notes = undisturbed(directory, campaign, runs, beside=beside)
     repeats = {key: replace(repeats[key], run=run) for key, run in runs.items()}
     repeats = _compared(directory, campaign, repeats)
@@ -147,7 +153,25 @@ def gather(
         held,
         chosen == grammar.rule("") and window in {Window(), _whole(campaign)},
         taken,
+        stamps,
     )
+
+
+def _at_rest(
+    directory: Path,
+    repeats: Mapping[tuple[str, int], Repeat],
+    before: Mapping[str, tuple[int, int]],
+) -> dict[tuple[str, int], Run]:
+    """Return the runs; none counts whose files were written to while they were read."""
+    now = proof.stamps(directory)
+    runs = {}
+    for key, one in repeats.items():
+        files = (one.run.log, one.known.counted.array.status(one.run.repeat))
+        restless = [name for name in files if before.get(name) != now.get(name)]
+        reasons = tuple(Reason("changed", f"{name}: {_WRITTEN}") for name in restless)
+        spoilt = replace(one.run, throughput=None, valid=False, reasons=reasons)
+        runs[key] = spoilt if restless and one.run.valid else one.run
+    return runs
 
 
 def _whole(campaign: Campaign) -> Window:

@@ -8,6 +8,7 @@ recorded content is no longer there.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -37,6 +38,8 @@ _FILES = (store.MANIFEST, store.RECIPE, store.SAMPLE, TABLE)
 _FOLDERS = ("env", "logs", "scripts", "slurm", "status")
 # What numbers of all repeats come from; of scripts, those that no array names.
 _COMMON = (store.MANIFEST, store.RECIPE, MEASUREMENTS)
+# Jobs write to these while they run.
+_WRITTEN = ("logs/", "status/")
 # The local queue's own files: each retry writes them anew.
 _UNRECORDED = "slurm/local."
 
@@ -113,6 +116,17 @@ def _names(directory: Path) -> Iterator[str]:
                 path = os.path.relpath(os.path.join(folder, name), directory)  # noqa: PTH118
                 if not name.startswith(".") and not path.startswith(_UNRECORDED):
                     yield path
+
+
+def stamps(directory: Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of every log and status file, by path: what a writer changes."""
+    found = {}
+    for name in _names(directory):
+        if name.startswith(_WRITTEN):
+            with contextlib.suppress(OSError):
+                status = (directory / name).stat()
+                found[name] = status.st_size, status.st_mtime_ns
+    return found
 
 
 def recorded(directory: Path) -> dict[str, Any] | None:

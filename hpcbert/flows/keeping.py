@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _ALIVE = frozenset({"waiting", "running", "again"})
 # Seconds after the end of a script within which the local queue adds its own line.
 _LAST_WORD = 60.0
+_AGAIN = "Collect it again when nothing writes to it any more."
 
 
 def write(
@@ -45,7 +46,17 @@ def write(
         record(directory, campaign, gathered, now=now)
     except HpcbertError as error:
         return (f"{error} The table is complete, it is only not kept.",)
+    busy = _written_to(directory, gathered)
+    if busy and over(directory, campaign, gathered, now=now):
+        return (f"{campaign.id}: {busy} is still written to: no digests were recorded. {_AGAIN}",)
     return ()
+
+
+def _written_to(directory: Path, gathered: Gathered) -> str:
+    """Return a log or status file that was written to since it was read; empty if none was."""
+    now = proof.stamps(directory)
+    names = sorted({*now, *gathered.stamps})
+    return next((one for one in names if now.get(one) != gathered.stamps.get(one)), "")
 
 
 def record(
@@ -69,10 +80,12 @@ def record(
     document = _measurements(campaign, gathered)
     table = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
     store.write_json(directory / TABLE, table)
+    renewed = None
     if over(directory, campaign, gathered, now=now):
-        document[proof.EVIDENCE] = proof.renewed(
-            directory, campaign, document, now=now, accepted=accepted
-        )
+        renewed = proof.renewed(directory, campaign, document, now=now, accepted=accepted)
+    # Digests are of what was read, or there are none.
+    if renewed and not _written_to(directory, gathered):
+        document[proof.EVIDENCE] = renewed
     else:
         document[proof.EVIDENCE] = proof.kept(directory)
     document[proof.SEAL] = proof.seal(document)

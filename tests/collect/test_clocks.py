@@ -31,10 +31,11 @@ def run(
     moved: float = 0.0,
     fine: bool = True,
     ahead: int | None = 0,
+    nodes: str = "n1",
 ) -> None:
     """Let a repeat be measured for a minute; its log begins 30 s later, or when told."""
     end = begin + LONG
-    mark: dict[str, Any] = {"event": "start", "job": f"7_{repeat}", "host": "n1", "nodelist": "n1"}
+    mark: dict[str, Any] = {"event": "start", "job": f"7_{repeat}", "host": "n1", "nodelist": nodes}
     clocks: list[dict[str, Any]] = [{}, {}]
     if fine:
         clocks[0] = {"at": begin, "uptime": 50.0, "zone": "+0000", "ahead": ahead}
@@ -115,3 +116,24 @@ def test_a_record_that_tells_no_time_refuses_nothing(build: Build, collect_json:
     kept = [one for one in events if one["event"] not in {"step", "start"}]
     path.write_text("".join(json.dumps(one) + "\n" for one in kept))
     assert codes(collect_json(made.directory)) == [[], []]
+
+
+@pytest.mark.parametrize("wrong", [-300, 300], ids=["slow", "fast"])
+@pytest.mark.parametrize("nodes", ["n1", "n[1-2]"], ids=["one-node", "two-nodes"])
+def test_a_clock_that_is_five_minutes_wrong_all_the_time_spoils_nothing_and_hides_nothing(
+    build: Build, collect_json: Collect, wrong: int, nodes: str
+) -> None:
+    """The file server's clock is right, and the node's is known to be wrong."""
+    made = build("1n1g", repeats=4)
+    for repeat in (1, 2, 3, 4):
+        true = T + 1000 * repeat
+        # By the node's clock; of another run, ten minutes before; by the clock of another node.
+        stamps = {2: true + wrong - 600, 3: true + 30.0}.get(repeat)
+        run(made, repeat, true + wrong + 0.5, start=stamps, ahead=-wrong, nodes=nodes)
+        # The last log was there before its step began.
+        log = store.log_path(made.directory, made.array("1n1g"), repeat)
+        os.utime(log, (T, true + (LONG if repeat < 4 else -200)))
+        status = store.status_path(made.directory, made.array("1n1g"), repeat)
+        os.utime(status, (T, true + LONG))
+    other = [] if nodes != "n1" else ["clock"]
+    assert codes(collect_json(made.directory)) == [[], ["clock"], other, ["clock"]]

@@ -103,6 +103,16 @@ def test_what_the_script_noticed_itself_refuses_the_repeat(one: Any, source: str
     assert "it was suspended for 31.25 s" in run.reasons[0].detail
 
 
+@pytest.mark.parametrize("slices", [1, 4])
+def test_time_slices_of_gang_scheduling_add_up(one: Any, slices: int) -> None:
+    """Slurm suspends and resumes a job in turn with others (slurm.conf(5), PreemptMode=GANG)."""
+    for _ in range(slices):
+        suspend(one, 30.0)
+    run = only(gathered(one, Scheduler()))
+    assert (run.valid, run.throughput) == (False, None)
+    assert f"it was suspended for {30 * slices} s" in run.reasons[0].detail
+
+
 def test_a_local_run_that_was_suspended_is_refused(build: Any) -> None:
     made = build("1n1g", repeats=1, scheduler="local")
     made.complete("1n1g", 1, 10.0)

@@ -14,6 +14,7 @@ from hpcbert.lab import LabPlan, cut_link, down, restore_link, start_daemon, sto
 from hpcbert.lab.record import load
 from hpcbert.slurm.runner import Outcome, run
 from tests.faults.kit import GATE, HANG, Campaign, Expected, wait_for
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -230,6 +231,29 @@ def a_link_is_cut_and_the_job_sent_back(cluster: Cluster) -> None:
     one.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
 
 
+def a_nodes_daemon_is_killed(cluster: Cluster) -> None:
+    """Its job goes on without it until Slurm misses the node: it says so, and its name."""
+    one = cluster.submit({"*": GATE}, CUT, cluster.without_requeue())
+    one.in_step(1)
+    stop_daemon(cluster.lab, "n4", number=signal.SIGKILL)
+    try:
+        last = one.told()[-1]
+        assert (last["state"], last["nodes"]) == ("NODE_FAIL", ["n4"])
+        assert "(n4)" in last["detail"]
+        for words in (("monitor", "--once"), ("collect",)):
+            said = cluster.hpcbert(*words, str(one.directory)).stdout
+            assert "lost a node (n4)" in " ".join(said.split()), said
+        (found,) = one.collect()[1]
+        assert (found["state"], found["nodes"]) == ("NODE_FAIL", ["n4"])
+        assert any("lost a node (n4)" in reason["detail"] for reason in found["reasons"])
+    finally:
+        one.go()
+        start_daemon(cluster.lab, "n4", run=run)
+    one.check(Expected({1: "NODE_FAIL"}))
+    idle(cluster, "n4")
+    cluster.vacate("n4")
+
+
 def drained(cluster: Cluster, name: str) -> None:
     """Wait until a node answers again, drained as it is."""
     words = ["sinfo", "-h", "-n", name, "-p", "gpu", "-o", "%T"]
@@ -237,8 +261,22 @@ def drained(cluster: Cluster, name: str) -> None:
 
 
 def idle(cluster: Cluster, name: str) -> None:
-    words = ["sinfo", "-h", "-n", name, "-p", "gpu", "-o", "%T"]
-    wait_for(f"{name} is idle", lambda: cluster.user(*words).stdout.strip() == "idle")
+    """Wait until a node that was lost takes jobs again.
+
+    Slurm drains one by itself that was slow to end what was left on it; an administrator looks and
+    resumes it, as soon as it answers.
+    """
+    words = ["sinfo", "-h", "-n", name, "-p", "gpu", "-o", "%T %E"]
+    seen: dict[str, None] = {}
+
+    def ready() -> bool:
+        state = cluster.user(*words).stdout.strip()
+        seen[state] = None
+        if state.startswith(("down ", "drained ")):
+            cluster.root("scontrol", "update", f"nodename={name}", "state=resume")
+        return state.startswith("idle ")
+
+    until(ready, lambda: f"{name} is idle, after {', '.join(seen)}", pause=0.1)
 
 
 # --- The controller -------------------------------------------------------------------------------
@@ -408,7 +446,7 @@ LANES: dict[str, tuple[Fault, ...]] = {
     ),
     "third node": (another_job_comes_first, another_job_comes_for_good, a_link_is_cut),
     "drain": (a_node_is_drained, the_directory_is_full),
-    "fourth node": (a_link_is_cut_and_the_job_sent_back,),
+    "fourth node": (a_link_is_cut_and_the_job_sent_back, a_nodes_daemon_is_killed),
     "bare": (there_is_no_accounting,),
 }
 LAST: tuple[Fault, ...] = (

@@ -527,3 +527,27 @@ def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_
     assert [(early.word, early.attempt) for early in state.earlier] == [("FAILED", 0)]
     assert f"job 12_1, which a retry replaced, was requeued and is {word}" in state.detail
     assert says in state.detail
+
+
+def test_a_job_that_gang_scheduling_suspends_now_and_then_is_over_only_once_and_spoilt(
+    watched: Make, slurm: Any, tell: Tell, clock: Clock
+) -> None:
+    """It shows SUSPENDED in its turn; in the end only its times tell of it."""
+    one = watched("12", repeats=1)
+    tell(one, 1, {"event": "start", "time": T + 1}, {"event": "step-end", "time": T + 9, "exit": 0})
+    tell(one, 1, {"event": "end", "time": T + 9, "exit": 0})
+    tracker = Tracker([one], run=slurm, clock=clock, chance=lambda: 0.0)
+    shown = []
+    for word in ("RUNNING", "SUSPENDED", "RUNNING", "SUSPENDED", "RUNNING", "COMPLETED"):
+        clock.now += 100
+        slurm.sacct = accounting("12_1", word)
+        if word == "COMPLETED":
+            slurm.sacct = slurm.sacct.replace(f"|{T + 9}|8|", f"|{T + 69}|8|")
+        slurm.squeue = queue("12_1", word)
+        tracker.poll()
+        shown += words(tracker)
+        assert tracker.over() is (word == "COMPLETED")
+    assert shown == ["RUNNING", "SUSPENDED", "RUNNING", "SUSPENDED", "RUNNING", "COMPLETED"]
+    (state,) = tracker.states.values()
+    assert (state.kind, state.suspended, state.attempt) == ("well", 60.0, 0)
+    assert "suspended for 60 s" in state.detail

@@ -1,0 +1,123 @@
+"""Files that are written to while collect reads them, and files that come late."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hpcbert import store
+from hpcbert.flows import collect_campaign, keeping
+from hpcbert.flows import evidence as proof
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.collect.conftest import Built
+
+    Build = Callable[..., Built]
+    Collect = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def one(build: Build) -> Built:
+    made = build("1n1g", repeats=2)
+    for repeat in (1, 2):
+        made.complete("1n1g", repeat, 10.0 + repeat)
+    return made
+
+
+# When all jobs ended.
+END = 1763717655
+
+
+def path_of(made: Built, file: str) -> Path:
+    array = made.array("1n1g")
+    if file == "log":
+        return store.log_path(made.directory, array, 1)
+    return store.status_path(made.directory, array, 1)
+
+
+def runs(document: dict[str, Any]) -> list[dict[str, Any]]:
+    (table,) = document["data"]["tables"]
+    found: list[dict[str, Any]] = table["rows"][0]["runs"]
+    return found
+
+
+def evidence(made: Built) -> Any:
+    return json.loads((made.directory / proof.MEASUREMENTS).read_text())["evidence"]
+
+
+@pytest.mark.parametrize("file", ["log", "status"])
+def test_a_file_that_grows_while_it_is_read_gives_no_number_and_no_evidence(
+    one: Built, collect_json: Collect, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    path = path_of(one, file)
+    whole, read = path.read_bytes(), collect_campaign.read
+
+    def growing(log: Path, *words: Any) -> Any:
+        found = read(log, *words)
+        if log == path_of(one, "log"):
+            path.write_bytes(path.read_bytes() + b"\n")
+        return found
+
+    monkeypatch.setattr(collect_campaign, "read", growing)
+    document = collect_json(one.directory)
+    first, second = runs(document)
+    assert (document["exit_code"], second["valid"]) == (4, True)
+    assert (first["throughput"], [reason["code"] for reason in first["reasons"]]) == (
+        None,
+        ["changed"],
+    )
+    assert "written to while it was read" in first["reasons"][0]["detail"]
+    assert any("is still written to" in warning for warning in document["warnings"])
+    assert evidence(one) is None
+    # It is not held against it later.
+    monkeypatch.undo()
+    path.write_bytes(whole)
+    assert [run["valid"] for run in runs(collect_json(one.directory))] == [True, True]
+    assert evidence(one)["files"]
+
+
+def test_a_log_that_grows_after_it_was_read_is_not_recorded_as_what_was_read(
+    one: Built, collect_json: Collect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, renewed = path_of(one, "log"), proof.renewed
+
+    def late(*words: Any, **more: Any) -> Any:
+        log.write_bytes(log.read_bytes() + b"something else\n")
+        return renewed(*words, **more)
+
+    monkeypatch.setattr(keeping.proof, "renewed", late)
+    document = collect_json(one.directory)
+    assert any(f"{log.name} is still written to" in warning for warning in document["warnings"])
+    assert evidence(one) is None
+    monkeypatch.undo()
+    document = collect_json(one.directory)
+    assert (document["exit_code"], document["warnings"]) == (0, [])
+    assert evidence(one)["files"]
+
+
+def test_files_that_a_file_system_shows_one_by_one_never_give_half_a_number(
+    one: Built, collect_json: Collect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As attribute caches do: a name, then nothing in it, then a part, then all of it."""
+    monkeypatch.setattr("time.time", lambda: END + 30.0)
+    numbers = [run["throughput"] for run in runs(collect_json(one.directory))]
+    (one.directory / proof.MEASUREMENTS).unlink()
+    (one.directory / proof.TABLE).unlink()
+    paths = [path_of(one, file) for file in ("status", "log")]
+    wholes = [path.read_bytes() for path in paths]
+    for path in paths:
+        path.unlink()
+    for path, whole in zip(paths, wholes, strict=True):
+        for part in (None, b"", whole[: len(whole) // 2], whole[:-1], whole):
+            if part is not None:
+                path.write_bytes(part)
+            first, second = runs(collect_json(one.directory))
+            assert second["throughput"] == numbers[1]
+            assert first["throughput"] in {None, numbers[0]}
+            assert first["valid"] is (first["reasons"] == [])
+    assert [first["throughput"], first["reasons"]] == [numbers[0], []]
