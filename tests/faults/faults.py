@@ -263,8 +263,9 @@ def drained(cluster: Cluster, name: str) -> None:
 def idle(cluster: Cluster, name: str) -> None:
     """Wait until a node that was lost takes jobs again.
 
-    Slurm drains one by itself that was slow to end what was left on it; an administrator looks and
-    resumes it, as soon as it answers.
+    Slurm drains one by itself that was slow to end what was left on it, and asks one that did not
+    answer more and more seldom. An administrator who has seen to it resumes it, and it is asked at
+    once (SchedMD/slurm@slurm-22-05-8-1, src/slurmctld/node_mgr.c, NODE_RESUME).
     """
     words = ["sinfo", "-h", "-n", name, "-p", "gpu", "-o", "%T %E"]
     seen: dict[str, None] = {}
@@ -272,7 +273,7 @@ def idle(cluster: Cluster, name: str) -> None:
     def ready() -> bool:
         state = cluster.user(*words).stdout.strip()
         seen[state] = None
-        if state.startswith(("down ", "drained ")):
+        if state.startswith(("down", "drained")):
             cluster.root("scontrol", "update", f"nodename={name}", "state=resume")
         return state.startswith("idle ")
 
