@@ -251,13 +251,15 @@ def _added(name: str, lacking: Lacking, *, goes_on: bool) -> Finding:
 def _continues(directory: Path, document: Mapping[str, Any]) -> bool:
     """Say whether a manifest still holds its head and every array that was recorded.
 
-    An array that no job was known of then may have been submitted since.
+    An array that no job was known of then may have been submitted since. Runs may be of an array
+    that was added after that: a table that is made while a retry runs keeps the evidence there was.
     """
     then = document[EVIDENCE].get("manifest")
     try:
         now = manifest_digests(store.read_manifest(directory))
         ran = {run["array"] for run in document["runs"] if run["state_source"] != "none"}
-        kept = all(now["arrays"].get(name) == then["arrays"].get(name) for name in ran)
+        known = ran & then["arrays"].keys()
+        kept = all(now["arrays"].get(name) == then["arrays"][name] for name in known)
         grown = then["arrays"].keys() <= now["arrays"].keys()
         return bool(kept and grown and then["head"] == now["head"])
     except (UsageError, KeyError, TypeError, AttributeError):

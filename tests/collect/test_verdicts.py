@@ -113,6 +113,22 @@ def test_time_slices_of_gang_scheduling_add_up(one: Any, slices: int) -> None:
     assert f"it was suspended for {30 * slices} s" in run.reasons[0].detail
 
 
+def test_a_campaign_that_is_collected_before_while_and_after_a_retry_runs_is_unchanged(
+    build: Any,
+) -> None:
+    one = build("1n1g", repeats=1)
+    one.started("1n1g", 1)
+    one.ended("1n1g", 1, code=3)
+    assert not only(gathered(one, Scheduler("FAILED"))).valid
+    made = retried(one, (1, "FAILED", "state: it is FAILED"))
+    made.started("1n1g", 1, attempt=1)
+    assert gathered(made, Scheduler("RUNNING", source="squeue", attempt=1)).refused == ()
+    made.ended("1n1g", 1, attempt=1)
+    made.log("1n1g", 1, made.text("1n1g", 20.0), attempt=1)
+    after = gathered(made, Scheduler(attempt=1))
+    assert (after.refused, only(after).valid) == ((), True)
+
+
 def test_a_local_run_that_was_suspended_is_refused(build: Any) -> None:
     made = build("1n1g", repeats=1, scheduler="local")
     made.complete("1n1g", 1, 10.0)

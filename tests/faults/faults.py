@@ -263,9 +263,8 @@ def drained(cluster: Cluster, name: str) -> None:
 def idle(cluster: Cluster, name: str) -> None:
     """Wait until a node that was lost takes jobs again.
 
-    Slurm drains one by itself that was slow to end what was left on it, and asks one that did not
-    answer more and more seldom. An administrator who has seen to it resumes it, and it is asked at
-    once (SchedMD/slurm@slurm-22-05-8-1, src/slurmctld/node_mgr.c, NODE_RESUME).
+    Slurm may drain one by itself that is slow to end what was left on it, or leave it down: an
+    administrator who has seen to it resumes it.
     """
     words = ["sinfo", "-h", "-n", name, "-p", "gpu", "-o", "%T %E"]
     seen: dict[str, None] = {}

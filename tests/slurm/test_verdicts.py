@@ -139,3 +139,42 @@ def test_an_attempt_that_lost_its_node_is_told_by_slurms_word_and_the_nodes_name
         cluster.user("scancel", one.job)
         cluster.root("scontrol", "update", "nodename=n4", "state=resume")
         cluster.vacate("n4")
+
+
+def test_a_job_that_root_requeues_after_a_retry_completed_runs_nothing_and_changes_nothing(
+    cluster: Cluster,
+) -> None:
+    plan = {"*": "[[ -e FOLDER/go ]] || exit 3"}
+    one = Submitted(cluster, plan, "--sbatch-arg=--nodelist=n1", repeats=1)
+    one.over()
+    wait_for("accounting knows", lambda: one.collect()[1]["state_source"] == "sacct")
+    (one.folder / "go").touch()
+    retry = cluster.hpcbert("retry", str(one.directory), "--json")
+    assert retry.ok, retry.stdout + retry.stderr
+    (again,) = json.loads(retry.stdout)["data"]["campaigns"][0]["arrays"]
+    wait_for("the retry counts", lambda: one.collect()[1]["valid"])
+    files = [path for name in ("logs", "status") for path in (one.directory / name).rglob("*.*l*")]
+    before = {path: path.read_bytes() for path in files}
+    assert cluster.root("scontrol", "requeue", f"{one.job}_1").ok
+    words = ["scontrol", "update", f"jobid={one.job}_1", "starttime=now"]
+    wait_for("it can be started", lambda: cluster.root(*words).ok)
+    one.over()
+
+    def told() -> dict[str, Any]:
+        done = cluster.hpcbert("monitor", str(one.directory), "--once", "--json")
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[0])
+        return found
+
+    wait_for("accounting knows", lambda: f"{one.job}_1" in told()["detail"])
+    wait_for("accounting knows how", lambda: "nothing of it counts" in told()["detail"])
+    assert (told()["state"], told()["attempt"]) == ("COMPLETED", 1)
+    assert {path: path.read_bytes() for path in files} == before
+    run = one.collect()[1]
+    assert (run["valid"], run["attempt"]) == (True, 1)
+    assert [(made["attempt"], made["job"]) for made in run["attempts"]] == [
+        (0, f"{one.job}_1"),
+        (1, f"{again['job_id']}_1"),
+    ]
+    assert f"job {one.job}_1, which a retry replaced" in run["attempts"][1]["detail"]
+    output = "".join(path.read_text() for path in one.directory.glob("slurm/*.out"))
+    assert "nothing is run" in output
