@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hpcbert import store
-from hpcbert.flows import collect_campaign, keeping
+from hpcbert.flows import collect_campaign
 from hpcbert.flows import evidence as proof
+from hpcbert.logs import scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +56,7 @@ def test_a_file_that_grows_while_it_is_read_gives_no_number_and_no_evidence(
     one: Built, collect_json: Collect, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     path = path_of(one, file)
-    whole, read = path.read_bytes(), collect_campaign.read
+    whole, read = path.read_bytes(), scan.read
 
     def growing(log: Path, *words: Any) -> Any:
         found = read(log, *words)
@@ -90,7 +91,7 @@ def test_a_log_that_grows_after_it_was_read_is_not_recorded_as_what_was_read(
         log.write_bytes(log.read_bytes() + b"something else\n")
         return renewed(*words, **more)
 
-    monkeypatch.setattr(keeping.proof, "renewed", late)
+    monkeypatch.setattr(proof, "renewed", late)
     document = collect_json(one.directory)
     assert any(f"{log.name} is still written to" in warning for warning in document["warnings"])
     assert evidence(one) is None
