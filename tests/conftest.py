@@ -10,8 +10,11 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LAB_PLUGIN = REPOSITORY / "tests" / "slurm" / "lab_plugin.py"
-# Folders that start daemons, containers, trainings or processes without number.
-SLOW = {"containers", "faults", "fuzz", "lab", "packaging", "slurm", "workloads"}
+# Folders that start daemons, containers, trainings or processes without number, or try everything
+# on every recipe.
+SLOW = {"audit", "containers", "edges", "faults", "fuzz", "lab", "monitor", "packaging"} | {
+    *("recipes", "retry", "security", "slurm", "workloads"),
+}
 # What may stand in a test's id as it is: a short name, no content of files.
 _NAME = re.compile(r"[\w .,:;=/+@%<>()\[\]{}'*!?#&|~^$-]{1,60}", re.ASCII)
 

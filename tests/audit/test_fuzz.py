@@ -17,8 +17,6 @@ from hpcbert.flows import evidence
 from tests.audit.test_audit import gathered
 from tests.environment.kit import leave, node
 
-pytestmark = pytest.mark.slow
-
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner),

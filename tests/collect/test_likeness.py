@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     CollectJson = Callable[..., dict[str, Any]]
 
+pytestmark = pytest.mark.slow
+
 WINDOW = ("--fw", "stated", "--skip", "2", "--iters", "12")
 RECIPE = """
 schema = 1

@@ -19,8 +19,6 @@ import pytest
 from hpcbert.slurm.repeats import Watched
 from tests.waiting import CEILING
 
-pytestmark = pytest.mark.slow
-
 Make = Callable[..., Watched]
 Line = Callable[..., str]
 HEAVY = {"jinja2", "submitit", "rich", "numpy", "pandas", "asyncio", "torch", "importlib.metadata"}

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.recipes.kit import TEMPLATES, Reader, World, core, grammar, load, setting
-
-pytestmark = pytest.mark.slow
 
 
 def test_a_failing_program_fails_the_rank(name: str, tmp_path: Path) -> None:

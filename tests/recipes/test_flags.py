@@ -15,8 +15,6 @@ from tests.recipes.flagtables import Program, keys, objections, split, table
 from tests.recipes.kit import TEMPLATES, Case, Run, World, core, fringe, load, presets
 from tests.waiting import CEILING
 
-pytestmark = pytest.mark.slow
-
 _PYTHON_ONLY = {"python"}
 
 

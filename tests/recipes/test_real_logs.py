@@ -22,8 +22,6 @@ from tests.recipes.published import (
     setting,
 )
 
-pytestmark = pytest.mark.slow
-
 UNEXPLAINED = tomli.loads((HERE / "unexplained.toml").read_text())["cell"]
 _NAMES = sorted({*RECIPES.values(), "mlperf-bert", "perfzero"})
 

@@ -24,8 +24,6 @@ from tests.recipes.kit import (
 )
 from tests.waiting import CEILING
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name: str) -> None:
     one = load(name)

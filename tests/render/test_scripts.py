@@ -29,6 +29,8 @@ from hpcbert.plan import Request
 from hpcbert.slurm.states import witness
 from tests.waiting import CEILING
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 FOLDERS = (REPOSITORY / "templates",)
 WHO = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")

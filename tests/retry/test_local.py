@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     StandIn = Callable[..., Path]
     Command = Callable[..., Outcome]
 
-pytestmark = pytest.mark.slow
-
 # The second repeat fails as long as a file is there.
 FAILS = "if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then exit 7; fi"
 

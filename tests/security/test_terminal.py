@@ -18,8 +18,6 @@ from hpcbert.cli.output import escaped, printable
 from tests.environment.kit import leave, node
 from tests.waiting import CEILING
 
-pytestmark = pytest.mark.slow
-
 # Clear the screen, set the title, the same with a C1 code, back up, delete, right to left.
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b2J\x08\x7f\u202e"
 FORBIDDEN = ("\x1b[2J", "\x1b]", "\x07", "\x9b", "\x08", "\x7f", "\u202e")

@@ -13,6 +13,8 @@ import pytest
 from hpcbert import store
 from tests.waiting import CEILING, until
 
+pytestmark = pytest.mark.slow
+
 # It says that it was called for the fourth time, and answers when it is let go.
 SBATCH = """\
 #!/bin/sh

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Command = Callable[..., tuple[int, dict[str, Any]]]
 
+pytestmark = pytest.mark.slow
+
 SINFO = "gpu*|up|4|1-00:00:00|1-infinite|gpu:8|n[1-4]"
 SITE = """schema = 1
 name = "x"
