@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from tests.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm
 
+FOLDERS = ("scripts", "slurm", "status")
 SCRIPT = """\
 #!/bin/bash
 status=CAMPAIGN/status/KEY.$SLURM_ARRAY_TASK_ID.jsonl
@@ -58,13 +60,14 @@ class Bench:
     def submit(self, *jobs: tuple[str, str, list[str]]) -> Watched:
         """Submit an array for each (indices, body of the script's case, options)."""
         directory = self.work / "20261121T100000Z-pytorch-aaaaaa"
-        self.as_user(["mkdir", "-p", *(str(directory / one) for one in ("status", "slurm"))])
+        self.as_user(["mkdir", "-p", *(str(directory / one) for one in FOLDERS)])
         arrays = []
         for number, (indices, body, options) in enumerate(jobs, start=1):
             point = Point("pytorch", "bert-base", Shape(1, number), "fp32", 32)
             text = SCRIPT.replace("CAMPAIGN", f"'{directory}'").replace("KEY", point.key)
-            script = directory / f"{point.key}.sbatch"
+            script = directory / "scripts" / f"{point.key}.sbatch"
             script.write_text(text.replace("BODY", body))
+            shutil.chown(script, self.user)
             name = f"hpcbert-{directory.name}-{point.key}"
             output = f"{directory}/slurm/%A_%a.out"
             words = ["sbatch", "--parsable", f"--array={indices}", "-J", name, "-o", output]
