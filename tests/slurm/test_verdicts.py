@@ -147,7 +147,7 @@ def test_a_job_that_root_requeues_after_a_retry_completed_runs_nothing_and_chang
     plan = {"*": "[[ -e FOLDER/go ]] || exit 3"}
     one = Submitted(cluster, plan, "--sbatch-arg=--nodelist=n1", repeats=1)
     one.over()
-    wait_for("accounting knows", lambda: one.collect()[1]["state_source"] == "sacct")
+    assert one.collect()[1]["state"] == "FAILED"
     (one.folder / "go").touch()
     retry = cluster.hpcbert("retry", str(one.directory), "--json")
     assert retry.ok, retry.stdout + retry.stderr
