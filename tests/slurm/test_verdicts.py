@@ -103,7 +103,9 @@ def test_of_repeats_in_one_job_the_suspended_one_is_refused(cluster: Cluster) ->
     one.suspend(one.job)
     (one.folder / "go").touch()
     one.over()
-    wait_for("accounting knows", lambda: one.collect()[2]["state_source"] == "sacct")
+    # collect remembers what it is told first.
+    words = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", one.job)
+    wait_for("accounting knows", lambda: cluster.user(*words).stdout.strip() == "COMPLETED")
     runs = one.collect()
     assert "it was suspended for" in reasons(runs[1])
     assert runs[2]["valid"], reasons(runs[2])
