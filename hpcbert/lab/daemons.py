@@ -153,6 +153,8 @@ def database_options(lab: Lab) -> tuple[str, ...]:
     return (
         "--no-defaults",
         f"--datadir={lab.layout.database}",
+        # Whoever starts removes what seems to be left over in it: never share one.
+        f"--tmpdir={lab.layout.database_socket.parent}",
         "--innodb-buffer-pool-size=16M",
         "--innodb-log-file-size=4M",
         "--innodb-flush-log-at-trx-commit=0",
