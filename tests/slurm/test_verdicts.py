@@ -104,8 +104,8 @@ def test_of_repeats_in_one_job_the_suspended_one_is_refused(cluster: Cluster) ->
     (one.folder / "go").touch()
     one.over()
     # collect remembers what it is told first.
-    words = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", one.job)
-    wait_for("accounting knows", lambda: cluster.user(*words).stdout.strip() == "COMPLETED")
+    known = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", one.job)
+    wait_for("accounting knows", lambda: cluster.user(*known).stdout.strip() == "COMPLETED")
     runs = one.collect()
     assert "it was suspended for" in reasons(runs[1])
     assert runs[2]["valid"], reasons(runs[2])
