@@ -258,7 +258,7 @@ def _squeue_row(words: list[str]) -> JobRow | None:
         start=_number(words[4]),
         end=_number(words[5]),
         elapsed=seconds(words[6]),
-        limit=_limit(words[7]),
+        limit=time_limit(words[7]),
         nodelist=words[8],
         **_tail(_SQUEUE_TAIL, f"{words[9]}|{words[10]}", {"name": words[9], "reason": words[10]}),
     )
@@ -305,8 +305,8 @@ def seconds(text: str) -> float | None:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
-def _limit(text: str) -> float | None:
-    """Read squeue's time limit; `NOT_SET`, `INVALID`, `Partition_Limit` and the like are none."""
+def time_limit(text: str) -> int | None:
+    """Read a time limit of squeue or sinfo; `NOT_SET`, `INVALID` and the like are none."""
     try:
         return timelimit.read(text)
     except ValueError:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcbert import timelimit
+from hpcbert.slurm.commands import time_limit
 from hpcbert.slurm.hostlist import expand
 
 if TYPE_CHECKING:
@@ -98,18 +98,11 @@ def read_sinfo(text: str) -> dict[str, Partition]:
             name=name,
             default=words[0].endswith("*"),
             state=words[1].strip(),
-            limit=_limit(words[3]),
+            limit=time_limit(words[3]),
             most_nodes=_most(words[4]),
             groups=(*before, group),
         )
     return found
-
-
-def _limit(text: str) -> int | None:
-    try:
-        return timelimit.read(text)
-    except ValueError:
-        return None
 
 
 def _most(text: str) -> int | None:
