@@ -13,6 +13,8 @@ PYTHON ?= $(shell for one in /usr/bin/python3 python3; do \
 # make demo PIP_ARGS="--index-url https://download.pytorch.org/whl/cpu --extra-index-url ..."
 TORCH ?= torch==2.13.0
 PIP_ARGS ?=
+# Where `make dist` puts what it builds.
+DIST ?= dist
 # The release of Debian that `make fresh` makes.
 SUITE ?= bookworm
 # Two workers mostly wait for Slurm, the third computes.
@@ -29,7 +31,7 @@ PACKAGES := python3-venv shellcheck hostname iproute2 mount strace util-linux \
 # Another apt may be at work: wait for its lock instead of failing.
 APT := apt-get -o DPkg::Lock::Timeout=300
 
-.PHONY: help demo test quick fresh check packages clean
+.PHONY: help demo test quick fresh check dist packages clean
 
 help:
 	@echo 'make demo   train a small BERT on this machine, five repeats at two sizes; print the table'
@@ -37,6 +39,7 @@ help:
 	@echo 'make quick  what runs between two edits: no Slurm, no containers, no training'
 	@echo 'make fresh  make test in a Debian made on the spot (as root; SUITE=trixie for Debian 13)'
 	@echo 'make check  linters and types only'
+	@echo 'make dist   build the release into dist/ and check it (TAG=v1.2.3: it must be that version)'
 	@echo 'make clean  remove what these made'
 
 .setup/venv: pyproject.toml
@@ -91,5 +94,13 @@ fresh:
 	@SUITE='$(SUITE)' .ci/fresh make test TORCH='$(TORCH)' PIP_ARGS='$(PIP_ARGS)' \
 	    PYTEST_ARGS='$(PYTEST_ARGS)'
 
+# The wheel is built from the source distribution, as an index or a packager would.
+dist: .setup/test
+	@$(BIN)/python -m build --outdir '$(DIST)' .
+	@$(BIN)/python -m twine check --strict '$(DIST)'/*
+	@if [[ -n $${TAG:-} && ! -e '$(DIST)'/hpcbert-$${TAG#v}.tar.gz ]]; then \
+	    echo "error: $$TAG is not the version that hpcbert/__init__.py states" >&2; exit 2; \
+	fi
+
 clean:
-	rm -rf .venv .setup .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf dist .venv .setup .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

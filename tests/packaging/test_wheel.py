@@ -1,4 +1,4 @@
-"""The wheel, installed alone in an empty environment, away from the checkout."""
+"""The release as `make dist` builds it; the wheel, installed alone in an empty environment, away from the checkout."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import hpcbert
 
 
 def call(
@@ -37,20 +39,19 @@ def call(
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    call(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "-w",
-        folder,
-        repository,
-        cwd=folder,
-    )
+def make_dist(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> list[str | Path]:
+    """`make dist` into a folder, with the programs of the environment that runs the tests."""
+    folder = tmp_path_factory.mktemp("the release")
+    programs = os.path.relpath(Path(sys.executable).parent, repository)
+    # -o: what installs into the checkout's own environment counts as done.
+    words = ("make", "-C", repository, "-o", ".setup/test", "dist")
+    return [*words, f"BIN={programs}", f"DIST={folder}"]
+
+
+@pytest.fixture(scope="module")
+def wheel(make_dist: list[str | Path]) -> Path:
+    folder = Path(str(make_dist[-1]).removeprefix("DIST="))
+    call(*make_dist, cwd=folder)
     (path,) = folder.glob("*.whl")
     return path
 
@@ -61,6 +62,18 @@ def program(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     call(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
     call(folder / "venv/bin/python", "-m", "pip", "install", "--quiet", wheel, cwd=folder)
     return folder / "venv/bin/hpcbert"
+
+
+@pytest.mark.parametrize(
+    ("tag", "status"), [(f"v{hpcbert.__version__}", 0), ("v99.0.0", 2), ("v9' $(false)", 2)]
+)
+def test_a_release_has_the_version_of_its_tag(
+    make_dist: list[str | Path], tag: str, status: int
+) -> None:
+    environment = {**os.environ, "TAG": tag}
+    done = subprocess.run(make_dist, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert (tag in done.stderr) == bool(status)
 
 
 def test_the_wheel_carries_templates_site_and_workload_and_no_tests(wheel: Path) -> None:

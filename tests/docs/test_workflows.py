@@ -1,0 +1,95 @@
+"""The workflows, the pre-commit hooks and the Makefile agree with pyproject.toml; nothing is run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
+HOOKS = REPOSITORY / ".pre-commit-config.yaml"
+PROJECT: dict[str, Any] = tomli.loads((REPOSITORY / "pyproject.toml").read_text())
+MAKEFILE = (REPOSITORY / "Makefile").read_text()
+# A full commit, and the release that it is.
+PINNED = re.compile(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+
+
+def read(path: Path) -> dict[str, Any]:
+    # YAML 1.1 reads the key `on` as a truth value; nothing here looks at it.
+    content = yaml.safe_load(path.read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def steps(workflow: Path) -> list[dict[str, Any]]:
+    return [step for job in read(workflow)["jobs"].values() for step in job["steps"]]
+
+
+def hooks() -> list[dict[str, Any]]:
+    return [hook for repository in read(HOOKS)["repos"] for hook in repository["hooks"]]
+
+
+def commands() -> list[list[str]]:
+    """Return each command that a workflow or a hook runs, as words."""
+    runs = [step["run"] for path in WORKFLOWS for step in steps(path) if "run" in step]
+    return [shlex.split(command) for command in (*runs, *(hook["entry"] for hook in hooks()))]
+
+
+def made() -> set[str]:
+    return {word for words in commands() if words[0] == "make" for word in words[1:]}
+
+
+def recipe(target: str) -> str:
+    (found,) = re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
+    return str(found)
+
+
+def matrix(name: str, key: str) -> list[str]:
+    jobs = read(REPOSITORY / ".github" / "workflows" / "tests.yml")["jobs"]
+    return list(jobs[name]["strategy"]["matrix"][key])
+
+
+def test_what_they_make_are_targets_that_help_names() -> None:
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert made() == {"check", "dist", "quick", "test"}
+    assert made() <= set(phony.split())
+    assert made() <= set(re.findall(r"echo 'make (\w+)", recipe("help")))
+
+
+def test_the_hooks_are_the_linters_of_make_check_and_make_itself() -> None:
+    """Each begins with the words of a line of `make check`, options aside."""
+    linters = re.findall(r"\$\(BIN\)(/[\w-]+(?: \w+)?)", recipe("check"))
+    entries = [re.split(r" -", hook["entry"])[0] for hook in hooks()]
+    assert sorted(entries) == sorted([*(f".venv/bin{one}" for one in linters), "make quick"])
+
+
+def test_the_matrix_is_the_pythons_that_the_project_promises() -> None:
+    classifiers = PROJECT["project"]["classifiers"]
+    promised = [one.rpartition(" ")[2] for one in classifiers if ":: Python :: 3." in one]
+    assert matrix("python", "python") == promised
+    assert PROJECT["project"]["requires-python"] == f">={promised[0]}"
+    assert PROJECT["tool"]["ruff"]["target-version"] == f"py{promised[0].replace('.', '')}"
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_every_action_is_pinned_and_every_job_may_only_read(workflow: Path) -> None:
+    used = [line.strip().removeprefix("- ") for line in workflow.read_text().splitlines()]
+    assert not [line for line in used if "uses:" in line and not PINNED.fullmatch(line)]
+    assert read(workflow)["permissions"] == {"contents": "read"}
+    for step in steps(workflow):
+        if "actions/checkout@" in step.get("uses", ""):
+            assert step["with"]["persist-credentials"] is False
+
+
+def test_only_the_job_that_runs_no_code_of_ours_gets_a_token() -> None:
+    for workflow in WORKFLOWS:
+        for job in read(workflow)["jobs"].values():
+            if "id-token" in job.get("permissions", {}):
+                assert not [step for step in job["steps"] if "run" in step]
+                assert job["environment"]
