@@ -1,0 +1,140 @@
+"""Campaigns on disk, as submit would leave them and as jobs go on writing them."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from hpcbert import store
+from hpcbert.model import Array, Campaign, Point, Protocol, Shape
+from hpcbert.slurm.repeats import Watched
+from tests.kit import status
+from tests.kit.logs import ITERS, SKIP, pytorch
+from tests.kit.paths import TEMPLATES
+
+# Seconds after 1970: when such a campaign was made, and when its jobs write.
+CREATED = 1_795_255_000.0
+WRITTEN = 1763717655
+_CAMPAIGN = {one.name for one in fields(Campaign)}
+
+
+def array(campaign: str, shape: str = "1n1g", *, repeats: int = 5, **changes: Any) -> Array:
+    """Return one point of a campaign, submitted where it has a job id."""
+    job = changes.get("job_id", "7")
+    point = Point("pytorch", "bert-tiny", Shape.parse(shape), "fp32", 4)
+    values: dict[str, Any] = {
+        "point": point,
+        "name": f"hpcbert-{campaign}-{point.key}",
+        "repeats": tuple(range(1, repeats + 1)),
+        "script": f"scripts/{point.key}.sbatch",
+        "script_sha256": "",
+        "log": f"logs/pytorch/bert/bz4/{shape}/bert_b4_fp32_{{repeat}}.log",
+        "state": "submitted" if job else "intended",
+        "job_id": job,
+        "submitted": "2026-11-21T10:00:00Z" if job else "",
+    }
+    return Array(**{**values, **changes})
+
+
+def campaign(name: str, *arrays: Array, **changes: Any) -> Campaign:
+    """Return a campaign of the PyTorch reference; a field is changed by its name."""
+    values: dict[str, Any] = {
+        "id": name,
+        "created": "2026-11-21T09:56:40Z",  # CREATED
+        "hpcbert": "0",
+        "user": "nobody",
+        "command": ("hpcbert", "submit"),
+        "scheduler": "slurm",
+        "site": "t",
+        "runtime": "none",
+        "image": "",
+        "framework": "pytorch",
+        "recipe_digest": "",
+        "protocol": Protocol(len(arrays[0].repeats) if arrays else 5, ITERS, SKIP),
+        "concurrent_repeats": 1,
+        "concurrent_points": False,
+        "rehearse": False,
+        "arrays": arrays,
+    }
+    return Campaign(**{**values, **changes})
+
+
+@dataclass(frozen=True)
+class Built(Watched):
+    """A campaign on disk; a point is named by its shape, the first one otherwise."""
+
+    def array(self, shape: str) -> Array:
+        return next(one for one in self.campaign.arrays if str(one.point.shape) == shape)
+
+    def log_path(self, shape: str, repeat: int, attempt: int = 0) -> Path:
+        return store.log_path(self.directory, self.array(shape), repeat, attempt)
+
+    def status_path(self, shape: str, repeat: int) -> Path:
+        return store.status_path(self.directory, self.array(shape), repeat)
+
+    def log(self, shape: str, repeat: int, text: str, attempt: int = 0) -> Path:
+        path = self.log_path(shape, repeat, attempt)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def mark(self, shape: str, repeat: int, *events: status.Event, **common: Any) -> None:
+        """Append events to a repeat's status file; `common` is what all of them have."""
+        status.append(self.status_path(shape, repeat), *events, **{"time": WRITTEN, **common})
+
+    def started(self, shape: str, repeat: int, **common: Any) -> None:
+        self.mark(shape, repeat, *status.STARTED, **common)
+
+    def ended(self, shape: str, repeat: int, *, code: int = 0, **common: Any) -> None:
+        self.mark(shape, repeat, *status.ended(code), **common)
+
+    def text(self, shape: str, rate: float, **changes: Any) -> str:
+        """Return a log of the PyTorch reference whose clock rule gives the rate."""
+        return pytorch(shape, rate, **changes)
+
+    def complete(self, shape: str, repeat: int, rate: float, **changes: Any) -> None:
+        """Let a repeat run to its end. No two print the same bytes: logs that do are copies."""
+        self.log(shape, repeat, f"this is repeat {repeat}\n{self.text(shape, rate, **changes)}")
+        self.started(shape, repeat)
+        self.ended(shape, repeat)
+
+    def change(self, **changes: Any) -> Built:
+        """Write the manifest anew."""
+        changed = replace(self.campaign, **changes)
+        store.write_manifest(self.directory, changed)
+        return Built(self.directory, changed)
+
+
+def build(
+    runs: Path,
+    *shapes: str,
+    name: str = "20261121-pytorch-abc",
+    repeats: int = 5,
+    jobs: tuple[str, ...] = (),
+    **changes: Any,
+) -> Built:
+    """Make a campaign in a directory of campaigns.
+
+    Args:
+        runs: Where it is made.
+        shapes: Its points.
+        name: Its id and its directory's name.
+        repeats: Of each point.
+        jobs: Job id of each point, empty where sbatch has not answered; 70, 71, … by default.
+        changes: Fields of the campaign, or of each of its arrays.
+    """
+    directory = runs / name
+    store.create(directory)
+    ids = jobs or tuple(str(70 + number) for number in range(len(shapes)))
+    own = {key: value for key, value in changes.items() if key not in _CAMPAIGN}
+    arrays = [
+        array(name, shape, **{"repeats": repeats, "job_id": job, **own})
+        for shape, job in zip(shapes, ids, strict=True)
+    ]
+    rest = {key: value for key, value in changes.items() if key in _CAMPAIGN}
+    made = campaign(name, *arrays, **rest)
+    store.write_manifest(directory, made)
+    shutil.copy(TEMPLATES / "pytorch" / "recipe.toml", directory)
+    return Built(directory, made)

@@ -1,0 +1,158 @@
+"""hpcbert's command line: in this process, as a process, as another user, on a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from hpcbert.cli.main import root
+from hpcbert.slurm.runner import Outcome, Runner
+from hpcbert.slurm.runner import run as start_process
+from tests.kit.paths import REPOSITORY
+from tests.waiting import CEILING
+
+# What a person who starts the tests may have set, and what a terminal's size would be taken from.
+_TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
+
+
+class Done(Outcome):
+    """What a command line did."""
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The one JSON document: the last line, below monitor's events."""
+        found: dict[str, Any] = json.loads(self.stdout.splitlines()[-1])
+        assert found["exit_code"] == self.returncode, self
+        return found
+
+    @property
+    def data(self) -> Any:
+        return self.document["data"]
+
+    @property
+    def error(self) -> dict[str, str]:
+        """The first error of the document."""
+        found: dict[str, str] = self.document["errors"][0]
+        return found
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The objects above the document."""
+        return [json.loads(line) for line in self.stdout.splitlines()[:-1]]
+
+    @property
+    def modules(self) -> set[str]:
+        """What was loaded, of a process with `-X importtime`."""
+        return {line.rpartition("|")[2].strip() for line in self.stderr.splitlines()}
+
+    def check(self, *, as_json: bool) -> None:
+        """Hold it to what every command keeps to."""
+        assert self.returncode in {0, 1, 2, 3, 4, 5}, self
+        assert "Traceback" not in self.stderr, self.stderr
+        assert "bug in hpcbert" not in self.output, self
+        if as_json:
+            assert self.document["exit_code"] == self.returncode, self
+        elif self.returncode:
+            assert "rror: " in self.stderr, self
+
+
+def inside(*words: object) -> Done:
+    """Run a command line in this process."""
+    argv = [str(word) for word in words]
+    done = CliRunner().invoke(root, argv, catch_exceptions=False, prog_name="hpcbert")
+    return Done(("hpcbert", *argv), done.exit_code, done.stdout, done.stderr)
+
+
+@dataclass(frozen=True)
+class Cli:
+    """hpcbert as a process.
+
+    Attributes:
+        cwd: Where it is run.
+        env: What is in its environment beside that of the tests.
+        run: What starts it: this user, or another.
+        python: Its interpreter.
+    """
+
+    cwd: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    run: Runner = start_process
+    python: str = sys.executable
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(REPOSITORY), **self.env}
+
+    def __call__(
+        self,
+        *words: object,
+        status: int | None = None,
+        under: tuple[str, ...] = (),
+        timeout: float = CEILING,
+        **env: str,
+    ) -> Done:
+        """Run it to its end, under another command if there is one.
+
+        Args:
+            words: Its arguments.
+            status: What it has to exit with.
+            under: A command that starts it, strace for one.
+            timeout: Seconds.
+            env: More for its environment.
+        """
+        argv = [*under, self.python, "-m", "hpcbert", *map(str, words)]
+        own = self.environment if self.run is start_process else self.env
+        done = self.run(argv, env={**own, **env}, cwd=self.cwd, timeout=timeout)
+        found = Done(done.argv, done.returncode, done.stdout, done.stderr)
+        assert status in {None, found.returncode}, found
+        return found
+
+    def start(self, *words: object, **options: Any) -> subprocess.Popen[str]:
+        """Start it and leave it at work; `options` are Popen's."""
+        streams = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+        }
+        return subprocess.Popen(
+            [self.python, "-m", "hpcbert", *map(str, words)],
+            **{"cwd": self.cwd, "env": self.environment, "text": True, **streams, **options},
+        )
+
+    def on_terminal(
+        self, *words: object, answer: str = "", rows: int = 24, columns: int = 150, **env: str
+    ) -> tuple[int, str]:
+        """Return exit status and output of it on a terminal of some size, typing an answer."""
+        ours, end = pty.openpty()
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        kept = {name: value for name, value in self.environment.items() if name not in _TERMINAL}
+        with self.start(
+            *words, env={**kept, "TERM": "xterm", "LANG": "C.UTF-8", **env}, start_new_session=True,
+            stdin=end, stdout=end, stderr=end,
+        ) as child:  # fmt: skip
+            os.close(end)
+            os.write(ours, answer.encode())
+            said = bytearray()
+            try:
+                while part := os.read(ours, 1 << 16):
+                    said += part
+            except OSError:  # Linux says EIO when the last writer has left
+                pass
+            os.close(ours)
+        return child.returncode, said.decode(errors="replace")

@@ -1,0 +1,57 @@
+"""What a submission would write, from the recipes and the reference site of this checkout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hpcbert.config import recipe, site
+from hpcbert.flows.calls import Means
+from hpcbert.flows.draft import Draft, How, Who, draft
+from hpcbert.inventory import Recipe, Site
+from hpcbert.model import Shape
+from hpcbert.plan import Request
+from hpcbert.slurm.runner import Runner
+from tests.kit.paths import SITE, TEMPLATES
+
+WHO = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
+HOW = How(scheduler="slurm", folders=(TEMPLATES,))
+MINIMAL = 'schema = 1\nname = "x"\nscheduler = "slurm"\n'
+
+
+def reference(base: Path, **changes: Any) -> Site:
+    """Return the reference site.toml as read below a directory with a space in its name."""
+    return replace(site.read_site(SITE, base=base / "a b", env={}), **changes)
+
+
+def site_of(folder: Path, text: str = "", *, start: str = MINIMAL) -> Site:
+    """Write a site.toml and read it."""
+    path = folder / "site.toml"
+    path.write_text(start + text)
+    return site.read_site(path, base=folder, env={})
+
+
+def load(name: str = "pytorch") -> Recipe:
+    return recipe.load(TEMPLATES / name)
+
+
+def drafted(
+    where: Path | Site,
+    request: Request | None = None,
+    *,
+    found: Recipe | None = None,
+    how: Mapping[str, Any] | None = None,
+) -> Draft:
+    """Draft a submission of the PyTorch reference on 1 GPU, at a place or a site."""
+    here = reference(where) if isinstance(where, Path) else where
+    return draft(
+        request or Request(Shape(1, 1), ("fp32",)), here, found or load(),
+        how=replace(HOW, **(how or {})), who=WHO,
+    )  # fmt: skip
+
+
+def hurried(run: Runner) -> Means:
+    """Return means to submit with that never wait."""
+    return Means(run, pause=lambda _: None)

@@ -1,0 +1,352 @@
+"""A scripted Slurm: one model of jobs, asked in this process or by programs on PATH.
+
+sbatch queues what it is given, scancel ends it, squeue, sacct and scontrol show it; jobs start and
+end as the test says. Each program can be told instead what to answer, call by call.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.kit import lines
+from tests.kit.paths import REPOSITORY
+
+if TYPE_CHECKING:  # A program that stands in for Slurm's loads nothing of hpcbert.
+    from hpcbert.slurm.runner import Outcome
+
+PROGRAMS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo")
+AWAY = "Unable to contact slurm controller (connect failure)"
+_ENDED = ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
+_PROGRAM = """\
+#!/bin/sh
+''''exec {python} -I -S "$0" "$@" # '''
+import sys
+sys.path.insert(0, {repository!r})
+from tests.kit.slurm import main
+main({folder!r})
+"""
+
+
+class Answer(NamedTuple):
+    """What a program says and exits with.
+
+    Attributes:
+        acts: Whether it does first what it was asked for.
+        waits: Whether it waits for `Programs.let_go` first.
+    """
+
+    out: str = ""
+    code: int = 0
+    complaint: str = ""
+    acts: bool = False
+    waits: bool = False
+
+
+# What a program is told to say: None is what the model makes of the call.
+Said = str | Answer | None
+
+
+def failed(complaint: str, code: int = 1, *, acts: bool = False) -> Answer:
+    return Answer("", code, complaint, acts)
+
+
+@dataclass
+class Job:
+    """A job array, or a job that is none: state and node of each index; "" is the whole job."""
+
+    name: str
+    script: str = ""
+    place: str = ""
+    array: str = "1-5"
+    tasks: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.tasks:
+            self.tasks = {index: ["PENDING", ""] for index in _indices(self.array)}
+
+    def end(self, state: str, *indices: object, node: str = "n1") -> None:
+        """Give some of its indices, or all, another state."""
+        for index in indices or self.tasks:
+            self.tasks[str(index)] = [state, node]
+
+    def alive(self) -> list[str]:
+        return [
+            index for index, (state, _) in self.tasks.items() if state in {"PENDING", "RUNNING"}
+        ]
+
+
+def _indices(array: str) -> list[str]:
+    found: list[str] = []
+    for span in array.partition("%")[0].split(","):
+        low, _, high = span.partition("-")
+        found += map(str, range(int(low), int(high) + 1)) if high else [low]
+    return found
+
+
+@dataclass
+class Slurm:
+    """Slurm's commands as one Runner.
+
+    Attributes:
+        sbatch, squeue, sacct, scontrol, scancel, sinfo: What that program says, call by call; the
+            last again and again. None, there or in the list, is what the model makes of it.
+        jobs: By their ids.
+        calls: Everything that was run.
+        environments: In which environment, of each call.
+        away: Programs that can't reach Slurm.
+        forgets: States that squeue shows no more.
+        dies: Whether whoever calls sbatch is interrupted when the job is queued.
+        first: Id of the first job.
+        now: When jobs are submitted.
+        before: Called with the program's name before each answer.
+    """
+
+    sbatch: Said | list[Any] = None
+    squeue: Said | list[Any] = None
+    sacct: Said | list[Any] = None
+    scontrol: Said | list[Any] = None
+    scancel: Said | list[Any] = None
+    sinfo: Said | list[Any] = None
+    jobs: dict[str, Job] = field(default_factory=dict)
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+    environments: list[Mapping[str, str]] = field(default_factory=list)
+    away: set[str] = field(default_factory=set)
+    forgets: set[str] = field(default_factory=lambda: set(_ENDED))
+    dies: bool = False
+    first: int = 100
+    now: float = field(default_factory=time.time)
+    before: Callable[[str], object] = lambda _: None
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float = 60.0,
+    ) -> Outcome:
+        from hpcbert.slurm.runner import Outcome
+
+        self.environments.append(env or {})
+        answer = self.answered(tuple(argv), self.said(tuple(argv)), str(cwd or ""))
+        return Outcome(tuple(argv), answer.code, answer.out, answer.complaint)
+
+    def count(self, program: str) -> int:
+        return len(self.called(program))
+
+    def called(self, program: str) -> list[tuple[str, ...]]:
+        return [call for call in self.calls if call[0] == program]
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {number: job.name for number, job in self.jobs.items()}
+
+    def rename(self, form: Callable[[str], str]) -> None:
+        """Give all jobs other names."""
+        for job in self.jobs.values():
+            job.name = form(job.name)
+
+    def said(self, argv: tuple[str, ...]) -> Said:
+        """Note a call and return what its program is told to say."""
+        number = self.count(argv[0])
+        self.calls.append(argv)
+        told = getattr(self, argv[0], None)
+        if isinstance(told, list):
+            told = told[min(number, len(told) - 1)] if told else None
+        found: Said = told
+        return found
+
+    def answered(self, argv: tuple[str, ...], told: Said, cwd: str = "") -> Answer:
+        self.before(argv[0])
+        if argv[0] in self.away:
+            return failed(f"{argv[0]}: error: {AWAY}")
+        if told is None or (isinstance(told, Answer) and told.acts):
+            act = getattr(self, f"do_{argv[0]}", None)
+            done: Answer = act(argv, cwd) if act else Answer()
+            return told or done
+        return Answer(told) if isinstance(told, str) else told
+
+    def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        text = Path(argv[-1]).read_text()
+        name, array = (_option(one, argv, text) for one in ("job-name", "array"))
+        number = str(self.first + len(self.jobs))
+        self.jobs[number] = Job(name, argv[-1], cwd or str(Path(argv[-1]).parent.parent), array)
+        if self.dies:
+            raise KeyboardInterrupt
+        return Answer(f"{number}\n")
+
+    def do_squeue(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        rows = []
+        for number, job in self.jobs.items():
+            waiting = [index for index, (state, _) in job.tasks.items() if state == "PENDING"]
+            if len(waiting) == len(job.tasks) and waiting != [""]:
+                rows.append(self._row(lines.squeue, f"{number}_[{job.array}]", job, "PENDING", ""))
+                continue
+            rows += [
+                self._row(lines.squeue, _element(number, index), job, state, node)
+                for index, (state, node) in job.tasks.items()
+                if state.partition(" ")[0] not in self.forgets
+            ]
+        return Answer("".join(rows))
+
+    def do_sacct(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        return Answer(
+            "".join(
+                self._row(lines.sacct, _element(number, index), job, state, node)
+                for number, job in self.jobs.items()
+                for index, (state, node) in job.tasks.items()
+            )
+        )
+
+    def do_scontrol(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        job = self.jobs.get(argv[-1])
+        if job is None:
+            return failed("slurm_load_jobs error: Invalid job id specified")
+        return Answer(self._row(lines.scontrol, argv[-1], job, "PENDING", ""))
+
+    def do_scancel(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        for number in argv[1:]:
+            if number in self.jobs:
+                self.jobs[number].end("CANCELLED", *self.jobs[number].alive())
+        return Answer()
+
+    def do_sinfo(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        return Answer(lines.sinfo(*(f"n{number}" for number in range(1, 9))))
+
+    def _row(self, form: Callable[..., str], number: str, job: Job, state: str, node: str) -> str:
+        """Return a job's line; without a script it does not say where it came from."""
+        where = {"place": job.place, "command": job.script} if job.script else {}
+        common = {"name": job.name, "submit": int(self.now), "nodes": node, "uid": os.geteuid()}
+        own = {} if form is lines.scontrol else {"user": "someone"}
+        return form(number, state=state, **{**common, **where, **own})
+
+
+def _element(number: str, index: str) -> str:
+    return f"{number}_{index}" if index else number
+
+
+def _option(name: str, argv: Sequence[str], script: str) -> str:
+    """Return the value of an option of sbatch, from its words or else from its script."""
+    given = [word.partition("=")[2] for word in argv if word.startswith(f"--{name}=")]
+    directives: list[str] = re.findall(rf"^#SBATCH --{name}=(.*)$", script, re.MULTILINE)
+    return ([*directives, *given] or [""])[-1]
+
+
+# --- As programs ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Slurm's commands as programs in a folder; the model lies in a file beside them."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        values = {"python": shlex.quote(sys.executable), "repository": str(REPOSITORY)}
+        for name in PROGRAMS:
+            path = self.folder / name
+            path.write_text(_PROGRAM.format(**values, folder=str(self.folder)))
+            path.chmod(0o755)
+
+    @property
+    def path(self) -> str:
+        """PATH with these programs first."""
+        return f"{self.folder}:{os.environ['PATH']}"
+
+    @property
+    def state(self) -> Path:
+        """The file that the model is in."""
+        return self.folder / "state.json"
+
+    @property
+    def model(self) -> Slurm:
+        """The model as it is now; to change it, see `changed`."""
+        return _load(self.state)
+
+    @contextmanager
+    def changed(self) -> Iterator[Slurm]:
+        """Give out the model, and keep what is done with it."""
+        with _held(self.folder) as slurm:
+            yield slurm
+
+    def answers(self, **programs: Said | list[Any]) -> None:
+        """Set what each program says, as the attributes of `Slurm`."""
+        with self.changed() as slurm:
+            for name, said in programs.items():
+                setattr(slurm, name, said)
+            slurm.calls = [call for call in slurm.calls if call[0] not in programs]
+
+    def calls(self, program: str) -> list[list[str]]:
+        return [list(call) for call in self.model.called(program)]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a program waits for `let_go`."""
+        return (self.folder / "waits").exists()
+
+    def let_go(self) -> None:
+        (self.folder / "go").touch()
+
+
+def main(folder: str) -> None:
+    """Answer as the program that was called."""
+    place = Path(folder)
+    argv = (Path(sys.argv[0]).name, *sys.argv[1:])
+    if argv[1:] == ("--version",):
+        return
+    with _held(place) as slurm:
+        told = slurm.said(argv)
+    if isinstance(told, Answer) and told.waits:
+        (place / "waits").touch()
+        end = time.monotonic() + 300
+        while not (place / "go").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+    with _held(place) as slurm:
+        answer = slurm.answered(argv, told, str(Path.cwd()))
+    sys.stdout.write(answer.out)
+    sys.stderr.write(answer.complaint)
+    raise SystemExit(answer.code)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[Slurm]:
+    """Hold the model in a folder against the other programs; write it back whole."""
+    state = folder / "state.json"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        slurm = _load(state)
+        yield slurm
+        values = asdict(slurm)
+        for name in ("before", "environments", "now"):
+            del values[name]
+        text = json.dumps({**values, "away": sorted(slurm.away), "forgets": sorted(slurm.forgets)})
+        (folder / "new").write_text(text)
+        (folder / "new").replace(state)
+
+
+def _load(state: Path) -> Slurm:
+    if not state.exists():
+        return Slurm()
+    values = json.loads(state.read_text())
+    values["jobs"] = {number: Job(**job) for number, job in values["jobs"].items()}
+    values["calls"] = [tuple(call) for call in values["calls"]]
+    for name in ("away", "forgets"):
+        values[name] = set(values[name])
+    for name in PROGRAMS:
+        said = values[name]
+        if isinstance(said, list):
+            values[name] = [Answer(*one) if isinstance(one, list) else one for one in said]
+    return Slurm(**values)
