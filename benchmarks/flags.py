@@ -23,7 +23,7 @@ from hpcbert.logs import grammar
 from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Group, Measured, Row, Run, Shape
-from hpcbert.reduce import tabulate
+from hpcbert.results.reduce import tabulate
 
 RECIPE = Path(__file__).resolve().parent.parent / "templates" / "pytorch" / "recipe.toml"
 ROUNDS = 4000

@@ -28,12 +28,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.config import recipe, site
-from hpcbert.flows.draft import How, Who, draft
 from hpcbert.flows.submit import write
 from hpcbert.model import Shape
-from hpcbert.plan import Request
+from hpcbert.script.draft import How, Who, draft
+from hpcbert.script.plan import Request
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PEERS = {

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import CheckError
 from hpcbert.flows import audit as flow
-from hpcbert.report.document import tables_data
-from hpcbert.report.text import number
-from hpcbert.report.words import plain
+from hpcbert.results.document import tables_data
+from hpcbert.results.text import number
+from hpcbert.results.words import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

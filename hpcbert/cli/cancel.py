@@ -12,11 +12,11 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import UsageError
 from hpcbert.flows import cancel as flow
 from hpcbert.flows.monitor import named
-from hpcbert.slurm.runner import run
+from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
+    from hpcbert.campaign.repeats import Watched
     from hpcbert.flows.cancel import Target
-    from hpcbert.slurm.repeats import Watched
 
 
 @click.command(epilog="\b\nExamples:\n  hpcbert cancel 20261121T100000Z-oneflow-3f9a1c")

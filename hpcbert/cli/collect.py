@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert import __version__, redact
+from hpcbert import __version__
 from hpcbert.cli import conflicts, streams
 from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.output import Result, returns_result
@@ -21,15 +21,16 @@ from hpcbert.config import places
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
 from hpcbert.flows import collect as flow
-from hpcbert.flows.collect_logs import Framework
-from hpcbert.flows.said import Known, parse_settings
+from hpcbert.foreign.gather import Framework
+from hpcbert.foreign.said import Known, parse_settings
 from hpcbert.logs import grammar
 from hpcbert.logs.layout import shown
 from hpcbert.logs.setting import END, Window
 from hpcbert.model import PRECISIONS, Provenance, utc
 from hpcbert.model import precision as meant
-from hpcbert.report.document import tables_data
-from hpcbert.report.words import basis
+from hpcbert.results.document import tables_data
+from hpcbert.results.words import basis
+from hpcbert.system import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -197,7 +198,7 @@ def _paths(words: tuple[str, ...], site_file: str) -> list[Path]:
     """Return the paths that are meant; an id stands for its campaign, nothing for the newest."""
     if words:
         return [_meant(word, site_file) for word in words]
-    from hpcbert import store
+    from hpcbert.campaign import store
 
     return [store.newest(_runs(site_file))]
 
@@ -209,7 +210,7 @@ def _meant(word: str, site_file: str) -> Path:
         return path
     if os.sep in word:
         raise UsageError("There is no such file or directory.", where=word)
-    from hpcbert import store
+    from hpcbert.campaign import store
 
     return store.resolve(word, _runs(site_file))
 
@@ -223,11 +224,12 @@ def _runs(site_file: str) -> Path:
 def asked(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], RepeatState]:
     """Ask whoever runs the campaign; what asking needs takes longer to import than all else."""
     if campaign.scheduler == "local":
-        from hpcbert.slurm import local
+        from hpcbert.scheduler.local import queue as local
 
         return local.states(directory, campaign)
-    from hpcbert.flows.adopt import adopted
-    from hpcbert.slurm import runner, tracker
+    from hpcbert.scheduler.slurm import tracker
+    from hpcbert.scheduler.slurm.adopt import adopted
+    from hpcbert.system import runner
 
     campaign = adopted(directory, campaign, run=runner.run)
     return tracker.snapshot(directory, campaign, run=runner.run)
@@ -282,7 +284,7 @@ def _unsaid(made: flow.Collected, how: Provenance) -> tuple[str, ...]:
 
 def _write(path: Path, text: str) -> None:
     """Write a file whole or not at all; what is no file, as /dev/stdout, is written into."""
-    from hpcbert import store
+    from hpcbert.campaign import store
 
     try:
         if path.exists() and not path.is_file():
@@ -306,20 +308,20 @@ def _shortcomings(made: flow.Collected) -> list[str]:
 def _rendered(made: flow.Collected, form: str, how: Provenance, width: int) -> str:
     tables = made.tables
     if form == "markdown":
-        from hpcbert.report import markdown
+        from hpcbert.results import markdown
 
         return markdown.render(tables, how)
     if form in {"csv", "csv-runs"}:
-        from hpcbert.report import delimited
+        from hpcbert.results import delimited
 
         render = delimited.render if form == "csv" else delimited.render_runs
         return render(tables, how)
     if form == "json":
         return json.dumps(tables_data(tables, how), indent=1, ensure_ascii=False, allow_nan=False)
     if form == "dlperf-json":
-        from hpcbert.report import dlperf
+        from hpcbert.results import dlperf
 
         return dlperf.render(tables)
-    from hpcbert.report import text
+    from hpcbert.results import text
 
     return text.render(tables, how, width=width)

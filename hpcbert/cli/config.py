@@ -6,9 +6,9 @@ import os
 
 import click
 
+from hpcbert.checks.settings import complaints
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import origin, site
-from hpcbert.flows.settings import complaints
 
 
 @click.command()

@@ -11,7 +11,7 @@ from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import site
 from hpcbert.errors import CheckError
 from hpcbert.flows.doctor import examine
-from hpcbert.slurm.runner import run
+from hpcbert.system.runner import run
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 

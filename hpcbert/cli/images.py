@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.cli.groups import ListByDefault
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import site
@@ -18,7 +18,7 @@ from hpcbert.errors import HpcbertError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.inventory import Site
+    from hpcbert.config.inventory import Site
 
 _SITE = click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
+from hpcbert.campaign.store import write_text
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.places import default_site, find_site
 from hpcbert.errors import ConfigError, SchedulerError, UsageError
 from hpcbert.flows.init import detect, site_text
-from hpcbert.slurm.runner import run
-from hpcbert.store import write_text
+from hpcbert.system.runner import run
 
 # On a cluster: the real model, and nothing that is right for two cores only.
 _CLUSTER: dict[str, str | None] = {

@@ -8,7 +8,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.errors import Interruption, UsageError
 
 if TYPE_CHECKING:

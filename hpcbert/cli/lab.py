@@ -10,7 +10,7 @@ import click
 from hpcbert import lab as library
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import CheckError
-from hpcbert.slurm.runner import run
+from hpcbert.system.runner import run
 
 _DIRECTORY = click.option(
     "--directory",

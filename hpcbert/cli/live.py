@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.text import Text
 
+    from hpcbert.campaign.repeats import Repeat
     from hpcbert.flows.monitor import Detail, View
-    from hpcbert.slurm.repeats import Repeat
     from hpcbert.slurm.states import RepeatState
 
     Details = Callable[[Repeat, RepeatState, float], Detail]

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.output import Result, finish, printable
+from hpcbert.config.strict import did_you_mean
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.flows.monitor import named, newest
 from hpcbert.logs.lines import NotALogError, open_log
-from hpcbert.slurm.local import read_witness
-from hpcbert.strict import did_you_mean
+from hpcbert.scheduler.local.queue import read_witness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpcbert.slurm.repeats import Repeat, Watched
+    from hpcbert.campaign.repeats import Repeat, Watched
 
 _CONFLICTS = (
     Rule(("tail",), lambda given: given["path_only"], "with --path"),

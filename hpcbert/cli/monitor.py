@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert import model, store
+from hpcbert import model
+from hpcbert.campaign import store
 from hpcbert.cli import conflicts, streams
 from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.live import before, console, counts, draw, draws
@@ -19,14 +20,14 @@ from hpcbert.cli.output import VERSION, Result, escaped, finish, printable, say
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
 from hpcbert.flows import monitor as flow
 from hpcbert.slurm.hostlist import fold
-from hpcbert.slurm.runner import run
+from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from hpcbert.campaign.repeats import Repeat, Watched
     from hpcbert.flows.monitor import Change, Detail, Progress, View
-    from hpcbert.slurm.repeats import Repeat, Watched
     from hpcbert.slurm.states import RepeatState
 
     Show = Callable[..., AbstractContextManager[flow.Sinks]]

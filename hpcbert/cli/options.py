@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from hpcbert import slurmwords, timelimit
+from hpcbert import timelimit
 from hpcbert.cli.conflicts import Rule, refuse_typed
-from hpcbert.config import places, recipe, site
+from hpcbert.config import places, recipe, site, slurmwords
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape, precision
-from hpcbert.plan import Request
+from hpcbert.script.plan import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpcbert.flows.draft import How, Who
-    from hpcbert.inventory import Recipe, Site
+    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.script.draft import How, Who
 
 Scheduler = Literal["slurm", "local"]
 
@@ -151,7 +151,7 @@ def read(values: dict[str, Any], *, dry: bool = False, rehearse: bool = False) -
     Raises:
         UsageError: A value is wrong.
     """
-    from hpcbert.flows.draft import How  # with Jinja, which --help has no use for
+    from hpcbert.script.draft import How  # with Jinja, which --help has no use for
 
     here = overridden(site.load(values["site_file"]), values)
     folders = places.recipe_folders(Path(here.where), values["templates"])
@@ -202,7 +202,7 @@ def _refuse_unused(found: Recipe, here: Site) -> None:
 
 def who() -> Who:
     """Say who asks, and when."""
-    from hpcbert.flows.draft import Who
+    from hpcbert.script.draft import Who
 
     try:
         # USER and LOGNAME may be anybody's name: in a notebook, after sudo -E.

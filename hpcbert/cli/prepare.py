@@ -17,13 +17,13 @@ from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import places, recipe, site
 from hpcbert.errors import CheckError, HpcbertError, IncompleteError, SchedulerError, UsageError
 from hpcbert.slurm.commands import submission_environment
-from hpcbert.slurm.runner import follow, run
+from hpcbert.system.runner import follow, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hpcbert.flows.parts import Means, Part
-    from hpcbert.inventory import Recipe, Site
+    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.prepare.parts import Means, Part
 
 
 def _without(kind: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -122,7 +122,7 @@ def _parts(one: Recipe, here: Site, only: Sequence[str], *, dry: bool) -> list[P
 
 
 def _means(*, dry: bool) -> Means:
-    from hpcbert.flows.parts import Means
+    from hpcbert.prepare.parts import Means
 
     return Means(run=run, follow=follow, say=_say, env=dict(os.environ), dry=dry)
 
@@ -196,7 +196,7 @@ def _on_node(here: Site, words: Sequence[str], follow: Callable[..., Any] = foll
 
 def _as_given(document: dict[str, Any]) -> Result:
     """Turn the node's document into a result again."""
-    from hpcbert.flows.parts import Part
+    from hpcbert.prepare.parts import Part
 
     if document["data"]:
         return _result([Part(**one) for one in document["data"]["parts"]])

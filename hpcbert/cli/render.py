@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
+from hpcbert.campaign.store import write_text
 from hpcbert.cli import conflicts
 from hpcbert.cli.options import SHARED_CONFLICTS, point_options, read
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import CheckError, UsageError
-from hpcbert.store import write_text
 
 _HEADER = "# hpcbert render "
 
@@ -52,7 +52,7 @@ def render(*, output: Path | None, check: Path | None, **values: Any) -> Result:
 
 
 def _rendered(values: dict[str, Any]) -> dict[str, str]:
-    from hpcbert.flows.draft import by_hand, relative  # with Jinja, which --help has no use for
+    from hpcbert.script.draft import by_hand, relative  # with Jinja, which --help has no use for
 
     asked = read(values, dry=True)
     site = relative(Path(asked.site.where), Path.cwd())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.options import checked_limit
@@ -17,13 +17,13 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.submit import handed_over
 from hpcbert.config import site as sites
 from hpcbert.errors import IncompleteError
-from hpcbert.slurm.runner import run
+from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hpcbert.config.inventory import Site
     from hpcbert.flows.retry import Lack, Round, Wish
-    from hpcbert.inventory import Site
     from hpcbert.model import Array
 
 DEFAULT = 2
@@ -105,14 +105,15 @@ def once(
 
     With `wait` it waits for room where the person has as many jobs as allowed.
     """
-    from hpcbert.flows import limits
     from hpcbert.flows import retry as flow
+    from hpcbert.script import limits
 
     campaign = store.read_manifest(directory)
     if not dry and any(one.state == "intended" for one in campaign.arrays):
         handed_over(directory, here, wait=wait, again=flow.AGAIN)
     found = flow.look(directory, wish, run=run)
-    limits.refuse_pointless(found, wish.time_limit)
+    ended = [(one.array, one.number, one.state) for one in found.lacks]
+    limits.refuse_pointless(found.watched, ended, wish.time_limit)
     made = flow.plan(found, wish, run=run)
     if not dry and made.arrays:
         flow.intend(made)

@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.interrupt import left_behind, patient
 from hpcbert.cli.options import OF_SLURM, SHARED_CONFLICTS, point_options, read, who
 from hpcbert.cli.output import Result, returns_result, say
 from hpcbert.config import site
+from hpcbert.config.slurmwords import given
 from hpcbert.errors import CheckError, Interruption, UsageError
 from hpcbert.flows import submit as flow
-from hpcbert.flows.calls import RESUME, Means, sbatch_argv
-from hpcbert.slurm import control
-from hpcbert.slurm.pace import Pace
-from hpcbert.slurm.runner import run
-from hpcbert.slurmwords import given
+from hpcbert.scheduler.pace import Pace
+from hpcbert.scheduler.slurm import control
+from hpcbert.scheduler.slurm.calls import RESUME, Means, sbatch_argv
+from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
-    from hpcbert.flows.draft import Draft
-    from hpcbert.flows.finding import Finding
-    from hpcbert.inventory import Site
+    from hpcbert.checks.finding import Finding
+    from hpcbert.config.inventory import Site
     from hpcbert.model import Array, Campaign
+    from hpcbert.script.draft import Draft
 
 _CONFLICTS = (
     Rule(("wait", "max_retries", "force"), lambda given: given["dry_run"], "with --dry-run"),
@@ -85,8 +85,8 @@ def submit(
         here = site.load(values["site_file"])
         directory = store.resolve(resume, Path(values["runs"] or here.runs))
         return _carried_out(directory, here, retries=max_retries if wait else None)
-    from hpcbert.flows.draft import draft  # with Jinja, which --help has no use for
-    from hpcbert.flows.obstacles import of_submission
+    from hpcbert.checks.obstacles import of_submission
+    from hpcbert.script.draft import draft  # with Jinja, which --help has no use for
 
     asked = read(values, dry=dry_run, rehearse=rehearse)
     if asked.how.scheduler == "local":
@@ -178,9 +178,9 @@ def handed_over(
 def _handed_over(directory: Path, means: Means, *, wait: bool) -> Campaign:
     if store.read_manifest(directory).scheduler != "local":
         return _paced(directory, means) if wait else flow.submit(directory, means)
-    from hpcbert.flows.directives import option
-    from hpcbert.flows.draft import minutes
-    from hpcbert.slurm import local
+    from hpcbert.scheduler.local import queue as local
+    from hpcbert.script.directives import option
+    from hpcbert.script.draft import minutes
 
     def start(new: Campaign) -> str:
         script = store.read_script(directory, new.arrays[0]).decode()

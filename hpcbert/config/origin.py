@@ -11,7 +11,7 @@ from hpcbert.config.toml import read
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from hpcbert.inventory import Site
+    from hpcbert.config.inventory import Site
 
 _SECTIONS = {
     "gpus_per_node": "nodes",

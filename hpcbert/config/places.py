@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcbert import ownership
+from hpcbert.config.strict import did_you_mean
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.strict import did_you_mean
+from hpcbert.system import ownership
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

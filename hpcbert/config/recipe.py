@@ -6,14 +6,14 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Literal, cast
 
+from hpcbert.config.inventory import Dataset, Option, Preset, Recipe, Sample
 from hpcbert.config.toml import read
-from hpcbert.inventory import Dataset, Option, Preset, Recipe, Sample
 from hpcbert.model import PRECISIONS, OptionValue, Shape
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hpcbert.strict import Table
+    from hpcbert.config.strict import Table
 
 _KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, "bool": bool}
 _Launch = Literal["per-gpu", "per-node"]

@@ -7,16 +7,17 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from hpcbert import slurmwords, timelimit
+from hpcbert import timelimit
+from hpcbert.config import slurmwords
+from hpcbert.config.inventory import FrameworkSettings, Site
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.toml import read
-from hpcbert.inventory import FrameworkSettings, Site
 from hpcbert.model import PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcbert.strict import Table
+    from hpcbert.config.strict import Table
 
 SCHEDULERS = ("local", "slurm")
 RUNTIMES = ("none", "pyxis", "enroot")

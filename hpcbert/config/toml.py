@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import tomli
 
+from hpcbert.config.strict import Table
 from hpcbert.errors import ConfigError
-from hpcbert.regular import read as read_file
-from hpcbert.strict import Table
+from hpcbert.system.regular import read as read_file
 
 if TYPE_CHECKING:
     from pathlib import Path

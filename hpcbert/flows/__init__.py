@@ -1,3 +1,3 @@
-"""One use case a module: takes configuration, runner and store, returns a result, never prints."""
+"""One use case a module: takes configuration and runner, returns a result, never prints."""
 
 from __future__ import annotations

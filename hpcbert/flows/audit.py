@@ -9,24 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcbert import store
+from hpcbert.campaign import evidence, judge, keeping, store
+from hpcbert.campaign.environment import FOLDER, Environments
+from hpcbert.campaign.evidence import EVIDENCE, SEAL, TABLE, Finding
+from hpcbert.campaign.fingerprint import Fingerprint
+from hpcbert.campaign.memory import SCHEMA
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
-from hpcbert.fingerprint import Fingerprint
-from hpcbert.flows import collect_campaign, evidence, keeping
-from hpcbert.flows.environment import FOLDER, Environments
-from hpcbert.flows.evidence import EVIDENCE, SEAL, TABLE, Finding
-from hpcbert.flows.memory import SCHEMA
 from hpcbert.logs.setting import Window
-from hpcbert.reduce import tabulate
-from hpcbert.report.document import tables_data
+from hpcbert.results.document import tables_data
+from hpcbert.results.reduce import tabulate
 from hpcbert.slurm.states import recalled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from hpcbert.flows.collect_campaign import Gathered, Repeat
-    from hpcbert.flows.standing import States
+    from hpcbert.campaign.judge import Gathered, Repeat
+    from hpcbert.campaign.standing import States
     from hpcbert.model import Array, Campaign, SpeedupTable
     from hpcbert.slurm.states import RepeatState
 
@@ -148,7 +147,7 @@ def accept(directory: Path, reason: str, *, states: States, now: float) -> None:
     if evidence.recorded(directory) is None:
         raise _no_evidence(directory)
     campaign = store.read_manifest(directory)
-    gathered = collect_campaign.gather(
+    gathered = judge.gather(
         directory, campaign, rule="", window=Window(), states=states, trusted=True
     )
     if not any(not one.harmless for one in gathered.held.findings):
@@ -187,7 +186,7 @@ def _again(directory: Path, campaign: Campaign, document: Mapping[str, Any]) -> 
         states = _states(document)
         raw = document[EVIDENCE]["window"]
         window = Window(_whole(raw["skip"]), _whole(raw["iters"]))
-        return collect_campaign.gather(
+        return judge.gather(
             directory,
             campaign,
             rule=str(document["rule"]),

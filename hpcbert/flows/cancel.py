@@ -7,18 +7,21 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcbert import ownership, store
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import Repeat
 from hpcbert.errors import SchedulerError
-from hpcbert.slurm import commands, local, questions
-from hpcbert.slurm.repeats import Repeat
+from hpcbert.scheduler.local import queue as local
+from hpcbert.scheduler.slurm import questions
+from hpcbert.slurm import commands
 from hpcbert.slurm.states import parse
+from hpcbert.system import ownership
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hpcbert.campaign.repeats import Watched
     from hpcbert.slurm.commands import JobRow
-    from hpcbert.slurm.repeats import Watched
-    from hpcbert.slurm.runner import Runner
+    from hpcbert.system.runner import Runner
 
 # What scancel says of a job that is over (SchedMD/slurm, src/common/slurm_errno.c).
 _ENDED = ("Invalid job id specified", "Job/step already completing or completed")

@@ -5,23 +5,23 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert import ownership
+from hpcbert.campaign.environment import compared
 from hpcbert.errors import IncompleteError, UsageError
-from hpcbert.flows.collect_logs import Reader
-from hpcbert.flows.environment import compared
-from hpcbert.flows.said import Known
+from hpcbert.foreign.gather import Reader
+from hpcbert.foreign.said import Known
 from hpcbert.logs.layout import discover
 from hpcbert.logs.setting import Window
-from hpcbert.reduce import tabulate
+from hpcbert.results.reduce import tabulate
+from hpcbert.system import ownership
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
-    from hpcbert.fingerprint import Where
-    from hpcbert.flows.collect_campaign import Gathered
-    from hpcbert.flows.collect_logs import Framework
-    from hpcbert.flows.standing import States
+    from hpcbert.campaign.fingerprint import Where
+    from hpcbert.campaign.judge import Gathered
+    from hpcbert.campaign.standing import States
+    from hpcbert.foreign.gather import Framework
     from hpcbert.logs.layout import LeftOut
     from hpcbert.model import Campaign, Group, Measured, Shape, SpeedupTable
 
@@ -188,13 +188,12 @@ def _of_campaign(
 ) -> tuple[list[_Source], tuple[str, ...], tuple[str, ...]]:
     """Return a campaign's points, why it has none, and warnings."""
     # Foreign logs need none of this: manifests, states and their history take time to import.
-    from hpcbert import store
-    from hpcbert.flows import collect_campaign, keeping
+    from hpcbert.campaign import judge, keeping, store
 
     campaign = store.read_manifest(directory)
     if campaign.rehearse:
         return [], (f"{campaign.id} is a rehearsal: nothing was trained, so no table.",), ()
-    gathered = collect_campaign.gather(
+    gathered = judge.gather(
         directory, campaign, rule=request.rule, window=request.window, states=states
     )
     accepted = tuple(f"{campaign.id}: {one}" for one in gathered.held.accepted)

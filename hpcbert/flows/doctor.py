@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert import timelimit
+from hpcbert.checks import containers as doctor_containers
+from hpcbert.checks import nodes as doctor_nodes
+from hpcbert.checks import obstacles
+from hpcbert.checks.finding import Finding
+from hpcbert.checks.settings import complaints
 from hpcbert.config import places, recipe
 from hpcbert.errors import HpcbertError
-from hpcbert.flows import doctor_containers, doctor_nodes, obstacles
-from hpcbert.flows.finding import Finding
-from hpcbert.flows.settings import complaints
 from hpcbert.logs import grammar
 from hpcbert.slurm import partitions
 from hpcbert.slurm.commands import submission_environment
@@ -20,8 +22,8 @@ from hpcbert.slurm.commands import submission_environment
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hpcbert.inventory import Site
-    from hpcbert.slurm.runner import Outcome, Runner
+    from hpcbert.config.inventory import Site
+    from hpcbert.system.runner import Outcome, Runner
 
 
 def examine(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.logs import grammar
 
 if TYPE_CHECKING:
-    from hpcbert.inventory import Recipe
+    from hpcbert.config.inventory import Recipe
 
 
 def described(recipe: Recipe) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hpcbert.slurm.commands import submission_environment
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcbert.slurm.runner import Runner
+    from hpcbert.system.runner import Runner
 
 _HEAD = re.compile(r"# The reference site:.*?(?=schema = )", re.DOTALL)
 _GPUS = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?:(\d+)")

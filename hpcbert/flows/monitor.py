@@ -9,22 +9,24 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from hpcbert import store
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import Lines, Watched
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
-from hpcbert.flows.adopt import adopted
-from hpcbert.slurm import commands, local, questions
+from hpcbert.scheduler.local import queue as local
+from hpcbert.scheduler.slurm import questions
+from hpcbert.scheduler.slurm.adopt import adopted
+from hpcbert.slurm import commands
 from hpcbert.slurm.ladder import from_witness
-from hpcbert.slurm.repeats import Lines, Watched
 from hpcbert.slurm.states import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from hpcbert.campaign.repeats import Key, Repeat
     from hpcbert.slurm.ladder import Answer
-    from hpcbert.slurm.repeats import Key, Repeat
-    from hpcbert.slurm.runner import Runner
     from hpcbert.slurm.states import RepeatState, State
+    from hpcbert.system.runner import Runner
 
 TOLERANCE = 10
 _SHORTEST = 0.05
@@ -238,7 +240,7 @@ def watch(
         SchedulerError: Slurm gave no answer for too long, or is not on this machine although
             states are open. The jobs are left alone.
     """
-    from hpcbert.slurm.tracker import Tracker
+    from hpcbert.scheduler.slurm.tracker import Tracker
 
     watched = [
         Watched(one.directory, adopted(one.directory, one.campaign, run=run)) for one in watched

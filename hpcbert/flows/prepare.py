@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hpcbert
-from hpcbert.flows.prepare_data import data
-from hpcbert.flows.prepare_image import image
-from hpcbert.flows.prepare_source import source
+from hpcbert.prepare.data import data
+from hpcbert.prepare.image import image
+from hpcbert.prepare.source import source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hpcbert.flows.parts import Kind, Means, Part
-    from hpcbert.inventory import Recipe, Site
+    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.prepare.parts import Kind, Means, Part
 
 # The program first: an image may be built with it.
 KINDS: tuple[Kind, ...] = ("source", "image", "data")

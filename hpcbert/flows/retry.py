@@ -13,26 +13,27 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hpcbert import store
+from hpcbert.campaign import judge, store, suspects
+from hpcbert.campaign.repeats import Watched
+from hpcbert.campaign.suspects import Try, Verdict
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.flows import collect_campaign, directives, limits, living, scripts, suspects
-from hpcbert.flows.adopt import adopted, advising
-from hpcbert.flows.suspects import Try, Verdict
 from hpcbert.logs.setting import Window
+from hpcbert.scheduler.slurm import living
+from hpcbert.scheduler.slurm.adopt import adopted, advising
+from hpcbert.scheduler.slurm.tracker import Tracker
+from hpcbert.script import directives, limits, rewrite
 from hpcbert.slurm import commands, nodes
-from hpcbert.slurm.repeats import Watched
 from hpcbert.slurm.states import LOST
-from hpcbert.slurm.tracker import Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from hpcbert.flows.collect_campaign import Repeat
+    from hpcbert.campaign.judge import Repeat
+    from hpcbert.campaign.repeats import Key
     from hpcbert.model import Array, Campaign
-    from hpcbert.slurm.repeats import Key
-    from hpcbert.slurm.runner import Runner
     from hpcbert.slurm.states import RepeatState
+    from hpcbert.system.runner import Runner
 
 MAX_RETRIES = 2
 # The command that goes on where this one had to stop, without the campaign.
@@ -136,9 +137,7 @@ def look(
     watched = Watched(directory, campaign)
     tracker = Tracker([watched], run=run, clock=clock, floor=_REST)
     states, settled = _settled_states(watched, tracker, pause)
-    gathered = collect_campaign.gather(
-        directory, campaign, rule="", window=Window(), states=lambda *_: states
-    )
+    gathered = judge.gather(directory, campaign, rule="", window=Window(), states=lambda *_: states)
     judged = {(one.array, one.run.repeat): one for one in gathered.repeats}
     lacks: list[Lack] = []
     for array, number in campaign.current:
@@ -243,7 +242,7 @@ def plan(findings: Findings, wish: Wish, *, run: Runner) -> Round:
 def _script(directory: Path, array: Array) -> str:
     """Return the script of a point's first submission, as it was rendered."""
     text = store.read_script(directory, array).decode()
-    if not scripts.writes_to(text, directory):
+    if not rewrite.writes_to(text, directory):
         raise UsageError(
             "The campaign was moved or copied: its scripts write elsewhere.",
             where=str(directory),
@@ -289,7 +288,7 @@ def _array(
     known = [findings.attempts.get((one.array.name, one.number), 0) for one in lacks]
     attempt = 1 + max(*known, *(one.first_attempt for one in same), 0)
     name = f"{first.name}.t{retry}"
-    again = scripts.retried(
+    again = rewrite.retried(
         text,
         name=name,
         repeats=[one.number - first.offset for one in lacks],

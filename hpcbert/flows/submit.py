@@ -13,21 +13,21 @@ import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hpcbert import store
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import Watched
 from hpcbert.errors import HpcbertError, IncompleteError, SchedulerError
-from hpcbert.flows.adopt import Job, advising, complaint, witnessed
-from hpcbert.flows.calls import RESUME, TRANSIENT, Means, left_behind, settled
 from hpcbert.model import utc
+from hpcbert.scheduler.slurm.adopt import Job, advising, complaint, witnessed
+from hpcbert.scheduler.slurm.calls import RESUME, TRANSIENT, Means, left_behind, settled
 from hpcbert.slurm import commands
-from hpcbert.slurm.repeats import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hpcbert.flows.draft import Draft
     from hpcbert.model import Array, Campaign
-    from hpcbert.slurm.runner import Runner
+    from hpcbert.script.draft import Draft
+    from hpcbert.system.runner import Runner
 
 # Where there is no configuration, there is no cluster to ask.
 _NO_CLUSTER = ("Could not establish a configuration source",)

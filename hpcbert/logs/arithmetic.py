@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hpcbert.model import Reason
-from hpcbert.reduce import median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +24,15 @@ class CannotReduceError(Exception):
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
         self.reason = Reason(code, detail)
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the middle value, or the mean of the middle two."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def number(text: bytes) -> float:

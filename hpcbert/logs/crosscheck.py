@@ -15,12 +15,11 @@ import math
 from itertools import dropwhile, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.logs.arithmetic import CannotReduceError, average, number, throughput
+from hpcbert.logs.arithmetic import CannotReduceError, average, median, number, throughput
 from hpcbert.logs.coverage import Span
 from hpcbert.logs.setting import UnknownError
 from hpcbert.logs.times import Clock
 from hpcbert.model import Reason
-from hpcbert.reduce import median
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

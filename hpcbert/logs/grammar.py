@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hpcbert.config.strict import Table, did_you_mean
 from hpcbert.errors import UsageError
 from hpcbert.logs.boundary import Number, numbers
-from hpcbert.strict import Table, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

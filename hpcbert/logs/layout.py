@@ -13,9 +13,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hpcbert.config.strict import did_you_mean
 from hpcbert.errors import UsageError
 from hpcbert.logs.packed import SUFFIXES
-from hpcbert.strict import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

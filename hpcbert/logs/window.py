@@ -15,6 +15,7 @@ from hpcbert.logs.arithmetic import (
     CannotReduceError,
     average,
     duration,
+    median,
     number,
     positive,
     throughput,
@@ -22,7 +23,6 @@ from hpcbert.logs.arithmetic import (
 from hpcbert.logs.coverage import Span
 from hpcbert.logs.fields import show
 from hpcbert.logs.times import Clock
-from hpcbert.reduce import median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,3 +1,3 @@
-"""Slurm: starting its commands, reading what they say, following jobs."""
+"""Slurm's language, pure: what its commands print, states, reasons, node lists."""
 
 from __future__ import annotations

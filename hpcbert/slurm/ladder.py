@@ -24,8 +24,8 @@ from hpcbert.slurm.states import LOST, UNKNOWN, RepeatState, Witness, parse
 
 if TYPE_CHECKING:
     from hpcbert.slurm.commands import JobRow
-    from hpcbert.slurm.runner import Outcome
     from hpcbert.slurm.states import Source
+    from hpcbert.system.runner import Outcome
 
 # Whether a command spoke: it answered, it was there and failed, it is not installed, or it was
 # not asked because nothing hung on it.

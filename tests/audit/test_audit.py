@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from hpcbert import store
+from hpcbert.campaign import evidence, store
 from hpcbert.cli.audit import command
-from hpcbert.flows import evidence
 from hpcbert.flows.audit import audit
 from hpcbert.flows.collect import Request, collect
 from hpcbert.logs.setting import Window

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hpcbert.campaign import evidence
 from hpcbert.cli.audit import command
-from hpcbert.flows import evidence
 from tests.audit.test_audit import gathered
 from tests.environment.kit import leave, node
 

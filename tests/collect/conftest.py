@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.cli.collect import command
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tomli
 
+from hpcbert.campaign.store import read_status
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows.collect import Collected, Request, collect
-from hpcbert.flows.collect_logs import Framework
+from hpcbert.foreign.gather import Framework
 from hpcbert.logs import grammar
 from hpcbert.logs.setting import Window
 from hpcbert.model import Protocol, Row
 from hpcbert.slurm.ladder import with_witness
 from hpcbert.slurm.states import RepeatState, parse, witness
-from hpcbert.store import read_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

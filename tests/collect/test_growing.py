@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpcbert import store
-from hpcbert.flows import collect_campaign
-from hpcbert.flows import evidence as proof
+from hpcbert.campaign import evidence as proof
+from hpcbert.campaign import judge, store
 from hpcbert.logs import scan
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def test_a_file_that_grows_while_it_is_read_gives_no_number_and_no_evidence(
             path.write_bytes(path.read_bytes() + b"\n")
         return found
 
-    monkeypatch.setattr(collect_campaign, "read", growing)
+    monkeypatch.setattr(judge, "read", growing)
     document = collect_json(one.directory)
     first, second = runs(document)
     assert (document["exit_code"], second["valid"]) == (4, True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.cli.audit import command as audit
 
 if TYPE_CHECKING:

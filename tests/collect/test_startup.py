@@ -32,7 +32,9 @@ def test_logs_are_collected_without_anything_heavy(tmp_path: Path, repository: P
     modules = loaded(repository / "site.toml", tmp_path)
     assert "hpcbert.logs.scan" in modules
     assert not modules & HEAVY
-    assert not {name for name in modules if name.startswith(("hpcbert.slurm", "hpcbert.store"))}
+    assert not {
+        name for name in modules if name.startswith(("hpcbert.slurm", "hpcbert.campaign.store"))
+    }
 
 
 def test_a_remembered_campaign_asks_no_scheduler(
@@ -41,5 +43,5 @@ def test_a_remembered_campaign_asks_no_scheduler(
     made = build("1n1g", repeats=1, scheduler="local")
     made.complete("1n1g", 1, 10.0)
     modules = loaded(repository / "site.toml", made.directory)
-    assert "hpcbert.flows.collect_campaign" in modules
+    assert "hpcbert.campaign.judge" in modules
     assert not modules & {"submitit", "asyncio", "jinja2", "rich", "subprocess"}

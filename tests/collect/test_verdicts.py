@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hpcbert.campaign.store import read_status, status_path
 from hpcbert.errors import SchedulerError
 from hpcbert.flows.collect import Collected, Request, collect
 from hpcbert.slurm.ladder import with_witness
 from hpcbert.slurm.states import RepeatState, parse, witness
-from hpcbert.store import read_status, status_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

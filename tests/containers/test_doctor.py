@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hpcbert.checks.containers import examine
 from hpcbert.config.site import read_site
 from hpcbert.container import probe
-from hpcbert.flows.doctor_containers import examine
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.system.runner import Outcome, run
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.flows.finding import Finding
-    from hpcbert.inventory import Site
+    from hpcbert.checks.finding import Finding
+    from hpcbert.config.inventory import Site
 
 TOOLS = ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "unshare", "true")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hpcbert.flows.prepare_image import _private
+from hpcbert.prepare.image import _private
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,19 +14,20 @@ from typing import Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.config import recipe as recipes
 from hpcbert.config import site as sites
+from hpcbert.config.inventory import Recipe, Site
 from hpcbert.container import reference
-from hpcbert.flows import draft as drafts
-from hpcbert.flows import parts
 from hpcbert.flows import prepare as flow
-from hpcbert.flows.materials import built_stem
-from hpcbert.flows.parts import Means, Part
-from hpcbert.inventory import Recipe, Site
 from hpcbert.model import Campaign, Shape
-from hpcbert.plan import Request
-from hpcbert.slurm import runner
+from hpcbert.prepare import parts
+from hpcbert.prepare.parts import Means, Part
+from hpcbert.script import draft as drafts
+from hpcbert.script import prepared
+from hpcbert.script.materials import built_stem
+from hpcbert.script.plan import Request
+from hpcbert.system import runner
 from tests.containers.kit import (
     HERE,
     SYSTEM_PATH,
@@ -304,7 +305,7 @@ def test_a_patch_that_does_not_fit_leaves_no_checkout(place: Place) -> None:
 
 
 def test_what_a_death_left_is_cleared_and_made_anew(place: Place) -> None:
-    name = parts.source_record(place.site, place.recipe).name.removesuffix(".json")
+    name = prepared.source_record(place.site, place.recipe).name.removesuffix(".json")
     sources = place.folder / "sources"
     (sources / name).mkdir(parents=True)
     (sources / name / "half").write_text("")

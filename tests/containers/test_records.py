@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcbert.flows import records
+from hpcbert.prepare import records
 
 
 def varint(value: int) -> bytes:

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcbert.config import places, recipe, site
+from hpcbert.config.inventory import Recipe, Site
 from hpcbert.errors import UsageError
-from hpcbert.flows import containers
-from hpcbert.flows.draft import Draft, How, Who, by_hand, draft
 from hpcbert.flows.submit import write
-from hpcbert.inventory import Recipe, Site
 from hpcbert.model import Shape
-from hpcbert.plan import Request
+from hpcbert.script import containers
+from hpcbert.script.draft import Draft, How, Who, by_hand, draft
+from hpcbert.script.plan import Request
 from tests.containers.kit import Image, need_squashfs, open_stand_ins, real_enroot
 from tests.waiting import CEILING
 

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from hpcbert.lab import start_daemon, stop_daemon
-from hpcbert.slurm.runner import run
+from hpcbert.system.runner import run
 from tests.containers.kit import (
     HERE,
     SYSTEM_PATH,

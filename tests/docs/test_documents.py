@@ -13,15 +13,14 @@ import click
 import pytest
 import tomli
 
-from hpcbert import strict
 from hpcbert.cli.main import COMMANDS, root
 from hpcbert.cli.output import INTERRUPTED, Result, envelope
-from hpcbert.config import origin, recipe, site
+from hpcbert.config import origin, recipe, site, strict
 from hpcbert.errors import HpcbertError
 from hpcbert.flows import frameworks
 from hpcbert.logs import grammar
 from hpcbert.model import Campaign
-from hpcbert.report.words import FLAGS
+from hpcbert.results.words import FLAGS
 from hpcbert.slurm import reasons, states
 
 if TYPE_CHECKING:
@@ -380,8 +379,7 @@ def test_the_numbers_page_explains_every_reason() -> None:
     written = {codes(row[0])[0] for row in rows(text, "reason")}
     sources = "\n".join(
         path.read_text(encoding="utf-8")
-        for folder in ("flows", "logs", "reduce.py")
-        for path in (REPOSITORY / "hpcbert").glob(folder if "." in folder else f"{folder}/*.py")
+        for path in (REPOSITORY / "hpcbert").glob("*/*.py")
     )
     used = set(re.findall(r"""(?:Reason|CannotReduceError)\(\s*"([a-z-]+)",""", sources))
     assert written == used

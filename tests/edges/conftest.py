@@ -24,7 +24,7 @@ _MORTAL = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 # A child each: modules are loaded once.
 _MANY = """
 import json, os, pathlib, sys
-import hpcbert.cli.main, hpcbert.cli.options, hpcbert.cli.collect, hpcbert.flows.draft
+import hpcbert.cli.main, hpcbert.cli.options, hpcbert.cli.collect, hpcbert.script.draft
 from hpcbert.__main__ import main
 
 for number, one in enumerate(json.load(sys.stdin)):

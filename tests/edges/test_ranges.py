@@ -12,9 +12,9 @@ from hpcbert.config import recipe
 from hpcbert.config.places import package_templates
 from hpcbert.config.site import read_site
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.flows.labels import SHOWN, labels
 from hpcbert.model import Point, Shape
-from hpcbert.plan import option_values
+from hpcbert.script.labels import SHOWN, labels
+from hpcbert.script.plan import option_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ import pytest
 from hpcbert import timelimit
 from hpcbert.config.site import read_site
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.flows.draft import minutes
+from hpcbert.script.draft import minutes
 from hpcbert.slurm.commands import read_squeue
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.flows.environment import Environments
+from hpcbert.campaign.environment import Environments
 from tests.environment.kit import leave, node
 from tests.render.test_scripts import (
     RECORDER,

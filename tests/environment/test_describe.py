@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcbert import fingerprint, redact
+from hpcbert.campaign import fingerprint
+from hpcbert.system import redact
 from tests.waiting import CEILING
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.fingerprint import LARGEST, Fingerprint, Where, between, parse, within
+from hpcbert.campaign.fingerprint import LARGEST, Fingerprint, Where, between, parse, within
 from tests.environment.kit import NODE, node, raw
 
 JSON = st.recursive(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.lab import LabPlan, cut_link, down, restore_link, start_daemon, stop_daemon, up
 from hpcbert.lab.record import load
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.system.runner import Outcome, run
 from tests.faults.kit import GATE, HANG, Campaign, Expected, wait_for
 from tests.waiting import until
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
-    from hpcbert.slurm.runner import Outcome
+    from hpcbert.system.runner import Outcome
 
 # Of a command: a system call and its how-manieth of that name.
 Call = tuple[str, int]

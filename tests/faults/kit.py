@@ -13,8 +13,8 @@ from typing import Any
 
 from hpcbert.lab import Lab, Process
 from hpcbert.lab.process import inside
-from hpcbert.slurm import runner
-from hpcbert.slurm.runner import Outcome
+from hpcbert.system import runner
+from hpcbert.system.runner import Outcome
 from tests.waiting import CEILING, until
 
 ITERS, HALF = 12, 6

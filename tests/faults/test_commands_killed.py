@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.slurm.commands import job_id
 from tests.faults.killing import chosen, deadly, system_calls
 from tests.waiting import CEILING

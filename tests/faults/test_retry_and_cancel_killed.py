@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 from tests.faults.killing import POINTS, chosen
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 from tests.faults.killing import POINTS, SUBMIT, chosen
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 from tests.faults.killing import POINTS, SUBMIT, Desk, chosen
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import tomli
 
-from hpcbert import model, store
+from hpcbert import model
+from hpcbert.campaign import store
 from hpcbert.cli.output import printable
 from hpcbert.config import recipe, site
 from hpcbert.config.toml import read as read_toml

@@ -47,7 +47,7 @@ print(scan.progress(path, known).iteration)
 STATUS = (
     PRELUDE
     + """
-from hpcbert.slurm.local import read_witness
+from hpcbert.scheduler.local.queue import read_witness
 seen = read_witness(path)
 print(seen.start, seen.exit)
 """
@@ -55,7 +55,7 @@ print(seen.start, seen.exit)
 MANIFEST = (
     PRELUDE
     + """
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.errors import UsageError
 try:
     store.read_json(path)

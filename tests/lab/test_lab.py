@@ -17,7 +17,7 @@ from hpcbert.lab import (
     status,
     stop_daemon,
 )
-from hpcbert.slurm.runner import run
+from hpcbert.system.runner import run
 from tests.waiting import CEILING, until
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.lab import Lab
-    from hpcbert.slurm.runner import Outcome
+    from hpcbert.system.runner import Outcome
 
 pytestmark = pytest.mark.slurm
 

@@ -18,13 +18,13 @@ from hpcbert.lab import Lab, LabPlan, down, load, status, up
 from hpcbert.lab.plan import Network
 from hpcbert.lab.process import identify
 from hpcbert.lab.record import MARK, Journal, locked
-from hpcbert.slurm.runner import run
+from hpcbert.system.runner import run
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hpcbert.slurm.runner import Outcome
+    from hpcbert.system.runner import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_packages")]
 
@@ -32,7 +32,7 @@ UP = """
 import sys
 from pathlib import Path
 from hpcbert.lab import LabPlan, up
-from hpcbert.slurm.runner import run
+from hpcbert.system.runner import run
 up(LabPlan(directory=Path(sys.argv[1]), nodes=2, gpus_per_node=1), run=run, report=print)
 """
 
@@ -118,7 +118,7 @@ DOWN = """
 import sys
 from pathlib import Path
 from hpcbert.lab import down
-from hpcbert.slurm.runner import run
+from hpcbert.system.runner import run
 assert not down(Path(sys.argv[1]), run=run, report=print).left
 """
 

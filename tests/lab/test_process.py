@@ -12,7 +12,7 @@ import pytest
 from hpcbert.errors import CheckError
 from hpcbert.lab.process import Process, boot_id, end, identify, inside, listens, marked
 from hpcbert.lab.shell import must, spawn
-from hpcbert.slurm.runner import run
+from hpcbert.system.runner import run
 from tests.waiting import CEILING, until
 
 if TYPE_CHECKING:

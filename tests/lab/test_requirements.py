@@ -10,7 +10,7 @@ import pytest
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.lab import LabPlan, check_packages, check_root, down, missing, requirements, up
 from hpcbert.lab.requirements import check_abilities
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.system.runner import Outcome, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

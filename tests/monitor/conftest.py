@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import Watched
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
-from hpcbert.slurm.repeats import Watched
 from tests.waiting import CEILING
 
 T = 1_795_255_599

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.slurm.repeats import Watched
+from hpcbert.campaign.repeats import Watched
 from tests.waiting import CEILING
 
 Make = Callable[..., Watched]

@@ -17,7 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpcbert.slurm.repeats import Watched
+    from hpcbert.campaign.repeats import Watched
 
     Make = Callable[..., Watched]
     Line = Callable[..., str]

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import Watched
 from hpcbert.cli.live import console, counts, draw, duration
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import cancel, monitor
 from hpcbert.flows.monitor import Change, Detail, Sinks, View, watch
-from hpcbert.slurm import ladder, local
-from hpcbert.slurm.repeats import Watched
-from hpcbert.slurm.runner import Outcome
+from hpcbert.scheduler.local import queue as local
+from hpcbert.slurm import ladder
 from hpcbert.slurm.states import RepeatState, parse
+from hpcbert.system.runner import Outcome
 
 Make = Callable[..., Watched]
 Line = Callable[..., str]

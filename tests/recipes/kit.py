@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcbert.config import recipe, site
-from hpcbert.flows.draft import How, Who, draft
-from hpcbert.inventory import FrameworkSettings, Option, Preset, Recipe, Site
+from hpcbert.config.inventory import FrameworkSettings, Option, Preset, Recipe, Site
 from hpcbert.logs.grammar import Grammar, parse
 from hpcbert.logs.scan import Reading, read
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Point, Shape
-from hpcbert.plan import Request
+from hpcbert.script.draft import How, Who, draft
+from hpcbert.script.plan import Request
 from tests.waiting import CEILING
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent

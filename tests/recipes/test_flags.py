@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.flows.draft import find_file
+from hpcbert.script.draft import find_file
 from tests.recipes.flagtables import Program, keys, objections, split, table
 from tests.recipes.kit import TEMPLATES, Case, Run, World, core, fringe, load, presets
 from tests.waiting import CEILING

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import Group, Measured, Row, Run, Shape, SpeedupTable
-from hpcbert.reduce import tabulate
+from hpcbert.results.reduce import tabulate
 
 # OneFlow's report of 2020-08-22 lists more values than the seven runs of a set here, 14 or 8 for a
 # cell: which seven its medians are of can't be told.

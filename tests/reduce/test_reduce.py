@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.errors import UsageError
+from hpcbert.logs.arithmetic import median
 from hpcbert.model import Difference, Group, Measured, Point, Reason, Row, Run, Shape
-from hpcbert.reduce import FOREIGN, Evidence, gate, group_of, has_outlier, median, tabulate
+from hpcbert.results.reduce import FOREIGN, Evidence, gate, group_of, has_outlier, tabulate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpcbert.errors import UsageError
-from hpcbert.render import Verbatim, _word, comment, directive, identifier, quote
+from hpcbert.script.render import Verbatim, _word, comment, directive, identifier, quote
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=40)
 NASTY = [

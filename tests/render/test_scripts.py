@@ -20,12 +20,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcbert.config import places, recipe, site
+from hpcbert.config.inventory import Site
 from hpcbert.errors import UsageError
-from hpcbert.flows.draft import Draft, How, Who, draft, minutes
 from hpcbert.flows.submit import write
-from hpcbert.inventory import Site
 from hpcbert.model import Shape
-from hpcbert.plan import Request
+from hpcbert.script.draft import Draft, How, Who, draft, minutes
+from hpcbert.script.plan import Request
 from hpcbert.slurm.states import witness
 from tests.waiting import CEILING
 

@@ -10,9 +10,9 @@ import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.model import Group, Measured, Reason, Run, Shape, SpeedupTable
-from hpcbert.reduce import tabulate
-from hpcbert.report import delimited, dlperf, markdown, text
-from hpcbert.report.document import tables_data
+from hpcbert.results import delimited, dlperf, markdown, text
+from hpcbert.results.document import tables_data
+from hpcbert.results.reduce import tabulate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

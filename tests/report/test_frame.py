@@ -5,7 +5,7 @@ import math
 import pytest
 
 from hpcbert.model import Group, Measured, Reason, Run, Shape
-from hpcbert.reduce import tabulate
+from hpcbert.results.reduce import tabulate
 
 frame = pytest.importorskip("hpcbert.frame", reason="needs pandas", exc_type=ImportError)
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpcbert import store
-from hpcbert.slurm import local
-from hpcbert.slurm.runner import run
+from hpcbert.campaign import store
+from hpcbert.scheduler.local import queue as local
+from hpcbert.system.runner import run
 from tests.retry.conftest import WORDS
 from tests.waiting import CEILING, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpcbert.slurm.runner import Outcome
+    from hpcbert.system.runner import Outcome
 
     StandIn = Callable[..., Path]
     Command = Callable[..., Outcome]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 from tests.retry.conftest import WORDS
 from tests.waiting import CEILING
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hpcbert.slurm.runner import Outcome
+    from hpcbert.system.runner import Outcome
 
 pytestmark = pytest.mark.slurm
 

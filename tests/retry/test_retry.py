@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.config import recipe, site
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.flows import limits, retry, submit
-from hpcbert.flows.adopt import adopted
-from hpcbert.flows.calls import Means
-from hpcbert.flows.directives import option
-from hpcbert.flows.draft import How, Who, draft
+from hpcbert.flows import retry, submit
 from hpcbert.flows.retry import Wish
 from hpcbert.model import Shape
-from hpcbert.plan import Request
-from hpcbert.slurm.runner import Outcome
+from hpcbert.scheduler.slurm.adopt import adopted
+from hpcbert.scheduler.slurm.calls import Means
+from hpcbert.script import limits
+from hpcbert.script.directives import option
+from hpcbert.script.draft import How, Who, draft
+from hpcbert.script.plan import Request
+from hpcbert.system.runner import Outcome
 from tests.retry.conftest import log
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOW = 1763700000
+
+
+def _refuse_pointless(found, limit):
+    ended = [(one.array, one.number, one.state) for one in found.lacks]
+    limits.refuse_pointless(found.watched, ended, limit)
 
 
 @dataclass
@@ -328,14 +334,14 @@ def test_what_reached_its_time_limit_is_not_repeated_with_no_longer_one(
     late: Bench, limit: str
 ) -> None:
     with pytest.raises(UsageError, match=r"repeat 2.*repeat 4 reached the time limit") as refused:
-        limits.refuse_pointless(late.look(), limit)
+        _refuse_pointless(late.look(), limit)
     assert refused.value.hint.endswith(f"hpcbert retry {late.directory} --time 02:00:00")
     assert late.slurm.submissions() == 1
 
 
 @pytest.mark.parametrize("limit", ["61", "1-12", "UNLIMITED", "0"])
 def test_a_longer_time_limit_is_the_new_scripts_own(late: Bench, limit: str) -> None:
-    limits.refuse_pointless(late.look(), limit)
+    _refuse_pointless(late.look(), limit)
     made = late.plan(Wish(time_limit=limit))
     (array,) = made.arrays
     assert array.repeats == (2, 3, 4)
@@ -352,7 +358,7 @@ def test_a_longer_time_limit_stays_for_the_next_retry(late: Bench) -> None:
     assert option((made.scripts or {})[array.name], "time") == "2:00:00"
     late.ended(2, "TIMEOUT", attempt=1)
     with pytest.raises(UsageError, match="02:00:00") as refused:
-        limits.refuse_pointless(late.look(), "")
+        _refuse_pointless(late.look(), "")
     assert "--time 04:00:00" in refused.value.hint
 
 

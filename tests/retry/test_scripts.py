@@ -10,12 +10,12 @@ import pytest
 
 from hpcbert.config import recipe, site
 from hpcbert.errors import UsageError
-from hpcbert.flows.directives import option
-from hpcbert.flows.draft import How, Who, draft
-from hpcbert.flows.scripts import retried, writes_to
 from hpcbert.model import Shape
-from hpcbert.plan import Request
-from hpcbert.slurm.runner import run
+from hpcbert.script.directives import option
+from hpcbert.script.draft import How, Who, draft
+from hpcbert.script.plan import Request
+from hpcbert.script.rewrite import retried, writes_to
+from hpcbert.system.runner import run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcbert.flows.suspects import Try, limit, suspect
+from hpcbert.campaign.suspects import Try, limit, suspect
 from hpcbert.slurm.nodes import of_partition, read_sinfo
 
 POINT = "bert-base_2n8g_fp32_b32"

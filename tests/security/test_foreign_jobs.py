@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import Watched
 from hpcbert.flows import cancel
-from hpcbert.slurm import local
-from hpcbert.slurm.processes import machine
-from hpcbert.slurm.repeats import Watched
+from hpcbert.scheduler.local import queue as local
+from hpcbert.system.processes import machine
 from tests.waiting import CEILING, until
 
 if TYPE_CHECKING:
@@ -118,7 +118,11 @@ def test_a_manifest_that_names_another_process_does_not_end_it(
     other = tmp_path / "another campaign"
     other.mkdir()
     one = watched(scheduler="local")
-    words = ["-m", "hpcbert.slurm.localqueue", str(one.directory if what[:3] == "its" else other)]
+    words = [
+        "-m",
+        "hpcbert.scheduler.local.worker",
+        str(one.directory if what[:3] == "its" else other),
+    ]
     (tmp_path / words[1]).write_text("sleep 600\n:\n")
     argv = ["sleep", "600"] if what == "another program" else ["sh", *words]
     with subprocess.Popen(argv, cwd=tmp_path, start_new_session=True) as process:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.flows.submit import write
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.states import witness

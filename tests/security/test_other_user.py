@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from hpcbert import ownership, store
+from hpcbert.campaign import store
 from hpcbert.cli.main import root
 from hpcbert.config import places
 from hpcbert.errors import ConfigError, UsageError
+from hpcbert.system import ownership
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hpcbert.slurm.repeats import Watched
+    from hpcbert.campaign.repeats import Watched
 
 MALLORY = 54321
 OWN, THEIRS = "20261121T100000Z-pytorch-aaaaaa", "20991231T235959Z-pytorch-bbbbbb"

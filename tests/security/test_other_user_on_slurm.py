@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpcbert.slurm.runner import Outcome
+    from hpcbert.system.runner import Outcome
 
 pytestmark = pytest.mark.slurm
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcbert import redact
-from hpcbert.redact import MASK, command, environment, secret_name, text
+from hpcbert.system import redact
+from hpcbert.system.redact import MASK, command, environment, secret_name, text
 
 WORD = st.text(string.ascii_letters + string.digits, min_size=20, max_size=40)
 SECRET_NAMES = (

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from hpcbert import sandbox
 from hpcbert.cli.render import command as render
 from hpcbert.cli.submit import command as submit
+from hpcbert.script import sandbox
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SITE = 'schema = 1\nname = "t"\nscheduler = "slurm"\n'

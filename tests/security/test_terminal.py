@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.cli.output import escaped, printable
 from tests.environment.kit import leave, node
 from tests.waiting import CEILING

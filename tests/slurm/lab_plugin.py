@@ -20,7 +20,7 @@ import pytest
 
 from hpcbert.errors import HpcbertError
 from hpcbert.lab import Lab, LabPlan, check_packages, check_root, down, up
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.system.runner import Outcome, run
 from tests.waiting import CEILING, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]

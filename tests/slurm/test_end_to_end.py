@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpcbert.render import directive
+from hpcbert.script.render import directive
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpcbert.slurm.runner import Outcome
+    from hpcbert.system.runner import Outcome
 
 pytestmark = pytest.mark.slurm
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpcbert import store
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.campaign import store
+from hpcbert.system.runner import Outcome, run
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import Watched
 from hpcbert.flows import cancel
 from hpcbert.lab import Lab, start_daemon, stop_daemon
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
-from hpcbert.slurm.repeats import Watched
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.scheduler.slurm.tracker import Tracker
 from hpcbert.slurm.states import RepeatState
-from hpcbert.slurm.tracker import Tracker
+from hpcbert.system.runner import Outcome, run
 from tests.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm

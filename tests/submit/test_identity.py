@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import Watched
 from hpcbert.errors import SchedulerError
-from hpcbert.flows import cancel, living
+from hpcbert.flows import cancel
 from hpcbert.flows import submit as flow
-from hpcbert.flows.adopt import adopted
-from hpcbert.flows.calls import Means
-from hpcbert.slurm.repeats import Watched
-from hpcbert.slurm.runner import Outcome
-from hpcbert.slurm.tracker import snapshot
+from hpcbert.scheduler.slurm import living
+from hpcbert.scheduler.slurm.adopt import adopted
+from hpcbert.scheduler.slurm.calls import Means
+from hpcbert.scheduler.slurm.tracker import snapshot
+from hpcbert.system.runner import Outcome
 from tests.submit.kit import FakeSlurm, failing, hurried, made
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hpcbert.flows.draft import Draft
+    from hpcbert.script.draft import Draft
 
 LATE = "sbatch: error: Batch job submission failed: Socket timed out"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 from tests.waiting import CEILING, until
 
 pytestmark = pytest.mark.slow

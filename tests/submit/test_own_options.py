@@ -8,8 +8,8 @@ import pytest
 
 from hpcbert.cli.options import overridden
 from hpcbert.config import site
+from hpcbert.config.slurmwords import given, refusal
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.slurmwords import given, refusal
 
 SBATCH = {
     "job-name": [

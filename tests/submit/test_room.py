@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import Watched
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import submit as flow
-from hpcbert.flows.directives import option
-from hpcbert.flows.draft import by_hand
 from hpcbert.flows.retry import Findings, Lack, Wish, plan
-from hpcbert.plan import MOST_INDICES
+from hpcbert.scheduler.slurm.control import most_indices
+from hpcbert.script.directives import option
+from hpcbert.script.draft import by_hand
+from hpcbert.script.plan import MOST_INDICES
 from hpcbert.slurm.commands import job_id
-from hpcbert.slurm.control import most_indices
-from hpcbert.slurm.repeats import Watched
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.system.runner import Outcome, run
 from tests.submit.kit import HOW, FakeSlurm, asked, hurried, made
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hpcbert import lock, store
+from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, UsageError
-from hpcbert.slurm.runner import run
+from hpcbert.system import lock
+from hpcbert.system.runner import run
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def test_what_is_written_is_its_owners_alone(tmp_path: Path) -> None:
 CONTENDER = """
 import os, sys, time
 from pathlib import Path
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.errors import UsageError
 place = Path(sys.argv[1])
 while not (place / "go").exists():
@@ -201,7 +202,7 @@ def test_who_can_not_be_seen_is_not_dead(
 HOLDER = """
 import sys, time
 from pathlib import Path
-from hpcbert import store
+from hpcbert.campaign import store
 place = Path(sys.argv[1])
 with store.locked(place):
     (place / "held").touch()

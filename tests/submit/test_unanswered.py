@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.errors import SchedulerError
 from hpcbert.flows import retry
 from hpcbert.flows import submit as flow
-from hpcbert.flows.calls import RESUME
+from hpcbert.scheduler.slurm.calls import RESUME
 from tests.submit.kit import FakeSlurm, failing, hurried, made
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import Watched
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
-from hpcbert.slurm.repeats import Watched
-from hpcbert.slurm.runner import Outcome
+from hpcbert.system.runner import Outcome
 from tests.waiting import CEILING
 
 CREATED = 1_795_255_000.0

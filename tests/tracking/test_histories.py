@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcbert.slurm.repeats import Watched
-from hpcbert.slurm.runner import Outcome
-from hpcbert.slurm.tracker import Tracker
+from hpcbert.campaign.repeats import Watched
+from hpcbert.scheduler.slurm.tracker import Tracker
+from hpcbert.system.runner import Outcome
 
 pytestmark = pytest.mark.slow
 

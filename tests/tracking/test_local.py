@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import Watched
 from hpcbert.errors import SchedulerError
 from hpcbert.flows import cancel
-from hpcbert.slurm import local
-from hpcbert.slurm.local import enqueue, states
-from hpcbert.slurm.processes import descendants, machine, started
-from hpcbert.slurm.repeats import Watched
-from hpcbert.slurm.runner import Outcome
+from hpcbert.scheduler.local import queue as local
+from hpcbert.scheduler.local.queue import enqueue, states
 from hpcbert.slurm.states import RepeatState
+from hpcbert.system.processes import descendants, machine, started
+from hpcbert.system.runner import Outcome
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

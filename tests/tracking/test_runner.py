@@ -5,8 +5,8 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from hpcbert.slurm import runner
-from hpcbert.slurm.runner import run
+from hpcbert.system import runner
+from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
     from pathlib import Path

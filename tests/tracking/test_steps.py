@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.slurm.steps import Step, steps
+from hpcbert.campaign.steps import Step, steps
 
 T = 1_795_255_599
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from hpcbert.campaign.repeats import Watched
 from hpcbert.errors import HpcbertError
-from hpcbert.slurm.pace import Pace
-from hpcbert.slurm.repeats import Watched
-from hpcbert.slurm.runner import Outcome
-from hpcbert.slurm.tracker import RepeatJob, Tracker, snapshot
+from hpcbert.scheduler.pace import Pace
+from hpcbert.scheduler.slurm.tracker import RepeatJob, Tracker, snapshot
+from hpcbert.system.runner import Outcome
 
 Make = Callable[..., Watched]
 Tell = Callable[..., None]
@@ -362,7 +362,7 @@ def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path: P
     code = (
         "import logging, os\n"
         "before = dict(os.environ)\n"
-        "import hpcbert.slurm.tracker\n"
+        "import hpcbert.scheduler.slurm.tracker\n"
         "assert dict(os.environ) == before\n"
         "assert logging.getLogger('submitit').handlers == []\n"
     )

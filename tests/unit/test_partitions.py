@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.flows.obstacles import Wanted, of_cluster
+from hpcbert.checks.obstacles import Wanted, of_cluster
 from hpcbert.slurm.partitions import Resource, read_sinfo, resources
 
 SINFO = """gpu*|up|3|1-00:00:00|1-infinite|gpu:v100:8(S:0-1)|n[1-3]

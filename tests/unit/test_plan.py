@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcbert.config.inventory import Preset, Recipe, Site
 from hpcbert.config.recipe import load
 from hpcbert.config.site import read_site
 from hpcbert.errors import UsageError
-from hpcbert.inventory import Preset, Recipe, Site
 from hpcbert.model import Shape
-from hpcbert.plan import Request, option_values, points, protocol, shapes
+from hpcbert.script.plan import Request, option_values, points, protocol, shapes
 
 
 @pytest.fixture

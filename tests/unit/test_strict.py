@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from hpcbert.config.strict import Table, did_you_mean
 from hpcbert.errors import ConfigError
-from hpcbert.strict import Table, did_you_mean
 
 
 def table(**values: object) -> Table:

@@ -1,0 +1,87 @@
+"""The nodes' fingerprints in a campaign: read, and held against each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hpcbert.campaign import fingerprint
+from hpcbert.campaign.fingerprint import Fingerprint, Where, between, within
+from hpcbert.results.reduce import BASELINE
+from hpcbert.system import regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from hpcbert.model import Group, Measured
+
+FOLDER = "env"
+_MOST = 100_000
+
+
+class Environments:
+    """The fingerprints of a campaign; its folder is listed once.
+
+    Args:
+        directory: The campaign.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.folder = directory / FOLDER
+        self._names: list[str] | None = None
+
+    def names(self, key: str, repeat: int, attempt: int) -> tuple[str, ...]:
+        """Return the names of the files that one attempt left, one a node, in order."""
+        if self._names is None:
+            self._names = _listed(self.folder)
+        start = f"{key}.{repeat}.{attempt}."
+        return tuple(name for name in self._names if name.startswith(start))
+
+    def of(self, key: str, repeat: int, attempt: int) -> tuple[Fingerprint, ...]:
+        """Return the fingerprints of one attempt; what is damaged is passed over."""
+        found = (self._read(name) for name in self.names(key, repeat, attempt))
+        return tuple(one for one in found if one is not None)
+
+    def _read(self, name: str) -> Fingerprint | None:
+        try:
+            return fingerprint.parse(regular.read(self.folder / name, most=fingerprint.LARGEST))
+        except OSError:
+            return None
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        names = (path.name for path in folder.iterdir())
+        return sorted(name for name, _ in zip(names, range(_MOST), strict=False) if _whole(name))
+    except OSError:
+        return []
+
+
+def _whole(name: str) -> bool:
+    """Say whether a file is finished: until then it is hidden, or has no such ending."""
+    return name.endswith(".json") and not name.startswith(".")
+
+
+def compared(points: Iterable[tuple[Measured, Sequence[Where]]]) -> tuple[Measured, ...]:
+    """Return points with what differs between their nodes, and from their table's first point.
+
+    A table's points are held against the one that is the unit of its speedups.
+
+    Args:
+        points: Each with the fingerprints of its valid runs.
+    """
+    known = [(point, tuple(taken)) for point, taken in points]
+    bases: dict[Group, tuple[Where, ...]] = {}
+    for point, taken in sorted(known, key=_rank):
+        if taken:
+            bases.setdefault(point.group, taken)
+    return tuple(
+        replace(point, differences=(*within(taken), *between(bases.get(point.group, ()), taken)))
+        for point, taken in known
+    )
+
+
+def _rank(known: tuple[Measured, tuple[Where, ...]]) -> tuple[bool, int, int]:
+    shape = known[0].shape
+    return shape != BASELINE, shape.gpus, shape.nodes

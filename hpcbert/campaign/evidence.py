@@ -1,0 +1,352 @@
+"""The evidence behind a campaign's numbers: digests of every file, and what changed since.
+
+It is recorded when a campaign is collected and nothing of it waits or runs any more. A campaign may
+go on after that: a requeue appends to status files and adds logs, a retry adds arrays to the
+manifest. And a file system may show late what a node wrote. Both are told apart from a file whose
+recorded content is no longer there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from hpcbert.campaign import store
+from hpcbert.campaign.lateness import goes_on, lacks
+from hpcbert.errors import UsageError
+from hpcbert.model import utc
+from hpcbert.system import regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from hpcbert.campaign.lateness import Lacking
+    from hpcbert.model import Campaign
+
+MEASUREMENTS = "measurements.json"
+TABLE = "table.json"
+EVIDENCE, SEAL = "evidence", "seal"
+_BLOCK = 1 << 20
+_MOST = 1 << 26
+# What numbers come from: these files, and all in these folders, to which a campaign that goes on
+# adds. What else a person keeps there is theirs.
+_FILES = (store.MANIFEST, store.RECIPE, store.SAMPLE, TABLE)
+_FOLDERS = ("env", "logs", "scripts", "slurm", "status")
+# What numbers of all repeats come from; of scripts, those that no array names.
+_COMMON = (store.MANIFEST, store.RECIPE, MEASUREMENTS)
+# Jobs write to these while they run.
+_WRITTEN = ("logs/", "status/")
+# The local queue's own files: each retry writes them anew.
+_UNRECORDED = "slurm/local."
+
+# Numbers are recorded as the protocol has them, whatever window a table was asked for.
+_WHOLE = {"skip": None, "iters": None}
+
+Kind = Literal["missing", "changed", "added", "grew", "late", "seal"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it was recorded.
+
+    Attributes:
+        kind: `missing`, `changed`, `added`, `grew` (what was recorded is still its beginning),
+            `late` (the file system showed it only later), or `seal`: the record itself was changed.
+        path: Relative to the campaign.
+        detail: A sentence.
+        harmless: Whether a campaign that goes on explains it, or a file system that is slow.
+    """
+
+    kind: Kind
+    path: str
+    detail: str
+    harmless: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.detail}"
+
+
+def canonical(data: Any) -> bytes:
+    """Return JSON data as bytes that are the same for the same data."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _digest(data: Any) -> str:
+    return hashlib.sha256(canonical(data)).hexdigest()
+
+
+def digest(path: Path, *, length: int | None = None) -> tuple[int, str]:
+    """Return bytes and SHA-256 of a file, or of its beginning.
+
+    Raises:
+        OSError: It is missing, unreadable, or no file.
+    """
+    descriptor, _ = regular.open_file(path)
+    seen, found = 0, hashlib.sha256()
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK if length is None else min(_BLOCK, length - seen)):
+            found.update(block)
+            seen += len(block)
+    return seen, found.hexdigest()
+
+
+def digests(directory: Path) -> dict[str, dict[str, Any]]:
+    """Return bytes and SHA-256 of every file that numbers come from, by path, in order."""
+    return {name: _entry(directory / name) for name in sorted(_names(directory))}
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    try:
+        size, sha256 = digest(path)
+    except OSError as error:
+        return {"bytes": None, "sha256": None, "error": error.strerror or str(error)}
+    return {"bytes": size, "sha256": sha256}
+
+
+def _names(directory: Path) -> Iterator[str]:
+    """Yield the paths of the files, without hidden ones, which are not finished."""
+    yield from (name for name in _FILES if os.path.lexists(directory / name))
+    for start in _FOLDERS:
+        for folder, _, files in os.walk(directory / start):
+            for name in files:
+                path = os.path.relpath(os.path.join(folder, name), directory)  # noqa: PTH118
+                if not name.startswith(".") and not path.startswith(_UNRECORDED):
+                    yield path
+
+
+def stamps(directory: Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of every log and status file, by path: what a writer changes."""
+    found = {}
+    for name in _names(directory):
+        if name.startswith(_WRITTEN):
+            with contextlib.suppress(OSError):
+                status = (directory / name).stat()
+                found[name] = status.st_size, status.st_mtime_ns
+    return found
+
+
+def recorded(directory: Path) -> dict[str, Any] | None:
+    """Return the measurements of a campaign if they hold evidence.
+
+    Raises:
+        UsageError: The file is damaged.
+    """
+    path = directory / MEASUREMENTS
+    data = store.read_json(path) if path.exists() else {}
+    whole = isinstance(data, dict) and isinstance(data.get(EVIDENCE), dict)
+    return data if whole and isinstance(data[EVIDENCE].get("files"), dict) else None
+
+
+def seal(document: Mapping[str, Any]) -> str:
+    """Return the digest of measurements, evidence and all, without the seal itself."""
+    return _digest({key: value for key, value in document.items() if key != SEAL})
+
+
+@dataclass(frozen=True)
+class Held:
+    """A campaign held against its evidence.
+
+    Attributes:
+        findings: What is not as it was recorded.
+        accepted: What a person accepted of earlier changes, a sentence each.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    accepted: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> tuple[Finding, ...]:
+        """What nothing explains but that somebody changed it; the table is made again anyway."""
+        return tuple(one for one in self.findings if not one.harmless and one.path != TABLE)
+
+
+def hold(directory: Path) -> Held:
+    """Hold a campaign against the evidence that an earlier collect recorded, if one did."""
+    document = previous(directory)
+    if document is None:
+        return Held()
+    found = changes(directory, document, digests(directory))
+    return Held(found, acceptances(document[EVIDENCE]))
+
+
+def concerns_all(path: str) -> bool:
+    """Say whether the numbers of all repeats depend on a file."""
+    return path in _COMMON or (path.startswith("scripts/") and not path.endswith(".sbatch"))
+
+
+def changes(
+    directory: Path, document: Mapping[str, Any], now: Mapping[str, dict[str, Any]]
+) -> tuple[Finding, ...]:
+    """Return what is not as it was when the evidence was recorded.
+
+    Args:
+        directory: The campaign.
+        document: Its measurements, with evidence.
+        now: The digests of its files.
+    """
+    before = document[EVIDENCE]["files"]
+    own = () if document.get(SEAL) == seal(document) else (_SEAL,)
+    lacking = lacks(directory, document)
+    found = [*_lost(directory, document, now, lacking)]
+    goes_on = any(one.harmless and one.kind == "grew" for one in found)
+    new = (_added(name, lacking, goes_on=goes_on) for name in now if name not in before)
+    return (*own, *found, *new)
+
+
+_SEAL = Finding("seal", MEASUREMENTS, "the record itself was changed after it was written")
+
+
+def _lost(
+    directory: Path,
+    document: Mapping[str, Any],
+    now: Mapping[str, dict[str, Any]],
+    lacking: Lacking,
+) -> Iterator[Finding]:
+    for name, then in document[EVIDENCE]["files"].items():
+        if name not in now:
+            yield Finding("missing", name, "it is missing")
+        elif now[name] != then:
+            yield _changed(directory, name, then, document, lacking)
+
+
+def _changed(
+    directory: Path, name: str, then: Any, document: Mapping[str, Any], lacking: Lacking
+) -> Finding:
+    if name == store.MANIFEST and _continues(directory, document):
+        return Finding("grew", name, "arrays were added or submitted", harmless=True)
+    rest = _added_to(directory / name, then)
+    if rest is not None and name.startswith("slurm/"):
+        return Finding("grew", name, "lines were added", harmless=True)
+    if rest is not None and name.startswith("status/") and goes_on(*rest):
+        return Finding("grew", name, "lines were added", harmless=True)
+    if rest is not None and name in lacking.growing:
+        return Finding("late", name, "the file system shows more of it now", harmless=True)
+    return Finding("changed", name, "its content is not what was recorded")
+
+
+def _added_to(path: Path, then: Any) -> tuple[bytes, bytes] | None:
+    """Return what was recorded of a file and what follows it; None: it does not begin so."""
+    size = then.get("bytes") if isinstance(then, dict) else None
+    if not isinstance(size, int) or size < 0:
+        return None
+    try:
+        if digest(path, length=size) != (size, then.get("sha256")):
+            return None
+        raw = regular.read(path, most=_MOST)
+    except OSError:
+        return None
+    return raw[:size], raw[size:]
+
+
+def _added(name: str, lacking: Lacking, *, goes_on: bool) -> Finding:
+    if name in lacking.missing or name.startswith("env/"):
+        return Finding("late", name, "the file system did not show it before", harmless=True)
+    return Finding("added", name, "it was not there", harmless=goes_on)
+
+
+def _continues(directory: Path, document: Mapping[str, Any]) -> bool:
+    """Say whether a manifest still holds its head and every array that was recorded.
+
+    An array that no job was known of then may have been submitted since. Runs may be of an array
+    that was added after that: a table that is made while a retry runs keeps the evidence there was.
+    """
+    then = document[EVIDENCE].get("manifest")
+    try:
+        now = manifest_digests(store.read_manifest(directory))
+        ran = {run["array"] for run in document["runs"] if run["state_source"] != "none"}
+        known = ran & then["arrays"].keys()
+        kept = all(now["arrays"].get(name) == then["arrays"][name] for name in known)
+        grown = then["arrays"].keys() <= now["arrays"].keys()
+        return bool(kept and grown and then["head"] == now["head"])
+    except (UsageError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def manifest_digests(campaign: Campaign) -> dict[str, Any]:
+    """Return the digests of a manifest's arrays, by name, and of all else in it."""
+    data = asdict(campaign)
+    arrays = data.pop("arrays")
+    return {"head": _digest(data), "arrays": {one["name"]: _digest(one) for one in arrays}}
+
+
+def renewed(
+    directory: Path,
+    campaign: Campaign,
+    document: Mapping[str, Any],
+    *,
+    now: float,
+    accepted: str = "",
+) -> dict[str, Any]:
+    """Return the evidence for a campaign as it is on disk now.
+
+    Where there was a record already and something is not as it was, the history says what.
+
+    Args:
+        directory: The campaign; its table.json is written, its measurements.json is the old one.
+        campaign: Its manifest.
+        document: The measurements that the evidence is for.
+        now: Seconds since the epoch.
+        accepted: Why a person accepts what was changed; empty if nothing was.
+    """
+    files = digests(directory)
+    evidence: dict[str, Any] = {
+        "recorded": utc(now),
+        "window": _WHOLE,
+        "manifest": manifest_digests(campaign),
+        "files": files,
+        "history": [],
+    }
+    old = previous(directory)
+    if old is None:
+        return evidence
+    found = [one for one in changes(directory, old, files) if one.path != TABLE]
+    if (old.get("rule"), old[EVIDENCE].get("window")) != (document["rule"], _WHOLE):
+        found.append(Finding("changed", MEASUREMENTS, "other iterations or another rule", True))
+    if not found:
+        evidence["recorded"] = old[EVIDENCE].get("recorded")
+    evidence["history"] = _history(old, found)
+    if accepted:
+        evidence["history"][-1] |= {"accepted": accepted, "at": utc(now)}
+    return evidence
+
+
+def acceptances(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a person accepted of what was changed, and why, a sentence each."""
+    entries = record.get("history")
+    return tuple(
+        f"changes were accepted at {one.get('at')}, because: {one['accepted']} "
+        f"({'; '.join(map(str, one.get('changes') or ()))})"
+        for one in (entries if isinstance(entries, list) else ())
+        if isinstance(one, dict) and one.get("accepted")
+    )
+
+
+def kept(directory: Path) -> dict[str, Any] | None:
+    """Return the evidence on record for a campaign that goes on, with its new table.json."""
+    old = previous(directory)
+    if old is None:
+        return None
+    record: dict[str, Any] = old[EVIDENCE]
+    return {**record, "files": {**record["files"], TABLE: _entry(directory / TABLE)}}
+
+
+def previous(directory: Path) -> dict[str, Any] | None:
+    """Return what `recorded` does, or nothing where the file is damaged."""
+    try:
+        return recorded(directory)
+    except UsageError:
+        return None
+
+
+def _history(old: Mapping[str, Any], found: list[Finding]) -> list[Any]:
+    before = old[EVIDENCE].get("history")
+    history = list(before) if isinstance(before, list) else []
+    if found:
+        entry = {"recorded": old[EVIDENCE].get("recorded"), "seal": old.get(SEAL)}
+        history.append({**entry, "changes": [str(one) for one in found]})
+    return history

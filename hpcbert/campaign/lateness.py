@@ -1,0 +1,75 @@
+"""Files that come late: what a node wrote, and a network file system shows only later."""
+
+from __future__ import annotations
+
+import calendar
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.campaign import store
+from hpcbert.errors import UsageError
+from hpcbert.model import read_events
+from hpcbert.slurm.ladder import VISIBLE
+from hpcbert.slurm.states import witness
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """Files that may have been missing or cut short when a campaign was collected.
+
+    Attributes:
+        missing: Status files and logs of repeats that were refused, be they there or not.
+        growing: Logs that were recorded so soon after their job's end that more may have followed.
+    """
+
+    missing: frozenset[str] = frozenset()
+    growing: frozenset[str] = frozenset()
+
+
+def lacks(directory: Path, document: Mapping[str, Any]) -> Lacking:
+    """Return which files a record says that it lacked; none where it makes no sense.
+
+    Args:
+        directory: The campaign's.
+        document: Its measurements, with evidence.
+    """
+    try:
+        arrays = {one.name: one for one in store.read_manifest(directory).arrays}
+        recorded = _seconds(document["evidence"].get("recorded"))
+        missing: set[str] = set()
+        growing: set[str] = set()
+        for run in document["runs"]:
+            if run["valid"]:
+                continue
+            missing |= {run["log"], arrays[run["array"]].status(run["repeat"])}
+            end = run["scheduler"].get("end")
+            if recorded is not None and end is not None and abs(recorded - end) < VISIBLE:
+                growing.add(run["log"])
+    except (UsageError, KeyError, TypeError, AttributeError):
+        return Lacking()
+    return Lacking(frozenset(missing), frozenset(growing))
+
+
+def goes_on(recorded: bytes, added: bytes) -> bool:
+    """Say whether lines that were added to a status file are such as a job adds.
+
+    They are if they belong to later attempts, or to one whose end was not among what was recorded.
+    """
+    before = witness(read_events(recorded))
+    return not before.ended or all(
+        isinstance(one.get("attempt"), int) and one["attempt"] > before.attempt
+        for one in read_events(added)
+    )
+
+
+def _seconds(moment: Any) -> float | None:
+    """Return an ISO 8601 moment, UTC, as seconds since the epoch."""
+    with contextlib.suppress(ValueError, TypeError):
+        return float(calendar.timegm(time.strptime(str(moment)[:19], "%Y-%m-%dT%H:%M:%S")))
+    return None

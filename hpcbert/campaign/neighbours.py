@@ -1,0 +1,280 @@
+"""Runs that shared a node with a campaign's own while they were measured.
+
+All attempts count, of this campaign and of every other one beside it: what they came to changes
+nothing about what they did to the node.
+"""
+
+from __future__ import annotations
+
+import calendar
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.campaign import store
+from hpcbert.campaign.evidence import MEASUREMENTS
+from hpcbert.campaign.steps import Step, steps
+from hpcbert.errors import UsageError
+from hpcbert.model import Reason, read_events
+from hpcbert.system.regular import read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from hpcbert.model import Array, Campaign, Run
+
+Key = tuple[str, int]
+
+# Seconds by which the clocks of nodes and file servers may differ.
+_SLACK = 3600.0
+_NAME = re.compile(r".+\.\d{1,9}\.jsonl")
+_CREATED = re.compile(r"\d{8}T\d{6}Z")
+SHARED = "shared-nodes"
+_SHOWN = 3
+# Bytes of a script, or of a status file: thousands of attempts have room in it.
+_MOST = 1 << 22
+# More than the last line of a status file takes.
+_LINE = 4096
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One attempt that was measured somewhere.
+
+    Attributes:
+        point: Key of its point.
+        campaign: Name of its campaign's directory; empty for the campaign that is looked at.
+        stranger: Who it belongs to, if that is not the caller.
+    """
+
+    point: str
+    repeat: int
+    step: Step
+    campaign: str = ""
+    stranger: str = ""
+
+    def __str__(self) -> str:
+        attempt = f" attempt {self.step.attempt}" if self.step.attempt else ""
+        where = f" of {self.campaign}" if self.campaign else ""
+        whose = f", which belongs to {self.stranger}" if self.stranger else ""
+        return f"repeat {self.repeat}{attempt} of {self.point}{where}{whose}"
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What shared nodes with one repeat, as a clause.
+
+    Attributes:
+        own: Runs of the caller's among it; what others say of theirs refuses nobody's number.
+    """
+
+    detail: str
+    own: bool
+
+
+def undisturbed(
+    directory: Path, campaign: Campaign, runs: Mapping[Key, Run], *, beside: bool
+) -> tuple[dict[Key, Run], tuple[str, ...]]:
+    """Mark runs that shared a node, or refuse them where they had asked to have it to themselves.
+
+    What an earlier collect found out stands, wherever the campaign and its neighbours are now.
+
+    Args:
+        directory: The campaign's.
+        campaign: Its manifest.
+        runs: By name of their array and repeat.
+        beside: Whether to look at other campaigns too.
+
+    Returns:
+        The runs, and what is to be said about those that are marked.
+    """
+    arrays = {(array.name, number): array for array, number in campaign.current}
+    valid = {key: run for key, run in runs.items() if run.valid}
+    counted = {(arrays[key].point.key, run.repeat): run.attempt for key, run in valid.items()}
+    found = sharing(directory, campaign, counted, beside=beside)
+    before = noted(directory)
+    judged, warnings = dict(runs), []
+    for key, run in valid.items():
+        array = arrays[key]
+        shared = found.get((array.point.key, run.repeat))
+        then = before.get((array.name, run.repeat, run.attempt))
+        own = shared is not None and shared.own and exclusive(directory, array)
+        refused = then or (shared.detail if shared and own else "")
+        if refused:
+            reasons = (*run.reasons, Reason("shared-nodes", refused))
+            judged[key] = replace(run, throughput=None, valid=False, reasons=reasons)
+        elif shared or then is not None:
+            judged[key] = replace(run, flags=(*run.flags, SHARED))
+            detail = shared.detail if shared else "an earlier collect found out"
+            warnings.append(
+                f"{campaign.id}: repeat {run.repeat} of {array.point.key} shared nodes: {detail}."
+            )
+    return judged, tuple(warnings)
+
+
+def sharing(
+    directory: Path, campaign: Campaign, counted: Mapping[Key, int], *, beside: bool = True
+) -> dict[Key, Sharing]:
+    """Return what ran on a node of a repeat's while that was measured, for the repeats that it is.
+
+    Other campaigns are read only where a file of theirs was written to since this one began; what
+    can't be read is passed over.
+
+    Args:
+        directory: The campaign's.
+        campaign: Its manifest.
+        counted: The attempt that counts, by point and repeat.
+        beside: Whether to look at other campaigns too.
+    """
+    own = [ran for array, number in campaign.current for ran in _ran(directory, array, number)]
+    mine = [ran for ran in own if counted.get((ran.point, ran.repeat)) == ran.step.attempt]
+    spans = [(ran.step.begin, ran.step.end or ran.step.begin) for ran in mine if ran.step.begin]
+    if not spans:
+        return {}
+    begin, end = min(one for one, _ in spans), max(last for _, last in spans if last)
+    since = min(begin, _oldest(directory)) - _SLACK
+    about = _About(since=since, begin=begin - _SLACK, end=end + _SLACK)
+    others = _elsewhere(directory, campaign, about) if beside else ()
+    runs, found = (*own, *others), {}
+    for ran in mine:
+        shared = [
+            (other, nodes)
+            for other in runs
+            if other is not ran and (nodes := ran.step.shared(other.step))
+        ]
+        if shared:
+            found[ran.point, ran.repeat] = _said(shared)
+    return found
+
+
+def noted(directory: Path) -> dict[tuple[str, int, int], str]:
+    """Return what an earlier collect wrote down about shared nodes, by array, repeat, attempt.
+
+    Why a run was refused, or nothing where it was only marked.
+    """
+    found: dict[tuple[str, int, int], str] = {}
+    with contextlib.suppress(UsageError, KeyError, TypeError, AttributeError):
+        for run in store.read_json(directory / MEASUREMENTS)["runs"]:
+            reasons = [one["detail"] for one in run["reasons"] if one["code"] == SHARED]
+            if reasons or SHARED in run["flags"]:
+                found[run["array"], run["repeat"], run["attempt"]] = "".join(reasons[:1])
+    return found
+
+
+def exclusive(directory: Path, array: Array) -> bool:
+    """Say whether the jobs of an array asked for nodes of their own, as they do by default."""
+    try:
+        script = read(directory / array.script, most=_MOST)
+    except OSError:
+        return True
+    return b"\n#SBATCH --exclusive\n" in script
+
+
+def _said(shared: Sequence[tuple[Ran, tuple[str, ...]]]) -> Sharing:
+    nodes = sorted({node for _, names in shared for node in names})
+    runs = list(dict.fromkeys(str(other) for other, _ in shared))
+    more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
+    where = f"{', '.join(nodes[:_SHOWN])}{' and others' if len(nodes) > _SHOWN else ''}"
+    return Sharing(
+        f"{', '.join(runs[:_SHOWN])}{more} ran on {where} while it was measured",
+        own=any(not other.stranger for other, _ in shared),
+    )
+
+
+def _ran(directory: Path, array: Array, number: int) -> Iterator[Ran]:
+    """Yield the attempts of one repeat, whichever array of its point made them."""
+    found = steps(store.read_status(directory, array, number))
+    for step, after in zip(found, (*found[1:], None), strict=False):
+        if step.end is None:
+            log = store.log_path(directory, array, number, step.attempt)
+            yield Ran(array.point.key, number, _bounded(step, after, log))
+        else:
+            yield Ran(array.point.key, number, step)
+
+
+def _bounded(step: Step, after: Step | None, log: Path) -> Step:
+    """Return a step that never wrote its end, or has not yet, with the last sign of its life."""
+    begin = step.begin or 0.0
+    latest = after.begin if after and after.begin else float("inf")
+    with contextlib.suppress(OSError):
+        return replace(step, end=max(begin, min(log.stat().st_mtime, latest)))
+    return replace(step, end=begin)
+
+
+def _oldest(directory: Path) -> float:
+    """Return when a status file of a campaign was written last, of the one that is longest ago."""
+    times = [modified for _, modified in _statuses(directory)]
+    return min(times, default=float("inf"))
+
+
+def _statuses(directory: Path) -> Iterator[tuple[os.DirEntry[str], float]]:
+    with contextlib.suppress(OSError), os.scandir(directory / "status") as entries:
+        for entry in entries:
+            if _NAME.fullmatch(entry.name):
+                yield entry, entry.stat().st_mtime
+
+
+class _About(NamedTuple):
+    """When a campaign was measured, with room for clocks that differ.
+
+    Attributes:
+        since: What was written to before that, by the file server's clock, is of another time.
+        begin, end: By the nodes' clocks.
+    """
+
+    since: float
+    begin: float
+    end: float
+
+
+def _elsewhere(directory: Path, campaign: Campaign, about: _About) -> Iterator[Ran]:
+    """Yield the attempts of the campaigns beside this one that were measured about then."""
+    runs = directory.absolute().parent
+    with contextlib.suppress(OSError):
+        for other in sorted(runs.iterdir()):
+            if other != directory.absolute() and _created(other.name) <= about.end:
+                yield from _of(other, campaign, about)
+
+
+def _created(name: str) -> float:
+    """Return when a campaign was made by its name; long ago where that does not say."""
+    with contextlib.suppress(ValueError, OverflowError):
+        if _CREATED.match(name):
+            return float(calendar.timegm(time.strptime(name[:16], "%Y%m%dT%H%M%SZ")))
+    return 0.0
+
+
+def _over(status: Path, moment: float) -> bool:
+    """Say whether the last thing that a repeat wrote down is an end before a moment."""
+    try:
+        *_, last = read_events(read(status, most=_MOST)[-_LINE:])
+    except (OSError, ValueError):
+        return False
+    time = last.get("time")
+    ended = last.get("event") in {"end", "finished"}
+    return ended and isinstance(time, int | float) and time < moment
+
+
+def _of(other: Path, campaign: Campaign, about: _About) -> Iterator[Ran]:
+    recent = [
+        entry
+        for entry, modified in _statuses(other)
+        if modified >= about.since and not _over(other / "status" / entry.name, about.begin)
+    ]
+    if not recent:
+        return
+    try:
+        manifest = store.read_manifest(other)
+    except UsageError:
+        return
+    if manifest.id == campaign.id:
+        return  # A copy of this very campaign.
+    stranger, names = store.stranger(other), {entry.name for entry in recent}
+    for array, number in manifest.current:
+        if os.path.basename(array.status(number)) in names:  # noqa: PTH119 - text of a manifest
+            for ran in _ran(other, array, number):
+                yield replace(ran, campaign=other.name, stranger=stranger)

@@ -1,0 +1,314 @@
+"""A campaign directory: where things are, the manifest, whose it is.
+
+Everything is plain JSON or text under one directory, so that a copy of it on a laptop is enough
+to collect again. The directory and what is written into it are their owner's alone. Other people's
+campaigns may lie beside the caller's: they are read if they are named, and nothing of them is run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.config.strict import misfit
+from hpcbert.errors import HpcbertError, UsageError
+from hpcbert.model import Array, Campaign, Material, Point, Protocol, Shape, read_events
+from hpcbert.system import files, lock, ownership, regular
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+RECIPE = "recipe.toml"
+SAMPLE = "sample.log"
+LOCK = lock.LOCK
+# Bytes of a status file: thousands of attempts have room in it.
+_STATUS_MOST = 1 << 22
+
+# What the job script runs or sources lies in the first, what tells of its jobs in the others.
+_FOLDERS = ("scripts", "slurm", "status", "logs")
+# Campaigns that an error names.
+_SHOWN = 10
+
+write_text, write_bytes, locked = files.write_text, files.write_bytes, lock.locked
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write one JSON document as `write_bytes` does."""
+    write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read one JSON document.
+
+    Raises:
+        UsageError: The file is absent, unreadable or no JSON.
+    """
+    try:
+        return json.loads(regular.read(path).decode("utf-8"))
+    except OSError as error:
+        raise UsageError(f"Can't read: {error.strerror}.", where=str(path)) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"No valid JSON: {error}.", where=str(path)) from error
+
+
+def create(directory: Path) -> None:
+    """Make a new campaign directory with its folders, readable by its owner only.
+
+    Raises:
+        HpcbertError: It exists already or can't be made.
+    """
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700)
+        for name in ("scripts", "slurm", "logs", "status"):
+            (directory / name).mkdir(mode=0o700)
+    except OSError as error:
+        raise HpcbertError(
+            f"Can't make the campaign directory: {error.strerror}.",
+            where=str(directory),
+            hint="Choose another place with --runs, or mend permissions.",
+        ) from error
+
+
+def write_manifest(directory: Path, campaign: Campaign) -> None:
+    """Write manifest.json."""
+    write_json(directory / MANIFEST, {"schema": SCHEMA, **asdict(campaign)})
+
+
+def read_manifest(directory: Path) -> Campaign:
+    """Read manifest.json.
+
+    Raises:
+        UsageError: There is none, it is damaged, or a newer hpcbert wrote it.
+    """
+    path = directory / MANIFEST
+    data = read_json(path)
+    schema = data.pop("schema", None) if isinstance(data, dict) else None
+    if schema != SCHEMA:
+        raise UsageError(
+            f"The manifest has schema {schema}, this hpcbert reads {SCHEMA}.",
+            where=str(path),
+            hint="Use the version of hpcbert that wrote it, or a newer one.",
+        )
+    try:
+        campaign = _campaign(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"The manifest is damaged: {error!r}.", where=str(path)) from error
+    wrong = misfit(campaign, Campaign)
+    if wrong:
+        raise UsageError(f"The manifest is damaged: {wrong} is not what it was.", where=str(path))
+    return campaign
+
+
+def _campaign(data: dict[str, Any]) -> Campaign:
+    arrays = tuple(_array(one) for one in data["arrays"])
+    protocol = Protocol(**data["protocol"])
+    values = {**data, "arrays": arrays, "protocol": protocol, "command": tuple(data["command"])}
+    values["materials"] = tuple(Material(**one) for one in data.get("materials", ()))
+    return Campaign(**values)
+
+
+def _array(data: dict[str, Any]) -> Array:
+    raw = data["point"]
+    options = tuple((name, value) for name, value in raw["options"])
+    point = Point(**{**raw, "shape": Shape(**raw["shape"]), "options": options})
+    pairs = {name: tuple(map(tuple, data.get(name, ()))) for name in ("excluded", "why", "changed")}
+    return Array(**{**data, **pairs, "point": point, "repeats": tuple(data["repeats"])})
+
+
+def update_array(campaign: Campaign, array: Array) -> Campaign:
+    """Return the campaign with the array of the same name replaced."""
+    arrays = tuple(array if one.name == array.name else one for one in campaign.arrays)
+    return replace(campaign, arrays=arrays)
+
+
+def find_campaigns(runs: Path) -> tuple[Path, ...]:
+    """Return the caller's own campaigns under a runs directory, oldest first, absolute."""
+    return tuple(path for path in everyones(runs) if not stranger(path))
+
+
+def everyones(runs: Path) -> tuple[Path, ...]:
+    """Return all campaigns under a runs directory, whoever owns them, oldest first, absolute.
+
+    A folder that can't be read is not the same as an empty one.
+    """
+    try:
+        folders = list(runs.absolute().iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    return tuple(sorted(folder for folder in folders if _is_campaign(folder)))
+
+
+def _is_campaign(folder: Path) -> bool:
+    """Say whether a folder holds a manifest; what may not be looked into holds none to be used."""
+    try:
+        return (folder / MANIFEST).exists()
+    except OSError:
+        return False
+
+
+def stranger(directory: Path) -> str:
+    """Return who else a campaign belongs to; empty if it is the caller's own."""
+    try:
+        return ownership.stranger(directory)
+    except OSError:
+        return ""
+
+
+def newest(runs: Path) -> Path:
+    """Return the caller's campaign that was submitted last.
+
+    One of which Slurm took nothing is none: nothing of it waits, runs or ended.
+
+    Raises:
+        UsageError: There is none yet, or the manifest of the last one is damaged.
+    """
+    refused = []
+    for directory in reversed(find_campaigns(runs)):
+        if read_manifest(directory).accepted:
+            return directory
+        refused.append(directory)
+    message, hint = "There is no campaign yet.", "Start one with hpcbert submit."
+    if refused:
+        message = f"There is no campaign yet: of {refused[0].name}, the last one, nothing was "
+        message += "accepted."
+        hint = f"Submit what is left of it: hpcbert submit --resume {refused[0]}"
+    elif others := [path for path in everyones(runs) if stranger(path)]:
+        message = f"There is no campaign of yours yet; {len(others)} belong to others."
+        hint = f"Name one to look at it: {_listed(others)}"
+    raise UsageError(message, where=str(runs), hint=hint)
+
+
+def _listed(directories: Sequence[Path]) -> str:
+    """Return the names of the last few directories."""
+    names = [path.name for path in reversed(directories[-_SHOWN:])]
+    more = len(directories) - len(names)
+    return ", ".join(names) + (f" and {more} older" if more else "")
+
+
+def resolve(name: str, runs: Path) -> Path:
+    """Return the campaign that a person means: a path, an id, or a part of an id.
+
+    A campaign of somebody else's is meant only by its path or its whole id; where a word without a
+    slash could be that or the caller's own, it is the own one.
+
+    The path is absolute: sbatch is run in the campaign, where a relative one leads nowhere.
+
+    Raises:
+        UsageError: None is meant, or several are.
+    """
+    named = [path for path in (Path(name), runs / name) if (path / MANIFEST).is_file()]
+    own = [path for path in named if os.sep in name or not stranger(path)]
+    if own:
+        return own[0].absolute()
+    campaigns = find_campaigns(runs)
+    found = [path for path in campaigns if name in path.name]
+    if len(found) == 1:
+        return found[0]
+    if named and not found:
+        return named[0].absolute()
+    if found:
+        meant = ", ".join(path.name for path in found)
+        raise UsageError(
+            f"{name!r} could be {meant}.", where=str(runs), hint="Give more of its id, or its path."
+        )
+    there = f"These are there: {_listed(campaigns)}." if campaigns else "There is none of yours."
+    raise UsageError(
+        f"There is no campaign {name!r}.",
+        where=str(runs),
+        hint=f"{there} Name one by its id, a part of it, or its path.",
+    )
+
+
+def caution(directory: Path) -> tuple[str, ...]:
+    """Return what a person should know who reads a campaign: who else decides what is in it."""
+    try:
+        who = ownership.stranger(directory)
+        others = ownership.writers(directory.stat())
+        around = directory.absolute().parent.stat().st_mode
+    except OSError:
+        return ()
+    found = []
+    if who:
+        found.append(f"{directory} belongs to {who}, who decides what is in it.")
+    elif others:
+        found.append(f"{directory} can be written to by {others}, not by you alone.")
+    if around & stat.S_IWOTH and not around & stat.S_ISVTX:
+        found.append(
+            f"Everybody can put another directory in the place of {directory}: "
+            f"chmod +t {directory.absolute().parent}"
+        )
+    return tuple(found)
+
+
+def claim(directory: Path) -> None:
+    """Refuse a campaign of which others could decide what is run, submitted or cancelled.
+
+    Raises:
+        UsageError: It belongs to somebody else, or others can write to something of it.
+    """
+    who = stranger(directory)
+    if who:
+        raise UsageError(
+            f"The campaign belongs to {who}: nothing of it is run, submitted or cancelled as you.",
+            where=str(directory),
+            hint=f"Let {who} do it, or submit the point in a campaign of your own. To monitor, "
+            "collect and audit it is possible.",
+        )
+    inside = [directory, *(directory / name for name in _FOLDERS)]
+    inside += [directory / MANIFEST, directory / RECIPE, *directory.glob("scripts/*")]
+    for path in inside:
+        if path.is_symlink() and path != directory:
+            raise UsageError(
+                "It is a link: nothing that it leads to is run or submitted.",
+                where=str(path),
+                hint="Put the file itself in its place.",
+            )
+        if path.exists():
+            ownership.refuse(path.stat(), path)
+
+
+def log_path(directory: Path, array: Array, repeat: int, attempt: int = 0) -> Path:
+    """Return where the log of one attempt of one repeat is, or would be."""
+    path = directory / array.log.replace("{repeat}", str(repeat))
+    return path.with_name(f"{path.stem}.r{attempt}.log") if attempt else path
+
+
+def read_script(directory: Path, array: Array) -> bytes:
+    """Return an array's script as it was rendered.
+
+    Raises:
+        UsageError: It is no longer what the manifest says was rendered, or others can write to it.
+    """
+    path = directory / array.script
+    try:
+        raw = ownership.read_own(path)
+    except OSError:
+        raw = b""
+    if hashlib.sha256(raw).hexdigest() != array.script_sha256:
+        raise UsageError(
+            "The script is not the one that was rendered for this campaign.",
+            where=str(path),
+            hint="Submit anew, so that manifest and script agree.",
+        )
+    return raw
+
+
+def status_path(directory: Path, array: Array, repeat: int) -> Path:
+    """Return where the job writes what happens to one repeat, a JSON object a line."""
+    return directory / array.status(repeat)
+
+
+def read_status(directory: Path, array: Array, repeat: int) -> tuple[dict[str, Any], ...]:
+    """Return the events that the job itself recorded for one repeat, oldest first."""
+    try:
+        return read_events(regular.read(status_path(directory, array, repeat), most=_STATUS_MOST))
+    except OSError:
+        return ()

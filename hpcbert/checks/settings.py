@@ -1,0 +1,69 @@
+"""Whether what a site.toml says of frameworks and mounts means anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert.config import places, recipe
+from hpcbert.config.strict import did_you_mean
+from hpcbert.container import mounts
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.script.plan import option_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcbert.config.inventory import FrameworkSettings, Recipe, Site
+
+
+def complaints(site: Site) -> Iterator[ConfigError]:
+    """Yield what of a site can't be used: each would stop a submission, or be passed over.
+
+    What only one command has need of (an image's form, a path) is that command's to say.
+    """
+    known = places.list_recipes(places.recipe_folders(Path(site.where)))
+    for name, settings in site.frameworks:
+        key = f"{site.where}: frameworks.{name}"
+        if name not in known:
+            yield ConfigError(
+                f"There is no framework {name!r}.", where=key, hint=did_you_mean(name, known)
+            )
+            continue
+        try:
+            found = recipe.load(known[name])
+        except ConfigError as error:
+            yield error
+            continue
+        yield from _of_framework(site, found, settings, key)
+    for text in site.mounts:
+        yield from _of_mount(text, f"{site.where}: container.mounts")
+
+
+def _of_mount(text: str, key: str) -> Iterator[ConfigError]:
+    try:
+        mounts.parse(text)
+    except UsageError as error:
+        yield ConfigError(error.message, where=key, hint=error.hint)
+
+
+def _of_framework(
+    site: Site, found: Recipe, settings: FrameworkSettings, key: str
+) -> Iterator[ConfigError]:
+    if settings.model and settings.model not in found.models:
+        yield ConfigError(
+            f"{found.name} has no model {settings.model!r}.",
+            where=f"{key}.model",
+            hint=did_you_mean(settings.model, found.models),
+        )
+    for precision, _ in settings.batch_sizes:
+        if precision not in found.precisions:
+            yield ConfigError(
+                f"{found.name} does not run in {precision}.",
+                where=f"{key}.batch_sizes",
+                hint=did_you_mean(precision, found.precisions),
+            )
+    try:
+        option_values(found, site, {})
+    except UsageError as error:
+        yield ConfigError(error.message, where=f"{key}.options", hint=error.hint)

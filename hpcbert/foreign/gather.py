@@ -1,0 +1,295 @@
+"""The runs behind logs that hpcbert never submitted: no manifest, no scheduler, only files."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.campaign.likeness import twins
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.foreign.pooling import Numbered, Read, joined, measured, numbered
+from hpcbert.foreign.said import UnknownLogError, contradiction, likely_shape, setting_of, unknown
+from hpcbert.logs.counted import counted
+from hpcbert.logs.kind import kinds, unread
+from hpcbert.logs.layout import LeftOut, shown
+from hpcbert.logs.scan import read, read_on
+from hpcbert.logs.setting import END, Setting
+from hpcbert.logs.sizes import name_of
+from hpcbert.model import Measured, Point, Shape
+from hpcbert.results.reduce import group_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from hpcbert.campaign.fingerprint import Where
+    from hpcbert.foreign.said import Known
+    from hpcbert.logs.grammar import Grammar, Rule
+    from hpcbert.logs.layout import LogFile
+    from hpcbert.logs.scan import Reading
+    from hpcbert.logs.setting import Window
+    from hpcbert.model import Counted
+
+
+class Framework(NamedTuple):
+    """How a framework's logs are read.
+
+    Attributes:
+        model: What a model is called where nothing names it.
+    """
+
+    name: str
+    grammar: Grammar
+    model: str
+
+
+class Reader:
+    """Reads logs of whatever framework they are.
+
+    Args:
+        known: What a person says about all of them.
+        frameworks: Names of all frameworks, to recognise one in a path.
+        load: Returns a framework by name.
+        rule: Name of a rule, empty for each framework's default.
+        window: What to count instead of DLPerf's window.
+        pattern: How the paths are read; folders then name no framework against `--fw`.
+    """
+
+    def __init__(
+        self,
+        *,
+        known: Known,
+        frameworks: Collection[str],
+        load: Callable[[str], Framework],
+        rule: str,
+        window: Window,
+        pattern: str = "",
+    ) -> None:
+        self.known = known
+        self.frameworks = frameworks
+        self.load = load
+        self.rule = rule
+        self.window = window
+        self.pattern = pattern
+        self._loaded: dict[str, Framework] = {}
+        self._unfit: list[tuple[LogFile, UsageError]] = []
+        self._twins: list[LeftOut] = []
+        self._assumed: set[Shape] = set()
+        self._used: dict[tuple[str, str], Rule] = {}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What must be known of the rules that were used, and of what was taken for granted."""
+        told = tuple(text for rule in self._used.values() for text in rule.warnings)
+        shapes = ", ".join(map(str, sorted(self._assumed, key=lambda one: one.gpus)))
+        if not shapes:
+            return told
+        return (*told, f"nodes of 8 GPUs are taken for granted ({shapes}): say --gpus-per-node.")
+
+    def gather(self, logs: Sequence[LogFile]) -> tuple[tuple[Measured, tuple[Where, ...]], ...]:
+        """Return the points that the logs measured, each with what their valid logs state.
+
+        A log of which something is unknown is left out, unless that is true of all of them.
+
+        Raises:
+            UsageError: Something that must be known of every log is not, or two are the same
+                repeat.
+        """
+        points: dict[tuple[Point, str], list[Read]] = {}
+        certain: set[Point] = set()
+        single = self._without_twins(logs)
+        reads = self._called([one for one in map(self._fit, single) if one])
+        reads = sorted(reads, key=lambda one: not one.valid)
+        for one in reads:
+            try:
+                point = _point(one) if one.valid else _likely_point(one, certain)
+                _refuse_clash(one, points.get((point, one.rule), ()))
+            except UnknownLogError as error:
+                self._leave_out(one.log, error)
+                continue
+            certain |= {point} if one.valid else set()
+            self._assumed |= {point.shape} if likely_shape(one.reading.setting) else set()
+            points.setdefault((point, one.rule), []).append(one)
+        if self._unfit and not points:
+            raise self._unfit[0][1]
+        points = joined(points)
+        curve = [point for point, _ in points]
+        found = [
+            Numbered(group_of(point, curve, rule), point.shape, self._counted(own), numbered(own))
+            for (point, rule), own in points.items()
+        ]
+        return measured(found)
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """The logs of which something that a table needs is unknown, and packed copies."""
+        unfit = (
+            LeftOut(log.path, f"{error.message} {error.hint}".strip(), wanted=True)
+            for log, error in self._unfit
+        )
+        return (*unfit, *self._twins)
+
+    def _without_twins(self, logs: Sequence[LogFile]) -> list[LogFile]:
+        """Return the logs without those that are another one, compressed, beside it."""
+        pairs = twins([log.path for log in logs])
+        self._twins += [
+            LeftOut(path, f"it holds what {shown(other)} does, which is read", wanted=False)
+            for path, other in pairs.items()
+        ]
+        return [log for log in logs if log.path not in pairs]
+
+    def _leave_out(self, log: LogFile, error: UsageError) -> None:
+        self._unfit.append((log, error))
+
+    def _fit(self, log: LogFile) -> Read | None:
+        try:
+            return self._read(log)
+        except UnknownLogError as error:
+            self._leave_out(log, error)
+            return None
+
+    def _counted(self, reads: Sequence[Read]) -> Counted:
+        """Return what is counted of the logs of a point, which one rule has read."""
+        usual, asked, first = Setting(), self.window, reads[0]
+        return counted(
+            self._used[first.framework, first.rule],
+            usual.skip if asked.skip is None else asked.skip,
+            usual.iters if asked.iters is None else asked.iters,
+        )
+
+    def _read(self, log: LogFile) -> Read:
+        framework = self._framework(log)
+        rule = framework.grammar.rule(self.rule)
+        self._used[framework.name, rule.name] = rule
+        setting = setting_of(log, self.known, self.window)
+        reader = read_on if self.window.iters == END else read
+        reading = reader(log.path, framework.grammar, rule, setting)
+        reading = self._explained(log, framework, reading)
+        if reading.missing:
+            raise unknown([reading.missing], log)
+        model = self.known.model or log.model or ""
+        return Read(log, framework.name, model, rule.name, reading)
+
+    def _called(self, reads: Sequence[Read]) -> list[Read]:
+        """Return the logs, those of a model that nobody named under the one that they all state.
+
+        Where they state several they stay together, and are no repeats of each other.
+        """
+        stated: dict[str, set[str]] = {}
+        for one in reads:
+            stated.setdefault(one.framework, set()).add(name_of(one.reading.setting))
+        usual = {}
+        for name, models in stated.items():
+            named = models - {""}
+            usual[name] = named.pop() if len(named) == 1 else self._load(name).model
+        return [one._replace(model=one.model or usual[one.framework]) for one in reads]
+
+    def _framework(self, log: LogFile) -> Framework:
+        told, said = log.framework, self.known.framework
+        if told and said and told != said:
+            raise contradiction("framework", told, "--fw", said, log)
+        framework = self._load(said) if said else self._named(log)
+        folder = self._folder(log) if said and not self.pattern else ""
+        # A folder may be called `pytorch` for other reasons: what it holds decides.
+        if folder not in ("", said) and kinds(log.path, self._grammars([folder])):
+            raise contradiction("framework", folder, "--fw", said, log)
+        return framework
+
+    def _load(self, name: str) -> Framework:
+        if name not in self._loaded:
+            self._loaded[name] = self.load(name)
+        return self._loaded[name]
+
+    def _named(self, log: LogFile) -> Framework:
+        """Return the framework that a path names, of which there may be no recipe."""
+        name = log.framework or self._in_path(log)
+        try:
+            return self._load(name)
+        except ConfigError:
+            raise
+        except UsageError as error:
+            raise UnknownLogError(error.message, where=shown(log.path), hint=error.hint) from error
+
+    def _grammars(self, names: Collection[str]) -> dict[str, Grammar]:
+        """Return how the logs of some frameworks are read; a recipe that is broken reads none."""
+        found = {}
+        for name in sorted(names):
+            with suppress(ConfigError):
+                found[name] = self._load(name).grammar
+        return found
+
+    def _folder(self, log: LogFile) -> str:
+        """Return the framework that a folder of the path is named after, the nearest one."""
+        folders = reversed(log.path.absolute().parts[:-1])
+        return next((folder for folder in folders if folder in self.frameworks), "")
+
+    def _in_path(self, log: LogFile) -> str:
+        if folder := self._folder(log):
+            return folder
+        alike = kinds(log.path, self._grammars(self.frameworks))
+        hint = f"Its lines are those of {' or '.join(alike)}: say --fw {alike[0]}." if alike else ""
+        raise UnknownLogError(
+            "The path names no framework.",
+            where=shown(log.path),
+            hint=hint or f"Say --fw NAME; known: {', '.join(sorted(self.frameworks))}.",
+        )
+
+    def _explained(self, log: LogFile, framework: Framework, reading: Reading) -> Reading:
+        """Say of a log without lines of its framework what it is instead."""
+        if any(reason.code in ("no-log", "rehearsal") for reason in reading.reasons):
+            return reading
+        if not reading.reasons and not reading.missing:
+            return reading
+        grammars = {**self._grammars(self.frameworks), framework.name: framework.grammar}
+        alike = kinds(log.path, grammars, own=framework.name)
+        if not (alike or reading.foreign):
+            return reading
+        return reading._replace(reasons=(unread(log.path, framework.name, alike),), missing="")
+
+
+def _refuse_clash(read: Read, others: Collection[Read]) -> None:
+    """Leave out a bad log that would be a repeat which there is a log of already."""
+    number = read.log.repeat, read.log.attempt
+    if read.valid or read.log.repeat is None:
+        return
+    for other in others:
+        if (other.log.repeat, other.log.attempt) == number:
+            reasons = "; ".join(map(str, read.reading.reasons))
+            message = f"It has no number ({reasons}), and {shown(other.log.path)} is that repeat."
+            raise UnknownLogError(message, where=shown(read.log.path))
+
+
+def _point(read: Read) -> Point:
+    setting = read.reading.setting
+    likely = likely_shape(setting)
+    names = ["batch_size_per_device", "precision"]
+    names = names if likely else ["nodes", "gpus_per_node", *names]
+    if missing := [name for name in names if getattr(setting, name) is None]:
+        raise unknown(missing, read.log)
+    return Point(
+        framework=read.framework,
+        model=read.model,
+        shape=likely or Shape(setting.need("nodes"), setting.need("gpus_per_node")),
+        precision=str(setting.precision),
+        batch_size_per_device=setting.need("batch_size_per_device"),
+        accumulation=setting.accumulation or 1,
+    )
+
+
+def _likely_point(read: Read, points: Collection[Point]) -> Point:
+    """Return the one point that a bad log can belong to: it may lack what the others state."""
+    likely = [point for point in points if _agrees(read, point)]
+    return likely[0] if len(likely) == 1 else _point(read)
+
+
+def _agrees(read: Read, point: Point) -> bool:
+    setting = read.reading.setting
+    pairs = (
+        (read.framework, point.framework),
+        (read.model, point.model),
+        (setting.nodes, point.shape.nodes),
+        (setting.gpus_per_node, point.shape.gpus_per_node),
+        (setting.precision, point.precision),
+        (setting.batch_size_per_device, point.batch_size_per_device),
+        (setting.accumulation, point.accumulation),
+    )
+    return all(told is None or told == its for told, its in pairs)

@@ -1,0 +1,201 @@
+"""The logs of a point as its runs: numbered, of one experiment, none twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.campaign.likeness import Account, judged, stated
+from hpcbert.errors import UsageError
+from hpcbert.logs.layout import shown
+from hpcbert.model import Measured, Reason, Run, Shape
+from hpcbert.results.reduce import FOREIGN, Evidence, gate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcbert.campaign.fingerprint import Where
+    from hpcbert.logs.layout import LogFile
+    from hpcbert.logs.scan import Reading
+    from hpcbert.model import Counted, Group, Point
+
+# Above this a number in a file's name is a date or a seed, not one of so many runs.
+_RUNS_AT_MOST = 100
+
+
+class Read(NamedTuple):
+    """One log, read.
+
+    Attributes:
+        framework: Name of the recipe that reads it.
+        rule: Name of the rule.
+    """
+
+    log: LogFile
+    framework: str
+    model: str
+    rule: str
+    reading: Reading
+
+    @property
+    def valid(self) -> bool:
+        """Whether it has a number so far."""
+        return not self.reading.reasons
+
+
+class Numbered(NamedTuple):
+    """The logs of a point by repeat."""
+
+    group: Group
+    shape: Shape
+    counted: Counted
+    reads: dict[int, Read]
+
+
+def numbered(reads: list[Read]) -> dict[int, Read]:
+    """Return a point's logs by repeat, from 1; of several attempts the last good one counts.
+
+    OneFlow numbers its runs from 0. A log without a number gets the next one that is free.
+
+    Raises:
+        UsageError: Two logs are the same attempt of the same repeat.
+    """
+    first = min((one.log.repeat for one in reads if one.log.repeat is not None), default=1)
+    shift = 1 if first == 0 else 0
+    numbered: dict[int, list[Read]] = {}
+    for one in reads:
+        if one.log.repeat is not None:
+            numbered.setdefault(one.log.repeat + shift, []).append(one)
+    free = max(numbered, default=0) + 1
+    for one in reads:
+        if one.log.repeat is None:
+            numbered[free] = [one]
+            free += 1
+    return _level({repeat: _attempt(repeat, ones) for repeat, ones in sorted(numbered.items())})
+
+
+def _level(reads: dict[int, Read]) -> dict[int, Read]:
+    """Refuse the runs that were counted to their end and ended before others of their point."""
+    last = max((one.reading.last for one in reads.values() if one.valid), default=0)
+    return {
+        repeat: one._replace(reading=_early(one.reading, last)) if one.valid else one
+        for repeat, one in reads.items()
+    }
+
+
+def _early(reading: Reading, last: int) -> Reading:
+    if not 0 < reading.last < last:
+        return reading
+    detail = f"the log ends at iteration {reading.last}, that of another repeat at {last}"
+    return reading._replace(throughput=None, reasons=(Reason("incomplete", detail),))
+
+
+def _attempt(repeat: int, reads: list[Read]) -> Read:
+    by_attempt: dict[int, Read] = {}
+    for one in reads:
+        other = by_attempt.setdefault(one.log.attempt, one)
+        if other is not one:
+            both = f"{shown(other.log.path)} and {shown(one.log.path)}"
+            raise UsageError(
+                f"{both} are both repeat {repeat} of one point.",
+                hint="Collect them one after the other, or tell them apart with --pattern.",
+            )
+    newest_first = [by_attempt[number] for number in sorted(by_attempt, reverse=True)]
+    return next((one for one in newest_first if one.valid), newest_first[0])
+
+
+def joined(points: dict[tuple[Point, str], list[Read]]) -> dict[tuple[Point, str], list[Read]]:
+    """Join points that only accumulation tells apart, where names say they are runs of one."""
+    joined: dict[tuple[Point, str], list[Read]] = {}
+    for (point, rule), reads in points.items():
+        alike = (
+            key
+            for key in joined
+            if key == (replace(point, accumulation=key[0].accumulation), rule)
+            and _are_runs_of_one(joined[key], reads)
+        )
+        joined.setdefault(next(alike, (point, rule)), []).extend(reads)
+    return joined
+
+
+def _are_runs_of_one(some: list[Read], others: list[Read]) -> bool:
+    """Say whether names differ in the number of the run alone, and no number is there twice."""
+    places = [{_place(one.log) for one in reads} for reads in (some, others)]
+    numbers = [{one.log.repeat for one in reads} for reads in (some, others)]
+    return bool(places[0] & places[1]) and not numbers[0] & numbers[1] and None not in numbers[0]
+
+
+def _place(log: LogFile) -> LogFile:
+    return log._replace(path=log.path.parent, repeat=None, attempt=0)
+
+
+def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[Where, ...]], ...]:
+    """Make points of their logs, with what the logs of valid runs state."""
+    accounts = [
+        [_account(point.shape, number, read) for number, read in point.reads.items()]
+        for point in points
+    ]
+    verdicts = judged(accounts, keep_first=True)
+    measured = []
+    for point, runs, own in zip(points, verdicts, accounts, strict=True):
+        reads = point.reads.values()
+        whole = _with_gaps(runs)
+        made = Measured(
+            group=point.group,
+            shape=point.shape,
+            asked=len(whole),
+            runs=whole,
+            flags=tuple(name for name, holds in _MARKS.items() if any(map(holds, reads))),
+            counted=point.counted,
+        )
+        pairs = zip(runs, own, strict=True)
+        taken = (where for run, account in pairs if run.valid for where in account.taken)
+        measured.append((made, tuple(taken)))
+    return tuple(measured)
+
+
+def _account(shape: Shape, number: int, read: Read) -> Account:
+    facts = dict(read.reading.facts)
+    if read.reading.setting.accumulation:
+        facts["accumulation"] = read.reading.setting.accumulation
+    taken = (stated(str(shape), number, facts),)
+    return Account(str(shape), _run(number, read), read.log.path, taken)
+
+
+def _with_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    """Return the runs of a point; a number that is left out is a run that is missing."""
+    known = {run.repeat: run for run in runs}
+    highest = max(known)
+    if not 1 < len(known) < highest <= _RUNS_AT_MOST:
+        return runs
+    return tuple(known.get(number) or _absent(number) for number in range(1, highest + 1))
+
+
+def _accumulates(read: Read) -> bool:
+    return (read.reading.setting.accumulation or 1) > 1
+
+
+_MARKS = {
+    "accumulation": _accumulates,
+    "unchecked": lambda read: read.valid and read.reading.unchecked,
+}
+
+
+def _run(number: int, read: Read) -> Run:
+    reasons = gate(Evidence(state=FOREIGN, exit_code=None, log=read.reading.reasons))
+    return Run(
+        repeat=number,
+        attempt=read.log.attempt,
+        throughput=None if reasons else read.reading.throughput,
+        valid=not reasons,
+        reasons=reasons,
+        state=FOREIGN,
+        state_source="none",
+        log=shown(read.log.path),
+        flags=read.reading.flags,
+    )
+
+
+def _absent(number: int) -> Run:
+    detail = f"there are logs of higher numbers, and none of run {number}"
+    return Run(number, 0, None, False, (Reason("no-log", detail),), FOREIGN, "none", "")

@@ -1,0 +1,151 @@
+"""What a person says about logs that hpcbert never submitted, and what their paths say."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpcbert.config.strict import did_you_mean
+from hpcbert.errors import UsageError
+from hpcbert.logs.layout import shown
+from hpcbert.logs.setting import END, Setting
+from hpcbert.logs.sizes import stated_by
+from hpcbert.model import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcbert.logs.layout import LogFile
+    from hpcbert.logs.setting import Window
+
+_FLAGS = {
+    "nodes": "--nodes",
+    "gpus_per_node": "--gpus-per-node",
+    "gpus": "--nodes and --gpus-per-node",
+    "batch_size_per_device": "--batch-size",
+    "precision": "--precision",
+}
+_SETTABLE = ("accumulation", "global_batch_size", "packing", "sequence_length")
+_USUAL_WIDTH = 8
+_COUNT = re.compile(r"[1-9][0-9]{0,8}")
+
+
+class UnknownLogError(UsageError):
+    """Something that must be known of one log is not: others may still be collected."""
+
+
+class Known(NamedTuple):
+    """What a person says about the logs, for what neither path nor log tells; None: nothing.
+
+    Attributes:
+        settings: What `--set` says, by names among those of a log's facts.
+    """
+
+    framework: str = ""
+    model: str = ""
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    batch_size: int | None = None
+    precision: str | None = None
+    settings: tuple[tuple[str, int], ...] = ()
+
+
+def parse_settings(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Read what a person says with `--set NAME=VALUE`.
+
+    Raises:
+        UsageError: A name is unknown, twice there, or its value is no whole number above 0.
+    """
+    found: dict[str, int] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in _SETTABLE:
+            raise UsageError(
+                f"--set knows no {name!r} of logs.", hint=did_you_mean(name, _SETTABLE)
+            )
+        if name in found:
+            raise UsageError(f"--set says {name} twice.")
+        if not _COUNT.fullmatch(value):
+            raise UsageError(f"--set {name} must be a whole number above 0, not {value!r}.")
+        found[name] = int(value)
+    return tuple(found.items())
+
+
+def setting_of(log: LogFile, known: Known, window: Window) -> Setting:
+    """Return what a log's path and a person say of its run.
+
+    Raises:
+        UsageError: They contradict each other.
+    """
+    usual = Setting()
+    known = _narrowed(known, log)
+    asked = {
+        "nodes": (log.nodes, known.nodes),
+        "gpus_per_node": (log.gpus_per_node, known.gpus_per_node),
+        "batch_size_per_device": (log.batch_size, known.batch_size),
+        "precision": (log.precision, known.precision),
+    }
+    values: dict[str, Any] = {"gpus": log.gpus, **dict(known.settings)}
+    sources = {name: f"--set {name}" for name, _ in known.settings}
+    sources |= {"gpus": "the path"} if log.gpus else {}
+    model = stated_by(known.model or log.model or "")
+    sources |= dict.fromkeys(model, "--model" if known.model else "the path")
+    for name, (told, said) in asked.items():
+        if told is not None and said is not None and told != said:
+            raise contradiction(name, told, _FLAGS[name], said, log)
+        values[name] = said if told is None else told
+        sources[name] = _FLAGS[name] if told is None else "the path"
+    nodes, width = values["nodes"], values["gpus_per_node"]
+    if log.gpus and nodes and width and nodes * width != log.gpus:
+        flags = "--nodes with --gpus-per-node"
+        raise contradiction("gpus", log.gpus, flags, f"{nodes} x {width}", log)
+    return Setting(
+        **{**values, **model},
+        skip=usual.skip if window.skip is None else window.skip,
+        iters=usual.iters if window.iters is None else window.iters,
+        reach=0 if window.iters in {None, END} else window.iters,
+        sources=tuple(sources.items()),
+    ).settled({})[0]
+
+
+def _narrowed(known: Known, log: LogFile) -> Known:
+    """Return what a person says, to whom GPUs per node are those of the machine.
+
+    A run on fewer GPUs than a node has, whose path names GPUs alone, had one node and used them.
+    """
+    silent = log.nodes is None and log.gpus_per_node is None and known.nodes is None
+    if not (silent and log.gpus and known.gpus_per_node and log.gpus < known.gpus_per_node):
+        return known
+    return known._replace(nodes=1, gpus_per_node=log.gpus)
+
+
+def likely_shape(setting: Setting) -> Shape | None:
+    """Return the shape of a run of which the GPUs are known and nothing else.
+
+    As few nodes as possible, of eight GPUs as in all published tables; None where that can't be.
+    """
+    gpus = setting.gpus
+    if not gpus or setting.nodes or setting.gpus_per_node:
+        return None
+    if gpus <= _USUAL_WIDTH:
+        return Shape(1, gpus)
+    return Shape(gpus // _USUAL_WIDTH, _USUAL_WIDTH) if gpus % _USUAL_WIDTH == 0 else None
+
+
+def contradiction(name: str, told: object, flag: str, said: object, log: LogFile) -> UsageError:
+    """Return the error that a path and a flag say different things."""
+    return UsageError(
+        f"The path says {name} = {told}, {flag} says {said}.",
+        where=shown(log.path),
+        hint="Leave the flag out, or, where the names are wrong, read them with a --pattern "
+        "that has * in this place.",
+    )
+
+
+def unknown(names: list[str], log: LogFile) -> UnknownLogError:
+    """Return the error that nobody says something that a number or its place needs."""
+    flags = [_FLAGS[name] for name in names if name in _FLAGS]
+    hint = f"Say it with {' '.join(flags)}, or name it in --pattern." if flags else ""
+    told = " and ".join(names)
+    message = f"Neither the path nor the log tells {told}."
+    return UnknownLogError(message, where=shown(log.path), hint=hint)

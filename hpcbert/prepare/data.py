@@ -1,0 +1,123 @@
+"""Preparing data: found, counted, and the first record of each end of them really read."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.prepare import records
+from hpcbert.prepare.parts import Means, Part, make_directory, write_down
+from hpcbert.script.plan import option_values
+from hpcbert.script.prepared import data_record, record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcbert.config.inventory import Dataset, Recipe, Site
+    from hpcbert.model import OptionValue
+
+# What of each file goes into the digest beside name and size: data are too large to read whole.
+_BEGINNING = 1 << 16
+_SHOWN = 3
+
+
+class _DataError(Exception):
+    """The data are not what the program wants; the text says how."""
+
+
+def data(recipe: Recipe, site: Site, means: Means) -> Part:
+    """Check the data of a framework, and write down what they are.
+
+    Raises:
+        UsageError: An option that the site sets is wrong.
+        HpcbertError: The file system refused.
+    """
+    path = site.settings(recipe.name).data
+    if recipe.dataset is None or (not path and "data" not in recipe.needs):
+        return Part(recipe.name, "data", "skipped", recipe.data or "none are read")
+    if not path:
+        hint = f"Name them: frameworks.{recipe.name}.data in {site.where}. {recipe.data}"
+        return Part(recipe.name, "data", "failed", "the site names no data", hint=hint)
+    options = option_values(recipe, site, {})
+    if "://" in recipe.dataset.files.format_map(options):
+        return Part(recipe.name, "data", "skipped", "they are read over the network", path)
+    try:
+        files = _files(Path(path), recipe.dataset, options)
+        found = [_first(file, recipe.dataset) for file in sorted({files[0], files[-1]})]
+        digest = _digest(files, Path(path))
+    except _DataError as error:
+        hint = f"What it wants: {recipe.data}"
+        return Part(recipe.name, "data", "failed", str(error), path, "", hint)
+    except OSError as error:
+        detail = f"{error.filename or path}: {error.strerror}"
+        hint = "Look on a node that has it: hpcbert prepare --on-node."
+        return Part(recipe.name, "data", "failed", detail, path, "", hint)
+    content = {
+        "framework": recipe.name,
+        "path": path,
+        "format": recipe.dataset.format,
+        "files": len(files),
+        "bytes": sum(file.stat().st_size for file in files),
+        "digest": digest,
+        "first": found[0],
+    }
+    return _recorded(recipe, data_record(site, recipe), content, means)
+
+
+def _recorded(recipe: Recipe, place: Path, content: dict[str, Any], means: Means) -> Part:
+    detail = f"{content['files']} files; {content['first']}"
+    path, digest = str(content["path"]), str(content["digest"])
+    before = record(place)
+    if before.get("path") == path and before.get("digest") == digest:
+        return Part(recipe.name, "data", "ready", detail, path, digest)
+    if means.dry:
+        return Part(recipe.name, "data", "planned", f"{detail}; would be recorded", path, digest)
+    make_directory(place.parent)
+    write_down(place, content)
+    return Part(recipe.name, "data", "done", detail, path, digest)
+
+
+def _files(
+    directory: Path, dataset: Dataset, options: Mapping[str, OptionValue]
+) -> tuple[Path, ...]:
+    """Return the training files by name; refuse if any that must be there is not."""
+    if not directory.is_dir():
+        raise _DataError(f"{directory} is no directory that can be seen from here")
+    pattern = dataset.files.format_map(options)
+    files = tuple(sorted(path for path in directory.glob(pattern) if path.is_file()))
+    if dataset.numbered:
+        wanted = int(options[dataset.numbered])
+        files = tuple(directory / pattern.replace("*", str(number)) for number in range(wanted))
+    missing = [path for path in files if not path.is_file()]
+    missing += [
+        directory / name
+        for name in (one.format_map(options) for one in dataset.also)
+        if not (directory / name).is_file()
+    ]
+    if missing:
+        names = ", ".join(str(path.relative_to(directory)) for path in missing[:_SHOWN])
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise _DataError(f"{names}{more} are missing in {directory}")
+    if len(files) < dataset.at_least:
+        raise _DataError(
+            f"{len(files)} files match {pattern} in {directory}, at least {dataset.at_least} must"
+        )
+    return files
+
+
+def _first(path: Path, dataset: Dataset) -> str:
+    try:
+        return records.first(path, dataset.format, dataset.keys)
+    except ValueError as error:
+        raise _DataError(f"{path}: {error}") from error
+
+
+def _digest(files: tuple[Path, ...], directory: Path) -> str:
+    """Return a digest that changes with any file's name, size or beginning."""
+    total = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            total.update(f"{path.relative_to(directory)}\0{path.stat().st_size}\0".encode())
+            total.update(file.read(_BEGINNING))
+    return f"listing:{total.hexdigest()}"

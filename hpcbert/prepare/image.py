@@ -1,0 +1,219 @@
+"""Preparing an image: imported once into the site's directory, or built there where need be."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert.container import cache, reference, registry, symptoms
+from hpcbert.prepare.parts import Means, Part, make_directory
+from hpcbert.script.materials import built_stem, prepared_image
+from hpcbert.script.prepared import record, source_record
+from hpcbert.system import ownership, redact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.container.cache import Cached
+    from hpcbert.system.runner import Outcome
+
+# A whole image is gigabytes: what is printed before one fails is no more than its last lines.
+_TAIL = 12
+# Assumed: layers unpack to two and a half times what is fetched.
+_UNPACKED = 2.5
+_SCRATCH = ("DATA", "RUNTIME", "TEMP", "CACHE")
+
+
+def image(recipe: Recipe, site: Site, means: Means) -> Part:
+    """Make ready the image that ranks of a framework enter.
+
+    Raises:
+        UsageError: Its reference is none.
+    """
+    there = prepared_image(site, recipe)
+    own = site.settings(recipe.name).image
+    if site.runtime == "none":
+        return Part(recipe.name, "image", "skipped", "ranks run on the host")
+    if there:
+        return Part(recipe.name, "image", "ready", there.name, there.path, there.digest)
+    if not own and recipe.install:
+        return _built(recipe, site, means)
+    if not own and not recipe.image:
+        return Part(
+            recipe.name,
+            "image",
+            "failed",
+            "the recipe names no image and no way to build one",
+            hint=f"Name one: frameworks.{recipe.name}.image in {site.where}.",
+        )
+    return _imported(recipe, site, own or recipe.image, means)
+
+
+def _imported(recipe: Recipe, site: Site, text: str, means: Means) -> Part:
+    wanted = reference.parse(text)
+    if wanted.kind == "file":
+        return _file(recipe, wanted.path, means)
+    shown = reference.parse(text).uri.replace(f"{wanted.user}@", "", 1) if wanted.user else text
+    if means.dry:
+        detail = f"would import {shown} into {site.images} ({_room(site.images)} free)"
+        return Part(recipe.name, "image", "planned", detail)
+    found = _import(wanted, site, means)
+    return _part(recipe, found)
+
+
+def _import(wanted: reference.Image, site: Site, means: Means) -> Cached | Outcome:
+    make_directory(Path(site.images))
+    env = environment(site, means)
+    digest = means.run(["enroot", "digest", wanted.uri], env=env, timeout=120.0)
+    named = digest.stdout.strip() if digest.ok else ""
+    if named.startswith("sha256:"):
+        means.say(f"{wanted.name}: {named}")
+        env = {**env, "HPCBERT_PROVENANCE": json.dumps({"digest": named})}
+    words = ["import", wanted.uri, site.images, wanted.stem, *_size(wanted, means)]
+    return _script(words, site, wanted.stem, means, env=env)
+
+
+def _size(wanted: reference.Image, means: Means) -> list[str]:
+    """Return the room that an image will take unpacked, where its registry tells its size."""
+    size = registry.compressed_bytes(wanted, http=bool(means.env.get("ENROOT_ALLOW_HTTP")))
+    if size is None:
+        means.say(f"{wanted.name}: the registry does not tell its size without an account")
+        return []
+    means.say(f"{wanted.name}: {size / 2**30:.1f} GiB to fetch")
+    return [str(int(size * _UNPACKED))]
+
+
+def _built(recipe: Recipe, site: Site, means: Means) -> Part:
+    """Import the base, run the recipe's commands in a container made of it, export that."""
+    base = reference.parse(recipe.base_image or recipe.image)
+    stem = built_stem(recipe)
+    there = cache.find(Path(site.images), base)
+    if means.dry:
+        count = len(recipe.install)
+        commands = f"{count} command{'s' * (count != 1)}"
+        detail = f"would build {stem}: {commands} on {base.uri} ({_room(site.images)} free)"
+        return Part(recipe.name, "image", "planned", detail)
+    found = there or _import(base, site, means)
+    if not isinstance(found, cache.Cached):
+        return _part(recipe, found)
+    mounts, lines = _commands(recipe, site)
+    if recipe.copy and not mounts:
+        return Part(
+            recipe.name,
+            "image",
+            "failed",
+            "the image is built with the program's checkout, which is not there",
+            hint=f"hpcbert prepare --fw {recipe.name} --only source",
+        )
+    provenance = {
+        "base": {"reference": found.reference, "sha256": found.sha256},
+        "install": list(recipe.install),
+        "recipe": recipe.digest,
+    }
+    env = {**environment(site, means), "HPCBERT_PROVENANCE": json.dumps(provenance)}
+    words = ["build", f"build:{recipe.name}", site.images, stem, found.path, *mounts]
+    return _part(recipe, _script(words, site, stem, means, env=env, stdin=lines))
+
+
+def _commands(recipe: Recipe, site: Site) -> tuple[list[str], str]:
+    """Return the mounts and the commands of a build."""
+    lines = list(recipe.install)
+    if not recipe.copy:
+        return [], "\n".join(lines) + "\n"
+    path = source_record(site, recipe)
+    folder = path.parent / path.name.removesuffix(".json") / recipe.path
+    if not record(path) or not folder.is_dir():
+        return [], ""
+    target = shlex.quote(recipe.copy)
+    lines.insert(0, f"mkdir -p {target}; cp -R /tmp/source/. {target}; cd {target}")
+    return [f"{folder}:/tmp/source:x-create=dir,rbind,ro"], "\n".join(lines) + "\n"
+
+
+def _file(recipe: Recipe, path: str, means: Means) -> Part:
+    outcome = means.run(["unsquashfs", "-s", path], env=means.env)
+    if outcome.ok:
+        return Part(recipe.name, "image", "ready", "an image file of the site's", path)
+    return Part(
+        recipe.name,
+        "image",
+        "failed",
+        f"{path} is no squashfs image that can be read here",
+        hint=f"Mend frameworks.{recipe.name}.image in the site.toml.",
+    )
+
+
+def _script(
+    words: Sequence[str],
+    site: Site,
+    stem: str,
+    means: Means,
+    *,
+    env: Mapping[str, str],
+    stdin: str = "",
+) -> Cached | Outcome:
+    """Run image.sh, and look for what it made."""
+    argv = ["bash", str(cache.SCRIPT), *words]
+    outcome = means.follow(
+        argv, show=lambda line: means.say(redact.text(line)), stdin=stdin, env=env
+    )
+    found = cache.find_stem(Path(site.images), stem) if outcome.ok else None
+    return found or outcome
+
+
+def _part(recipe: Recipe, found: Cached | Outcome) -> Part:
+    if isinstance(found, cache.Cached):
+        detail, digest = found.reference, f"sha256:{found.sha256}"
+        return Part(recipe.name, "image", "done", detail, found.path, digest)
+    printed = redact.text(found.stderr)
+    symptom = symptoms.explain(printed)
+    lines = [line for line in printed.splitlines() if line.strip()][-_TAIL:]
+    said = next((line for line in reversed(lines) if line.startswith("hpcbert: ")), "")
+    detail = said.removeprefix("hpcbert: ") or f"the import ended with status {found.returncode}"
+    if symptom:
+        return Part(recipe.name, "image", "failed", f"{detail}. {symptom.what}", hint=symptom.hint)
+    hint = "What enroot printed tells more; repeating takes up where it was."
+    return Part(recipe.name, "image", "failed", detail, hint=hint)
+
+
+def environment(site: Site, means: Means) -> dict[str, str]:
+    """Return the environment for enroot: its directories below the site's scratch, if it can be."""
+    env = dict(means.env)
+    if not site.scratch:
+        return env
+    root = Path(site.scratch) / f"enroot-{env.get('USER') or env.get('LOGNAME') or 'user'}"
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        root = _private(root)
+        folders = {f"ENROOT_{name}_PATH": root / name.lower() for name in _SCRATCH}
+        for folder in folders.values():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        means.say(f"{site.scratch} can't be made here: enroot keeps to its own settings")
+        return env
+    return env | {name: str(folder) for name, folder in folders.items()}
+
+
+def _private(path: Path) -> Path:
+    """Make a directory of the caller's, under another name where somebody else has taken its own.
+
+    Raises:
+        OSError: It can't be made.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    if ownership.stranger(path):
+        return Path(tempfile.mkdtemp(prefix=f"{path.name}.", dir=path.parent))
+    return path
+
+
+def _room(directory: str) -> str:
+    path = Path(directory)
+    while not path.exists():
+        path = path.parent
+    return f"{shutil.disk_usage(path).free / 2**30:.0f} GiB"

@@ -1,0 +1,140 @@
+"""Preparing a program: the pinned commit, checked out once for all, with the recipe's patches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import HpcbertError, IncompleteError
+from hpcbert.prepare.parts import Means, Part, Status, make_directory, without_user, write_down
+from hpcbert.script.prepared import record, source_record
+from hpcbert.system import redact
+
+if TYPE_CHECKING:
+    from hpcbert.config.inventory import Recipe, Site
+
+# A repository of years over a slow link.
+_PATIENCE = 3600.0
+_QUIET = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+
+
+def source(recipe: Recipe, site: Site, means: Means) -> Part:
+    """Make ready the program of a framework.
+
+    Raises:
+        HpcbertError: The file system refused.
+    """
+    own = site.settings(recipe.name).source
+    if own:
+        return _own(recipe, own)
+    if not recipe.commit or ("source" not in recipe.needs and not recipe.copy):
+        return Part(recipe.name, "source", "skipped", "the program is not taken from a checkout")
+    path = source_record(site, recipe)
+    directory = path.parent / path.name.removesuffix(".json")
+    made = record(path)
+    name = f"{without_user(recipe.repository)}@{recipe.commit[:12]}"
+    if made and directory.is_dir():
+        return _there(recipe, name, directory, made["digest"], means)
+    if means.dry:
+        return Part(recipe.name, "source", "planned", f"would check out {name} in {directory}")
+    try:
+        digest = _check_out(recipe, site, directory, means)
+    except IncompleteError as error:
+        return Part(recipe.name, "source", "failed", str(error), hint=error.hint)
+    content = {"repository": without_user(recipe.repository), "commit": recipe.commit}
+    write_down(path, {**content, "patches": list(recipe.patches), "digest": digest})
+    return _part(recipe, "done", name, directory, digest)
+
+
+def _own(recipe: Recipe, path: str) -> Part:
+    if Path(path).is_dir():
+        return Part(recipe.name, "source", "ready", "a checkout of the site's", path)
+    hint = "If that is a path on the nodes only, all is well."
+    return Part(recipe.name, "source", "skipped", "the site's is not here", path, "", hint)
+
+
+def _there(recipe: Recipe, name: str, directory: Path, digest: str, means: Means) -> Part:
+    """Look whether a checkout is still what was checked out; what was built in it may stay."""
+    outcome = means.run(["git", "-C", str(directory), "diff", "--quiet"], env=means.env)
+    if outcome.returncode != 1:
+        return _part(recipe, "ready", name, directory, digest)
+    hint = f"Remove {directory} and its .json, and prepare again; or name it as your own: "
+    hint += f"frameworks.{recipe.name}.source."
+    detail = f"files of {name} were changed since it was checked out"
+    return Part(recipe.name, "source", "failed", detail, str(directory), "", hint)
+
+
+def _part(recipe: Recipe, status: Status, name: str, directory: Path, digest: str) -> Part:
+    if recipe.incomplete:
+        hint = f"Complete a copy, and name it: frameworks.{recipe.name}.source."
+        detail = f"{name} is there, but can't run as it is: {recipe.incomplete}"
+        return Part(recipe.name, "source", "failed", detail, str(directory), digest, hint)
+    return Part(recipe.name, "source", status, name, str(directory), digest)
+
+
+def _check_out(recipe: Recipe, site: Site, directory: Path, means: Means) -> str:
+    """Check out under a private name, then rename; return the digest of the tree."""
+    make_directory(directory.parent)
+    _sweep(directory)
+    url = site.settings(recipe.name).repository or recipe.repository
+    host = socket.gethostname()
+    private = directory.with_name(f".{directory.name}~{host}~{os.getpid()}~{secrets.token_hex(4)}")
+    try:
+        means.say(f"fetching {recipe.commit[:12]} of {without_user(url)}")
+        digest = _fetched(recipe, url, private, means)
+        # Whoever was faster has the same; a directory without its record is an older death's.
+        with contextlib.suppress(FileNotFoundError):
+            directory.rename(private.with_name(f"{private.name}~old"))
+        private.rename(directory)
+    except OSError as error:
+        raise HpcbertError(f"Can't write: {error.strerror}.", where=str(directory)) from error
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+        shutil.rmtree(private.with_name(f"{private.name}~old"), ignore_errors=True)
+    return digest
+
+
+def _fetched(recipe: Recipe, url: str, private: Path, means: Means) -> str:
+    def git(*words: str, patience: float = 300.0) -> str:
+        argv = ["git", "-C", str(private), "-c", "core.autocrlf=false", *words]
+        outcome = means.run(argv, env={**means.env, **_QUIET}, timeout=patience)
+        if not outcome.ok:
+            said = redact.text(" ".join(outcome.stderr.split()))
+            raise IncompleteError(
+                f"git {words[0]} failed: {without_user(said)}", hint=_hint(recipe, said)
+            )
+        return outcome.stdout.strip()
+
+    private.mkdir()
+    git("init", "--quiet")
+    try:
+        git("fetch", "--quiet", "--depth=1", "--no-tags", url, recipe.commit, patience=_PATIENCE)
+    except IncompleteError:
+        # Servers need not give out a commit that no branch or tag points to: then all they have.
+        refs = ("+refs/heads/*:refs/remotes/all/*", "+refs/tags/*:refs/tags/*")
+        git("fetch", "--quiet", url, *refs, patience=_PATIENCE)
+    git("checkout", "--quiet", "--detach", recipe.commit)
+    for patch in recipe.patches:
+        git("apply", "--index", "--whitespace=nowarn", str(Path(recipe.folder) / patch))
+    return "git-tree:" + git("write-tree")
+
+
+def _hint(recipe: Recipe, said: str) -> str:
+    """Return what to do about what git said."""
+    named = f"with --repository or frameworks.{recipe.name}.repository."
+    if "dubious ownership" in said:
+        return f"Run the command that git names, if you trust its owner, or name another {named}"
+    return f"Prepare on a host that reaches the repository, or name another {named}"
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what checkouts of this program left that died on this host."""
+    for path in directory.parent.glob(f".{directory.name}~*"):
+        host, pid = path.name.removeprefix(f".{directory.name}~").split("~")[:2]
+        if host == socket.gethostname() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,3 +1,0 @@
-"""Tables written down: one module a format."""
-
-from __future__ import annotations

@@ -1,0 +1,109 @@
+"""Speedup tables as CSV: one line a point, or one a run; numbers unrounded."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING
+
+from hpcbert.results.words import differences, plain, why
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hpcbert.model import Provenance, Row, Run, SpeedupTable
+
+_GROUP = ("framework", "model", "precision", "batch_size_per_device", "variant", "rule")
+_SHAPE = ("nodes", "gpus_per_node", "gpus")
+# A spreadsheet's line leaves its file: each says how it came to be.
+_MADE = ("window", "hpcbert", "date", "command")
+COLUMNS = (
+    *_GROUP,
+    *_SHAPE,
+    *("median", "mean", "min", "max", "cv", "speedup", "efficiency", "ok", "asked"),
+    *("flags", "reasons", "differences"),
+    *_MADE,
+)
+RUN_COLUMNS = (
+    *_GROUP,
+    *_SHAPE,
+    *("repeat", "attempt", "throughput", "valid", "flags", "reasons", "state", "nodelist", "log"),
+    *_MADE,
+)
+# What makes a spreadsheet take a cell for a formula (OWASP, CSV Injection).
+_FORMULA = ("=", "+", "-", "@")
+_Cell = str | int | float | None
+
+
+def cell(text: str) -> str:
+    """Return text on one line that no spreadsheet takes for a formula."""
+    flat = plain(text)
+    return f"'{flat}" if flat.startswith(_FORMULA) else flat
+
+
+def render(tables: Iterable[SpeedupTable], made: Provenance | None = None) -> str:
+    """Return a header and a line for each point, without the last newline."""
+    lines = (
+        [*_place(table, row), *_numbers(row), *_words(row), *_made(row, made)]
+        for table in tables
+        for row in table.rows
+    )
+    return _written(COLUMNS, lines)
+
+
+def render_runs(tables: Iterable[SpeedupTable], made: Provenance | None = None) -> str:
+    """Return a header and a line for each run, those that don't count among them."""
+    lines = (
+        [*_place(table, row), *_run(run), *_made(row, made)]
+        for table in tables
+        for row in table.rows
+        for run in row.runs
+    )
+    return _written(RUN_COLUMNS, lines)
+
+
+def _written(header: Iterable[str], lines: Iterable[Iterable[_Cell]]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    return stream.getvalue().rstrip("\n")
+
+
+def _place(table: SpeedupTable, row: Row) -> list[_Cell]:
+    group, shape = table.group, row.shape
+    words = (group.framework, group.model, group.precision)
+    return [
+        *map(cell, words),
+        group.batch_size_per_device,
+        cell(group.variant),
+        cell(group.rule),
+        *(shape.nodes, shape.gpus_per_node, shape.gpus),
+    ]
+
+
+def _numbers(row: Row) -> list[_Cell]:
+    spread = (row.median, row.mean, row.min, row.max, row.cv, row.speedup, row.efficiency)
+    return [*spread, row.ok, row.asked]
+
+
+def _words(row: Row) -> list[str]:
+    reasons = "; ".join(f"repeat {run.repeat}: {why(run)}" for run in row.runs if not run.valid)
+    return [cell(" ".join(row.flags)), cell(reasons), cell("; ".join(differences(row)))]
+
+
+def _run(run: Run) -> list[_Cell]:
+    return [
+        *(run.repeat, run.attempt, run.throughput, "yes" if run.valid else "no"),
+        cell(" ".join(run.flags)),
+        cell(why(run)),
+        # Of a log that hpcbert did not submit there is no state.
+        "" if run.state == "-" else cell(run.state),
+        cell(" ".join(run.nodes)),
+        cell(run.log),
+    ]
+
+
+def _made(row: Row, made: Provenance | None) -> list[str]:
+    how = (made.hpcbert, made.date, made.command) if made else ("", "", "")
+    return [cell(row.counted.what if row.counted else ""), *map(cell, how)]

@@ -1,0 +1,73 @@
+"""Speedup tables in the shape and the rounding of DLPerf's result JSON.
+
+As its extractors write it (Oneflow-Inc/DLPerf@e36df2e,
+Tensorflow/resnet50v1.5/result/resnet50_result.json): runs are rounded to two decimals before
+they are averaged, medians before they are divided. Unlike those it never writes NaN: a point
+without a valid run is left out, a missing baseline gives null.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.errors import UsageError
+from hpcbert.logs.arithmetic import median
+from hpcbert.results.reduce import BASELINE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hpcbert.model import Row, SpeedupTable
+
+
+def result(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
+    """Return `{model: {shape: {average_speed, batch_size_per_device, median_speed, speedup}}}`.
+
+    The model is what DLPerf's scripts make of a log's name: all before the first underscore.
+
+    Raises:
+        UsageError: Two tables have the same model, which this shape can't tell apart.
+    """
+    models: dict[str, Any] = {}
+    for table in tables:
+        name = _model(table)
+        if name in models:
+            raise UsageError(
+                f"DLPerf's JSON has one table a model, and there are several of {name}.",
+                hint="Collect one framework, precision and batch size at a time.",
+            )
+        models[name] = _points(table)
+    return models
+
+
+def render(tables: Iterable[SpeedupTable]) -> str:
+    """Return the JSON text."""
+    return json.dumps(result(tables), ensure_ascii=False, allow_nan=False)
+
+
+def _model(table: SpeedupTable) -> str:
+    logs = (run.log for row in table.rows for run in row.runs if run.log)
+    head, underscore, _ = next(logs, "").rpartition("/")[2].partition("_")
+    return head if underscore else table.group.model
+
+
+def _points(table: SpeedupTable) -> dict[str, Any]:
+    speeds = {row.shape: _speeds(row) for row in table.rows if row.median is not None}
+    medians = {shape: round(median(numbers), 2) for shape, numbers in speeds.items()}
+    base = medians.get(BASELINE)
+    return {
+        str(shape): {
+            "average_speed": round(sum(numbers) / len(numbers), 2),
+            "batch_size_per_device": table.group.batch_size_per_device,
+            "median_speed": medians[shape],
+            "speedup": round(medians[shape] / base, 2) if base else None,
+        }
+        for shape, numbers in speeds.items()
+    }
+
+
+def _speeds(row: Row) -> list[float]:
+    return [
+        round(run.throughput, 2) for run in row.runs if run.valid and run.throughput is not None
+    ]

@@ -1,0 +1,111 @@
+"""Speedup tables as Markdown, with DLPerf's columns first.
+
+DLPerf's header is `| node_num | gpu_num | samples/s | speedup |`, where gpu_num counts all GPUs
+(Oneflow-Inc/DLPerf@c89430b, most of its READMEs).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from hpcbert.results.words import FLAGS, basis, differences, marks, plain, why
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hpcbert.model import Provenance, Row, Run, SpeedupTable
+
+_COLUMNS = (
+    "node_num",
+    "gpu_num",
+    "samples/s",
+    "speedup",
+    "efficiency",
+    "min",
+    "max",
+    "cv",
+    "repeats",
+    "flags",
+)
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!])")
+_LEGEND = (
+    "samples/s is the median of the valid repeats, over all GPUs; min and max are the slowest and "
+    "the fastest of them, of five the range that holds the true median with 93.75 % confidence. "
+    "cv is their standard deviation over their mean; repeats are those that count, of those asked "
+    "for."
+)
+
+
+def escape(text: str) -> str:
+    """Return text that Markdown shows as it is, on one line."""
+    return _SPECIAL.sub(r"\\\1", plain(text))
+
+
+def render(tables: Iterable[SpeedupTable], made: Provenance | None = None) -> str:
+    """Return a heading and a table for each group, what speaks against it, and a legend."""
+    shown = tuple(tables)
+    return "\n\n".join([*map(_table, shown), *_legend(shown), *_made(made)])
+
+
+def _table(table: SpeedupTable) -> str:
+    group = table.group
+    variant = f", {group.variant}" if group.variant else ""
+    title = f"{group.framework} {group.model} {group.precision}"
+    lines = [
+        f"### {escape(f'{title}, batch size {group.batch_size_per_device} per device{variant}')}",
+        "",
+        f"Rule {escape(group.rule)}; {escape(basis(table))}median of the valid repeats.",
+        "",
+        _line(_COLUMNS),
+        _line(["---:"] * (len(_COLUMNS) - 1) + [":---"]),
+        *(_line(_cells(row)) for row in table.rows),
+    ]
+    notes = [_refusal(row, run) for row in table.rows for run in row.runs if not run.valid]
+    notes += [
+        f"* {row.shape}: {escape(one)}"
+        for row in table.rows
+        for one in (*marks(row), *differences(row))
+    ]
+    return "\n".join([*lines, "", *notes] if notes else lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(value: float | None, form: str = ".2f") -> str:
+    return "" if value is None else format(value, form)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        str(row.shape.nodes),
+        str(row.shape.gpus),
+        _number(row.median),
+        _number(row.speedup),
+        _number(row.efficiency, ".1%"),
+        # One run has no range.
+        _number(row.min if row.cv is not None else None),
+        _number(row.max if row.cv is not None else None),
+        _number(row.cv, ".2%"),
+        f"{row.ok}/{row.asked}",
+        escape(", ".join(row.flags)),
+    )
+
+
+def _refusal(row: Row, run: Run) -> str:
+    return f"* {row.shape}, repeat {run.repeat} does not count: {escape(why(run))}"
+
+
+def _legend(tables: tuple[SpeedupTable, ...]) -> list[str]:
+    """Return what the columns mean, and the flags that occur."""
+    used = {flag for table in tables for row in table.rows for flag in row.flags}
+    flags = [f"* {escape(name)}: {escape(text)}." for name, text in FLAGS.items() if name in used]
+    return [_LEGEND, *(["\n".join(["Flags:", "", *flags])] if flags else [])] if tables else []
+
+
+def _made(made: Provenance | None) -> list[str]:
+    if made is None:
+        return []
+    return [f"Made by hpcbert {escape(made.hpcbert)}, {made.date}: {escape(made.command)}"]

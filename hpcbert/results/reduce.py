@@ -1,0 +1,248 @@
+"""From runs to a speedup table: the gate, the median, the spread, the speedup. Pure.
+
+The protocol is DLPerf's (Oneflow-Inc/DLPerf@c89430b, README.md): the median run stands for the
+point, and speedup is the ratio to the median of one GPU on one node of the same framework,
+precision and batch size per device. Nothing is rounded here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import UsageError
+from hpcbert.logs.arithmetic import median
+from hpcbert.model import Group, Measured, Point, Reason, Row, Run, Shape, SpeedupTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+BASELINE = Shape(1, 1)
+FOREIGN = "-"
+_COMPLETED = "COMPLETED"
+# A run is marked where it lies further from the median than spread explains: more than 3.5 times
+# the median absolute deviation (scaled to a standard deviation), and more than a share of the
+# median. A fault makes a run slow; a fast run has to be further off, because runs up to 4.46 %
+# faster than their median are in DLPerf's own tables (DeepSpeed, 2n8g).
+_OUTLIER_DEVIATIONS = 3.5
+_SLOW_SHARE, _FAST_SHARE = 0.03, 0.045
+_DEVIATION_SCALE = 1.4826
+_OUTLIER_RUNS = 3
+# Of 69 sets of runs that DLPerf published 67 have a cv below 2.2 %.
+NOISY = 0.03
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of one repeat besides its number.
+
+    Attributes:
+        state: The scheduler's word, or FOREIGN for a log that hpcbert did not submit.
+        exit_code: Of the measured step, None if not recorded.
+        log: What the reading of the log has against it, empty if nothing.
+        over: Whether the repeat has ended; until then its log says nothing.
+        detail: What the scheduler's word means here, as a clause; may be empty.
+        rehearsed: Whether the repeat replayed a sample log.
+        suspended: Seconds for which the job was suspended.
+    """
+
+    state: str
+    exit_code: int | None
+    log: tuple[Reason, ...]
+    over: bool = True
+    detail: str = ""
+    rehearsed: bool = False
+    suspended: float = 0.0
+
+
+def gate(evidence: Evidence) -> tuple[Reason, ...]:
+    """Return why a repeat does not count; empty if it does.
+
+    It counts only if the scheduler says COMPLETED, the measured step ended with exit status 0, and
+    the log is complete, full within the window, finite in its loss and true to what was asked for.
+    """
+    if evidence.rehearsed or any(reason.code == "rehearsal" for reason in evidence.log):
+        return (Reason("rehearsal", "the sample log was replayed, nothing was trained"),)
+    if evidence.state == FOREIGN:
+        return evidence.log
+    reasons = (*_by_state(evidence), *_by_exit(evidence))
+    if reasons and not evidence.over:
+        return reasons
+    return reasons + tuple(
+        reason for reason in evidence.log if not (reasons and reason.code == "no-log")
+    )
+
+
+def _by_state(evidence: Evidence) -> tuple[Reason, ...]:
+    if evidence.state == _COMPLETED and evidence.suspended:
+        seconds = f"{evidence.suspended:g} s"
+        return (Reason("state", f"it was suspended for {seconds} while its time went on"),)
+    if evidence.state == _COMPLETED:
+        return ()
+    more = f": {evidence.detail}" if evidence.detail else ""
+    return (Reason("state", f"it is {evidence.state}, not {_COMPLETED}{more}"),)
+
+
+def _by_exit(evidence: Evidence) -> tuple[Reason, ...]:
+    if evidence.exit_code is None:
+        if evidence.state != _COMPLETED:
+            return ()
+        if not evidence.over:
+            return (Reason("exit", evidence.detail),)
+        return (Reason("exit", "the exit status of the measured step is not recorded"),)
+    if evidence.exit_code == 0:
+        return ()
+    return (Reason("exit", f"the measured step ended with status {evidence.exit_code}"),)
+
+
+def group_of(point: Point, points: Iterable[Point], rule: str) -> Group:
+    """Return the table that a point belongs to.
+
+    Accumulation tells tables apart, unless it follows from a global batch size and so differs
+    from shape to shape: then those shapes are one curve, which is what DLPerf's DeepSpeed rows are.
+
+    Args:
+        point: The point.
+        points: All that were measured with it.
+        rule: Name of the rule that gave the numbers.
+    """
+    return Group(
+        framework=point.framework,
+        model=point.model,
+        precision=point.precision,
+        batch_size_per_device=point.batch_size_per_device,
+        rule=rule,
+        variant=_variant(point, points),
+    )
+
+
+def _variant(point: Point, points: Iterable[Point]) -> str:
+    plain = replace(point, accumulation=1)
+    curve = {one for one in points if replace(one, accumulation=1, shape=point.shape) == plain}
+    shapes = {one.shape for one in curve}
+    accumulations = {one.accumulation for one in curve}
+    if len(accumulations) < 2 or len(shapes) < len(curve):  # noqa: PLR2004 - they don't differ
+        return point.variant
+    batches = {one.global_batch_size for one in curve}
+    note = f"gbs{batches.pop()}" if len(batches) == 1 else "acc by shape"
+    return f"{plain.variant},{note}" if plain.variant else note
+
+
+def tabulate(points: Iterable[Measured], *, require_all: bool = False) -> tuple[SpeedupTable, ...]:
+    """Reduce points to one table a group, rows in the order of GPUs and nodes.
+
+    Args:
+        points: In any order; groups keep the order of their first point.
+        require_all: Whether a point with fewer valid runs than asked has no number at all.
+
+    Raises:
+        UsageError: A point is there twice.
+    """
+    groups: dict[Group, dict[Shape, Measured]] = {}
+    for point in points:
+        shapes = groups.setdefault(point.group, {})
+        if point.shape in shapes:
+            raise UsageError(f"{point.group.framework} {point.shape} is measured twice.")
+        shapes[point.shape] = point
+    return tuple(_table(group, shapes, require_all) for group, shapes in groups.items())
+
+
+def _table(group: Group, shapes: dict[Shape, Measured], require_all: bool) -> SpeedupTable:
+    ordered = sorted(shapes, key=lambda shape: (shape.gpus, shape.nodes))
+    numbers = {shape: _numbers(shapes[shape], require_all) for shape in ordered}
+    base = median(numbers[BASELINE]) if numbers.get(BASELINE) else None
+    rows = tuple(
+        _row(shapes[shape], numbers[shape], None if _estranged(shapes[shape]) else base)
+        for shape in ordered
+    )
+    return SpeedupTable(group, BASELINE if base else None, rows)
+
+
+def _estranged(point: Measured) -> bool:
+    """Say whether a point is another experiment than the one that its table is measured by."""
+    return any(one.decisive and one.scope == "points" for one in point.differences)
+
+
+def _numbers(point: Measured, require_all: bool) -> list[float]:
+    found = [run.throughput for run in point.runs if run.valid and run.throughput is not None]
+    return [] if require_all and len(found) < point.asked else found
+
+
+def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
+    ok = sum(run.valid and run.throughput is not None for run in point.runs)
+    middle = median(numbers) if numbers else None
+    speedup = middle / base if middle and base else None
+    ratio = point.shape.gpus / BASELINE.gpus
+    mean = math.fsum(numbers) / len(numbers) if numbers else None
+    cv = _variation(numbers, mean)
+    runs = _marked(point.runs, numbers)
+    marks = {
+        "superlinear": speedup is not None and speedup > ratio,
+        "noisy": cv is not None and cv > NOISY,
+        "single-run": ok == 1,
+        "incomplete": ok < point.asked,
+        "mixed-nodes": _mixed_nodes(point.runs),
+        "mixed-environment": bool(point.differences),
+        "no-baseline": base is None,
+    }
+    own = [flag for run in runs if run.valid for flag in run.flags]
+    flags = [*(name for name, marked in marks.items() if marked), *point.flags, *own]
+    return Row(
+        shape=point.shape,
+        median=middle,
+        mean=mean,
+        min=min(numbers, default=None),
+        max=max(numbers, default=None),
+        cv=cv,
+        speedup=speedup,
+        efficiency=speedup / ratio if speedup else None,
+        ok=ok,
+        asked=point.asked,
+        flags=tuple(dict.fromkeys(flags)),
+        runs=runs,
+        differences=point.differences,
+        counted=point.counted,
+    )
+
+
+def _variation(numbers: list[float], mean: float | None) -> float | None:
+    """Return the standard deviation of a sample (n - 1) over its mean."""
+    if mean is None or len(numbers) < 2:  # noqa: PLR2004 - one run has no spread
+        return None
+    squares = math.fsum((number - mean) ** 2 for number in numbers)
+    return math.sqrt(squares / (len(numbers) - 1)) / mean
+
+
+def _marked(runs: tuple[Run, ...], numbers: Sequence[float]) -> tuple[Run, ...]:
+    """Return runs, those marked that lie outside of what the spread of all explains."""
+    if not has_outlier(numbers):
+        return runs
+    low, high = expected(numbers)
+    return tuple(
+        replace(run, flags=("outlier", *run.flags))
+        if run.valid and run.throughput is not None and not low <= run.throughput <= high
+        else run
+        for run in runs
+    )
+
+
+def has_outlier(numbers: Sequence[float]) -> bool:
+    """Say whether a run lies further from the median than spread explains."""
+    low, high = expected(numbers)
+    return any(not low <= number <= high for number in numbers)
+
+
+def expected(numbers: Sequence[float]) -> tuple[float, float]:
+    """Return the range outside of which a run is an outlier; all of it for fewer than three."""
+    if len(numbers) < _OUTLIER_RUNS:
+        return -math.inf, math.inf
+    middle = median(numbers)
+    deviation = median([abs(number - middle) for number in numbers])
+    spread = _OUTLIER_DEVIATIONS * _DEVIATION_SCALE * deviation
+    return middle - max(spread, _SLOW_SHARE * middle), middle + max(spread, _FAST_SHARE * middle)
+
+
+def _mixed_nodes(runs: tuple[Run, ...]) -> bool:
+    """Say whether valid runs, so far as their nodes are known, ran on different ones."""
+    return len({frozenset(run.nodes) for run in runs if run.valid and run.nodes}) > 1

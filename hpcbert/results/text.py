@@ -1,0 +1,169 @@
+"""Speedup tables for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcbert.results.words import basis, differences, earlier, marks, plain, why
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from hpcbert.model import Provenance, Row, Run, SpeedupTable
+
+NOTHING = "-"
+_GAP = "  "
+_BELOW = " " * 4
+_COLUMNS = (
+    "nodes",
+    "GPUs",
+    "median samples/s",
+    "min .. max",
+    "cv",
+    "speedup",
+    "efficiency",
+    "repeats",
+    "flags",
+)
+_LEFT = ("flags",)
+# What stays in columns where not all of them fit: as many as fit. The rest goes below its row.
+_NARROWER = (
+    ("nodes", "GPUs", "median samples/s", "cv", "speedup", "repeats"),
+    ("nodes", "GPUs", "median samples/s", "repeats"),
+    ("nodes", "GPUs", "median samples/s"),
+)
+# Nothing is folded into less.
+_LEAST = 20
+# The others say what was measured; these say that something may be wrong with it.
+_QUIET = ("no-baseline", "accumulation")
+
+
+def number(value: float | None, form: str = ",.2f") -> str:
+    """Return a number as people read it, or a dash where there is none."""
+    return NOTHING if value is None else format(value, form)
+
+
+def render(
+    tables: Iterable[SpeedupTable], made: Provenance | None = None, *, width: int = 0
+) -> str:
+    """Return the tables with their headings and, below each row, the repeats that don't count.
+
+    Colours are in it; `click.echo` takes them out where they are not wanted.
+
+    Args:
+        tables: What to show.
+        made: By what, when and by which command.
+        width: Characters that a line may have: what does not fit is folded. 0: any number.
+    """
+    parts = [_table(table, width) for table in tables]
+    if made:
+        words = f"hpcbert {made.hpcbert} · {made.date} · {made.command}"
+        parts.append("\n".join(click.style(one, dim=True) for one in fold(plain(words), width)))
+    return "\n\n".join(parts)
+
+
+def fold(text: str, width: int, indent: str = "") -> list[str]:
+    """Return a text as lines of at most so many characters, the later ones indented."""
+    if not width or len(text) <= width:
+        return [text]
+    # A path that is too long stays whole, for copying.
+    return textwrap.wrap(
+        text,
+        max(width, _LEAST),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _table(table: SpeedupTable, width: int) -> str:
+    cells = [dict(zip(_COLUMNS, _cells(row), strict=True)) for row in table.rows]
+    widths = {title: max(len(title), *(len(one[title]) for one in cells)) for title in _COLUMNS}
+    titles = _fitting(widths, width)
+    head = _line(dict(zip(_COLUMNS, _COLUMNS, strict=True)), titles, widths)
+    lines = [*_heading(table, width), "", click.style(head, dim=True)]
+    for row, own in zip(table.rows, cells, strict=True):
+        lines += [_coloured(row, one) for one in _row(own, titles, widths, width)]
+        lines += [line for run in row.runs if not run.valid for line in _refusal(run, width)]
+        lines += _notes(f"{_GAP}· ", [one for run in row.runs for one in earlier(run)], width)
+        lines += _notes(f"{_GAP}! ", [*marks(row), *differences(row)], width, colour="yellow")
+    return "\n".join(lines)
+
+
+def _row(
+    cells: Mapping[str, str], titles: Sequence[str], widths: Mapping[str, int], width: int
+) -> list[str]:
+    """Return a row: its columns, and below them what has none."""
+    rest = [f"{one} {text}" for one, text in cells.items() if one not in titles]
+    said = [one for one in rest if not one.endswith((" ", f" {NOTHING}"))]
+    below = fold(_BELOW + ", ".join(said), width, _BELOW) if said else []
+    return [_line(cells, titles, widths), *below]
+
+
+def _fitting(widths: Mapping[str, int], width: int) -> Sequence[str]:
+    """Return the columns of which a line has no more than so many characters."""
+    for titles in (_COLUMNS, *_NARROWER):
+        if not width or sum(widths[one] + len(_GAP) for one in titles) - len(_GAP) <= width:
+            return titles
+    return _NARROWER[-1]
+
+
+def _notes(sign: str, notes: Iterable[str], width: int, *, colour: str = "") -> list[str]:
+    folded = [fold(sign + one, width, " " * len(sign)) for one in notes]
+    return [
+        click.style(line[: len(sign)], fg=colour or None) + line[len(sign) :]
+        for lines in folded
+        for line in lines
+    ]
+
+
+def _heading(table: SpeedupTable, width: int) -> list[str]:
+    group = table.group
+    title = plain(f"{group.framework} · {group.model} · {group.precision}")
+    batch = f" · {group.batch_size_per_device} samples per device"
+    variant = f" · {plain(group.variant)}" if group.variant else ""
+    base = f"speedup to the median of {table.baseline}"
+    base = base if table.baseline else "no speedup: there is no valid run of 1n1g"
+    counted = basis(table).replace("; ", " · ")
+    first, *more = fold(title + batch + variant, width, _GAP)
+    name = click.style(first[: len(title)], bold=True) + first[len(title) :]
+    return [name, *more, *fold(f"rule {plain(group.rule)} · {counted}{base}", width, _GAP)]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    spread = NOTHING if row.cv is None else f"{number(row.min)} .. {number(row.max)}"
+    return (
+        str(row.shape.nodes),
+        str(row.shape.gpus),
+        number(row.median),
+        spread,
+        number(row.cv, ".2%"),
+        number(row.speedup, ".2f"),
+        number(row.efficiency, ".1%"),
+        f"{row.ok}/{row.asked}",
+        ", ".join(row.flags),
+    )
+
+
+def _line(cells: Mapping[str, str], titles: Iterable[str], widths: Mapping[str, int]) -> str:
+    padded = (
+        cells[one].ljust(widths[one]) if one in _LEFT else cells[one].rjust(widths[one])
+        for one in titles
+    )
+    return _GAP.join(padded).rstrip()
+
+
+def _coloured(row: Row, line: str) -> str:
+    if row.ok < row.asked:
+        return click.style(line, fg="red")
+    return click.style(line, fg="yellow") if set(row.flags).difference(_QUIET) else line
+
+
+def _refusal(run: Run, width: int) -> list[str]:
+    attempt = f" (attempt {run.attempt})" if run.attempt else ""
+    sign = f"{_GAP}✗ repeat {run.repeat}{attempt}  "
+    first, *more = fold(sign + why(run), width, _BELOW)
+    return [click.style(first[: len(sign)], fg="red") + first[len(sign) :], *more]

@@ -1,0 +1,365 @@
+"""The embedded scheduler: a queue of one machine, for who has no Slurm.
+
+`enqueue` writes what there is to run into the campaign and starts one process that runs it
+(`hpcbert.scheduler.local.worker`); `states` and `cancel` find that process by its id and start
+time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import SchedulerError
+from hpcbert.model import read_events
+from hpcbert.slurm.ladder import from_witness, with_witness
+from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, RepeatState, Witness, witness
+from hpcbert.system.processes import machine, started
+from hpcbert.system.regular import read
+from hpcbert.system.runner import start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hpcbert.model import Campaign
+
+PLAN = "slurm/local.json"
+OUTPUT = "slurm/local.out"
+# Its presence says that the campaign was cancelled, also to a queue that has only just started.
+CANCELLED = "slurm/local.cancelled"
+GRACE = 10.0
+# Bytes of a status file: thousands of attempts have room in it.
+MOST = 1 << 22
+# The caller may sit in a Slurm job or under an MPI launcher of his own.
+_FOREIGN = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "PMI", "OMPI_", "PRTE_", "PYXIS_")
+_TAIL = 500
+
+
+@dataclass(frozen=True)
+class Element:
+    """One script to run: a repeat, or all repeats of a point where they share a job.
+
+    Attributes:
+        name: Name of the point, for the output's name.
+        repeats: The repeats it runs.
+        script: Its path, relative to the campaign, like those that follow.
+        statuses: Where each repeat's events go.
+        gpus: GPUs that the ranks use.
+        together: Whether the script goes through the repeats itself.
+        first_attempt: Number of its first attempt; what is older is another element's.
+    """
+
+    name: str
+    repeats: tuple[int, ...]
+    script: str
+    statuses: tuple[str, ...]
+    gpus: int
+    together: bool
+    first_attempt: int = 0
+
+    def output(self, job_id: str) -> str:
+        """Return where the script's own output goes, relative to the campaign."""
+        repeat = "all" if self.together else self.repeats[0]
+        return f"slurm/{job_id}_{self.name}_{repeat}.out"
+
+    def witness(self, directory: Path, status: str) -> Witness:
+        """Return what one of its repeats wrote, or the queue about it."""
+        return read_witness(directory / status, first=self.first_attempt)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a queue process is to do: slurm/local.json.
+
+    Attributes:
+        machine: Where it runs.
+        lock: File that is locked by whichever campaign runs on that machine.
+        minutes: What one element may take.
+        grace: Seconds between TERM and KILL when it is to end.
+        elements: In the order of running.
+    """
+
+    machine: str
+    lock: str
+    minutes: float
+    grace: float
+    elements: tuple[Element, ...]
+
+
+def read_plan(directory: Path) -> Plan:
+    """Read slurm/local.json.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: It is missing or damaged.
+    """
+    data = json.loads((directory / PLAN).read_text(encoding="utf-8"))
+    elements = tuple(
+        Element(
+            **{**one, "repeats": tuple(one["repeats"]), "statuses": tuple(one["statuses"])},
+        )
+        for one in data["elements"]
+    )
+    return Plan(**{**data, "elements": elements})
+
+
+def _elements(campaign: Campaign) -> Iterator[Element]:
+    for array in campaign.arrays:
+        groups = [array.repeats] if array.together else [(one,) for one in array.repeats]
+        for repeats in groups:
+            yield Element(
+                name=array.point.key,
+                repeats=repeats,
+                script=array.script,
+                statuses=tuple(array.status(repeat) for repeat in repeats),
+                gpus=array.point.shape.gpus_per_node,
+                together=array.together,
+                first_attempt=array.first_attempt,
+            )
+
+
+def lock_path(environ: Mapping[str, str]) -> Path:
+    """Return the lock of this user on this machine.
+
+    In the state directory and not in XDG_RUNTIME_DIR: that one goes with the last login, while a
+    queue runs on. The host's name is in it because homes are shared.
+    """
+    home = environ.get("HOME") or str(Path.home())
+    state = environ.get("XDG_STATE_HOME") or f"{home}/.local/state"
+    return Path(state) / "hpcbert" / f"local-{socket.gethostname()}.lock"
+
+
+def enqueue(
+    directory: Path,
+    campaign: Campaign,
+    *,
+    time_limit_minutes: float,
+    grace: float = GRACE,
+    environ: Mapping[str, str] = os.environ,
+) -> str:
+    """Start the queue of a campaign and return its job id, `local-PID-STARTTIME`.
+
+    Args:
+        directory: The campaign.
+        campaign: Its arrays are run in order, their repeats one after another.
+        time_limit_minutes: What one repeat may take, or all of them where they share a job.
+        grace: Seconds that a script gets to end its ranks between TERM and KILL.
+        environ: Environment that the ranks get, less what a Slurm job of the caller's put there.
+
+    Raises:
+        SchedulerError: The queue can't be started.
+    """
+    directory = directory.absolute()
+    lock = lock_path(environ)
+    plan = Plan(machine(), str(lock), time_limit_minutes, grace, tuple(_elements(campaign)))
+    env = {name: value for name, value in environ.items() if not name.startswith(_FOREIGN)}
+    argv = [sys.executable, "-m", "hpcbert.scheduler.local.worker", str(directory)]
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (directory / CANCELLED).unlink(missing_ok=True)  # That was the queue before this one.
+        (directory / PLAN).touch(mode=0o600)
+        (directory / PLAN).write_text(json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8")
+        pid = start(argv, output=directory / OUTPUT, env=env, cwd=Path("/"))
+    except OSError as error:
+        raise SchedulerError(
+            f"Can't start the local queue: {error.strerror}.",
+            where=error.filename or str(directory),
+            hint="Make room or mend permissions; XDG_STATE_HOME says where the lock lies.",
+        ) from error
+    return name_of(pid)
+
+
+def name_of(pid: int) -> str:
+    """Return the job id that stands for a queue process."""
+    return f"local-{pid}-{started(pid)}"
+
+
+def find(directory: Path) -> str:
+    """Return the job id of the queue process that runs a campaign on this machine, or nothing."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        pid = int(path.parent.name)
+        if _campaign_of(pid) == str(directory.absolute()):
+            return name_of(pid)
+    return ""
+
+
+def _campaign_of(pid: int) -> str:
+    """Return the campaign that a queue process runs; empty if it is another process, or gone."""
+    with contextlib.suppress(OSError):
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        words = [os.fsdecode(word) for word in argv[1:]]
+        if words[:-1] == ["-m", "hpcbert.scheduler.local.worker"]:
+            return words[-1]
+    return ""
+
+
+def elsewhere(directory: Path, job_id: str) -> str:
+    """Return what a living process runs that a job id names; empty if it is this campaign's queue.
+
+    A manifest may be a copy's, or say anything. A campaign that was moved keeps its queue.
+    """
+    pid, _ = _parts(job_id)
+    if not alive(job_id):
+        return ""
+    path = _campaign_of(pid)
+    if not path:
+        return "another program"
+    with contextlib.suppress(OSError):
+        return "" if directory.samefile(path) else path
+    return ""
+
+
+def alive(job_id: str) -> bool:
+    """Say whether the queue process that a job id names still runs on this machine."""
+    pid, start_time = _parts(job_id)
+    return bool(start_time) and started(pid) == start_time
+
+
+def states(
+    directory: Path, campaign: Campaign, *, now: float | None = None
+) -> dict[tuple[str, int], RepeatState]:
+    """Return the state of every repeat of a local campaign by array name and repeat."""
+    now = time.time() if now is None else now
+    found = {}
+    for array in campaign.arrays:
+        queue = _queue(directory, array.job_id)
+        for repeat in array.repeats:
+            if array.state == "intended" and not array.called:
+                found[array.name, repeat] = RepeatState(
+                    UNKNOWN, "unknown", "none", detail=UNSUBMITTED
+                )
+                continue
+            seen = read_witness(directory / array.status(repeat), first=array.first_attempt)
+            found[array.name, repeat] = _state(seen, queue, now=now)
+    return found
+
+
+def unfinished(directory: Path, campaign: Campaign) -> bool:
+    """Say whether a local campaign may still run something.
+
+    One whose queue was started on another machine may, as long as a repeat has written no end.
+    """
+    for array, number in campaign.current:
+        seen = read_witness(directory / array.status(number), first=array.first_attempt)
+        queue = _queue(directory, array.job_id)
+        open_ = queue.alive is None or _unfinished(seen, queue).kind in {"waiting", "running"}
+        if array.state == "submitted" and open_ and not from_witness(seen):
+            return True
+    return False
+
+
+def read_witness(path: Path, *, first: int = 0) -> Witness:
+    """Return what a job wrote into a status file about the newest attempt, if anything.
+
+    Args:
+        path: The status file.
+        first: Number of the job's first attempt; what is older is another job's.
+    """
+    try:
+        return witness(read_events(read(path, most=MOST)), first=first)
+    except OSError:
+        return Witness(attempt=first)
+
+
+@dataclass(frozen=True)
+class _Queue:
+    """What is known of a queue process.
+
+    Attributes:
+        alive: Whether it lives; None: it is on another machine.
+        detail: A sentence about that, or what those that wait are waiting for.
+        limit: Time limit of one element, seconds.
+        cancelled: Whether it is gone because it was cancelled.
+    """
+
+    alive: bool | None
+    detail: str
+    limit: float | None = None
+    cancelled: bool = False
+
+
+def _queue(directory: Path, job_id: str) -> _Queue:
+    try:
+        plan = read_plan(directory)
+    except (OSError, ValueError, KeyError, TypeError):
+        return _Queue(alive=False, detail="the local queue was never started")
+    limit = plan.minutes * 60
+    if plan.machine != machine():
+        where = plan.machine.partition(" ")[0]
+        return _Queue(alive=None, detail=f"its queue was started on {where}", limit=limit)
+    if not alive(job_id):
+        if (directory / CANCELLED).exists():
+            return _Queue(alive=False, cancelled=True, detail="it was cancelled", limit=limit)
+        gone = "the local queue process is gone; submit anew for what is missing"
+        return _Queue(alive=False, detail=f"{gone}{_last_words(directory)}", limit=limit)
+    if _holder(plan.lock) not in {"", job_id}:
+        return _Queue(alive=True, detail="another campaign is running on this machine", limit=limit)
+    return _Queue(alive=True, detail="earlier repeats come first", limit=limit)
+
+
+def _parts(job_id: str) -> tuple[int, int]:
+    with contextlib.suppress(ValueError):
+        word, pid, start_time = job_id.split("-")
+        return (int(pid), int(start_time)) if word == "local" else (0, 0)
+    return 0, 0
+
+
+def _holder(lock: str) -> str:
+    try:
+        return Path(lock).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _last_words(directory: Path) -> str:
+    """Return the last line that the queue printed, which is its error if it had one."""
+    try:
+        raw = (directory / OUTPUT).read_bytes()[-_TAIL:]
+    except OSError:
+        return ""
+    lines = raw.decode(errors="replace").strip().splitlines()
+    return f" (its last words: {lines[-1].strip()})" if lines else ""
+
+
+def _state(seen: Witness, queue: _Queue, *, now: float) -> RepeatState:
+    state = from_witness(seen) or _unfinished(seen, queue)
+    if state.kind == "running" and seen.start is not None:
+        state = replace(state, elapsed=max(0.0, now - seen.start))
+    return replace(with_witness(state, seen), limit=queue.limit)
+
+
+def _unfinished(seen: Witness, queue: _Queue) -> RepeatState:
+    """Return the state of a repeat that has written no end."""
+    if seen.start is None and queue.alive:
+        return RepeatState("PENDING", "waiting", "status-file", detail=queue.detail)
+    if seen.start is not None and queue.alive is not False:
+        detail = "" if queue.alive else f"by its own account; {queue.detail}"
+        return RepeatState("RUNNING", "running", "status-file", detail=detail)
+    if queue.cancelled:
+        return RepeatState("CANCELLED", "badly", "status-file", detail=queue.detail)
+    had = "never wrote its end" if seen.start is not None else "never started"
+    return RepeatState(UNKNOWN, "unknown", "status-file", detail=f"{had}: {queue.detail}")
+
+
+def cancel(directory: Path, campaign: Campaign) -> bool:
+    """Tell the campaign's queue to end what runs and to start nothing more.
+
+    Returns:
+        Whether there was a queue to tell. It needs some seconds to end the ranks.
+    """
+    for job_id in sorted({array.job_id for array in campaign.arrays}):
+        pid, _ = _parts(job_id)
+        if _queue(directory, job_id).alive and not elsewhere(directory, job_id):
+            with contextlib.suppress(OSError):
+                (directory / CANCELLED).touch()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGTERM)
+                return True
+    return False

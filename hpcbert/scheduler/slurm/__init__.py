@@ -1,0 +1,3 @@
+"""The Slurm scheduler: its commands are run here, and jobs followed."""
+
+from __future__ import annotations

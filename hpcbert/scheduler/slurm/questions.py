@@ -1,0 +1,59 @@
+"""Asking the clusters that repeats are on, each once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hpcbert.slurm import commands
+from hpcbert.slurm.ladder import answer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from hpcbert.campaign.repeats import Repeat
+    from hpcbert.slurm.ladder import Answer
+    from hpcbert.system.runner import Outcome, Runner
+
+_TIMEOUT = 30.0
+
+
+def by_cluster(repeats: Iterable[Repeat]) -> dict[str, list[Repeat]]:
+    """Return repeats by the cluster that knows them; empty: the one of Slurm's configuration."""
+    found: dict[str, list[Repeat]] = {}
+    for repeat in repeats:
+        found.setdefault(repeat.array.cluster, []).append(repeat)
+    return found
+
+
+def squeue(repeats: Iterable[Repeat]) -> list[list[str]]:
+    """Return the queries for all jobs of the submitters of repeats."""
+    return [
+        commands.squeue_argv(users=[one.watched.campaign.owner for one in those], cluster=cluster)
+        for cluster, those in by_cluster(repeats).items()
+    ]
+
+
+def sacct(repeats: Iterable[Repeat]) -> list[list[str]]:
+    """Return the queries for the history of repeats, which have job ids."""
+    return [
+        commands.sacct_argv(
+            [one.array.job_id for one in those],
+            users=[one.watched.campaign.owner for one in those],
+            since=min(one.watched.since for one in those),
+            cluster=cluster,
+        )
+        for cluster, those in by_cluster(repeats).items()
+    ]
+
+
+def ask(
+    run: Runner, questions: Sequence[Sequence[str]], environ: Mapping[str, str]
+) -> tuple[Outcome, Answer]:
+    """Ask at least one question; return all answers as one, or the first failure."""
+    outcomes = [run(argv, env=environ, timeout=_TIMEOUT) for argv in questions]
+    failed = next((one for one in outcomes if not one.ok), None)
+    if failed:
+        return failed, answer_of(failed)
+    text = "\n".join(one.stdout for one in outcomes)
+    return replace(outcomes[0], stdout=text), "answered"

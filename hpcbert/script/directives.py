@@ -1,0 +1,54 @@
+"""The `#SBATCH` options of a rendered script, read again."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from hpcbert.config.slurmwords import given
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcbert.model import Array
+
+_DIRECTIVE = "#SBATCH "
+
+
+def option(text: str, name: str) -> str:
+    """Return the value of an option of a script's `#SBATCH` lines; of several the last."""
+    lines = [line for line in text.splitlines() if line.startswith(_DIRECTIVE)]
+    return given([word for line in lines for word in shlex.split(line)[1:]], name)
+
+
+def indices(numbers: Sequence[int]) -> str:
+    """Return array indices as sbatch takes them: `1-5` or `2,4,7`."""
+    first, last = min(numbers), max(numbers)
+    if len(numbers) > 1 and sorted(numbers) == list(range(first, last + 1)):
+        return f"{first}-{last}"
+    return ",".join(map(str, numbers))
+
+
+def narrowed(text: str, array: Array) -> list[str]:
+    """Return the options for sbatch that make an array a part of what its script says."""
+    spans, _, most = option(text, "array").partition("%")
+    if array.together or spans == indices(array.indices):
+        return []
+    return [f"--array={indices(array.indices)}%{most or 1}", f"--job-name={array.name}"]
+
+
+def asked(text: str, array: Array) -> dict[str, str]:
+    """Return what an array's script asks for, by the keys that the controller shows it with."""
+    nodes, each = option(text, "nodes"), option(text, "ntasks-per-node")
+    return {
+        "JobName": array.name,
+        "ArrayTaskThrottle": option(text, "array").partition("%")[2],
+        "NumNodes": nodes,
+        "NumTasks": str(int(nodes) * int(each)) if nodes and each else "",
+        "TimeLimit": option(text, "time"),
+        "Partition": option(text, "partition"),
+        "Account": option(text, "account"),
+        "QOS": option(text, "qos"),
+        "Requeue": str(int(f"\n{_DIRECTIVE}--requeue\n" in text)),
+        "StdOut": option(text, "output").replace("%%", "%"),
+    }

@@ -1,0 +1,80 @@
+"""Time limits of retries: what reached its limit gets a longer one, or is not submitted again."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from hpcbert import timelimit
+from hpcbert.campaign import store
+from hpcbert.errors import UsageError
+from hpcbert.script import directives
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from hpcbert.campaign.repeats import Watched
+    from hpcbert.model import Array
+
+
+def pointless(directory: Path, array: Array, state: str, wanted: str) -> bool:
+    """Say whether a repeat reached its time limit and would have no longer one now.
+
+    Args:
+        directory: The campaign.
+        array: What the repeat was submitted with.
+        state: How it ended.
+        wanted: The time limit from now on; empty for the one that there was.
+    """
+    if state != "TIMEOUT":
+        return False
+    had = _seconds(directory, array)
+    longer = bool(wanted) and timelimit.longer(timelimit.read(wanted), had)
+    return had is not None and not longer
+
+
+def refuse_pointless(
+    watched: Watched, ended: Iterable[tuple[Array, int, str]], wanted: str
+) -> None:
+    """Refuse to submit again with no longer a time limit what reached it.
+
+    Args:
+        watched: The campaign.
+        ended: What is to be submitted again: the array, the repeat, the state it ended in.
+        wanted: The time limit from now on; empty for the one that there was.
+
+    Raises:
+        UsageError: A repeat did; the hint is the command that gives it a longer one.
+    """
+    late = [
+        (array, number)
+        for array, number, state in ended
+        if pointless(watched.directory, array, state, wanted)
+    ]
+    if not late:
+        return
+    had = max(_seconds(watched.directory, array) or 0 for array, _ in late)
+    names = ", ".join(f"{array.point.key} repeat {number}" for array, number in late)
+    new = timelimit.form(min(2 * had, timelimit.MOST))
+    where = shlex.quote(str(watched.directory))
+    raise UsageError(
+        f"{names} reached the time limit of {timelimit.form(had)}, and would again.",
+        where=watched.campaign.id,
+        hint=f"Give a longer one: hpcbert retry {where} --time {new}",
+    )
+
+
+def kept(watched: Watched, first: Array) -> str:
+    """Return the time limit that a retry before this one gave a point; empty for the first one."""
+    last = [one for one in watched.campaign.arrays if one.point == first.point][-1]
+    return "" if last == first else _text(watched.directory, last)
+
+
+def _text(directory: Path, array: Array) -> str:
+    return directives.option(store.read_script(directory, array).decode(), "time")
+
+
+def _seconds(directory: Path, array: Array) -> int | None:
+    """Return the time limit that an array's script asks for, seconds; None for none."""
+    return timelimit.read(_text(directory, array))

@@ -1,0 +1,192 @@
+"""The lock of a campaign: one writer at a time, on whichever host and in whichever container.
+
+The lock is a file that comes into being whole, by `link`, which NFS keeps atomic. It names its
+holder by host name, process id, start of the process in clock ticks since boot, boot id, inode of
+the PID namespace and machine id. Only a holder that can be looked for from here can be found dead:
+on this boot and in this PID namespace, where ids mean the same (pid_namespaces(7)). Two containers
+on one host may have one host name, and neither sees the other's processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.errors import HpcbertError, UsageError
+from hpcbert.system import files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOCK = "lock"
+# Inode of the PID namespace that a machine boots with (torvalds/linux, include/linux/proc_ns.h,
+# PROC_PID_INIT_INO).
+_FIRST_NAMESPACE = "4026531836"
+# For what can't be read: a word, so that fields stay where they are.
+_UNKNOWN = "-"
+# Bytes of a lock; one that somebody else put there may be anything.
+_MOST = 4096
+
+
+class Holder(NamedTuple):
+    """Who holds a lock.
+
+    Attributes:
+        host: Host name.
+        pid: Process id in its namespace.
+        born: When the process was started, clock ticks since boot; empty: not recorded.
+        boot: Boot id of the kernel; empty in locks written before hpcbert recorded it.
+        namespace: Inode of the PID namespace.
+        machine: The machine's id, `/etc/machine-id`.
+    """
+
+    host: str = ""
+    pid: str = ""
+    born: str = ""
+    boot: str = ""
+    namespace: str = ""
+    machine: str = ""
+
+
+def here() -> Holder:
+    """Return this process as the holder of a lock."""
+    pid = str(os.getpid())
+    try:
+        namespace = str(Path("/proc/self/ns/pid").stat().st_ino)
+    except OSError:
+        namespace = _UNKNOWN
+    return Holder(
+        host=socket.gethostname(),
+        pid=pid,
+        born=_born(pid) or _UNKNOWN,
+        boot=_word("/proc/sys/kernel/random/boot_id"),
+        namespace=namespace,
+        machine=_word("/etc/machine-id"),
+    )
+
+
+def _word(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip() or _UNKNOWN
+    except OSError:
+        return _UNKNOWN
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the campaign for one writer; the lock of a holder that is dead is taken over.
+
+    Raises:
+        UsageError: Somebody else is working on this campaign, or may be.
+        HpcbertError: The directory can't be written to.
+    """
+    path = directory / LOCK
+    holder = " ".join(here()) + "\n"
+    if not _take(path, holder):
+        _refuse_unless_dead(path)
+        _take_over(path, holder)
+    try:
+        yield
+    finally:
+        # Where that fails now, the lock of a process that is gone is taken over later.
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _take(path: Path, holder: str) -> bool:
+    """Make the lock, holder and all; say whether it was free."""
+    own = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        files.write_through(own, holder.encode(), files.PRIVATE)
+        _link(own, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise HpcbertError(
+            f"Can't lock the campaign: {error.strerror}.",
+            where=str(path),
+            hint=files.remedy(error),
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            own.unlink()
+    return True
+
+
+def _link(own: Path, path: Path) -> None:
+    try:
+        os.link(own, path)
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
+            raise
+        # No hard links here: make it in place. Who is killed between the two leaves it empty.
+        files.write_through(path, own.read_bytes(), files.PRIVATE)
+
+
+def _take_over(path: Path, holder: str) -> None:
+    """Replace the lock of a holder that is gone; of several who try, one gets it."""
+    with (path.with_name(f".{path.name}.takeover")).open("w") as file:
+        # The kernel lets go of this one when its holder dies, however that happens.
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        while True:
+            _refuse_unless_dead(path)
+            path.unlink(missing_ok=True)
+            if _take(path, holder):
+                return
+
+
+def _refuse_unless_dead(path: Path) -> None:
+    """Refuse to go on while the holder of a lock lives, or can't be looked for from here."""
+    try:
+        with path.open("rb") as file:
+            words = file.read(_MOST).decode("utf-8", "replace").split()
+    except FileNotFoundError:
+        return
+    holder = Holder(*words[: len(Holder._fields)])
+    unseen = _unseen(holder, here())
+    if unseen is None:
+        now = _born(holder.pid)
+        if not now or (holder.born not in {"", _UNKNOWN} and now != holder.born):
+            return
+    raise UsageError(
+        f"Process {holder.pid or '?'} on {holder.host or 'an unknown host'} is working on this "
+        f"campaign{unseen or ''}.",
+        where=str(path),
+        hint=f"Wait for it. If it is gone for certain, remove {path}.",
+    )
+
+
+def _unseen(holder: Holder, own: Holder) -> str | None:
+    """Say why a holder can't be looked for from here; None if it can, or is dead for certain.
+
+    A machine that was booted again runs nothing of what ran before. That it is the same machine is
+    believed of its first PID namespace only: containers of one image can share all their names.
+    """
+    if holder.host != own.host or not holder.pid:
+        return ""
+    if not holder.boot:  # An older hpcbert's: it looked no further than the host's name.
+        return None
+    if holder.boot != own.boot or _UNKNOWN in {holder.boot, holder.namespace}:
+        first = holder.namespace == own.namespace == _FIRST_NAMESPACE
+        same = holder.machine == own.machine != _UNKNOWN and holder.boot != _UNKNOWN
+        return None if first and same else ", or was: that is another machine of the same name"
+    if holder.namespace != own.namespace:
+        return ", or was: its container, another PID namespace, can't be looked into from here"
+    return None
+
+
+def _born(pid: str) -> str:
+    """Return when a living process was started, in clock ticks since boot: ids are used again."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    fields = text.rpartition(")")[2].split()
+    return "" if fields[0] in {"Z", "X"} else fields[19]

@@ -1,0 +1,132 @@
+"""Whose a file is, and who else can write to it: what may be run, and what may only be read.
+
+Only the owner of a file, and who can write to it or to its directory, decides what is in it. POSIX
+ACLs are held too: their mask stands in the permission bits of the group (acl(5)).
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import UsageError
+from hpcbert.system import regular
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+_ROOT = 0
+
+
+def name(uid: int) -> str:
+    """Return the login name of a user, or their number where nobody knows it."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def stranger(path: Path) -> str:
+    """Return who else a file or directory belongs to; empty if it is the caller's own.
+
+    A link in its place counts too: whoever made it chose where it leads.
+
+    Raises:
+        OSError: It can't be looked at.
+    """
+    owners = (path.lstat().st_uid, path.stat().st_uid)
+    return next((name(one) for one in owners if one != os.geteuid()), "")
+
+
+def writers(status: os.stat_result, *, private: bool = False) -> str:
+    """Return who besides its owner can write to a file or directory; empty for nobody.
+
+    In a directory with the sticky bit others can't touch what is not theirs.
+
+    Args:
+        status: Of the file or directory.
+        private: Whether the caller's private group is the caller: where umask is 002, as on
+            Fedora and Debian, everybody has a group of their own.
+    """
+    sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    if sticky or stat.S_ISLNK(status.st_mode):  # Of a link all bits are set, and say nothing.
+        return ""
+    if status.st_mode & stat.S_IWOTH:
+        return "everybody"
+    if status.st_mode & stat.S_IWGRP and not (private and _is_private(status.st_gid)):
+        return _group(status.st_gid)
+    return ""
+
+
+def _group(gid: int) -> str:
+    try:
+        return f"the group {grp.getgrgid(gid).gr_name}"
+    except KeyError:
+        return f"the group {gid}"
+
+
+def _is_private(gid: int) -> bool:
+    """Say whether a group is the caller's alone: theirs by name, with no other member.
+
+    So does the OpenSSH of Debian (openssh, debian/patches/user-group-modes.patch). root has none:
+    on some systems its group has members.
+    """
+    if os.geteuid() == _ROOT:
+        return False
+    try:
+        person, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    own = person.pw_gid == gid and group.gr_name == person.pw_name
+    return own and set(group.gr_mem) <= {person.pw_name}
+
+
+def fault(status: os.stat_result, owners: Collection[int], *, private: bool = False) -> str:
+    """Say why a file or directory is not in the hands of the owners alone; empty if it is."""
+    if status.st_uid not in owners:
+        return f"It belongs to {name(status.st_uid)}"
+    who = writers(status, private=private)
+    return f"It can be written to by {who}" if who else ""
+
+
+def read_own(path: Path, *, most: int = regular.MOST) -> bytes:
+    """Return the content of a file that nobody but the caller can have written.
+
+    What is looked at is the open file, which is the one that is read.
+
+    Args:
+        path: The file; no link.
+        most: Bytes above which it is not what it is taken for.
+
+    Raises:
+        UsageError: It belongs to somebody else, or others can write to it or to its directory.
+        OSError: It is missing, unreadable, larger, or no regular file.
+    """
+    refuse(path.parent.stat(follow_symlinks=False), path.parent)
+    descriptor, _ = regular.open_file(path, follow=False)
+    with os.fdopen(descriptor, "rb") as file:
+        refuse(os.fstat(descriptor), path)
+        return regular.read_open(file, path, most=most)
+
+
+def refuse(status: os.stat_result, path: Path) -> None:
+    """Refuse to run anything that others decide about.
+
+    Raises:
+        UsageError: The file or directory belongs to somebody else, or others can write to it.
+    """
+    why = fault(status, {os.geteuid()})
+    if not why:
+        return
+    own = status.st_uid == os.geteuid()
+    raise UsageError(
+        f"{why}: nothing of it is run or submitted as you.",
+        where=str(path),
+        hint=f"Look at what is in it, then: chmod go-w {path}"
+        if own
+        else f"Let {name(status.st_uid)} do it, or submit the point again in a campaign of yours.",
+    )
