@@ -378,8 +378,7 @@ def test_the_numbers_page_explains_every_reason() -> None:
     text = (REPOSITORY / "docs" / "explanation" / "numbers.md").read_text(encoding="utf-8")
     written = {codes(row[0])[0] for row in rows(text, "reason")}
     sources = "\n".join(
-        path.read_text(encoding="utf-8")
-        for path in (REPOSITORY / "hpcbert").glob("*/*.py")
+        path.read_text(encoding="utf-8") for path in (REPOSITORY / "hpcbert").glob("*/*.py")
     )
     used = set(re.findall(r"""(?:Reason|CannotReduceError)\(\s*"([a-z-]+)",""", sources))
     assert written == used

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from hpcbert import store
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import Watched
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
-from hpcbert.slurm.repeats import Watched
 from tests.kit import status
 from tests.kit.logs import ITERS, SKIP, pytorch
 from tests.kit.paths import TEMPLATES

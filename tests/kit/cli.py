@@ -18,8 +18,8 @@ from typing import Any
 from click.testing import CliRunner
 
 from hpcbert.cli.main import root
-from hpcbert.slurm.runner import Outcome, Runner
-from hpcbert.slurm.runner import run as start_process
+from hpcbert.system.runner import Outcome, Runner
+from hpcbert.system.runner import run as start_process
 from tests.kit.paths import REPOSITORY
 from tests.waiting import CEILING
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcbert.config import recipe, site
-from hpcbert.flows.calls import Means
-from hpcbert.flows.draft import Draft, How, Who, draft
-from hpcbert.inventory import Recipe, Site
+from hpcbert.config.inventory import Recipe, Site
 from hpcbert.model import Shape
-from hpcbert.plan import Request
-from hpcbert.slurm.runner import Runner
+from hpcbert.scheduler.slurm.calls import Means
+from hpcbert.script.draft import Draft, How, Who, draft
+from hpcbert.script.plan import Request
+from hpcbert.system.runner import Runner
 from tests.kit.paths import SITE, TEMPLATES
 
 WHO = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")

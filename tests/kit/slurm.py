@@ -23,7 +23,7 @@ from tests.kit import lines
 from tests.kit.paths import REPOSITORY
 
 if TYPE_CHECKING:  # A program that stands in for Slurm's loads nothing of hpcbert.
-    from hpcbert.slurm.runner import Outcome
+    from hpcbert.system.runner import Outcome
 
 PROGRAMS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo")
 AWAY = "Unable to contact slurm controller (connect failure)"
@@ -137,7 +137,7 @@ class Slurm:
         cwd: Path | None = None,
         timeout: float = 60.0,
     ) -> Outcome:
-        from hpcbert.slurm.runner import Outcome
+        from hpcbert.system.runner import Outcome
 
         self.environments.append(env or {})
         answer = self.answered(tuple(argv), self.said(tuple(argv)), str(cwd or ""))
