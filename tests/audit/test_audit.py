@@ -6,9 +6,10 @@ import gzip
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -21,9 +22,6 @@ from hpcbert.logs.setting import Window
 from hpcbert.slurm.ladder import with_witness
 from hpcbert.slurm.states import RepeatState, parse, witness
 from tests.environment.kit import leave, node
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def sacct(directory: Path, campaign: Any) -> dict[tuple[str, int], RepeatState]:

@@ -2,21 +2,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from hpcbert.campaign import store
 from hpcbert.cli.collect import command
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from click.testing import Result
 
 RECIPES = Path(__file__).resolve().parent / "recipes"
 ITERS, SKIP = 12, 2

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import tomli
+from click.testing import Result
 
 from hpcbert.campaign.store import read_status
 from hpcbert.errors import SchedulerError, UsageError
@@ -17,19 +19,12 @@ from hpcbert.flows.collect import Collected, Request, collect
 from hpcbert.foreign.gather import Framework
 from hpcbert.logs import grammar
 from hpcbert.logs.setting import Window
-from hpcbert.model import Protocol, Row
+from hpcbert.model import Campaign, Protocol, Row
 from hpcbert.slurm.ladder import with_witness
 from hpcbert.slurm.states import RepeatState, parse, witness
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from click.testing import Result
-
-    from hpcbert.model import Campaign
-
-    Build = Callable[..., Any]
-    States = Callable[[Path, Campaign], Mapping[tuple[str, int], RepeatState]]
+Build = Callable[..., Any]
+States = Callable[[Path, Campaign], Mapping[tuple[str, int], RepeatState]]
 
 
 def nobody(directory: Path, campaign: Campaign) -> dict[tuple[str, int], RepeatState]:

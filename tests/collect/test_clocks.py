@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from hpcbert.campaign import store
+from hpcbert import store
+from tests.collect.conftest import Built
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Build = Callable[..., Built]
+Collect = Callable[..., dict[str, Any]]
 
-    from tests.collect.conftest import Built
-
-    Build = Callable[..., Built]
-    Collect = Callable[..., dict[str, Any]]
 
 T = 1763717655
 LONG = 60

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from click.testing import Result
 
 from hpcbert.model import Shape
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+Collect = Callable[..., Result]
+CollectJson = Callable[..., dict[str, Any]]
 
-    from click.testing import Result
-
-    Collect = Callable[..., Result]
-    CollectJson = Callable[..., dict[str, Any]]
 
 DLPERF = "logs/Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5"
 RATE = [321.8, 574.66, 1143.46, 2458.74, 4849.68, 9418.44]

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcbert.campaign import evidence as proof
 from hpcbert.campaign import judge, store
 from hpcbert.logs import scan
+from tests.collect.conftest import Built
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.collect.conftest import Built
-
-    Build = Callable[..., Built]
-    Collect = Callable[..., dict[str, Any]]
+Build = Callable[..., Built]
+Collect = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture

@@ -5,15 +5,14 @@ from __future__ import annotations
 import gzip
 import lzma
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Run = Callable[..., dict[str, Any]]
 
-    Run = Callable[..., dict[str, Any]]
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 TF1 = "1n8g/bert_b64_fp16_1.log"

@@ -5,20 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from click.testing import Result
 
 from tests.collect.test_foreign import deepspeed_log, put, rows
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from click.testing import Result
-
-    Collect = Callable[..., Result]
-    CollectJson = Callable[..., dict[str, Any]]
+Collect = Callable[..., Result]
+CollectJson = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture

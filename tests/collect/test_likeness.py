@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.collect.conftest import pytorch_log
 from tests.environment.kit import leave, node
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+CollectJson = Callable[..., dict[str, Any]]
 
-    CollectJson = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,8 @@ from hpcbert.workloads.bert_pretrain import MODELS
 from tests.collect.test_labels import only_run, put, reason, sample
 from tests.recipes.kit import load
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+Run = Callable[..., dict[str, Any]]
 
-    Run = Callable[..., dict[str, Any]]
 
 # How programs state a model.
 LINES = {

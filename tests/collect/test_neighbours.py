@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from hpcbert.campaign import store
 from hpcbert.cli.audit import command as audit
+from tests.collect.conftest import Built
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+Build = Callable[..., Built]
+Collect = Callable[..., dict[str, Any]]
 
-    from tests.collect.conftest import Built
-
-    Build = Callable[..., Built]
-    Collect = Callable[..., dict[str, Any]]
 
 T = 1763717655
 RATE = 10.0

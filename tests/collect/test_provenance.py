@@ -6,20 +6,17 @@ import csv
 import io
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import Result
 
 from hpcbert import __version__
 from tests.collect.test_foreign import deepspeed_log, put
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from click.testing import Result
-
-    Collect = Callable[..., Result]
+Collect = Callable[..., Result]
 
 
 @pytest.fixture

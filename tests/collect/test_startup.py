@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 HEAVY = {
     *("asyncio", "importlib.metadata", "jinja2", "numpy", "pandas", "rich", "submitit", "torch"),

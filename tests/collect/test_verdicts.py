@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcbert.campaign.store import read_status, status_path
 from hpcbert.errors import SchedulerError
 from hpcbert.flows.collect import Collected, Request, collect
+from hpcbert.model import Campaign, Run
 from hpcbert.slurm.ladder import with_witness
 from hpcbert.slurm.states import RepeatState, parse, witness
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from hpcbert.model import Campaign, Run
 
 VERDICTS = (
     "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE", "PREEMPTED", "TIMEOUT", "CANCELLED", "BOOT_FAIL", "FAILED",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import click
 import pytest
@@ -22,9 +23,6 @@ from hpcbert.logs import grammar
 from hpcbert.model import Campaign
 from hpcbert.results.words import FLAGS
 from hpcbert.slurm import reasons, states
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 REFERENCE = REPOSITORY / "docs" / "reference"

@@ -7,16 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.collect.conftest import build, collect, pytorch_log
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 __all__ = ["build", "collect"]
 # Root reads whatever it likes, unless it gives these up.

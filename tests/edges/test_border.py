@@ -9,16 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
 
 from hpcbert.cli.main import COMMANDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 # What an option or argument of these names takes is a path, or may be one.
 PATHS = (

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
 
 from hpcbert.cli.main import COMMANDS
 from hpcbert.model import precision
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SUBMIT = ["submit", "--fw", "oneflow", "--scheduler", "slurm", "--dry-run"]
 LOCAL = ["submit", "--scheduler", "local"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from hpcbert import lab
 from hpcbert.config.site import read_site
 from hpcbert.lab import files, furnish
 from hpcbert.lab.plan import LabPlan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.mark.parametrize("text", ["/srv/other lab", "/var/lib/hpcbert-lab2"])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Point, Shape
 from hpcbert.script.labels import SHOWN, labels
 from hpcbert.script.plan import option_values
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SITE = 'schema = 1\nname = "x"\nscheduler = "slurm"\n'
 ALWAYS_WRONG = ("inf", "-inf", "nan", "true", '"5"', "-1", f"1{'0' * 400}", "9223372036854775808")

@@ -6,15 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcbert.cli.streams import ascii_only
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def hpcbert(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[bytes]:

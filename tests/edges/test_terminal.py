@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.monitor.test_terminal import _CODE as CODE
 from tests.monitor.test_terminal import on_terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FULL = r"nodes +GPUs +median samples/s +min \.\. max +cv +speedup +efficiency +repeats +flags"
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from hpcbert.config.site import read_site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.script.draft import minutes
 from hpcbert.slurm.commands import read_squeue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DAY = 86_400
 GOOD = {

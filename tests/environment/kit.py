@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hpcbert.model import Array
+from hpcbert.model import Array
 
 FIELDS = "index,name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory"
 NODE: dict[str, Any] = {

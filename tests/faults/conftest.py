@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.register_assert_rewrite("tests.faults.kit", "tests.faults.faults", "tests.faults.killing")
 
 from tests.faults.killing import Desk  # noqa: E402 - its assertions are rewritten
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

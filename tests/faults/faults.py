@@ -7,22 +7,26 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from hpcbert.lab import LabPlan, cut_link, down, restore_link, start_daemon, stop_daemon, up
+from hpcbert.lab import (
+    LabPlan,
+    Process,
+    cut_link,
+    down,
+    restore_link,
+    start_daemon,
+    stop_daemon,
+    up,
+)
 from hpcbert.lab.record import load
-from hpcbert.system.runner import Outcome, run
-from tests.faults.kit import GATE, HANG, Campaign, Expected, wait_for
+from hpcbert.slurm.runner import Outcome, run
+from tests.faults.kit import GATE, HANG, Campaign, Cluster, Expected, wait_for
 from tests.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Fault = Callable[[Cluster], None]
 
-    from hpcbert.lab import Process
-    from tests.faults.kit import Cluster
-
-    Fault = Callable[[Cluster], None]
 
 FIRST = "--sbatch-arg=--nodelist=n1"
 DRAINED = "--sbatch-arg=--nodelist=n2"

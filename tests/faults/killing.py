@@ -13,12 +13,10 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hpcbert.slurm.runner import Outcome
 from tests.waiting import CEILING
-
-if TYPE_CHECKING:
-    from hpcbert.system.runner import Outcome
 
 # Of a command: a system call and its how-manieth of that name.
 Call = tuple[str, int]

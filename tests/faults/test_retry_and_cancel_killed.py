@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from hpcbert.campaign import store
-from tests.faults.killing import POINTS, chosen
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.faults.killing import Desk
+from hpcbert import store
+from tests.faults.killing import POINTS, Desk, chosen
 
 pytestmark = [
     pytest.mark.slurm,

@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from hpcbert.campaign import store
-from tests.faults.killing import POINTS, SUBMIT, chosen
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.faults.killing import Desk
+from hpcbert import store
+from tests.faults.killing import POINTS, SUBMIT, Desk, chosen
 
 pytestmark = [
     pytest.mark.slurm,

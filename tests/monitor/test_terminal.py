@@ -10,17 +10,16 @@ import struct
 import subprocess
 import sys
 import termios
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from hpcbert.slurm.repeats import Watched
 
-    from hpcbert.campaign.repeats import Watched
+Make = Callable[..., Watched]
+Line = Callable[..., str]
 
-    Make = Callable[..., Watched]
-    Line = Callable[..., str]
 
 _CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 SHAPES = tuple(range(1, 21))

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import csv
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,10 +14,6 @@ from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import Difference, Group, Measured, Point, Reason, Row, Run, Shape
 from hpcbert.results.reduce import FOREIGN, Evidence, gate, group_of, has_outlier, tabulate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 GROUP = Group("deepspeed", "bert-base", "fp32", 32, "rate")
 # Printed by DLPerf for DeepSpeed (Oneflow-Inc/DLPerf@c202878, DeepSpeed/bert/README.md).

@@ -3,7 +3,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import click
 import pytest
@@ -13,9 +14,6 @@ from hpcbert.model import Group, Measured, Reason, Run, Shape, SpeedupTable
 from hpcbert.results import delimited, dlperf, markdown, text
 from hpcbert.results.document import tables_data
 from hpcbert.results.reduce import tabulate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "dlperf-time")
 

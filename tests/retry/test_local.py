@@ -5,25 +5,22 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from hpcbert.campaign import store
-from hpcbert.scheduler.local import queue as local
-from hpcbert.system.runner import run
+from hpcbert import store
+from hpcbert.slurm import local
+from hpcbert.slurm.runner import Outcome, run
 from tests.retry.conftest import WORDS
 from tests.waiting import CEILING, until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+StandIn = Callable[..., Path]
+Command = Callable[..., Outcome]
 
-    from hpcbert.system.runner import Outcome
-
-    StandIn = Callable[..., Path]
-    Command = Callable[..., Outcome]
 
 # The second repeat fails as long as a file is there.
 FAILS = "if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then exit 7; fi"

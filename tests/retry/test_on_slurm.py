@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hpcbert.campaign import store
+from hpcbert import store
+from hpcbert.slurm.runner import Outcome
 from tests.retry.conftest import WORDS
 from tests.waiting import CEILING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from hpcbert.system.runner import Outcome
 
 pytestmark = pytest.mark.slurm
 

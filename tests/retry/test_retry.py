@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,20 +14,10 @@ from hpcbert.config import recipe, site
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import retry, submit
 from hpcbert.flows.retry import Wish
-from hpcbert.model import Shape
-from hpcbert.scheduler.slurm.adopt import adopted
-from hpcbert.scheduler.slurm.calls import Means
-from hpcbert.script import limits
-from hpcbert.script.directives import option
-from hpcbert.script.draft import How, Who, draft
-from hpcbert.script.plan import Request
-from hpcbert.system.runner import Outcome
+from hpcbert.model import Array, Campaign, Shape
+from hpcbert.plan import Request
+from hpcbert.slurm.runner import Outcome
 from tests.retry.conftest import log
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hpcbert.model import Array, Campaign
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOW = 1763700000

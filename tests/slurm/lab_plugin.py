@@ -11,10 +11,11 @@ import pwd
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pytest
 
@@ -24,9 +25,6 @@ from hpcbert.system.runner import Outcome, run
 from tests.waiting import CEILING, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from hpcbert.script.render import directive
+from hpcbert.render import directive
+from hpcbert.slurm.runner import Outcome
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcbert.system.runner import Outcome
 
 pytestmark = pytest.mark.slurm
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from hpcbert.campaign import store
-from hpcbert.system.runner import Outcome, run
+from hpcbert import store
+from hpcbert.lab import Lab
+from hpcbert.slurm.runner import Outcome, run
 from tests.waiting import CEILING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpcbert.lab import Lab
 
 pytestmark = pytest.mark.slurm
 

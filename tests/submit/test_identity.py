@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,17 +14,13 @@ from hpcbert.campaign.repeats import Watched
 from hpcbert.errors import SchedulerError
 from hpcbert.flows import cancel
 from hpcbert.flows import submit as flow
-from hpcbert.scheduler.slurm import living
-from hpcbert.scheduler.slurm.adopt import adopted
-from hpcbert.scheduler.slurm.calls import Means
-from hpcbert.scheduler.slurm.tracker import snapshot
-from hpcbert.system.runner import Outcome
+from hpcbert.flows.adopt import adopted
+from hpcbert.flows.calls import Means
+from hpcbert.flows.draft import Draft
+from hpcbert.slurm.repeats import Watched
+from hpcbert.slurm.runner import Outcome
+from hpcbert.slurm.tracker import snapshot
 from tests.submit.kit import FakeSlurm, failing, hurried, made
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hpcbert.script.draft import Draft
 
 LATE = "sbatch: error: Batch job submission failed: Socket timed out"
 

@@ -6,17 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.waiting import CEILING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Command = Callable[..., tuple[int, dict[str, Any]]]
 
-    Command = Callable[..., tuple[int, dict[str, Any]]]
 
 pytestmark = pytest.mark.slow
 

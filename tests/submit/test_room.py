@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +20,6 @@ from hpcbert.script.plan import MOST_INDICES
 from hpcbert.slurm.commands import job_id
 from hpcbert.system.runner import Outcome, run
 from tests.submit.kit import HOW, FakeSlurm, asked, hurried, made
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 POLICY = (
     "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy "

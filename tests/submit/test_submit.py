@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +16,6 @@ from hpcbert.scheduler.slurm.calls import Means, predecessor
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
 from tests.submit.kit import FakeSlurm, failing, hurried, made
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def submitted(one: Draft, slurm: FakeSlurm) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from hpcbert.flows import retry
 from hpcbert.flows import submit as flow
 from hpcbert.scheduler.slurm.calls import RESUME
 from tests.submit.kit import FakeSlurm, failing, hurried, made
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 AWAY = "Unable to contact slurm controller (connect failure)"
 FAILURES = {

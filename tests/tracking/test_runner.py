@@ -3,13 +3,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hpcbert.system import runner
 from hpcbert.system.runner import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_command_is_given_its_input_and_heard_to_its_end() -> None:
