@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
+pytest.register_assert_rewrite("tests.kit")
 REPOSITORY = Path(__file__).resolve().parent.parent
-LAB_PLUGIN = REPOSITORY / "tests" / "slurm" / "lab_plugin.py"
 # Folders that start daemons, containers, trainings or processes without number, or try everything
 # on every recipe.
 SLOW = {"audit", "containers", "edges", "faults", "fuzz", "lab", "monitor", "packaging"} | {
@@ -20,14 +18,9 @@ _NAME = re.compile(r"[\w .,:;=/+@%<>()\[\]{}'*!?#&|~^$-]{1,60}", re.ASCII)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Share one lab among all folders: as a plugin its fixtures are seen everywhere."""
-    spec = importlib.util.spec_from_file_location("hpcbert_lab_plugin", LAB_PLUGIN)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    config.pluginmanager.register(module, spec.name)
+    """Share fixtures, the one lab's too, among all folders: a plugin's are seen everywhere."""
+    for name in ("fixtures", "lab"):
+        config.pluginmanager.import_plugin(f"tests.kit.{name}")
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -52,6 +52,14 @@ def drafted(
     )  # fmt: skip
 
 
+def curve(
+    where: Path, precisions: tuple[str, ...] = ("fp32", "bf16"), *, repeats: int = 5, **how: Any
+) -> Draft:
+    """Draft a submission of 1 and 2 GPUs in each precision."""
+    request = Request(Shape(1, 2), precisions, scaling=True, repeats=repeats)
+    return drafted(where, request, how=how)
+
+
 def hurried(run: Runner) -> Means:
     """Return means to submit with that never wait."""
     return Means(run, pause=lambda _: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,43 +21,46 @@ from hpcbert.flows.draft import Draft
 from hpcbert.slurm.repeats import Watched
 from hpcbert.slurm.runner import Outcome
 from hpcbert.slurm.tracker import snapshot
-from tests.submit.kit import FakeSlurm, failing, hurried, made
+from tests.kit.drafts import curve, hurried
+from tests.kit.slurm import Answer, Job, Slurm, failed
 
 LATE = "sbatch: error: Batch job submission failed: Socket timed out"
 
 
 def one_point(tmp_path: Path) -> Draft:
-    one = made(tmp_path, precisions=("fp32",))
+    one = curve(tmp_path, ("fp32",))
     campaign = replace(one.campaign, arrays=one.campaign.arrays[:1])
     return replace(one, campaign=campaign)
 
 
-def rename(slurm: FakeSlurm) -> None:
-    slurm.jobs = {job: f"proj-{number}" for number, job in enumerate(slurm.jobs)}
+def rename(slurm: Slurm) -> None:
+    numbers = itertools.count()
+    slurm.rename(lambda _: f"proj-{next(numbers)}")
 
 
-def prefix(slurm: FakeSlurm) -> None:
-    slurm.jobs = {job: f"proj-{name}" for job, name in slurm.jobs.items()}
-    slurm.scripts = dict.fromkeys(slurm.scripts, "")
+def prefix(slurm: Slurm) -> None:
+    slurm.rename(lambda name: f"proj-{name}")
+    for job in slurm.jobs.values():
+        job.script = ""
 
 
-def cut(slurm: FakeSlurm) -> None:
-    slurm.jobs = {job: name[:12] for job, name in slurm.jobs.items()}
+def cut(slurm: Slurm) -> None:
+    slurm.rename(lambda name: name[:12])
 
 
 @pytest.mark.parametrize("change", [rename, prefix, cut])
 def test_a_job_that_was_renamed_is_found_after_a_crash(
-    tmp_path: Path, change: Callable[[FakeSlurm], None]
+    tmp_path: Path, change: Callable[[Slurm], None]
 ) -> None:
-    one, slurm = made(tmp_path), FakeSlurm()
+    one, slurm = curve(tmp_path), Slurm()
     flow.write(one)
     for number in range(1, 5):
-        slurm.die_after_queueing = True
+        slurm.dies = True
         with pytest.raises(KeyboardInterrupt):
             flow.submit(one.directory, hurried(slurm))
         assert len(slurm.jobs) == number
         change(slurm)
-    slurm.die_after_queueing = False
+    slurm.dies = False
     campaign = flow.submit(one.directory, hurried(slurm))
     assert [array.job_id for array in campaign.arrays] == ["100", "101", "102", "103"]
     assert slurm.count("sbatch") == 4
@@ -65,7 +69,7 @@ def test_a_job_that_was_renamed_is_found_after_a_crash(
 def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_doubled(
     tmp_path: Path,
 ) -> None:
-    one, slurm = one_point(tmp_path), FakeSlurm()
+    one, slurm = one_point(tmp_path), Slurm()
     flow.write(one)
     campaign = replace(flow.submit(one.directory, hurried(slurm)), user="jovyan")
     store.write_manifest(one.directory, campaign)
@@ -95,7 +99,7 @@ def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_double
 def test_an_id_that_is_listed_as_alive_under_any_name_and_user_is_not_submitted_again(
     tmp_path: Path, line: str, refused: bool
 ) -> None:
-    one, slurm = one_point(tmp_path), FakeSlurm()
+    one, slurm = one_point(tmp_path), Slurm()
     flow.write(one)
     campaign = flow.submit(one.directory, hurried(slurm))
 
@@ -113,7 +117,7 @@ def test_an_id_that_is_listed_as_alive_under_any_name_and_user_is_not_submitted_
 
 
 @dataclass
-class Elsewhere(FakeSlurm):
+class Elsewhere(Slurm):
     """A second cluster: who does not name it is answered by the first, which has nothing."""
 
     def __call__(self, argv: Sequence[str], **more: object) -> Outcome:
@@ -132,7 +136,7 @@ class Elsewhere(FakeSlurm):
 
 
 def test_jobs_on_another_cluster_are_asked_about_and_cancelled_there(tmp_path: Path) -> None:
-    one, slurm = made(tmp_path, precisions=("fp32",)), Elsewhere()
+    one, slurm = curve(tmp_path, ("fp32",)), Elsewhere()
     arrays = tuple(replace(array, cluster="other,third") for array in one.campaign.arrays)
     flow.write(replace(one, campaign=replace(one.campaign, arrays=arrays)))
     campaign = flow.submit(one.directory, hurried(slurm))
@@ -158,10 +162,10 @@ def test_jobs_on_another_cluster_are_asked_about_and_cancelled_there(tmp_path: P
 
 def test_an_sbatch_that_submits_and_then_fails_is_not_a_refusal(tmp_path: Path) -> None:
     answers = [
-        failing("sbatch: error: the wrapper's quota check failed", 1, "queued anyway"),
-        failing("sbatch: error: Batch job submission failed: whatever", 1, "queued anyway"),
+        failed("sbatch: error: the wrapper's quota check failed", acts=True),
+        failed("sbatch: error: Batch job submission failed: whatever", acts=True),
     ]
-    one, slurm = made(tmp_path, precisions=("fp32",)), FakeSlurm(answers=list(answers))
+    one, slurm = curve(tmp_path, ("fp32",)), Slurm(sbatch=answers)
     flow.write(one)
     campaign = flow.submit(one.directory, hurried(slurm))
     assert [(array.state, array.job_id) for array in campaign.arrays] == [
@@ -174,14 +178,14 @@ def test_an_sbatch_that_submits_and_then_fails_is_not_a_refusal(tmp_path: Path) 
 def test_a_refused_array_is_looked_for_before_anything_is_submitted_in_its_place(
     tmp_path: Path,
 ) -> None:
-    refusal = failing("sbatch: error: Batch job submission failed: Invalid qos specification")
-    one, slurm = one_point(tmp_path), FakeSlurm(answers=[refusal])
+    refusal = failed("sbatch: error: Batch job submission failed: Invalid qos specification")
+    one, slurm = one_point(tmp_path), Slurm(sbatch=[refusal, None])
     flow.write(one)
     with pytest.raises(SchedulerError, match="Invalid qos"):
         flow.submit(one.directory, hurried(slurm))
     (array,) = store.read_manifest(one.directory).arrays
     assert (array.state, array.job_id) == ("refused", "")
-    slurm.jobs["77"] = array.name
+    slurm.jobs["77"] = Job(array.name)
     found = adopted(one.directory, store.read_manifest(one.directory), run=slurm, strict=True)
     assert (found.arrays[0].state, found.arrays[0].job_id) == ("submitted", "77")
     assert store.read_manifest(one.directory) == found
@@ -192,27 +196,27 @@ def test_a_refused_array_is_looked_for_before_anything_is_submitted_in_its_place
 def test_nothing_is_submitted_in_place_of_a_refused_array_while_slurm_is_silent(
     tmp_path: Path,
 ) -> None:
-    refusal = failing("sbatch: error: invalid partition specified")
-    one, slurm = one_point(tmp_path), FakeSlurm(answers=[refusal])
+    refusal = failed("sbatch: error: invalid partition specified")
+    one, slurm = one_point(tmp_path), Slurm(sbatch=[refusal, None])
     flow.write(one)
     with pytest.raises(SchedulerError):
         flow.submit(one.directory, hurried(slurm))
-    slurm.squeue_works = False
+    slurm.away = {"squeue", "sacct"}
     with pytest.raises(SchedulerError, match="can't be told"):
         adopted(one.directory, store.read_manifest(one.directory), run=slurm, strict=True)
 
 
 @dataclass
-class Wrapped(FakeSlurm):
+class Wrapped(Slurm):
     """A site's own sbatch: it prints more than the id."""
 
     form: str = "{job}\n"
     foreign: str = "34"
 
-    def sbatch(self, argv: Sequence[str]) -> Outcome:
-        done = super().sbatch(argv)
-        self.jobs.setdefault(self.foreign, "somebody else's")
-        return replace(done, stdout=self.form.format(job=done.stdout.strip()))
+    def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        done = super().do_sbatch(argv, cwd)
+        self.jobs.setdefault(self.foreign, Job("somebody else's"))
+        return Answer(self.form.format(job=done.out.strip()))
 
 
 FORMS = {
@@ -227,11 +231,11 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_number_of_a_sites_wrapper_is_not_taken_for_the_id(tmp_path: Path, form: str) -> None:
-    one, slurm = made(tmp_path, precisions=("fp32",)), Wrapped(form=form)
+    one, slurm = curve(tmp_path, ("fp32",)), Wrapped(form=form)
     flow.write(one)
     campaign = flow.submit(one.directory, hurried(slurm))
     for array in campaign.arrays:
-        assert slurm.jobs[array.job_id] == array.name
+        assert slurm.names[array.job_id] == array.name
         assert array.seen
     assert slurm.count("sbatch") == 2
 
@@ -239,22 +243,22 @@ def test_a_number_of_a_sites_wrapper_is_not_taken_for_the_id(tmp_path: Path, for
 @pytest.mark.parametrize("form", ["34\n{job}\n", "{job}\n34\n"])
 def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path: Path, form: str) -> None:
     one = one_point(tmp_path)
-    slurm = Wrapped(form=form, scontrol_works=False, squeue_works=False)
+    slurm = Wrapped(form=form, away={"scontrol", "squeue", "sacct"})
     flow.write(one)
     with pytest.raises(SchedulerError):
         flow.submit(one.directory, hurried(slurm))
     (array,) = store.read_manifest(one.directory).arrays
     assert (array.state, array.job_id) == ("intended", "")
-    slurm.scontrol_works = slurm.squeue_works = True
+    slurm.away = set()
     campaign = flow.submit(one.directory, hurried(slurm))
-    assert slurm.jobs[campaign.arrays[0].job_id] == array.name
+    assert slurm.names[campaign.arrays[0].job_id] == array.name
     assert slurm.count("sbatch") == 1
 
 
 def test_a_plain_answer_stands_while_the_controller_is_silent_and_is_settled_later(
     tmp_path: Path,
 ) -> None:
-    one, slurm = one_point(tmp_path), Wrapped(form="34\n", scontrol_works=False)
+    one, slurm = one_point(tmp_path), Wrapped(form="34\n", away={"scontrol"})
     flow.write(one)
     campaign = flow.submit(one.directory, hurried(slurm))
     (array,) = campaign.arrays
@@ -266,7 +270,7 @@ def test_a_plain_answer_stands_while_the_controller_is_silent_and_is_settled_lat
 
 
 def test_what_the_controller_has_otherwise_is_on_record(tmp_path: Path) -> None:
-    one, slurm = one_point(tmp_path), FakeSlurm()
+    one, slurm = one_point(tmp_path), Slurm()
     flow.write(one)
 
     def run(argv: Sequence[str], **more: object) -> Outcome:
@@ -279,7 +283,7 @@ def test_what_the_controller_has_otherwise_is_on_record(tmp_path: Path) -> None:
         )
         return replace(done, stdout=text.replace("   SubmitTime", f"{more_}   SubmitTime"))
 
-    campaign = flow.submit(one.directory, Means(run, pause=lambda _: None))
+    campaign = flow.submit(one.directory, hurried(run))
     (array,) = campaign.arrays
     name = array.name
     assert array.changed == (
@@ -288,6 +292,6 @@ def test_what_the_controller_has_otherwise_is_on_record(tmp_path: Path) -> None:
         ("Requeue", "1", "0"),
         ("StdOut", f"{one.directory}/slurm/%A_%a.out", "/tmp/x.out"),
         ("Dependency", "", "singleton(unfulfilled)"),
-        ("WorkDir", os.path.realpath(one.directory), "."),
+        ("WorkDir", os.path.realpath(one.directory), "/nowhere"),
     )
     assert store.read_manifest(one.directory) == campaign

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,13 +12,13 @@ from hpcbert.campaign.repeats import Watched
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import submit as flow
 from hpcbert.flows.retry import Findings, Lack, Wish, plan
-from hpcbert.scheduler.slurm.control import most_indices
-from hpcbert.script.directives import option
-from hpcbert.script.draft import by_hand
-from hpcbert.script.plan import MOST_INDICES
-from hpcbert.slurm.commands import job_id
-from hpcbert.system.runner import Outcome, run
-from tests.submit.kit import HOW, FakeSlurm, asked, hurried, made
+from hpcbert.model import Shape
+from hpcbert.plan import MOST_INDICES, Request
+from hpcbert.slurm.control import most_indices
+from hpcbert.slurm.repeats import Watched
+from hpcbert.slurm.runner import Outcome, run
+from tests.kit.drafts import HOW, curve, hurried, load, reference
+from tests.kit.slurm import Answer, Slurm, failed
 
 POLICY = (
     "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
@@ -28,21 +27,22 @@ POLICY = (
 
 
 @dataclass
-class Limited(FakeSlurm):
+class Limited(Slurm):
     """Takes so many repeats, as MaxSubmitJobs has it."""
 
     room: int = 3
     limit: str = "sbatch: error: AssocMaxSubmitJobLimit\n"
 
-    def sbatch(self, argv: Sequence[str]) -> Outcome:
-        text = Path(argv[-1]).read_text()
-        given = [word[8:] for word in argv if word.startswith("--array=")]
-        spans = (job_id(f"1_[{(given or [option(text, 'array')])[0]}]") or ("", ()))[1]
-        wanted = sum(high - low + 1 for low, high, _ in spans)
+    def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        before = dict(self.jobs)
+        done = super().do_sbatch(argv, cwd)
+        (new,) = self.jobs.keys() - before
+        wanted = len(self.jobs[new].tasks)
         if wanted > self.room:
-            return Outcome(tuple(argv), 1, "", f"{self.limit}{POLICY}\n")
+            self.jobs = before
+            return failed(f"{self.limit}{POLICY}\n")
         self.room -= wanted
-        return super().sbatch(argv)
+        return done
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ class Limited(FakeSlurm):
 def test_an_array_is_submitted_in_parts_as_room_becomes_available(
     tmp_path: Path, limit: str
 ) -> None:
-    one, slurm = made(tmp_path, precisions=("fp32",)), Limited(limit=limit)
+    one, slurm = curve(tmp_path, ("fp32",)), Limited(limit=limit)
     flow.write(one)
     with pytest.raises(flow.NoRoomError, match="3 repeats are submitted, 7 are left") as caught:
         flow.submit(one.directory, hurried(slurm))
@@ -68,7 +68,7 @@ def test_an_array_is_submitted_in_parts_as_room_becomes_available(
     there = [(array.point, number) for array in campaign.arrays for number in array.repeats]
     assert sorted(number for _, number in there) == sorted([1, 2, 3, 4, 5] * 2)
     assert len(set(there)) == 10
-    assert sorted(slurm.jobs.values()) == sorted(array.name for array in campaign.arrays)
+    assert sorted(slurm.names.values()) == sorted(array.name for array in campaign.arrays)
     assert [array.job_id for array in campaign.arrays] == list(slurm.jobs)
     assert store.read_manifest(one.directory) == campaign
     assert len(campaign.current) == 10
@@ -77,7 +77,7 @@ def test_an_array_is_submitted_in_parts_as_room_becomes_available(
 def test_a_limit_that_no_waiting_helps_against_is_a_refusal(tmp_path: Path) -> None:
     for number, limit in enumerate(("sbatch: error: QOSMaxWallDurationPerJobLimit\n", "")):
         one, slurm = (
-            made(tmp_path / str(number), precisions=("fp32",)),
+            curve(tmp_path / str(number), ("fp32",)),
             Limited(limit=limit, room=0),
         )
         flow.write(one)
@@ -87,7 +87,7 @@ def test_a_limit_that_no_waiting_helps_against_is_a_refusal(tmp_path: Path) -> N
 
 
 def test_more_repeats_than_indices_are_several_arrays(tmp_path: Path) -> None:
-    one = made(tmp_path, precisions=("fp32",), repeats=2500, most_indices=1000)
+    one = curve(tmp_path, ("fp32",), repeats=2500, most_indices=1000)
     first, *_ = arrays = one.campaign.arrays[:3]
     assert [(array.offset, len(array.repeats)) for array in arrays] == [
         (0, 1000),
@@ -110,7 +110,7 @@ def test_more_repeats_than_indices_are_several_arrays(tmp_path: Path) -> None:
 
 
 def test_few_indices_split_a_usual_point_too(tmp_path: Path) -> None:
-    one, slurm = made(tmp_path, precisions=("fp32",), most_indices=3), FakeSlurm()
+    one, slurm = curve(tmp_path, ("fp32",), most_indices=3), Slurm()
     flow.write(one)
     campaign = flow.submit(one.directory, hurried(slurm))
     assert [array.repeats for array in campaign.arrays] == [(1, 2, 3), (4, 5)] * 2
@@ -130,13 +130,13 @@ def test_the_cluster_says_how_many_indices_it_takes() -> None:
 
 
 def test_a_script_to_submit_by_hand_has_one_array(tmp_path: Path) -> None:
-    where, found, request = asked(tmp_path, repeats=1001)
+    request = Request(Shape(1, 2), ("fp32",), repeats=1001)
     with pytest.raises(UsageError, match="at most 1000 repeats"):
-        by_hand(request, where, found, how=HOW, words=())
+        by_hand(request, reference(tmp_path), load(), how=HOW, words=())
 
 
 def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path: Path) -> None:
-    one = made(tmp_path, precisions=("fp32",), most_indices=3)
+    one = curve(tmp_path, ("fp32",), most_indices=3)
     flow.write(one)
     _, second, *_ = one.campaign.arrays
     watched = Watched(one.directory, one.campaign)
@@ -146,7 +146,7 @@ def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path: Path
         for number in array.repeats[1:2]
     )
     findings = Findings(watched, lacks, (), 0, (), {})
-    made_ = plan(findings, Wish(suspect=False), run=FakeSlurm())
+    made_ = plan(findings, Wish(suspect=False), run=Slurm())
     assert [(array.repeats, array.offset) for array in made_.arrays] == [((2,), 0), ((5,), 3)]
     script = (made_.scripts or {})[made_.arrays[1].name]
     assert option(script, "array") == "2%1"

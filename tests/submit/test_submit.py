@@ -12,13 +12,14 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.flows import submit as flow
-from hpcbert.scheduler.slurm.calls import Means, predecessor
-from hpcbert.script.draft import Draft
-from hpcbert.system.runner import Outcome
-from tests.submit.kit import FakeSlurm, failing, hurried, made
+from hpcbert.flows.calls import Means, predecessor
+from hpcbert.flows.draft import Draft
+from hpcbert.slurm.runner import Outcome
+from tests.kit.drafts import curve, hurried
+from tests.kit.slurm import Job, Slurm, failed
 
 
-def submitted(one: Draft, slurm: FakeSlurm) -> list[str]:
+def submitted(one: Draft, slurm: Slurm) -> list[str]:
     flow.write(one)
     pauses: list[float] = []
     campaign = flow.submit(one.directory, Means(slurm, lambda: 1.0, pauses.append))
@@ -27,7 +28,7 @@ def submitted(one: Draft, slurm: FakeSlurm) -> list[str]:
 
 
 def test_one_sbatch_a_point_and_every_id_in_the_manifest(tmp_path: Path) -> None:
-    one, slurm = made(tmp_path), FakeSlurm()
+    one, slurm = curve(tmp_path), Slurm()
     assert submitted(one, slurm) == ["100", "101", "102", "103"]
     assert [call[0] for call in slurm.calls] == ["sbatch", "scontrol"] * 4
     assert all(call[1] == "--parsable" for call in slurm.calls[::2])
@@ -35,7 +36,7 @@ def test_one_sbatch_a_point_and_every_id_in_the_manifest(tmp_path: Path) -> None
 
 
 def test_each_point_waits_for_the_one_before_unless_told_otherwise(tmp_path: Path) -> None:
-    one, slurm = made(tmp_path), FakeSlurm()
+    one, slurm = curve(tmp_path), Slurm()
     submitted(one, slurm)
     waits = [call[2] if len(call) == 4 else "" for call in slurm.calls if call[0] == "sbatch"]
     assert waits == ["", *(f"--dependency=afterany:{job}" for job in (100, 101, 102))]
@@ -48,18 +49,16 @@ def test_each_point_waits_for_the_one_before_unless_told_otherwise(tmp_path: Pat
 
 
 def test_the_manifest_is_on_disk_before_sbatch_is_called(tmp_path: Path) -> None:
-    one = made(tmp_path)
+    one = curve(tmp_path)
     seen = []
 
-    def run(argv: Sequence[str], **_: object) -> Outcome:
-        if argv[0] != "sbatch":
-            return failing("Unable to contact")
-        manifest = store.read_manifest(one.directory)
-        seen.append([array.state for array in manifest.arrays])
-        return Outcome(tuple(argv), 0, f"{len(seen)}\n")
+    def look(program: str) -> None:
+        if program == "sbatch":
+            manifest = store.read_manifest(one.directory)
+            seen.append([array.state for array in manifest.arrays])
 
     flow.write(one)
-    flow.submit(one.directory, hurried(run))
+    flow.submit(one.directory, hurried(Slurm(before=look)))
     assert seen[0] == ["intended"] * 4
     assert seen[3] == ["submitted"] * 3 + ["intended"]
 
@@ -68,35 +67,36 @@ def test_the_manifest_is_on_disk_before_sbatch_is_called(tmp_path: Path) -> None
 def test_a_crash_after_sbatch_queued_loses_and_doubles_nothing(
     tmp_path: Path, crash_at: int
 ) -> None:
-    one, slurm = made(tmp_path), FakeSlurm()
+    one, slurm = curve(tmp_path), Slurm()
     flow.write(one)
 
-    def run(argv: Sequence[str], **more: object) -> Outcome:
-        slurm.die_after_queueing = slurm.count("sbatch") == crash_at - 1
-        return slurm(argv, **more)  # type: ignore[arg-type]
+    def die(program: str) -> None:
+        slurm.dies = slurm.count("sbatch") == crash_at
 
+    slurm.before = die
     with pytest.raises(KeyboardInterrupt):
-        flow.submit(one.directory, hurried(run))
-    slurm.die_after_queueing = False
+        flow.submit(one.directory, hurried(slurm))
+    slurm.before = lambda _: None
+    slurm.dies = False
     campaign = flow.submit(one.directory, hurried(slurm))
     assert sorted(slurm.jobs) == ["100", "101", "102", "103"]
     assert sorted(array.job_id for array in campaign.arrays) == sorted(slurm.jobs)
     for array in campaign.arrays:
-        assert slurm.jobs[array.job_id] == array.name
+        assert slurm.names[array.job_id] == array.name
     assert flow.submit(one.directory, hurried(slurm)) == campaign
     assert len(slurm.jobs) == 4
 
 
 def test_a_busy_controller_is_asked_again(tmp_path: Path) -> None:
-    busy = failing("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying")
-    one, slurm = made(tmp_path), FakeSlurm(answers=[busy, busy])
+    busy = failed("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying")
+    one, slurm = curve(tmp_path), Slurm(sbatch=[busy, busy, None])
     assert len(submitted(one, slurm)) == 4
     assert slurm.count("sbatch") == 6
 
 
 def test_a_refusal_names_slurms_reason_and_submits_no_more(tmp_path: Path) -> None:
-    refusal = failing("sbatch: error: invalid partition specified: gpuu")
-    one, slurm = made(tmp_path), FakeSlurm(answers=[None, refusal])
+    refusal = failed("sbatch: error: invalid partition specified: gpuu")
+    one, slurm = curve(tmp_path), Slurm(sbatch=[None, refusal, None])
     flow.write(one)
     with pytest.raises(SchedulerError, match="invalid partition specified: gpuu") as caught:
         flow.submit(one.directory, hurried(slurm))
@@ -107,10 +107,8 @@ def test_a_refusal_names_slurms_reason_and_submits_no_more(tmp_path: Path) -> No
 
 
 def test_a_timed_out_sbatch_that_queued_anyway_is_adopted(tmp_path: Path) -> None:
-    lost = failing(
-        "sbatch: error: Batch job submission failed: Socket timed out", 1, "queued anyway"
-    )
-    one, slurm = made(tmp_path), FakeSlurm(answers=[lost])
+    lost = failed("sbatch: error: Batch job submission failed: Socket timed out", acts=True)
+    one, slurm = curve(tmp_path), Slurm(sbatch=[lost, None])
     assert submitted(one, slurm) == ["100", "101", "102", "103"]
 
 
@@ -122,7 +120,7 @@ UNCERTAIN = (
 
 
 def test_an_sbatch_that_was_killed_may_have_submitted(tmp_path: Path) -> None:
-    one, slurm = made(tmp_path), FakeSlurm(answers=[failing("", -9, "queued anyway")])
+    one, slurm = curve(tmp_path), Slurm(sbatch=[failed("", -9, acts=True), None])
     assert submitted(one, slurm) == ["100", "101", "102", "103"]
     assert slurm.count("sbatch") == 4
 
@@ -131,16 +129,16 @@ def test_an_sbatch_that_was_killed_may_have_submitted(tmp_path: Path) -> None:
 def test_a_lost_answer_is_looked_for_twice_before_sbatch_is_called_again(
     tmp_path: Path, why: str
 ) -> None:
-    lost = failing(f"sbatch: error: Batch job submission failed: {why}")
-    one, slurm = made(tmp_path), FakeSlurm(answers=[lost])
+    lost = failed(f"sbatch: error: Batch job submission failed: {why}")
+    one, slurm = curve(tmp_path), Slurm(sbatch=[lost, None])
     assert submitted(one, slurm) == ["100", "101", "102", "103"]
     programs = [call[0] for call in slurm.calls]
     assert programs[:6] == ["sbatch", "squeue", "sacct", "squeue", "sacct", "sbatch"]
 
 
 def test_a_timed_out_sbatch_that_queued_nothing_stays_intended(tmp_path: Path) -> None:
-    lost = failing("sbatch: error: Batch job submission failed: Socket timed out")
-    one, slurm = made(tmp_path), FakeSlurm(answers=[lost] * 4)
+    lost = failed("sbatch: error: Batch job submission failed: Socket timed out")
+    one, slurm = curve(tmp_path), Slurm(sbatch=[*[lost] * 4, None])
     flow.write(one)
     with pytest.raises(SchedulerError, match="Socket timed out"):
         flow.submit(one.directory, hurried(slurm))
@@ -150,8 +148,8 @@ def test_a_timed_out_sbatch_that_queued_nothing_stays_intended(tmp_path: Path) -
 
 
 def test_resume_submits_nothing_while_slurm_can_not_say_what_it_has(tmp_path: Path) -> None:
-    lost = failing("sbatch: error: Batch job submission failed: Socket timed out")
-    one, slurm = made(tmp_path), FakeSlurm(squeue_works=False, answers=[lost])
+    lost = failed("sbatch: error: Batch job submission failed: Socket timed out")
+    one, slurm = curve(tmp_path), Slurm(away={"squeue", "sacct"}, sbatch=[lost, None])
     flow.write(one)
     for _ in range(2):
         with pytest.raises(SchedulerError, match="can't be told"):
@@ -164,14 +162,14 @@ def test_what_squeue_does_not_list_is_looked_for_again_before_it_is_submitted(
     tmp_path: Path,
 ) -> None:
     """What a killed sbatch had sent may lie before slurmctld while squeue is answered."""
-    one, slurm = made(tmp_path, precisions=("fp32",)), FakeSlurm()
+    one, slurm = curve(tmp_path, ("fp32",)), Slurm()
     flow.write(one)
     first, *_ = one.campaign.arrays
     called = replace(first, called="2025-11-21T04:00:00Z")
     store.write_manifest(one.directory, store.update_array(one.campaign, called))
 
     def arrives(_: float) -> None:
-        slurm.jobs.setdefault("99", first.name)
+        slurm.jobs.setdefault("99", Job(first.name))
 
     campaign = flow.submit(one.directory, Means(slurm, pause=arrives))
     assert [array.job_id for array in campaign.arrays] == ["99", "101"]
@@ -179,7 +177,7 @@ def test_what_squeue_does_not_list_is_looked_for_again_before_it_is_submitted(
 
 
 def test_a_job_that_nobody_remembers_is_known_by_what_it_wrote(tmp_path: Path) -> None:
-    one, slurm = made(tmp_path, precisions=("fp32",)), FakeSlurm(squeue_works=False)
+    one, slurm = curve(tmp_path, ("fp32",)), Slurm(away={"squeue", "sacct"})
     flow.write(one)
     first, *_ = one.campaign.arrays
     called = replace(first, called="2025-11-21T04:00:00Z")
@@ -194,7 +192,7 @@ def test_a_job_that_nobody_remembers_is_known_by_what_it_wrote(tmp_path: Path) -
 def test_a_job_whose_id_can_not_be_written_down_is_named_and_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, slurm = made(tmp_path, precisions=("fp32",)), FakeSlurm()
+    one, slurm = curve(tmp_path, ("fp32",)), Slurm()
     flow.write(one)
     real = Path.replace
 
@@ -213,8 +211,8 @@ def test_a_job_whose_id_can_not_be_written_down_is_named_and_found_again(
 
 
 def test_no_sbatch_on_this_machine(tmp_path: Path) -> None:
-    one = made(tmp_path)
-    slurm = FakeSlurm(answers=[failing("sbatch: no such program", 127)])
+    one = curve(tmp_path)
+    slurm = Slurm(sbatch=[failed("sbatch: no such program", 127), None])
     flow.write(one)
     with pytest.raises(SchedulerError) as caught:
         flow.submit(one.directory, hurried(slurm))
@@ -222,7 +220,7 @@ def test_no_sbatch_on_this_machine(tmp_path: Path) -> None:
 
 
 def test_a_script_changed_by_hand_is_not_submitted(tmp_path: Path) -> None:
-    one, slurm = made(tmp_path), FakeSlurm()
+    one, slurm = curve(tmp_path), Slurm()
     flow.write(one)
     script = one.directory / one.campaign.arrays[0].script
     script.write_text(script.read_text() + "\n# changed\n")
@@ -232,7 +230,7 @@ def test_a_script_changed_by_hand_is_not_submitted(tmp_path: Path) -> None:
 
 
 def test_two_submits_of_one_campaign_one_wins(tmp_path: Path) -> None:
-    one, slurm = made(tmp_path), FakeSlurm()
+    one, slurm = curve(tmp_path), Slurm()
     flow.write(one)
     with store.locked(one.directory), pytest.raises(UsageError, match="is working on this"):
         flow.submit(one.directory, hurried(slurm))
@@ -242,7 +240,7 @@ def test_two_submits_of_one_campaign_one_wins(tmp_path: Path) -> None:
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     import socket
 
-    one, slurm = made(tmp_path), FakeSlurm()
+    one, slurm = curve(tmp_path), Slurm()
     flow.write(one)
     (one.directory / store.LOCK).write_text(f"{socket.gethostname()} 4194999\n")
     flow.submit(one.directory, hurried(slurm))
@@ -256,8 +254,8 @@ def test_the_callers_slurm_variables_do_not_leak(
     for name in ("SBATCH_PARTITION", "SLURM_JOB_ID", "PMIX_RANK", "PYXIS_CONTAINER_IMAGE"):
         monkeypatch.setenv(name, "leak")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
-    slurm = FakeSlurm()
-    submitted(made(tmp_path), slurm)
+    slurm = Slurm()
+    submitted(curve(tmp_path), slurm)
     for environment in slurm.environments:
         assert environment is not None
         assert "leak" not in environment.values()
@@ -271,7 +269,7 @@ def test_the_callers_filters_do_not_hide_a_job_that_is_queued(
     for name in ("SQUEUE_PARTITION", "SACCT_FORMAT", "SLURM_CLUSTERS"):
         monkeypatch.setenv(name, "leak")
     monkeypatch.setenv("SLURM_CONF_SERVER", "controller")
-    one, slurm = made(tmp_path), FakeSlurm()
+    one, slurm = curve(tmp_path), Slurm()
     flow.write(one)
     flow.submit(one.directory, hurried(slurm))
     for call, environment in zip(slurm.calls, slurm.environments, strict=True):
@@ -282,7 +280,7 @@ def test_the_callers_filters_do_not_hide_a_job_that_is_queued(
 
 
 def test_a_manifest_reads_back_and_a_damaged_one_says_so(tmp_path: Path) -> None:
-    one = made(tmp_path)
+    one = curve(tmp_path)
     flow.write(one)
     path = one.directory / store.MANIFEST
     assert store.read_manifest(one.directory) == one.campaign
@@ -297,7 +295,7 @@ def test_a_manifest_reads_back_and_a_damaged_one_says_so(tmp_path: Path) -> None
 
 
 def test_a_place_that_can_not_be_written_is_an_error_before_sbatch(tmp_path: Path) -> None:
-    one = made(tmp_path)
+    one = curve(tmp_path)
     blocker = tmp_path / "file"
     blocker.write_text("")
     with pytest.raises(HpcbertError, match="Can't make the campaign directory"):
@@ -305,7 +303,7 @@ def test_a_place_that_can_not_be_written_is_an_error_before_sbatch(tmp_path: Pat
 
 
 def test_campaigns_are_found_by_path_id_and_part(tmp_path: Path) -> None:
-    one = made(tmp_path)
+    one = curve(tmp_path)
     flow.write(one)
     runs = one.directory.parent
     for name in (str(one.directory), one.directory.name, "abc123"):
@@ -318,7 +316,7 @@ def test_a_campaign_named_by_a_relative_path_is_submitted_by_its_absolute_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """sbatch is run in the campaign, where a path relative to where hpcbert was run leads nowhere."""
-    one, slurm = made(tmp_path, precisions=("fp32",)), FakeSlurm()
+    one, slurm = curve(tmp_path, ("fp32",)), Slurm()
     flow.write(one)
     runs = one.directory.parent
     monkeypatch.chdir(runs.parent)
@@ -333,7 +331,7 @@ def test_a_campaign_named_by_a_relative_path_is_submitted_by_its_absolute_one(
 
 
 def test_a_campaign_is_its_owners_alone(tmp_path: Path) -> None:
-    one = made(tmp_path)
+    one = curve(tmp_path)
     flow.write(one)
     assert one.directory.stat().st_mode & 0o077 == 0
 
@@ -341,7 +339,7 @@ def test_a_campaign_is_its_owners_alone(tmp_path: Path) -> None:
 def test_dry_run_distinguishes_refusal_from_absence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = made(tmp_path, precisions=("fp32",))
+    one = curve(tmp_path, ("fp32",))
     monkeypatch.setattr("hpcbert.flows.submit.shutil.which", lambda _: "/bin/sbatch")
 
     def answering(message: str) -> flow.Check:

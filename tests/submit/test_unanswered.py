@@ -13,18 +13,19 @@ from hpcbert.campaign import store
 from hpcbert.errors import SchedulerError
 from hpcbert.flows import retry
 from hpcbert.flows import submit as flow
-from hpcbert.scheduler.slurm.calls import RESUME
-from tests.submit.kit import FakeSlurm, failing, hurried, made
+from hpcbert.flows.calls import RESUME
+from tests.kit.drafts import curve, hurried
+from tests.kit.slurm import Slurm, failed
 
 AWAY = "Unable to contact slurm controller (connect failure)"
 FAILURES = {
-    "the controller is away": (failing(f"sbatch: error: Batch job submission failed: {AWAY}"), 1),
+    "the controller is away": (failed(f"sbatch: error: Batch job submission failed: {AWAY}"), 1),
     "sbatch times out": (
-        failing("sbatch: error: Batch job submission failed: Socket timed out"),
+        failed("sbatch: error: Batch job submission failed: Socket timed out"),
         4,
     ),
-    "sbatch hangs": (failing("sbatch gave no answer within 60 s", 124), 4),
-    "sbatch is killed": (failing("", -9), 4),
+    "sbatch hangs": (failed("sbatch gave no answer within 60 s", 124), 4),
+    "sbatch is killed": (failed("", -9), 4),
 }
 
 
@@ -35,8 +36,8 @@ def test_the_command_that_goes_on_is_named(
     tmp_path: Path, failure: str, *, squeue_works: bool, again: str
 ) -> None:
     answer, times = FAILURES[failure]
-    one = made(tmp_path)
-    slurm = FakeSlurm(squeue_works=squeue_works, answers=[answer] * 4)
+    one = curve(tmp_path)
+    slurm = Slurm(away=set() if squeue_works else {"squeue", "sacct"}, sbatch=[*[answer] * 4, None])
     means = hurried(slurm)._replace(again=again)
     flow.write(one)
     with pytest.raises(SchedulerError) as caught:
@@ -46,7 +47,7 @@ def test_the_command_that_goes_on_is_named(
     expected = RESUME if refused else again
     assert f"{expected} {one.campaign.id}" in caught.value.hint
     assert not slurm.jobs
-    slurm.squeue_works = True
+    slurm.away = set()
     flow.submit(one.directory, means)
     assert len(slurm.jobs) == 4
 

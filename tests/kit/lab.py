@@ -21,10 +21,9 @@ import pytest
 
 from hpcbert.errors import HpcbertError
 from hpcbert.lab import Lab, LabPlan, check_packages, check_root, down, up
-from hpcbert.system.runner import Outcome, run
+from hpcbert.slurm.runner import Outcome, run
+from tests.kit.paths import REPOSITORY
 from tests.waiting import CEILING, until
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)

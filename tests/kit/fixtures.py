@@ -1,0 +1,66 @@
+"""Fixtures that several folders use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit import campaigns
+from tests.kit.campaigns import Built
+from tests.kit.cli import Cli, Done, inside
+from tests.kit.paths import TEMPLATES
+from tests.kit.slurm import Programs
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[..., Built]:
+    """Makes campaigns of the PyTorch reference, as submit would leave them."""
+    return partial(campaigns.build, tmp_path / "runs")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Away from any site, with a place for campaigns."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HPCBERT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def collect(here: None) -> Callable[..., Done]:
+    """Runs `hpcbert collect WORDS` in this process, with the tests' own recipes."""
+    recipes = TEMPLATES.parent / "tests" / "collect" / "recipes"
+    return lambda *words: inside("collect", *words, "--templates", recipes)
+
+
+@pytest.fixture
+def collect_json(collect: Callable[..., Done]) -> Callable[..., dict[str, Any]]:
+    """Runs it with --json and returns the document."""
+    return lambda *words: collect(*words, "--json").document
+
+
+@pytest.fixture
+def run(here: None) -> Callable[..., dict[str, Any]]:
+    """Runs `hpcbert collect WORDS --json` with hpcbert's own recipes and returns the document."""
+    return lambda *words: inside("collect", *words, "--json").document
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Programs:
+    """Slurm's commands, to be put on PATH."""
+    return Programs(tmp_path / "bin")
+
+
+@pytest.fixture
+def hpcbert(tmp_path: Path, programs: Programs) -> Cli:
+    """hpcbert in a directory with a space in its name and a site whose Slurm is the scripted one."""
+    folder = tmp_path / "with a space"
+    folder.mkdir()
+    (folder / "site.toml").write_text(
+        'schema = 1\nname = "t"\nscheduler = "slurm"\n[slurm]\npoll_floor = 0.2\n'
+    )
+    return Cli(folder, {"PATH": programs.path, "HOME": str(folder)})
