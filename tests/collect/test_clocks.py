@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 from tests.collect.conftest import Built
 
 Build = Callable[..., Built]

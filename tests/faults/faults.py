@@ -21,7 +21,7 @@ from hpcbert.lab import (
     up,
 )
 from hpcbert.lab.record import load
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.system.runner import Outcome, run
 from tests.faults.kit import GATE, HANG, Campaign, Cluster, Expected, wait_for
 from tests.waiting import until
 

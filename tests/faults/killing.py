@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcbert.slurm.runner import Outcome
+from hpcbert.system.runner import Outcome
 from tests.waiting import CEILING
 
 # Of a command: a system call and its how-manieth of that name.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 from tests.faults.killing import POINTS, SUBMIT, Desk, chosen
 
 pytestmark = [

@@ -21,7 +21,7 @@ import pytest
 
 from hpcbert.errors import HpcbertError
 from hpcbert.lab import Lab, LabPlan, check_packages, check_root, down, up
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.system.runner import Outcome, run
 from tests.kit.paths import REPOSITORY
 from tests.waiting import CEILING, until
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.slurm.repeats import Watched
+from hpcbert.campaign.repeats import Watched
 
 Make = Callable[..., Watched]
 Line = Callable[..., str]

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from hpcbert import store
-from hpcbert.slurm import local
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.campaign import store
+from hpcbert.scheduler.local import queue as local
+from hpcbert.system.runner import Outcome, run
 from tests.retry.conftest import WORDS
 from tests.waiting import CEILING, until
 

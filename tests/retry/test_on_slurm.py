@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpcbert import store
-from hpcbert.slurm.runner import Outcome
+from hpcbert.campaign import store
+from hpcbert.system.runner import Outcome
 from tests.retry.conftest import WORDS
 from tests.waiting import CEILING
 

@@ -15,8 +15,13 @@ from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import retry, submit
 from hpcbert.flows.retry import Wish
 from hpcbert.model import Array, Campaign, Shape
-from hpcbert.plan import Request
-from hpcbert.slurm.runner import Outcome
+from hpcbert.scheduler.slurm.adopt import adopted
+from hpcbert.scheduler.slurm.calls import Means
+from hpcbert.script import limits
+from hpcbert.script.directives import option
+from hpcbert.script.draft import How, Who, draft
+from hpcbert.script.plan import Request
+from hpcbert.system.runner import Outcome
 from tests.retry.conftest import log
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpcbert.render import directive
-from hpcbert.slurm.runner import Outcome
+from hpcbert.script.render import directive
+from hpcbert.system.runner import Outcome
 from tests.waiting import until
 
 pytestmark = pytest.mark.slurm

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hpcbert import store
+from hpcbert.campaign import store
 from hpcbert.lab import Lab
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.system.runner import Outcome, run
 from tests.waiting import CEILING
 
 pytestmark = pytest.mark.slurm

@@ -15,12 +15,11 @@ from hpcbert.campaign.repeats import Watched
 from hpcbert.errors import SchedulerError
 from hpcbert.flows import cancel
 from hpcbert.flows import submit as flow
-from hpcbert.flows.adopt import adopted
-from hpcbert.flows.calls import Means
-from hpcbert.flows.draft import Draft
-from hpcbert.slurm.repeats import Watched
-from hpcbert.slurm.runner import Outcome
-from hpcbert.slurm.tracker import snapshot
+from hpcbert.scheduler.slurm import living
+from hpcbert.scheduler.slurm.adopt import adopted
+from hpcbert.scheduler.slurm.tracker import snapshot
+from hpcbert.script.draft import Draft
+from hpcbert.system.runner import Outcome
 from tests.kit.drafts import curve, hurried
 from tests.kit.slurm import Answer, Job, Slurm, failed
 

@@ -13,10 +13,11 @@ from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import submit as flow
 from hpcbert.flows.retry import Findings, Lack, Wish, plan
 from hpcbert.model import Shape
-from hpcbert.plan import MOST_INDICES, Request
-from hpcbert.slurm.control import most_indices
-from hpcbert.slurm.repeats import Watched
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.scheduler.slurm.control import most_indices
+from hpcbert.script.directives import option
+from hpcbert.script.draft import by_hand
+from hpcbert.script.plan import MOST_INDICES, Request
+from hpcbert.system.runner import Outcome, run
 from tests.kit.drafts import HOW, curve, hurried, load, reference
 from tests.kit.slurm import Answer, Slurm, failed
 

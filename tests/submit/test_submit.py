@@ -12,9 +12,9 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.flows import submit as flow
-from hpcbert.flows.calls import Means, predecessor
-from hpcbert.flows.draft import Draft
-from hpcbert.slurm.runner import Outcome
+from hpcbert.scheduler.slurm.calls import Means, predecessor
+from hpcbert.script.draft import Draft
+from hpcbert.system.runner import Outcome
 from tests.kit.drafts import curve, hurried
 from tests.kit.slurm import Job, Slurm, failed
 

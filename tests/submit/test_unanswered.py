@@ -13,7 +13,7 @@ from hpcbert.campaign import store
 from hpcbert.errors import SchedulerError
 from hpcbert.flows import retry
 from hpcbert.flows import submit as flow
-from hpcbert.flows.calls import RESUME
+from hpcbert.scheduler.slurm.calls import RESUME
 from tests.kit.drafts import curve, hurried
 from tests.kit.slurm import Slurm, failed
 
