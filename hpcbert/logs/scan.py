@@ -123,7 +123,13 @@ def read_on(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Readi
 
 
 class _Scan:
-    """The state of one reading."""
+    """The state of one reading.
+
+    A reading goes through four phases. In the header, facts gather and no record has come. With the
+    first record the collector is made, from what the header stated. Once the collector is done and
+    the run's last iteration was seen, the reading is complete. It is over when a record lies past
+    that end, or when a problem says that there can't be a number.
+    """
 
     def __init__(self, grammar: Grammar, rule: Rule, setting: Setting) -> None:
         self.grammar = grammar
@@ -134,19 +140,25 @@ class _Scan:
         self.foreign = True
         self.facts = Stated()
         self.problem: Reason | None = None
+        # A record of the rule came without the field that the rule reads.
         self._bare = False
+        # A record lies past the window and the run's end: nothing more to learn.
         self._past = False
         self._collector: Collector | None = None
+        # A record of several lines whose first ones ended the last piece.
         self._held: tuple[Record, Line] | None = None
         self._cross_check = CrossCheck(grammar, rule)
         self._coverage = Coverage.of(grammar, rule)
+        # By record: the one before, to tell a second copy of it from a step of its own.
         self._last: dict[str, tuple[int | None, dict[str, bytes]]] = {}
+        # By record: how many of the next ones may be slow without contradicting the others.
         self._paused: dict[str, int] = {}
         self._skipped = Skipped()
 
     @property
     def collector(self) -> Collector:
         """What takes the rule's records; made when the first comes, after the log's header."""
+        # Not before: how many ranks print a record may depend on what the header states.
         if self._collector is None:
             self._collector = collector(self.rule, self.setting.settled(self.facts.values)[0])
         return self._collector
@@ -161,6 +173,7 @@ class _Scan:
         if self.rule.kind == "footer":
             return True
         if self._collector is None:
+            # Without warm-up the window is open before its first record is.
             return self.rule.after.resolve(skip=self.setting.skip, iters=self.setting.iters) == 0
         return self._collector.begun and not self._collector.done
 
@@ -182,11 +195,13 @@ class _Scan:
             if self._over or late:
                 return
             late = self._complete
+        # The log ends inside a record of several lines: what there is of it may be all of it.
         if self._held:
             record, begun = self._held
             self._record(record, begun, first_end(begun.text))
 
     def _read_piece(self, data: bytes) -> None:
+        # One search for all texts: which one was found says what to make of its line.
         grammar = self.grammar
         records = grammar.records
         texts = tuple(one.contains for one in records)
@@ -220,7 +235,10 @@ class _Scan:
                 self.problem = error.reason
 
     def _pause(self) -> None:
-        """Note that the next record may be slow, and the first one after that."""
+        """Note that the next record may be slow, and the first one after that.
+
+        Two: a program may write its checkpoint before or after it reads the clock.
+        """
         self._paused = {record.name: 2 for record in self.grammar.records}
 
     def _resume(self, data: bytes) -> None:
@@ -246,6 +264,7 @@ class _Scan:
         if record.lines > 1:
             # The lines that follow are looked at again, each as the first of its own record.
             found = [match for match in found[:1] if match.start() <= first_length]
+        # Launchers label lines with a rank; where one rank prints, the label says nothing.
         rank = None if record.ranks == "one" else rank_of(line.text)
         for match in found:
             if not self._over:
@@ -257,7 +276,10 @@ class _Scan:
         iteration = None
         try:
             if "iteration" in fields:
+                # From here on iterations are completed ones, whatever the program's first number.
                 iteration = whole_number(fields["iteration"]) + 1 - record.first
+            # The rule's own record, or a later iteration's: another record of the last iteration,
+            # its loss perhaps, is still to be read.
             if self._complete and (record is self.rule.record or self.iteration < (iteration or 0)):
                 self._past = True
                 return
@@ -320,6 +342,7 @@ class _Scan:
         elif self.problem:
             reasons = (self.problem,)
         elif not reasons:
+            # First: a log that is cut off is incomplete, whatever else its window lacks.
             try:
                 self._check_end()
                 throughput = self.collector.reduce(setting)
@@ -356,6 +379,7 @@ class _Scan:
 
     def _is_unchecked(self, throughput: float) -> bool:
         """Say whether the number rests on what was told of nodes and GPUs, and on that alone."""
+        # If the log contradicts twice as many no more than what was told, it confirms neither.
         for other in self.setting.doubled():
             setting, reasons = self._settled(other)
             try:
@@ -431,6 +455,7 @@ def progress(path: Path, grammar: Grammar) -> Progress:
 
     Never raises for what is in the file, or for what is in its place.
     """
+    # A rule whose records each hold a rate needs the last one; a clock needs two.
     rules = sorted(grammar.rules, key=lambda rule: rule.kind == "clock")
     rule = next((rule for rule in rules if rule.kind not in ("footer", "custom")), None)
     if rule is None:

@@ -166,7 +166,12 @@ class _Reader:
 
 
 class _Series:
-    """Records that one rank prints, in their order."""
+    """Records that one rank prints, in their order.
+
+    Places are iterations completed. `_entries` hold the window's records: those after `after`, up
+    to `until`. `_start` is the record that the window begins after, a clock's first moment. Until a
+    record ends exactly at `until`, the series is not done; one that ends beyond it is refused.
+    """
 
     def __init__(self, rule: Rule, setting: Setting) -> None:
         self.rule = rule
@@ -174,13 +179,16 @@ class _Series:
         self.until = rule.until.resolve(skip=setting.skip, iters=setting.iters)
         self.done = False
         self._reader = _Reader(rule)
+        # -1: no record has come yet; 0 is a place, where programs report before the first step.
         self._records = 0
         self._last = -1
+        # Iterations from one record to the next: as the recipe says, else the smallest seen.
         self._stride = rule.record.every
         self._first = -1
         self._start: Entry | None = None
         self._entries: list[Entry] = []
         self._repeats = 0
+        # The first record in the window whose number can't be read: refused only if it counts.
         self._unread: tuple[int, bytes] | None = None
 
     @property
@@ -231,6 +239,7 @@ class _Series:
             return
         if math.isnan(value) and self._unread is None:
             self._unread = (place, text)
+        # A step that is printed twice is a copy, or was executed twice: the recipe knows which.
         if not again or self._counts_again(place):
             self._entries.append((place, value))
         self._close(self._position(self.rule.until.by, place))
@@ -244,6 +253,7 @@ class _Series:
         if last < 0:
             self._first = place
             return False
+        # Taken back, then printed again: `place` is met a second time, as a repeated one is.
         if place < last and self._is_taken_back(place, last):
             self._repeats += 1
             return True
@@ -267,6 +277,7 @@ class _Series:
         if policy == "refuse":
             detail = f"iteration {place} is printed twice inside the window"
             raise CannotReduceError("window", detail)
+        # Without a bound a log that prints one step for ever would fill memory.
         self._repeats += policy == "count"
         if self._repeats > 10 * max(1, self.until):
             raise CannotReduceError("window", f"iteration {place} is repeated without end")
@@ -307,12 +318,15 @@ class _Series:
 
     def _check_gapless(self) -> None:
         """Refuse a window that records don't cover from end to end, each one as many iterations."""
+        # What is checked: each record covers `stride` iterations, so the window's must follow one
+        # another by just that, from its beginning to its end. A gap is a record that was lost.
         _known(self._stride)
         places = sorted({place for place, _ in self._entries})
         start = self.after
         if self.rule.after.by == "record":
             start = self._start[0] if self._start else places[0] - self._stride
             places = [place for place in places if place > start]
+        # A first record that is off its own stride covers fewer iterations than the others.
         regular = self._stride == 1 or self.rule.record.every or self._first % self._stride == 0
         end = places[-1] if places else start
         expected = range(start + self._stride, end + 1, self._stride)
@@ -332,6 +346,7 @@ class _Series:
         if self._repeats and self._stride != 1:
             detail = "iterations are printed again, and not every one is printed"
             raise CannotReduceError("window", detail)
+        # Steps that did not advance took time as well.
         steps = self._entries[-1][0] - self._start[0] + self._repeats
         moments = [self._start[1], *(moment for _, moment in self._entries)]
         micro = self.rule.record.counts == "micro-batches"
@@ -377,11 +392,13 @@ class _RankedSeries:
         if place < self.after or (place == self.after and self.rule.kind != "clock"):
             return
         values = self._values.setdefault(place, {})
+        # Lines without a rank are counted under numbers that can't be a rank's.
         key = -1 - len(values) if rank is None else rank
         if key in values or len(values) >= (self.ranks or _RANKS_AT_MOST):
             who = f"by rank {rank} twice" if key in values else f"by more than {self.ranks} ranks"
             raise CannotReduceError("window", f"iteration {place} is printed {who}")
         values[key] = value
+        # Ranks print when they come to it: the last iteration is whole when all of them have.
         self.done = place == self.until and len(values) == self.ranks
 
     def reduce(self, setting: Setting) -> float:
