@@ -14,7 +14,7 @@ from hpcbert.campaign import store
 from hpcbert.model import Attempt
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.ladder import from_witness, with_witness
-from hpcbert.slurm.states import UNKNOWN, RepeatState, Witness, witness
+from hpcbert.slurm.states import UNKNOWN, Kind, RepeatState, Witness, witness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,7 @@ class History:
 
 
 def _completed(state: RepeatState) -> bool:
-    return state.kind == "well" and state.step_exit == 0 and not state.suspended
+    return state.kind == Kind.SUCCEEDED and state.step_exit == 0 and not state.suspended
 
 
 def history(
@@ -164,23 +164,23 @@ def _told_by_retry(arrays: Sequence[Array], number: int, after: int) -> RepeatSt
         for one, word, why in array.why:
             spoilt = why.startswith("state: ")
             if one == number and word != UNKNOWN and (spoilt or word != "COMPLETED"):
-                return RepeatState(word, "badly", "manifest", detail=why)
+                return RepeatState(word, Kind.FAILED, "manifest", detail=why)
     return None
 
 
 def _own_word(seen: Witness, *, again: bool) -> RepeatState:
     """Return how an attempt ended by the job's account, which Slurm started again or did not."""
     own = from_witness(seen)
-    if own is not None and own.kind == "well":
+    if own is not None and own.kind == Kind.SUCCEEDED:
         return own
     where = f", {seen.where}" if seen.where else ""
     detail = f"{own.detail if own else 'never wrote its end'}{where}"
     if again:
-        return RepeatState(_REQUEUED, "again", "status-file", detail=detail)
+        return RepeatState(_REQUEUED, Kind.REQUEUED, "status-file", detail=detail)
     if own is not None:
         return replace(own, detail=detail)
     lost = f"never wrote its end: killed, requeued, or its node was lost{where}"
-    return RepeatState(UNKNOWN, "unknown", "none", detail=lost)
+    return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=lost)
 
 
 def _attempt(directory: Path, number: int, one: Try) -> Attempt:

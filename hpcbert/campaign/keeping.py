@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from hpcbert.campaign.judge import Gathered
     from hpcbert.model import Campaign
 
-_ALIVE = frozenset({"waiting", "running", "again"})
 # Seconds after the end of a script within which the local queue adds its own line.
 _LAST_WORD = 60.0
 _AGAIN = "Collect it again when nothing writes to it any more."
@@ -93,7 +92,7 @@ def record(
 
 def over(directory: Path, campaign: Campaign, gathered: Gathered, *, now: float) -> bool:
     """Say whether no repeat waits or runs, and nobody writes to its files any more."""
-    if any(one.known.newest.kind in _ALIVE for one in gathered.repeats):
+    if any(one.known.newest.kind.alive for one in gathered.repeats):
         return False
     if campaign.scheduler != "local":
         return True

@@ -9,7 +9,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.attempts import renewed
 from hpcbert.errors import HpcbertError
 from hpcbert.slurm.ladder import from_witness, with_witness
-from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, RepeatState, parse, witness
+from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState, parse, witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ def _standing(
     verdict = memory.verdict(array, number, told.attempt)
     if verdict is None:
         return told
-    if told.done or told.kind == "unknown":
+    if told.done or told.kind == Kind.UNKNOWN:
         return renewed(verdict, _witness(directory, array, number))
     return replace(told, attempt=told.attempt + 1)
 
@@ -90,5 +90,5 @@ def _witness(directory: Path, array: Array, number: int) -> Witness:
 
 def _own_word(directory: Path, array: Array, number: int) -> RepeatState:
     seen = _witness(directory, array, number)
-    silent = RepeatState(UNKNOWN, "unknown", "none", detail="nothing says how it ended")
+    silent = RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail="nothing says how it ended")
     return with_witness(from_witness(seen) or silent, seen)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert.cli.output import printable
 from hpcbert.slurm.hostlist import fold
+from hpcbert.slurm.states import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 _COLUMNS = 3
 # kind -> mark, the same without Unicode, style, what it is called in a count
 _MARKS = {
-    "well": ("✓", "+", "green", "completed"),
-    "badly": ("✗", "x", "red", "failed"),
-    "running": ("▶", ">", "cyan", "running"),
-    "waiting": ("·", ".", "dim", "waiting"),
-    "again": ("↻", "r", "yellow", "requeued"),
-    "unknown": ("?", "?", "magenta", "unknown"),
+    Kind.SUCCEEDED: ("✓", "+", "green", "completed"),
+    Kind.FAILED: ("✗", "x", "red", "failed"),
+    Kind.RUNNING: ("▶", ">", "cyan", "running"),
+    Kind.WAITING: ("·", ".", "dim", "waiting"),
+    Kind.REQUEUED: ("↻", "r", "yellow", "requeued"),
+    Kind.UNKNOWN: ("?", "?", "magenta", "unknown"),
 }
 
 
@@ -114,7 +115,7 @@ def _point(view: View, repeats: Sequence[Repeat], *, unicode: bool) -> tuple[Tex
     for repeat in repeats:
         mark, plain, style, _ = _MARKS[view.states[repeat.key].kind]
         marks.append(mark if unicode else plain, style=style)
-    waiting = [view.states[one.key] for one in repeats if view.states[one.key].kind == "waiting"]
+    waiting = [view.states[one.key] for one in repeats if view.states[one.key].kind == Kind.WAITING]
     why = f"waiting: {waiting[0].detail}" if waiting and waiting[0].detail else ""
     return Text(printable(name)), marks, Text(printable(why), style="dim")
 
@@ -128,13 +129,13 @@ def _remarkable(
         state = view.states[repeat.key]
         name = f"    repeat {repeat.number}"
         name += f" attempt {state.attempt}" if state.attempt else ""
-        if state.kind == "running":
+        if state.kind == Kind.RUNNING:
             yield (
                 Text(name),
                 Text(state.word, style="cyan"),
                 _how_far(view, state, details(repeat, state, view.time)),
             )
-        elif state.kind in {"badly", "unknown", "again"} or state.earlier:
+        elif state.kind in {Kind.FAILED, Kind.UNKNOWN, Kind.REQUEUED} or state.earlier:
             style = _MARKS[state.kind][2]
             words = "; ".join(filter(None, (state.detail, before(state))))
             yield Text(name), Text(state.word, style=style), Text(printable(words))

@@ -20,6 +20,7 @@ from hpcbert.cli.output import VERSION, Result, escaped, finish, printable, say
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
 from hpcbert.flows import monitor as flow
 from hpcbert.slurm.hostlist import fold
+from hpcbert.slurm.states import Kind
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def _result(view: View, watched: Sequence[Watched], *, exit_status: bool) -> Res
             {"campaign": one.campaign.id, "directory": str(one.directory)} for one in watched
         ],
         "repeats": {"asked": len(view.repeats), **view.count()},
-        "over": not any(map(flow.is_alive, view.states.values())),
+        "over": not any(one.kind.alive for one in view.states.values()),
     }
     return Result(
         data=data,
@@ -281,7 +282,7 @@ def _events(_colour: bool | None, *, err: bool) -> Iterator[flow.Sinks]:
 def _event(change: Change, details: _Details) -> dict[str, Any]:
     """Return a change as an object for `--json`; `docs/reference/json.md` describes it."""
     repeat, state = change.repeat, change.state
-    detail = details(repeat, state, change.time) if state.kind == "running" else None
+    detail = details(repeat, state, change.time) if state.kind == Kind.RUNNING else None
     return {
         "version": VERSION,
         "event": "state",

@@ -62,7 +62,7 @@ def find(watched: Watched, *, run: Runner, environ: Mapping[str, str] = os.envir
     place = watched.directory
     if watched.campaign.scheduler == "local":
         states = local.states(place, watched.campaign)
-        alive = {key for key, state in states.items() if state.kind in {"waiting", "running"}}
+        alive = {key for key, state in states.items() if state.kind.alive}
         repeats = tuple(repeat for repeat in watched.repeats if repeat.key in alive)
         queues = dict.fromkeys(one.array.job_id for one in repeats)
         foreign = {job: where for job in queues if (where := local.elsewhere(place, job))}
@@ -77,7 +77,7 @@ def find(watched: Watched, *, run: Runner, environ: Mapping[str, str] = os.envir
             hint=f"Nothing was cancelled. Once Slurm answers: hpcbert cancel {watched.campaign.id}",
         )
     rows = commands.read_squeue(outcome.stdout).rows
-    going_on = [row for row in rows if parse(row.state).kind in {"waiting", "running", "again"}]
+    going_on = [row for row in rows if parse(row.state).kind.alive]
     named = [(row, array) for row in going_on if (array := watched.array_of(row))]
     foreign = {row.job: why for row, _ in named if (why := _foreign(watched, row))}
     found = [(row, array) for row, array in named if row.job not in foreign]

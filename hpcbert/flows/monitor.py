@@ -17,7 +17,7 @@ from hpcbert.scheduler.slurm import questions
 from hpcbert.scheduler.slurm.adopt import adopted
 from hpcbert.slurm import commands
 from hpcbert.slurm.ladder import from_witness
-from hpcbert.slurm.states import parse
+from hpcbert.slurm.states import Kind, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hpcbert.campaign.repeats import Key, Repeat
     from hpcbert.slurm.ladder import Answer
-    from hpcbert.slurm.states import RepeatState, State
+    from hpcbert.slurm.states import RepeatState
     from hpcbert.system.runner import Runner
 
 TOLERANCE = 10
@@ -104,7 +104,8 @@ class View:
     def failed(self) -> int:
         """Repeats that have ended badly, or of which nobody knows how, or not for certain yet."""
         return sum(
-            state.kind in {"badly", "unknown"} or (state.word == "COMPLETED" and not state.done)
+            state.kind in {Kind.FAILED, Kind.UNKNOWN}
+            or (state.word == "COMPLETED" and not state.done)
             for state in self.states.values()
         )
 
@@ -155,7 +156,7 @@ def _queue(
     """Return what squeue lists as alive, or how it failed."""
     repeats = [repeat for one in campaigns for repeat in one.repeats]
     outcome, answer = questions.ask(run, questions.squeue(repeats), commands.environment(environ))
-    rows = [row for row in commands.read_squeue(outcome.stdout).rows if is_alive(parse(row.state))]
+    rows = [row for row in commands.read_squeue(outcome.stdout).rows if parse(row.state).kind.alive]
     return Lines(rows) if outcome.ok else answer
 
 
@@ -176,11 +177,6 @@ def _may_go_on(repeat: Repeat, *, certain: bool) -> bool:
     """
     seen = local.read_witness(repeat.status, first=repeat.array.first_attempt)
     return from_witness(seen) is None or (bool(seen.signal) and not certain)
-
-
-def is_alive(state: State | RepeatState) -> bool:
-    """Say whether a job in this state waits or runs, or will again."""
-    return state.kind in {"waiting", "running", "again"}
 
 
 def newest(runs: Path) -> Watched:

@@ -197,8 +197,7 @@ def _settled_states(
 
 
 def _ends(tracker: Tracker) -> tuple[Key, ...]:
-    ends = {"well", "badly", "unknown"}
-    return tuple(key for key, state in tracker.states.items() if state.kind in ends)
+    return tuple(key for key, state in tracker.states.items() if not state.kind.alive)
 
 
 def plan(findings: Findings, wish: Wish, *, run: Runner) -> Round:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.reasons import reason_sentence
-from hpcbert.slurm.states import LOST, UNKNOWN, RepeatState, Witness, parse
+from hpcbert.slurm.states import LOST, UNKNOWN, Kind, RepeatState, Witness, parse
 
 if TYPE_CHECKING:
     from hpcbert.slurm.commands import JobRow
@@ -94,11 +94,11 @@ def doubtful(evidence: Evidence, *, now: float) -> bool:
     if evidence.accounting is None:
         return True
     state = parse(evidence.accounting.state)
-    if state.returns or state.kind in {"again", "unknown"}:
+    if state.returns or state.kind in {Kind.REQUEUED, Kind.UNKNOWN}:
         return True
-    if state.kind == "waiting":
+    if state.kind == Kind.WAITING:
         return True
-    if state.kind in {"well", "badly"} or evidence.together or evidence.own is None:
+    if state.kind.over or evidence.together or evidence.own is None:
         return False
     return now - (evidence.witness.end or now) > STALE
 
@@ -121,7 +121,7 @@ def _revival(row: JobRow) -> str:
     """
     state = parse(row.state)
     job = f"{row.job}_{row.tasks[0][0]}" if row.tasks else row.job
-    over = state.kind in {"well", "badly"}
+    over = state.kind.over
     rest = "nothing of it counts" if over else f"it will run nothing; to end it: scancel {job}"
     return f"job {job}, which a retry replaced, was requeued and is {state.word}: {rest}"
 
@@ -129,14 +129,14 @@ def _revival(row: JobRow) -> str:
 def _single(evidence: Evidence) -> RepeatState:
     accounting, queue = evidence.accounting, evidence.queue
     said = parse(accounting.state) if accounting else None
-    if accounting is None or said is None or said.kind == "unknown":
+    if accounting is None or said is None or said.kind == Kind.UNKNOWN:
         return from_row(queue, "squeue") if queue else _own_word(evidence)
     if queue is not None and _ahead(accounting, queue):
         return from_row(queue, "squeue")
-    if queue is None and evidence.squeue == "answered" and said.kind not in {"well", "badly"}:
+    if queue is None and evidence.squeue == "answered" and not said.kind.over:
         detail = f"sacct still says {said.word}, but it {_GONE}"
-        return evidence.own or RepeatState(UNKNOWN, "unknown", "none", detail=detail)
-    if queue is not None and said.kind == "waiting":
+        return evidence.own or RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=detail)
+    if queue is not None and said.kind == Kind.WAITING:
         accounting = replace(accounting, reason=queue.reason)
     return from_row(accounting, "sacct")
 
@@ -146,7 +146,7 @@ def _sent_back(evidence: Evidence) -> bool:
     accounting, queue = evidence.accounting, evidence.queue
     if accounting is None or queue is None:
         return False
-    ended = parse(accounting.state).kind in {"well", "badly"}
+    ended = parse(accounting.state).kind.over
     return _later(accounting, queue) or (ended and _ahead(accounting, queue))
 
 
@@ -155,9 +155,9 @@ def _ahead(accounting: JobRow, queue: JobRow) -> bool:
     said, shown = parse(accounting.state), parse(queue.state)
     if _later(accounting, queue):
         return True
-    if said.kind in {"well", "badly"}:
+    if said.kind.over:
         # Nodes are cleaned up after the very run that ended, before it goes back to the queue.
-        over = shown.kind in {"well", "badly"} or shown.word == "COMPLETING"
+        over = shown.kind.over or shown.word == "COMPLETING"
         return said.returns and not over
     return said.kind != shown.kind
 
@@ -177,17 +177,17 @@ def _own_word(evidence: Evidence) -> RepeatState:
             f"Slurm accepted job {evidence.lost} but no longer knows it: its controller lost it, "
             "or it was cancelled before it started"
         )
-        return RepeatState(LOST, "unknown", "none", detail=detail)
+        return RepeatState(LOST, Kind.UNKNOWN, "none", detail=detail)
     if evidence.witness.start is None:
         detail = _GONE if evidence.squeue == "answered" else "Slurm does not say"
-        return RepeatState(UNKNOWN, "unknown", "none", detail=f"never started, and {detail}")
+        return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=f"never started, and {detail}")
     if evidence.squeue == "failed":
         detail = "by its own account; Slurm does not answer"
-        return RepeatState("RUNNING", "running", "status-file", detail=detail)
+        return RepeatState("RUNNING", Kind.RUNNING, "status-file", detail=detail)
     gone = f", and {_GONE}" if evidence.squeue == "answered" else ""
     where = f", {evidence.witness.where}" if evidence.witness.where else ""
     detail = f"started, never wrote its end{gone}: killed, or its node was lost{where}"
-    return RepeatState(UNKNOWN, "unknown", "status-file", detail=detail)
+    return RepeatState(UNKNOWN, Kind.UNKNOWN, "status-file", detail=detail)
 
 
 def _together(evidence: Evidence) -> RepeatState:
@@ -198,13 +198,13 @@ def _together(evidence: Evidence) -> RepeatState:
     """
     job = _single(evidence)
     job = replace(job, suspended=_share(job.suspended, evidence.witness))
-    if job.kind in {"waiting", "again", "well"} or job.source in {"status-file", "none"}:
+    if job.kind.queued or job.kind == Kind.SUCCEEDED or job.source in {"status-file", "none"}:
         return job
     if evidence.own is not None:
         return replace(evidence.own, suspended=job.suspended)
-    if job.kind == "running" and evidence.witness.start is None:
+    if job.kind == Kind.RUNNING and evidence.witness.start is None:
         return replace(
-            job, word="PENDING", kind="waiting", detail="earlier repeats of its job come first"
+            job, word="PENDING", kind=Kind.WAITING, detail="earlier repeats of its job come first"
         )
     return job
 
@@ -220,9 +220,9 @@ def _share(suspended: float, seen: Witness) -> float:
 def from_row(row: JobRow, source: Source) -> RepeatState:
     """Return the state that a line of sacct or squeue describes."""
     state = parse(row.state)
-    waiting = state.kind in {"waiting", "again"}
+    waiting = state.kind.queued
     reason = row.reason if waiting and row.reason != "None" else ""
-    ended = state.kind in {"well", "badly"}
+    ended = state.kind.over
     return RepeatState(
         state.word,
         state.kind,
@@ -252,7 +252,7 @@ def _suspended(row: JobRow) -> float:
 
 def _ending(row: JobRow, sentence: str) -> str:
     state = parse(row.state)
-    if state.kind in {"running", "well"}:
+    if state.kind in {Kind.RUNNING, Kind.SUCCEEDED}:
         return "" if state.word in {"RUNNING", "COMPLETED"} else sentence
     if state.returns and row.nodelist:
         sentence = f"{sentence} ({row.nodelist})"
@@ -276,7 +276,7 @@ def from_witness(seen: Witness) -> RepeatState | None:
         word, kind, sentence = state.word, state.kind, seen.reason or state.sentence
     elif seen.exit is not None:
         ok = seen.exit == 0
-        word, kind = ("COMPLETED", "well") if ok else ("FAILED", "badly")
+        word, kind = ("COMPLETED", Kind.SUCCEEDED) if ok else ("FAILED", Kind.FAILED)
         sentence = f"ended after signal {seen.signal}" if seen.signal else "failed"
     else:
         return None
@@ -286,7 +286,7 @@ def from_witness(seen: Witness) -> RepeatState | None:
         kind,
         "status-file",
         exit_code=seen.exit,
-        detail="" if kind == "well" else f"{sentence}{code}",
+        detail="" if kind == Kind.SUCCEEDED else f"{sentence}{code}",
     )
 
 
@@ -310,7 +310,7 @@ def awaited(state: RepeatState, seen: Witness, *, now: float) -> RepeatState:
     detail = (
         f"status not visible yet: the job ended {ago:.0f} s ago, its status file does not say so"
     )
-    return replace(state, kind="running", detail=detail)
+    return replace(state, kind=Kind.RUNNING, detail=detail)
 
 
 def with_witness(state: RepeatState, seen: Witness, *, restarts: int = 0) -> RepeatState:
@@ -321,17 +321,17 @@ def with_witness(state: RepeatState, seen: Witness, *, restarts: int = 0) -> Rep
         seen: What the job says.
         restarts: Number of the newest attempt by the scheduler's account.
     """
-    if restarts > seen.attempt or state.kind in {"waiting", "again"}:
+    if restarts > seen.attempt or state.kind.queued:
         return replace(state, attempt=max(restarts, seen.attempt))
     start = seen.start if state.start is None else state.start
     end = seen.end if state.done and state.end is None else state.end
     elapsed = state.elapsed
     if elapsed is None and start is not None and end is not None:
         elapsed = end - start
-    ended = state.kind == "badly" and seen.where
+    ended = state.kind == Kind.FAILED and seen.where
     suspended = max(state.suspended, seen.suspended)
     detail = f"{state.detail}, {seen.where}" if ended and state.detail else state.detail
-    if suspended and state.kind in {"well", "running"}:
+    if suspended and state.kind in {Kind.SUCCEEDED, Kind.RUNNING}:
         detail = detail or f"was suspended for {suspended:g} s, so its number is spoilt"
     return replace(
         state,

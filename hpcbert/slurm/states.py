@@ -9,6 +9,7 @@ GETENV_FAILED now; EXPEDITING came with 25.11.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hpcbert.slurm.reasons import WAIT, reason_advice
@@ -16,7 +17,6 @@ from hpcbert.slurm.reasons import WAIT, reason_advice
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-Kind = Literal["waiting", "running", "well", "badly", "again", "unknown"]
 Source = Literal["sacct", "squeue", "status-file", "manifest", "none"]
 UNKNOWN = "UNKNOWN"
 LOST = "LOST"
@@ -29,13 +29,45 @@ UNSUBMITTED = "it was never submitted"
 UNHEARD = "whether it was submitted is not known: sbatch's answer was never heard"
 
 
+class Kind(str, Enum):
+    """What a state means for a repeat.
+
+    The values are public: `kind` and the counts of `hpcbert monitor --json`.
+    """
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUCCEEDED = "well"
+    FAILED = "badly"
+    REQUEUED = "again"
+    UNKNOWN = "unknown"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, and how is known."""
+        return self in {Kind.SUCCEEDED, Kind.FAILED}
+
+    @property
+    def alive(self) -> bool:
+        """Whether it waits or runs, or will again."""
+        return self.queued or self is Kind.RUNNING
+
+    @property
+    def queued(self) -> bool:
+        """Whether it is in the queue, for the first time or again."""
+        return self in {Kind.WAITING, Kind.REQUEUED}
+
+
 @dataclass(frozen=True)
 class State:
     """One word that Slurm says about a job.
 
     Attributes:
         code: Its short form, as `squeue -o %t` prints it; empty where it has none.
-        kind: `waiting`, `running`, done `well` or `badly`, to be run `again`, or `unknown`.
+        kind: What that means for a repeat.
         sentence: What it means, for a person.
         advice: What to do about it.
         returns: Whether Slurm may yet start the job anew although this word is an end.
@@ -52,84 +84,84 @@ class State:
 # In the order in which Slurm looks for the one word that it prints: flags, bases, and last the
 # flags that job_state_string passes over and only the complete form names.
 STATES: tuple[State, ...] = (
-    State("COMPLETING", "CG", "running", "has ended; its nodes are being cleaned up", WAIT),
-    State("STAGE_OUT", "SO", "running", "has ended; its data are being staged out", WAIT),
-    State("CONFIGURING", "CF", "waiting", "has its nodes, which are being made ready", WAIT),
-    State("EXPEDITING", "", "again", "goes back to the head of the queue", WAIT),
-    State("RESIZING", "RS", "running", "runs while its size is changed", "cancel and repeat it"),
-    State("REQUEUED", "RQ", "again", "goes back to the queue", WAIT),
-    State("REQUEUE_FED", "RF", "again", "goes back to the queue of the federation", WAIT),
+    State("COMPLETING", "CG", Kind.RUNNING, "has ended; its nodes are being cleaned up", WAIT),
+    State("STAGE_OUT", "SO", Kind.RUNNING, "has ended; its data are being staged out", WAIT),
+    State("CONFIGURING", "CF", Kind.WAITING, "has its nodes, which are being made ready", WAIT),
+    State("EXPEDITING", "", Kind.REQUEUED, "goes back to the head of the queue", WAIT),
+    State("RESIZING", "RS", Kind.RUNNING, "runs while its size is changed", "cancel and repeat it"),
+    State("REQUEUED", "RQ", Kind.REQUEUED, "goes back to the queue", WAIT),
+    State("REQUEUE_FED", "RF", Kind.REQUEUED, "goes back to the queue of the federation", WAIT),
     State(
         "REQUEUE_HOLD",
         "RH",
-        "again",
+        Kind.REQUEUED,
         "went back to the queue and is held there",
         "find out why, then let it go: scontrol release JOBID",
     ),
     State(
         "SPECIAL_EXIT",
         "SE",
-        "again",
+        Kind.REQUEUED,
         "went back to the queue in a special state and is held there",
         "find out why, then let it go: scontrol release JOBID",
     ),
     State(
         "STOPPED",
         "ST",
-        "running",
+        Kind.RUNNING,
         "holds its nodes but is stopped, so its number is spoilt",
         "cancel and repeat it",
     ),
     State(
         "REVOKED",
         "RV",
-        "badly",
+        Kind.FAILED,
         "was taken over by another cluster of the federation",
         "submit to one cluster only",
     ),
     State(
         "RESV_DEL_HOLD",
         "RD",
-        "waiting",
+        Kind.WAITING,
         "is held: its reservation was deleted",
         "cancel it, and submit without the reservation or with another",
     ),
-    State("SIGNALING", "SI", "running", "runs and is being sent a signal", WAIT),
-    State("PENDING", "PD", "waiting", "waits in the queue", WAIT),
-    State("RUNNING", "R", "running", "runs", WAIT),
+    State("SIGNALING", "SI", Kind.RUNNING, "runs and is being sent a signal", WAIT),
+    State("PENDING", "PD", Kind.WAITING, "waits in the queue", WAIT),
+    State("RUNNING", "R", Kind.RUNNING, "runs", WAIT),
     State(
         "SUSPENDED",
         "S",
-        "running",
+        Kind.RUNNING,
         "holds its nodes but is suspended, so its number is spoilt",
         "cancel and repeat it, where nothing may suspend it",
     ),
-    State("COMPLETED", "CD", "well", "completed", "collect its number"),
+    State("COMPLETED", "CD", Kind.SUCCEEDED, "completed", "collect its number"),
     State(
         "CANCELLED",
         "CA",
-        "badly",
+        Kind.FAILED,
         "was cancelled",
         f"if that was not you, ask who did and why; {_RETRY}",
     ),
     State(
         "FAILED",
         "F",
-        "badly",
+        Kind.FAILED,
         "failed",
         f"read its log with hpcbert logs and mend the cause; {_RETRY}",
     ),
     State(
         "TIMEOUT",
         "TO",
-        "badly",
+        Kind.FAILED,
         "reached its time limit",
         "see in its log how far it came; submit again with a longer --time",
     ),
     State(
         "NODE_FAIL",
         "NF",
-        "badly",
+        Kind.FAILED,
         "lost a node",
         f"tell the administrators which node; {_RETRY}",
         returns=True,
@@ -137,7 +169,7 @@ STATES: tuple[State, ...] = (
     State(
         "PREEMPTED",
         "PR",
-        "badly",
+        Kind.FAILED,
         "was preempted by another job",
         f"use a partition or QOS that is not preempted; {_RETRY}",
         returns=True,
@@ -145,7 +177,7 @@ STATES: tuple[State, ...] = (
     State(
         "BOOT_FAIL",
         "BF",
-        "badly",
+        Kind.FAILED,
         "got a node that did not boot",
         f"tell the administrators which node; {_RETRY}",
         returns=True,
@@ -153,30 +185,30 @@ STATES: tuple[State, ...] = (
     State(
         "DEADLINE",
         "DL",
-        "badly",
+        Kind.FAILED,
         "could not end before its deadline",
         "submit again without a deadline, or with a shorter --time",
     ),
     State(
         "OUT_OF_MEMORY",
         "OOM",
-        "badly",
+        Kind.FAILED,
         "ran out of host memory",
         "ask for more with --sbatch-arg=--mem=…, or for all of the nodes with exclusive = true",
     ),
     State(
         "LAUNCH_FAILED",
         "",
-        "badly",
+        Kind.FAILED,
         "could not be launched on its nodes",
         f"the prolog or slurmd failed: tell the administrators which node; {_RETRY}",
         returns=True,
     ),
-    State("POWER_UP_NODE", "", "waiting", "has its nodes, which are being powered up", WAIT),
+    State("POWER_UP_NODE", "", Kind.WAITING, "has its nodes, which are being powered up", WAIT),
     State(
         "RECONFIG_FAIL",
         "",
-        "badly",
+        Kind.FAILED,
         "got nodes that could not be configured",
         f"tell the administrators which node; {_RETRY}",
         returns=True,
@@ -184,31 +216,31 @@ STATES: tuple[State, ...] = (
     State(
         "GETENV_FAILED",
         "",
-        "badly",
+        Kind.FAILED,
         "could not get its user's environment",
         "see that your login scripts end quickly and print nothing; submit again",
         returns=True,
     ),
-    State("UPDATE_DB", "", "running", "is being told to the accounting once more", WAIT),
+    State("UPDATE_DB", "", Kind.RUNNING, "is being told to the accounting once more", WAIT),
     # Not Slurm's words, but what stands where Slurm has none.
     State(
         "REFUSED",
         "",
-        "badly",
+        Kind.FAILED,
         "was refused by sbatch",
         "mend what sbatch complains of, then hpcbert submit --resume CAMPAIGN",
     ),
     State(
         LOST,
         "",
-        "unknown",
+        Kind.UNKNOWN,
         "was accepted by Slurm, which no longer knows it",
         f"nothing submits it again unasked: {_RETRY}",
     ),
     State(
         UNKNOWN,
         "",
-        "unknown",
+        Kind.UNKNOWN,
         "is in a state that nobody can tell",
         f"ask again when Slurm answers; if nobody ever knows, {_RETRY}",
     ),
@@ -226,7 +258,7 @@ def parse(text: str) -> State:
     """
     words = (text.split() or [""])[0].upper().split(",")
     states = [_state(word) for word in words]
-    return min(states, key=lambda one: _PLACE[one.word] if one.kind != "unknown" else -1)
+    return min(states, key=lambda one: _PLACE[one.word] if one.kind != Kind.UNKNOWN else -1)
 
 
 def _state(word: str) -> State:
@@ -282,15 +314,15 @@ class RepeatState:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or badly."""
-        return self.kind in {"well", "badly"}
+        """Whether it has ended, and how is known."""
+        return self.kind.over
 
     @property
     def advice(self) -> str:
         """What to do about it; empty where there is nothing to do but wait, or all is well."""
         if self.detail in {UNSUBMITTED, UNHEARD}:
             return _RESUME
-        waits = self.kind == "waiting" and self.reason
+        waits = self.kind == Kind.WAITING and self.reason
         advice = reason_advice(self.reason) if waits else parse(self.word).advice
         return "" if advice == WAIT or self.word == "COMPLETED" else advice
 
@@ -313,10 +345,12 @@ def recalled(data: Any) -> RepeatState:
         TypeError: It has another form.
         KeyError: Likewise.
     """
-    state = RepeatState(**{**data, "nodes": tuple(data["nodes"]), "earlier": ()})
+    if data["kind"] not in set(Kind):
+        raise TypeError(f"{data['kind']!r} is no kind of state")
+    own = {"kind": Kind(data["kind"]), "nodes": tuple(data["nodes"]), "earlier": ()}
+    state = RepeatState(**{**data, **own})
     times = (state.elapsed, state.start, state.end, state.limit, state.suspended)
     sound = (
-        state.kind in get_args(Kind),
         state.source in get_args(Source),
         all(isinstance(one, str) for one in (state.word, state.reason, state.detail, *state.nodes)),
         all(one is None or _whole(one) is not None for one in (state.exit_code, state.step_exit)),

@@ -20,7 +20,7 @@ from hpcbert.flows.audit import audit
 from hpcbert.flows.collect import Request, collect
 from hpcbert.logs.setting import Window
 from hpcbert.slurm.ladder import with_witness
-from hpcbert.slurm.states import RepeatState, parse, witness
+from hpcbert.slurm.states import Kind, RepeatState, parse, witness
 from tests.environment.kit import leave, node
 
 
@@ -36,7 +36,7 @@ def sacct(directory: Path, campaign: Any) -> dict[tuple[str, int], RepeatState]:
 
 def pending(directory: Path, campaign: Any) -> dict[tuple[str, int], RepeatState]:
     return {
-        (array.name, number): RepeatState("PENDING", "waiting", "squeue")
+        (array.name, number): RepeatState("PENDING", Kind.WAITING, "squeue")
         for array in campaign.arrays
         for number in array.repeats
     }
@@ -444,8 +444,8 @@ def test_after_a_cancelled_retry_nothing_was_changed(finished: Any) -> None:
 
     def cancelled(directory: Path, campaign: Any) -> dict[tuple[str, int], RepeatState]:
         found = sacct(directory, campaign)
-        found[again.name, 3] = RepeatState("CANCELLED", "badly", "sacct", attempt=1)
-        found[again.name, 4] = RepeatState("UNKNOWN", "unknown", "none", attempt=1)
+        found[again.name, 3] = RepeatState("CANCELLED", Kind.FAILED, "sacct", attempt=1)
+        found[again.name, 4] = RepeatState("UNKNOWN", Kind.UNKNOWN, "none", attempt=1)
         return found
 
     for _ in range(2):

@@ -29,7 +29,7 @@ from hpcbert.slurm import commands
 from hpcbert.slurm.hostlist import expand, fold
 from hpcbert.slurm.ladder import from_row, from_witness, with_witness
 from hpcbert.slurm.reasons import reason_advice, reason_sentence
-from hpcbert.slurm.states import RepeatState, parse, witness
+from hpcbert.slurm.states import Kind, RepeatState, parse, witness
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 SETTINGS = (
@@ -120,7 +120,7 @@ def status(data: bytes) -> None:
     """The status file that a job writes."""
     seen = witness(read_events(data))
     assert 0 <= seen.attempt < 100_000
-    known = from_witness(seen) or RepeatState("RUNNING", "running", "none")
+    known = from_witness(seen) or RepeatState("RUNNING", Kind.RUNNING, "none")
     _shown(with_witness(known, seen))
 
 

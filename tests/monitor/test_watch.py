@@ -18,7 +18,7 @@ from hpcbert.flows import cancel, monitor
 from hpcbert.flows.monitor import Change, Detail, Sinks, View, watch
 from hpcbert.scheduler.local import queue as local
 from hpcbert.slurm import ladder
-from hpcbert.slurm.states import RepeatState, parse
+from hpcbert.slurm.states import Kind, RepeatState, parse
 from hpcbert.system.runner import Outcome
 
 Make = Callable[..., Watched]
@@ -281,7 +281,7 @@ def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(
 ) -> None:
     one = watched()
     repeat = one.repeats[0]
-    state = RepeatState("RUNNING", "running", "sacct", attempt=1)
+    state = RepeatState("RUNNING", Kind.RUNNING, "sacct", attempt=1)
     log(one, 1, 60, attempt=1)
     read = monitor.progress_reader(one.directory)
     detail = monitor.detail(repeat, read(monitor.log_path(repeat, state)), now=T)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.slurm.reasons import REASONS, TEXTS, WAIT, find, reason_advice, reason_sentence
-from hpcbert.slurm.states import STATES, UNKNOWN, RepeatState, Witness, parse, witness
+from hpcbert.slurm.states import (
+    STATES,
+    UNKNOWN,
+    Kind,
+    RepeatState,
+    Witness,
+    noted,
+    parse,
+    recalled,
+    witness,
+)
 
 KINDS = {state.word: state.kind for state in STATES}
 
@@ -73,6 +84,29 @@ def test_every_state_of_the_newest_slurm_is_in_the_table() -> None:
     assert len(KINDS) == len(STATES)
 
 
+def test_a_kind_is_alive_or_over_or_unknown_and_never_two_of_them() -> None:
+    assert {kind for kind in Kind if kind.over} == {Kind.SUCCEEDED, Kind.FAILED}
+    assert {kind for kind in Kind if not kind.over and not kind.alive} == {Kind.UNKNOWN}
+    assert not any(kind.over and kind.alive for kind in Kind)
+    assert all(kind.alive for kind in Kind if kind.queued)
+
+
+def test_a_kind_is_written_as_its_public_word() -> None:
+    words = [str(kind) for kind in Kind]
+    assert json.loads(json.dumps({kind: [kind, f"{kind}"] for kind in Kind})) == {
+        word: [word, word] for word in words
+    }
+    assert words == ["waiting", "running", "well", "badly", "again", "unknown"]
+
+
+@pytest.mark.parametrize("kind", ["done", "", None, 1, ["well"]])
+def test_a_state_of_another_kind_is_not_recalled(kind: object) -> None:
+    data = noted(RepeatState("COMPLETED", Kind.SUCCEEDED, "sacct"))
+    assert recalled(json.loads(json.dumps(data))).kind is Kind.SUCCEEDED
+    with pytest.raises(TypeError):
+        recalled({**data, "kind": kind})
+
+
 def test_every_short_code_is_in_the_table() -> None:
     # SchedMD/slurm@284c3b9, src/common/slurm_protocol_defs.c, job_state_string_compact
     printed = "CG SO CF RS RQ RF RH SE ST RV RD SI PD R S CD CA F TO NF PR BF DL OOM"
@@ -88,10 +122,10 @@ def test_sentences_follow_a_subject_and_each_state_has_advice() -> None:
 
 
 def test_advice_is_about_why_a_job_waits_and_not_that_it_does() -> None:
-    held = RepeatState("PENDING", "waiting", "squeue", reason="JobHeldUser")
+    held = RepeatState("PENDING", Kind.WAITING, "squeue", reason="JobHeldUser")
     assert "scontrol release" in held.advice
-    assert RepeatState("COMPLETED", "well", "sacct").advice == ""
-    assert "--time" in RepeatState("TIMEOUT", "badly", "sacct").advice
+    assert RepeatState("COMPLETED", Kind.SUCCEEDED, "sacct").advice == ""
+    assert "--time" in RepeatState("TIMEOUT", Kind.FAILED, "sacct").advice
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from hpcbert.errors import SchedulerError
 from hpcbert.model import read_events
 from hpcbert.slurm.ladder import from_witness, with_witness
-from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, RepeatState, Witness, witness
+from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState, Witness, witness
 from hpcbert.system.processes import machine, started
 from hpcbert.system.regular import read
 from hpcbert.system.runner import start
@@ -233,7 +233,7 @@ def states(
         for repeat in array.repeats:
             if array.state == "intended" and not array.called:
                 found[array.name, repeat] = RepeatState(
-                    UNKNOWN, "unknown", "none", detail=UNSUBMITTED
+                    UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED
                 )
                 continue
             seen = read_witness(directory / array.status(repeat), first=array.first_attempt)
@@ -249,7 +249,7 @@ def unfinished(directory: Path, campaign: Campaign) -> bool:
     for array, number in campaign.current:
         seen = read_witness(directory / array.status(number), first=array.first_attempt)
         queue = _queue(directory, array.job_id)
-        open_ = queue.alive is None or _unfinished(seen, queue).kind in {"waiting", "running"}
+        open_ = queue.alive is None or _unfinished(seen, queue).kind.alive
         if array.state == "submitted" and open_ and not from_witness(seen):
             return True
     return False
@@ -330,7 +330,7 @@ def _last_words(directory: Path) -> str:
 
 def _state(seen: Witness, queue: _Queue, *, now: float) -> RepeatState:
     state = from_witness(seen) or _unfinished(seen, queue)
-    if state.kind == "running" and seen.start is not None:
+    if state.kind == Kind.RUNNING and seen.start is not None:
         state = replace(state, elapsed=max(0.0, now - seen.start))
     return replace(with_witness(state, seen), limit=queue.limit)
 
@@ -338,14 +338,14 @@ def _state(seen: Witness, queue: _Queue, *, now: float) -> RepeatState:
 def _unfinished(seen: Witness, queue: _Queue) -> RepeatState:
     """Return the state of a repeat that has written no end."""
     if seen.start is None and queue.alive:
-        return RepeatState("PENDING", "waiting", "status-file", detail=queue.detail)
+        return RepeatState("PENDING", Kind.WAITING, "status-file", detail=queue.detail)
     if seen.start is not None and queue.alive is not False:
         detail = "" if queue.alive else f"by its own account; {queue.detail}"
-        return RepeatState("RUNNING", "running", "status-file", detail=detail)
+        return RepeatState("RUNNING", Kind.RUNNING, "status-file", detail=detail)
     if queue.cancelled:
-        return RepeatState("CANCELLED", "badly", "status-file", detail=queue.detail)
+        return RepeatState("CANCELLED", Kind.FAILED, "status-file", detail=queue.detail)
     had = "never wrote its end" if seen.start is not None else "never started"
-    return RepeatState(UNKNOWN, "unknown", "status-file", detail=f"{had}: {queue.detail}")
+    return RepeatState(UNKNOWN, Kind.UNKNOWN, "status-file", detail=f"{had}: {queue.detail}")
 
 
 def cancel(directory: Path, campaign: Campaign) -> bool:

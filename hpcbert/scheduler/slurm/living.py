@@ -37,7 +37,7 @@ def refuse(watched: Watched, lacks: Sequence[tuple[Array, int]], *, run: Runner)
     """
     if not lacks or watched.campaign.scheduler == "local":
         return
-    rows = [row for row in _listed(watched, run) if parse(row.state).kind not in {"well", "badly"}]
+    rows = [row for row in _listed(watched, run) if not parse(row.state).kind.over]
     for array, number in lacks:
         for row in rows:
             if _is_of(watched, array, number, row):

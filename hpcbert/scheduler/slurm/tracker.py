@@ -30,7 +30,7 @@ from hpcbert.scheduler.pace import FLOOR, Pace
 from hpcbert.scheduler.slurm import questions
 from hpcbert.slurm import commands
 from hpcbert.slurm.ladder import Evidence, awaited, doubtful, judge
-from hpcbert.slurm.states import UNHEARD, UNKNOWN, UNSUBMITTED, RepeatState, parse
+from hpcbert.slurm.states import UNHEARD, UNKNOWN, UNSUBMITTED, Kind, RepeatState, parse
 
 
 @contextlib.contextmanager
@@ -127,7 +127,7 @@ class Watcher(SlurmInfoWatcher):
     def is_done(self, job_id: str, mode: str = "force") -> bool:
         """Say whether the job has ended for good; what Slurm may start anew has not."""
         state = parse(self.get_state(job_id, mode=mode))
-        return state.kind in {"well", "badly"} and not state.returns
+        return state.kind.over and not state.returns
 
 
 class RepeatJob(SlurmJob[None]):
@@ -242,17 +242,16 @@ class Tracker:
 
     def over(self) -> bool:
         """Say whether nothing watched can change any more, as far as anybody can tell."""
-        ends = {"well", "badly", "unknown"}
         local_keys = [repeat.key for one in self._local for repeat in one.repeats]
         return not self._open() and all(
-            key in self.states and self.states[key].kind in ends for key in local_keys
+            key in self.states and not self.states[key].kind.alive for key in local_keys
         )
 
     def settled(self, key: Key) -> bool:
         """Say whether a repeat's state is an end that stands beyond doubt, or never will."""
         if any(repeat.key == key for repeat in self._repeats):
             return self._settled(key)
-        return key in self.states and self.states[key].kind in {"well", "badly", "unknown"}
+        return key in self.states and not self.states[key].kind.alive
 
     def _open(self) -> list[Repeat]:
         return [repeat for repeat in self._repeats if not self._settled(repeat.key)]
@@ -329,7 +328,7 @@ class Tracker:
 
     def _calmer(self, repeat: Repeat, state: RepeatState) -> int:
         """Count the polls that an end has stood; one that is beyond doubt counts as enough."""
-        if state.kind in {"waiting", "running"} or self._job_lives(repeat):
+        if state.kind in {Kind.WAITING, Kind.RUNNING} or self._job_lives(repeat):
             return 0
         if self._accounting_lags(state):
             return 0
@@ -348,7 +347,7 @@ class Tracker:
     def _job_lives(self, repeat: Repeat) -> bool:
         """Say whether the job goes on after this repeat, and may yet be started anew with it."""
         row, _ = self._watcher.rows.get(repeat.tag, (None, 0))
-        lives = row is not None and parse(row.state).kind not in {"well", "badly"}
+        lives = row is not None and not parse(row.state).kind.over
         return repeat.array.together and lives
 
 
@@ -358,13 +357,13 @@ def _unsubmitted(repeat: Repeat, heard: Evidence) -> RepeatState | None:
     if heard.queue is not None or array.state == "submitted":
         return None
     if array.state == "refused":
-        return RepeatState("REFUSED", "badly", "none", detail=f"sbatch: {array.error}")
+        return RepeatState("REFUSED", Kind.FAILED, "none", detail=f"sbatch: {array.error}")
     if not array.called:
-        return RepeatState(UNKNOWN, "unknown", "none", detail=UNSUBMITTED)
+        return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
     seen = heard.accounting is not None or heard.witness.start is not None
     if seen or heard.squeue != "answered":
         return None
-    return RepeatState(UNKNOWN, "unknown", "none", detail=UNHEARD)
+    return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNHEARD)
 
 
 def _is_known(heard: Evidence) -> bool:
@@ -375,7 +374,7 @@ def _is_known(heard: Evidence) -> bool:
 
 def _is_listed(row: JobRow | None) -> bool:
     """Say whether squeue has a job in its list as one that has not ended."""
-    return row is not None and parse(row.state).kind not in {"well", "badly"}
+    return row is not None and not parse(row.state).kind.over
 
 
 def _differ(before: RepeatState | None, after: RepeatState) -> bool:
