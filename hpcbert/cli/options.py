@@ -1,32 +1,35 @@
-"""The options that submit and render share, and what they amount to."""
+"""The options that submit and render share: one frozen dataclass, of which click's are made."""
 
 from __future__ import annotations
 
-import os
-import pwd
-import secrets
-import sys
-import time
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+import functools
+from dataclasses import dataclass, fields
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    get_args,
+    get_type_hints,
+)
 
 import click
 
 from hpcbert import timelimit
-from hpcbert.cli.conflicts import Rule, refuse_typed
-from hpcbert.config import places, recipe, site, slurmwords
-from hpcbert.errors import UsageError
-from hpcbert.model import Shape, precision
-from hpcbert.script.plan import Request
+from hpcbert.cli.conflicts import Rule
+from hpcbert.config import site
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from hpcbert.config.inventory import Recipe, Site
-    from hpcbert.script.draft import How, Who
 
 Scheduler = Literal["slurm", "local"]
+RepeatsIn = Literal["array", "one-job"]
+_Words = tuple[str, ...]
+_COUNT = click.IntRange(1)
+_SHOWN = {"show_default": True}
+_SEVERAL = "several by commas."
 
 
 def checked_limit(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
@@ -39,69 +42,98 @@ def checked_limit(_ctx: click.Context, _param: click.Parameter, value: str) -> s
     return value
 
 
-_POINT = (
-    click.option("--fw", default="pytorch", show_default=True, help="Framework: a recipe's name."),
-    click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes."),
-    click.option(
-        "--gpus-per-node", type=click.IntRange(1), default=1, show_default=True, help="GPUs a node."
-    ),
-    click.option("--precision", default="", help="fp32, tf32, fp16, bf16; several by commas."),
-    click.option("--batch-size", default="", help="Samples per device; several by commas."),
-    click.option("--model", default="", help="Model; the site's or recipe's first by default."),
-    click.option("--protocol", "preset", default="", help="A recipe's protocol; its first."),
-    click.option(
-        "--accumulation", type=click.IntRange(1), help="Micro-batches in one step; the protocol's."
-    ),
-    click.option(
-        "--global-batch-size", type=click.IntRange(1), help="Samples in one step, instead."
-    ),
-    click.option("--xla", is_flag=True, help="Turn the framework's graph compiler on."),
-    click.option("--set", "settings", multiple=True, metavar="K=V", help="A recipe's option."),
-    click.option(
-        "--scaling", is_flag=True, help="Also the smaller shapes: 1n1g, 1n4g, 1n8g, 2n8g."
-    ),
-    click.option("--repeats", type=int, default=5, show_default=True, help="Runs of each point."),
-    click.option("--iters", type=int, help="Iterations of a run; the protocol's, mostly 120."),
-    click.option("--skip", type=int, help="Warm-up iterations; the protocol's, mostly 20."),
-)
-_SITE = (
-    click.option("--site", "site_file", default="", help="A site.toml, or its folder."),
-    click.option("--templates", multiple=True, help="A folder with recipes of your own."),
-    click.option(
-        "--scheduler", type=click.Choice(["slurm", "local"]), help="Instead of the site's."
-    ),
-    click.option("--runtime", type=click.Choice(site.RUNTIMES), help="Container runtime."),
-    click.option("--runs", default="", help="Directory of the campaigns."),
-    click.option("--partition", default="", help="Slurm partition."),
-    click.option("--account", default="", help="Slurm account."),
-    click.option("--qos", default="", help="Slurm quality of service."),
-    click.option(
-        "--time",
-        "time_limit",
-        callback=checked_limit,
-        default="",
-        help="Limit of one repeat, HH:MM:SS.",
-    ),
-    click.option("--image", default="", help="Container image."),
-    click.option("--data", default="", help="Training data, as the nodes see it."),
-    click.option("--source", default="", help="Checkout of the framework's program, likewise."),
-    click.option("--python", default="", help="Interpreter that the ranks use."),
-    click.option("--sbatch-arg", multiple=True, metavar="WORD", help="One more word for sbatch."),
-    click.option("--srun-arg", multiple=True, metavar="WORD", help="One more word for srun."),
-    click.option(
-        "--concurrent-repeats", type=click.IntRange(1), default=1, help="Repeats at the same time."
-    ),
-    click.option(
-        "--concurrent-points", is_flag=True, help="Don't let each point wait for the one before."
-    ),
-    click.option(
-        "--repeats-in",
-        type=click.Choice(["array", "one-job"]),
-        default="array",
-        show_default=True,
-        help="One array element a repeat, or all in one job on the same nodes.",
-    ),
-)
+class Flag(NamedTuple):
+    """How a field of `PointOptions` is typed.
+
+    Attributes:
+        words: What `click.option` takes beyond the flag and its help.
+    """
+
+    flag: str
+    help: str
+    words: dict[str, Any]
+
+
+def _flag(flag: str, text: str, **words: Any) -> Flag:
+    return Flag(flag, text, words)
+
+
+@dataclass(frozen=True)
+class PointOptions:
+    """What a command line says of points and site; `--help` lists the fields in this order."""
+
+    fw: Annotated[str, _flag("--fw", "Framework: a recipe's name.", **_SHOWN)] = "pytorch"
+    nodes: Annotated[int, _flag("--nodes", "Nodes.", type=_COUNT, **_SHOWN)] = 1
+    gpus_per_node: Annotated[
+        int, _flag("--gpus-per-node", "GPUs a node.", type=_COUNT, **_SHOWN)
+    ] = 1
+    precision: Annotated[str, _flag("--precision", f"fp32, tf32, fp16, bf16; {_SEVERAL}")] = ""
+    batch_size: Annotated[str, _flag("--batch-size", f"Samples per device; {_SEVERAL}")] = ""
+    model: Annotated[str, _flag("--model", "Model; the site's or recipe's first by default.")] = ""
+    preset: Annotated[str, _flag("--protocol", "A recipe's protocol; its first.")] = ""
+    accumulation: Annotated[
+        int | None,
+        _flag("--accumulation", "Micro-batches in one step; the protocol's.", type=_COUNT),
+    ] = None
+    global_batch_size: Annotated[
+        int | None, _flag("--global-batch-size", "Samples in one step, instead.", type=_COUNT)
+    ] = None
+    xla: Annotated[bool, _flag("--xla", "Turn the framework's graph compiler on.")] = False
+    settings: Annotated[_Words, _flag("--set", "A recipe's option.", metavar="K=V")] = ()
+    scaling: Annotated[
+        bool, _flag("--scaling", "Also the smaller shapes: 1n1g, 1n4g, 1n8g, 2n8g.")
+    ] = False
+    repeats: Annotated[int, _flag("--repeats", "Runs of each point.", **_SHOWN)] = 5
+    iters: Annotated[
+        int | None, _flag("--iters", "Iterations of a run; the protocol's, mostly 120.", type=int)
+    ] = None
+    skip: Annotated[
+        int | None, _flag("--skip", "Warm-up iterations; the protocol's, mostly 20.", type=int)
+    ] = None
+    site_file: Annotated[str, _flag("--site", "A site.toml, or its folder.")] = ""
+    templates: Annotated[_Words, _flag("--templates", "A folder with recipes of your own.")] = ()
+    scheduler: Annotated[
+        Scheduler | None,
+        _flag("--scheduler", "Instead of the site's.", type=click.Choice(get_args(Scheduler))),
+    ] = None
+    runtime: Annotated[
+        str | None, _flag("--runtime", "Container runtime.", type=click.Choice(site.RUNTIMES))
+    ] = None
+    runs: Annotated[str, _flag("--runs", "Directory of the campaigns.")] = ""
+    partition: Annotated[str, _flag("--partition", "Slurm partition.")] = ""
+    account: Annotated[str, _flag("--account", "Slurm account.")] = ""
+    qos: Annotated[str, _flag("--qos", "Slurm quality of service.")] = ""
+    time_limit: Annotated[
+        str, _flag("--time", "Limit of one repeat, HH:MM:SS.", callback=checked_limit)
+    ] = ""
+    image: Annotated[str, _flag("--image", "Container image.")] = ""
+    data: Annotated[str, _flag("--data", "Training data, as the nodes see it.")] = ""
+    source: Annotated[str, _flag("--source", "Checkout of the framework's program, likewise.")] = ""
+    python: Annotated[str, _flag("--python", "Interpreter that the ranks use.")] = ""
+    sbatch_arg: Annotated[
+        _Words, _flag("--sbatch-arg", "One more word for sbatch.", metavar="WORD")
+    ] = ()
+    srun_arg: Annotated[_Words, _flag("--srun-arg", "One more word for srun.", metavar="WORD")] = ()
+    concurrent_repeats: Annotated[
+        int, _flag("--concurrent-repeats", "Repeats at the same time.", type=_COUNT)
+    ] = 1
+    concurrent_points: Annotated[
+        bool, _flag("--concurrent-points", "Don't let each point wait for the one before.")
+    ] = False
+    repeats_in: Annotated[
+        RepeatsIn,
+        _flag(
+            "--repeats-in",
+            "One array element a repeat, or all in one job on the same nodes.",
+            type=click.Choice(get_args(RepeatsIn)),
+            **_SHOWN,
+        ),
+    ] = "array"
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> PointOptions:
+        """Return the options among a command's parameters, which may have others."""
+        return cls(**{one.name: parameters[one.name] for one in fields(cls)})
 
 
 # What the local queue, which runs one repeat at a time on this machine, does not look at.
@@ -123,138 +155,25 @@ SHARED_CONFLICTS = (
 )
 
 
-def point_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what is measured, and on which site."""
-    for option in reversed((*_POINT, *_SITE)):
-        function = option(function)
-    return function
+def point_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say what is measured, and on which site; they arrive as one argument."""
+    own = {one.name: one.default for one in fields(PointOptions)}
 
+    @functools.wraps(function)
+    def filled(**parameters: Any) -> None:
+        rest = {name: value for name, value in parameters.items() if name not in own}
+        function(PointOptions.of(parameters), **rest)
 
-@dataclass(frozen=True)
-class Asked:
-    """The shared options, read.
-
-    Attributes:
-        warnings: What was decided in the person's stead.
-    """
-
-    request: Request
-    site: Site
-    recipe: Recipe
-    how: How
-    warnings: tuple[str, ...]
-
-
-def read(values: dict[str, Any], *, dry: bool = False, rehearse: bool = False) -> Asked:
-    """Turn the shared options' values into a request, a site, a recipe.
-
-    Raises:
-        UsageError: A value is wrong.
-    """
-    from hpcbert.script.draft import How  # with Jinja, which --help has no use for
-
-    here = overridden(site.load(values["site_file"]), values)
-    folders = places.recipe_folders(Path(here.where), values["templates"])
-    found = recipe.load(places.find_recipe(values["fw"], folders))
-    _refuse_unused(found, here)
-    shape = Shape(values["nodes"], values["gpus_per_node"])
-    scheduler, warnings = _scheduler(values["scheduler"] or here.scheduler, shape, dry=dry)
-    request = Request(
-        shape=shape,
-        precisions=tuple(map(precision, _split(values["precision"]))),
-        batch_sizes=tuple(_number(word) for word in _split(values["batch_size"])),
-        scaling=values["scaling"],
-        model=values["model"],
-        preset=values["preset"],
-        accumulation=values["accumulation"] or 0,
-        global_batch_size=values["global_batch_size"] or 0,
-        xla=values["xla"],
-        settings=_pairs(values["settings"]),
-        repeats=values["repeats"],
-        iters=values["iters"],
-        skip=values["skip"],
-    )
-    how = How(
-        scheduler=scheduler,
-        folders=folders,
-        concurrent=values["concurrent_repeats"],
-        concurrent_points=values["concurrent_points"],
-        together=values["repeats_in"] == "one-job",
-        rehearse=rehearse,
-        dry=dry,
-    )
-    return Asked(request, here, found, how, warnings)
-
-
-def _refuse_unused(found: Recipe, here: Site) -> None:
-    """Refuse what the framework or the runtime has no use for.
-
-    Raises:
-        UsageError: Such an option was typed.
-    """
-    if found.dataset is None and "data" not in found.needs:
-        refuse_typed(("data",), f"with {found.name}, which reads none")
-    if "source" not in found.needs and not found.repository:
-        refuse_typed(("source",), f"with {found.name}, which brings its program")
-    if here.runtime == "none":
-        refuse_typed(("image",), "with the container runtime none")
-
-
-def who() -> Who:
-    """Say who asks, and when."""
-    from hpcbert.script.draft import Who
-
-    try:
-        # USER and LOGNAME may be anybody's name: in a notebook, after sudo -E.
-        user = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        user = str(os.geteuid())
-    return Who(user, tuple(sys.argv), time.time(), secrets.token_hex(3))
-
-
-def _scheduler(name: str, shape: Shape, *, dry: bool) -> tuple[Scheduler, tuple[str, ...]]:
-    scheduler = cast("Scheduler", name)
-    if dry and scheduler == "local" and shape.nodes > 1:
-        note = "The site's scheduler is local, with one node: this is the script for Slurm."
-        return "slurm", (note,)
-    return scheduler, ()
-
-
-def overridden(here: Site, values: dict[str, Any]) -> Site:
-    """Return the site with what the command line says instead."""
-    names = ("runtime", "partition", "account", "qos", "time_limit")
-    changes: dict[str, Any] = {name: values[name] for name in names if values[name]}
-    if values["runs"]:
-        changes["runs"] = str(Path(values["runs"]).absolute())
-    for program in ("sbatch", "srun"):
-        words = values[f"{program}_arg"]
-        if why := slurmwords.refusal(program, words):
-            raise UsageError(f"--{program}-arg: {why}", hint=f"Leave it out of --{program}-arg.")
-        changes[f"{program}_args"] = (*getattr(here, f"{program}_args"), *words)
-    own = {name: values[name] for name in ("image", "data", "source", "python") if values[name]}
-    if "image" in own:
-        own["image"] = site.absolute_image(own["image"], Path.cwd())
-    if own:
-        name = values["fw"]
-        here = here.with_settings(name, replace(here.settings(name), **own))
-    return replace(here, **changes)
-
-
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _number(text: str) -> int:
-    if not text.isdigit():
-        raise UsageError(f"--batch-size takes whole numbers, not {text!r}.")
-    return int(text)
-
-
-def _pairs(words: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals:
-            raise UsageError(f"--set takes NAME=VALUE, not {word!r}.")
-        pairs[name.strip()] = value
-    return pairs
+    hints = get_type_hints(PointOptions, include_extras=True)
+    for name, default in reversed(own.items()):
+        (typed,) = hints[name].__metadata__
+        filled = click.option(
+            typed.flag,
+            name,
+            default=default,
+            is_flag=isinstance(default, bool),
+            multiple=isinstance(default, tuple),
+            help=typed.help,
+            **typed.words,
+        )(filled)
+    return filled

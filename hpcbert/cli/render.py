@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import shlex
 from pathlib import Path
-from typing import Any
 
 import click
 
 from hpcbert.campaign.store import write_text
 from hpcbert.cli import conflicts
-from hpcbert.cli.options import SHARED_CONFLICTS, point_options, read
+from hpcbert.cli.asked import read
+from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import CheckError, UsageError
 
@@ -31,7 +31,7 @@ _HEADER = "# hpcbert render "
     help="Folder whose scripts must equal what their headers' commands render.",
 )
 @returns_result
-def render(*, output: Path | None, check: Path | None, **values: Any) -> Result:
+def render(options: PointOptions, *, output: Path | None, check: Path | None) -> Result:
     """Write the scripts that submit would run, for reading and for submitting by hand.
 
     Each script names in its header the command that renders it again.
@@ -41,7 +41,7 @@ def render(*, output: Path | None, check: Path | None, **values: Any) -> Result:
         return _check(check)
     conflicts.refuse(*SHARED_CONFLICTS)
     conflicts.refuse_typed(("runs",), "on scripts to submit by hand")
-    scripts = _rendered(values)
+    scripts = _rendered(options)
     if output is None:
         return Result(scripts, "\n".join(scripts.values()).rstrip("\n"), exact=True)
     output.mkdir(parents=True, exist_ok=True)
@@ -51,10 +51,10 @@ def render(*, output: Path | None, check: Path | None, **values: Any) -> Result:
     return Result(written, "\n".join(written))
 
 
-def _rendered(values: dict[str, Any]) -> dict[str, str]:
+def _rendered(options: PointOptions) -> dict[str, str]:
     from hpcbert.script.draft import by_hand, relative  # with Jinja, which --help has no use for
 
-    asked = read(values, dry=True)
+    asked = read(options, dry=True)
     site = relative(Path(asked.site.where), Path.cwd())
     words = ["--site", site, "--scheduler", asked.how.scheduler]
     return by_hand(asked.request, asked.site, asked.recipe, how=asked.how, words=words)
@@ -94,11 +94,8 @@ def _again(path: Path, text: str) -> str:
     if not header:
         raise UsageError("No header names the command that renders it.", where=str(path))
     with render_command.make_context("render", shlex.split(header[len(_HEADER) :])) as context:
-        values = {**context.params}
-    for name in ("as_json", "output", "check"):
-        values.pop(name)
-    scripts = _rendered(values)
-    return scripts.get(path.name, "")
+        options = PointOptions.of(context.params)
+    return _rendered(options).get(path.name, "")
 
 
 render_command = render

@@ -12,12 +12,12 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli import conflicts
+from hpcbert.cli.asked import read, who
 from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.interrupt import left_behind, patient
-from hpcbert.cli.options import OF_SLURM, SHARED_CONFLICTS, point_options, read, who
+from hpcbert.cli.options import OF_SLURM, SHARED_CONFLICTS, PointOptions, point_options
 from hpcbert.cli.output import Result, returns_result, say
-from hpcbert.config import site
-from hpcbert.config.slurmwords import given
+from hpcbert.config import site, slurmwords
 from hpcbert.errors import CheckError, Interruption, UsageError
 from hpcbert.flows import submit as flow
 from hpcbert.scheduler.pace import Pace
@@ -66,6 +66,7 @@ _SETTLE = 2.0
 )
 @returns_result
 def submit(
+    options: PointOptions,
     *,
     dry_run: bool,
     rehearse: bool,
@@ -73,7 +74,6 @@ def submit(
     wait: bool,
     resume: str,
     max_retries: int,
-    **values: Any,
 ) -> Result:
     """Submit a point, or a whole scaling curve, five repeats each.
 
@@ -82,18 +82,18 @@ def submit(
     conflicts.refuse(*_CONFLICTS)
     if resume:
         conflicts.refuse_others(_RESUMING, "with --resume, which submits what was written down")
-        here = site.load(values["site_file"])
-        directory = store.resolve(resume, Path(values["runs"] or here.runs))
+        here = site.load(options.site_file)
+        directory = store.resolve(resume, Path(options.runs or here.runs))
         return _carried_out(directory, here, retries=max_retries if wait else None)
     from hpcbert.checks.obstacles import of_submission
     from hpcbert.script.draft import draft  # with Jinja, which --help has no use for
 
-    asked = read(values, dry=dry_run, rehearse=rehearse)
+    asked = read(options, dry=dry_run, rehearse=rehearse)
     if asked.how.scheduler == "local":
         conflicts.refuse_typed(OF_SLURM, "with the local scheduler")
     how = asked.how
     if how.scheduler == "slurm":
-        cluster = given(asked.site.sbatch_args, "clusters").partition(",")[0]
+        cluster = slurmwords.given(asked.site.sbatch_args, "clusters").partition(",")[0]
         how = replace(how, most_indices=control.most_indices(run, cluster=cluster))
     made = draft(asked.request, asked.site, asked.recipe, how=how, who=who())
     warnings = (*asked.warnings, *made.warnings)

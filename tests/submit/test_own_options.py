@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.cli.options import overridden
+from hpcbert.cli.asked import overridden
+from hpcbert.cli.options import PointOptions
 from hpcbert.config import site
 from hpcbert.config.slurmwords import given, refusal
 from hpcbert.errors import ConfigError, UsageError
@@ -105,12 +106,12 @@ def test_the_command_line_names_the_option_that_is_meant_instead(tmp_path: Path)
     path = tmp_path / "site.toml"
     path.write_text(SITE)
     here = site.read_site(path, base=tmp_path, env={})
-    values = dict.fromkeys(("runtime", "partition", "account", "qos", "time_limit", "runs"), "")
-    values |= dict.fromkeys(("image", "data", "source", "python"), "")
-    for program, word in (("sbatch", "-N3"), ("srun", "--nod=3")):
-        words = {"sbatch_arg": (), "srun_arg": (), f"{program}_arg": (word,)}
+    for program, word, options in (
+        ("sbatch", "-N3", PointOptions(sbatch_arg=("-N3",))),
+        ("srun", "--nod=3", PointOptions(srun_arg=("--nod=3",))),
+    ):
         with pytest.raises(UsageError, match="--nodes of hpcbert") as caught:
-            overridden(here, {**values, **words})
+            overridden(here, options)
         assert f"--{program}-arg: {word!r} ({program}'s --nodes)" in caught.value.message
 
 

@@ -1,0 +1,155 @@
+"""What the options of submit and render amount to: a request, a site, a recipe."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from hpcbert.cli.conflicts import refuse_typed
+from hpcbert.config import places, recipe, site, slurmwords
+from hpcbert.errors import UsageError
+from hpcbert.model import Shape, precision
+from hpcbert.script.plan import Request
+
+if TYPE_CHECKING:
+    from hpcbert.cli.options import PointOptions, Scheduler
+    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.script.draft import How, Who
+
+# Fields that stand in for the site's of the same name.
+_INSTEAD = ("runtime", "partition", "account", "qos", "time_limit")
+_OF_FRAMEWORK = ("image", "data", "source", "python")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The shared options, read.
+
+    Attributes:
+        warnings: What was decided in the person's stead.
+    """
+
+    request: Request
+    site: Site
+    recipe: Recipe
+    how: How
+    warnings: tuple[str, ...]
+
+
+def read(options: PointOptions, *, dry: bool = False, rehearse: bool = False) -> Asked:
+    """Turn the shared options into a request, a site, a recipe.
+
+    Raises:
+        UsageError: A value is wrong.
+    """
+    from hpcbert.script.draft import How  # with Jinja, which --help has no use for
+
+    here = overridden(site.load(options.site_file), options)
+    folders = places.recipe_folders(Path(here.where), options.templates)
+    found = recipe.load(places.find_recipe(options.fw, folders))
+    _refuse_unused(found, here)
+    shape = Shape(options.nodes, options.gpus_per_node)
+    scheduler, warnings = _scheduler(options.scheduler or here.scheduler, shape, dry=dry)
+    request = Request(
+        shape=shape,
+        precisions=tuple(map(precision, _split(options.precision))),
+        batch_sizes=tuple(_number(word) for word in _split(options.batch_size)),
+        scaling=options.scaling,
+        model=options.model,
+        preset=options.preset,
+        accumulation=options.accumulation or 0,
+        global_batch_size=options.global_batch_size or 0,
+        xla=options.xla,
+        settings=_pairs(options.settings),
+        repeats=options.repeats,
+        iters=options.iters,
+        skip=options.skip,
+    )
+    how = How(
+        scheduler=scheduler,
+        folders=folders,
+        concurrent=options.concurrent_repeats,
+        concurrent_points=options.concurrent_points,
+        together=options.repeats_in == "one-job",
+        rehearse=rehearse,
+        dry=dry,
+    )
+    return Asked(request, here, found, how, warnings)
+
+
+def _refuse_unused(found: Recipe, here: Site) -> None:
+    """Refuse what the framework or the runtime has no use for.
+
+    Raises:
+        UsageError: Such an option was typed.
+    """
+    if found.dataset is None and "data" not in found.needs:
+        refuse_typed(("data",), f"with {found.name}, which reads none")
+    if "source" not in found.needs and not found.repository:
+        refuse_typed(("source",), f"with {found.name}, which brings its program")
+    if here.runtime == "none":
+        refuse_typed(("image",), "with the container runtime none")
+
+
+def who() -> Who:
+    """Say who asks, and when."""
+    from hpcbert.script.draft import Who
+
+    try:
+        # USER and LOGNAME may be anybody's name: in a notebook, after sudo -E.
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return Who(user, tuple(sys.argv), time.time(), secrets.token_hex(3))
+
+
+def _scheduler(name: str, shape: Shape, *, dry: bool) -> tuple[Scheduler, tuple[str, ...]]:
+    scheduler = cast("Scheduler", name)
+    if dry and scheduler == "local" and shape.nodes > 1:
+        note = "The site's scheduler is local, with one node: this is the script for Slurm."
+        return "slurm", (note,)
+    return scheduler, ()
+
+
+def overridden(here: Site, options: PointOptions) -> Site:
+    """Return the site with what the command line says instead."""
+    typed = {name: getattr(options, name) for name in _INSTEAD}
+    changes: dict[str, Any] = {name: value for name, value in typed.items() if value}
+    if options.runs:
+        changes["runs"] = str(Path(options.runs).absolute())
+    for program, words in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
+        if why := slurmwords.refusal(program, words):
+            raise UsageError(f"--{program}-arg: {why}", hint=f"Leave it out of --{program}-arg.")
+        changes[f"{program}_args"] = (*getattr(here, f"{program}_args"), *words)
+    own = {name: getattr(options, name) for name in _OF_FRAMEWORK if getattr(options, name)}
+    if "image" in own:
+        own["image"] = site.absolute_image(own["image"], Path.cwd())
+    if own:
+        here = here.with_settings(options.fw, replace(here.settings(options.fw), **own))
+    return replace(here, **changes)
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _number(text: str) -> int:
+    if not text.isdigit():
+        raise UsageError(f"--batch-size takes whole numbers, not {text!r}.")
+    return int(text)
+
+
+def _pairs(words: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise UsageError(f"--set takes NAME=VALUE, not {word!r}.")
+        pairs[name.strip()] = value
+    return pairs

@@ -1,0 +1,59 @@
+"""The dataclass of options is what click gives: by name, by type, whatever is typed."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import fields
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+import pytest
+
+from hpcbert.cli.options import PointOptions
+from hpcbert.cli.render import command as render
+from hpcbert.cli.submit import command as submit
+
+HINTS = get_type_hints(PointOptions)
+WORDS = """--fw oneflow --nodes 2 --gpus-per-node 8 --precision fp16 --batch-size 8,16 --model m
+  --protocol p --accumulation 2 --global-batch-size 64 --xla --set a=1 --set b=2 --scaling
+  --repeats 3 --iters 9 --skip 1 --site s --templates t --scheduler slurm --runtime enroot --runs r
+  --partition p --account a --qos q --time 1-0 --image i --data d --source s --python y
+  --sbatch-arg=-H --srun-arg=-u --concurrent-repeats 2 --concurrent-points --repeats-in one-job"""
+
+
+def fits(value: object, hint: Any) -> bool:
+    """Say whether a value is of an annotated type."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, one) for one in get_args(hint))
+    if origin is Literal:
+        return value in get_args(hint)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(fits(one, get_args(hint)[0]) for one in value)
+    return type(value) is hint
+
+
+def read(command: click.Command, words: str) -> PointOptions:
+    with command.make_context("x", words.split()) as context:
+        return PointOptions.of(context.params)
+
+
+@pytest.mark.parametrize("command", [submit, render], ids=["submit", "render"])
+@pytest.mark.parametrize("words", ["", WORDS], ids=["nothing typed", "everything typed"])
+def test_what_click_reads_has_the_types_that_the_dataclass_says(
+    command: click.Command, words: str
+) -> None:
+    found = read(command, words)
+    for name, hint in HINTS.items():
+        assert fits(getattr(found, name), hint), name
+
+
+def test_without_options_each_field_has_its_default_and_with_all_of_them_none_has() -> None:
+    assert read(submit, "") == PointOptions()
+    typed = read(submit, WORDS)
+    assert not [one.name for one in fields(PointOptions) if getattr(typed, one.name) == one.default]
+
+
+def test_help_lists_the_fields_in_their_order() -> None:
+    names = [one.name for one in submit.params]
+    assert names[: len(HINTS)] == list(HINTS)
