@@ -14,7 +14,7 @@ from hpcbert.logs.setting import Setting
 from hpcbert.logs.sizes import SIZES, name_of, stated_by
 from hpcbert.workloads.bert_pretrain import MODELS
 from tests.collect.test_labels import only_run, put, reason, sample
-from tests.recipes.kit import load
+from tests.kit.recipes import load
 
 Run = Callable[..., dict[str, Any]]
 

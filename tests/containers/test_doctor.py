@@ -6,23 +6,21 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hpcbert.checks.containers import examine
 from hpcbert.config.site import read_site
 from hpcbert.container import probe
-from hpcbert.system.runner import Outcome, run
+from hpcbert.flows.doctor_containers import examine
+from hpcbert.flows.finding import Finding
+from hpcbert.inventory import Site
+from hpcbert.slurm.runner import Outcome, run
 from tests.waiting import CEILING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.checks.finding import Finding
-    from hpcbert.config.inventory import Site
 
 TOOLS = ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "unshare", "true")
 

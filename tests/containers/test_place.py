@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from hpcbert.prepare.image import _private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ENTER = Path(__file__).resolve().parents[2] / "hpcbert/container/enter.sh"
 OTHER = 54321

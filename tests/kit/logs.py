@@ -1,12 +1,25 @@
-"""Logs as programs print them."""
+"""Logs as programs print them, and reading them."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from pathlib import Path
 
+import tomli
+
+from hpcbert.logs import grammar, scan
+from hpcbert.logs.grammar import Grammar
+from hpcbert.logs.scan import Reading
+from hpcbert.logs.setting import Setting
 from hpcbert.model import Shape
+from tests.kit.paths import REPOSITORY
 
 ITERS, SKIP = 12, 2
+# Recipe folders of tests alone, for logs that no recipe of hpcbert reads.
+TEST_RECIPES = REPOSITORY / "tests" / "collect" / "recipes"
+# When the logs that are written here begin, in seconds since the epoch.
+BEGIN = 1763717655.25
 
 
 def pytorch(
@@ -31,3 +44,47 @@ def pytorch(
         for n in range(1, (iters if last is None else last) + 1)
     ]
     return "\n".join([*lines, ""])
+
+
+def step(n: int, *, at: float | None = None, loss: str = "9.5", rate: object = "64.5") -> str:
+    """Return a line that grammars/steps.toml reads; `at`: seconds, n where nothing is said."""
+    moment = BEGIN + (n if at is None else at)
+    return f"iteration: {n}/120 loss: {loss} samples/s: {rate} time: {moment:.6f}\n"
+
+
+def steps(last: int = 120, first: int = 1, **fields: object) -> str:
+    return "".join(step(n, **fields) for n in range(first, last + 1))  # type: ignore[arg-type]
+
+
+def grammar_file(name: str) -> Path:
+    """Return the file of a grammar that only tests use."""
+    return REPOSITORY / "tests" / "logs" / "grammars" / f"{name}.toml"
+
+
+def parse(source: str | Path) -> Grammar:
+    """Return the grammar that stands below `[log]` in a TOML text or file."""
+    text = source if isinstance(source, str) else source.read_text()
+    return grammar.parse(tomli.loads(text).get("log", {}), where="recipe.toml")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads a text by a rule of a grammar, the first one unless named."""
+
+    folder: Path
+
+    def __call__(
+        self,
+        source: str | Path | Grammar,
+        text: str | bytes,
+        rule: str = "",
+        setting: Setting | None = None,
+    ) -> Reading:
+        path = self.folder / "run.log"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        known = source if isinstance(source, Grammar) else parse(source)
+        return scan.read(path, known, known.rule(rule), setting or Setting())
+
+
+def codes(reading: Reading) -> list[str]:
+    return [reason.code for reason in reading.reasons]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.lab import (
+    Lab,
     cut_link,
     load,
     restore_link,
@@ -17,15 +19,8 @@ from hpcbert.lab import (
     status,
     stop_daemon,
 )
-from hpcbert.system.runner import run
+from hpcbert.slurm.runner import Outcome, run
 from tests.waiting import CEILING, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from hpcbert.lab import Lab
-    from hpcbert.system.runner import Outcome
 
 pytestmark = pytest.mark.slurm
 

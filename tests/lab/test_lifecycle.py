@@ -7,9 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,13 +18,8 @@ from hpcbert.lab import Lab, LabPlan, down, load, status, up
 from hpcbert.lab.plan import Network
 from hpcbert.lab.process import identify
 from hpcbert.lab.record import MARK, Journal, locked
-from hpcbert.system.runner import run
+from hpcbert.slurm.runner import Outcome, run
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hpcbert.system.runner import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_packages")]
 

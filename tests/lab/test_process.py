@@ -4,8 +4,8 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +14,6 @@ from hpcbert.lab.process import Process, boot_id, end, identify, inside, listens
 from hpcbert.lab.shell import must, spawn
 from hpcbert.system.runner import run
 from tests.waiting import CEILING, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,9 +11,6 @@ from hpcbert.errors import CheckError, UsageError
 from hpcbert.lab import LabPlan, check_packages, check_root, down, missing, requirements, up
 from hpcbert.lab.requirements import check_abilities
 from hpcbert.system.runner import Outcome, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture

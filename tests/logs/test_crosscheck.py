@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,11 +10,7 @@ from hypothesis import strategies as st
 
 from hpcbert.logs.boundary import numbers
 from hpcbert.logs.setting import Setting
-
-if TYPE_CHECKING:
-    from hpcbert.logs.scan import Reading
-
-    Read = Callable[..., Reading]
+from tests.kit.logs import Reader, codes, grammar_file, step, steps
 
 QUICK = settings(
     max_examples=60,
@@ -23,113 +18,82 @@ QUICK = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=32, accumulation=1)
-TOML = r"""
-[log]
-pauses = ["saving a checkpoint"]
-
-[[log.records]]
-name = "step"
-contains = "step "
-match = 'step (?P<iteration>\d+) rate (?P<rate>\S+) time (?P<time>[\d.]+)'
-time = "epoch"
-repeated = "count"
-
-[[log.records]]
-name = "result"
-contains = "result: "
-match = 'result: (?P<rate>[\d.]+)'
-
-[[log.rules]]
-name = "clock"
-kind = "clock"
-
-[[log.rules]]
-name = "rate"
-kind = "rate"
-
-[[log.rules]]
-name = "footer"
-kind = "footer"
-record = "result"
-
-[[log.facts]]
-contains = "accumulation: "
-match = '^accumulation: (?P<accumulation>\d+)$'
-"""
+TOML = (
+    '[log]\npauses = ["saving a checkpoint"]\n'
+    + grammar_file("steps").read_text().replace('"epoch"', '"epoch"\nrepeated = "count"')
+    + "[[log.facts]]\ncontains = 'accumulation: '\nmatch = '^accumulation: (?P<accumulation>\\d+)$'\n"
+)
 RULES = ("clock", "rate", "footer")
 CLOSING = "result: 32.0\n"
 
 
-def line(n: int, at: float | None = None, rate: float = 32.0) -> str:
-    return f"step {n} rate {rate} time {1763717655.25 + (n if at is None else at):.6f}\n"
+line = partial(step, rate=32.0)
 
 
 def whole(last: int = 120) -> str:
-    return "".join(line(n) for n in range(1, last + 1)) + CLOSING
-
-
-def codes(reading: Reading) -> set[str]:
-    return {reason.code for reason in reading.reasons}
+    return steps(last, rate=32.0) + CLOSING
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_ways_that_agree_give_the_number(read: Read, rule: str) -> None:
+def test_ways_that_agree_give_the_number(read: Reader, rule: str) -> None:
     assert read(TOML, whole(), rule, ONE).throughput == pytest.approx(32)
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(("gpus", "batch"), [(2, 32), (1, 16)])
 def test_what_is_told_wrong_contradicts_what_is_printed(
-    read: Read, rule: str, gpus: int, batch: int
+    read: Reader, rule: str, gpus: int, batch: int
 ) -> None:
     wrong = ONE._replace(gpus=gpus, gpus_per_node=gpus, batch_size_per_device=batch)
     reading = read(TOML, whole(), rule, wrong)
-    assert codes(reading) == {"contradiction"}
+    assert set(codes(reading)) == {"contradiction"}
     assert "32" in str(reading.reasons[0])
 
 
 @pytest.mark.parametrize("by", [3600, -3600, 1800])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_clock_that_jumps_is_no_time(read: Read, rule: str, by: int) -> None:
+def test_a_clock_that_jumps_is_no_time(read: Reader, rule: str, by: int) -> None:
     log = "".join(line(n, at=n + by * (n > 60)) for n in range(1, 121)) + CLOSING
     reading = read(TOML, log, rule, ONE)
     assert reading.throughput in (None, pytest.approx(32))
     if rule == "clock":
-        assert codes(reading) <= {"window", "contradiction", "rule"}
+        assert set(codes(reading)) <= {"window", "contradiction", "rule"}
 
 
-def test_a_checkpoint_may_take_its_time(read: Read) -> None:
+def test_a_checkpoint_may_take_its_time(read: Reader) -> None:
     at = [n + 60 * (n > 70) for n in range(121)]
     lines = [line(n, at=at[n], rate=32.0 if n != 71 else 0.52) for n in range(1, 121)]
     slow = "".join(lines)
     reading = read(TOML, slow, "clock", ONE)
-    assert [reason.code for reason in reading.reasons] == ["window"]
+    assert codes(reading) == ["window"]
     assert "iteration 71 is at 0.52" in str(reading.reasons[0])
     lines.insert(70, "saving a checkpoint\n")
     assert read(TOML, "".join(lines), "clock", ONE).throughput == pytest.approx(3200 / 160)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_window_that_is_nearly_gone_is_no_window(read: Read, rule: str) -> None:
+def test_a_window_that_is_nearly_gone_is_no_window(read: Reader, rule: str) -> None:
     log = "".join(line(n) for n in (*range(1, 21), 120)) + CLOSING
-    assert codes(read(TOML, log, rule, ONE)) == {"window"}
-    assert codes(read(TOML, log, rule, ONE._replace(reach=120))) == {"window"}
+    assert set(codes(read(TOML, log, rule, ONE))) == {"window"}
+    assert set(codes(read(TOML, log, rule, ONE._replace(reach=120)))) == {"window"}
 
 
-def test_accumulation_that_nobody_states_is_not_one(read: Read) -> None:
+def test_accumulation_that_nobody_states_is_not_one(read: Reader) -> None:
     unknown = ONE._replace(accumulation=None)
     assert read(TOML, whole(), "clock", unknown).throughput == pytest.approx(32)
-    log = whole().replace("rate 32.0", "rate 6400.0").replace("32.0", "6400.0")
+    log = whole().replace("samples/s: 32.0", "samples/s: 6400.0").replace("32.0", "6400.0")
     reading = read(TOML, log, "clock", unknown)
-    assert codes(reading) == {"contradiction"}
+    assert set(codes(reading)) == {"contradiction"}
     assert "accumulation" in str(reading.reasons[0])
     assert read(TOML, log, "rate", unknown).throughput == 6400
     assert read(TOML, f"accumulation: 200\n{log}", "clock", unknown).throughput == 6400
-    alone = log.replace("rate 6400.0", "rate -").replace(CLOSING, "").replace("result", "")
-    assert codes(read(TOML, alone, "clock", unknown)) == {"rule"}
+    alone = (
+        log.replace("samples/s: 6400.0", "samples/s: -").replace(CLOSING, "").replace("result", "")
+    )
+    assert set(codes(read(TOML, alone, "clock", unknown))) == {"rule"}
 
 
-def test_a_step_that_is_taken_back_is_no_second_run(read: Read) -> None:
+def test_a_step_that_is_taken_back_is_no_second_run(read: Reader) -> None:
     places = [0, 1, 1, 0, 0, *range(1, 121)]
     log = "".join(line(n, at=at) for at, n in enumerate(places))
     assert read(TOML, log, "clock", ONE).throughput == pytest.approx(32)
@@ -138,14 +102,15 @@ def test_a_step_that_is_taken_back_is_no_second_run(read: Read) -> None:
 
 
 @pytest.mark.parametrize("copy", ["", "rate", "time"])
-def test_a_copy_of_a_line_is_no_step(read: Read, copy: str) -> None:
+def test_a_copy_of_a_line_is_no_step(read: Reader, copy: str) -> None:
+    copy = {"rate": "samples/s: "}.get(copy, copy)
     doubled = line(50)[: line(50).index(copy) + 12].rstrip("\n") if copy else line(50).rstrip("\n")
     log = whole().replace(line(50), line(50) + doubled + "\n")
     assert read(TOML, log, "clock", ONE).throughput == pytest.approx(32)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_number_of_few_iterations_says_so(read: Read, rule: str) -> None:
+def test_a_number_of_few_iterations_says_so(read: Reader, rule: str) -> None:
     assert read(TOML, whole(), rule, ONE).flags == ()
     few = ONE._replace(skip=4, iters=6, reach=6)
     assert read(TOML, whole(6), rule, few).flags == ("short-window",)
@@ -163,7 +128,7 @@ def test_a_number_of_few_iterations_says_so(read: Read, rule: str) -> None:
     rule=st.sampled_from(RULES),
 )
 def test_faults_give_about_the_number_or_a_reason(
-    read: Read,
+    read: Reader,
     *,
     places: list[int],
     factor: float,

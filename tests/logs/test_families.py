@@ -6,56 +6,15 @@ by hand from the lines.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import pytest
 
 from hpcbert.logs.setting import Setting
+from tests.kit.logs import TEST_RECIPES, Reader, codes, grammar_file
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcbert.logs.scan import Reading
-
-    Read = Callable[..., Reading]
-
-RECIPES = Path(__file__).resolve().parent.parent / "collect" / "recipes"
-ONEFLOW = r"""
-[[log.records]]
-name = "step"
-contains = "total_loss: "
-match = '(?:step: |iter )(?P<iteration>\d+), total_loss: (?P<loss>[^,\s]+), .*?(?:throughput: |\(sec/batch\), )(?P<rate>[\d.]+)(?: (?P<time>\d+\.\d+))?'
-first = 0
-time = "epoch"
-
-[[log.records]]
-name = "average"
-contains = "average speed: "
-match = 'average speed: (?P<rate>[\d.]+)\(sentences/sec\)'
-
-[[log.rules]]
-name = "dlperf-time"
-kind = "clock"
-
-[[log.rules]]
-name = "rate"
-kind = "rate"
-
-[[log.rules]]
-name = "average"
-kind = "footer"
-record = "average"
-
-[[log.facts]]
-contains = "batch_size_per_device = "
-match = '^batch_size_per_device = (?P<batch_size_per_device>\d+)'
-
-[[log.facts]]
-contains = "num_"
-match = '^(?:gpu_num_per_node = (?P<gpus_per_node>\d+)|num_nodes = (?P<nodes>\d+))$'
-"""
-
+ONEFLOW, PADDLE_STATIC, PADDLE = map(grammar_file, ("oneflow", "paddle-static", "paddle"))
+MXNET, MINDSPORE, MEGATRON = map(grammar_file, ("mxnet", "mindspore", "megatron"))
+TF2, PERFZERO = map(grammar_file, ("tf2", "perfzero"))
+DEEPSPEED, MLPERF = (TEST_RECIPES / name / "recipe.toml" for name in ("deepspeed", "mlperf"))
 # Oneflow-Inc/DLPerf@c89430b, the sample in extract_bert_result.py's docstring.
 ONEFLOW_LOG = """\
 batch_size_per_device = 24
@@ -68,14 +27,14 @@ step: 119, total_loss: 8.010, mlm_loss: 7.331, nsp_loss: 0.679, throughput: 139.
 
 
 @pytest.mark.parametrize("rule", ["dlperf-time", "rate"])
-def test_oneflow_does_not_take_two_lines_for_a_full_window(read: Read, rule: str) -> None:
+def test_oneflow_does_not_take_two_lines_for_a_full_window(read: Reader, rule: str) -> None:
     # 20 and 120 are no lines of a log that prints every hundredth step.
     reading = read(ONEFLOW, ONEFLOW_LOG, rule)
-    assert [reason.code for reason in reading.reasons] == ["window"]
+    assert codes(reading) == ["window"]
     assert (reading.setting.nodes, reading.setting.gpus) == (1, 1)
 
 
-def test_oneflow_by_the_time_stamps_of_two_steps(read: Read) -> None:
+def test_oneflow_by_the_time_stamps_of_two_steps(read: Reader) -> None:
     last = ONEFLOW_LOG.splitlines(keepends=True)[-1]
     between = "".join(
         last.replace("step: 119", f"step: {step}").replace(
@@ -87,7 +46,7 @@ def test_oneflow_by_the_time_stamps_of_two_steps(read: Read) -> None:
     assert reading.throughput == pytest.approx(140.199, abs=1e-3)
 
 
-def test_oneflow_without_time_stamps_has_a_rate_and_no_clock(read: Read) -> None:
+def test_oneflow_without_time_stamps_has_a_rate_and_no_clock(read: Reader) -> None:
     rates = (52.257, 142.735, 142.636, 142.391, 142.565, 142.397, 142.298)
     log = "".join(
         f"step: {20 * n + 19}, total_loss: 11.0, mlm_loss: 10.4, nsp_loss: 0.6, throughput: {rate}\n"
@@ -101,7 +60,7 @@ def test_oneflow_without_time_stamps_has_a_rate_and_no_clock(read: Read) -> None
     ]
 
 
-def test_oneflow_of_the_first_release(read: Read) -> None:
+def test_oneflow_of_the_first_release(read: Reader) -> None:
     log = """\
 iter 4, total_loss: 11.032, mlm_loss: 10.281, nsp_loss: 0.751, speed: 33.086(sec/batch), 0.151(sentences/sec)
 iter 9, total_loss: 11.548, mlm_loss: 10.584, nsp_loss: 0.965, speed: 0.861(sec/batch), 5.806(sentences/sec)
@@ -114,9 +73,6 @@ average speed: 0.556(sentences/sec)
     assert read(ONEFLOW, log, "average", setting).throughput == 0.556
 
 
-DEEPSPEED = (RECIPES / "deepspeed" / "recipe.toml").read_text()
-
-
 def deepspeed(rates: dict[int, float], prefix: str = "") -> str:
     return "".join(
         f"{prefix}[2020-10-27 11:{28 + step // 60:02}:{step % 60:02},500] [INFO] "
@@ -127,7 +83,7 @@ def deepspeed(rates: dict[int, float], prefix: str = "") -> str:
 
 @pytest.mark.parametrize("prefix", ["", "vs003: ", "  0: ", "[1,0]<stdout>:"])
 def test_deepspeed_averages_its_running_averages_and_counts_micro_batches(
-    read: Read, prefix: str
+    read: Reader, prefix: str
 ) -> None:
     # DLPerf takes [18:120] of a list that begins at step 3: the steps 21 to 120.
     log = deepspeed({step: 180.0 + step for step in range(3, 121)}, prefix)
@@ -137,7 +93,7 @@ def test_deepspeed_averages_its_running_averages_and_counts_micro_batches(
     assert read(DEEPSPEED, log, "clock", setting).throughput == pytest.approx(8 * 32)
 
 
-def test_deepspeed_of_today_prints_a_running_and_a_current_rate(read: Read) -> None:
+def test_deepspeed_of_today_prints_a_running_and_a_current_rate(read: Reader) -> None:
     # microsoft/DeepSpeedExamples@83757d9, step1_supervised_finetuning.
     log = "".join(
         f"[2023-04-18 01:46:{n:02},171] [INFO] [timer.py:199:stop] epoch=0/micro_step={n}/global_step={n}, "
@@ -149,7 +105,7 @@ def test_deepspeed_of_today_prints_a_running_and_a_current_rate(read: Read) -> N
     assert read(DEEPSPEED, log, "dlperf-rate", setting).throughput == pytest.approx(213.44)
 
 
-def test_deepspeed_that_died_at_its_first_boundary_has_no_number(read: Read) -> None:
+def test_deepspeed_that_died_at_its_first_boundary_has_no_number(read: Reader) -> None:
     # microsoft/DeepSpeedExamples issue 53: FP32 dies where the first optimizer step is due.
     log = deepspeed(dict.fromkeys(range(3, 33), 4900.0)) + "UnboundLocalError: lr_this_step\n"
     reading = read(DEEPSPEED, log)
@@ -158,21 +114,7 @@ def test_deepspeed_that_died_at_its_first_boundary_has_no_number(read: Read) -> 
     ]
 
 
-PADDLE_STATIC = r"""
-[[log.records]]
-name = "step"
-contains = " steps/s"
-match = 'step: (?P<iteration>\d+), loss: (?P<loss>[^,]+), .*?speed: (?P<rate>[\d.]+) steps/s'
-ignore = ["[validation_set]"]
-
-[[log.rules]]
-name = "dlperf"
-kind = "step-rate"
-batch = "per-node"
-"""
-
-
-def test_paddle_static_prints_steps_summed_over_nodes(read: Read) -> None:
+def test_paddle_static_prints_steps_summed_over_nodes(read: Reader) -> None:
     log = "".join(
         f"epoch: 1, progress: 1/64, step: {n}, loss: 11.4, ppl: 14829.7, next_sent_acc: 0.56, "
         f"speed: {n}.5 steps/s, file: part-00012.gz\n"
@@ -182,19 +124,6 @@ def test_paddle_static_prints_steps_summed_over_nodes(read: Read) -> None:
     setting = Setting(nodes=2, gpus_per_node=8, batch_size_per_device=4, skip=4, iters=8)
     reading = read(PADDLE_STATIC, log, "", setting.settled({})[0])
     assert reading.throughput == pytest.approx((5.5 + 6.5 + 7.5 + 8.5) / 4 * 8 * 4)
-
-
-PADDLE = r"""
-[[log.records]]
-name = "step"
-contains = "ips"
-match = '(?:global step|[tg]\w+ step:) (?P<iteration>\d+), .*?loss: (?P<loss>[^,\s]+), .*?ips ?: ?(?P<rate>[\d.]+) sequences/s'
-
-[[log.rules]]
-name = "dlperf"
-kind = "rate"
-scope = "per-gpu"
-"""
 
 
 @pytest.mark.parametrize(
@@ -207,47 +136,9 @@ scope = "per-gpu"
         "\x1b[32m[2021-12-27 14:44:07,264] [    INFO]\x1b[0m - global step {n}, loss: 9.3, ips: \x1b[1m146.84\x1b[0m sequences/s",
     ],
 )
-def test_paddle_spells_its_rate_per_gpu_in_four_ways_and_in_colour(read: Read, line: str) -> None:
+def test_paddle_spells_its_rate_per_gpu_in_four_ways_and_in_colour(read: Reader, line: str) -> None:
     log = "ips: 127.0.0.1\n" + "".join(line.format(n=n) + "\n" for n in range(10, 130, 10))
     assert read(PADDLE, log, "", Setting(gpus=32)).throughput == pytest.approx(146.84 * 32)
-
-
-MXNET = r"""
-[log]
-sequence_length = 128
-
-[[log.records]]
-name = "step"
-contains = "latency="
-match = '^\[step (?P<iteration>\d+)\]\tmlm_loss=(?P<loss>\S+)\t.*?throughput=(?P<rate>[\d.]+)K tks/s.*?latency=(?P<seconds>[\d.]+) ms/(?:batch|step)'
-ranks = "gpu"
-
-[[log.rules]]
-name = "dlperf"
-kind = "step-time"
-factor = 0.001
-average = "mean"
-after = 2
-until = 4
-
-[[log.rules]]
-name = "tokens"
-kind = "rate"
-scope = "per-rank"
-unit = "tokens"
-factor = 1000
-after = 2
-until = 4
-
-[[log.rules]]
-name = "tokens-sum"
-kind = "rate"
-unit = "tokens"
-factor = 1000
-over_ranks = "sum"
-after = 2
-until = 4
-"""
 
 
 def mxnet(latencies: list[list[float]], order: list[tuple[int, int]] | None = None) -> str:
@@ -263,19 +154,19 @@ LATENCIES = [[900.0, 900.0], [400.0, 400.0], [300.0, 340.0], [320.0, 330.0]]
 TWO_GPUS = Setting(nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=64)
 
 
-def test_mxnet_takes_the_median_over_the_ranks_of_each_step(read: Read) -> None:
+def test_mxnet_takes_the_median_over_the_ranks_of_each_step(read: Reader) -> None:
     expected = (1000 / 320 + 1000 / 325) / 2 * 128
     assert read(MXNET, mxnet(LATENCIES), "", TWO_GPUS).throughput == pytest.approx(expected)
 
 
-def test_mxnet_ranks_may_run_ahead_of_each_other(read: Read) -> None:
+def test_mxnet_ranks_may_run_ahead_of_each_other(read: Reader) -> None:
     order = [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1), (2, 1), (3, 1)]
     expected = (1000 / 320 + 1000 / 325) / 2 * 128
     reading = read(MXNET, mxnet(LATENCIES, order), "", TWO_GPUS)
     assert reading.throughput == pytest.approx(expected)
 
 
-def test_mxnet_tokens_become_samples(read: Read) -> None:
+def test_mxnet_tokens_become_samples(read: Reader) -> None:
     log = mxnet(LATENCIES)
     per_rank = read(MXNET, log, "tokens", TWO_GPUS).throughput
     summed = read(MXNET, log, "tokens-sum", TWO_GPUS).throughput
@@ -283,17 +174,17 @@ def test_mxnet_tokens_become_samples(read: Read) -> None:
     assert summed == pytest.approx(24.1 * 1000 / 128)
 
 
-def test_mxnet_with_a_line_missing_or_doubled_has_no_number(read: Read) -> None:
+def test_mxnet_with_a_line_missing_or_doubled_has_no_number(read: Reader) -> None:
     lines = mxnet(LATENCIES).splitlines(keepends=True)
     missing = read(MXNET, "".join(lines[:4] + lines[5:]), "", TWO_GPUS)
-    assert [one.code for one in missing.reasons] == ["window"]
+    assert codes(missing) == ["window"]
     doubled = read(MXNET, "".join(lines[:5] + lines[4:]), "", TWO_GPUS)
     assert "more than 2 ranks" in str(doubled.reasons)
     cut = read(MXNET, "".join(lines[:-1]), "", TWO_GPUS)
     assert [str(one) for one in cut.reasons] == ["incomplete: 1 of 2 ranks came to iteration 4"]
 
 
-def test_ranks_are_told_apart_by_their_labels(read: Read) -> None:
+def test_ranks_are_told_apart_by_their_labels(read: Reader) -> None:
     lines = [f" {n % 2}: {line}" for n, line in enumerate(mxnet(LATENCIES).splitlines(True))]
     expected = (1000 / 320 + 1000 / 325) / 2 * 128
     assert read(MXNET, "".join(lines), "", TWO_GPUS).throughput == pytest.approx(expected)
@@ -301,32 +192,7 @@ def test_ranks_are_told_apart_by_their_labels(read: Read) -> None:
     assert "by rank 0 twice" in str(twice.reasons)
 
 
-MINDSPORE = r"""
-[[log.records]]
-name = "epoch"
-contains = "epoch: "
-match = 'epoch: \d+, step: (?P<iteration>\d+), outputs are (?P<outputs>.*)\n.*?epoch time: (?P<seconds>[\d.]+) ms, per step time: (?P<step>[\d.]+) ms'
-lines = 2
-
-[[log.rules]]
-name = "dlperf"
-kind = "elapsed"
-factor = 0.001
-
-[[log.rules]]
-name = "per-step"
-kind = "step-time"
-field = "step"
-factor = 0.001
-
-[[log.rules]]
-name = "outputs"
-kind = "footer"
-field = "outputs"
-"""
-
-
-def test_mindspore_sums_the_times_of_its_epochs(read: Read) -> None:
+def test_mindspore_sums_the_times_of_its_epochs(read: Reader) -> None:
     log = "".join(
         f"epoch: 1, step: {10 * n}, outputs are (Tensor(shape=[], value=9.1))\n"
         f"epoch time: {2000 + n}.0 ms, per step time: {200 + n / 10} ms\n"
@@ -336,23 +202,6 @@ def test_mindspore_sums_the_times_of_its_epochs(read: Read) -> None:
     total = sum(2000 + n for n in range(3, 13)) / 1000
     assert read(MINDSPORE, log, "", setting).throughput == pytest.approx(256 * 100 / total)
     assert read(MINDSPORE, log, "per-step", setting).throughput == pytest.approx(256 * 100 / total)
-
-
-MEGATRON = r"""
-[[log.records]]
-name = "iteration"
-contains = "elapsed time per iteration (ms): "
-match = 'iteration\s+(?P<iteration>\d+)/\s*\d+ \| .*?elapsed time per iteration \(ms\): (?P<seconds>[\d.]+) \|.*?(?:lm loss: (?P<loss>\S+) \|.*?)?number of nan iterations:\s+(?P<nan>\d+) \|'
-
-[[log.rules]]
-name = "rate"
-kind = "step-time"
-factor = 0.001
-
-[[log.facts]]
-contains = "global batch size: "
-match = 'global batch size:\s+(?P<global_batch_size>\d+) \|'
-"""
 
 
 def megatron(nan: int = 0, stamp: str = "") -> str:
@@ -367,22 +216,19 @@ def megatron(nan: int = 0, stamp: str = "") -> str:
 
 
 @pytest.mark.parametrize("stamp", ["", " [2024-05-01 12:00:00.123456]"])
-def test_megatron_states_its_global_batch_in_each_line(read: Read, stamp: str) -> None:
+def test_megatron_states_its_global_batch_in_each_line(read: Reader, stamp: str) -> None:
     seconds = [(350 + n / 10) / 1000 for n in range(30, 130, 10)]
     expected = 4 * sum(1 / one for one in seconds) / 10
     assert read(MEGATRON, megatron(stamp=stamp)).throughput == pytest.approx(expected, rel=1e-4)
 
 
-def test_megatron_that_counted_nan_iterations_has_no_number(read: Read) -> None:
+def test_megatron_that_counted_nan_iterations_has_no_number(read: Reader) -> None:
     reading = read(MEGATRON, megatron(nan=1))
-    assert [one.code for one in reading.reasons] == ["loss"]
-
-
-MLPERF = (RECIPES / "mlperf" / "recipe.toml").read_text()
+    assert codes(reading) == ["loss"]
 
 
 @pytest.mark.parametrize("label", ["", "0: ", "  0: "])
-def test_mlperf_prints_dicts_behind_labels(read: Read, label: str) -> None:
+def test_mlperf_prints_dicts_behind_labels(read: Reader, label: str) -> None:
     log = "".join(
         f"{label}{{'training_steps': {n}, 'average_loss': 5.98, 'step_loss': 7.09, 'seq/s': {390 + n}.5, "
         f"'global_steps': 0, 'skipped_steps': 2, 'timestamp': {1593152763.25 + n / 4}}}\n"
@@ -396,7 +242,7 @@ def test_mlperf_prints_dicts_behind_labels(read: Read, label: str) -> None:
     assert read(MLPERF, log, "footer", setting).throughput == 434.15
 
 
-def test_mllog_tracks_its_throughput_in_a_closing_line(read: Read) -> None:
+def test_mllog_tracks_its_throughput_in_a_closing_line(read: Reader) -> None:
     log = (
         'noise:::MLLOG {"namespace": "", "time_ms": 1683423505070, "event_type": "POINT_IN_TIME", '
         '"key": "tracked_stats", "value": {"throughput": 53540.83384651906, "epoch_num": 3004416}}\n'
@@ -404,31 +250,7 @@ def test_mllog_tracks_its_throughput_in_a_closing_line(read: Read) -> None:
     assert read(MLPERF, log, "tracked").throughput == 53540.83384651906
 
 
-TF2 = r"""
-[[log.records]]
-name = "step"
-contains = "Train Step: "
-match = 'I(?P<time>\d{4} [\d:.]+) .*Train Step: (?P<iteration>\d+)/\d+  / loss = (?P<loss>[^\s\[]+)'
-time = "month-day"
-
-[[log.records]]
-name = "perf"
-contains = "Train Step: "
-match = 'Train Step: (?P<iteration>\d+)/.*\n.*\] Perf (?P<rate>[\d.]+)$'
-lines = 2
-
-[[log.rules]]
-name = "dlperf-time"
-kind = "clock"
-
-[[log.rules]]
-name = "perf"
-kind = "rate"
-record = "perf"
-"""
-
-
-def test_tf2_by_stamps_that_run_over_new_year(read: Read) -> None:
+def test_tf2_by_stamps_that_run_over_new_year(read: Reader) -> None:
     moments = [f"1231 23:59:{n:02}.500000" for n in range(60)]
     moments += [f"0101 00:{n // 60:02}:{n % 60:02}.500000" for n in range(80)]
     log = "".join(
@@ -439,7 +261,7 @@ def test_tf2_by_stamps_that_run_over_new_year(read: Read) -> None:
     assert read(TF2, log, "", setting).throughput == pytest.approx(32)
 
 
-def test_tf2_of_nvidia_prints_its_rate_on_the_line_after_the_step(read: Read) -> None:
+def test_tf2_of_nvidia_prints_its_rate_on_the_line_after_the_step(read: Reader) -> None:
     # NVIDIA/DeepLearningExamples, TensorFlow2 BERT, as quoted in an issue.
     log = "".join(
         f"I0302 02:18:34.095051 1407 model_training_utils.py:538] Step: {n} Lr 2.9e-05\n"
@@ -451,7 +273,7 @@ def test_tf2_of_nvidia_prints_its_rate_on_the_line_after_the_step(read: Read) ->
 
 
 def test_records_of_two_lines_survive_the_edge_of_every_piece(
-    read: Read, monkeypatch: pytest.MonkeyPatch
+    read: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = "".join(
         f"] Train Step: {n}/40  / loss = 10.2 / time = 0.1 sec\n] Perf {n}.35\n"
@@ -463,20 +285,7 @@ def test_records_of_two_lines_survive_the_edge_of_every_piece(
         assert reading.throughput == pytest.approx(25.85), size
 
 
-PERFZERO = r"""
-[[log.records]]
-name = "summary"
-contains = '"exp_per_second"'
-match = '"name": "exp_per_second",\s+"value": (?P<rate>[\d.]+)'
-lines = 3
-
-[[log.rules]]
-name = "summary"
-kind = "footer"
-"""
-
-
-def test_perfzero_ends_in_a_document_of_many_lines(read: Read) -> None:
+def test_perfzero_ends_in_a_document_of_many_lines(read: Reader) -> None:
     log = """\
 2019-06-06 INFO: Benchmark execution for bert_1x8 completed with summary:
  {

@@ -1,19 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs.setting import Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcbert.logs.grammar import Grammar
-    from hpcbert.logs.scan import Reading
-
-    Parse = Callable[[str], Grammar]
+from tests.kit.logs import Reader, parse
 
 RECORD = """
 [[log.records]]
@@ -29,7 +20,7 @@ kind = "rate"
 """
 
 
-def test_a_small_grammar_has_the_protocols_window(parse: Parse) -> None:
+def test_a_small_grammar_has_the_protocols_window() -> None:
     grammar = parse(RECORD + RULE)
     rule = grammar.rule()
     assert (rule.name, rule.scope, rule.average, rule.record.first) == ("rate", "global", "mean", 1)
@@ -39,7 +30,7 @@ def test_a_small_grammar_has_the_protocols_window(parse: Parse) -> None:
     )
 
 
-def test_windows_count_iterations_or_records(parse: Parse) -> None:
+def test_windows_count_iterations_or_records() -> None:
     text = RECORD + RULE + 'after = { record = "skip" }\nuntil = { iteration = 99 }\n'
     rule = parse(text).rule()
     assert (rule.after.by, rule.after.at, rule.until.by, rule.until.at) == (
@@ -50,7 +41,7 @@ def test_windows_count_iterations_or_records(parse: Parse) -> None:
     )
 
 
-def test_the_first_rule_is_the_default_and_others_go_by_name(parse: Parse) -> None:
+def test_the_first_rule_is_the_default_and_others_go_by_name() -> None:
     grammar = parse(RECORD + RULE + RULE.replace('"rate"', '"clock"'))
     assert (grammar.rule().name, grammar.rule("clock").name) == ("rate", "clock")
     with pytest.raises(UsageError, match="no rule 'clok'") as caught:
@@ -96,9 +87,7 @@ def test_the_first_rule_is_the_default_and_others_go_by_name(parse: Parse) -> No
         ),
     ],
 )
-def test_mistakes_are_named_with_file_and_key(
-    parse: Parse, text: str, complaint: str, hint: str
-) -> None:
+def test_mistakes_are_named_with_file_and_key(text: str, complaint: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text)
     assert caught.value.where == "recipe.toml"
@@ -106,15 +95,13 @@ def test_mistakes_are_named_with_file_and_key(
     assert hint in caught.value.hint
 
 
-def test_an_empty_window_is_said(read: Callable[..., object], parse: Parse) -> None:
+def test_an_empty_window_is_said(read: Reader) -> None:
     text = RECORD + RULE + "after = 5\nuntil = 5\n"
     assert "a window after iteration 5 until 5 is empty" in str(read(text, "step 1 2 3\n"))
     assert "is empty" in str(read(text, ""))
 
 
-def test_a_mean_can_leave_out_the_lowest_and_the_highest(
-    read: Callable[..., Reading], parse: Parse
-) -> None:
+def test_a_mean_can_leave_out_the_lowest_and_the_highest(read: Reader) -> None:
     lines = "".join(f"step {n} {rate} {n}.0\n" for n, rate in enumerate((5, 1, 2, 3, 900), start=1))
     window = Setting(skip=0, iters=5)
     trimmed = RECORD + RULE + "trim = 1\n"

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import LogFile, discover, natural
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def put(root: Path, *names: str) -> None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from hpcbert.logs import lines, packed, scan
 from hpcbert.logs.lines import NotALogError, bodies, ends
 from hpcbert.logs.setting import Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 TEXT = "".join(f"step {n} of 9 | loss 2.5 | 100 samples/s ünd so\n" for n in range(4000)).encode()
 WIDE = ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "utf-8-sig")
@@ -112,7 +109,7 @@ def test_a_text_that_only_begins_alike_is_read_as_it_is(log: Path, text: bytes) 
 
 
 def test_a_compressed_log_gives_the_number_of_the_log(log: Path, repository: Path) -> None:
-    from tests.recipes.kit import grammar, sample, setting
+    from tests.kit.recipes import grammar, sample, setting
 
     known = grammar("ngc-tf1")
     log.write_bytes(sample("ngc-tf1"))

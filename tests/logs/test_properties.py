@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import tomli
@@ -11,11 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcbert.logs import grammar, scan
+from hpcbert.logs.grammar import Grammar
+from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
-
-if TYPE_CHECKING:
-    from hpcbert.logs.grammar import Grammar
-    from hpcbert.logs.scan import Reading
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 ITERS, SKIP = 24, 4

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import csv
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import tomli
 
 from hpcbert.logs import grammar, scan
+from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.setting import Setting
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hpcbert.logs.grammar import Grammar
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,69 +14,19 @@ from hpcbert.logs import scan
 from hpcbert.logs.lines import CHUNK, LINE
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcbert.logs.grammar import Grammar
-
-    Read = Callable[..., Reading]
+from tests.kit.logs import Reader, codes, grammar_file, parse, step, steps
 
 ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=32)
 # Each of these tests is of one rule: what the others say of the same log is test_crosscheck.py's.
-STEPS = r"""
-[[log.records]]
-name = "step"
-contains = "iteration: "
-match = 'iteration: (?P<iteration>\d+)/\d+ loss: (?P<loss>\S+) samples/s: (?P<rate>\S+) time: (?P<time>[\d.]+)'
-time = "epoch"
-
-[[log.records]]
-name = "result"
-contains = "result: "
-match = 'result: (?P<rate>[\d.]+)'
-
-[[log.rules]]
-name = "clock"
-kind = "clock"
-cross_check = false
-
-[[log.rules]]
-name = "rate"
-kind = "rate"
-cross_check = false
-
-[[log.rules]]
-name = "footer"
-kind = "footer"
-record = "result"
-cross_check = false
-
-[[log.facts]]
-contains = "batch: "
-match = '^batch: (?P<batch_size_per_device>\d+)$'
-"""
+STEPS = grammar_file("steps").read_text().replace('kind = "', 'cross_check = false\nkind = "')
 COUNTED = STEPS.replace('time = "epoch"', 'time = "epoch"\nrepeated = "count"')
 IGNORED = STEPS.replace('time = "epoch"', 'time = "epoch"\nrepeated = "ignore"')
-
-
-def line(n: int, *, at: float | None = None, loss: str = "9.5", rate: str = "64.5") -> str:
-    moment = 1763717655.25 + (n if at is None else at)
-    return f"iteration: {n}/120 loss: {loss} samples/s: {rate} time: {moment:.6f}\n"
-
-
-def steps(last: int = 120) -> str:
-    return "".join(line(n) for n in range(1, last + 1))
-
-
-def codes(reading: Reading) -> list[str]:
-    return [reason.code for reason in reading.reasons]
 
 
 # --- What is no log ---------------------------------------------------------------------------
 
 
-def test_what_is_in_a_logs_place_is_said(tmp_path: Path, parse: Callable[[str], Grammar]) -> None:
+def test_what_is_in_a_logs_place_is_said(tmp_path: Path) -> None:
     grammar = parse(STEPS)
     os.mkfifo(tmp_path / "pipe.log")
     (tmp_path / "folder.log").mkdir()
@@ -97,9 +46,7 @@ def test_what_is_in_a_logs_place_is_said(tmp_path: Path, parse: Callable[[str], 
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_log_that_may_not_be_read_is_said(
-    tmp_path: Path, parse: Callable[[str], Grammar]
-) -> None:
+def test_a_log_that_may_not_be_read_is_said(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_text(steps())
     path.chmod(0)
@@ -108,7 +55,7 @@ def test_a_log_that_may_not_be_read_is_said(
     assert "Permission denied" in str(reading.reasons)
 
 
-def test_an_empty_log_is_incomplete(read: Read) -> None:
+def test_an_empty_log_is_incomplete(read: Reader) -> None:
     for rule in ("clock", "rate", "footer"):
         assert codes(read(STEPS, "", rule, ONE)) == ["incomplete"]
 
@@ -116,21 +63,21 @@ def test_an_empty_log_is_incomplete(read: Read) -> None:
 # --- The window -------------------------------------------------------------------------------
 
 
-def test_both_rules_give_the_right_number(read: Read) -> None:
+def test_both_rules_give_the_right_number(read: Reader) -> None:
     assert read(STEPS, steps(), "clock", ONE).throughput == 32
     assert read(STEPS, steps(), "rate", ONE).throughput == 64.5
 
 
-def test_lines_around_the_window_do_not_matter(read: Read) -> None:
-    log = line(1, rate="-") + line(20, rate="1e9") + "".join(line(n) for n in range(21, 121))
-    log += line(121, at=1e6, loss="nan", rate="0")
+def test_lines_around_the_window_do_not_matter(read: Reader) -> None:
+    log = step(1, rate="-") + step(20, rate="1e9") + steps(120, 21)
+    log += step(121, at=1e6, loss="nan", rate="0")
     assert read(STEPS, log, "rate", ONE).throughput == 64.5
     assert read(STEPS, log, "clock", ONE).throughput == 32
 
 
 @pytest.mark.parametrize("missing", [21, 57, 119])
-def test_a_missing_line_is_no_full_window(read: Read, missing: int) -> None:
-    log = "".join(line(n) for n in range(1, 121) if n != missing)
+def test_a_missing_line_is_no_full_window(read: Reader, missing: int) -> None:
+    log = "".join(step(n) for n in range(1, 121) if n != missing)
     for rule in ("rate", "clock"):
         reading = read(STEPS, log, rule, ONE)
         assert [str(one) for one in reading.reasons] == [
@@ -139,28 +86,28 @@ def test_a_missing_line_is_no_full_window(read: Read, missing: int) -> None:
 
 
 @pytest.mark.parametrize("rule", ["rate", "clock"])
-def test_a_missing_end_is_never_replaced_by_a_neighbour(read: Read, rule: str) -> None:
-    log = "".join(line(n) for n in range(1, 130) if n != 120)
+def test_a_missing_end_is_never_replaced_by_a_neighbour(read: Reader, rule: str) -> None:
+    log = "".join(step(n) for n in range(1, 130) if n != 120)
     assert codes(read(STEPS, log, rule, ONE)) == ["window"]
 
 
-def test_a_missing_beginning_is_never_replaced_by_a_neighbour(read: Read) -> None:
-    log = "".join(line(n) for n in range(1, 121) if n != 20)
+def test_a_missing_beginning_is_never_replaced_by_a_neighbour(read: Reader) -> None:
+    log = "".join(step(n) for n in range(1, 121) if n != 20)
     assert codes(read(STEPS, log, "clock", ONE)) == ["window"]
 
 
-def test_a_clock_has_no_beginning_without_warm_up(read: Read) -> None:
+def test_a_clock_has_no_beginning_without_warm_up(read: Reader) -> None:
     assert codes(read(STEPS, steps(), "clock", ONE._replace(skip=0))) == ["window"]
 
 
-def test_lines_that_straddle_the_warm_up_do_not_count(read: Read) -> None:
-    log = "".join(line(n) for n in range(50, 151, 50))
+def test_lines_that_straddle_the_warm_up_do_not_count(read: Reader) -> None:
+    log = "".join(step(n) for n in range(50, 151, 50))
     setting = ONE._replace(skip=20, iters=100)
     assert codes(read(STEPS, log, "rate", setting)) == ["window"]
     assert codes(read(STEPS, log, "clock", setting)) == ["window"]
 
 
-def test_a_truncated_log_is_incomplete(read: Read) -> None:
+def test_a_truncated_log_is_incomplete(read: Reader) -> None:
     reading = read(STEPS, steps(119), "clock", ONE)
     assert [str(one) for one in reading.reasons] == [
         "incomplete: the log ends at iteration 119 of 120"
@@ -168,17 +115,17 @@ def test_a_truncated_log_is_incomplete(read: Read) -> None:
     assert (reading.iteration, reading.found) == (119, 99)
 
 
-def test_a_run_must_reach_its_own_end_whatever_the_rule_reads(read: Read) -> None:
+def test_a_run_must_reach_its_own_end_whatever_the_rule_reads(read: Reader) -> None:
     setting = ONE._replace(iters=60, reach=120)
     assert codes(read(STEPS, steps(100), "clock", setting)) == ["incomplete"]
     assert read(STEPS, steps(120), "clock", setting).throughput == 32
     assert codes(read(STEPS, steps(100) + "result: 5.5\n", "footer", setting)) == ["incomplete"]
 
 
-def test_a_number_that_is_cut_off_does_not_count(read: Read) -> None:
+def test_a_number_that_is_cut_off_does_not_count(read: Reader) -> None:
     log = steps()
     whole = read(STEPS, log, "clock", ONE).throughput
-    for cut in range(1, len(line(120)) + 1):
+    for cut in range(1, len(step(120)) + 1):
         reading = read(STEPS, log[:-cut], "clock", ONE)
         assert reading.throughput in (None, whole), log[-80:-cut]
 
@@ -189,10 +136,12 @@ def test_a_number_that_is_cut_off_does_not_count(read: Read) -> None:
 def overflowing() -> str:
     """Iteration 1 eight times, as AMP does at the start, and 50 twice, a second each."""
     places = [1] * 8 + list(range(2, 51)) + [50] + list(range(51, 121))
-    return "".join(line(n, at=moment) for moment, n in enumerate(places))
+    return "".join(step(n, at=moment) for moment, n in enumerate(places))
 
 
-def test_repetition_inside_the_window_is_refused_unless_the_recipe_explains_it(read: Read) -> None:
+def test_repetition_inside_the_window_is_refused_unless_the_recipe_explains_it(
+    read: Reader,
+) -> None:
     for rule in ("rate", "clock"):
         reading = read(STEPS, overflowing(), rule, ONE)
         assert [str(one) for one in reading.reasons] == [
@@ -200,28 +149,28 @@ def test_repetition_inside_the_window_is_refused_unless_the_recipe_explains_it(r
         ]
 
 
-def test_repeated_steps_were_executed_and_are_counted(read: Read) -> None:
+def test_repeated_steps_were_executed_and_are_counted(read: Reader) -> None:
     assert read(COUNTED, overflowing(), "clock", ONE).throughput == 32
     assert read(COUNTED, overflowing(), "rate", ONE).throughput == 64.5
 
 
-def test_repeated_steps_can_be_ignored_as_dlperf_did(read: Read) -> None:
+def test_repeated_steps_can_be_ignored_as_dlperf_did(read: Reader) -> None:
     assert read(IGNORED, overflowing(), "clock", ONE).throughput == pytest.approx(3200 / 101)
     assert read(IGNORED, overflowing(), "rate", ONE).throughput == 64.5
 
 
-def test_a_repeated_last_line_of_the_warm_up_begins_the_window_late(read: Read) -> None:
-    log = "".join(line(n, at=n if n < 21 else n + 1) for n in range(1, 121))
-    log = log.replace(line(20), line(20) + line(20, at=21))
+def test_a_repeated_last_line_of_the_warm_up_begins_the_window_late(read: Reader) -> None:
+    log = "".join(step(n, at=n if n < 21 else n + 1) for n in range(1, 121))
+    log = log.replace(step(20), step(20) + step(20, at=21))
     assert read(COUNTED, log, "clock", ONE).throughput == 32
 
 
-def test_repetition_without_end_is_not_kept(read: Read) -> None:
-    log = steps(50) + "".join(line(50, at=50 + n / 10) for n in range(1, 3000))
+def test_repetition_without_end_is_not_kept(read: Reader) -> None:
+    log = steps(50) + "".join(step(50, at=50 + n / 10) for n in range(1, 3000))
     assert codes(read(COUNTED, log, "rate", ONE)) == ["window"]
 
 
-def test_two_runs_in_one_log_are_refused(read: Read) -> None:
+def test_two_runs_in_one_log_are_refused(read: Reader) -> None:
     for log in (steps(57) + steps(), steps(5) + steps(), steps(100) + steps(100)):
         assert "more than one run" in str(read(STEPS, log, "clock", ONE).reasons)
 
@@ -229,16 +178,16 @@ def test_two_runs_in_one_log_are_refused(read: Read) -> None:
 # --- Time and numbers -------------------------------------------------------------------------
 
 
-def test_time_must_go_on(read: Read) -> None:
-    back = "".join(line(n, at=n if n < 60 else n - 30) for n in range(1, 121))
+def test_time_must_go_on(read: Reader) -> None:
+    back = "".join(step(n, at=n if n < 60 else n - 30) for n in range(1, 121))
     assert "time goes back" in str(read(STEPS, back, "clock", ONE).reasons)
-    still = "".join(line(n, at=5) for n in range(1, 121))
+    still = "".join(step(n, at=5) for n in range(1, 121))
     assert "no time passes" in str(read(STEPS, still, "clock", ONE).reasons)
 
 
 @pytest.mark.parametrize("rate", ["0", "-5", "0.0", "1e999", "nan", "inf", "1_0", "fast", "--"])
-def test_a_rate_that_is_none_spoils_the_window(read: Read, rate: str) -> None:
-    log = "".join(line(n, rate=rate if n == 70 else "64.5") for n in range(1, 121))
+def test_a_rate_that_is_none_spoils_the_window(read: Reader, rate: str) -> None:
+    log = "".join(step(n, rate=rate if n == 70 else "64.5") for n in range(1, 121))
     reading = read(STEPS, log, "rate", ONE)
     assert reading.throughput is None
     assert codes(reading) == ["rule"]
@@ -246,8 +195,8 @@ def test_a_rate_that_is_none_spoils_the_window(read: Read, rate: str) -> None:
 
 @pytest.mark.parametrize("loss", ["nan", "NaN", "-nan", "inf", "-inf", "1.#QNAN", "nan(ind)"])
 @pytest.mark.parametrize("where", [1, 20, 70, 120])
-def test_a_loss_that_is_not_finite_spoils_the_run(read: Read, loss: str, where: int) -> None:
-    log = "".join(line(n, loss=loss if n == where else "9.5") for n in range(1, 121))
+def test_a_loss_that_is_not_finite_spoils_the_run(read: Reader, loss: str, where: int) -> None:
+    log = "".join(step(n, loss=loss if n == where else "9.5") for n in range(1, 121))
     for rule in ("clock", "rate", "footer"):
         reading = read(STEPS, log + "result: 5.5\n", rule, ONE)
         assert [str(one) for one in reading.reasons] == [
@@ -266,12 +215,12 @@ APART = STEPS.replace(" loss: (?P<loss>\\S+)", " loss: \\S+").replace(
 
 @pytest.mark.parametrize("chunk", [90, CHUNK])
 def test_the_loss_of_the_last_iteration_may_come_after_it(
-    read: Read, monkeypatch: pytest.MonkeyPatch, chunk: int
+    read: Reader, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
     monkeypatch.setattr("hpcbert.logs.lines.CHUNK", chunk)
-    log = "".join(line(n) + "train loss 9.5\n" for n in range(1, 120)) + line(120)
+    log = "".join(step(n) + "train loss 9.5\n" for n in range(1, 120)) + step(120)
     assert codes(read(APART, log + "train loss nan\n", "clock", ONE)) == ["loss"]
-    later = log + "train loss 9.5\n" + line(121) + "train loss nan\n"
+    later = log + "train loss 9.5\n" + step(121) + "train loss nan\n"
     assert read(APART, later, "clock", ONE).throughput == 32
 
 
@@ -310,7 +259,7 @@ TIMES = STEPS.replace('"epoch"', '"{form}"').replace(
     ],
 )
 def test_time_stamps_of_every_form_go_on_over_midnight(
-    read: Read, form: str, stamps: list[str]
+    read: Reader, form: str, stamps: list[str]
 ) -> None:
     log = "".join(
         f"iteration: {n}/120 loss: 9.5 samples/s: 1 time: {stamp}\n"
@@ -322,7 +271,7 @@ def test_time_stamps_of_every_form_go_on_over_midnight(
 
 @pytest.mark.parametrize("form", ["epoch", "date-time", "month-day", "time-of-day", "ctime"])
 @pytest.mark.parametrize("stamp", ["", "now", "25:99", "9999-99-99 00:00:00", "Foo Bar 1", "1e5"])
-def test_time_stamps_of_another_form_are_refused(read: Read, form: str, stamp: str) -> None:
+def test_time_stamps_of_another_form_are_refused(read: Reader, form: str, stamp: str) -> None:
     log = steps(119) + f"iteration: 120/120 loss: 9.5 samples/s: 1 time: {stamp}\n"
     assert read(TIMES.replace("{form}", form), log, "clock", ONE).throughput is None
 
@@ -330,13 +279,13 @@ def test_time_stamps_of_another_form_are_refused(read: Read, form: str, stamp: s
 # --- Facts and rehearsals ---------------------------------------------------------------------
 
 
-def test_a_log_tells_what_nobody_else_does(read: Read) -> None:
+def test_a_log_tells_what_nobody_else_does(read: Reader) -> None:
     setting = Setting(nodes=1, gpus_per_node=1, gpus=1)
     assert read(STEPS, steps(), "clock", setting).missing == "batch_size_per_device"
     assert read(STEPS, "batch: 32\n" + steps(), "clock", setting).throughput == 32
 
 
-def test_a_log_that_contradicts_what_was_asked_for_is_refused(read: Read) -> None:
+def test_a_log_that_contradicts_what_was_asked_for_is_refused(read: Reader) -> None:
     reading = read(STEPS, "batch: 64\n" + steps(), "clock", ONE)
     assert [str(one) for one in reading.reasons] == [
         "config: the log says batch_size_per_device = 64, expected 32"
@@ -345,11 +294,11 @@ def test_a_log_that_contradicts_what_was_asked_for_is_refused(read: Read) -> Non
     assert codes(twice) == ["config"]
 
 
-def test_a_fact_that_is_cut_off_is_none(read: Read) -> None:
+def test_a_fact_that_is_cut_off_is_none(read: Reader) -> None:
     assert read(STEPS, "batch: 3", "clock", Setting()).setting.batch_size_per_device is None
 
 
-def test_batch_sizes_must_multiply_to_the_global_one(read: Read) -> None:
+def test_batch_sizes_must_multiply_to_the_global_one(read: Reader) -> None:
     toml = STEPS.replace("^batch: (?P<batch_size_per_device>", "^batch: (?P<global_batch_size>")
     eight = Setting(nodes=1, gpus_per_node=8, gpus=8, batch_size_per_device=32, accumulation=2)
     assert read(toml, "batch: 512\n" + steps(), "clock", eight).throughput == 512
@@ -359,7 +308,7 @@ def test_batch_sizes_must_multiply_to_the_global_one(read: Read) -> None:
     assert derived.setting.accumulation == 2
 
 
-def test_a_rehearsal_gives_no_number_whatever_else_it_holds(read: Read) -> None:
+def test_a_rehearsal_gives_no_number_whatever_else_it_holds(read: Reader) -> None:
     log = "batch: 64\nHPCBERT REHEARSAL rank=0/1\n" + steps() + "result: 5.5\n"
     for rule in ("clock", "rate", "footer"):
         reading = read(STEPS, log, rule, ONE)
@@ -370,7 +319,7 @@ def test_a_rehearsal_gives_no_number_whatever_else_it_holds(read: Read) -> None:
 # --- Footers ----------------------------------------------------------------------------------
 
 
-def test_closing_lines_must_agree_unless_the_recipe_chooses(read: Read) -> None:
+def test_closing_lines_must_agree_unless_the_recipe_chooses(read: Reader) -> None:
     log = steps() + "result: 5.5\nresult: 5.50\n"
     assert read(STEPS, log, "footer", ONE).throughput == 5.5
     log += "result: 7.5\n"
@@ -383,7 +332,7 @@ def test_closing_lines_must_agree_unless_the_recipe_chooses(read: Read) -> None:
 # --- What launchers and file systems do to logs -----------------------------------------------
 
 
-def test_labels_bars_and_colours_are_undone(read: Read) -> None:
+def test_labels_bars_and_colours_are_undone(read: Reader) -> None:
     anchored = STEPS.replace("'iteration: ", "'^iteration: ")
     bar = "Iteration:  61%|███| 703/1148 [02:05<01:20,  5.53it/s]"
     dressings = [
@@ -397,7 +346,7 @@ def test_labels_bars_and_colours_are_undone(read: Read) -> None:
         bar + "Sat Dec 19 11:00:02 2020[1,0]<stdout>:{}",
     ]
     for dressing in dressings:
-        dressed = "".join(dressing.format(line(n).rstrip()) + "\n" for n in range(1, 121))
+        dressed = "".join(dressing.format(step(n).rstrip()) + "\n" for n in range(1, 121))
         for log in (dressed, dressed.replace("\n", "\r\n"), dressed.replace("\n", "\r")):
             assert read(anchored, log, "clock", ONE).throughput == 32, dressing
 
@@ -414,21 +363,21 @@ def srun_labelled(text: str, others: int = 3) -> str:
 
 @pytest.mark.parametrize("length", [960, 1000, 1010, 1024, 2040])
 def test_lines_that_srun_cut_are_put_together(
-    read: Read, length: int, monkeypatch: pytest.MonkeyPatch
+    read: Reader, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = srun_labelled("".join("x" * length + line(n) for n in range(1, 121)))
+    log = srun_labelled("".join("x" * length + step(n) for n in range(1, 121)))
     assert read(STEPS, log, "clock", ONE).throughput == 32
     monkeypatch.setattr("hpcbert.logs.lines.CHUNK", 3000)
     assert read(STEPS, log, "clock", ONE).throughput == 32
 
 
-def test_glued_records_are_all_found(read: Read) -> None:
+def test_glued_records_are_all_found(read: Reader) -> None:
     glued = steps().replace("\n", " ")
     assert read(STEPS, glued, "clock", ONE).throughput == 32
     assert read(STEPS, glued + "\n", "rate", ONE).throughput == 64.5
 
 
-def test_holes_of_zero_bytes_make_no_numbers(read: Read) -> None:
+def test_holes_of_zero_bytes_make_no_numbers(read: Reader) -> None:
     log = steps().encode()
     for place in range(len(steps(119)), len(log)):
         holed = log[:place] + bytes(300) + log[place:]
@@ -437,18 +386,18 @@ def test_holes_of_zero_bytes_make_no_numbers(read: Read) -> None:
         assert read(STEPS, holed, "clock", ONE).throughput in (None, 32)
 
 
-def test_bytes_that_are_no_text_do_not_matter(read: Read) -> None:
+def test_bytes_that_are_no_text_do_not_matter(read: Reader) -> None:
     noise = bytes(range(1, 256)) * 3
     log = noise + b"\n" + steps(60).encode() + noise + b"\n"
-    log += "".join(line(n) for n in range(61, 121)).encode() + noise
+    log += steps(120, 61).encode() + noise
     assert read(STEPS, log, "clock", ONE).throughput == 32
 
 
 def test_pieces_of_any_size_give_the_same_number(
-    read: Read, monkeypatch: pytest.MonkeyPatch
+    read: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = "batch: 32\n" + steps()
-    for size in (len(line(120)), 97, 128, 1000, 4096):
+    for size in (len(step(120)), 97, 128, 1000, 4096):
         monkeypatch.setattr("hpcbert.logs.lines.CHUNK", size)
         assert read(STEPS, log, "clock", ONE).throughput == 32
 
@@ -457,7 +406,7 @@ def test_pieces_of_any_size_give_the_same_number(
 
 
 def test_reading_stops_where_the_rule_and_the_gate_have_all_they_need(
-    tmp_path: Path, parse: Callable[[str], Grammar], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run.log"
     path.write_text(steps())
@@ -476,9 +425,7 @@ def test_reading_stops_where_the_rule_and_the_gate_have_all_they_need(
     assert sum(taken) <= 3 * CHUNK
 
 
-def test_a_line_without_end_is_passed_over_in_little_memory(
-    tmp_path: Path, parse: Callable[[str], Grammar]
-) -> None:
+def test_a_line_without_end_is_passed_over_in_little_memory(tmp_path: Path) -> None:
     import tracemalloc
 
     path = tmp_path / "run.log"
@@ -487,7 +434,7 @@ def test_a_line_without_end_is_passed_over_in_little_memory(
         for _ in range(40):
             file.write(b"=" * (1 << 20))
         file.write(b"\n")
-        file.write("".join(line(n) for n in range(61, 121)).encode())
+        file.write(steps(120, 61).encode())
     grammar = parse(STEPS)
     tracemalloc.start()
     reading = scan.read(path, grammar, grammar.rule("rate"), ONE)
@@ -497,12 +444,12 @@ def test_a_line_without_end_is_passed_over_in_little_memory(
     assert peak < 16 * CHUNK
 
 
-def test_a_record_at_the_end_of_a_long_line_counts(read: Read) -> None:
-    log = steps(119) + "=" * (3 * LINE) + line(120)
+def test_a_record_at_the_end_of_a_long_line_counts(read: Reader) -> None:
+    log = steps(119) + "=" * (3 * LINE) + step(120)
     assert read(STEPS, log, "clock", ONE).throughput == 32
 
 
-def test_a_hostile_line_takes_no_time(read: Read) -> None:
+def test_a_hostile_line_takes_no_time(read: Reader) -> None:
     began = time.process_time()
     read(STEPS, "iteration: 1/2 loss: 1 " * 50_000 + "\n" + steps(), "clock", ONE)
     assert time.process_time() - began < 5
@@ -511,21 +458,17 @@ def test_a_hostile_line_takes_no_time(read: Read) -> None:
 # --- Progress and the escape hatch ------------------------------------------------------------
 
 
-def test_progress_reads_the_end_of_a_log_that_grows(
-    tmp_path: Path, parse: Callable[[str], Grammar]
-) -> None:
+def test_progress_reads_the_end_of_a_log_that_grows(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
-    path.write_text("noise\n" * 100_000 + steps(57) + line(58)[:-9])
+    path.write_text("noise\n" * 100_000 + steps(57) + step(58)[:-9])
     grammar = parse(STEPS)
     assert scan.progress(path, grammar) == scan.Progress(57, 64.5, 9.5)
     path.write_text("starting\n")
     assert scan.progress(path, grammar) == scan.Progress()
 
 
-def test_progress_by_the_clock_takes_the_batch_from_the_header(
-    tmp_path: Path, parse: Callable[[str], Grammar]
-) -> None:
-    rate = '[[log.rules]]\nname = "rate"\nkind = "rate"\ncross_check = false\n'
+def test_progress_by_the_clock_takes_the_batch_from_the_header(tmp_path: Path) -> None:
+    rate = '[[log.rules]]\nname = "rate"\ncross_check = false\nkind = "rate"\n'
     toml = STEPS.replace(rate, "")
     toml = toml.replace(
         "'^batch: (?P<batch_size_per_device>\\d+)$'", "'^batch: (?P<global_batch_size>\\d+)$'"
@@ -539,9 +482,7 @@ def one_number(path: Path, setting: Setting) -> Reading:
     return Reading(float(path.read_text()) * setting.need("gpus"), setting=setting)
 
 
-def test_a_log_that_no_grammar_describes_is_read_by_a_function(
-    tmp_path: Path, parse: Callable[[str], Grammar]
-) -> None:
+def test_a_log_that_no_grammar_describes_is_read_by_a_function(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_text("12.5")
     grammar = parse(f'[log]\ngrammar = "{__name__}:one_number"\n')
@@ -561,40 +502,40 @@ TWO = ONE._replace(gpus_per_node=2, gpus=2)
 
 def ranked(skew: float = 0.5) -> str:
     return "".join(
-        f"{rank}: {line(n, at=n + rank * skew)}" for n in range(1, 121) for rank in (0, 1)
+        f"{rank}: {step(n, at=n + rank * skew)}" for n in range(1, 121) for rank in (0, 1)
     )
 
 
-def test_a_clock_of_several_ranks_takes_their_median_time(read: Read) -> None:
+def test_a_clock_of_several_ranks_takes_their_median_time(read: Reader) -> None:
     assert read(RANKS, ranked(), "clock", TWO).throughput == pytest.approx(64)
-    assert codes(read(RANKS, ranked().replace(f"1: {line(20, at=20.5)}", ""), "clock", TWO)) == [
+    assert codes(read(RANKS, ranked().replace(f"1: {step(20, at=20.5)}", ""), "clock", TWO)) == [
         "window"
     ]
 
 
-def test_of_how_many_ranks_print_somebody_must_know(read: Read) -> None:
+def test_of_how_many_ranks_print_somebody_must_know(read: Reader) -> None:
     assert read(RANKS, ranked(), "rate", Setting()).missing == "gpus"
     one_each = RANKS.replace('ranks = "gpu"', 'ranks = "node"')
     two_nodes = ONE._replace(nodes=2, gpus=2)
     assert read(one_each, ranked(), "rate", two_nodes).throughput == 64.5
 
 
-def test_clocks_can_count_records(read: Read) -> None:
+def test_clocks_can_count_records(read: Reader) -> None:
     rule = 'kind = "clock"\nafter = { record = "skip" }\nuntil = { record = "iters" }'
     toml = STEPS.replace('kind = "clock"', rule)
-    log = "".join(line(n) for n in range(6, 126))
+    log = steps(125, 6)
     assert read(toml, log, "clock", ONE).throughput == 32
-    short = read(toml, "".join(line(n) for n in range(6, 121)), "clock", ONE)
+    short = read(toml, steps(120, 6), "clock", ONE)
     assert [str(one) for one in short.reasons] == ["incomplete: the log has 115 of 120 records"]
 
 
-def test_repetition_between_lines_that_are_not_all_printed_is_not_understood(read: Read) -> None:
-    log = "".join(line(n) for n in range(10, 121, 10))
-    log = log.replace(line(40), line(40) + line(40, at=45))
+def test_repetition_between_lines_that_are_not_all_printed_is_not_understood(read: Reader) -> None:
+    log = "".join(step(n) for n in range(10, 121, 10))
+    log = log.replace(step(40), step(40) + step(40, at=45))
     assert "printed again" in str(read(COUNTED, log, "clock", ONE).reasons)
 
 
-def test_a_record_of_several_lines_at_the_end_of_a_file(read: Read) -> None:
+def test_a_record_of_several_lines_at_the_end_of_a_file(read: Reader) -> None:
     toml = STEPS.replace(
         "match = 'result: (?P<rate>[\\d.]+)'", "match = 'result: \\n(?P<rate>[\\d.]+) x'\nlines = 4"
     )

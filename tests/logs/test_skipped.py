@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +10,6 @@ from hpcbert.errors import ConfigError
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SETTING = Setting(nodes=1, gpus_per_node=1, batch_size_per_device=4, accumulation=1).settled({})[0]
 

@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-NAMES = sorted(
-    path.parent.name for path in (Path(__file__).parents[2] / "templates").glob("*/recipe.toml")
-)
+from tests.kit.recipes import NAMES
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

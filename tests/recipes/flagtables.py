@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.recipes.kit import HERE, SHARED
+from tests.kit.recipes import HERE
+from tests.kit.shared import SHARED
 
 _UNUSED = re.compile(r"(?i)ignored|not used|unused|no effect|removed before")
 _SWITCHES = ("flag", "absl-bool", "optional-value")

@@ -6,7 +6,6 @@ With `--page` it prints docs/reference/published-cells.md.
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,8 @@ import tomli
 
 from hpcbert.logs.scan import Reading, read
 from hpcbert.logs.setting import Setting
-from tests.recipes.kit import HERE, SHARED, TEMPLATES, grammar
+from tests.kit.recipes import HERE, NAMES, grammar
+from tests.kit.shared import SHARED, Log, index
 
 # The index's word for a framework, and the recipe that reads its logs.
 RECIPES = {
@@ -37,20 +37,6 @@ SKIPS = (0, 1, 2, 5, 10, 20, 100)
 EXACT = 5e-5
 
 
-class Log(NamedTuple):
-    """A log of the index; `published` is 0 where nothing was."""
-
-    path: Path
-    name: str
-    framework: str
-    recipe: str
-    nodes: int
-    gpus: int
-    batch_size: int
-    published: float
-    note: str
-
-
 class Cell(NamedTuple):
     """The reading of a log that comes nearest to what was published."""
 
@@ -66,34 +52,17 @@ class Cell(NamedTuple):
         return abs(self.value - self.log.published) / self.log.published
 
 
-def recipe_of(framework: str, path: str) -> str:
-    if "PerfZero" in framework:
+def recipe_of(log: Log) -> str:
+    if "PerfZero" in log.framework:
         return "perfzero"
-    if path.startswith("mlcommons"):
+    if log.name.startswith("mlcommons"):
         return "mlperf-bert"
-    return RECIPES[framework.partition("(")[0]]
-
-
-def logs(shared: Path = SHARED) -> Iterator[Log]:
-    with (shared / "logs" / "INDEX.tsv").open(newline="") as file:
-        for row in csv.DictReader(file, delimiter="\t"):
-            local = row["local_path"]
-            yield Log(
-                path=shared / "logs" / local,
-                name=local,
-                framework=row["framework"],
-                recipe=recipe_of(row["framework"], local),
-                nodes=int(row["nodes"] or 0),
-                gpus=int(row["gpus"] or 0),
-                batch_size=int(row["batch_per_gpu"] or 0),
-                published=float(row["published_value"] or 0),
-                note=row["note"],
-            )
+    return RECIPES[log.framework.partition("(")[0]]
 
 
 def is_here(log: Log) -> bool:
     """Say whether the log's recipe has come to be."""
-    return (TEMPLATES / log.recipe / "recipe.toml").is_file()
+    return recipe_of(log) in NAMES
 
 
 def setting(log: Log, skip: int, iters: int) -> Setting:
@@ -113,7 +82,7 @@ def readings(log: Log) -> tuple[tuple[str, str, Reading], ...]:
 
 
 def _readings(log: Log) -> Iterator[tuple[str, str, Reading]]:
-    known = grammar(log.recipe)
+    known = grammar(recipe_of(log))
     for rule in known.rules:
         whole = read(log.path, known, rule, setting(log, 0, 1 << 40))
         yield rule.name, "protocol", read(log.path, known, rule, setting(log, 20, 120))
@@ -133,7 +102,7 @@ def nearest(log: Log) -> Cell:
 def table(shared: Path = SHARED) -> str:
     """Return all published values as a Markdown table."""
     lines = ["| log | published | ours | difference | rule | window |", "|---|---|---|---|---|---|"]
-    for log in logs(shared):
+    for log in index(shared):
         if log.published and is_here(log):
             cell = nearest(log)
             ours = "-" if cell.value is None else f"{cell.value:.3f}"
@@ -170,7 +139,7 @@ def _place(name: str) -> str:
 
 def page(unexplained: Sequence[Mapping[str, Any]], shared: Path = SHARED) -> str:
     """Return the page of the published cells that no rule reproduces."""
-    known = {(log.name, log.published) for log in logs(shared) if log.published}
+    known = {(log.name, log.published) for log in index(shared) if log.published}
     repositories = Counter(_repository(name) for name, _ in known)
     lines = ["| log | published, samples/s | why |", "|---|---:|---|"]
     lines += [

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from hpcbert.cli.collect import command
 from hpcbert.config import places
-
-if TYPE_CHECKING:
-    from click.testing import Result
 
 TEMPLATES = places.package_templates()
 

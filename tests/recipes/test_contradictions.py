@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpcbert.logs.grammar import Rule
+from tests.kit.recipes import Reader, grammar, sample, setting
 from tests.recipes import variants
-from tests.recipes.kit import Reader, grammar, sample, setting
 from tests.recipes.test_samples import agrees, rules
 from tests.recipes.variants import Found
 

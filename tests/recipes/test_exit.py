@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.recipes.kit import TEMPLATES, Reader, World, core, grammar, load, setting
+from tests.kit.recipes import TEMPLATES, Reader, World, core, grammar, load, setting
 
 
 def test_a_failing_program_fails_the_rank(name: str, tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import tomli
 
 from hpcbert.logs.grammar import FACTS, Fact
 from hpcbert.logs.lines import Line
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
-from tests.recipes.kit import NAMES, TEMPLATES, Reader, grammar, sample, setting
+from tests.kit.recipes import HERE, NAMES, TEMPLATES, Reader, grammar, sample, setting
 
 # What a README must say of every program: that it is read, or that it is not printed.
 NEEDED = (
@@ -27,103 +28,9 @@ NEEDED = (
 )
 # Of texts, the first one in a log stands: runs that differ in them are told apart by `collect`.
 TEXTS = ("version", "device")
-# Lines of facts that the sample's run had no reason to print, each with what it states.
-OTHERS: dict[str, dict[str, dict[str, int | str]]] = {
-    "deepspeed": {
-        "[INFO] DeepSpeed info: version=0.3.1, git-hash=1afca8f": {"version": "0.3.1"},
-        "DeepSpeed Transformer config is  {'hidden_size': 768, 'num_hidden_layers': 12}": {
-            "hidden_size": 768,
-            "layers": 12,
-        },
-    },
-    "mindspore": {
-        "args_opt: Namespace(accum_bits=1, distribute='false', do_shuffle='true')": {"gpus": 1},
-        "args_opt: Namespace(device_num=4, distribute='true')": {"gpus": 4},
-    },
-    "mlperf-bert": {
-        "Namespace(average_packing_rate=2, max_predictions_per_seq=76)": {"packing": 2},
-        "python run_pretraining.py --packed_samples --fp16": {"packing": 2},
-        "Namespace(bert_model='bert-large-uncased', max_predictions_per_seq=76)": {
-            "model": "bert-large"
-        },
-    },
-    "ngc-pytorch": {
-        "device: cuda n_gpu: 4, distributed training: False, 16-bits training: False": {"gpus": 4},
-        **{
-            f"PARAMETER Config : [\"Namespace(bert_model='{model}-uncased', config_file='{file}')": {
-                "model": stated
-            }
-            for model, file, stated in (
-                ("bert-large", "bert_config.json", "bert-large"),
-                ("bert-large", "bert_config_base.json", "bert-base"),
-                ("bert-base", "/workspace/bert/bert_configs/large.json", "bert-large"),
-            )
-        },
-    },
-    "ngc-tf1": {
-        "Container nvidia build =  13409399": {"version": "13409399"},
-        "StreamExecutor device (0): Tesla V100-SXM2-32GB, Compute": {
-            "device": "Tesla V100-SXM2-32GB"
-        },
-        "+ num_accumulation_steps_phase1=2112": {"accumulation": 2112},
-        "+ bert_model=large": {"model": "bert-large"},
-        "INFO:tensorflow:  bert_config_file: data/bert_tf_squad11_base_128/bert_config.json": {
-            "model": "bert-base"
-        },
-        "INFO:tensorflow:  bert_config_file: data/uncased_L-24_H-1024_A-16/bert_config.json": {
-            "hidden_size": 1024,
-            "layers": 24,
-        },
-        "  use_fp16: True": {"precision": "fp16"},
-        "  manual_fp16: True": {"precision": "fp16"},
-        "avg_loss_step : 11.1661  learning_rate : 3e-06": {"precision": "fp32"},
-        "INFO:tensorflow:  name = input_ids, shape = (32, 512)": {
-            "batch_size_per_device": 32,
-            "sequence_length": 512,
-        },
-    },
-    "oneflow": {
-        "seq_length = 512": {"sequence_length": 512},
-        "num_accumulation_steps = 2": {"accumulation": 2},
-        "num_hidden_layers = 24": {"layers": 24},
-    },
-    "paddle": {
-        "training_script_args: ['--model_name_or_path', 'bert-large-cased']": {
-            "model": "bert-large"
-        },
-        "training_script_args: ['--batch_size', '32', '--use_amp', 'False']": {
-            "batch_size_per_device": 32,
-            "precision": "fp32",
-        },
-        "gpus: 0,1,2,3": {"gpus_per_node": 4},
-        "python -m paddle.distributed.launch --log_dir=./mylog --gpus=0,1 run_pretrain.py -x": {
-            "gpus": 2,
-        },
-        "python -u ../examples/static//run_pretrain.py --max_predictions_per_seq 80": {"gpus": 1},
-        "[0] NCCL INFO comm 0x7f61 rank 0 nranks 32 cudaDev 0 nvmlDev 0": {"gpus": 32},
-    },
-    "paddle18": {
-        "max_seq_len: 512": {"sequence_length": 512},
-        "args.is_distributed: False": {"nodes": 1},
-    },
-    "perfzero": {
-        "MultiWorkerMirroredStrategy with cluster_spec = {}, task_type = 'worker', task_id = 0, "
-        "num_workers = 2, local_devices = ('/GPU:0',)": {"nodes": 2},
-        "Collective batch_all_reduce: 206 all-reduces, num_devices = 4, group_size = 16, x": {
-            "gpus_per_node": 4,
-            "gpus": 16,
-        },
-        "MultiWorkerMirroredStrategy with 16 devices": {"gpus": 16},
-        "Mixed precision compatibility check (mixed_bfloat16): OK": {"precision": "bf16"},
-    },
-}
-_MLLOG = ':::MLLOG {"namespace": "", "key": "%s", "value": %d}'
-OTHERS["tf2"] = {
-    **OTHERS["perfzero"],
-    _MLLOG % ("global_batch_size", 760): {"global_batch_size": 760},
-    _MLLOG % ("opt_gradient_accumulation_steps", 19): {"accumulation": 19},
-    _MLLOG % ("max_sequence_length", 512): {"sequence_length": 512},
-}
+# Lines of facts that a sample's run had no reason to print, each with what it states.
+OTHERS: dict[str, dict[str, dict[str, int | str]]]
+OTHERS = tomli.loads((HERE / "facts.toml").read_text())
 
 
 class Said(NamedTuple):

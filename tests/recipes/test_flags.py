@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.script.draft import find_file
+from hpcbert.flows.draft import find_file
+from tests.kit.recipes import TEMPLATES, Case, Run, World, core, fringe, load, presets
 from tests.recipes.flagtables import Program, keys, objections, split, table
-from tests.recipes.kit import TEMPLATES, Case, Run, World, core, fringe, load, presets
 from tests.waiting import CEILING
 
 _PYTHON_ONLY = {"python"}

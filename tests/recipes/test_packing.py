@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hpcbert.cli.collect import command
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
-from tests.recipes.kit import Reader, grammar
+from tests.kit.recipes import Reader, grammar
 
 # One node of Eos in v3.1, as its published result states it.
 KNOWN = Setting(nodes=1, gpus_per_node=8, batch_size_per_device=48, precision="fp16", iters=11)

@@ -9,16 +9,16 @@ import pytest
 import tomli
 
 from hpcbert.logs.scan import read
-from tests.recipes.kit import HERE, grammar
+from tests.kit.recipes import HERE, grammar
+from tests.kit.shared import Log, index
 from tests.recipes.published import (
     EXACT,
     RECIPES,
-    Log,
     is_here,
-    logs,
     nearest,
     page,
     readings,
+    recipe_of,
     setting,
 )
 
@@ -29,12 +29,12 @@ _NAMES = sorted({*RECIPES.values(), "mlperf-bert", "perfzero"})
 @pytest.fixture(params=_NAMES)
 def own(request: pytest.FixtureRequest, shared: Path) -> list[Log]:
     """The real logs of one recipe."""
-    found = [log for log in logs(shared) if log.recipe == request.param and is_here(log)]
+    found = [log for log in index(shared) if recipe_of(log) == request.param and is_here(log)]
     return found or pytest.skip(f"no logs for {request.param}")
 
 
 def test_no_log_is_forgotten(shared: Path) -> None:
-    assert all(is_here(log) for log in logs(shared))
+    assert all(is_here(log) for log in index(shared))
 
 
 def test_every_rule_reads_every_log_to_a_number_or_a_reason(own: list[Log]) -> None:
@@ -62,9 +62,9 @@ def test_a_clock_knows_the_accumulation_or_is_refused(shared: Path) -> None:
     """It was taken for 1 where no flag of Horovod states it: 0.07 instead of 145.33."""
     known = grammar("ngc-tf1")
     stated = {"v2.2-0abb1f6": True, "v2.0-ee2e639": False}
-    for log in logs(shared):
+    for log in index(shared):
         release = log.name.split("/")[1]
-        if log.recipe != "ngc-tf1" or log.gpus != 1 or release not in stated:
+        if recipe_of(log) != "ngc-tf1" or log.gpus != 1 or release not in stated:
             continue
         reading = read(log.path, known, known.rule(), setting(log, 10, 40))
         if stated[release]:
@@ -76,9 +76,9 @@ def test_a_clock_knows_the_accumulation_or_is_refused(shared: Path) -> None:
 
 @pytest.mark.parametrize("told", [4, 16])
 def test_a_wrong_number_of_gpus_contradicts_a_real_log(shared: Path, told: int) -> None:
-    found = [log for log in logs(shared) if log.recipe == "ngc-tf1" and log.gpus == 8]
+    found = [log for log in index(shared) if recipe_of(log) == "ngc-tf1" and log.gpus == 8]
     for log in found[:6]:
-        known = grammar(log.recipe)
+        known = grammar(recipe_of(log))
         wrong = setting(log, 10, 40)._replace(gpus=told, nodes=None)
         for rule in ("dlperf-time", "rate", "footer"):
             reading = read(log.path, known, known.rule(rule), wrong)
@@ -109,7 +109,7 @@ def test_the_page_of_published_cells_names_what_no_rule_gives(shared: Path) -> N
 
 @pytest.mark.parametrize("cell", UNEXPLAINED, ids=lambda cell: str(cell["published"]))
 def test_explanations_hold(cell: dict[str, Any], shared: Path) -> None:
-    (log,) = {one for one in logs(shared) if one.name == cell["log"]}
+    (log,) = {one for one in index(shared) if one.name == cell["log"]}
     assert log.published == cell["published"]
     assert cell["why"].endswith(".")
     if "iterations" in cell:
@@ -118,7 +118,7 @@ def test_explanations_hold(cell: dict[str, Any], shared: Path) -> None:
 
 def _mean(log: Log, cell: dict[str, Any]) -> float:
     """Return the mean of the rates that the log prints for some iterations."""
-    known = grammar(log.recipe)
+    known = grammar(recipe_of(log))
     first, last = cell["iterations"]
     values = []
     for number in range(first, last + 1):

@@ -12,8 +12,8 @@ import pytest
 from hpcbert.config.inventory import Recipe
 from hpcbert.logs.grammar import FACTS, Rule
 from hpcbert.logs.scan import Reading, read
+from tests.kit.recipes import TEMPLATES, Reader, grammar, load, sample, setting
 from tests.recipes import variants
-from tests.recipes.kit import TEMPLATES, Reader, grammar, load, sample, setting
 
 _DECLARED = 5e-5
 _SAME = 1e-9

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import Shape
-from tests.recipes.kit import (
+from tests.kit.recipes import (
     RUNTIMES,
     TEMPLATES,
     Case,

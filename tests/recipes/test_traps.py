@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import Shape
+from tests.kit.recipes import TEMPLATES, Case, World, core, load, presets
 from tests.recipes.flagtables import split
-from tests.recipes.kit import TEMPLATES, Case, World, core, load, presets
 
 # They need ssh and host files, or exit 0 whatever becomes of the ranks (microsoft/DeepSpeed@1afca8f,
 # deepspeed/launcher/runner.py and launch.py). Slurm starts the ranks.

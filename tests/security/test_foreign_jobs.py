@@ -8,9 +8,10 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,8 @@ from hpcbert.scheduler.local import queue as local
 from hpcbert.system.processes import machine
 from tests.waiting import CEILING, until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Make = Callable[..., Watched]
-    Line = Callable[..., str]
+Make = Callable[..., Watched]
+Line = Callable[..., str]
 
 STRANGER = 54321
 

@@ -10,9 +10,10 @@ import json
 import os
 import pwd
 import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -21,12 +22,7 @@ from hpcbert.campaign import store
 from hpcbert.cli.main import root
 from hpcbert.config import places
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.system import ownership
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hpcbert.campaign.repeats import Watched
+from hpcbert.slurm.repeats import Watched
 
 MALLORY = 54321
 OWN, THEIRS = "20261121T100000Z-pytorch-aaaaaa", "20991231T235959Z-pytorch-bbbbbb"

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcbert.system.runner import Outcome
+from hpcbert.slurm.runner import Outcome
 
 pytestmark = pytest.mark.slurm
 

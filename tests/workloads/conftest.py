@@ -5,18 +5,15 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from hpcbert.workloads.bert_pretrain import Settings, Trainer
 from tests.waiting import CEILING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from hpcbert.workloads.bert_pretrain import Settings, Trainer
 
 LAUNCHER_VARIABLES = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_(ADDR|PORT)|PMIX_.*|OMPI_.*|SLURM_.*)"

@@ -1,4 +1,4 @@
-"""What the contract tests share: the recipe folders, their scripts, and the tables of flags."""
+"""Recipe folders as tests use them: their samples, their scripts, and a place to run these in."""
 
 from __future__ import annotations
 
@@ -8,27 +8,24 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcbert.config import recipe, site
-from hpcbert.config.inventory import FrameworkSettings, Option, Preset, Recipe, Site
-from hpcbert.logs.grammar import Grammar, parse
-from hpcbert.logs.scan import Reading, read
+from hpcbert.inventory import FrameworkSettings, Option, Preset, Recipe
+from hpcbert.logs.grammar import Grammar
+from hpcbert.logs.grammar import parse as parse_grammar
+from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Point, Shape
-from hpcbert.script.draft import How, Who, draft
-from hpcbert.script.plan import Request
+from hpcbert.plan import Request
+from tests.kit import drafts, logs
+from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.waiting import CEILING
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
-TEMPLATES = REPOSITORY / "templates"
-HERE = Path(__file__).resolve().parent
-SHARED = Path(os.environ.get("HPCBERT_SHARED", REPOSITORY.parent / "shared"))
-FOLDERS = sorted(path.parent for path in TEMPLATES.glob("*/recipe.toml"))
-NAMES = [folder.name for folder in FOLDERS]
+HERE = REPOSITORY / "tests" / "recipes"
+NAMES = sorted(path.parent.name for path in TEMPLATES.glob("*/recipe.toml"))
 SHAPES = tuple(map(Shape.parse, ("1n1g", "1n8g", "2n8g", "4n8g")))
 RUNTIMES = ("none", "pyxis", "enroot")
 _USUAL_SOURCE = ("run_pretraining.py", "run_pretrain.py", "train.py")
@@ -37,23 +34,15 @@ _USUAL_DATA = (
     *(f"training_{number}.hdf5" for number in range(64)),
     *(f"part-{number}" for number in range(64)),
 )
-_WHO = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
 _RANK = re.compile(r"<<'HPCBERT_RANK' \|\| true\n(.*?)\nHPCBERT_RANK\n", re.DOTALL)
 
 
-@cache
-def load(name: str) -> Recipe:
-    return recipe.load(TEMPLATES / name)
+load = cache(drafts.load)
 
 
 @cache
 def grammar(name: str) -> Grammar:
-    return parse(load(name).log, where=name)
-
-
-@cache
-def _reference() -> Site:
-    return site.read_site(REPOSITORY / "site.toml", base=Path("/runs"), env={})
+    return parse_grammar(load(name).log, where=name)
 
 
 class Case(NamedTuple):
@@ -123,7 +112,7 @@ class Script:
 
 def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Script:
     """Render what a case asks for, at a site that names all that the recipe needs."""
-    where = _reference()
+    where = drafts.reference(Path("/runs"), runtime=runtime, runs="/runs")
     named = {"image": "/i.sqsh", "data": "/d a", "source": "/s b", **paths}
     settings = FrameworkSettings(**named)  # type: ignore[arg-type]
     request = Request(
@@ -135,13 +124,8 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
         settings=dict(case.settings),
         iters=case.iters,
     )
-    made = draft(
-        request,
-        replace(where, runtime=runtime, runs="/runs").with_settings(name, settings),
-        load(name),
-        how=How(scheduler="slurm", folders=(TEMPLATES,), dry=True),
-        who=_WHO,
-    )
+    site = where.with_settings(name, settings)
+    made = drafts.drafted(site, request, found=load(name), how={"dry": True})
     (array,) = made.campaign.arrays
     return Script(case, array.point, made.scripts[array.name])
 
@@ -297,9 +281,7 @@ class Reader:
 
     def __init__(self, name: str, tmp_path: Path) -> None:
         self.name = name
-        self.path = tmp_path / "variant.log"
+        self._read = logs.Reader(tmp_path)
 
     def read(self, data: bytes, rule: str = "", known: Setting | None = None) -> Reading:
-        self.path.write_bytes(data)
-        log = grammar(self.name)
-        return read(self.path, log, log.rule(rule), known or setting(self.name))
+        return self._read(grammar(self.name), data, rule, known or setting(self.name))

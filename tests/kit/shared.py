@@ -1,0 +1,41 @@
+"""Real logs of other projects, and what was published of them: the folder that HPCBERT_SHARED names."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.kit.paths import REPOSITORY
+
+SHARED = Path(os.environ.get("HPCBERT_SHARED", REPOSITORY.parent / "shared"))
+
+
+class Log(NamedTuple):
+    """A log of the index; a number is 0 where nothing is said of it."""
+
+    path: Path
+    name: str
+    framework: str
+    nodes: int
+    gpus: int
+    batch_size: int
+    published: float
+    note: str
+
+
+def index(shared: Path = SHARED) -> Iterator[Log]:
+    with (shared / "logs" / "INDEX.tsv").open(newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            yield Log(
+                path=shared / "logs" / row["local_path"],
+                name=row["local_path"],
+                framework=row["framework"],
+                nodes=int(row["nodes"] or 0),
+                gpus=int(row["gpus"] or 0),
+                batch_size=int(row["batch_per_gpu"] or 0),
+                published=float(row["published_value"] or 0),
+                note=row["note"],
+            )
