@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from hpcbert.checks.containers import examine
+from hpcbert.checks.finding import Finding
+from hpcbert.config.inventory import Site
 from hpcbert.config.site import read_site
 from hpcbert.container import probe
-from hpcbert.flows.doctor_containers import examine
-from hpcbert.flows.finding import Finding
-from hpcbert.inventory import Site
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.system.runner import Outcome, run
 from tests.waiting import CEILING
 
 TOOLS = ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "unshare", "true")

@@ -13,13 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcbert.inventory import FrameworkSettings, Option, Preset, Recipe
+from hpcbert.config.inventory import FrameworkSettings, Option, Preset, Recipe
 from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.grammar import parse as parse_grammar
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Point, Shape
-from hpcbert.plan import Request
+from hpcbert.script.plan import Request
 from tests.kit import drafts, logs
 from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.waiting import CEILING

@@ -19,7 +19,7 @@ from hpcbert.lab import (
     status,
     stop_daemon,
 )
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.system.runner import Outcome, run
 from tests.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm

@@ -18,7 +18,7 @@ from hpcbert.lab import Lab, LabPlan, down, load, status, up
 from hpcbert.lab.plan import Network
 from hpcbert.lab.process import identify
 from hpcbert.lab.record import MARK, Journal, locked
-from hpcbert.slurm.runner import Outcome, run
+from hpcbert.system.runner import Outcome, run
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_packages")]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.kit.recipes import TEMPLATES, Reader, World, core, grammar, load, setting
+from tests.kit.paths import TEMPLATES
+from tests.kit.recipes import Reader, World, core, grammar, load, setting
 
 
 def test_a_failing_program_fails_the_rank(name: str, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from hpcbert.logs.grammar import FACTS, Fact
 from hpcbert.logs.lines import Line
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
-from tests.kit.recipes import HERE, NAMES, TEMPLATES, Reader, grammar, sample, setting
+from tests.kit.paths import TEMPLATES
+from tests.kit.recipes import HERE, NAMES, Reader, grammar, sample, setting
 
 # What a README must say of every program: that it is read, or that it is not printed.
 NEEDED = (

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.flows.draft import find_file
-from tests.kit.recipes import TEMPLATES, Case, Run, World, core, fringe, load, presets
+from hpcbert.script.draft import find_file
+from tests.kit.paths import TEMPLATES
+from tests.kit.recipes import Case, Run, World, core, fringe, load, presets
 from tests.recipes.flagtables import Program, keys, objections, split, table
 from tests.waiting import CEILING
 

@@ -12,7 +12,8 @@ import pytest
 from hpcbert.config.inventory import Recipe
 from hpcbert.logs.grammar import FACTS, Rule
 from hpcbert.logs.scan import Reading, read
-from tests.kit.recipes import TEMPLATES, Reader, grammar, load, sample, setting
+from tests.kit.paths import TEMPLATES
+from tests.kit.recipes import Reader, grammar, load, sample, setting
 from tests.recipes import variants
 
 _DECLARED = 5e-5

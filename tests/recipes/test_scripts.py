@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import Shape
+from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import (
     RUNTIMES,
-    TEMPLATES,
     Case,
     Script,
     core,

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import Shape
-from tests.kit.recipes import TEMPLATES, Case, World, core, load, presets
+from tests.kit.paths import TEMPLATES
+from tests.kit.recipes import Case, World, core, load, presets
 from tests.recipes.flagtables import split
 
 # They need ssh and host files, or exit 0 whatever becomes of the ranks (microsoft/DeepSpeed@1afca8f,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.slurm.runner import Outcome
+from hpcbert.system.runner import Outcome
 
 pytestmark = pytest.mark.slurm
 
