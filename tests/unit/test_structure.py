@@ -1,0 +1,102 @@
+"""How the package is put together: imports without circles, names with one meaning."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import tomli
+
+from tests.kit.paths import REPOSITORY
+
+LINTER = Path(sys.executable).with_name("lint-imports")
+# Names that still mean two things each; to be renamed.
+TWOFOLD = {
+    "Evidence",
+    "Finding",
+    "Job",
+    "Means",
+    "Pace",
+    "Progress",
+    "Repeat",
+    "Request",
+    "Rule",
+} | {
+    *("Span", "Try"),
+}
+
+
+def circles(directory: Path, modules: dict[str, str]) -> str:
+    """Return what import-linter says of a package under this project's rule about circles."""
+    tools = tomli.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    rules = tools["importlinter"]["contracts"]
+    rule = next(one for one in rules if one["type"] == "acyclic_siblings")
+    assert rule["ancestors"] == ["hpcbert"]
+    (directory / ".importlinter").write_text(
+        "[importlinter]\nroot_package = sample\n"
+        f"[importlinter:contract:1]\nname = circles\ntype = {rule['type']}\nancestors = sample\n"
+    )
+    for name, text in {"__init__.py": "", **modules}.items():
+        path = directory / "sample" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        (path.parent / "__init__.py").touch()
+    argv = [str(LINTER), "--no-cache", "--config", ".importlinter"]
+    done = subprocess.run(argv, cwd=directory, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout
+
+
+@pytest.mark.parametrize(
+    ("modules", "between"),
+    [
+        pytest.param(
+            {
+                "one.py": "def act():\n    from sample import two\n    return two",
+                "two.py": "import sample.one",
+            },
+            "sample",
+            id="two modules, one by an import in a function",
+        ),
+        pytest.param(
+            {
+                "hall/one.py": "import sample.hall.two",
+                "hall/two.py": "import sample.hall.three",
+                "hall/three.py": "from sample.hall import one",
+            },
+            "sample.hall",
+            id="three modules of a room",
+        ),
+        pytest.param(
+            {
+                "upper/one.py": "import sample.lower.one",
+                "upper/two.py": "",
+                "lower/one.py": "",
+                "lower/two.py": "import sample.upper.two",
+            },
+            "sample",
+            id="two rooms, none of their modules",
+        ),
+    ],
+)
+def test_a_circle_of_imports_breaks_the_check(
+    tmp_path: Path, modules: dict[str, str], between: str
+):
+    assert f"No cycles are allowed in {between}." in circles(tmp_path, modules)
+
+
+def test_imports_one_way_pass_the_check(tmp_path: Path):
+    modules = {"one.py": "import sample.room.two", "room/two.py": "import sample.room.three"}
+    assert not circles(tmp_path, {**modules, "room/three.py": ""})
+
+
+def test_no_two_classes_have_one_name():
+    found = defaultdict(list)
+    for path in (REPOSITORY / "hpcbert").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(path.name)
+    assert {name for name, paths in found.items() if len(paths) > 1} <= TWOFOLD
