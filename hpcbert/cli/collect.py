@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -29,7 +28,7 @@ from hpcbert.logs.setting import END, Window
 from hpcbert.model import PRECISIONS, Provenance, utc
 from hpcbert.model import precision as meant
 from hpcbert.results.document import tables_data
-from hpcbert.results.words import basis
+from hpcbert.results.reporters import FORMS, Form, meant_by
 from hpcbert.system import redact
 
 if TYPE_CHECKING:
@@ -43,15 +42,6 @@ _CONFLICT = Rule(
     lambda given: given["as_json"] and not given["output"],
     "with --json, which prints the tables in its document",
 )
-# What the end of a file's name says of its form.
-_ENDS = {
-    ".csv": "csv",
-    ".md": "markdown",
-    ".markdown": "markdown",
-    ".json": "json",
-    ".txt": "text",
-}
-FORMATS = ("text", "markdown", "csv", "csv-runs", "json", "dlperf-json")
 # Files that a sentence names; --json names all.
 _NAMED = 10
 _COUNT = re.compile(r"0*[1-9][0-9]{0,9}")
@@ -98,7 +88,7 @@ def _precision(_ctx: click.Context, _param: click.Parameter, value: str | None) 
     help="Last iteration, if not the protocol's; `end`: the run's own.",
 )
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), help="Form of the table; --output's, or text."
+    "--format", "form", type=click.Choice([*FORMS]), help="Form of the table; --output's, or text."
 )
 @click.option("--require-all", is_flag=True, help="No number for a point with a bad repeat.")
 @click.option("--output", default="", metavar="FILE", help="Write the table to a file.")
@@ -151,12 +141,12 @@ def collect(
         require_all=require_all,
     )
     folders = _recipe_folders(site_file, templates)
-    named = _ENDS.get(Path(output).suffix.lower(), "")
+    named = meant_by(Path(output).suffix)
     notes: tuple[str, ...] = ()
     if form and named and form.removeprefix("dlperf-") != named:
         notes = (f"{output} holds {form}, as --format says, although its name says {named}.",)
     made = _collect(_paths(paths, site_file), request, folders)
-    return _result(made, form or named or "text", output, notes)
+    return _result(made, FORMS[form or named or "text"], output, notes)
 
 
 command = collect
@@ -165,7 +155,7 @@ command = collect
 def collected(paths: Sequence[Path]) -> Result:
     """Return what `hpcbert collect PATHS` gives, for commands that end with it."""
     made = _collect(paths, flow.Request(), _recipe_folders("", ()))
-    return _result(made, "text", "")
+    return _result(made, FORMS["text"], "")
 
 
 def _collect(
@@ -235,10 +225,10 @@ def asked(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], Repea
     return tracker.snapshot(directory, campaign, run=runner.run)
 
 
-def _result(made: flow.Collected, form: str, output: str, notes: tuple[str, ...] = ()) -> Result:
+def _result(made: flow.Collected, form: Form, output: str, notes: tuple[str, ...] = ()) -> Result:
     how = _provenance()
     width = 0 if output else streams.width(sys.stdout)
-    text = _rendered(made, form, how, width) if made.tables else ""
+    text = form.write(made.tables, how, width) if made.tables else ""
     if output and text:
         _write(Path(output), click.unstyle(text) + "\n")
         text = ""
@@ -246,14 +236,13 @@ def _result(made: flow.Collected, form: str, output: str, notes: tuple[str, ...]
         {"path": shown(one.path), "why": one.why, "wanted": one.wanted} for one in made.left_out
     ]
     left_out = {"left_out": files} if files or made.tables else {}
-    unsaid = _unsaid(made, how) if form == "dlperf-json" else ()
     return Result(
         data={**tables_data(made.tables, how if made.tables else None), **left_out},
         text=text,
-        exact=form in {"json", "dlperf-json"} and bool(text),
+        exact=form.exact and bool(text),
         exit_code=made.exit_code,
         errors=tuple(map(IncompleteError, _shortcomings(made))),
-        warnings=(*made.warnings, *_left_out(made), *unsaid, *notes),
+        warnings=(*made.warnings, *_left_out(made), *form.unsaid(made.tables, how), *notes),
     )
 
 
@@ -273,13 +262,6 @@ def _left_out(made: flow.Collected) -> tuple[str, ...]:
         + (f" and {len(names) - _NAMED} more, which --json names" if len(names) > _NAMED else "")
         for why, names in reasons.items()
     )
-
-
-def _unsaid(made: flow.Collected, how: Provenance) -> tuple[str, ...]:
-    """Return what DLPerf's JSON has no place for."""
-    words = f"hpcbert {how.hpcbert}, {how.date}: {how.command}"
-    tables = (f"rule {table.group.rule}; {basis(table)}{words}" for table in made.tables)
-    return tuple(f"what dlperf-json has no key for: {one}" for one in tables)
 
 
 def _write(path: Path, text: str) -> None:
@@ -303,25 +285,3 @@ def _shortcomings(made: flow.Collected) -> list[str]:
     lost = [one for one in made.left_out if one.wanted]
     logs = "a log was" if len(lost) == 1 else f"{len(lost)} logs were"
     return [*made.refused, *short, *([f"What may be {logs} left out."] if lost else [])]
-
-
-def _rendered(made: flow.Collected, form: str, how: Provenance, width: int) -> str:
-    tables = made.tables
-    if form == "markdown":
-        from hpcbert.results import markdown
-
-        return markdown.render(tables, how)
-    if form in {"csv", "csv-runs"}:
-        from hpcbert.results import delimited
-
-        render = delimited.render if form == "csv" else delimited.render_runs
-        return render(tables, how)
-    if form == "json":
-        return json.dumps(tables_data(tables, how), indent=1, ensure_ascii=False, allow_nan=False)
-    if form == "dlperf-json":
-        from hpcbert.results import dlperf
-
-        return dlperf.render(tables)
-    from hpcbert.results import text
-
-    return text.render(tables, how, width=width)

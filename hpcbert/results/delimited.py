@@ -41,7 +41,7 @@ def cell(text: str) -> str:
     return f"'{flat}" if flat.startswith(_FORMULA) else flat
 
 
-def render(tables: Iterable[SpeedupTable], made: Provenance | None = None) -> str:
+def render(tables: Iterable[SpeedupTable], made: Provenance | None = None, _width: int = 0) -> str:
     """Return a header and a line for each point, without the last newline."""
     lines = (
         [*_place(table, row), *_numbers(row), *_words(row), *_made(row, made)]
@@ -51,7 +51,9 @@ def render(tables: Iterable[SpeedupTable], made: Provenance | None = None) -> st
     return _written(COLUMNS, lines)
 
 
-def render_runs(tables: Iterable[SpeedupTable], made: Provenance | None = None) -> str:
+def render_runs(
+    tables: Iterable[SpeedupTable], made: Provenance | None = None, _width: int = 0
+) -> str:
     """Return a header and a line for each run, those that don't count among them."""
     lines = (
         [*_place(table, row), *_run(run), *_made(row, made)]

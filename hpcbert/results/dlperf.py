@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.results.reduce import BASELINE
+from hpcbert.results.words import basis
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpcbert.model import Row, SpeedupTable
+    from hpcbert.model import Provenance, Row, SpeedupTable
 
 
 def result(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
@@ -41,9 +42,16 @@ def result(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
     return models
 
 
-def render(tables: Iterable[SpeedupTable]) -> str:
+def render(tables: Iterable[SpeedupTable], _made: Provenance | None = None, _width: int = 0) -> str:
     """Return the JSON text."""
     return json.dumps(result(tables), ensure_ascii=False, allow_nan=False)
+
+
+def unsaid(tables: Iterable[SpeedupTable], made: Provenance) -> tuple[str, ...]:
+    """Return what this shape has no place for, a sentence a table."""
+    how = f"hpcbert {made.hpcbert}, {made.date}: {made.command}"
+    said = (f"rule {table.group.rule}; {basis(table)}{how}" for table in tables)
+    return tuple(f"what dlperf-json has no key for: {one}" for one in said)
 
 
 def _model(table: SpeedupTable) -> str:

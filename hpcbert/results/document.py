@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,11 @@ def tables_data(tables: Iterable[SpeedupTable], made: Provenance | None = None) 
     """Return `{"tables": […]}` as docs/reference/json.md describes it, with how they were made."""
     data: dict[str, Any] = {"made": asdict(made)} if made else {}
     return {**data, "tables": [_table_data(table) for table in tables]}
+
+
+def render(tables: Iterable[SpeedupTable], made: Provenance | None = None, _width: int = 0) -> str:
+    """Return the JSON text."""
+    return json.dumps(tables_data(tables, made), indent=1, ensure_ascii=False, allow_nan=False)
 
 
 def _table_data(table: SpeedupTable) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpcbert.results.words import FLAGS, basis, differences, marks, plain, why
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from hpcbert.model import Provenance, Row, Run, SpeedupTable
 
@@ -42,10 +42,9 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", plain(text))
 
 
-def render(tables: Iterable[SpeedupTable], made: Provenance | None = None) -> str:
+def render(tables: Sequence[SpeedupTable], made: Provenance | None = None, _width: int = 0) -> str:
     """Return a heading and a table for each group, what speaks against it, and a legend."""
-    shown = tuple(tables)
-    return "\n\n".join([*map(_table, shown), *_legend(shown), *_made(made)])
+    return "\n\n".join([*map(_table, tables), *_legend(tables), *_made(made)])
 
 
 def _table(table: SpeedupTable) -> str:
@@ -98,7 +97,7 @@ def _refusal(row: Row, run: Run) -> str:
     return f"* {row.shape}, repeat {run.repeat} does not count: {escape(why(run))}"
 
 
-def _legend(tables: tuple[SpeedupTable, ...]) -> list[str]:
+def _legend(tables: Sequence[SpeedupTable]) -> list[str]:
     """Return what the columns mean, and the flags that occur."""
     used = {flag for table in tables for row in table.rows for flag in row.flags}
     flags = [f"* {escape(name)}: {escape(text)}." for name, text in FLAGS.items() if name in used]

@@ -46,9 +46,7 @@ def number(value: float | None, form: str = ",.2f") -> str:
     return NOTHING if value is None else format(value, form)
 
 
-def render(
-    tables: Iterable[SpeedupTable], made: Provenance | None = None, *, width: int = 0
-) -> str:
+def render(tables: Iterable[SpeedupTable], made: Provenance | None = None, width: int = 0) -> str:
     """Return the tables with their headings and, below each row, the repeats that don't count.
 
     Colours are in it; `click.echo` takes them out where they are not wanted.

@@ -10,10 +10,11 @@ import click
 import pytest
 
 from hpcbert.errors import UsageError
-from hpcbert.model import Group, Measured, Reason, Run, Shape, SpeedupTable
+from hpcbert.model import Group, Measured, Provenance, Reason, Run, Shape, SpeedupTable
 from hpcbert.results import delimited, dlperf, markdown, text
 from hpcbert.results.document import tables_data
 from hpcbert.results.reduce import tabulate
+from hpcbert.results.reporters import FORMS, meant_by
 
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "dlperf-time")
 
@@ -50,6 +51,23 @@ nodes  GPUs  median samples/s            min .. max     cv  speedup  efficiency 
   ✗ repeat 3  loss: the loss is nan at iteration 7
     4    32          4,322.50  4,321.50 .. 4,600.25  3.64%    30.83       96.3%      3/3  noisy, outlier
   ! repeat 3: outlier (4,600.25, 6.4% above the median)"""
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_holds_every_median(name: str, tables: tuple[SpeedupTable, ...]) -> None:
+    made = Provenance("1.2.3", "2026-01-02", "hpcbert collect")
+    rendered = FORMS[name].write(tables, made, 0)
+    numbers = ("140.2", "4322.5", "4600.25")
+    assert all(one in rendered.replace(",", "") for one in numbers[: 2 + (name == "csv-runs")])
+    assert not rendered.endswith("\n")
+    assert ("1.2.3" in rendered) != any("1.2.3" in one for one in FORMS[name].unsaid(tables, made))
+
+
+@pytest.mark.parametrize(
+    ("ending", "name"), [(".CSV", "csv"), (".md", "markdown"), (".json", "json"), (".pdf", "")]
+)
+def test_the_end_of_a_files_name_means_a_form(ending: str, name: str) -> None:
+    assert meant_by(ending) == name
 
 
 def test_the_text_is_aligned_and_says_why(tables: tuple[SpeedupTable, ...]) -> None:

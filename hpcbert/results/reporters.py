@@ -1,0 +1,63 @@
+"""The forms that tables are written in: a new one is a `Reporter` and a line in `FORMS`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from hpcbert.results import delimited, dlperf, document, markdown, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hpcbert.model import Provenance, SpeedupTable
+
+
+class Reporter(Protocol):
+    """Writes tables in one form."""
+
+    def __call__(self, tables: Sequence[SpeedupTable], made: Provenance, width: int, /) -> str:
+        """Return the text without its last newline.
+
+        Args:
+            tables: What to write.
+            made: By what, when and by which command.
+            width: Characters that a line may have, in forms that fold lines. 0: any number.
+
+        Raises:
+            UsageError: The form can't hold these tables.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form.
+
+    Attributes:
+        write: Writes it.
+        endings: Ends of a file's name that mean this form.
+        exact: Whether programs read it: it is printed to the byte.
+        unsaid: Returns what it has no place for, a sentence a table.
+    """
+
+    write: Reporter
+    endings: tuple[str, ...] = ()
+    exact: bool = False
+    unsaid: Callable[[Sequence[SpeedupTable], Provenance], tuple[str, ...]] = lambda *_: ()
+
+
+# By their names for `collect --format`.
+FORMS = {
+    "text": Form(text.render, (".txt",)),
+    "markdown": Form(markdown.render, (".md", ".markdown")),
+    "csv": Form(delimited.render, (".csv",)),
+    "csv-runs": Form(delimited.render_runs),
+    "json": Form(document.render, (".json",), exact=True),
+    "dlperf-json": Form(dlperf.render, exact=True, unsaid=dlperf.unsaid),
+}
+
+
+def meant_by(ending: str) -> str:
+    """Return the name of the form that the end of a file's name means; empty if none."""
+    return next((name for name, form in FORMS.items() if ending.lower() in form.endings), "")
