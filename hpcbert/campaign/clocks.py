@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.campaign.steps import steps
 from hpcbert.logs.stamps import QUARTERS, Span, outside, stamps
 from hpcbert.model import Reason, read_events
-from hpcbert.system.regular import read
+from hpcbert.system.files import read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hpcbert.campaign import fingerprint
 from hpcbert.campaign.fingerprint import Fingerprint, Where, between, within
 from hpcbert.results.reduce import BASELINE
-from hpcbert.system import regular
+from hpcbert.system import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,7 +45,7 @@ class Environments:
 
     def _read(self, name: str) -> Fingerprint | None:
         try:
-            return fingerprint.parse(regular.read(self.folder / name, most=fingerprint.LARGEST))
+            return fingerprint.parse(files.read(self.folder / name, most=fingerprint.LARGEST))
         except OSError:
             return None
 

@@ -19,7 +19,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.lateness import goes_on, lacks
 from hpcbert.errors import UsageError
 from hpcbert.model import utc
-from hpcbert.system import regular
+from hpcbert.system.files import open_file, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -86,7 +86,7 @@ def digest(path: Path, *, length: int | None = None) -> tuple[int, str]:
     Raises:
         OSError: It is missing, unreadable, or no file.
     """
-    descriptor, _ = regular.open_file(path)
+    descriptor, _ = open_file(path)
     seen, found = 0, hashlib.sha256()
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         while block := file.read(_BLOCK if length is None else min(_BLOCK, length - seen)):
@@ -237,7 +237,7 @@ def _added_to(path: Path, then: Any) -> tuple[bytes, bytes] | None:
     try:
         if digest(path, length=size) != (size, then.get("sha256")):
             return None
-        raw = regular.read(path, most=_MOST)
+        raw = read(path, most=_MOST)
     except OSError:
         return None
     return raw[:size], raw[size:]

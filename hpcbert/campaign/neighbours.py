@@ -19,7 +19,7 @@ from hpcbert.campaign.evidence import MEASUREMENTS
 from hpcbert.campaign.steps import Step, steps
 from hpcbert.errors import UsageError
 from hpcbert.model import Reason, read_events
-from hpcbert.system.regular import read
+from hpcbert.system.files import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

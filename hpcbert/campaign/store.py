@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.config.strict import misfit
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.model import Array, Campaign, Material, Point, Protocol, Shape, read_events
-from hpcbert.system import files, lock, ownership, regular
+from hpcbert.system import files, lock, ownership
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ def read_json(path: Path) -> Any:
         UsageError: The file is absent, unreadable or no JSON.
     """
     try:
-        return json.loads(regular.read(path).decode("utf-8"))
+        return json.loads(files.read(path).decode("utf-8"))
     except OSError as error:
         raise UsageError(f"Can't read: {error.strerror}.", where=str(path)) from error
     except (ValueError, RecursionError) as error:
@@ -309,6 +309,6 @@ def status_path(directory: Path, array: Array, repeat: int) -> Path:
 def read_status(directory: Path, array: Array, repeat: int) -> tuple[dict[str, Any], ...]:
     """Return the events that the job itself recorded for one repeat, oldest first."""
     try:
-        return read_events(regular.read(status_path(directory, array, repeat), most=_STATUS_MOST))
+        return read_events(files.read(status_path(directory, array, repeat), most=_STATUS_MOST))
     except OSError:
         return ()

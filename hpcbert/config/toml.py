@@ -8,7 +8,7 @@ import tomli
 
 from hpcbert.config.strict import Table
 from hpcbert.errors import ConfigError
-from hpcbert.system.regular import read as read_file
+from hpcbert.system.files import read as read_file
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.errors import HpcbertError, UsageError
+from hpcbert.system.processes import boot_id, started
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -190,14 +191,7 @@ def _dead_here(words: Sequence[str]) -> bool:
         return False
     _, _, place, pid, born = words
     try:
-        here = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        here += f"/{Path('/proc/self/ns/pid').readlink()}/{os.geteuid()}"
+        space = Path("/proc/self/ns/pid").readlink()
     except OSError:
         return False
-    if place != here:
-        return False
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return True
-    return fields[19] != born
+    return place == f"{boot_id()}/{space}/{os.geteuid()}" and str(started(pid)) != born

@@ -12,10 +12,10 @@ from hpcbert.lab.bringup import up
 from hpcbert.lab.faults import cut_link, restore_link, start_daemon, stop_daemon
 from hpcbert.lab.inspection import DaemonStatus, LabStatus, NodeStatus, status
 from hpcbert.lab.plan import DEFAULT_DIRECTORY, LabPlan, command
-from hpcbert.lab.process import Process
 from hpcbert.lab.record import Lab, load
 from hpcbert.lab.requirements import check_packages, check_root, missing
 from hpcbert.lab.teardown import Removal, down
+from hpcbert.system.processes import Process
 
 __all__ = [
     "DEFAULT_DIRECTORY",

@@ -10,17 +10,17 @@ from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.lab import daemons, network
 from hpcbert.lab.furnish import make_directories, make_gpus, write_files
 from hpcbert.lab.plan import command, root_of
-from hpcbert.lab.process import boot_id
 from hpcbert.lab.record import UNFINISHED, Journal, Lab, load, locked
 from hpcbert.lab.requirements import check_abilities, check_packages, check_root
 from hpcbert.lab.shell import must
+from hpcbert.system.processes import boot_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from hpcbert.lab.plan import LabPlan
-    from hpcbert.lab.shell import Runner
+    from hpcbert.system.runner import Runner
 
 
 def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:

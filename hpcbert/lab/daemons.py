@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.lab.files import SLURM_USER
+from hpcbert.lab.namespaces import listens
 from hpcbert.lab.plan import command
-from hpcbert.lab.process import end, identify, listens
 from hpcbert.lab.record import SWITCH
 from hpcbert.lab.shell import spawn
+from hpcbert.system.processes import end, identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from hpcbert.lab.process import Process
     from hpcbert.lab.record import Journal, Lab
-    from hpcbert.lab.shell import Runner
+    from hpcbert.system.processes import Process
+    from hpcbert.system.runner import Runner
 
 MUNGE_USER = "munge"
 DATABASE_USER = "mysql"

@@ -11,7 +11,7 @@ from hpcbert.lab.network import set_link
 from hpcbert.lab.record import Journal, Lab, load, locked
 
 if TYPE_CHECKING:
-    from hpcbert.lab.shell import Runner
+    from hpcbert.system.runner import Runner
 
 
 def stop_daemon(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,105 +12,35 @@ if TYPE_CHECKING:
 SLURM_USER = "slurm"
 
 
-@dataclass(frozen=True)
 class Layout:
-    """Where everything below a lab's root is.
+    """Where everything below a lab's root is."""
 
-    Attributes:
-        root: The directory that holds all of it.
-    """
-
-    root: Path
-
-    @property
-    def etc(self) -> Path:
-        """Configuration."""
-        return self.root / "etc"
-
-    @property
-    def logs(self) -> Path:
-        """Where each daemon has its log."""
-        return self.root / "log"
-
-    @property
-    def slurm_conf(self) -> Path:
-        """Slurm's configuration; the files beside it belong to it."""
-        return self.etc / "slurm.conf"
-
-    @property
-    def site(self) -> Path:
-        """The site description for hpcbert."""
-        return self.root / "site.toml"
-
-    @property
-    def env_sh(self) -> Path:
-        """What a shell sources to use the lab."""
-        return self.root / "env.sh"
-
-    @property
-    def runs(self) -> Path:
-        """Where campaigns go: the same path on all nodes, writable by everybody."""
-        return self.root / "runs"
-
-    @property
-    def sources(self) -> Path:
-        """Where `prepare` puts programs, as writable as `runs`."""
-        return self.root / "sources"
-
-    @property
-    def images(self) -> Path:
-        """Where `prepare` puts images, likewise."""
-        return self.root / "images"
-
-    @property
-    def hosts(self) -> Path:
-        """What every node has as /etc/hosts."""
-        return self.etc / "hosts"
-
-    @property
-    def devices(self) -> Path:
-        """Where the fake GPUs are."""
-        return self.root / "dev"
-
-    @property
-    def state(self) -> Path:
-        """What slurmctld remembers."""
-        return self.root / "state"
-
-    @property
-    def spool(self) -> Path:
-        """Where each slurmd has a directory."""
-        return self.root / "spool"
-
-    @property
-    def munge_key(self) -> Path:
-        """The secret that all daemons of the lab share."""
-        return self.root / "munge" / "munge.key"
-
-    @property
-    def munge_socket(self) -> Path:
-        """Where clients find the lab's own munged."""
-        return self.root / "munge" / "munge.socket"
-
-    @property
-    def database(self) -> Path:
-        """MariaDB's data."""
-        return self.root / "db"
-
-    @property
-    def database_socket(self) -> Path:
-        """The only way into MariaDB; the directory is closed to ordinary users."""
-        return self.root / "db-socket" / "mariadb.socket"
-
-    @property
-    def database_init(self) -> Path:
-        """SQL that MariaDB runs each time it starts."""
-        return self.root / "db-socket" / "init.sql"
-
-    @property
-    def run(self) -> Path:
-        """Where PID files go."""
-        return self.root / "run"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.etc = root / "etc"
+        self.logs = root / "log"
+        self.run = root / "run"
+        # The files next to slurm.conf belong to it.
+        self.slurm_conf = self.etc / "slurm.conf"
+        # Every node has this one as /etc/hosts.
+        self.hosts = self.etc / "hosts"
+        self.state = root / "state"
+        self.spool = root / "spool"
+        self.devices = root / "dev"
+        self.munge_key = root / "munge" / "munge.key"
+        self.munge_socket = root / "munge" / "munge.socket"
+        self.database = root / "db"
+        # The only way into MariaDB: its directory is closed to ordinary users.
+        self.database_socket = root / "db-socket" / "mariadb.socket"
+        # SQL that MariaDB runs each time it starts.
+        self.database_init = root / "db-socket" / "init.sql"
+        # What users need: the site, what a shell sources, and where campaigns, programs and images
+        # go. These three have the same path on all nodes and can be written to by everybody.
+        self.site = root / "site.toml"
+        self.env_sh = root / "env.sh"
+        self.runs = root / "runs"
+        self.sources = root / "sources"
+        self.images = root / "images"
 
     def log(self, daemon: str) -> Path:
         """Return where a daemon's output goes."""

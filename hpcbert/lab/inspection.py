@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from hpcbert.errors import UsageError
 from hpcbert.lab.daemons import node_states
 from hpcbert.lab.plan import command
-from hpcbert.lab.process import boot_id
 from hpcbert.lab.record import load
+from hpcbert.system.processes import boot_id
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.lab.record import Lab
-    from hpcbert.lab.shell import Runner
+    from hpcbert.system.runner import Runner
 
 
 @dataclass(frozen=True)

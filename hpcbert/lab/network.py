@@ -17,9 +17,9 @@ from hpcbert.lab.record import SWITCH
 from hpcbert.lab.shell import must
 
 if TYPE_CHECKING:
-    from hpcbert.lab.process import Process
     from hpcbert.lab.record import Journal, Lab
-    from hpcbert.lab.shell import Runner
+    from hpcbert.system.processes import Process
+    from hpcbert.system.runner import Runner
 
 # Names inside the switch; a node's end has the node's name.
 _BRIDGE = "bridge"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.errors import CheckError, SchedulerError, UsageError
 from hpcbert.lab.files import Layout
 from hpcbert.lab.plan import LabPlan, Network
-from hpcbert.lab.process import Process
+from hpcbert.system import files, lock
+from hpcbert.system.processes import Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -149,14 +148,10 @@ class Journal:
 
     def _write(self) -> None:
         document = {"schema": SCHEMA, **dataclasses.asdict(self.lab)}
-        directory = self.lab.directory
-        handle, name = tempfile.mkstemp(prefix=f".{RECORD}.", dir=directory)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(document, stream, indent=2, default=str)
-            stream.flush()
-            os.fsync(handle)
-        Path(name).chmod(0o644)
-        Path(name).replace(directory / RECORD)
+        path = self.lab.directory / RECORD
+        files.write_text(path, json.dumps(document, indent=2, default=str))
+        # Whatever the umask: `status` is for everybody.
+        path.chmod(0o644)
 
 
 def load(directory: Path) -> Lab | None:
@@ -185,31 +180,15 @@ def locked(directory: Path) -> Iterator[None]:
         CheckError: Another process is at work there.
     """
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    # A command that an `up` was just starting when it was killed has the lock until it is exec'd.
+    deadline = time.monotonic() + LOCK_PATIENCE
     try:
-        if not _lock(handle):
+        if not lock.wait(handle, patient=lambda: time.monotonic() < deadline):
             what = "Another process is starting or ending this lab."
             raise CheckError(what, where=str(directory))
         yield
     finally:
         os.close(handle)
-
-
-def _lock(handle: int) -> bool:
-    # A command that an `up` was just starting when it was killed has the lock until it is exec'd.
-    deadline = time.monotonic() + LOCK_PATIENCE
-    while not _lock_now(handle):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def _lock_now(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _parse(document: dict[str, Any]) -> Lab:

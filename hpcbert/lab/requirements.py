@@ -16,7 +16,7 @@ from hpcbert.lab.record import SEARCH_PATH
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.lab.shell import Runner
+    from hpcbert.system.runner import Runner
 
 # What is looked for -> Debian 12's package that brings it.
 _COMMANDS = {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from hpcbert.errors import CheckError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from hpcbert.system.runner import Runner
 
 # /proc still belongs to the caller's PID namespace when this runs, so the number read is the one
 # that the caller can use, also for a process that is born inside another PID namespace.
@@ -23,45 +25,6 @@ printf '%s\\n' "$pid"
 exec >>"$log" 2>&1 </dev/null
 exec "$@"
 """
-
-
-class Result(Protocol):
-    """What one command did."""
-
-    @property
-    def returncode(self) -> int:
-        """The exit status."""
-        ...
-
-    @property
-    def stdout(self) -> str:
-        """What it printed."""
-        ...
-
-    @property
-    def stderr(self) -> str:
-        """What it complained about."""
-        ...
-
-    @property
-    def ok(self) -> bool:
-        """Whether it ended with status 0."""
-        ...
-
-
-class Runner(Protocol):
-    """Starts a command, waits for it and says what it did; never raises for the command's sake."""
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: str = "",
-        env: Mapping[str, str] | None = None,
-        timeout: float = 60.0,
-    ) -> Result:
-        """Run argv; `timeout` is in seconds, `env` replaces the whole environment."""
-        ...
 
 
 def must(

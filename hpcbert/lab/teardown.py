@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.lab import network
-from hpcbert.lab.process import boot_id, end, inside, marked
+from hpcbert.lab.namespaces import inside, marked
 from hpcbert.lab.record import MARK, RECORD, UNFINISHED, load, locked
 from hpcbert.lab.requirements import check_root
+from hpcbert.system.processes import boot_id, end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hpcbert.lab.process import Process
     from hpcbert.lab.record import Lab
-    from hpcbert.lab.shell import Runner
+    from hpcbert.system.processes import Process
+    from hpcbert.system.runner import Runner
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _ROUNDS = 5

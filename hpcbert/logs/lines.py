@@ -19,7 +19,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.logs.packed import UnpackError, is_plain, unpacked
-from hpcbert.system.regular import open_file
+from hpcbert.system.files import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Generator

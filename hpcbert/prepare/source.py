@@ -14,6 +14,7 @@ from hpcbert.errors import HpcbertError, IncompleteError
 from hpcbert.prepare.parts import Means, Part, Status, make_directory, without_user, write_down
 from hpcbert.script.prepared import record, source_record
 from hpcbert.system import redact
+from hpcbert.system.processes import started
 
 if TYPE_CHECKING:
     from hpcbert.config.inventory import Recipe, Site
@@ -136,5 +137,5 @@ def _sweep(directory: Path) -> None:
     """Remove what checkouts of this program left that died on this host."""
     for path in directory.parent.glob(f".{directory.name}~*"):
         host, pid = path.name.removeprefix(f".{directory.name}~").split("~")[:2]
-        if host == socket.gethostname() and not Path(f"/proc/{pid}").exists():
+        if host == socket.gethostname() and not started(pid):
             shutil.rmtree(path, ignore_errors=True)

@@ -15,14 +15,16 @@ import fcntl
 import os
 import secrets
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.system import files
+from hpcbert.system.processes import boot_id, started
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 LOCK = "lock"
 # Inode of the PID namespace that a machine boots with (torvalds/linux, include/linux/proc_ns.h,
@@ -56,26 +58,46 @@ class Holder(NamedTuple):
 
 def here() -> Holder:
     """Return this process as the holder of a lock."""
-    pid = str(os.getpid())
-    try:
-        namespace = str(Path("/proc/self/ns/pid").stat().st_ino)
-    except OSError:
-        namespace = _UNKNOWN
     return Holder(
         host=socket.gethostname(),
-        pid=pid,
-        born=_born(pid) or _UNKNOWN,
-        boot=_word("/proc/sys/kernel/random/boot_id"),
-        namespace=namespace,
-        machine=_word("/etc/machine-id"),
+        pid=str(os.getpid()),
+        born=str(started(os.getpid()) or _UNKNOWN),
+        boot=boot_id() or _UNKNOWN,
+        namespace=_word(lambda: Path("/proc/self/ns/pid").stat().st_ino),
+        machine=_word(lambda: Path("/etc/machine-id").read_text(encoding="utf-8")),
     )
 
 
-def _word(path: str) -> str:
+def _word(look: Callable[[], object]) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").strip() or _UNKNOWN
-    except OSError:
+        return str(look()).strip() or _UNKNOWN
+    except (OSError, ValueError):
         return _UNKNOWN
+
+
+def wait(handle: int, *, patient: Callable[[], bool], pause: float = 0.05) -> bool:
+    """Lock an open file or directory, waiting for it; the kernel lets go when its process ends.
+
+    Between hosts it holds only where the file system sees to that, as most NFS does not.
+
+    Args:
+        handle: Its descriptor, which keeps the lock until it is closed.
+        patient: Whether to go on waiting while another process has it.
+        pause: Seconds between two tries.
+
+    Returns:
+        Whether it is locked now.
+
+    Raises:
+        OSError: The file system has no locks.
+    """
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if not patient():
+            return False
+        time.sleep(pause)
 
 
 @contextlib.contextmanager
@@ -132,9 +154,8 @@ def _link(own: Path, path: Path) -> None:
 def _take_over(path: Path, holder: str) -> None:
     """Replace the lock of a holder that is gone; of several who try, one gets it."""
     with (path.with_name(f".{path.name}.takeover")).open("w") as file:
-        # The kernel lets go of this one when its holder dies, however that happens.
         with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+            wait(file.fileno(), patient=lambda: True)
         while True:
             _refuse_unless_dead(path)
             path.unlink(missing_ok=True)
@@ -152,8 +173,8 @@ def _refuse_unless_dead(path: Path) -> None:
     holder = Holder(*words[: len(Holder._fields)])
     unseen = _unseen(holder, here())
     if unseen is None:
-        now = _born(holder.pid)
-        if not now or (holder.born not in {"", _UNKNOWN} and now != holder.born):
+        now = started(holder.pid)
+        if not now or (holder.born not in {"", _UNKNOWN} and str(now) != holder.born):
             return
     raise UsageError(
         f"Process {holder.pid or '?'} on {holder.host or 'an unknown host'} is working on this "
@@ -180,13 +201,3 @@ def _unseen(holder: Holder, own: Holder) -> str | None:
     if holder.namespace != own.namespace:
         return ", or was: its container, another PID namespace, can't be looked into from here"
     return None
-
-
-def _born(pid: str) -> str:
-    """Return when a living process was started, in clock ticks since boot: ids are used again."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    fields = text.rpartition(")")[2].split()
-    return "" if fields[0] in {"Z", "X"} else fields[19]

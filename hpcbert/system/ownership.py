@@ -13,7 +13,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
-from hpcbert.system import regular
+from hpcbert.system import files
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -93,7 +93,7 @@ def fault(status: os.stat_result, owners: Collection[int], *, private: bool = Fa
     return f"It can be written to by {who}" if who else ""
 
 
-def read_own(path: Path, *, most: int = regular.MOST) -> bytes:
+def read_own(path: Path, *, most: int = files.MOST) -> bytes:
     """Return the content of a file that nobody but the caller can have written.
 
     What is looked at is the open file, which is the one that is read.
@@ -107,10 +107,10 @@ def read_own(path: Path, *, most: int = regular.MOST) -> bytes:
         OSError: It is missing, unreadable, larger, or no regular file.
     """
     refuse(path.parent.stat(follow_symlinks=False), path.parent)
-    descriptor, _ = regular.open_file(path, follow=False)
+    descriptor, _ = files.open_file(path, follow=False)
     with os.fdopen(descriptor, "rb") as file:
         refuse(os.fstat(descriptor), path)
-        return regular.read_open(file, path, most=most)
+        return files.read_open(file, path, most=most)
 
 
 def refuse(status: os.stat_result, path: Path) -> None:

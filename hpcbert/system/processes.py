@@ -1,46 +1,99 @@
-"""What Linux tells about processes: whether one is still the same, and who descends from it."""
+"""What Linux says of processes: which they are, who descends from them, how they end."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+_PROC = Path("/proc")
 _SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_DEAD = frozenset({"Z", "X", ""})
+_DEAD = frozenset({b"Z", b"X"})
 
 
-def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; none if there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    # The name, in parentheses, may hold spaces and parentheses.
-    return text.rpartition(")")[2].split()
+@dataclass(frozen=True)
+class Process:
+    """One process of this boot.
+
+    Attributes:
+        pid: Its number in this PID namespace.
+        start: Its start time in clock ticks since boot, field 22 of /proc/PID/stat (proc(5)). A
+            PID used again has another one.
+    """
+
+    pid: int
+    start: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs; a zombie does not."""
+        return identify(self.pid) == self
 
 
-def started(pid: int) -> int:
-    """Return when a process was started, in clock ticks since boot; 0 if it is gone.
+def identify(pid: int) -> Process | None:
+    """Return the living process with that PID, None if there is none."""
+    start = started(pid)
+    return Process(pid, start) if start else None
 
-    With its id it names a process for as long as the machine is up: ids are used again.
+
+def started(pid: int | str) -> int:
+    """Return when a living process was started, as `Process.start`; 0 if it is gone or a zombie.
+
+    Args:
+        pid: Its number, or what a file gives for one.
     """
     fields = _stat(pid)
-    return int(fields[19]) if fields and fields[0] not in _DEAD else 0
+    return int(fields[19]) if fields else 0
+
+
+def everyone() -> Iterator[Process]:
+    """Find the processes that this one can see."""
+    return (process for pid in _numbers() if (process := identify(pid)))
+
+
+def read(pid: int | str, name: str) -> bytes:
+    """Return the content of a file of /proc/PID; empty if the process is gone or another user's."""
+    try:
+        return (_PROC / str(pid) / name).read_bytes()
+    except OSError:
+        return b""
+
+
+def boot_id() -> str:
+    """Return the name of this boot, empty if unknown; PIDs of another one mean nothing."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def machine() -> str:
     """Return what names this machine and its last boot, without which a process id says nothing."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
+    return f"{socket.gethostname()} {boot_id()}"
+
+
+def descendants(pid: int) -> tuple[int, ...]:
+    """Return the ids of all processes below one."""
+    children: dict[int, list[int]] = {}
+    for one in _numbers():
+        if fields := _stat(one):
+            children.setdefault(int(fields[1]), []).append(one)
+    found: list[int] = []
+    front = [pid]
+    while front:
+        front = [child for one in front for child in children.get(one, [])]
+        found += front
+    return tuple(found)
 
 
 def adopt_orphans() -> None:
@@ -59,27 +112,6 @@ def step_back(pid: int = 0) -> None:
     """
     with contextlib.suppress(OSError):
         os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
-
-
-def descendants(pid: int) -> tuple[int, ...]:
-    """Return the ids of all processes below one."""
-    children: dict[int, list[int]] = {}
-    for one, parent in _parents():
-        children.setdefault(parent, []).append(one)
-    found: list[int] = []
-    front = [pid]
-    while front:
-        front = [child for one in front for child in children.get(one, [])]
-        found += front
-    return tuple(found)
-
-
-def _parents() -> Iterator[tuple[int, int]]:
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            fields = _stat(int(path.name))
-            if fields and fields[0] not in _DEAD:
-                yield int(path.name), int(fields[1])
 
 
 def reap() -> dict[int, int]:
@@ -109,3 +141,59 @@ def kill_descendants(*, patience: float = 10.0) -> tuple[int, ...]:
         time.sleep(0.02)
         reap()
     return left
+
+
+def end(processes: Iterable[Process], *, number: int = signal.SIGKILL, timeout: float) -> bool:
+    """Send a signal to each process and wait until all are gone.
+
+    A PID file descriptor pins the process before its identity is checked, so that a PID that is
+    used again is never hit.
+
+    Args:
+        processes: The processes; those that are gone already are passed over.
+        number: The signal.
+        timeout: How long to wait for all of them together, in seconds.
+
+    Returns:
+        Whether all are gone.
+    """
+    handles = [handle for each in set(processes) if (handle := _pin(each)) is not None]
+    try:
+        for handle in handles:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, number)
+        return _wait(handles, time.monotonic() + timeout)
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def _numbers() -> Iterator[int]:
+    return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal())
+
+
+def _stat(pid: int | str) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the state on; none if the process does not live."""
+    # The command's name is in parentheses and may hold anything, parentheses too.
+    fields = read(pid, "stat").rpartition(b")")[2].split()
+    return fields if fields and fields[0] not in _DEAD else []
+
+
+def _pin(process: Process) -> int | None:
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError:
+        return None
+    if process.alive:
+        return handle
+    os.close(handle)
+    return None
+
+
+def _wait(handles: Iterable[int], deadline: float) -> bool:
+    for handle in handles:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            return False
+    return True

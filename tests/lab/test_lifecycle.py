@@ -16,8 +16,8 @@ import pytest
 from hpcbert.errors import CheckError, SchedulerError, UsageError
 from hpcbert.lab import Lab, LabPlan, down, load, status, up
 from hpcbert.lab.plan import Network
-from hpcbert.lab.process import identify
 from hpcbert.lab.record import MARK, Journal, locked
+from hpcbert.system.processes import identify
 from hpcbert.system.runner import Outcome, run
 from tests.waiting import until
 

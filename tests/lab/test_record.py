@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from hpcbert.errors import CheckError, UsageError
+from hpcbert.errors import CheckError, HpcbertError, UsageError
 from hpcbert.lab import Lab, LabPlan, Process, load
 from hpcbert.lab.record import MARK, RECORD, Journal, locked
 
@@ -34,11 +35,11 @@ def test_an_interrupted_write_leaves_the_record_before_it(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ):
     def fail(_: int) -> None:
-        raise OSError("disk full")
+        raise OSError(errno.ENOSPC, "disk full")
 
     before = journal.lab
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(HpcbertError, match="disk full"):
         journal.note(slot=3)
     assert load(before.directory) == before
 

@@ -22,8 +22,8 @@ from hpcbert.errors import SchedulerError
 from hpcbert.model import read_events
 from hpcbert.slurm.ladder import from_witness, with_witness
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState, Witness, witness
+from hpcbert.system.files import read
 from hpcbert.system.processes import machine, started
-from hpcbert.system.regular import read
 from hpcbert.system.runner import start
 
 if TYPE_CHECKING:

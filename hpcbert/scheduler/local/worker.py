@@ -18,7 +18,6 @@ has died ends its script.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shlex
@@ -32,6 +31,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from hpcbert.model import utc
 from hpcbert.scheduler.local.queue import CANCELLED, alive, name_of, read_plan
+from hpcbert.system import lock
 from hpcbert.system.processes import adopt_orphans, kill_descendants, reap, step_back
 from hpcbert.system.runner import start
 
@@ -136,8 +136,7 @@ def held(path: Path, stop: Stop) -> Iterator[bool]:
     The system lets go of it when the process ends, however that happens.
     """
     with path.open("a+") as file:
-        while not (taken := _taken(file)) and not stop.why:
-            time.sleep(_TICK)
+        taken = _taken(file, stop)
         if taken:
             file.truncate(0)
             file.write(name_of(os.getpid()))
@@ -147,14 +146,12 @@ def held(path: Path, stop: Stop) -> Iterator[bool]:
             file.truncate(0)
 
 
-def _taken(file: IO[str]) -> bool:
+def _taken(file: IO[str], stop: Stop) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return lock.wait(file.fileno(), patient=lambda: not stop.why, pause=_TICK)
     except OSError as error:
         say(f"this file system has no locks ({error.strerror}): two campaigns may run at once")
-    return True
+        return True
 
 
 def _control(
