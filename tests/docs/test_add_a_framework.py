@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.kit.paths import REPOSITORY
 from tests.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
 REFERENCE = REPOSITORY / "docs" / "reference"
 _STEP = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -23,8 +23,8 @@ from hpcbert.logs import grammar
 from hpcbert.model import Campaign
 from hpcbert.results.words import FLAGS
 from hpcbert.slurm import reasons, states
+from tests.kit.paths import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
 REFERENCE = REPOSITORY / "docs" / "reference"
 PAGES = sorted(
     [

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.kit.cli import Cli
 from tests.monitor.test_terminal import _CODE as CODE
-from tests.monitor.test_terminal import on_terminal
 
 FULL = r"nodes +GPUs +median samples/s +min \.\. max +cv +speedup +efficiency +repeats +flags"
 
@@ -19,10 +18,10 @@ FULL = r"nodes +GPUs +median samples/s +min \.\. max +cv +speedup +efficiency +r
 @pytest.fixture
 def terminal(tmp_path: Path) -> Callable[..., list[str]]:
     """Returns the lines that a command prints on a terminal, without colours."""
-    bench = SimpleNamespace(path=tmp_path, environment={"PATH": "/usr/bin:/bin"})
+    cli = Cli(tmp_path, {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})
 
     def said(*words: str, **how: Any) -> list[str]:
-        return CODE.sub("", on_terminal(bench, *words, **how)).splitlines()
+        return CODE.sub("", cli.on_terminal(*words, **{"columns": 80, **how})[1]).splitlines()
 
     return said
 

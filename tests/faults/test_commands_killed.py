@@ -22,13 +22,13 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.slurm.commands import job_id
 from tests.faults.killing import chosen, deadly, system_calls
+from tests.kit.paths import REPOSITORY
 from tests.waiting import CEILING
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
 FEW = 4
 STAND_IN = Path(__file__).with_name("slurm-in-a-folder")
-REPOSITORY = Path(__file__).resolve().parents[2]
 SITE = (
     'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "runs"\n[slurm]\ngres = ""\n'
     "poll_floor = 0.1\n[nodes]\ngpus_per_node = 2\n"

@@ -10,7 +10,7 @@ from typing import Any
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import Watched
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
-from tests.kit import status
+from tests.kit import lines, status
 from tests.kit.logs import ITERS, SKIP, pytorch
 from tests.kit.paths import TEMPLATES
 
@@ -61,9 +61,18 @@ def campaign(name: str, *arrays: Array, **changes: Any) -> Campaign:
     return Campaign(**{**values, **changes})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Built(Watched):
     """A campaign on disk; a point is named by its shape, the first one otherwise."""
+
+    def __eq__(self, other: object) -> bool:
+        """Say whether it is the campaign that hpcbert read."""
+        return isinstance(other, Watched) and (self.directory, self.campaign) == (
+            other.directory,
+            other.campaign,
+        )
+
+    __hash__ = Watched.__hash__
 
     def array(self, shape: str) -> Array:
         return next(one for one in self.campaign.arrays if str(one.point.shape) == shape)
@@ -99,6 +108,24 @@ class Built(Watched):
         self.log(shape, repeat, f"this is repeat {repeat}\n{self.text(shape, rate, **changes)}")
         self.started(shape, repeat)
         self.ended(shape, repeat)
+
+    def reach(self, repeat: int, iteration: int, attempt: int = 0) -> Path:
+        """Let a repeat of the first point come to an iteration of 120, at 8 samples/s."""
+        shape = str(self.campaign.arrays[0].point.shape)
+        text = pytorch(shape, 8.0, last=iteration, iters=120, start=lines.T)
+        return self.log(shape, repeat, text, attempt)
+
+    def sacct(self, repeat: int, state: str, *, array: int = 0, **columns: Any) -> str:
+        """Return a line of sacct about a repeat of one of its arrays."""
+        return lines.sacct(**{**self._columns(repeat, state, array), **columns})
+
+    def squeue(self, repeat: int, state: str, *, array: int = 0, **columns: Any) -> str:
+        """Return a line of squeue about a repeat of one of its arrays."""
+        return lines.squeue(**{**self._columns(repeat, state, array), **columns})
+
+    def _columns(self, repeat: int, state: str, array: int) -> dict[str, Any]:
+        found = self.campaign.arrays[array]
+        return {"job": found.element(repeat), "state": state, "name": found.name, "nodes": "n[1-2]"}
 
     def change(self, **changes: Any) -> Built:
         """Write the manifest anew."""

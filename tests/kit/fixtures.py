@@ -50,17 +50,17 @@ def run(here: None) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Programs:
-    """Slurm's commands, to be put on PATH."""
+def slurm(tmp_path: Path) -> Programs:
+    """A scripted Slurm's commands, to be put on PATH."""
     return Programs(tmp_path / "bin")
 
 
 @pytest.fixture
-def hpcbert(tmp_path: Path, programs: Programs) -> Cli:
+def hpcbert(tmp_path: Path, slurm: Programs) -> Cli:
     """hpcbert in a directory with a space in its name and a site whose Slurm is the scripted one."""
     folder = tmp_path / "with a space"
     folder.mkdir()
     (folder / "site.toml").write_text(
         'schema = 1\nname = "t"\nscheduler = "slurm"\n[slurm]\npoll_floor = 0.2\n'
     )
-    return Cli(folder, {"PATH": programs.path, "HOME": str(folder)})
+    return Cli(folder, {"PATH": slurm.path, "HOME": str(folder)})

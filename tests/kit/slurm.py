@@ -175,7 +175,7 @@ class Slurm:
         if told is None or (isinstance(told, Answer) and told.acts):
             act = getattr(self, f"do_{argv[0]}", None)
             done: Answer = act(argv, cwd) if act else Answer()
-            return told or done
+            return told if told and (told.code or told.complaint) else done
         return Answer(told) if isinstance(told, str) else told
 
     def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
@@ -287,7 +287,6 @@ class Programs:
         with self.changed() as slurm:
             for name, said in programs.items():
                 setattr(slurm, name, said)
-            slurm.calls = [call for call in slurm.calls if call[0] not in programs]
 
     def calls(self, program: str) -> list[list[str]]:
         return [list(call) for call in self.model.called(program)]
@@ -330,6 +329,9 @@ def _held(folder: Path) -> Iterator[Slurm]:
         slurm = _load(state)
         yield slurm
         values = asdict(slurm)
+        for name in PROGRAMS:
+            said = getattr(slurm, name)
+            values[name] = said if said is None or isinstance(said, list) else [said]
         for name in ("before", "environments", "now"):
             del values[name]
         text = json.dumps({**values, "away": sorted(slurm.away), "forgets": sorted(slurm.forgets)})

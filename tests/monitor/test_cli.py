@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -16,32 +15,31 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign.repeats import Watched
+from tests.kit.campaigns import Built
 from tests.waiting import CEILING
 
-Make = Callable[..., Watched]
-Line = Callable[..., str]
+Make = Callable[..., Built]
 HEAVY = {"jinja2", "submitit", "rich", "numpy", "pandas", "asyncio", "torch", "importlib.metadata"}
 
 
 @pytest.fixture
-def story(slurm: Any, watched: Make, accounting: Line, queue: Line) -> Watched:
+def story(slurm: Any, watched: Make) -> Built:
     """Two repeats: one completes, one fails."""
     one = watched()
     slurm.answers(
         sacct=[
-            accounting(one, 1, "RUNNING"),
-            accounting(one, 1, "COMPLETED") + accounting(one, 2, "RUNNING"),
-            accounting(one, 1, "COMPLETED") + accounting(one, 2, "FAILED", exit_code="3:0"),
+            one.sacct(1, "RUNNING"),
+            one.sacct(1, "COMPLETED") + one.sacct(2, "RUNNING"),
+            one.sacct(1, "COMPLETED") + one.sacct(2, "FAILED", exit_code="3:0"),
         ],
         squeue=[
-            queue(one, 1, "RUNNING") + queue(one, 2, "PENDING", reason="JobArrayTaskLimit"),
+            one.squeue(1, "RUNNING") + one.squeue(2, "PENDING", reason="JobArrayTaskLimit"),
         ],
     )
     return one
 
 
-def test_piped_each_change_is_a_line(hpcbert: Any, story: Watched) -> None:
+def test_piped_each_change_is_a_line(hpcbert: Any, story: Built) -> None:
     done = hpcbert("monitor", story.campaign.id)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -67,10 +65,8 @@ def test_piped_each_change_is_a_line(hpcbert: Any, story: Watched) -> None:
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  ", lines[0])
 
 
-def test_json_is_an_object_a_line_and_the_usual_document_last(
-    hpcbert: Any, story: Watched, log: Callable[..., Path]
-) -> None:
-    log(story, 1, 60)
+def test_json_is_an_object_a_line_and_the_usual_document_last(hpcbert: Any, story: Built) -> None:
+    story.reach(1, 60)
     done = hpcbert("monitor", story.campaign.id, "--json", "--exit-status")
     assert done.returncode == 4
     *events, document = map(json.loads, done.stdout.splitlines())
@@ -107,7 +103,7 @@ def test_json_is_an_object_a_line_and_the_usual_document_last(
     assert document["errors"][0]["code"] == "incomplete"
 
 
-def test_once_tells_every_repeat_and_leaves(hpcbert: Any, slurm: Any, story: Watched) -> None:
+def test_once_tells_every_repeat_and_leaves(hpcbert: Any, slurm: Any, story: Built) -> None:
     done = hpcbert("monitor", "--once", "--json")
     *events, document = map(json.loads, done.stdout.splitlines())
     assert [event["state"] for event in events] == ["RUNNING", "PENDING"]
@@ -116,11 +112,11 @@ def test_once_tells_every_repeat_and_leaves(hpcbert: Any, slurm: Any, story: Wat
 
 
 def test_without_a_name_it_follows_what_lives_and_else_looks_at_the_newest(
-    hpcbert: Any, slurm: Any, watched: Make, accounting: Line
+    hpcbert: Any, slurm: Any, watched: Make
 ) -> None:
     watched("20261101T000000Z-pytorch-older1", job_id="5")
     newest = watched("20261102T000000Z-pytorch-newest", job_id="6")
-    slurm.answers(sacct=[accounting(newest, 1, "COMPLETED") + accounting(newest, 2, "COMPLETED")])
+    slurm.answers(sacct=[newest.sacct(1, "COMPLETED") + newest.sacct(2, "COMPLETED")])
     done = hpcbert("monitor")
     assert done.returncode == 0
     assert "2 completed" in done.stdout
@@ -134,7 +130,7 @@ def test_without_any_campaign_it_says_so(hpcbert: Any) -> None:
     assert "no campaign yet" in json.loads(done.stdout)["errors"][0]["message"]
 
 
-def test_the_interval_has_the_sites_floor(hpcbert: Any, story: Watched) -> None:
+def test_the_interval_has_the_sites_floor(hpcbert: Any, story: Built) -> None:
     done = hpcbert("monitor", "--interval", "0.1", "--json")
     assert done.returncode == 2
     (error,) = json.loads(done.stdout)["errors"]
@@ -144,9 +140,9 @@ def test_the_interval_has_the_sites_floor(hpcbert: Any, story: Watched) -> None:
 
 def test_without_slurm_it_says_so_and_leaves_with_3(hpcbert: Any, watched: Make) -> None:
     watched()
-    empty = {"PATH": str(hpcbert.path)}
+    empty = {"PATH": str(hpcbert.cwd)}
     for words in (["monitor"], ["monitor", "--once"]):
-        done = hpcbert(*words, env=empty)
+        done = hpcbert(*words, **empty)
         assert done.returncode == 3
         assert "Neither sacct nor squeue answers, 2 repeats are open" in done.stderr
         assert "left alone" in done.stderr
@@ -163,10 +159,10 @@ def read_until(stream: Any, words: str) -> str:
 
 
 def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
-    hpcbert: Any, slurm: Any, watched: Make, accounting: Line, queue: Line
+    hpcbert: Any, slurm: Any, watched: Make
 ) -> None:
     one = watched(repeats=1)
-    slurm.answers(sacct=[accounting(one, 1, "RUNNING")], squeue=[queue(one, 1, "RUNNING")])
+    slurm.answers(sacct=[one.sacct(1, "RUNNING")], squeue=[one.squeue(1, "RUNNING")])
     with hpcbert.start("monitor") as child:
         read_until(child.stdout, "RUNNING")
         child.send_signal(signal.SIGINT)
@@ -193,13 +189,13 @@ def follow(bench: Any, directory: Path) -> subprocess.Popen[str]:
     )
     return subprocess.Popen(
         [sys.executable, "-c", code, str(directory)],
-        cwd=bench.path, env=bench.environment, text=True,
+        cwd=bench.cwd, env=bench.environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
 def test_a_submission_that_waits_shows_changes_on_stderr(
-    hpcbert: Any, slurm: Any, story: Watched
+    hpcbert: Any, slurm: Any, story: Built
 ) -> None:
     with follow(hpcbert, story.directory) as child:
         out, lines = child.communicate(timeout=CEILING)
@@ -210,10 +206,10 @@ def test_a_submission_that_waits_shows_changes_on_stderr(
 
 
 def test_a_submission_that_waits_says_on_an_interrupt_what_goes_on(
-    hpcbert: Any, slurm: Any, watched: Make, accounting: Line, queue: Line
+    hpcbert: Any, slurm: Any, watched: Make
 ) -> None:
     one = watched(repeats=1)
-    slurm.answers(sacct=[accounting(one, 1, "RUNNING")], squeue=[queue(one, 1, "RUNNING")])
+    slurm.answers(sacct=[one.sacct(1, "RUNNING")], squeue=[one.squeue(1, "RUNNING")])
     with follow(hpcbert, one.directory) as child:
         read_until(child.stderr, "RUNNING")
         child.send_signal(signal.SIGINT)
@@ -223,17 +219,15 @@ def test_a_submission_that_waits_says_on_an_interrupt_what_goes_on(
     assert slurm.calls("scancel") == []
 
 
-def test_a_reader_that_leaves_ends_it_quietly(
-    hpcbert: Any, slurm: Any, watched: Make, accounting: Line, queue: Line
-) -> None:
+def test_a_reader_that_leaves_ends_it_quietly(hpcbert: Any, slurm: Any, watched: Make) -> None:
     one = watched()
     slurm.answers(
         sacct=[
-            accounting(one, 1, "RUNNING"),
-            accounting(one, 1, "COMPLETED"),
-            accounting(one, 1, "COMPLETED") + accounting(one, 2, "COMPLETED"),
+            one.sacct(1, "RUNNING"),
+            one.sacct(1, "COMPLETED"),
+            one.sacct(1, "COMPLETED") + one.sacct(2, "COMPLETED"),
         ],
-        squeue=[queue(one, 1, "RUNNING") + queue(one, 2, "PENDING")],
+        squeue=[one.squeue(1, "RUNNING") + one.squeue(2, "PENDING")],
     )
     with hpcbert.start("monitor") as child:
         read_until(child.stdout, "RUNNING")
@@ -243,39 +237,15 @@ def test_a_reader_that_leaves_ends_it_quietly(
     assert (child.returncode, complaint) == (0, "")
 
 
-def on_terminal(bench: Any, *words: str, answer: str = "") -> tuple[int, str]:
-    """Run hpcbert with a terminal for its three streams."""
-    parent, terminal = pty.openpty()
-    child = subprocess.Popen(
-        [sys.executable, "-m", "hpcbert", *words],
-        cwd=bench.path,
-        env={**bench.environment, "TERM": "xterm", "COLUMNS": "150", "LANG": "C.UTF-8"},
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-    )
-    os.close(terminal)
-    os.write(parent, answer.encode())
-    text = b""
-    try:
-        while block := os.read(parent, 65536):
-            text += block
-    except OSError:  # Linux says EIO when the last writer has left
-        pass
-    os.close(parent)
-    return child.wait(timeout=CEILING), text.decode(errors="replace")
-
-
-def test_on_a_terminal_a_table_is_drawn_in_place(hpcbert: Any, story: Watched) -> None:
-    code, text = on_terminal(hpcbert, "monitor")
+def test_on_a_terminal_a_table_is_drawn_in_place(hpcbert: Any, story: Built) -> None:
+    code, text = hpcbert.on_terminal("monitor")
     assert code == 0, text
     assert f"campaign {story.campaign.id}" in text
     assert "✓" in text
     assert "✗" in text
     assert "\x1b[2K" in text, "lines are drawn anew"
     assert "1 completed, 1 failed" in text
-    plain = on_terminal(hpcbert, "--color", "never", "monitor", "--once")[1]
+    plain = hpcbert.on_terminal("--color", "never", "monitor", "--once")[1]
     assert not re.search(r"\x1b\[[0-9;]*m", plain)
 
 
@@ -295,14 +265,14 @@ def test_a_local_campaign_is_watched_without_slurm(hpcbert: Any, slurm: Any, wat
     assert slurm.calls("sacct") == slurm.calls("squeue") == []
 
 
-def test_cancel_needs_a_yes(hpcbert: Any, slurm: Any, watched: Make, queue: Line) -> None:
+def test_cancel_needs_a_yes(hpcbert: Any, slurm: Any, watched: Make) -> None:
     one = watched()
-    slurm.answers(squeue=[queue(one, 1, "RUNNING") + queue(one, 2, "PENDING")])
+    slurm.answers(squeue=[one.squeue(1, "RUNNING") + one.squeue(2, "PENDING")])
     refused = hpcbert("cancel", "aaaaaa")
     assert refused.returncode == 2
     assert "--yes" in refused.stderr
     assert slurm.calls("scancel") == []
-    code, text = on_terminal(hpcbert, "cancel", "aaaaaa", answer="n\n")
+    code, text = hpcbert.on_terminal("cancel", "aaaaaa", answer="n\n")
     assert (code, "Nothing was cancelled" in text) == (0, True)
     assert slurm.calls("scancel") == []
     done = hpcbert("cancel", "aaaaaa", "--yes", "--json")
@@ -311,7 +281,7 @@ def test_cancel_needs_a_yes(hpcbert: Any, slurm: Any, watched: Make, queue: Line
     assert (data["cancelled"], data["jobs"], len(data["repeats"])) == (True, ["12"], 2)
     (call,) = slurm.calls("scancel")
     assert call[1:] == ["12"]
-    code, text = on_terminal(hpcbert, "cancel", "aaaaaa", answer="y\n")
+    code, text = hpcbert.on_terminal("cancel", "aaaaaa", answer="y\n")
     assert "Cancelled 2 repeats" in text
     assert len(slurm.calls("scancel")) == 2
 
@@ -323,11 +293,9 @@ def test_cancel_of_what_is_over_does_nothing(hpcbert: Any, slurm: Any, watched: 
     assert "waits or runs" in done.stdout
 
 
-def test_logs_prints_the_bytes_of_the_log(
-    hpcbert: Any, watched: Make, log: Callable[..., Path]
-) -> None:
+def test_logs_prints_the_bytes_of_the_log(hpcbert: Any, watched: Make) -> None:
     one = watched()
-    first, second = log(one, 1, 30), log(one, 2, 40)
+    first, second = one.reach(1, 30), one.reach(2, 40)
     now = time.time()
     os.utime(first, (now, now))
     os.utime(second, (now - 60, now - 60))
@@ -344,7 +312,7 @@ def test_logs_prints_the_bytes_of_the_log(
 
 
 def test_logs_prefers_the_newest_attempt_and_falls_back_to_the_script(
-    hpcbert: Any, watched: Make, log: Callable[..., Path]
+    hpcbert: Any, watched: Make
 ) -> None:
     one = watched()
     empty = hpcbert("logs")
@@ -354,8 +322,8 @@ def test_logs_prefers_the_newest_attempt_and_falls_back_to_the_script(
     script = hpcbert("logs", "--repeat", "2")
     assert script.stdout == "from the script\n"
     assert "no log yet" in script.stderr
-    log(one, 1, 5)
-    again = log(one, 1, 6, attempt=1)
+    one.reach(1, 5)
+    again = one.reach(1, 6, attempt=1)
     (one.directory / one.campaign.arrays[0].status(1)).write_text(
         '{"event":"start","time":1,"attempt":0}\n{"event":"start","time":2,"attempt":1}\n'
     )
@@ -365,7 +333,7 @@ def test_logs_prefers_the_newest_attempt_and_falls_back_to_the_script(
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--point", "bert-base_1n1g_fp32_b3"], "Did you mean bert-base_1n1g_fp32_b32?"),
+        (["--point", "bert-tiny_1n1g_fp32_b5"], "Did you mean bert-tiny_1n1g_fp32_b4?"),
         (["--repeat", "9"], "Repeats are numbered from 1 to 2."),
         (["nosuch"], "There is no campaign"),
     ],
@@ -379,13 +347,11 @@ def test_logs_of_what_is_not_there_are_refused(
     assert part in done.stderr
 
 
-def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(
-    hpcbert: Any, watched: Make, log: Callable[..., Path]
-) -> None:
+def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(hpcbert: Any, watched: Make) -> None:
     one = watched()
-    path = log(one, 1, 1)
+    path = one.reach(1, 1)
     path.write_bytes("\x1b[2Jé\x07\n".encode() * 3)
-    _, text = on_terminal(hpcbert, "logs", "--repeat", "1")
+    _, text = hpcbert.on_terminal("logs", "--repeat", "1")
     assert "é" in text
     assert not {"\x1b", "\x07"} & set(text)
     path.unlink()
@@ -402,12 +368,9 @@ def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(
     ],
 )
 def test_what_is_not_needed_is_not_loaded(
-    hpcbert: Any, watched: Make, log: Callable[..., Path], words: list[str], allowed: set[str]
+    hpcbert: Any, watched: Make, words: list[str], allowed: set[str]
 ) -> None:
-    log(watched(), 1, 5)
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "hpcbert", *words],
-        cwd=hpcbert.path, env=hpcbert.environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    watched().reach(1, 5)
+    loaded = hpcbert(*words, PYTHONPROFILEIMPORTTIME="1").modules
+    assert "hpcbert.cli.main" in loaded
     assert not (loaded & HEAVY) - allowed

@@ -10,54 +10,20 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Watched
 from hpcbert.cli.live import console, counts, draw, duration
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import cancel, monitor
 from hpcbert.flows.monitor import Change, Detail, Sinks, View, watch
 from hpcbert.scheduler.local import queue as local
 from hpcbert.slurm import ladder
-from hpcbert.slurm.states import Kind, RepeatState, parse
-from hpcbert.system.runner import Outcome
+from hpcbert.slurm.states import RepeatState, parse
+from tests.kit import status
+from tests.kit.campaigns import Built
+from tests.kit.clock import Clock
+from tests.kit.lines import T
+from tests.kit.slurm import Slurm, failed
 
-Make = Callable[..., Watched]
-Line = Callable[..., str]
-T = 1_795_255_599
-
-
-class Script:
-    """Runs nothing; gives scripted answers, a list of them for each program."""
-
-    def __init__(self, **answers: Sequence[str | Outcome]) -> None:
-        self.answers = answers
-        self.calls: list[tuple[str, ...]] = []
-
-    def __call__(self, argv: Sequence[str], **_: Any) -> Outcome:
-        number = sum(call[0] == argv[0] for call in self.calls)
-        self.calls.append(tuple(argv))
-        answers = self.answers.get(argv[0], [""])
-        answer = answers[min(number, len(answers) - 1)]
-        return answer if isinstance(answer, Outcome) else Outcome(tuple(argv), 0, answer)
-
-
-def failed(complaint: str, code: int = 1) -> Outcome:
-    return Outcome(("slurm",), code, "", complaint)
-
-
-class Time:
-    """A clock that waiting moves on."""
-
-    def __init__(self) -> None:
-        self.now = float(T)
-        self.pauses: list[float] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def pause(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.now += seconds
+Make = Callable[..., Built]
 
 
 @pytest.fixture
@@ -66,8 +32,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder, "VISIBLE", 0.0)
 
 
-def follow(one: Watched, run: Script, **options: Any) -> tuple[View, list[str], Time]:
-    time, found = Time(), list[str]()
+def follow(one: Built, run: Slurm, **options: Any) -> tuple[View, list[str], Clock]:
+    time, found = Clock(), list[str]()
 
     def changes(several: Sequence[Change]) -> None:
         found.extend(f"{change.repeat.number} {change.state.word}" for change in several)
@@ -78,18 +44,16 @@ def follow(one: Watched, run: Script, **options: Any) -> tuple[View, list[str], 
 
 
 @pytest.mark.usefixtures("at_once")
-def test_each_change_is_told_once_and_the_end_ends_it(
-    watched: Make, accounting: Line, queue: Line
-) -> None:
+def test_each_change_is_told_once_and_the_end_ends_it(watched: Make) -> None:
     one = watched()
-    run = Script(
+    run = Slurm(
         sacct=[
             "",
-            accounting(one, 1, "RUNNING"),
-            accounting(one, 1, "COMPLETED") + accounting(one, 2, "RUNNING"),
-            accounting(one, 1, "COMPLETED") + accounting(one, 2, "CANCELLED by 1000"),
+            one.sacct(1, "RUNNING"),
+            one.sacct(1, "COMPLETED") + one.sacct(2, "RUNNING"),
+            one.sacct(1, "COMPLETED") + one.sacct(2, "CANCELLED by 1000"),
         ],
-        squeue=[queue(one, 1, "PENDING", job="12_[1-2%1]"), queue(one, 2, "PENDING")],
+        squeue=[one.squeue(1, "PENDING", job="12_[1-2%1]"), one.squeue(2, "PENDING")],
     )
     view, found, time = follow(one, run)
     assert found == [
@@ -104,7 +68,7 @@ def test_a_silent_slurm_is_given_up_after_some_polls_and_the_jobs_are_left_alone
     watched: Make,
 ) -> None:
     one = watched()
-    run = Script(
+    run = Slurm(
         sacct=[failed("Connection refused")], squeue=[failed("Unable to contact slurm controller")]
     )
     with pytest.raises(SchedulerError, match="Unable to contact") as caught:
@@ -118,23 +82,23 @@ def test_where_there_is_no_slurm_nobody_waits(watched: Make) -> None:
     one = watched()
     missing = failed("no such program", 127)
     with pytest.raises(SchedulerError):
-        follow(one, Script(sacct=[missing], squeue=[missing]))
+        follow(one, Slurm(sacct=[missing], squeue=[missing]))
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_slurm_that_comes_back_is_taken_up_again(watched: Make, accounting: Line) -> None:
+def test_a_slurm_that_comes_back_is_taken_up_again(watched: Make) -> None:
     one = watched(repeats=1)
     down = failed("Connection refused")
-    run = Script(sacct=[down, down, accounting(one, 1, "COMPLETED")], squeue=[down, down, ""])
+    run = Slurm(sacct=[down, down, one.sacct(1, "COMPLETED")], squeue=[down, down, ""])
     view, found, time = follow(one, run, tolerance=3)
     assert found == ["1 UNKNOWN", "1 COMPLETED"]
     assert view.trouble == ""
     assert time.pauses == [20, 40]
 
 
-def test_one_look_is_one_look(watched: Make, queue: Line) -> None:
+def test_one_look_is_one_look(watched: Make) -> None:
     one = watched()
-    run = Script(squeue=[queue(one, 1, "RUNNING")])
+    run = Slurm(squeue=[one.squeue(1, "RUNNING")])
     view, found, time = follow(one, run, once=True)
     assert found == ["1 RUNNING", "2 UNKNOWN"]
     assert time.pauses == []
@@ -143,25 +107,17 @@ def test_one_look_is_one_look(watched: Make, queue: Line) -> None:
 
 @pytest.mark.parametrize("comes", [True, False], ids=["late", "never"])
 def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(
-    watched: Make, accounting: Line, *, comes: bool
+    watched: Make, *, comes: bool
 ) -> None:
     one = watched(repeats=1)
-    array = one.campaign.arrays[0]
-    time = Time()
+    time = Clock()
 
     def pause(seconds: float) -> None:
         time.pause(seconds)
         if comes and time.now > T + 30:
-            events: list[dict[str, Any]] = [
-                {"event": "start"},
-                *({"event": e, "exit": 0} for e in ("step-end", "end")),
-            ]
-            text = "".join(
-                json.dumps({**event, "time": T, "attempt": 0}) + "\n" for event in events
-            )
-            store.status_path(one.directory, array, 1).write_text(text)
+            one.mark("1n1g", 1, {"event": "start"}, *status.ended(), time=T)
 
-    run = Script(sacct=[accounting(one, 1, "COMPLETED")])
+    run = Slurm(sacct=[one.sacct(1, "COMPLETED")])
     view, found, _ = follow(one, run, clock=time, pause=pause)
     (state,) = view.states.values()
     assert found == ["1 COMPLETED", "1 COMPLETED"]
@@ -170,9 +126,9 @@ def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(
     assert [call[0] for call in run.calls] == ["sacct"]
 
 
-def test_one_look_says_that_an_end_is_not_visible_yet(watched: Make, accounting: Line) -> None:
+def test_one_look_says_that_an_end_is_not_visible_yet(watched: Make) -> None:
     one = watched(repeats=1)
-    view, _, _ = follow(one, Script(sacct=[accounting(one, 1, "COMPLETED")]), once=True)
+    view, _, _ = follow(one, Slurm(sacct=[one.sacct(1, "COMPLETED")]), once=True)
     (state,) = view.states.values()
     assert (state.word, state.kind) == ("COMPLETED", "running")
     assert "status not visible yet" in state.detail
@@ -180,16 +136,14 @@ def test_one_look_says_that_an_end_is_not_visible_yet(watched: Make, accounting:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_looked_at_view_is_refreshed_between_polls(
-    watched: Make, accounting: Line, queue: Line
-) -> None:
+def test_a_looked_at_view_is_refreshed_between_polls(watched: Make) -> None:
     one = watched(repeats=1)
-    run = Script(
-        sacct=[accounting(one, 1, "RUNNING"), accounting(one, 1, "COMPLETED")],
-        squeue=[queue(one, 1, "RUNNING")],
+    run = Slurm(
+        sacct=[one.sacct(1, "RUNNING"), one.sacct(1, "COMPLETED")],
+        squeue=[one.squeue(1, "RUNNING")],
     )
     views: list[View] = []
-    time = Time()
+    time = Clock()
     watch(
         (one,), Sinks(view=views.append, refresh=3.0),
         run=run, floor=10.0, clock=time, pause=time.pause, chance=lambda: 0.0,
@@ -198,19 +152,15 @@ def test_a_looked_at_view_is_refreshed_between_polls(
     assert sum(call[0] == "sacct" for call in run.calls) == 2
 
 
-def ended(one: Watched, repeat: int = 1, *, signal: str = "") -> None:
+def ended(one: Built, repeat: int = 1, *, signal: str = "") -> None:
     """Write down that the newest attempt of a repeat is over."""
-    events = [
-        {"event": "start", "time": T, "attempt": 0, "job": "9_1"},
-        {"event": "signal", "time": T + 1, "attempt": 0, "signal": signal},
-        {"event": "end", "time": T + 1, "attempt": 0, "exit": 143 if signal else 0},
-    ]
-    path = one.directory / one.campaign.arrays[0].status(repeat)
-    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    end = {"event": "end", "exit": 143 if signal else 0}
+    one.mark("1n1g", repeat, {"event": "start", "job": "9_1", "time": T})
+    one.mark("1n1g", repeat, {"event": "signal", "signal": signal}, end, time=T + 1)
 
 
 def test_campaigns_that_still_live_are_found_with_one_question(
-    watched: Make, queue: Line, tmp_path: Path
+    watched: Make, tmp_path: Path
 ) -> None:
     over = watched("20261101T000000Z-pytorch-over01", job_id="1", repeats=1)
     ended(over)
@@ -221,15 +171,15 @@ def test_campaigns_that_still_live_are_found_with_one_question(
     signalled = watched("20261105T000000Z-pytorch-term01", job_id="5", repeats=1)
     ended(signalled, signal="TERM")
     runs = alive.directory.parent
-    run = Script(squeue=[queue(alive, 2, "PENDING") + queue(alive, 1, "COMPLETED")])
+    run = Slurm(squeue=[alive.squeue(2, "PENDING") + alive.squeue(1, "COMPLETED")])
     assert monitor.unfinished(runs, run=run) == (alive,)
     assert [call[0] for call in run.calls] == ["squeue"]
     # Slurm may have put back what a signal ended, and can't be asked.
-    silent = Script(squeue=[failed("Unable to contact slurm controller")])
+    silent = Slurm(squeue=[failed("Unable to contact slurm controller")])
     names = [one.campaign.id[-6:] for one in monitor.unfinished(runs, run=silent)]
     assert names == ["gone01", "live01", "term01"]
     # On a laptop with a copy of the campaigns nobody can be asked.
-    absent = Script(squeue=[failed("squeue: not found", 127)])
+    absent = Slurm(squeue=[failed("squeue: not found", 127)])
     names = [one.campaign.id[-6:] for one in monitor.unfinished(runs, run=absent)]
     assert names == ["gone01", "live01"]
     assert monitor.unfinished(tmp_path, run=run) == ()
@@ -240,12 +190,12 @@ def test_campaigns_that_still_live_are_found_with_one_question(
 )
 @pytest.mark.parametrize("signal", ["", "TERM"], ids=["ended-well", "ended-by-signal"])
 def test_a_requeued_campaign_is_not_over_although_its_attempt_wrote_its_end(
-    watched: Make, queue: Line, state: str, signal: str
+    watched: Make, state: str, signal: str
 ) -> None:
     one = watched("20261101T000000Z-pytorch-again1", job_id="1", repeats=1)
     ended(one, signal=signal)
     watched("20261102T000000Z-pytorch-newer1", job_id="2")
-    run = Script(squeue=[queue(one, 1, state)])
+    run = Slurm(squeue=[one.squeue(1, state)])
     assert monitor.unfinished(one.directory.parent, run=run) == (one,)
 
 
@@ -255,7 +205,7 @@ def test_a_local_campaign_of_another_machine_is_not_over_until_its_repeats_are(
     one = watched("20261101T000000Z-pytorch-local1", job_id="local-1-1", scheduler="local")
     plan = {"machine": "elsewhere 1", "lock": "", "minutes": 1, "grace": 1, "elements": []}
     (one.directory / local.PLAN).write_text(json.dumps(plan))
-    runs, run = one.directory.parent, Script()
+    runs, run = one.directory.parent, Slurm()
     assert monitor.unfinished(runs, run=run) == (one,)
     ended(one, 1)
     assert monitor.unfinished(runs, run=run) == (one,)
@@ -276,19 +226,17 @@ def test_campaigns_are_named_by_path_or_part_of_an_id_each_once(watched: Make) -
         monitor.newest(runs / "elsewhere")
 
 
-def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(
-    watched: Make, log: Callable[..., Path]
-) -> None:
+def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched: Make) -> None:
     one = watched()
     repeat = one.repeats[0]
-    state = RepeatState("RUNNING", Kind.RUNNING, "sacct", attempt=1)
-    log(one, 1, 60, attempt=1)
+    state = RepeatState("RUNNING", "running", "sacct", attempt=1)
+    one.reach(1, 60, attempt=1)
     read = monitor.progress_reader(one.directory)
     detail = monitor.detail(repeat, read(monitor.log_path(repeat, state)), now=T)
     assert detail.iteration == 60
     assert detail.throughput is not None
-    assert detail.throughput == pytest.approx(64, rel=0.05)
-    assert detail.ends == pytest.approx(T + 60 * 32 / detail.throughput)
+    assert detail.throughput == pytest.approx(8, rel=0.05)
+    assert detail.ends == pytest.approx(T + 60 * 4 / detail.throughput)
     nothing = monitor.detail(repeat, read(one.directory / "absent"), now=T)
     assert (nothing.iteration, nothing.throughput, nothing.ends) == (None, None, None)
 
@@ -346,58 +294,56 @@ def test_durations_are_shown_in_hours_minutes_seconds() -> None:
     assert duration(None) == ""
 
 
-def test_only_jobs_of_the_campaign_are_cancelled(watched: Make, queue: Line) -> None:
+def test_only_jobs_of_the_campaign_are_cancelled(watched: Make) -> None:
     one = watched(shapes=(1, 2, 4))
     lines = (
-        queue(one, 1, "RUNNING")
-        + queue(one, 2, "PENDING", array=1, user="somebody")
-        + queue(one, 2, "PENDING", array=1, name="somebody's job of that number")
-        + queue(one, 1, "COMPLETED", array=2)
-        + queue(one, 1, "RUNNING", name="another job of mine", job="99")
+        one.squeue(1, "RUNNING")
+        + one.squeue(2, "PENDING", array=1, user="somebody")
+        + one.squeue(2, "PENDING", array=1, name="somebody's job of that number")
+        + one.squeue(1, "COMPLETED", array=2)
+        + one.squeue(1, "RUNNING", name="another job of mine", job="99")
     )
-    run = Script(squeue=[lines])
+    run = Slurm(squeue=[lines])
     target = cancel.find(one, run=run)
     assert target.jobs == ("12",)
     assert [repeat.number for repeat in target.repeats] == [1]
     cancel.cancel(one, target, run=run)
     assert run.calls[-1] == ("scancel", "12")
-    nothing = Script()
+    nothing = Slurm()
     cancel.cancel(one, cancel.find(one, run=nothing), run=nothing)
     assert [call[0] for call in nothing.calls] == ["squeue"]
 
 
 def test_nothing_is_cancelled_while_squeue_is_silent(watched: Make) -> None:
     one = watched()
-    run = Script(squeue=[failed("Unable to contact slurm controller")])
+    run = Slurm(squeue=[failed("Unable to contact slurm controller")])
     with pytest.raises(SchedulerError, match="Unable to contact"):
         cancel.find(one, run=run)
 
 
-def test_a_reused_id_is_not_cancelled_and_a_second_job_of_the_name_is(
-    watched: Make, queue: Line
-) -> None:
+def test_a_reused_id_is_not_cancelled_and_a_second_job_of_the_name_is(watched: Make) -> None:
     one = watched()
     lines = (
-        queue(one, 1, "RUNNING", submit=int(one.since) - 1)
-        + queue(one, 1, "RUNNING", name="the id was used again")
-        + queue(one, 2, "PENDING", job="99_2")
+        one.squeue(1, "RUNNING", submit=int(one.since) - 1)
+        + one.squeue(1, "RUNNING", name="the id was used again")
+        + one.squeue(2, "PENDING", job="99_2")
     )
-    target = cancel.find(one, run=Script(squeue=[lines]))
+    target = cancel.find(one, run=Slurm(squeue=[lines]))
     assert target.jobs == ("99",)
     assert [repeat.number for repeat in target.repeats] == [2]
 
 
-def test_a_job_that_ended_before_scancel_reached_it_is_no_error(watched: Make, queue: Line) -> None:
+def test_a_job_that_ended_before_scancel_reached_it_is_no_error(watched: Make) -> None:
     one = watched()
     gone = failed("scancel: error: Kill job error on job id 12: Invalid job id specified")
-    run = Script(squeue=[queue(one, 1, "RUNNING")], scancel=[gone])
+    run = Slurm(squeue=[one.squeue(1, "RUNNING")], scancel=[gone])
     cancel.cancel(one, cancel.find(one, run=run), run=run)
 
 
-def test_a_scancel_that_fails_is_reported(watched: Make, queue: Line) -> None:
+def test_a_scancel_that_fails_is_reported(watched: Make) -> None:
     one = watched()
-    run = Script(
-        squeue=[queue(one, 1, "RUNNING")], scancel=[failed("scancel: error: Access denied")]
+    run = Slurm(
+        squeue=[one.squeue(1, "RUNNING")], scancel=[failed("scancel: error: Access denied")]
     )
     with pytest.raises(SchedulerError, match="Access denied"):
         cancel.cancel(one, cancel.find(one, run=run), run=run)
@@ -405,6 +351,6 @@ def test_a_scancel_that_fails_is_reported(watched: Make, queue: Line) -> None:
 
 def test_a_local_campaign_whose_queue_is_gone_has_nothing_to_cancel(watched: Make) -> None:
     one = watched(job_id=f"local-{os.getpid()}-1", scheduler="local")
-    run = Script()
+    run = Slurm()
     assert cancel.find(one, run=run).jobs == ()
     assert run.calls == []

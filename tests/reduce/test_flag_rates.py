@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
+from tests.kit.paths import REPOSITORY
+
 ROUNDS = 150
 
 

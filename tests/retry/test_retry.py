@@ -22,9 +22,9 @@ from hpcbert.script.directives import option
 from hpcbert.script.draft import How, Who, draft
 from hpcbert.script.plan import Request
 from hpcbert.system.runner import Outcome
+from tests.kit.paths import SITE, TEMPLATES
 from tests.retry.conftest import log
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 NOW = 1763700000
 
 
@@ -153,10 +153,10 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    where = site.read_site(REPOSITORY / "site.toml", base=tmp_path, env={})
-    found = recipe.load(REPOSITORY / "templates" / "pytorch")
+    where = site.read_site(SITE, base=tmp_path, env={})
+    found = recipe.load(TEMPLATES / "pytorch")
     request = Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), model="bert-tiny", iters=12, skip=2)
-    how = How(scheduler="slurm", folders=(REPOSITORY / "templates",))
+    how = How(scheduler="slurm", folders=(TEMPLATES,))
     made = draft(
         request, where, found, how=how, who=Who("someone", ("hpcbert",), float(NOW), "abc123")
     )

@@ -16,15 +16,14 @@ from hpcbert.script.draft import How, Who, draft
 from hpcbert.script.plan import Request
 from hpcbert.script.rewrite import retried, writes_to
 from hpcbert.system.runner import run
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.kit.paths import SITE, TEMPLATES
 
 
 def rendered(tmp_path: Path, *words: str, together: bool = False) -> str:
-    where = site.read_site(REPOSITORY / "site.toml", base=tmp_path / "a b", env={})
+    where = site.read_site(SITE, base=tmp_path / "a b", env={})
     where = replace(where, sbatch_args=words)
-    found = recipe.load(REPOSITORY / "templates" / "pytorch")
-    how = How(scheduler="slurm", folders=(REPOSITORY / "templates",), together=together)
+    found = recipe.load(TEMPLATES / "pytorch")
+    how = How(scheduler="slurm", folders=(TEMPLATES,), together=together)
     who = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
     made = draft(Request(Shape(1, 1), ("fp32",), repeats=5), where, found, how=how, who=who)
     (text,) = made.scripts.values()

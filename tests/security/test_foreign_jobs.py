@@ -16,14 +16,17 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Watched
 from hpcbert.flows import cancel
 from hpcbert.scheduler.local import queue as local
 from hpcbert.system.processes import machine
+from tests.kit.campaigns import Built
 from tests.waiting import CEILING, until
 
-Make = Callable[..., Watched]
-Line = Callable[..., str]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Make = Callable[..., Built]
+    Line = Callable[..., str]
 
 STRANGER = 54321
 
@@ -41,10 +44,10 @@ def cancelled(hpcbert: Any, slurm: Any, directory: Path) -> tuple[dict[str, Any]
 
 
 def test_a_copy_of_a_campaign_cancels_nothing_of_the_original(
-    hpcbert: Any, slurm: Any, watched: Make, queue: Line, tmp_path: Path
+    hpcbert: Any, slurm: Any, watched: Make, tmp_path: Path
 ) -> None:
     one = watched()
-    slurm.answers(squeue=[listed(queue(one, 1, "RUNNING"), one.directory)])
+    slurm.answers(squeue=[listed(one.squeue(1, "RUNNING"), one.directory)])
     copy = tmp_path / one.directory.name
     shutil.copytree(one.directory, copy)
     document, calls = cancelled(hpcbert, slurm, copy)
@@ -59,7 +62,7 @@ def test_a_copy_of_a_campaign_cancels_nothing_of_the_original(
 
 @pytest.mark.parametrize("name", ["as it was", "the other job's", ""])
 def test_a_manifest_that_names_another_job_of_mine_does_not_cancel_it(
-    hpcbert: Any, slurm: Any, watched: Make, queue: Line, tmp_path: Path, *, name: str
+    hpcbert: Any, slurm: Any, watched: Make, tmp_path: Path, *, name: str
 ) -> None:
     """Somebody gave it to me; id, name, place and user in it are what they chose."""
     elsewhere = tmp_path / "thesis"
@@ -69,7 +72,7 @@ def test_a_manifest_that_names_another_job_of_mine_does_not_cancel_it(
     if name != "as it was":
         array = replace(array, name=name)
     store.write_manifest(one.directory, replace(one.campaign, uid=os.geteuid(), arrays=(array,)))
-    line = queue(one, 1, "RUNNING", job="88_1", name="the other job's")
+    line = one.squeue(1, "RUNNING", job="88_1", name="the other job's")
     slurm.answers(squeue=[listed(line, elsewhere, command="/home/me/thesis.sh")])
     document, calls = cancelled(hpcbert, slurm, one.directory)
     assert (calls, document["data"]["cancelled"]) == ([], False)
@@ -77,11 +80,11 @@ def test_a_manifest_that_names_another_job_of_mine_does_not_cancel_it(
 
 
 def test_a_manifest_that_names_somebody_elses_job_does_not_cancel_it(
-    hpcbert: Any, slurm: Any, watched: Make, queue: Line
+    hpcbert: Any, slurm: Any, watched: Make
 ) -> None:
     one = watched()
     store.write_manifest(one.directory, replace(one.campaign, uid=STRANGER))
-    slurm.answers(squeue=[listed(queue(one, 1, "RUNNING"), one.directory, uid=STRANGER)])
+    slurm.answers(squeue=[listed(one.squeue(1, "RUNNING"), one.directory, uid=STRANGER)])
     document, calls = cancelled(hpcbert, slurm, one.directory)
     assert (calls, document["data"]["cancelled"]) == ([], False)
     assert document["warnings"] == [f"Not cancelled: job 12 belongs to user {STRANGER}."]
@@ -89,7 +92,7 @@ def test_a_manifest_that_names_somebody_elses_job_does_not_cancel_it(
 
 @pytest.mark.parametrize("how", ["linked", "moved", "by hand"])
 def test_a_campaigns_own_jobs_are_cancelled(
-    hpcbert: Any, slurm: Any, watched: Make, queue: Line, tmp_path: Path, *, how: str
+    hpcbert: Any, slurm: Any, watched: Make, tmp_path: Path, *, how: str
 ) -> None:
     one = watched()
     script = one.directory / one.campaign.arrays[0].script
@@ -102,7 +105,7 @@ def test_a_campaigns_own_jobs_are_cancelled(
         command = place / one.campaign.arrays[0].script
     else:
         place = tmp_path
-    line = queue(one, 1, "RUNNING", job="12_1" if how != "by hand" else "31_1")
+    line = one.squeue(1, "RUNNING", job="12_1" if how != "by hand" else "31_1")
     slurm.answers(squeue=[listed(line, place, command=command)])
     document, calls = cancelled(hpcbert, slurm, one.directory)
     assert document["warnings"] == []
@@ -127,7 +130,7 @@ def test_a_manifest_that_names_another_process_does_not_end_it(
         try:
             job = local.name_of(process.pid)
             arrays = tuple(replace(array, job_id=job) for array in one.campaign.arrays)
-            one = Watched(one.directory, replace(one.campaign, arrays=arrays))
+            one = Built(one.directory, replace(one.campaign, arrays=arrays))
             plan = local.Plan(machine(), str(tmp_path / "lock"), 60.0, 1.0, ())
             (one.directory / local.PLAN).write_text(json.dumps(asdict(plan)))
             until(lambda: local.alive(job), "it is there")

@@ -25,6 +25,11 @@ from hpcbert.config import places
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.system import ownership
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.kit.campaigns import Built
+
 MALLORY = 54321
 OWN, THEIRS = "20261121T100000Z-pytorch-aaaaaa", "20991231T235959Z-pytorch-bbbbbb"
 TO_RUN = (["retry"], ["retry", "--dry-run"], ["submit", "--resume"], ["cancel", "--yes"])
@@ -44,8 +49,8 @@ class Shared:
 
     hpcbert: Any
     slurm: Any
-    own: Watched
-    theirs: Watched
+    own: Built
+    theirs: Built
 
     @property
     def runs(self) -> Path:
@@ -59,13 +64,12 @@ class Shared:
 
 
 @pytest.fixture
-def shared(hpcbert: Any, slurm: Any, watched: Callable[..., Watched]) -> Iterator[Shared]:
+def shared(hpcbert: Any, slurm: Any, watched: Callable[..., Built]) -> Iterator[Shared]:
     own, theirs = watched(OWN), watched(THEIRS, job_id="77")
     for one in (own, theirs):
         array = one.campaign.arrays[0]
         store.write_text(one.directory / array.script, f"#!/bin/sh\n: > {one.directory}/sprung\n")
-        log = store.log_path(one.directory, array, 1)
-        log.write_text(f"{one.campaign.id}\n")
+        one.log("1n1g", 1, f"{one.campaign.id}\n")
     give_away(theirs.directory)
     own.directory.parent.chmod(0o1777)
     made = Shared(hpcbert, slurm, own, theirs)
@@ -73,10 +77,8 @@ def shared(hpcbert: Any, slurm: Any, watched: Callable[..., Watched]) -> Iterato
     assert not list(made.runs.glob("*/sprung"))
 
 
-def test_the_newest_campaign_is_the_callers_own(
-    shared: Shared, accounting: Callable[..., str]
-) -> None:
-    ended = "".join(accounting(shared.own, number, "FAILED") for number in (1, 2))
+def test_the_newest_campaign_is_the_callers_own(shared: Shared) -> None:
+    ended = "".join(shared.own.sacct(number, "FAILED") for number in (1, 2))
     shared.slurm.answers(sacct=[ended])
     assert store.newest(shared.runs) == shared.own.directory
     assert shared("logs").stdout == f"{OWN}\n"
@@ -124,8 +126,8 @@ def test_a_part_of_an_id_never_means_somebody_elses(shared: Shared) -> None:
     assert done.returncode == 2
     assert "There is no campaign 'bbbbbb'" in done.stderr
     # A directory of that very name, in the directory where the victim works.
-    shutil.copytree(shared.theirs.directory, shared.hpcbert.path / "aaaaaa")
-    give_away(shared.hpcbert.path / "aaaaaa")
+    shutil.copytree(shared.theirs.directory, shared.hpcbert.cwd / "aaaaaa")
+    give_away(shared.hpcbert.cwd / "aaaaaa")
     for word in ("logs", "collect", "monitor"):
         assert THEIRS not in shared(word, "aaaaaa", *(["--once"] * (word == "monitor"))).stdout
 
@@ -181,7 +183,7 @@ def link_to(path: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [plant, open_up, open_to_group, link_to])
 @pytest.mark.parametrize(
-    "name", ["scripts/bert-base_1n1g_fp32_b32.sbatch", "scripts", "manifest.json", "recipe.toml"]
+    "name", ["scripts/bert-tiny_1n1g_fp32_b4.sbatch", "scripts", "manifest.json", "recipe.toml"]
 )
 def test_nothing_runs_that_others_can_change(
     shared: Shared, spoil: Callable[[Path], None], name: str

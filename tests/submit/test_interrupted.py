@@ -4,57 +4,45 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcbert.campaign import store
+from tests.kit.cli import Cli
+from tests.kit.slurm import Answer, Programs
 from tests.waiting import CEILING, until
 
 pytestmark = pytest.mark.slow
 
-# It says that it was called for the fourth time, and answers when it is let go.
-SBATCH = """\
-#!/bin/sh
-''''exec "{python}" "$0" "$@" # '''
-import sys, time
-from pathlib import Path
-folder = Path(__file__).parent
-number = len(list(folder.glob("called-*")))
-(folder / f"called-{{number}}").touch()
-deadline = time.monotonic() + 300
-while number == {hold} and not (folder / "go").exists() and time.monotonic() < deadline:
-    time.sleep(0.01)
-print(100 + number)
-"""
 WORDS = ("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "8", "--scaling")
 
 
+@dataclass
 class Interrupted:
-    def __init__(self, hpcbert: Any, slurm: Any) -> None:
-        self.hpcbert, self.folder = hpcbert, slurm.folder
+    hpcbert: Cli
+    slurm: Programs
 
     def __call__(self, number: int, *words: str, hold: int = 2, **options: Any) -> Any:
         """Submit, and send a signal while sbatch is called for the array of number `hold`."""
-        program = self.folder / "sbatch"
-        program.write_text(SBATCH.format(python=sys.executable, hold=hold))
+        self.slurm.answers(sbatch=[*[None] * hold, Answer(acts=True, waits=True), None])
         with self.hpcbert.start(*WORDS, *words, **options) as child:
-            until((self.folder / f"called-{hold}").exists, "sbatch was never called", pause=0.01)
+            until(lambda: self.slurm.waiting, "sbatch was never called", pause=0.01)
             child.send_signal(number)
-            (self.folder / "go").touch()
+            self.slurm.let_go()
             out, complaint = child.communicate(timeout=CEILING)
         return child.returncode, out, complaint
 
     @property
     def directory(self) -> Path:
-        (found,) = store.find_campaigns(self.hpcbert.path / "runs")
+        (found,) = store.find_campaigns(self.hpcbert.cwd / "runs")
         return found
 
 
 @pytest.fixture
-def interrupted(hpcbert: Any, slurm: Any) -> Interrupted:
+def interrupted(hpcbert: Cli, slurm: Programs) -> Interrupted:
     return Interrupted(hpcbert, slurm)
 
 
@@ -109,7 +97,7 @@ def test_under_nohup_the_end_of_a_connection_is_none(interrupted: Interrupted) -
 
 
 def test_the_monitor_advises_to_go_on_with_the_submission(
-    interrupted: Interrupted, hpcbert: Any
+    interrupted: Interrupted, hpcbert: Cli
 ) -> None:
     interrupted(signal.SIGINT)
     done = hpcbert("monitor", "--once", str(interrupted.directory))

@@ -17,11 +17,10 @@ from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.system import lock
 from hpcbert.system.runner import run
+from tests.kit.paths import REPOSITORY
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

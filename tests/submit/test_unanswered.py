@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,16 +12,13 @@ from hpcbert.errors import SchedulerError
 from hpcbert.flows import retry
 from hpcbert.flows import submit as flow
 from hpcbert.scheduler.slurm.calls import RESUME
+from tests.kit.cli import Cli, Done
 from tests.kit.drafts import curve, hurried
-from tests.kit.slurm import Slurm, failed
+from tests.kit.slurm import AWAY, Programs, Slurm, failed
 
-AWAY = "Unable to contact slurm controller (connect failure)"
 FAILURES = {
     "the controller is away": (failed(f"sbatch: error: Batch job submission failed: {AWAY}"), 1),
-    "sbatch times out": (
-        failed("sbatch: error: Batch job submission failed: Socket timed out"),
-        4,
-    ),
+    "sbatch times out": (failed("sbatch: error: Batch job submission failed: Socket timed out"), 4),
     "sbatch hangs": (failed("sbatch gave no answer within 60 s", 124), 4),
     "sbatch is killed": (failed("", -9), 4),
 }
@@ -52,17 +47,16 @@ def test_the_command_that_goes_on_is_named(
     assert len(slurm.jobs) == 4
 
 
-def test_each_command_names_itself(hpcbert: Any, slurm: Any) -> None:
-    away = [1, "", f"x: error: {AWAY}"]
-    slurm.answers(sbatch=[away], squeue=[away], sacct=[away])
+def test_each_command_names_itself(hpcbert: Cli, slurm: Programs) -> None:
+    with slurm.changed() as model:
+        model.away = {"sbatch", "squeue", "sacct"}
     words = ("--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "1", "--force", "--json")
     done = hpcbert("submit", *words)
-    (directory,) = store.find_campaigns(hpcbert.path / "runs")
+    (directory,) = store.find_campaigns(hpcbert.cwd / "runs")
 
-    def hint(done: Any) -> str:
-        assert done.returncode == 3, done.stdout + done.stderr
-        found: str = json.loads(done.stdout.splitlines()[-1])["errors"][0]["hint"]
-        return found
+    def hint(done: Done) -> str:
+        assert done.returncode == 3, done
+        return done.error["hint"]
 
     assert f"hpcbert submit --resume {directory.name}" in hint(done)
     for command in ("submit --resume", "retry", "cancel"):
