@@ -16,7 +16,7 @@ from hpcbert.flows import cancel, monitor
 from hpcbert.flows.monitor import Change, Detail, Sinks, View, watch
 from hpcbert.scheduler.local import queue as local
 from hpcbert.slurm import ladder
-from hpcbert.slurm.states import RepeatState, parse
+from hpcbert.slurm.states import Kind, RepeatState, parse
 from tests.kit import status
 from tests.kit.campaigns import Built
 from tests.kit.clock import Clock
@@ -229,7 +229,7 @@ def test_campaigns_are_named_by_path_or_part_of_an_id_each_once(watched: Make) -
 def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched: Make) -> None:
     one = watched()
     repeat = one.repeats[0]
-    state = RepeatState("RUNNING", "running", "sacct", attempt=1)
+    state = RepeatState("RUNNING", Kind.RUNNING, "sacct", attempt=1)
     one.reach(1, 60, attempt=1)
     read = monitor.progress_reader(one.directory)
     detail = monitor.detail(repeat, read(monitor.log_path(repeat, state)), now=T)

@@ -22,11 +22,7 @@ from hpcbert.system.processes import machine
 from tests.kit.campaigns import Built
 from tests.waiting import CEILING, until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Make = Callable[..., Built]
-    Line = Callable[..., str]
+Make = Callable[..., Built]
 
 STRANGER = 54321
 
@@ -133,7 +129,8 @@ def test_a_manifest_that_names_another_process_does_not_end_it(
             one = Built(one.directory, replace(one.campaign, arrays=arrays))
             plan = local.Plan(machine(), str(tmp_path / "lock"), 60.0, 1.0, ())
             (one.directory / local.PLAN).write_text(json.dumps(asdict(plan)))
-            until(lambda: local.alive(job), "it is there")
+            until(Path(f"/proc/{process.pid}/cmdline").read_bytes, "it is there")
+            assert local.alive(job)
             target = cancel.find(one, run=None)  # type: ignore[arg-type]
             if what == "its own queue":
                 assert (target.jobs, target.left) == ((job,), ())

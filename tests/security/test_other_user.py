@@ -19,16 +19,11 @@ import pytest
 from click.testing import CliRunner
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Watched
 from hpcbert.cli.main import root
 from hpcbert.config import places
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.system import ownership
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.kit.campaigns import Built
+from tests.kit.campaigns import Built
 
 MALLORY = 54321
 OWN, THEIRS = "20261121T100000Z-pytorch-aaaaaa", "20991231T235959Z-pytorch-bbbbbb"
