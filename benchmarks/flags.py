@@ -116,7 +116,7 @@ def log(random: Random, clock: float) -> str:
 
 def contradictions(logs: int) -> Iterator[tuple[str, ...]]:
     yield ("clock and printed rate", "refused for `contradiction`")
-    known = grammar.parse(read_toml(RECIPE).table("log").values, where=str(RECIPE))
+    known = grammar.parse(read_toml(RECIPE)["log"], where=str(RECIPE))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "1.log"
         for clock in (1.0, 1.05, 1.3, 2.0, 0.5):

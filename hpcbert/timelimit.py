@@ -8,6 +8,8 @@ time_str2secs).
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 FORMS = "Write HH:MM:SS, D-HH:MM:SS, D-HH, MM:SS or minutes; UNLIMITED for none."
 # Seconds: ten years. More is a slip of the finger, and no clock of Slurm's holds much more.
@@ -51,3 +53,28 @@ def form(seconds: int) -> str:
 def longer(one: int | None, other: int | None) -> bool:
     """Say whether a limit is longer than another."""
     return other is not None and (one is None or one > other)
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """How long one repeat may take.
+
+    Attributes:
+        seconds: None for no limit.
+        text: As it was written.
+    """
+
+    FORM: ClassVar[str] = "must look like HH:MM:SS: "
+    FORMS: ClassVar[str] = FORMS
+
+    seconds: int | None
+    text: str = field(compare=False)
+
+    @classmethod
+    def parse(cls, text: str) -> TimeLimit:
+        """Read what sbatch takes.
+
+        Raises:
+            ValueError: It is no time limit, or one of more than ten years; a sentence says which.
+        """
+        return cls(read(text), text)

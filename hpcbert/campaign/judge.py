@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcbert.campaign import evidence as proof
 from hpcbert.campaign import store
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from hpcbert.campaign.evidence import Held
     from hpcbert.campaign.fingerprint import Fingerprint
     from hpcbert.campaign.standing import States
-    from hpcbert.config.strict import Table
     from hpcbert.logs.grammar import Grammar, Rule
     from hpcbert.model import Array, Campaign, Counted, Group, Point, Shape
     from hpcbert.slurm.states import RepeatState
@@ -115,9 +114,9 @@ def gather(
         UsageError: There is no such rule, or the directory lacks its recipe.
     """
     recipe = directory / store.RECIPE
-    table = read_toml(recipe)
-    grammar = grammars.parse(table.table("log").values, where=str(recipe))
-    if length := _usual_length(table):
+    values = read_toml(recipe)
+    grammar = grammars.parse(values.get("log", {}), where=str(recipe))
+    if length := _usual_length(values):
         grammar = grammar._replace(sequence_length=length)
     chosen = grammar.rule(rule)
     memory = Memory(directory)
@@ -342,9 +341,9 @@ class _Judge:
         return known._replace(**stated_by(point.model))
 
 
-def _usual_length(recipe: Table) -> int:
+def _usual_length(recipe: Mapping[str, Any]) -> int:
     """Return what a recipe's option of that name is if nobody sets it; 0 without one."""
-    options = recipe.values.get("options", {})
+    options = recipe.get("options", {})
     option = options.get("sequence_length", {}) if isinstance(options, dict) else {}
     default = option.get("default", 0) if isinstance(option, dict) else 0
     return default if isinstance(default, int) else 0

@@ -46,7 +46,7 @@ def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner, nodes: int) -
         run: Starts the probes.
         nodes: Nodes to look at from inside a job step; 0: only this machine.
     """
-    if site.runtime == "none":
+    if site.container.runtime == "none":
         yield Finding("containers", "ok", "none: ranks run on the host")
         return
     images, problems = _images(site, recipes)
@@ -76,15 +76,16 @@ def _images(site: Site, recipes: Sequence[Recipe]) -> tuple[tuple[Image, ...], t
             hint = f"Build it: hpcbert prepare --fw {recipe.name}."
             problems.append(Finding(name, "warn", "upstream published none", hint, change))
             continue
-        prepared = cache.find(Path(site.images), image) if image.kind == "docker" else None
+        folder = Path(site.container.images)
+        prepared = cache.find(folder, image) if image.kind == "docker" else None
         found.append(replace(image, kind="file", path=prepared.path) if prepared else image)
     return tuple(dict.fromkeys(found)), tuple(problems)
 
 
 def _words(site: Site, recipes: Sequence[Recipe], files: Sequence[str]) -> list[str]:
-    words = ["--enroot"] if site.runtime == "enroot" or site.scheduler == "slurm" else []
-    words += ["--scratch", site.scratch] if site.scratch else []
-    words += ["--images", site.images]
+    words = ["--enroot"] if site.container.runtime == "enroot" or site.scheduler == "slurm" else []
+    words += ["--scratch", site.container.scratch] if site.container.scratch else []
+    words += ["--images", site.container.images]
     for file in dict.fromkeys(files):
         words += ["--image", file]
     for folder in dict.fromkeys(site.settings(recipe.name).data for recipe in recipes):
@@ -140,7 +141,7 @@ def _on_nodes(
                 "nodes", "fail", f"{len(seen)} of {nodes} nodes answered: {lines[-1]}", hint
             )
         yield from _findings(outcome)
-        if site.runtime == "pyxis" and seen:
+        if site.container.runtime == "pyxis" and seen:
             yield from _plugin(site, images, run, seen, folder)
 
 
@@ -176,18 +177,11 @@ def step(
     site: Site, run: Runner, nodes: int, command: Sequence[str], options: Sequence[str] = ()
 ) -> Outcome:
     """Run a command once on each of some nodes, in a job of its own."""
-    asked = {
-        "--partition": site.partition,
-        "--account": site.account,
-        "--qos": site.qos,
-        "--reservation": site.reservation,
-        "--constraint": site.constraint,
-    }
     return run(
         [
             *("srun", "--quiet", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
             *("--job-name=hpcbert-doctor", "--time=5", "--kill-on-bad-exit=0", "--mpi=none"),
-            *(f"{name}={value}" for name, value in asked.items() if value),
+            *site.slurm.selection,
             *options,
             *command,
         ],

@@ -62,7 +62,8 @@ def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner, nodes: int) -
         nodes: How many nodes to look at.
     """
     settings = [site.settings(recipe.name) for recipe in recipes]
-    pythons = [one.python or "python3" for one in settings] if site.runtime == "none" else []
+    on_host = site.container.runtime == "none"
+    pythons = [one.python or "python3" for one in settings] if on_host else []
     files = [path for one in settings for path in (one.data, one.source) if path]
     try:
         folder = tempfile.TemporaryDirectory(dir=shared(site), prefix=".doctor-")

@@ -253,7 +253,7 @@ def of_framework(site: Site, recipe: Recipe, *, rehearse: bool = False) -> Itera
     for kind, path in (("data", settings.data), ("source", settings.source)):
         if path and kind in recipe.needs and not os.access(path, os.F_OK):
             yield _lacks(recipe, kind, path)
-    if site.runtime == "none" and settings.python and not shutil.which(settings.python):
+    if site.container.runtime == "none" and settings.python and not shutil.which(settings.python):
         yield Finding(
             f"python of {recipe.name}",
             "fail",

@@ -23,7 +23,7 @@ def complaints(site: Site) -> Iterator[ConfigError]:
     What only one command has need of (an image's form, a path) is that command's to say.
     """
     known = places.list_recipes(places.recipe_folders(Path(site.where)))
-    for name, settings in site.frameworks:
+    for name, settings in site.frameworks.items():
         key = f"{site.where}: frameworks.{name}"
         if name not in known:
             yield ConfigError(
@@ -36,7 +36,7 @@ def complaints(site: Site) -> Iterator[ConfigError]:
             yield error
             continue
         yield from _of_framework(site, found, settings, key)
-    for text in site.mounts:
+    for text in site.container.mounts:
         yield from _of_mount(text, f"{site.where}: container.mounts")
 
 
@@ -56,7 +56,7 @@ def _of_framework(
             where=f"{key}.model",
             hint=did_you_mean(settings.model, found.models),
         )
-    for precision, _ in settings.batch_sizes:
+    for precision in settings.batch_sizes:
         if precision not in found.precisions:
             yield ConfigError(
                 f"{found.name} does not run in {precision}.",

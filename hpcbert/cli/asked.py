@@ -16,14 +16,17 @@ from hpcbert.config import places, recipe, site, slurmwords
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape, precision
 from hpcbert.script.plan import Request
+from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpcbert.cli.options import PointOptions, Scheduler
     from hpcbert.config.inventory import Recipe, Site
     from hpcbert.script.draft import How, Who
 
-# Fields that stand in for the site's of the same name.
-_INSTEAD = ("runtime", "partition", "account", "qos", "time_limit")
+# Options that stand in for the site's keys of the same name.
+SELECTION = ("runtime", "partition", "account", "qos", "time_limit")
 _OF_FRAMEWORK = ("image", "data", "source", "python")
 
 
@@ -93,7 +96,7 @@ def _refuse_unused(found: Recipe, here: Site) -> None:
         refuse_typed(("data",), f"with {found.name}, which reads none")
     if "source" not in found.needs and not found.repository:
         refuse_typed(("source",), f"with {found.name}, which brings its program")
-    if here.runtime == "none":
+    if here.container.runtime == "none":
         refuse_typed(("image",), "with the container runtime none")
 
 
@@ -119,20 +122,36 @@ def _scheduler(name: str, shape: Shape, *, dry: bool) -> tuple[Scheduler, tuple[
 
 def overridden(here: Site, options: PointOptions) -> Site:
     """Return the site with what the command line says instead."""
-    typed = {name: getattr(options, name) for name in _INSTEAD}
-    changes: dict[str, Any] = {name: value for name, value in typed.items() if value}
-    if options.runs:
-        changes["runs"] = str(Path(options.runs).absolute())
+    here = selected(here, vars(options))
     for program, words in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
         if why := slurmwords.refusal(program, words):
             raise UsageError(f"--{program}-arg: {why}", hint=f"Leave it out of --{program}-arg.")
-        changes[f"{program}_args"] = (*getattr(here, f"{program}_args"), *words)
+    slurm = replace(
+        here.slurm,
+        sbatch_args=(*here.slurm.sbatch_args, *options.sbatch_arg),
+        srun_args=(*here.slurm.srun_args, *options.srun_arg),
+    )
+    runs = str(Path(options.runs).absolute()) if options.runs else here.runs
     own = {name: getattr(options, name) for name in _OF_FRAMEWORK if getattr(options, name)}
     if "image" in own:
         own["image"] = site.absolute_image(own["image"], Path.cwd())
     if own:
         here = here.with_settings(options.fw, replace(here.settings(options.fw), **own))
-    return replace(here, **changes)
+    return replace(here, slurm=slurm, runs=runs)
+
+
+def selected(here: Site, given: Mapping[str, Any]) -> Site:
+    """Return the site with the runtime, time limit and place in the cluster that were typed.
+
+    Args:
+        here: The site.
+        given: Values of the options of `SELECTION`; empty for the site's own.
+    """
+    typed = {name: given[name] for name in SELECTION if given[name]}
+    container = replace(here.container, runtime=typed.pop("runtime", here.container.runtime))
+    if "time_limit" in typed:
+        typed["time_limit"] = TimeLimit.parse(typed["time_limit"])
+    return replace(here, slurm=replace(here.slurm, **typed), container=container)
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from hpcbert.cli import conflicts, streams
 from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import places
+from hpcbert.config.decode import decode
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
 from hpcbert.flows import collect as flow
@@ -178,9 +179,10 @@ def _recipe_folders(site_file: str, templates: tuple[str, ...]) -> tuple[Path, .
 
 def _framework(folder: Path) -> Framework:
     path = folder / "recipe.toml"
-    table = read_toml(path)
-    models = table.items("models", str, ("bert",))
-    log = grammar.parse(table.table("log").values, where=str(path))
+    values = read_toml(path)
+    named = values.get("models", ["bert"])
+    models = decode(tuple[str, ...], named, file=str(path), path="models")
+    log = grammar.parse(values.get("log", {}), where=str(path))
     return Framework(folder.name, log, models[0])
 
 

@@ -34,7 +34,7 @@ def images() -> None:
 def images_list(site_file: str = "") -> Result:
     """List them: name, size, age, what they come from, which campaigns used them."""
     here = site.load(site_file)
-    directory = Path(here.images)
+    directory = Path(here.container.images)
     found, rest = cache.listed(directory), cache.leftovers(directory)
     used = _used(here)
     data = {
@@ -69,7 +69,7 @@ def images_remove(name: tuple[str, ...], leftovers: bool, site_file: str) -> Res
     """
     if not name and not leftovers:
         raise UsageError("Nothing is named.", hint="`hpcbert images list` shows the names.")
-    directory = Path(site.load(site_file).images)
+    directory = Path(site.load(site_file).container.images)
     chosen = [_named(one, cache.listed(directory)) for one in name]
     for one in chosen:
         cache.remove(directory, one)

@@ -102,7 +102,7 @@ def _monitor(
     watched = flow.named(campaigns, directory) if campaigns else flow.unfinished(directory, run=run)
     once = once or not watched
     watched = watched or (flow.newest(directory),)
-    floor = _interval(interval, site.poll_floor, watched)
+    floor = _interval(interval, site.slurm.poll_floor, watched)
     if max_retries:
         for one in watched:
             store.claim(one.directory)
@@ -197,7 +197,7 @@ def follow(directory: Path, *, floor: float | None = None) -> None:
     from hpcbert.config.site import load
 
     watched = (flow.open_campaign(directory),)
-    floor = load().poll_floor if floor is None else floor
+    floor = load().slurm.poll_floor if floor is None else floor
     show = _on_terminal if draws(sys.stderr) else _lines
     context = click.get_current_context(silent=True)
     try:

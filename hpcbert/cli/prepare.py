@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert.cli import conflicts
+from hpcbert.cli.asked import selected
 from hpcbert.cli.conflicts import Rule
 from hpcbert.cli.options import checked_limit
 from hpcbert.cli.output import Result, printable, returns_result
@@ -87,7 +88,7 @@ def prepare(
     """
     conflicts.refuse(*_CONFLICTS)
     here = _site(frameworks, values)
-    if here.runtime == "none":
+    if here.container.runtime == "none":
         conflicts.refuse_typed(("image",), "with the container runtime none")
     folders = places.recipe_folders(Path(here.where), templates)
     recipes = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
@@ -99,10 +100,7 @@ def prepare(
 
 
 def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
-    here = site.load(values["site_file"])
-    names = ("runtime", "partition", "account", "qos", "time_limit")
-    changes: dict[str, Any] = {name: values[name] for name in names if values[name]}
-    here = replace(here, **changes)
+    here = selected(site.load(values["site_file"]), values)
     own: dict[str, Any] = {
         name: values[name] for name in ("image", "data", "repository") if values[name]
     }

@@ -132,10 +132,10 @@ def followed(directory: Path, limit: int, here: Site, nodes: Wish | None = None)
     """
     from hpcbert.cli.monitor import follow
 
-    follow(directory, floor=here.poll_floor)
+    follow(directory, floor=here.slurm.poll_floor)
     while limit and (text := healed(directory, limit, here, nodes)):
         click.echo(text, err=True)
-        follow(directory, floor=here.poll_floor)
+        follow(directory, floor=here.slurm.poll_floor)
 
 
 def healed(directory: Path, limit: int, here: Site, nodes: Wish | None = None) -> str:

@@ -93,7 +93,7 @@ def submit(
         conflicts.refuse_typed(OF_SLURM, "with the local scheduler")
     how = asked.how
     if how.scheduler == "slurm":
-        cluster = slurmwords.given(asked.site.sbatch_args, "clusters").partition(",")[0]
+        cluster = slurmwords.given(asked.site.slurm.sbatch_args, "clusters").partition(",")[0]
         how = replace(how, most_indices=control.most_indices(run, cluster=cluster))
     made = draft(asked.request, asked.site, asked.recipe, how=how, who=who())
     warnings = (*asked.warnings, *made.warnings)
@@ -168,7 +168,7 @@ def handed_over(
         means = Means(
             run,
             pause=patience.pausing(time.sleep),
-            settle=max(here.poll_floor, _SETTLE),
+            settle=max(here.slurm.poll_floor, _SETTLE),
             check=patience.check,
             again=again,
         )

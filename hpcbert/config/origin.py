@@ -6,26 +6,14 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcbert.config.decode import keys
 from hpcbert.config.toml import read
+from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from hpcbert.config.inventory import Site
-
-_SECTIONS = {
-    "gpus_per_node": "nodes",
-    "cpus_per_gpu": "nodes",
-    "interface": "nodes",
-    "runtime": "container",
-    "images": "container",
-    "mounts": "container",
-    "home": "container",
-    "remap_root": "container",
-    "entrypoint": "container",
-    "scratch": "container",
-}
-_TOP = ("name", "scheduler", "runs", "sources")
 
 
 def settings(site: Site, env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
@@ -35,34 +23,21 @@ def settings(site: Site, env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
         site: The site as read.
         env: Environment, for HPCBERT_RUNS.
     """
-    written = set(_flat(read(Path(site.where)).values, ""))
+    written = set(_flat(read(Path(site.where)), ""))
     overridden = {"runs": "HPCBERT_RUNS"} if env.get("HPCBERT_RUNS") else {}
     return {
         key: (value, overridden.get(key) or (site.where if key in written else "default"))
-        for key, value in _values(site)
+        for key, value in _flat(_plain(site), "").items()
     }
 
 
-def _values(site: Site) -> Iterator[tuple[str, Any]]:
-    for field in dataclasses.fields(site):
-        value = getattr(site, field.name)
-        if field.name in _TOP:
-            yield field.name, value
-        elif field.name == "env":
-            yield from ((f"env.{name}", text) for name, text in value)
-        elif field.name == "container_env":
-            yield "container.env", value
-        elif field.name == "frameworks":
-            for name, one in value:
-                yield from _flat(_as_dict(one), f"frameworks.{name}.").items()
-        elif field.name != "where":
-            yield f"{_SECTIONS.get(field.name, 'slurm')}.{field.name}", value
-
-
-def _as_dict(settings_of_one: Any) -> dict[str, Any]:
-    values = dataclasses.asdict(settings_of_one)
-    tables = {name: dict(values[name]) for name in ("batch_sizes", "options")}
-    return {**values, **tables}
+def _plain(value: Any) -> Any:
+    """Return a value as a site.toml has it: tables as dicts, what is written as text as text."""
+    if isinstance(value, TimeLimit):
+        return value.text
+    if dataclasses.is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in keys(value.__class__)}
+    return {name: _plain(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -7,13 +7,12 @@ import re
 from typing import TYPE_CHECKING, Literal, cast
 
 from hpcbert.config.inventory import Dataset, Option, Preset, Recipe, Sample
+from hpcbert.config.strict import Table
 from hpcbert.config.toml import read
 from hpcbert.model import PRECISIONS, OptionValue, Shape
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from hpcbert.config.strict import Table
 
 _KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, "bool": bool}
 _Launch = Literal["per-gpu", "per-node"]
@@ -38,7 +37,7 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
     Raises:
         ConfigError: The file is missing or wrong; file and key are named.
     """
-    table = read(path)
+    table = Table(read(path), where=str(path))
     source, image = table.table("source"), table.table("image")
     precisions = table.items("precisions", str)
     for precision in precisions:

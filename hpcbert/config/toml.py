@@ -1,12 +1,13 @@
-"""Reading one TOML file into a strict table."""
+"""Reading one TOML file."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tomli
 
-from hpcbert.config.strict import Table
+from hpcbert.config.decode import Invalid, decode
 from hpcbert.errors import ConfigError
 from hpcbert.system.files import read as read_file
 
@@ -17,8 +18,21 @@ SCHEMA = 1
 MOST = 1 << 20
 
 
-def read(path: Path) -> Table:
-    """Read a file whose `schema` this version understands.
+def _understood(schema: int) -> int:
+    if schema != SCHEMA:
+        raise Invalid(f"is {schema}; this hpcbert reads {SCHEMA}")
+    return schema
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What every file says first."""
+
+    schema: Annotated[int, _understood]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a file whose `schema` this version understands, and return the rest of it.
 
     Raises:
         ConfigError: It can't be read, is no TOML (with line), or has another schema.
@@ -30,13 +44,11 @@ def read(path: Path) -> Table:
     except UnicodeDecodeError as error:
         raise ConfigError("The file is not UTF-8.", where=str(path)) from error
     try:
-        table = Table(tomli.loads(text), where=str(path))
+        values = tomli.loads(text)
     except tomli.TOMLDecodeError as error:
         raise ConfigError(f"Not valid TOML: {error}.", where=str(path)) from error
     except (RecursionError, ValueError) as error:
         # Nested without end, or a number of thousands of digits.
         raise ConfigError(f"TOML that can't be read: {error}.", where=str(path)) from error
-    schema = table.need("schema", int)
-    if schema != SCHEMA:
-        raise table.error("schema", f"is {schema}; this hpcbert reads {SCHEMA}.")
-    return table
+    decode(_Head, {key: values.pop(key) for key in ("schema",) if key in values}, file=str(path))
+    return values

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcbert import timelimit
 from hpcbert.checks import containers as doctor_containers
 from hpcbert.checks import nodes as doctor_nodes
 from hpcbert.checks import obstacles
@@ -112,12 +111,12 @@ def _slurm(site: Site, run: Runner, nodes: int) -> Iterator[Finding]:
     hint = "Without accounting, states come from squeue and from the jobs' own status files."
     yield _judged("accounting", sacct, "sacct answers", hint, bad="warn")
     yield from _partition(site, run, nodes)
-    if site.mpi:
+    if site.slurm.mpi:
         types = ask("srun", "--mpi=list")
-        ok = site.mpi in (types.stdout + types.stderr).split()
-        detail = f"srun --mpi={site.mpi}"
+        ok = site.slurm.mpi in (types.stdout + types.stderr).split()
+        detail = f"srun --mpi={site.slurm.mpi}"
         yield Finding("MPI", "ok" if ok else "fail", detail, "" if ok else "See `srun --mpi=list`.")
-    if site.runtime == "pyxis":
+    if site.container.runtime == "pyxis":
         usage = ask("srun", "--help")
         ok = "--container-image" in usage.stdout
         hint = "" if ok else 'Install pyxis, or set container.runtime = "none".'
@@ -127,9 +126,9 @@ def _slurm(site: Site, run: Runner, nodes: int) -> Iterator[Finding]:
 def _partition(site: Site, run: Runner, nodes: int) -> Iterator[Finding]:
     """Yield whether a job of this site fits its partition."""
     found = obstacles.ask(run)
-    gpus = f"{site.gres}:{site.gpus_per_node}" if site.gres else ""
+    gpus = f"{site.slurm.gres}:{site.nodes.gpus_per_node}" if site.slurm.gres else ""
     job = obstacles.Wanted(
-        site.partition, nodes, timelimit.read(site.time_limit), partitions.resources(gpus)
+        site.slurm.partition, nodes, site.slurm.time_limit.seconds, partitions.resources(gpus)
     )
     if not found:
         hint = "Ask the cluster's administrators what you may see of it."

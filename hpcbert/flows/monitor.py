@@ -297,7 +297,7 @@ def progress_reader(directory: Path) -> Callable[[Path], Progress | None]:
 
     path = directory / store.RECIPE
     try:
-        known = grammar.parse(read(path).table("log").values, where=str(path))
+        known = grammar.parse(read(path).get("log", {}), where=str(path))
     except HpcbertError:
         return lambda _: None
     return lambda log: progress(log, known)

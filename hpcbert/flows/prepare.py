@@ -49,14 +49,8 @@ def on_node_argv(site: Site, words: Sequence[str]) -> list[str]:
         site: Where: partition, account and what else jobs need there.
         words: The command line after `prepare`, without `--on-node`.
     """
-    named = ("partition", "account", "qos", "reservation", "constraint")
-    options = [f"--{name}={getattr(site, name)}" for name in named if getattr(site, name)]
-    options += [
-        f"--time={site.time_limit}",
-        "--nodes=1",
-        "--ntasks=1",
-        "--job-name=hpcbert-prepare",
-    ]
+    options = [*site.slurm.selection, f"--time={site.slurm.time_limit.text}"]
+    options += ["--nodes=1", "--ntasks=1", "--job-name=hpcbert-prepare"]
     package = str(Path(hpcbert.__file__).parent.parent)
     python = f"PYTHONPATH={shlex.quote(package)}${{PYTHONPATH:+:$PYTHONPATH}}"
     line = shlex.join([sys.executable, "-m", "hpcbert", "prepare", *words, "--json"])

@@ -254,7 +254,7 @@ def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
     Raises:
         ConfigError: A key is unknown, missing or doesn't fit the others.
     """
-    table = Table(values, where=where, path="log")
+    table = Table({"log": values}, where=where).table("log")
     reader = table.get("grammar", str, "")
     if reader:
         return _read_elsewhere(table, reader)

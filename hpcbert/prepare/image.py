@@ -38,7 +38,7 @@ def image(recipe: Recipe, site: Site, means: Means) -> Part:
     """
     there = prepared_image(site, recipe)
     own = site.settings(recipe.name).image
-    if site.runtime == "none":
+    if site.container.runtime == "none":
         return Part(recipe.name, "image", "skipped", "ranks run on the host")
     if there:
         return Part(recipe.name, "image", "ready", there.name, there.path, there.digest)
@@ -61,21 +61,22 @@ def _imported(recipe: Recipe, site: Site, text: str, means: Means) -> Part:
         return _file(recipe, wanted.path, means)
     shown = reference.parse(text).uri.replace(f"{wanted.user}@", "", 1) if wanted.user else text
     if means.dry:
-        detail = f"would import {shown} into {site.images} ({_room(site.images)} free)"
+        images = site.container.images
+        detail = f"would import {shown} into {images} ({_room(images)} free)"
         return Part(recipe.name, "image", "planned", detail)
     found = _import(wanted, site, means)
     return _part(recipe, found)
 
 
 def _import(wanted: reference.Image, site: Site, means: Means) -> Cached | Outcome:
-    make_directory(Path(site.images))
+    make_directory(Path(site.container.images))
     env = environment(site, means)
     digest = means.run(["enroot", "digest", wanted.uri], env=env, timeout=120.0)
     named = digest.stdout.strip() if digest.ok else ""
     if named.startswith("sha256:"):
         means.say(f"{wanted.name}: {named}")
         env = {**env, "HPCBERT_PROVENANCE": json.dumps({"digest": named})}
-    words = ["import", wanted.uri, site.images, wanted.stem, *_size(wanted, means)]
+    words = ["import", wanted.uri, site.container.images, wanted.stem, *_size(wanted, means)]
     return _script(words, site, wanted.stem, means, env=env)
 
 
@@ -93,11 +94,13 @@ def _built(recipe: Recipe, site: Site, means: Means) -> Part:
     """Import the base, run the recipe's commands in a container made of it, export that."""
     base = reference.parse(recipe.base_image or recipe.image)
     stem = built_stem(recipe)
-    there = cache.find(Path(site.images), base)
+    there = cache.find(Path(site.container.images), base)
     if means.dry:
         count = len(recipe.install)
         commands = f"{count} command{'s' * (count != 1)}"
-        detail = f"would build {stem}: {commands} on {base.uri} ({_room(site.images)} free)"
+        detail = (
+            f"would build {stem}: {commands} on {base.uri} ({_room(site.container.images)} free)"
+        )
         return Part(recipe.name, "image", "planned", detail)
     found = there or _import(base, site, means)
     if not isinstance(found, cache.Cached):
@@ -117,7 +120,7 @@ def _built(recipe: Recipe, site: Site, means: Means) -> Part:
         "recipe": recipe.digest,
     }
     env = {**environment(site, means), "HPCBERT_PROVENANCE": json.dumps(provenance)}
-    words = ["build", f"build:{recipe.name}", site.images, stem, found.path, *mounts]
+    words = ["build", f"build:{recipe.name}", site.container.images, stem, found.path, *mounts]
     return _part(recipe, _script(words, site, stem, means, env=env, stdin=lines))
 
 
@@ -162,7 +165,7 @@ def _script(
     outcome = means.follow(
         argv, show=lambda line: means.say(redact.text(line)), stdin=stdin, env=env
     )
-    found = cache.find_stem(Path(site.images), stem) if outcome.ok else None
+    found = cache.find_stem(Path(site.container.images), stem) if outcome.ok else None
     return found or outcome
 
 
@@ -184,9 +187,11 @@ def _part(recipe: Recipe, found: Cached | Outcome) -> Part:
 def environment(site: Site, means: Means) -> dict[str, str]:
     """Return the environment for enroot: its directories below the site's scratch, if it can be."""
     env = dict(means.env)
-    if not site.scratch:
+    if not site.container.scratch:
         return env
-    root = Path(site.scratch) / f"enroot-{env.get('USER') or env.get('LOGNAME') or 'user'}"
+    root = (
+        Path(site.container.scratch) / f"enroot-{env.get('USER') or env.get('LOGNAME') or 'user'}"
+    )
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         root = _private(root)
@@ -194,7 +199,7 @@ def environment(site: Site, means: Means) -> dict[str, str]:
         for folder in folders.values():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
-        means.say(f"{site.scratch} can't be made here: enroot keeps to its own settings")
+        means.say(f"{site.container.scratch} can't be made here: enroot keeps to its own settings")
         return env
     return env | {name: str(folder) for name, folder in folders.items()}
 

@@ -24,7 +24,7 @@ _EXPANDED = '"$`\\'
 
 def scripts(site: Site) -> dict[str, Path]:
     """Return the files that a job needs to enter its container, by name."""
-    return {name: _FOLDER / name for name in _SCRIPTS.get(site.runtime, ())}
+    return {name: _FOLDER / name for name in _SCRIPTS.get(site.container.runtime, ())}
 
 
 def image(site: Site, recipe: Recipe) -> Image | None:
@@ -37,13 +37,13 @@ def image(site: Site, recipe: Recipe) -> Image | None:
     Raises:
         UsageError: It is no image reference.
     """
-    if site.runtime == "none":
+    if site.container.runtime == "none":
         return None
     text = site.settings(recipe.name).image or recipe.image
-    directory = Path(site.images)
+    directory = Path(site.container.images)
     if text:
         named = reference.parse(text)
-        found = cache.find(directory, named) if site.runtime == "pyxis" else None
+        found = cache.find(directory, named) if site.container.runtime == "pyxis" else None
         return replace(named, kind="file", path=found.path) if found else named
     built = cache.find_stem(directory, built_stem(recipe))
     return reference.Image("file", path=built.path) if built else None
@@ -60,13 +60,13 @@ def specs(site: Site, recipe: Recipe, directory: str) -> tuple[str, ...]:
     Raises:
         UsageError: One of them or of the campaign is no mount, or not one for the runtime.
     """
-    if site.runtime == "none":
+    if site.container.runtime == "none":
         return ()
     settings = site.settings(recipe.name)
     own = dict.fromkeys(path for path in (settings.data, settings.source) if path)
-    found = (*map(mounts.bind, own), *map(mounts.parse, site.mounts))
+    found = (*map(mounts.bind, own), *map(mounts.parse, site.container.mounts))
     for mount in (mounts.bind(directory), *found):
-        if site.runtime == "pyxis" and any(char in _EXPANDED for char in mount.spec):
+        if site.container.runtime == "pyxis" and any(char in _EXPANDED for char in mount.spec):
             raise UsageError(
                 f"The mount {mount.spec!r} holds what a shell would expand on the node.",
                 where=site.where,

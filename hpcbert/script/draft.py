@@ -134,7 +134,7 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
         command=redact.command(who.command),
         scheduler=how.scheduler,
         site=site.name,
-        runtime=site.runtime,
+        runtime=site.container.runtime,
         image=image.uri if image else "",
         framework=recipe.name,
         recipe_digest=recipe.digest,
@@ -145,7 +145,9 @@ def draft(request: Request, site: Site, recipe: Recipe, *, how: How, who: Who) -
         arrays=tuple(arrays),
         materials=used,
     )
-    return Draft(directory, campaign, scripts, copies, minutes(site.time_limit), warnings)
+    return Draft(
+        directory, campaign, scripts, copies, minutes(site.slurm.time_limit.text), warnings
+    )
 
 
 def by_hand(
@@ -270,7 +272,7 @@ def _array(job: render.Job, text: str) -> Array:
         script_sha256=hashlib.sha256(text.encode()).hexdigest(),
         log=job.log,
         together=job.together,
-        cluster=slurmwords.given(job.site.sbatch_args, "clusters"),
+        cluster=slurmwords.given(job.site.slurm.sbatch_args, "clusters"),
     )
 
 
@@ -315,13 +317,13 @@ def _complete(site: Site, recipe: Recipe, how: How) -> tuple[Site, tuple[str, ..
     site = _with_python(site, recipe, how)
     settings = site.settings(recipe.name)
     missing = [need for need in recipe.needs if not getattr(settings, need)]
-    if site.runtime == "pyxis" and how.scheduler == "local":
+    if site.container.runtime == "pyxis" and how.scheduler == "local":
         raise UsageError(
             "pyxis belongs to srun, which the local scheduler does without.",
             where=site.where,
             hint='Use container.runtime = "enroot", or "none" on the host.',
         )
-    if site.runtime != "none" and not containers.image(site, recipe):
+    if site.container.runtime != "none" and not containers.image(site, recipe):
         missing.append("image")
     if not missing or (how.rehearse and "image" not in missing):
         return site, ()
@@ -343,7 +345,7 @@ def _complete(site: Site, recipe: Recipe, how: How) -> tuple[Site, tuple[str, ..
 def _with_python(site: Site, recipe: Recipe, how: How) -> Site:
     """Choose the interpreter where the site does not: on this machine the one that runs this."""
     settings = site.settings(recipe.name)
-    here = how.scheduler == "local" and site.runtime == "none"
+    here = how.scheduler == "local" and site.container.runtime == "none"
     python = settings.python or (sys.executable if here else "python3")
     return site.with_settings(recipe.name, replace(settings, python=python))
 

@@ -33,10 +33,10 @@ def completed(site: Site, recipe: Recipe) -> tuple[Site, tuple[Material, ...]]:
 
 def prepared_image(site: Site, recipe: Recipe) -> Material | None:
     """Return the prepared image that ranks of this framework enter, if there is one."""
-    if site.runtime == "none":
+    if site.container.runtime == "none":
         return None
     own = site.settings(recipe.name).image
-    directory = Path(site.images)
+    directory = Path(site.container.images)
     cached = None
     if not own and recipe.install:
         cached = cache.find_stem(directory, built_stem(recipe))

@@ -111,7 +111,7 @@ def points(recipe: Recipe, site: Site, request: Request) -> tuple[Point, ...]:
     model = request.model or site.settings(recipe.name).model or recipe.models[0]
     values = option_values(recipe, site, request.settings)
     own = _identity(recipe, values)
-    sizes = {**dict(recipe.batch_sizes), **dict(site.settings(recipe.name).batch_sizes)}
+    sizes = dict((*recipe.batch_sizes, *site.settings(recipe.name).batch_sizes.items()))
     precisions = usual.precisions or recipe.precisions
     return tuple(
         Point(
@@ -154,9 +154,9 @@ def _check(recipe: Recipe, site: Site, request: Request, usual: Preset) -> None:
             raise UsageError(f"A batch size must be at least 1, not {size}.")
     if min(request.accumulation, request.global_batch_size) < 0:
         raise UsageError("--accumulation and --global-batch-size must be at least 1.")
-    if usual.gpus and request.shape.gpus_per_node > site.gpus_per_node:
+    if usual.gpus and request.shape.gpus_per_node > site.nodes.gpus_per_node:
         raise UsageError(
-            f"Nodes of site {site.name!r} have {site.gpus_per_node} GPUs, "
+            f"Nodes of site {site.name!r} have {site.nodes.gpus_per_node} GPUs, "
             f"{request.shape.gpus_per_node} are asked for.",
             where=site.where,
             hint="Change --gpus-per-node, or nodes.gpus_per_node in the site.toml.",
@@ -184,7 +184,7 @@ def option_values(
     """
     options = {option.name: option for option in recipe.options}
     values = {option.name: option.default for option in recipe.options}
-    for name, value in site.settings(recipe.name).options:
+    for name, value in site.settings(recipe.name).options.items():
         option = _known(name, options, f"{site.where}: frameworks.{recipe.name}.options")
         values[name] = _checked(option, value, site.where)
     for name, text in settings.items():

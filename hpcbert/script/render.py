@@ -181,7 +181,7 @@ def _environment(folders: Sequence[Path]) -> Environment:
 
 def directives(job: Job) -> tuple[str, ...]:
     """Return the `#SBATCH` options of a job, one word each, unquoted."""
-    site, shape = job.site, job.point.shape
+    slurm, shape = job.site.slurm, job.point.shape
     cpus = _cpus_per_task(job)
     wants_gpus = job.recipe.preset(job.point.protocol).gpus
     by_hand = job.directory == "."
@@ -189,43 +189,39 @@ def directives(job: Job) -> tuple[str, ...]:
     count = job.count or job.protocol.repeats
     array = f"--array=1-{count}%{min(job.concurrent, count)}"
     pairs = (
-        ("--partition", site.partition),
-        ("--account", site.account),
-        ("--qos", site.qos),
-        ("--reservation", site.reservation),
-        ("--constraint", site.constraint),
-        ("--gres", f"{site.gres}:{shape.gpus_per_node}" if site.gres and wants_gpus else ""),
+        ("--gres", f"{slurm.gres}:{shape.gpus_per_node}" if slurm.gres and wants_gpus else ""),
         ("--cpus-per-task", str(cpus) if cpus else ""),
-        ("--mem", site.memory),
+        ("--mem", slurm.memory),
     )
     return (
         f"--job-name={job.name}",
         *(() if job.together else (array,)),
         f"--nodes={shape.nodes}",
         f"--ntasks-per-node={job.recipe.tasks_per_node(shape)}",
+        *slurm.selection,
         *(f"{name}={value}" for name, value in pairs if value),
-        *(("--exclusive",) if site.exclusive else ()),
-        f"--time={site.time_limit}",
-        "--requeue" if site.requeue else "--no-requeue",
+        *(("--exclusive",) if slurm.exclusive else ()),
+        f"--time={slurm.time_limit.text}",
+        "--requeue" if slurm.requeue else "--no-requeue",
         "--open-mode=append",
         f"--output={folder}{'%j.out' if job.together else '%A_%a.out'}",
-        *site.sbatch_args,
+        *slurm.sbatch_args,
     )
 
 
 def _cpus_per_task(job: Job) -> int:
     shape = job.point.shape
-    return job.site.cpus_per_gpu * (shape.gpus_per_node // job.recipe.tasks_per_node(shape))
+    return job.site.nodes.cpus_per_gpu * (shape.gpus_per_node // job.recipe.tasks_per_node(shape))
 
 
 def _srun_options(job: Job) -> tuple[str, ...]:
     site, cpus = job.site, _cpus_per_task(job)
-    mpi = site.mpi or job.recipe.mpi
+    mpi = site.slurm.mpi or job.recipe.mpi
     return (
         *((f"--mpi={mpi}",) if mpi else ()),
         # Without a number of CPUs a task would be bound to a single one on many clusters.
         f"--cpus-per-task={cpus}" if cpus else "--cpu-bind=none",
-        *site.srun_args,
+        *site.slurm.srun_args,
     )
 
 
@@ -282,18 +278,11 @@ def _base_context(job: Job) -> dict[str, Any]:
         "log_folder": folder,
         "log_stem": f"{folder}/{name.replace('_{repeat}.log', '')}",
         "scheduler": job.scheduler,
-        "runtime": job.site.runtime,
-        "interface": job.site.interface,
+        "site": job.site,
         "srun_options": _srun_options(job),
         "image": job.image,
         "stem": job.stem,
         "mounts": job.mounts,
-        "images": job.site.images,
-        "container_env": job.site.container_env,
-        "home": job.site.home,
-        "remap_root": job.site.remap_root,
-        "entrypoint": job.site.entrypoint,
-        "scratch": job.site.scratch,
         "writable": job.recipe.writable,
         "workdir": job.recipe.workdir,
         "rank_environment": [f"{name}={text}" for name, text in _rank_environment(job)],

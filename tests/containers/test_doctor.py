@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from hpcbert.config.inventory import Site
 from hpcbert.config.site import read_site
 from hpcbert.container import probe
 from hpcbert.system.runner import Outcome, run
+from tests.kit.drafts import changed
 from tests.waiting import CEILING
 
 TOOLS = ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "unshare", "true")
@@ -201,7 +201,7 @@ def test_a_registry_that_refuses_is_explained(tmp_path: Path) -> None:
             Outcome(tuple(argv), 1, "", refused) if argv[0] == "enroot" else Outcome(tuple(argv), 0)
         )
 
-    site = replace(site_of(tmp_path), images=str(tmp_path / "images"))
+    site = changed(site_of(tmp_path), container={"images": str(tmp_path / "images")})
     (finding,) = examine(site, (pytorch,), run=answer, nodes=0)
     assert (finding.name, finding.status) == ("registry (nvcr.io)", "warn")
     assert "authn.nvidia.com" in finding.hint

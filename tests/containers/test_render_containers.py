@@ -23,6 +23,7 @@ from hpcbert.script import containers
 from hpcbert.script.draft import Draft, How, Who, by_hand, draft
 from hpcbert.script.plan import Request
 from tests.containers.kit import Image, need_squashfs, open_stand_ins, real_enroot
+from tests.kit.drafts import changed
 from tests.waiting import CEILING
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -49,7 +50,7 @@ SLURMD_NODENAME=node3 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 "$@"
 
 def reference(tmp_path: Path, **changes: object) -> Site:
     path = REPOSITORY / "site.toml"
-    return replace(site.read_site(path, base=tmp_path, env={}), **changes)  # type: ignore[arg-type]
+    return changed(site.read_site(path, base=tmp_path, env={}), **changes)
 
 
 def pytorch() -> Recipe:
@@ -121,7 +122,8 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
     tmp_path: Path,
 ) -> None:
     where = reference(
-        tmp_path, runtime="pyxis", mounts=("/scratch:/scratch:ro",), container_env=("HF_HOME",)
+        tmp_path,
+        container={"runtime": "pyxis", "mounts": ("/scratch:/scratch:ro",), "env": ("HF_HOME",)},
     )
     made = drafted(where, "/images/d e.sqsh", data="/data")
     code, errors, calls = run(made, tmp_path, INSIDE="1", PYXIS_CONTAINER_IMAGE="other")
@@ -150,7 +152,7 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
 
 
 def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path: Path) -> None:
-    made = drafted(reference(tmp_path, runtime="pyxis"), "/i.sqsh")
+    made = drafted(reference(tmp_path, container={"runtime": "pyxis"}), "/i.sqsh")
     code, errors, calls = run(made, tmp_path)
     assert code == 125
     assert "node3: not in the container" in errors
@@ -184,12 +186,14 @@ def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None
     ):
         where = reference(
             tmp_path,
-            runtime=runtime,
-            home=True,
-            remap_root=True,
-            entrypoint=True,
-            scratch="/raid x",
-            interface="ib0",
+            nodes={"interface": "ib0"},
+            container={
+                "runtime": runtime,
+                "home": True,
+                "remap_root": True,
+                "entrypoint": True,
+                "scratch": "/raid x",
+            },
         )
         own = replace(where.settings("pytorch"), image="/i.sqsh")
         made = draft(
@@ -206,7 +210,7 @@ def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None
 
 
 def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: Path) -> None:
-    where = reference(tmp_path, runtime="enroot", scratch="/raid")
+    where = reference(tmp_path, container={"runtime": "enroot", "scratch": "/raid"})
     text = text_of(drafted(where, "nvcr.io/nvidia/pytorch:25.04-py3"))
     uri = "'docker://nvcr.io#nvidia/pytorch:25.04-py3'"
     assert f"import {uri} {tmp_path}/images nvcr.io+nvidia+pytorch+25.04-py3" in text
@@ -217,7 +221,7 @@ def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "enroot", "none"])
 def test_a_campaign_brings_what_its_script_runs(tmp_path: Path, runtime: str) -> None:
-    made = drafted(reference(tmp_path, runtime=runtime), "/i.sqsh")
+    made = drafted(reference(tmp_path, container={"runtime": runtime}), "/i.sqsh")
     names = {target for target, _ in made.copies}
     assert ({"scripts/enter.sh", "scripts/image.sh"} <= names) == (runtime == "enroot")
     for target, source in made.copies:
@@ -229,7 +233,7 @@ def test_a_script_by_hand_starts_ranks_where_it_was_submitted(
     tmp_path: Path, runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
-    where = reference(tmp_path, runtime=runtime)
+    where = reference(tmp_path, container={"runtime": runtime})
     (text,) = by_hand(
         Request(Shape(1, 1)),
         where.with_settings("pytorch", replace(where.settings("pytorch"), image="/i.sqsh")),
@@ -245,13 +249,15 @@ def test_a_script_by_hand_starts_ranks_where_it_was_submitted(
 def test_what_a_runtime_can_not_carry_is_refused(tmp_path: Path) -> None:
     for mount in ("/$HOME:/x", '/a"b:/x', "/`id`:/x", "/a\\b:/x"):
         with pytest.raises(UsageError, match="a shell would expand"):
-            drafted(reference(tmp_path, runtime="pyxis", mounts=(mount,)), "/i.sqsh")
-        drafted(reference(tmp_path, runtime="enroot", mounts=(mount,)), "/i.sqsh")
+            drafted(
+                reference(tmp_path, container={"runtime": "pyxis", "mounts": (mount,)}), "/i.sqsh"
+            )
+        drafted(reference(tmp_path, container={"runtime": "enroot", "mounts": (mount,)}), "/i.sqsh")
     for runtime in ("pyxis", "enroot"):
         with pytest.raises(UsageError, match="comma or a colon"):
-            drafted(reference(tmp_path, runtime=runtime), "/i.sqsh", data="/a,b")
+            drafted(reference(tmp_path, container={"runtime": runtime}), "/i.sqsh", data="/a,b")
         with pytest.raises(UsageError, match="taken for the name"):
-            drafted(reference(tmp_path, runtime=runtime), "x.sqsh")
+            drafted(reference(tmp_path, container={"runtime": runtime}), "x.sqsh")
 
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=20)
@@ -266,7 +272,9 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
     mount = mount if mount.isprintable() else "/x"
     image = f"/{image}" if image.isprintable() else "/y"
     tmp_path = tmp_path_factory.mktemp("words")
-    where = reference(tmp_path, runtime="enroot", mounts=(mount,), scratch=f"/{scratch}")
+    where = reference(
+        tmp_path, container={"runtime": "enroot", "mounts": (mount,), "scratch": f"/{scratch}"}
+    )
     found = replace(pytorch(), workdir=workdir)
     own = replace(where.settings("pytorch"), image=image)
     made = draft(
@@ -309,7 +317,12 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
     )
     tool(tmp_path / "python", recorder)
     where = reference(
-        tmp_path, runtime="enroot", scratch=str(tmp_path / "kept"), mounts=(str(tmp_path),)
+        tmp_path,
+        container={
+            "runtime": "enroot",
+            "scratch": str(tmp_path / "kept"),
+            "mounts": (str(tmp_path),),
+        },
     )
     own = replace(
         where.settings("pytorch"),

@@ -29,7 +29,7 @@ def test_a_relative_file_is_relative_to_where_it_is_named(
 def test_paths_of_a_site_are_relative_to_its_file(tmp_path: Path) -> None:
     path = written(tmp_path, '[container]\nimages = "i"\n[frameworks.a]\nimage = "./a.sqsh"\n')
     site = read_site(path, base=tmp_path, env={})
-    assert site.images == str(tmp_path / "i")
+    assert site.container.images == str(tmp_path / "i")
     assert site.settings("a").image == str(tmp_path / "a.sqsh")
 
 

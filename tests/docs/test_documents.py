@@ -316,7 +316,7 @@ def test_the_recipe_page_has_the_keys_that_are_read(
     (option,) = [path for path in tables if path.startswith("options.")]
     keys = {
         *(
-            tables[""]
+            (tables[""] | {"schema"})
             - {"source", "image", "batch_sizes", "options", "env", "protocols", "sample", "dataset"}
         ),
         *(f"dataset.{key}" for key in tables["dataset"]),

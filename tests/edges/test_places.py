@@ -37,7 +37,7 @@ def test_prepare_has_places_of_its_own_in_the_lab(
     path = tmp_path / "site.toml"
     path.write_text(files.site_toml(LabPlan(), layout))
     site = read_site(path, base=tmp_path, env={})
-    assert (site.sources, site.images) == (str(layout.sources), str(layout.images))
+    assert (site.sources, site.container.images) == (str(layout.sources), str(layout.images))
 
 
 def test_init_says_what_outranks_the_file_it_writes(

@@ -62,7 +62,7 @@ def test_every_form_of_sbatch_means_the_same_everywhere(text: str, tmp_path: Pat
     path.write_text(
         f'schema = 1\nname = "x"\nscheduler = "slurm"\n[slurm]\ntime_limit = "{text}"\n'
     )
-    assert read_site(path, base=tmp_path, env={}).time_limit == text
+    assert read_site(path, base=tmp_path, env={}).slurm.time_limit.text == text
     line = f"7_1|me|RUNNING|1|2|3|0:10|{text}|n1|name|None\n"
     (row,) = read_squeue(line).rows
     assert row.limit == GOOD[text]

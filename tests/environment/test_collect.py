@@ -138,7 +138,7 @@ def test_every_attempt_leaves_one_file_a_node(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tool(tools, "srun", SRUN)
     tool(tools, "scontrol", "#!/bin/bash\necho localhost\n")
-    where = reference(tmp_path, env=(("NCCL_ALGO", "Ring"), ("HF_TOKEN", "abc")))
+    where = reference(tmp_path, env={"NCCL_ALGO": "Ring", "HF_TOKEN": "abc"})
     python = tool(tmp_path, "python", RECORDER)
     made = drafted(with_python(where, python), scheduler="slurm", shape="1n1g")
     path = f"{tools}:{TOOL_PATH}"

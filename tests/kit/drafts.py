@@ -21,9 +21,16 @@ HOW = How(scheduler="slurm", folders=(TEMPLATES,))
 MINIMAL = 'schema = 1\nname = "x"\nscheduler = "slurm"\n'
 
 
+def changed(where: Site, **changes: Any) -> Site:
+    """Return a site with other values; those of one of its tables as a dict."""
+    tables = {name: getattr(where, name) for name in ("slurm", "nodes", "container")}
+    inner = {name: replace(old, **changes.get(name, {})) for name, old in tables.items()}
+    return replace(where, **{**changes, **inner})
+
+
 def reference(base: Path, **changes: Any) -> Site:
     """Return the reference site.toml as read below a directory with a space in its name."""
-    return replace(site.read_site(SITE, base=base / "a b", env={}), **changes)
+    return changed(site.read_site(SITE, base=base / "a b", env={}), **changes)
 
 
 def site_of(folder: Path, text: str = "", *, start: str = MINIMAL) -> Site:

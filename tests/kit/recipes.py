@@ -112,7 +112,7 @@ class Script:
 
 def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Script:
     """Render what a case asks for, at a site that names all that the recipe needs."""
-    where = drafts.reference(Path("/runs"), runtime=runtime, runs="/runs")
+    where = drafts.reference(Path("/runs"), container={"runtime": runtime}, runs="/runs")
     named = {"image": "/i.sqsh", "data": "/d a", "source": "/s b", **paths}
     settings = FrameworkSettings(**named)  # type: ignore[arg-type]
     request = Request(

@@ -23,7 +23,7 @@ RECIPES = sorted(path.parent.name for path in TEMPLATES.glob("*/sample.log"))
 
 def grammar(recipe: str) -> grammars.Grammar:
     path = TEMPLATES / recipe / "recipe.toml"
-    return grammars.parse(read(path).table("log").values, where=str(path))
+    return grammars.parse(read(path)["log"], where=str(path))
 
 
 def written(tmp_path: Path, *lines: str) -> tuple[Stamp, ...]:

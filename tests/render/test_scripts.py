@@ -27,6 +27,7 @@ from hpcbert.model import Shape
 from hpcbert.script.draft import Draft, How, Who, draft, minutes
 from hpcbert.script.plan import Request
 from hpcbert.slurm.states import witness
+from tests.kit.drafts import changed
 from tests.waiting import CEILING
 
 pytestmark = pytest.mark.slow
@@ -56,7 +57,7 @@ SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1 "$@"
 
 def reference(tmp_path: Path, **changes: object) -> Site:
     path = REPOSITORY / "site.toml"
-    return replace(site.read_site(path, base=tmp_path, env={}), **changes)  # type: ignore[arg-type]
+    return changed(site.read_site(path, base=tmp_path, env={}), **changes)
 
 
 def drafted(
@@ -297,10 +298,7 @@ def test_whatever_is_typed_arrives_at_ranks_and_srun_or_is_refused(
     tool(tools, "srun", SRUN)
     tool(tools, "scontrol", "#!/bin/bash\necho localhost\n")
     where = reference(
-        tmp_path,
-        partition=partition,
-        srun_args=(srun,),
-        env=(("HPCBERT_PROBE", value),),
+        tmp_path, env={"HPCBERT_PROBE": value}, slurm={"partition": partition, "srun_args": (srun,)}
     )
     one = with_python(where, python, data=data)
     if re.search(r"[\x00-\x1f\x7f]", partition):
@@ -326,7 +324,9 @@ def test_whatever_is_typed_arrives_at_ranks_and_srun_or_is_refused(
 def test_scripts_are_clean_for_bash_and_shellcheck(
     tmp_path: Path, framework: str, shape: str, runtime: str, rehearse: bool
 ) -> None:
-    where = reference(tmp_path, runtime=runtime, scratch="/raid" if rehearse else "")
+    where = reference(
+        tmp_path, container={"runtime": runtime, "scratch": "/raid" if rehearse else ""}
+    )
     image = "docker://a.b#c:1" if rehearse else "/i.sqsh"
     one = replace(where.settings(framework), image=image, data="/d", source="/s")
     made = drafted(
@@ -369,15 +369,17 @@ def test_a_tpu_is_driven_from_a_node_without_gpus(tmp_path: Path) -> None:
 def test_site_settings_become_directives(tmp_path: Path) -> None:
     where = reference(
         tmp_path,
-        partition="gpu",
-        account="acct",
-        qos="high",
-        gres="gpu:v100",
-        cpus_per_gpu=4,
-        memory="0",
-        requeue=False,
-        exclusive=False,
-        sbatch_args=("--comment=a b#c",),
+        slurm={
+            "partition": "gpu",
+            "account": "acct",
+            "qos": "high",
+            "gres": "gpu:v100",
+            "memory": "0",
+            "requeue": False,
+            "exclusive": False,
+            "sbatch_args": ("--comment=a b#c",),
+        },
+        nodes={"cpus_per_gpu": 4},
     )
     text = only_script(drafted(where, "pytorch", "1n2g", "slurm"))
     for line in (
@@ -398,7 +400,9 @@ def test_site_settings_become_directives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", ["1n1g", "4n8g"])
 def test_an_interface_is_asked_on_every_node(tmp_path: Path, shape: str) -> None:
-    text = only_script(drafted(reference(tmp_path, interface="ib0"), "pytorch", shape, "slurm"))
+    text = only_script(
+        drafted(reference(tmp_path, nodes={"interface": "ib0"}), "pytorch", shape, "slurm")
+    )
     assert "rank ib0 </dev/null" in text
     assert "NCCL_SOCKET_IFNAME=ib0" in text
 
@@ -410,7 +414,7 @@ def test_refusals_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has one node"):
         drafted(where, "pytorch", "2n1g")
     with pytest.raises(UsageError, match="belongs to srun"):
-        drafted(replace(where, runtime="pyxis"))
+        drafted(changed(where, container={"runtime": "pyxis"}))
     with pytest.raises(UsageError, match="backslash"):
         drafted(replace(where, runs="/a\\b"))
     with pytest.raises(UsageError, match="control character"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,13 @@ from hpcbert.script.draft import How, Who, draft
 from hpcbert.script.plan import Request
 from hpcbert.script.rewrite import retried, writes_to
 from hpcbert.system.runner import run
+from tests.kit.drafts import changed
 from tests.kit.paths import SITE, TEMPLATES
 
 
 def rendered(tmp_path: Path, *words: str, together: bool = False) -> str:
     where = site.read_site(SITE, base=tmp_path / "a b", env={})
-    where = replace(where, sbatch_args=words)
+    where = changed(where, slurm={"sbatch_args": words})
     found = recipe.load(TEMPLATES / "pytorch")
     how = How(scheduler="slurm", folders=(TEMPLATES,), together=together)
     who = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")

@@ -1,0 +1,299 @@
+"""Plain values to dataclasses by their annotations: the one reader of TOML and JSON documents.
+
+A field is a key, its default what an absent key means. `Annotated` adds what a type can't say:
+`Range`, or any function that returns the value or raises `Invalid`; `GIVEN` marks a field that no
+document has. A class whose `parse` takes a text is written as one. A classmethod `narrowed` returns
+the annotations that other keys of the same table narrow, `NoReturn` for a key that they rule out.
+What no single key can say, `__post_init__` checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache, partial
+from math import isfinite
+from types import MappingProxyType, NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NoReturn,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from hpcbert.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+T = TypeVar("T")
+N = TypeVar("N", int, float)
+
+# Of integers: what everything that reads TOML can hold (toml.io, v1.0.0, Integer).
+_MOST = (1 << 63) - 1
+# Of whatever is counted: iterations, samples, nodes.
+MOST_COUNT = 1_000_000_000
+# Marks a field that whoever decodes gives; `name` of a table in a mapping is given by its key.
+GIVEN = object()
+
+_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a hint that names the known words nearest to one that is unknown."""
+    import difflib
+
+    choices = sorted(known)
+    close = difflib.get_close_matches(word, choices, n=2, cutoff=0.6)
+    if close:
+        return f"Did you mean {' or '.join(close)}?"
+    return f"Known here: {', '.join(choices)}." if choices else ""
+
+
+class Invalid(ValueError):  # noqa: N818  it is what is said of a value
+    """A value is not what its annotation says.
+
+    Args:
+        message: What follows the key's name, without the full stop.
+        hint: How to fix it.
+        value: What was found, if the message is to end with it.
+        key: The key below the one being read, where it is that one's fault.
+    """
+
+    def __init__(
+        self, message: str, hint: str = "", *, value: Any = MISSING, key: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.value = value
+        self.path = key
+
+    def under(self, key: str) -> Invalid:
+        """Return it with its place one level further up; a number in brackets counts from one."""
+        dot = "." if self.path and not self.path.startswith("[") else ""
+        self.path = f"{key}{dot}{self.path}"
+        return self
+
+    def __str__(self) -> str:
+        number = isinstance(self.value, int | float) and not isinstance(self.value, bool)
+        shown = f"{self.value:,}" if number else repr(self.value)
+        found = "" if self.value is MISSING else f", not {shown}"
+        return f"{self.path} {self.message}{found}.".lstrip()
+
+
+@dataclass(frozen=True)
+class Range:
+    """Refuses numbers outside of it.
+
+    Attributes:
+        says: What the key must be, instead of `must be at least 1`.
+    """
+
+    low: float
+    most: float = MOST_COUNT
+    says: str = ""
+
+    def __call__(self, value: N) -> N:
+        """Return the number.
+
+        Raises:
+            Invalid: It is outside.
+        """
+        if self.low <= value <= self.most:
+            return value
+        bound = f"least {self.low:,}" if value < self.low else f"most {self.most:,}"
+        raise Invalid(self.says or f"must be at {bound}", value=value)
+
+
+Count = Annotated[int, Range(1)]
+
+
+def decode(kind: type[T], values: Any, *, file: str, path: str = "", **given: Any) -> T:
+    """Return a document, or one part of it, as what describes it.
+
+    Args:
+        kind: A dataclass, or any other annotation.
+        values: What TOML or JSON gave.
+        file: The document, for messages.
+        path: The part's dotted name in the document; empty for all of it.
+        given: The fields that no document has.
+
+    Raises:
+        ConfigError: A key is unknown, missing, or its value not what the annotation says; file and
+            key are named, and the hint names the nearest known ones.
+    """
+    try:
+        made: T = _table(kind, values, given) if given else _reader(cast("Any", kind))(values)
+    except Invalid as error:
+        place = error.under(path) if path else error
+        raise ConfigError(str(place), where=file, hint=place.hint) from None
+    return made
+
+
+@cache
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """Return what reads a value of an annotation."""
+    origin, kinds = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return partial(_checked, _reader(kinds[0]), kinds[1:])
+    if origin in _READERS:
+        return partial(_READERS[origin], kinds)
+    if is_dataclass(hint):
+        return partial(_table, hint)
+    if hint in (Any, NoneType):
+        return lambda value: value
+    return partial(_plain if hint in _NAMES else _parsed, hint)
+
+
+def _checked(read: Callable[[Any], Any], checks: tuple[Any, ...], value: Any) -> Any:
+    made = read(value)
+    for check in checks:
+        made = check(made) if check is not GIVEN else made
+    return made
+
+
+def _plain(kind: type, value: Any) -> Any:
+    if isinstance(value, int) and abs(value) > _MOST:
+        raise Invalid(f"is out of range: at most {_MOST:,}")
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise Invalid(f"must be {_NAMES[kind]}", value=value)
+    if isinstance(value, float) and not isfinite(value):
+        raise Invalid("must be a finite number", value=value)
+    if isinstance(value, str) and "\0" in value:
+        raise Invalid("holds a NUL character, which no path or variable can")
+    return value
+
+
+def _choice(known: tuple[Any, ...], value: Any) -> Any:
+    if _plain(type(known[0]), value) not in known:
+        listed = ", ".join(map(str, known))
+        raise Invalid(
+            f"must be one of {listed}", did_you_mean(str(value), map(str, known)), value=value
+        )
+    return value
+
+
+def _parsed(kind: Any, value: Any) -> Any:
+    text = _plain(str, value)
+    try:
+        return getattr(kind, "parse", kind)(text)
+    except ValueError as error:
+        form = getattr(kind, "FORM", "")
+        raise Invalid(f"{form}{error}".rstrip("."), getattr(kind, "FORMS", "")) from None
+
+
+def _either(kinds: tuple[Any, ...], value: Any) -> Any:
+    for kind in kinds:
+        if type(value) in _accepted(kind):
+            return _reader(kind)(value)
+    names = {_NAMES[one]: None for kind in kinds for one in _accepted(kind) if one in _NAMES}
+    if float in kinds:
+        names.pop(_NAMES[int], None)
+    raise Invalid(f"must be {', '.join(names)}", value=value)
+
+
+@cache
+def _accepted(hint: Any) -> tuple[type, ...]:
+    """Return the types of the plain values that an annotation's reader looks into."""
+    origin, kinds = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _accepted(kinds[0])
+    if origin is Literal:
+        return tuple({type(one) for one in kinds})
+    if is_dataclass(hint) or origin in (dict, Mapping):
+        return (dict,)
+    return (list, tuple) if origin is tuple else (hint,)
+
+
+def _array(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        tables = " of tables" if is_dataclass(kinds[0]) else ""
+        raise Invalid(f"must be an array{tables}", value=value)
+    every = kinds[:1] * len(value) if kinds[-1] is ... else kinds
+    if len(every) != len(value):
+        raise Invalid(f"must be an array of {len(every)}", value=value)
+    return tuple(_element(kind, *one) for kind, one in zip(every, enumerate(value, 1), strict=True))
+
+
+def _element(kind: Any, number: int, value: Any) -> Any:
+    try:
+        return _reader(kind)(value)
+    except Invalid as error:
+        if error.path or not isinstance(value, str):
+            raise error.under(f"[{number}]") from None
+        raise Invalid(f"names {value!r}, which {error.message}", error.hint) from None
+
+
+def _mapping(kinds: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Invalid("must be a table", value=value)
+    name_kind, kind = kinds
+    made = {}
+    for name, one in value.items():
+        if get_origin(name_kind) is Literal and name not in get_args(name_kind):
+            raise Invalid("is not known", did_you_mean(name, get_args(name_kind)), key=name)
+        try:
+            named = is_dataclass(kind) and "name" in {one.name for one in fields(kind)}
+            read = partial(_table, kind, given={"name": name}) if named else _reader(kind)
+            made[_reader(name_kind)(name)] = read(one)
+        except Invalid as error:
+            raise error.under(name) from None
+    return made
+
+
+@cache
+def _hints(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+@cache
+def keys(kind: Any) -> tuple[Field[Any], ...]:
+    """Return the fields of a dataclass that a document has."""
+    hints = _hints(kind)
+    return tuple(one for one in fields(kind) if GIVEN not in get_args(hints[one.name])[1:])
+
+
+def _table(kind: Any, value: Any, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    if isinstance(value, str) and hasattr(kind, "parse"):
+        return _parsed(kind, value)
+    if not isinstance(value, dict):
+        raise Invalid("must be a table", value=value)
+    hints = {**_hints(kind), **(kind.narrowed(value) if hasattr(kind, "narrowed") else {})}
+    made = dict(given)
+    for one in keys(kind):
+        if one.name in value and hints[one.name] is not NoReturn:
+            made[one.name] = _inside(one.name, hints[one.name], value[one.name])
+        elif one.default is MISSING and one.default_factory is MISSING:
+            raise Invalid("is missing", key=one.name)
+    known = [one.name for one in keys(kind) if hints[one.name] is not NoReturn]
+    for key in value:
+        if key not in known:
+            raise Invalid("is not known", did_you_mean(key, known), key=key)
+    return kind(**made)
+
+
+def _inside(key: str, hint: Any, value: Any) -> Any:
+    try:
+        return _reader(hint)(value)
+    except Invalid as error:
+        raise error.under(key) from None
+
+
+_READERS = {
+    Literal: _choice,
+    Union: _either,
+    UnionType: _either,
+    tuple: _array,
+    dict: _mapping,
+    Mapping: _mapping,
+}
