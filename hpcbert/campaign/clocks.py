@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign.steps import steps
-from hpcbert.logs.stamps import QUARTERS, Span, outside, stamps
+from hpcbert.logs.stamps import QUARTERS, TimeSpan, outside, stamps
 from hpcbert.model import Reason, read_events
 from hpcbert.system.files import read
 
@@ -64,7 +64,7 @@ def mistimed(
     return (Reason("clock", detail),) if detail else ()
 
 
-def _spans(step: Step, zones: Sequence[int]) -> list[Span]:
+def _spans(step: Step, zones: Sequence[int]) -> list[TimeSpan]:
     """Return when a step was by the clocks that a log's stamps may be of.
 
     On several nodes the rank that prints may be on another one than the script. If the clock there
@@ -72,7 +72,7 @@ def _spans(step: Step, zones: Sequence[int]) -> list[Span]:
     """
     begin, end = step.begin or 0.0, step.end or 0.0
     moved = [step.ahead] if len(step.nodes) > 1 and abs(step.ahead) > 1 else []
-    return [Span(begin + ahead, end + ahead, zones) for ahead in (0, *moved)]
+    return [TimeSpan(begin + ahead, end + ahead, zones) for ahead in (0, *moved)]
 
 
 def _set(step: Step) -> str:

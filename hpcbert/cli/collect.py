@@ -14,7 +14,7 @@ import click
 
 from hpcbert import __version__
 from hpcbert.cli import conflicts, streams
-from hpcbert.cli.conflicts import Rule
+from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import places
 from hpcbert.config.decode import decode
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hpcbert.model import Campaign
     from hpcbert.slurm.states import RepeatState
 
-_CONFLICT = Rule(
+_CONFLICT = Conflict(
     ("form",),
     lambda given: given["as_json"] and not given["output"],
     "with --json, which prints the tables in its document",

@@ -1,7 +1,6 @@
 """Options that would be ignored: refused, and what they conflict with is named.
 
-A rule says of some options beside what they have no effect. Only what was typed is held against
-it; a default conflicts with nothing.
+Only what was typed is held against what stands beside it; a default conflicts with nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 
-class Rule(NamedTuple):
+class Conflict(NamedTuple):
     """When options have no effect.
 
     Attributes:
@@ -31,16 +30,16 @@ class Rule(NamedTuple):
     beside: str
 
 
-def refuse(*rules: Rule) -> None:
-    """Hold the command line that is being run against rules.
+def refuse(*conflicts: Conflict) -> None:
+    """Refuse the command line that is being run where options of it conflict.
 
     Raises:
         UsageError: It has options that would be ignored.
     """
     context = click.get_current_context()
-    for rule in rules:
-        if rule.when(context.params):
-            refuse_typed(rule.options, rule.beside)
+    for one in conflicts:
+        if one.when(context.params):
+            refuse_typed(one.options, one.beside)
 
 
 def refuse_typed(options: Iterable[str], beside: str) -> None:

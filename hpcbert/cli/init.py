@@ -10,7 +10,7 @@ import click
 
 from hpcbert.campaign.store import write_text
 from hpcbert.cli import conflicts
-from hpcbert.cli.conflicts import Rule
+from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.places import default_site, find_site
 from hpcbert.errors import ConfigError, SchedulerError, UsageError
@@ -43,7 +43,7 @@ _CLUSTER: dict[str, str | None] = {
 @returns_result
 def init(*, output: Path, slurm: bool, only_local: bool, force: bool) -> Result:
     """Write a site.toml for this cluster or machine, every key explained."""
-    conflicts.refuse(Rule(("slurm",), lambda given: given["only_local"], "with --local"))
+    conflicts.refuse(Conflict(("slurm",), lambda given: given["only_local"], "with --local"))
     if (output.exists() or output.is_symlink()) and not force:
         raise UsageError("There is such a file already.", where=str(output), hint="Give --force.")
     found = {} if only_local else detect(run)

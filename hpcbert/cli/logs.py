@@ -13,7 +13,7 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli import conflicts
-from hpcbert.cli.conflicts import Rule
+from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, finish, printable
 from hpcbert.config.strict import did_you_mean
 from hpcbert.errors import IncompleteError, UsageError
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from hpcbert.campaign.repeats import Repeat, Watched
 
 _CONFLICTS = (
-    Rule(("tail",), lambda given: given["path_only"], "with --path"),
-    Rule(("path_only",), lambda given: given["as_json"], "with --json, whose document names it"),
+    Conflict(("tail",), lambda given: given["path_only"], "with --path"),
+    Conflict(
+        ("path_only",), lambda given: given["as_json"], "with --json, whose document names it"
+    ),
 )
 _BLOCK = 1 << 16
 _MOST = 1 << 24

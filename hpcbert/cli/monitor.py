@@ -14,7 +14,7 @@ import click
 from hpcbert import model
 from hpcbert.campaign import store
 from hpcbert.cli import conflicts, streams
-from hpcbert.cli.conflicts import Rule
+from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.live import before, console, counts, draw, draws
 from hpcbert.cli.output import VERSION, Result, escaped, finish, printable, say
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from hpcbert.campaign.repeats import Repeat, Watched
-    from hpcbert.flows.monitor import Change, Detail, Progress, View
+    from hpcbert.flows.monitor import Change, Detail, View
+    from hpcbert.logs.scan import Progress
     from hpcbert.slurm.states import RepeatState
 
     Show = Callable[..., AbstractContextManager[flow.Sinks]]
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 # Of an interval, seconds.
 _SHORTEST, _LONGEST = 0.1, 86_400.0
-_CONFLICT = Rule(("interval", "max_retries"), lambda given: given["once"], "with --once")
+_CONFLICT = Conflict(("interval", "max_retries"), lambda given: given["once"], "with --once")
 
 
 @click.command(

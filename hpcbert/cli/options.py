@@ -17,7 +17,7 @@ from typing import (
 import click
 
 from hpcbert import timelimit
-from hpcbert.cli.conflicts import Rule
+from hpcbert.cli.conflicts import Conflict
 from hpcbert.config import site
 
 if TYPE_CHECKING:
@@ -142,12 +142,12 @@ OF_SLURM = (
     *("concurrent_repeats", "concurrent_points"),
 )
 SHARED_CONFLICTS = (
-    Rule(
+    Conflict(
         ("concurrent_repeats",),
         lambda given: given["repeats_in"] == "one-job",
         "with --repeats-in one-job",
     ),
-    Rule(
+    Conflict(
         ("global_batch_size",),
         lambda given: given["accumulation"] is not None,
         "with --accumulation, of which it follows",

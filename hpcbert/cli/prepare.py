@@ -12,7 +12,7 @@ import click
 
 from hpcbert.cli import conflicts
 from hpcbert.cli.asked import selected
-from hpcbert.cli.conflicts import Rule
+from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import checked_limit
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import places, recipe, site
@@ -32,14 +32,14 @@ def _without(kind: str) -> Callable[[Mapping[str, Any]], bool]:
 
 
 _CONFLICTS = (
-    Rule(
+    Conflict(
         ("partition", "account", "qos", "time_limit"),
         lambda given: not given["on_node"],
         "without --on-node",
     ),
-    Rule(("repository",), _without("source"), "without --only source"),
-    Rule(("image", "runtime"), _without("image"), "without --only image"),
-    Rule(("data",), _without("data"), "without --only data"),
+    Conflict(("repository",), _without("source"), "without --only source"),
+    Conflict(("image", "runtime"), _without("image"), "without --only image"),
+    Conflict(("data",), _without("data"), "without --only data"),
 )
 _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "failed": "FAIL"}
 

@@ -11,7 +11,7 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli import conflicts
-from hpcbert.cli.conflicts import Rule
+from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import checked_limit
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.submit import handed_over
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hpcbert.model import Array
 
 DEFAULT = 2
-_CONFLICT = Rule(("wait",), lambda given: given["dry_run"], "with --dry-run")
+_CONFLICT = Conflict(("wait",), lambda given: given["dry_run"], "with --dry-run")
 
 
 @click.command(

@@ -13,7 +13,7 @@ import click
 from hpcbert.campaign import store
 from hpcbert.cli import conflicts
 from hpcbert.cli.asked import read, who
-from hpcbert.cli.conflicts import Rule
+from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.interrupt import left_behind, patient
 from hpcbert.cli.options import OF_SLURM, SHARED_CONFLICTS, PointOptions, point_options
 from hpcbert.cli.output import Result, returns_result, say
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from hpcbert.script.draft import Draft
 
 _CONFLICTS = (
-    Rule(("wait", "max_retries", "force"), lambda given: given["dry_run"], "with --dry-run"),
-    Rule(("max_retries",), lambda given: not given["wait"], "without --wait"),
-    Rule(("max_retries",), lambda given: given["rehearse"], "with --rehearse"),
+    Conflict(("wait", "max_retries", "force"), lambda given: given["dry_run"], "with --dry-run"),
+    Conflict(("max_retries",), lambda given: not given["wait"], "without --wait"),
+    Conflict(("max_retries",), lambda given: given["rehearse"], "with --rehearse"),
     *SHARED_CONFLICTS,
 )
 # What may stand beside --resume.

@@ -7,7 +7,7 @@ import os
 import random
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import Lines, Watched
@@ -24,24 +24,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.campaign.repeats import Key, Repeat
+    from hpcbert.logs.scan import Progress
     from hpcbert.slurm.ladder import Answer
     from hpcbert.slurm.states import RepeatState
     from hpcbert.system.runner import Runner
 
 TOLERANCE = 10
 _SHORTEST = 0.05
-
-
-class Progress(Protocol):
-    """How far a log has come: what its last lines say."""
-
-    @property
-    def iteration(self) -> int | None:
-        """The last iteration printed."""
-
-    @property
-    def throughput(self) -> float | None:
-        """Samples per second over all GPUs, as last printed."""
 
 
 @dataclass(frozen=True)

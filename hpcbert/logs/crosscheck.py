@@ -50,7 +50,7 @@ class Entry(NamedTuple):
     paused: bool
 
 
-class Pace(NamedTuple):
+class Throughput(NamedTuple):
     """How one rule sees the window.
 
     Attributes:
@@ -238,7 +238,7 @@ class CrossCheck:
 
     def _pace(
         self, rule: Rule, span: Span, setting: Setting, *, first: bool = False
-    ) -> Pace | None:
+    ) -> Throughput | None:
         """Return a rule's view of the window, None where the log doesn't have it."""
         try:
             if rule.kind == "footer":
@@ -256,7 +256,7 @@ class CrossCheck:
         except (CannotReduceError, UnknownError, KeyError, ValueError, ZeroDivisionError):
             return None
 
-    def _by_closing(self, rule: Rule, span: Span, setting: Setting) -> Pace | None:
+    def _by_closing(self, rule: Rule, span: Span, setting: Setting) -> Throughput | None:
         texts = self._closing.get(rule.name, [])
         values = {number(text) for text in texts}
         if not values or (len(values) > 1 and rule.which != "last"):
@@ -264,9 +264,9 @@ class CrossCheck:
         if None not in span and (span.until or 0) - (span.after or 0) < self.grammar.shortest:
             return None  # A program's own number is of its whole run: a few steps may well differ.
         samples = throughput(rule, number(texts[-1]) * rule.factor, setting)
-        return Pace(samples, ()) if math.isfinite(samples) and samples > 0 else None
+        return Throughput(samples, ()) if math.isfinite(samples) and samples > 0 else None
 
-    def _implausible(self, pace: Pace | None) -> Iterable[Reason]:
+    def _implausible(self, pace: Throughput | None) -> Iterable[Reason]:
         """Yield what in the window is out of all proportion to the rest of it.
 
         A median, and a mean that leaves out the extremes, has seen to that itself.
@@ -301,7 +301,7 @@ def _unstated(chosen: Rule) -> str:
 
 def _by_clock(
     rule: Rule, start: Entry | None, inside: Sequence[Entry], setting: Setting
-) -> Pace | None:
+) -> Throughput | None:
     entries = [start, *inside] if start else list(inside)
     if len(entries) < 2:  # noqa: PLR2004 - time goes from one to another
         return None
@@ -315,10 +315,12 @@ def _by_clock(
         if later - earlier > 0 and entry.steps
     )
     seconds = moments[-1] - moments[0]
-    return Pace(batch * steps / seconds, parts) if seconds > 0 else None
+    return Throughput(batch * steps / seconds, parts) if seconds > 0 else None
 
 
-def _by_values(rule: Rule, inside: Sequence[Entry], stride: int, setting: Setting) -> Pace | None:
+def _by_values(
+    rule: Rule, inside: Sequence[Entry], stride: int, setting: Setting
+) -> Throughput | None:
     parts = []
     steps = 0
     batch = _batch(rule, setting)
@@ -336,7 +338,7 @@ def _by_values(rule: Rule, inside: Sequence[Entry], stride: int, setting: Settin
     if not parts:
         return None
     time = math.fsum(covered / rate for _, rate, _, _, covered in parts)
-    return Pace(steps / time, tuple(part[:4] for part in parts))
+    return Throughput(steps / time, tuple(part[:4] for part in parts))
 
 
 def _batch(rule: Rule, setting: Setting) -> int:

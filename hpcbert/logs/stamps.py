@@ -46,7 +46,7 @@ _STAMP = (
 _FORMS = {"iso": "date-time", "dated": "date-time", "month": "month-day", "ctime": "ctime"}
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """When a run was measured.
 
     Attributes:
@@ -81,7 +81,7 @@ class Stamp(NamedTuple):
     own: bool = False
     zone: int | None = None
 
-    def moment(self, span: Span, zone: int) -> float:
+    def moment(self, span: TimeSpan, zone: int) -> float:
         """Return the seconds since the epoch that it stands for, if it was written in a zone."""
         middle = (span.begin + span.end) / 2
         if self.form in {"epoch", "epoch-ms"}:
@@ -148,7 +148,7 @@ def _offset(text: bytes) -> int:
     return -seconds if text.startswith(b"-") else seconds
 
 
-def outside(found: Sequence[Stamp], span: Span) -> str:
+def outside(found: Sequence[Stamp], span: TimeSpan) -> str:
     """Return why a log's moments are not those of its run, as a clause; empty if they may be.
 
     Those of records must all fit in one zone. Of other lines most must fit, each in some zone: the
@@ -174,7 +174,7 @@ def _size(distance: tuple[float, Stamp | None]) -> float:
     return abs(distance[0])
 
 
-def _worst(found: Sequence[Stamp], span: Span, zone: int) -> tuple[float, Stamp | None]:
+def _worst(found: Sequence[Stamp], span: TimeSpan, zone: int) -> tuple[float, Stamp | None]:
     """Return the stamp that is furthest from a run, and its distance; 0 and none if all fit."""
     apart = [(span.distance(one.moment(span, zone)), one) for one in found]
     far = [one for one in apart if one[0]]
