@@ -256,6 +256,10 @@ class Material:
     digest: str
 
 
+# The file that makes a directory a campaign.
+MANIFEST = "manifest.json"
+
+
 @dataclass(frozen=True)
 class Campaign:
     """What one `submit` started: the content of a manifest.json.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpcbert.campaign import store
 from hpcbert.campaign.lateness import goes_on, lacks
 from hpcbert.errors import UsageError
-from hpcbert.model import utc
+from hpcbert.model import MANIFEST, utc
 from hpcbert.system.files import open_file, read
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ _BLOCK = 1 << 20
 _MOST = 1 << 26
 # What numbers come from: these files, and all in these folders, to which a campaign that goes on
 # adds. What else a person keeps there is theirs.
-_FILES = (store.MANIFEST, store.RECIPE, store.SAMPLE, TABLE)
+_FILES = (MANIFEST, store.RECIPE, store.SAMPLE, TABLE)
 _FOLDERS = ("env", "logs", "scripts", "slurm", "status")
 # What numbers of all repeats come from; of scripts, those that no array names.
-_COMMON = (store.MANIFEST, store.RECIPE, MEASUREMENTS)
+_COMMON = (MANIFEST, store.RECIPE, MEASUREMENTS)
 # Jobs write to these while they run.
 _WRITTEN = ("logs/", "status/")
 # The local queue's own files: each retry writes them anew.
@@ -217,7 +217,7 @@ def _lost(
 def _changed(
     directory: Path, name: str, then: Any, document: Mapping[str, Any], lacking: Lacking
 ) -> Finding:
-    if name == store.MANIFEST and _continues(directory, document):
+    if name == MANIFEST and _continues(directory, document):
         return Finding("grew", name, "arrays were added or submitted", harmless=True)
     rest = _added_to(directory / name, then)
     if rest is not None and name.startswith("slurm/"):

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from hpcbert.config.strict import misfit
 from hpcbert.errors import HpcbertError, UsageError
-from hpcbert.model import Array, Campaign, Material, Point, Protocol, Shape, read_events
+from hpcbert.model import MANIFEST, Array, Campaign, Material, Point, Protocol, Shape, read_events
 from hpcbert.system import files, lock, ownership
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SCHEMA = 1
-MANIFEST = "manifest.json"
 RECIPE = "recipe.toml"
 SAMPLE = "sample.log"
 LOCK = lock.LOCK

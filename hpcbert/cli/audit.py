@@ -13,6 +13,7 @@ from hpcbert.campaign import store
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import CheckError
 from hpcbert.flows import audit as flow
+from hpcbert.model import MANIFEST
 from hpcbert.results.document import tables_data
 from hpcbert.results.text import number
 from hpcbert.results.words import plain
@@ -74,7 +75,7 @@ command = audit
 
 
 def _directory(name: str, runs: str, site_file: str) -> Path:
-    if os.sep in name and (Path(name) / store.MANIFEST).is_file():
+    if os.sep in name and (Path(name) / MANIFEST).is_file():
         return Path(name).absolute()
     from hpcbert.config.site import runs_directory
 

@@ -26,7 +26,7 @@ from hpcbert.foreign.said import Known, parse_settings
 from hpcbert.logs import grammar
 from hpcbert.logs.layout import shown
 from hpcbert.logs.setting import END, Window
-from hpcbert.model import PRECISIONS, Provenance, utc
+from hpcbert.model import MANIFEST, PRECISIONS, Provenance, utc
 from hpcbert.model import precision as meant
 from hpcbert.results.document import tables_data
 from hpcbert.results.reporters import FORMS, Form, meant_by
@@ -198,7 +198,7 @@ def _paths(words: tuple[str, ...], site_file: str) -> list[Path]:
 def _meant(word: str, site_file: str) -> Path:
     """Return the path or campaign that a word means; a campaign as `store.resolve` has it."""
     path = Path(word)
-    if path.exists() and (os.sep in word or not (path / "manifest.json").exists()):
+    if path.exists() and (os.sep in word or not (path / MANIFEST).exists()):
         return path
     if os.sep in word:
         raise UsageError("There is no such file or directory.", where=word)

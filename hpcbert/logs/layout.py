@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hpcbert.config.strict import did_you_mean
 from hpcbert.errors import UsageError
 from hpcbert.logs.packed import SUFFIXES
+from hpcbert.model import MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-MANIFEST = "manifest.json"
 _Identity = tuple[int, int, str]
 _PACKED = rf"(?:\.(?:{'|'.join(SUFFIXES)}))?"
 _NAME = re.compile(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from typing import TYPE_CHECKING
 
@@ -65,6 +64,8 @@ def render_runs(
 
 
 def _written(header: Iterable[str], lines: Iterable[Iterable[_Cell]]) -> str:
+    import csv
+
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(header)

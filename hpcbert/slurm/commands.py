@@ -39,8 +39,11 @@ _CLUSTER = re.compile(r"CLUSTER: (\S+)")
 _HEADING = "JOBID|"
 # Everything else named so changes what the commands select or print (sacct(1), squeue(1)).
 _CHANGING = ("SLURM_", "SACCT_", "SQUEUE_", "SCANCEL_")
-# The caller's own Slurm job, or their defaults, must not leak into a request or into its job.
-_LEAKING = ("SBATCH_", "SLURM_", "SRUN_", "PMI_", "PMIX_", "PYXIS_", "OMPI_")
+# The caller's own Slurm job, MPI launcher or defaults must not leak into a request or into a job.
+_LEAKING = (
+    *("SALLOC_", "SBATCH_", "SLURM_", "SLURMD_", "SRUN_", "PYXIS_"),
+    *("OMPI_", "PMI_", "PMIX_", "PRTE_"),
+)
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
 
 _JOB = re.compile(r"(\d{1,18})(?:_(?:(\d{1,18})|\[([\d,:-]+)(?:%\d{1,18})?\]))?")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -114,7 +113,7 @@ def write_bytes(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
         HpcbertError: The file system refused: full, read-only, gone or out of quota. A file
             that was there before is untouched.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     try:
         write_through(temporary, content, mode)
         temporary.replace(path)

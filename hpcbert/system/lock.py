@@ -13,7 +13,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import socket
 import time
 from pathlib import Path
@@ -123,7 +122,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 def _take(path: Path, holder: str) -> bool:
     """Make the lock, holder and all; say whether it was free."""
-    own = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    own = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     try:
         files.write_through(own, holder.encode(), files.PRIVATE)
         _link(own, path)

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from hpcbert.campaign import store
 from hpcbert.cli.audit import command as audit
+from hpcbert.model import MANIFEST
 from tests.collect.conftest import Built
 
 Build = Callable[..., Built]
@@ -191,7 +192,7 @@ def test_neighbours_that_cannot_be_read_are_passed_over(
     measured(made, 1, 0, 60)
     damaged = build("1n1g", name="20251121T093400Z-pytorch-cccccc")
     measured(damaged, 1, 0, 60, log=False)
-    (damaged.directory / store.MANIFEST).write_text("{")
+    (damaged.directory / MANIFEST).write_text("{")
     runs = made.directory.parent
     (runs / "a file").write_text("")
     (runs / "empty").mkdir()

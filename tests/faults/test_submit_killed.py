@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.campaign import store
+from hpcbert.model import MANIFEST
 from tests.faults.killing import POINTS, SUBMIT, Desk, chosen
 
 pytestmark = [
@@ -51,7 +52,7 @@ def test_a_submission_killed_at_a_system_call_loses_and_doubles_no_job(
     outcomes: Counter[str] = Counter()
     for call, number, directory, dead in tried:
         where = f"killed at {call} number {number}"
-        if directory is None or not (directory / store.MANIFEST).exists():
+        if directory is None or not (directory / MANIFEST).exists():
             outcomes["before the manifest"] += 1
             names = [name for name in desk.jobs() if directory and directory.name in name]
             assert not names, where

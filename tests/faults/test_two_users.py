@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
+from hpcbert.model import MANIFEST
 from tests.faults.killing import POINTS, SUBMIT, Desk, chosen
 
 pytestmark = [
@@ -64,7 +65,7 @@ def test_another_user_changes_and_doubles_nothing_of_a_submission_that_was_kille
         before = desk.campaigns()
         desk.killed(call, number, *SUBMIT)
         directory = next(iter(desk.campaigns() - before), None)
-        if directory is None or not (directory / store.MANIFEST).exists():
+        if directory is None or not (directory / MANIFEST).exists():
             continue
         halfway += 1
         desk.as_user(["chmod", "-R", "a+rX", str(directory)])  # To look at it is allowed.

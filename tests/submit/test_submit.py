@@ -12,6 +12,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.flows import submit as flow
+from hpcbert.model import MANIFEST
 from hpcbert.scheduler.slurm.calls import Means, predecessor
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
@@ -197,7 +198,7 @@ def test_a_job_whose_id_can_not_be_written_down_is_named_and_found_again(
     real = Path.replace
 
     def full(source: Path, target: Path) -> Path:
-        if target.name == store.MANIFEST and slurm.jobs:
+        if target.name == MANIFEST and slurm.jobs:
             raise OSError(28, "No space left on device")
         return real(source, target)
 
@@ -282,7 +283,7 @@ def test_the_callers_filters_do_not_hide_a_job_that_is_queued(
 def test_a_manifest_reads_back_and_a_damaged_one_says_so(tmp_path: Path) -> None:
     one = curve(tmp_path)
     flow.write(one)
-    path = one.directory / store.MANIFEST
+    path = one.directory / MANIFEST
     assert store.read_manifest(one.directory) == one.campaign
     document = json.loads(path.read_text())
     for change in ({"schema": 99}, {"arrays": 3}, {"extra": 1}):

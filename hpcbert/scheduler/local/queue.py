@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.errors import SchedulerError
 from hpcbert.model import read_events
+from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.ladder import from_witness, with_witness
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState, Witness, witness
 from hpcbert.system.files import read
@@ -38,8 +39,6 @@ CANCELLED = "slurm/local.cancelled"
 GRACE = 10.0
 # Bytes of a status file: thousands of attempts have room in it.
 MOST = 1 << 22
-# The caller may sit in a Slurm job or under an MPI launcher of his own.
-_FOREIGN = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "PMI", "OMPI_", "PRTE_", "PYXIS_")
 _TAIL = 500
 
 
@@ -159,7 +158,7 @@ def enqueue(
     directory = directory.absolute()
     lock = lock_path(environ)
     plan = Plan(machine(), str(lock), time_limit_minutes, grace, tuple(_elements(campaign)))
-    env = {name: value for name, value in environ.items() if not name.startswith(_FOREIGN)}
+    env = submission_environment(environ)
     argv = [sys.executable, "-m", "hpcbert.scheduler.local.worker", str(directory)]
     try:
         lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
