@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import tomli
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcbert.logs import grammar, scan
+from hpcbert.logs import scan
 from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
+from tests.kit.recipes import grammar
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
 ITERS, SKIP = 24, 4
 SETTING = Setting(
     nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=8, skip=SKIP, iters=ITERS, reach=ITERS
@@ -24,11 +23,6 @@ QUICK = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-
-
-def recipe(name: str) -> Grammar:
-    path = REPOSITORY / "templates" / name / "recipe.toml"
-    return grammar.parse(tomli.loads(path.read_text())["log"], where=str(path))
 
 
 def pytorch_lines() -> list[str]:
@@ -52,14 +46,14 @@ def oneflow_lines() -> list[str]:
 
 
 LOGS = [
-    (recipe("pytorch"), "clock", pytorch_lines(), 128.0),
-    (recipe("pytorch"), "rate", pytorch_lines(), 127.75),
-    (recipe("pytorch"), "footer", pytorch_lines(), 128.5),
-    (recipe("oneflow"), "dlperf-time", oneflow_lines(), 128.0),
-    (recipe("oneflow"), "rate", oneflow_lines(), 128.982),
+    (grammar("pytorch"), "clock", pytorch_lines(), 128.0),
+    (grammar("pytorch"), "rate", pytorch_lines(), 127.75),
+    (grammar("pytorch"), "footer", pytorch_lines(), 128.5),
+    (grammar("oneflow"), "dlperf-time", oneflow_lines(), 128.0),
+    (grammar("oneflow"), "rate", oneflow_lines(), 128.982),
 ]
 IDS = [f"{one[1]}-{n}" for n, one in enumerate(LOGS)]
-Log = tuple["Grammar", str, list[str], float]
+Log = tuple[Grammar, str, list[str], float]
 
 
 def reading(path: Path, log: Log, content: bytes) -> Reading:

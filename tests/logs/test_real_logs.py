@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 
 import pytest
-import tomli
 
-from hpcbert.logs import grammar, scan
+from hpcbert.logs import scan
 from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.setting import Setting
+from tests.kit.logs import TEST_RECIPES, parse
+from tests.kit.shared import index
 
 pytestmark = pytest.mark.slow
 
@@ -19,9 +19,8 @@ RECIPES = {"ngc_tf1": "ngc-tf1", "ngc_pytorch": "ngc-pytorch", "paddle": "paddle
 LAST = re.compile(rb"(?:Iteration: |step:? )(\d+)[ ,]")
 
 
-def recipe(repository: Path, name: str) -> Grammar:
-    path = repository / "tests" / "collect" / "recipes" / name / "recipe.toml"
-    return grammar.parse(tomli.loads(path.read_text())["log"], where=str(path))
+def recipe(name: str) -> Grammar:
+    return parse(TEST_RECIPES / name / "recipe.toml")
 
 
 def rule_of(note: str) -> tuple[str, int]:
@@ -39,29 +38,27 @@ def rule_of(note: str) -> tuple[str, int]:
     ("framework", "count"), [("ngc_tf1", 48), ("ngc_pytorch", 45), ("paddle", 32)]
 )
 def test_logs_of_paddles_reports_reproduce_their_closest_rule(
-    shared: Path, repository: Path, framework: str, count: int
+    shared: Path, framework: str, count: int
 ) -> None:
-    known = recipe(repository, RECIPES[framework])
-    with (shared / "logs" / "INDEX.tsv").open(newline="") as file:
-        rows = [
-            row
-            for row in csv.DictReader(file, delimiter="\t")
-            if row["framework"] == framework and row["local_path"].startswith("PaddlePaddle")
-        ]
+    known = recipe(RECIPES[framework])
+    rows = [
+        row
+        for row in index(shared)
+        if row.framework == framework and row.name.startswith("PaddlePaddle")
+    ]
     assert len(rows) == count
     for row in rows:
-        log = shared / "logs" / row["local_path"]
-        name, skip = rule_of(row["note"])
+        name, skip = rule_of(row.note)
         setting = Setting(
-            nodes=int(row["nodes"]),
-            gpus=int(row["gpus"]),
-            batch_size_per_device=int(row["batch_per_gpu"]),
+            nodes=row.nodes,
+            gpus=row.gpus,
+            batch_size_per_device=row.batch_size,
             skip=skip,
-            iters=max(map(int, LAST.findall(log.read_bytes())), default=0),
+            iters=max(map(int, LAST.findall(row.path.read_bytes())), default=0),
         )
-        expected = float(re.search(r"= ([\d.]+) \(rel err", row["note"])[1])  # type: ignore[index]
-        reading = scan.read(log, known, known.rule(name), setting)
-        assert reading.throughput == pytest.approx(expected, abs=6e-4), row["local_path"]
+        expected = float(re.search(r"= ([\d.]+) \(rel err", row.note)[1])  # type: ignore[index]
+        reading = scan.read(row.path, known, known.rule(name), setting)
+        assert reading.throughput == pytest.approx(expected, abs=6e-4), row.name
 
 
 @pytest.mark.parametrize(
@@ -95,16 +92,16 @@ def test_logs_of_paddles_reports_reproduce_their_closest_rule(
     ],
 )
 def test_mlperf_logs_through_labels_and_pyxis(
-    shared: Path, repository: Path, log: str, rule: str, expected: float
+    shared: Path, log: str, rule: str, expected: float
 ) -> None:
-    known = recipe(repository, "mlperf")
+    known = recipe("mlperf")
     path = shared / "logs" / f"mlcommons+training_results_{log}"
     reading = scan.read(path, known, known.rule(rule), Setting())
     assert reading.throughput == pytest.approx(expected, abs=6e-3)
 
 
-def test_deepspeeds_own_timer_by_rate_and_clock(shared: Path, repository: Path) -> None:
-    known = recipe(repository, "deepspeed")
+def test_deepspeeds_own_timer_by_rate_and_clock(shared: Path) -> None:
+    known = recipe("deepspeed")
     folder = "DeepSpeed-Chat/training/step1_supervised_finetuning/training_log_output"
     path = shared / "logs/microsoft+DeepSpeedExamples/83757d9/applications" / folder
     log = path / "opt-1.3b-globalBatchSize128.log"
@@ -116,8 +113,8 @@ def test_deepspeeds_own_timer_by_rate_and_clock(shared: Path, repository: Path) 
     assert clock.throughput == pytest.approx(current.throughput, rel=0.01)
 
 
-def test_a_step_rate_of_paddle_is_no_address(shared: Path, repository: Path) -> None:
-    known = recipe(repository, "paddle")
+def test_a_step_rate_of_paddle_is_no_address(shared: Path) -> None:
+    known = recipe("paddle")
     log = shared / "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert/logs/base_bs48_fp32_gpu8.log"
     assert b"ips: 127.0.0.1" in log.read_bytes()
     assert scan.progress(log, known).iteration == 500

@@ -8,8 +8,8 @@ import pytest
 
 from hpcbert.errors import ConfigError
 from hpcbert.logs import grammar as grammars
-from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting
+from tests.kit.logs import Reader
 
 SETTING = Setting(nodes=1, gpus_per_node=1, batch_size_per_device=4, accumulation=1).settled({})[0]
 
@@ -26,9 +26,8 @@ def recipe(skips: list[dict[str, str]], repeated: str = "refuse") -> grammars.Gr
     return grammars.parse(values, where="recipe.toml")
 
 
-def flags(path: Path, known: grammars.Grammar, lines: list[str]) -> bool:
-    path.write_text("\n".join([*lines, ""]))
-    reading = read(path, known, known.rules[0], SETTING)
+def flags(folder: Path, known: grammars.Grammar, lines: list[str]) -> bool:
+    reading = Reader(folder)(known, "\n".join([*lines, ""]), setting=SETTING)
     assert reading.throughput == pytest.approx(100, rel=0.01)
     return "overflow-steps" in reading.flags
 
@@ -57,7 +56,7 @@ def test_a_line_for_each_skipped_step(
     tmp_path: Path, text: str, match: str, at: int, *, expected: bool
 ) -> None:
     known = recipe([{"contains": "kipping step", "match": match + ".*Skipping|" + match}])
-    assert flags(tmp_path / "1.log", known, steps({at: text})) is expected
+    assert flags(tmp_path, known, steps({at: text})) is expected
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_a_line_for_each_skipped_step(
 def test_a_total_that_grows(tmp_path: Path, totals: dict[int, int], *, expected: bool) -> None:
     known = recipe([{"contains": "skipped=", "match": r"skipped=(?P<total>\d+)"}])
     lines = steps({step: f"[Rank 0] step={step}, skipped={n}" for step, n in totals.items()})
-    assert flags(tmp_path / "1.log", known, lines) is expected
+    assert flags(tmp_path, known, lines) is expected
 
 
 @pytest.mark.parametrize(("at", "expected"), [(20, False), (40, True), (120, True), (140, False)])
@@ -84,14 +83,14 @@ def test_a_count_in_the_record_itself(tmp_path: Path, at: int, *, expected: bool
         f"{line} skipped: {3 if line.startswith(f'step {at} ') else 0}"
         for line in steps({}, every=20, last=140)
     ]
-    assert flags(tmp_path / "1.log", known, lines) is expected
+    assert flags(tmp_path, known, lines) is expected
 
 
 @pytest.mark.parametrize(("at", "expected"), [(10, False), (50, True)])
 def test_an_iteration_that_is_printed_again(tmp_path: Path, at: int, *, expected: bool) -> None:
     known = recipe([], repeated="count")
     lines = steps({at + 1: f"step {at} again 100.5 samples/s"})
-    assert flags(tmp_path / "1.log", known, lines) is expected
+    assert flags(tmp_path, known, lines) is expected
 
 
 def test_other_groups_are_explained() -> None:
