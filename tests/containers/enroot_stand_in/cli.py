@@ -2,90 +2,53 @@
 
 from __future__ import annotations
 
+import getopt
 import os
 import sys
+from importlib import import_module
 from typing import NoReturn
 
-from tests.containers.enroot_stand_in.settings import Settings
+from tests.containers.enroot_stand_in.settings import Options, Settings
 
 VERSION = "4.1.2"
-
-# Options of each command: name -> short name; those that take a value are in _VALUED.
-_OPTIONS = {
-    "create": {"name": "n", "force": "f"},
-    "digest": {"arch": "a"},
-    "exec": {"env": "e"},
-    "export": {"output": "o", "force": "f"},
-    "import": {"arch": "a", "output": "o"},
-    "list": {"fancy": "f"},
-    "remove": {"force": "f"},
-    "start": {"conf": "c", "env": "e", "mount": "m", "rc": "", "root": "r", "rw": "w"},
-    "version": {},
+# Each command's module, function and options.
+_COMMANDS = {
+    "create": ("store", "create", "n:f", ["name=", "force"]),
+    "exec": ("running", "join", "e:", ["env="]),
+    "export": ("store", "export", "o:f", ["output=", "force"]),
+    "import": ("registry", "fetch", "o:", ["output="]),
+    "list": ("store", "show", "f", ["fancy"]),
+    "remove": ("store", "remove", "f", ["force"]),
+    "start": ("running", "start", "c:e:m:rw", ["conf=", "env=", "mount=", "rc=", "root", "rw"]),
 }
-_VALUED = {"name", "arch", "env", "output", "conf", "mount", "rc"}
-_MANY = {"env", "mount"}
-_FEWEST = {"create": 1, "digest": 1, "exec": 2, "export": 1, "import": 1, "remove": 1, "start": 1}
-
-Options = dict[str, list[str]]
+_LONG = {"n": "name", "e": "env", "o": "output", "c": "conf", "m": "mount", "r": "root", "w": "rw"}
 
 
 def main(argv: list[str]) -> NoReturn:
     # enroot makes its directories before it looks at what is asked for.
     settings = Settings()
     command, *words = argv or ["help"]
-    if command not in _OPTIONS:
-        _usage(command)
-    options, arguments = _parse(command, words)
-    if "force" in options:
-        os.environ["ENROOT_FORCE_OVERRIDE"] = "y"
-    _dispatch(settings, command, options, arguments)
-    sys.exit(0)
-
-
-def _dispatch(settings: Settings, command: str, options: Options, arguments: list[str]) -> None:
-    # Each command pays for its own imports only: 32 ranks of a node start this at once.
     if command == "version":
         sys.stdout.write(f"{VERSION}\n")
-    elif command in ("start", "exec"):
-        from tests.containers.enroot_stand_in import running
-
-        getattr(running, command)(settings, options, arguments)
-    elif command in ("import", "digest"):
-        from tests.containers.enroot_stand_in import registry
-
-        verb = registry.fetch if command == "import" else registry.digest
-        verb(settings, options, arguments[0])
-    else:
-        from tests.containers.enroot_stand_in import store
-
-        getattr(store, f"{command}_")(settings, options, arguments)
-
-
-def _parse(command: str, words: list[str]) -> tuple[Options, list[str]]:
-    known = _OPTIONS[command]
-    found: Options = {}
-    while words and words[0].startswith("-") and len(words[0]) > 1:
-        word = words.pop(0)
-        if word == "--":
-            break
-        name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--"):
-            name, equals = next((n for n, s in known.items() if s and f"-{s}" == word), ""), ""
-        if name not in known or (equals and name not in _VALUED):
-            _usage(command)
-        if name in _VALUED and not equals:
-            value = words.pop(0) if words else ""
-        if name in _VALUED and not value:
-            _usage(command)
-        found[name] = [*found.get(name, []), value] if name in _MANY else [value]
-    fewest = _FEWEST.get(command, 0)
-    most = sys.maxsize if command in ("start", "exec", "remove") else fewest
-    if not fewest <= len(words) <= most:
+        sys.exit(0)
+    if command not in _COMMANDS:
+        _usage("COMMAND")
+    module, verb, short, long = _COMMANDS[command]
+    try:
+        found, arguments = getopt.getopt(words, short, long)
+    except getopt.GetoptError:
         _usage(command)
-    return found, words
+    options: Options = {}
+    for word, value in found:
+        name = word.lstrip("-")
+        options.setdefault(_LONG.get(name, name), []).append(value)
+    if {"force", "f"} & options.keys():
+        os.environ["ENROOT_FORCE_OVERRIDE"] = "y"
+    # Each command pays for its own imports only: 32 ranks of a node start this at once.
+    run = getattr(import_module(f"tests.containers.enroot_stand_in.{module}"), verb)
+    sys.exit(run(settings, options, arguments))
 
 
 def _usage(command: str) -> NoReturn:
-    name = command if command in _OPTIONS else "COMMAND"
-    sys.stdout.write(f"Usage: enroot {name} [options] [ARG...]\n")
+    sys.stdout.write(f"Usage: enroot {command} [options] [ARG...]\n")
     sys.exit(1)

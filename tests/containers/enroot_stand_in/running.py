@@ -8,19 +8,15 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import NoReturn
 
 from tests.containers.enroot_stand_in import kernel, mounts
-from tests.containers.enroot_stand_in.settings import Settings, fail
+from tests.containers.enroot_stand_in.settings import Options, Settings, fail
 from tests.containers.enroot_stand_in.store import is_image, unpack
-
-Options = dict[str, list[str]]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _QUOTED = re.compile(r"[\"'](.*)[\"']\s*")
-_LOCK_PATIENCE = 30.0
 _NOBODY = "nobody:x:65534:65534:nobody:/:/sbin/nologin"
 _SYSTEM = """\
 /proc /proc none x-create=dir,rbind,rw,nosuid,nodev,noexec,rslave
@@ -42,7 +38,6 @@ cd "$ENROOT_RUNTIME_PATH"
 { cat before; if declare -F environ >/dev/null; then environ; fi; cat after; } >"$ENROOT_ENVIRON"
 if declare -F hooks >/dev/null; then hooks >/dev/null; fi
 if declare -F mounts >/dev/null; then mounts >fstab; fi
-if declare -F rc >/dev/null; then declare -f rc | sed '1,2d;$d' >rc; fi
 """
 
 
@@ -57,7 +52,7 @@ def start(settings: Settings, options: Options, arguments: list[str]) -> NoRetur
     remap = "root" in options or settings.on("REMAP_ROOT")
     writable = "rw" in options or settings.on("ROOTFS_WRITABLE")
     caller = os.getpid()
-    _separate(remap=remap, privileged=os.geteuid() == 0 and settings.on("ALLOW_SUPERUSER"))
+    _separate(remap=remap)
     runtime = str(settings.runtime.resolve())
     kernel.mount("tmpfs", runtime, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=700")
     if image is not None:
@@ -66,7 +61,7 @@ def start(settings: Settings, options: Options, arguments: list[str]) -> NoRetur
     rootfs = str(source)
     mounts.carry_out("", [f"{_escape(rootfs)} {_escape(rootfs)} none bind,nosuid,nodev,slave"])
     with Path(rootfs, ".lock").open("w") as lock:
-        _acquire(lock.fileno())
+        fcntl.flock(lock, fcntl.LOCK_EX)
         _ask(settings, rootfs, conf, options.get("env", []), caller, remap=remap)
         _mount_all(settings, rootfs, options.get("mount", []), remap=remap)
     if not writable:
@@ -74,14 +69,14 @@ def start(settings: Settings, options: Options, arguments: list[str]) -> NoRetur
     guard = f"{_escape(rootfs)}/.lock"
     mounts.carry_out("", [f"{guard} {guard} none bind,nosuid,nodev,noexec,ro,private"])
     environment = _environment(Path(runtime, "environment"))
-    script = _script(rc or (f"{runtime}/rc" if Path(runtime, "rc").exists() else ""))
+    script = _script(rc)
     kernel.enter_root(rootfs)
     kernel.forbid_new_privileges()
-    _log_in(environment, fallback=settings.on("LOGIN_SHELL", "true"))
+    _log_in(environment)
     _become(environment, script, command)
 
 
-def exec(settings: Settings, options: Options, arguments: list[str]) -> NoReturn:  # noqa: A001
+def join(settings: Settings, options: Options, arguments: list[str]) -> NoReturn:
     """Become a command inside a container that runs."""
     number, *command = arguments
     _check(options)
@@ -97,10 +92,7 @@ def exec(settings: Settings, options: Options, arguments: list[str]) -> NoReturn
         if equals and _NAME.fullmatch(name):
             environment[name] = value
     folder = os.open(f"/proc/{number}/cwd", os.O_PATH | os.O_DIRECTORY)
-    for kind, flag in (("user", kernel.CLONE_NEWUSER), ("mnt", kernel.CLONE_NEWNS)):
-        own, other = (Path(f"/proc/{each}/ns/{kind}") for each in ("self", number))
-        if own.readlink() != other.readlink():
-            kernel.setns(os.open(other, os.O_RDONLY), flag)
+    kernel.join(number, "user", "mnt")
     os.fchdir(folder)
     _restore_signals()
     try:
@@ -126,33 +118,16 @@ def _file(name: str) -> Path:
     return path
 
 
-def _separate(*, remap: bool, privileged: bool) -> None:
+def _separate(*, remap: bool) -> None:
     uid, gid = os.geteuid(), os.getegid()
     try:
-        kernel.unshare(kernel.CLONE_NEWNS | (0 if privileged else kernel.CLONE_NEWUSER))
+        kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUSER)
     except OSError as error:
         sys.exit(f"enroot-nsenter: failed to create user namespace: {error.strerror}")
-    if not privileged:
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/gid_map").write_text(f"{0 if remap else gid} {gid} 1")
-        Path("/proc/self/uid_map").write_text(f"{0 if remap else uid} {uid} 1")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/gid_map").write_text(f"{0 if remap else gid} {gid} 1")
+    Path("/proc/self/uid_map").write_text(f"{0 if remap else uid} {uid} 1")
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
-
-
-def _acquire(descriptor: int) -> None:
-    deadline = time.monotonic() + _LOCK_PATIENCE
-    while not _acquire_now(descriptor):
-        if time.monotonic() > deadline:
-            fail("Could not acquire rootfs lock")
-        time.sleep(0.02)
-
-
-def _acquire_now(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _escape(path: str) -> str:
@@ -181,14 +156,9 @@ def _ask(
     for name, lines in texts.items():
         text = "".join(f"{line}\n" for line in lines)
         (runtime / name).write_text(text, errors="surrogateescape")
-    environment = {
-        **os.environ,
-        "ENROOT_ROOTFS": rootfs,
-        "ENROOT_RUNTIME_PATH": str(runtime),
-        "ENROOT_ENVIRON": str(runtime / "environment"),
-        "ENROOT_MOUNTS": str(runtime / "hooked"),
-        "ENROOT_PID": str(caller),
-    }
+    told = {"ROOTFS": rootfs, "RUNTIME_PATH": runtime, "ENVIRON": runtime / "environment"}
+    told |= {"MOUNTS": runtime / "hooked", "PID": caller}
+    environment = {**os.environ, **{f"ENROOT_{name}": str(value) for name, value in told.items()}}
     _add_user(rootfs, remap=remap)
     done = subprocess.run(["bash", "-c", _ASK, "enroot", conf], env=environment, check=False)
     if done.returncode != 0:
@@ -213,10 +183,7 @@ def _mount_all(settings: Settings, rootfs: str, given: list[str], *, remap: bool
 
 def _account(path: str, number: int) -> list[str]:
     """Find an account or group by its number."""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        lines = []
+    lines = Path(path).read_text().splitlines() if Path(path).exists() else []
     fields = (line.split(":") for line in lines)
     return next((each for each in fields if len(each) > 2 and each[2] == str(number)), [])
 
@@ -269,29 +236,19 @@ def _script(path: str) -> str:
     return f"/proc/self/fd/{descriptor}"
 
 
-def _log_in(environment: dict[str, str], *, fallback: bool) -> None:
-    if not fallback:
-        return
+def _log_in(environment: dict[str, str]) -> None:
     uid = os.geteuid()
     user = _account("/etc/passwd", uid) or ["", "", "", "", "", "/", "/bin/sh"]
     real = _account("/etc/passwd", int(Path("/proc/self/uid_map").read_text().split()[1])) or user
     path = "/usr/bin:/bin" if uid else "/usr/bin:/bin:/usr/sbin:/sbin"
-    defaults = {
-        "TERM": "dumb",
-        "HOME": user[5],
-        "SHELL": user[6],
-        "USER": user[0],
-        "LOGNAME": real[0],
-        "PATH": path,
-    }
+    names = {"HOME": user[5], "SHELL": user[6], "USER": user[0], "LOGNAME": real[0]}
+    defaults = {"TERM": "dumb", "PATH": path, **names}
     for name, value in defaults.items():
         environment.setdefault(name, value)
     try:
         os.chdir(environment["HOME"])
     except OSError as error:
-        sys.exit(
-            f"enroot-switchroot: failed to change directory: {environment['HOME']}: {error.strerror}"
-        )
+        sys.exit(f"enroot-switchroot: failed to change directory: {error}")
 
 
 def _become(environment: dict[str, str], script: str, command: list[str]) -> NoReturn:

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+# An option's values, in their order.
+Options = dict[str, list[str]]
 _OFF = re.compile(r"no?|N[oO]?|[fF](alse)?|FALSE")
 
 
@@ -35,12 +37,12 @@ class Settings:
         self.processors = os.environ.get("ENROOT_MAX_PROCESSORS") or str(os.cpu_count())
         squash = os.environ.get("ENROOT_SQUASH_OPTIONS") or "-comp lzo -noD -exit-on-error"
         self.squash_options = squash.split()
-        self._make()
-
-    def _make(self) -> None:
         before = os.umask(0o077)
-        for path in (self.cache, self.data, self.runtime):
-            _make_directory(path)
+        try:
+            for path in (self.cache, self.data, self.runtime):
+                path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            sys.exit(f"mkdir: cannot create directory '{error.filename}': {error.strerror}")
         os.umask(before)
 
     def on(self, name: str, default: str = "false") -> bool:
@@ -48,9 +50,7 @@ class Settings:
         return not _OFF.fullmatch(os.environ.get(f"ENROOT_{name}") or default)
 
     def rootfs(self, name: str) -> Path:
-        if not name:
-            fail("Invalid argument")
-        if "/" in name:
+        if not name or "/" in name:
             fail(f"Invalid argument: {name}")
         return self.data.resolve() / name
 
@@ -62,18 +62,9 @@ class Settings:
 
     def free(self, path: Path) -> None:
         """Make sure that nothing is in the way of an output."""
-        if not path.exists():
-            return
-        if not self.on("FORCE_OVERRIDE"):
+        if path.exists() and not self.on("FORCE_OVERRIDE"):
             fail(f"File already exists: {path}")
         remove_all(path)
-
-
-def _make_directory(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        sys.exit(f"mkdir: cannot create directory '{path}': {error.strerror}")
 
 
 def _path(name: str, base: str) -> Path:
@@ -82,12 +73,17 @@ def _path(name: str, base: str) -> Path:
 
 def remove_all(path: Path) -> None:
     """Remove a file or a tree, whatever modes an image gave its directories."""
-    if not path.is_dir() or path.is_symlink():
+    if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
-    for folder, _, _ in os.walk(path):
-        Path(folder).chmod(0o700)
-        for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False):
-                Path(entry.path).chmod(0o700)
+    open_up(path)
     shutil.rmtree(path)
+
+
+def open_up(tree: Path) -> None:
+    """Let the owner do with all directories of a tree what owners do."""
+    tree.chmod(tree.stat().st_mode | 0o700)
+    for folder, names, _ in os.walk(tree):
+        for path in (Path(folder, name) for name in names):
+            if not path.is_symlink():
+                path.chmod(path.stat().st_mode | 0o700)

@@ -65,9 +65,7 @@ def task_init(argv: list[str]) -> NoReturn:
     """Enter the step's container and become the task's command."""
     said, *command = argv
     container = json.loads(said)
-    block = Path("/proc/self/environ").read_bytes()
-    entries = (os.fsdecode(entry) for entry in block.split(b"\0"))
-    environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    environment = environment_of("self")
     node = Node(environment)
     with node.alone():
         if node.count("initialized") == 1:
@@ -76,10 +74,10 @@ def task_init(argv: list[str]) -> NoReturn:
         leader, spaces = (node.state / "leader").read_text().split()
     except OSError:
         _fail("container was not started successfully by another task")
-    environment = _merged(environment, _environ(leader), container["env"])
+    environment = _merged(environment, environment_of(leader), container["env"])
     folder = container["workdir"] or str(Path(f"/proc/{leader}/cwd").readlink())
     state = os.open(node.state, os.O_PATH | os.O_DIRECTORY)
-    _join(spaces)
+    kernel.join(spaces, "user", "cgroup", "mnt")
     try:
         os.chdir(folder)
     except OSError as error:
@@ -98,18 +96,12 @@ def task_init(argv: list[str]) -> NoReturn:
 
 
 def task_exit(argv: list[str]) -> None:
-    """Remove a container without a name when the last task of the node ends."""
+    """Forget the step when the last task of the node ends."""
     node = Node(os.environ)
     with node.alone():
         last = node.count("completed") == node.tasks
-    if not last:
-        return
-    unnamed = node.state / "unnamed"
-    if unnamed.exists():
-        words = ["enroot", "remove", "-f", unnamed.read_text()]
-        environment = {**os.environ, **node.paths, "PATH": _path_of_enroot(os.environ)}
-        subprocess.run(words, env=environment, capture_output=True, check=False)
-    shutil.rmtree(node.state)
+    if last:
+        shutil.rmtree(node.state)
 
 
 def _start(node: Node, container: dict[str, Any], environment: Mapping[str, str]) -> None:
@@ -117,49 +109,17 @@ def _start(node: Node, container: dict[str, Any], environment: Mapping[str, str]
     own = {name: value for name, value in environment.items() if name not in _DENIED}
     own |= {**node.paths, "PATH": _path_of_enroot(environment)}
     for field, setting in _SWITCHES.items():
-        if container[field] is not None:
+        if field in container:
             own[f"ENROOT_{setting}"] = "y" if container[field] else "n"
-    given, _, flag = container["name"].partition(":")
-    name = f"pyxis_{node.job}_{given}" if given else f"pyxis_{node.step}"
-    running = _running(name, own) if given else -1
-    if flag == "create" and running >= 0:
-        _fail('"create" flag was passed to --container-name but the container already exists')
-    if flag == "exec" and running <= 0:
-        _fail('"exec" flag was passed to --container-name but the container is not running')
-    if flag == "no_exec":
-        running = min(running, 0)
+    name = f"pyxis_{node.job}_{container['name']}"
+    running = _running(name, own)
     if running < 0:
-        _create(node, name, container, own)
-    if not given:
-        (node.state / "unnamed").write_text(name)
-    if running > 0 and container["mounts"]:
-        sys.stderr.write(
-            "pyxis: ignoring --container-mounts when attaching to a running container\n"
-        )
+        why = f"failed to create container filesystem for image: {container['image']}"
+        _enroot(["create", "--name", name, container["image"]], own, why)
+    if running > 0:
         container["mounts"] = []
     leader = _hold(node, name, container, own)
     (node.state / "leader").write_text(f"{leader} {running if running > 0 else leader}")
-
-
-def _create(node: Node, name: str, container: dict[str, Any], own: dict[str, str]) -> None:
-    image = container["image"]
-    if not image:
-        why = "does not exist, and --container-image is not set"
-        _fail(f'a container with name "{name}" {why}')
-    imported = None
-    if image[0] not in "./":
-        uri = image if image.startswith(("docker://", "dockerd://")) else f"docker://{image}"
-        imported = node.state / "image.squashfs"
-        _enroot(
-            ["import", "--output", str(imported), uri],
-            own,
-            f"failed to import docker image: {image}",
-        )
-        image = str(imported)
-    why = f"failed to create container filesystem for image: {container['image']}"
-    _enroot(["create", "--name", name, image], own, why)
-    if imported is not None:
-        imported.unlink()
 
 
 def _hold(node: Node, name: str, container: dict[str, Any], own: dict[str, str]) -> int:
@@ -191,7 +151,7 @@ def _configuration(container: dict[str, Any]) -> str:
     if container["mounts"]:
         lines = (f'echo "{_escaped(s)} {_escaped(t)} {f}"' for s, t, f in container["mounts"])
         text += "mounts() {\n" + "\n".join(lines) + "\n}\n"
-    if not container["entrypoint"]:
+    if not container.get("entrypoint"):
         text += "hooks() {\necho 'exec \"$@\"' > ${ENROOT_ROOTFS}/etc/rc.local\n}\n"
     if container["env"]:
         lines = (f'[ -n "${{{n}-}}" ] && echo "{n}=${{{n}}}" || :' for n in container["env"])
@@ -209,27 +169,12 @@ def _merged(job: dict[str, str], inside: dict[str, str], listed: list[str]) -> d
     for name, value in inside.items():
         if name not in listed or name not in merged:
             merged[name] = value
-    if "PYTORCH_VERSION" in merged:
-        merged |= {"RANK": merged["SLURM_PROCID"], "LOCAL_RANK": merged["SLURM_LOCALID"]}
     return merged
 
 
-def _environ(pid: str) -> dict[str, str]:
+def environment_of(pid: str) -> dict[str, str]:
     entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return dict(os.fsdecode(entry).split("=", 1) for entry in entries if b"=" in entry)
-
-
-def _join(pid: str) -> None:
-    kinds = {
-        "user": kernel.CLONE_NEWUSER,
-        "cgroup": kernel.CLONE_NEWCGROUP,
-        "mnt": kernel.CLONE_NEWNS,
-    }
-    spaces = {kind: os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in kinds}
-    for kind, flag in kinds.items():
-        own, other = (Path(f"/proc/{each}/ns/{kind}") for each in ("self", pid))
-        if kind != "cgroup" or own.readlink() != other.readlink():
-            kernel.setns(spaces[kind], flag)
 
 
 def _running(name: str, own: dict[str, str]) -> int:
