@@ -271,7 +271,7 @@ class Campaign:
         user: Login name of who submitted.
         uid: Numeric id of who submitted; None in manifests that have none.
         command: The command line that was typed.
-        scheduler: `slurm` or `local`.
+        scheduler: `slurm`, `local` or another of `hpcbert.config.schedulers`.
         site: Name of the site.
         runtime: Container runtime: `pyxis`, `enroot` or `none`.
         image: Image reference or path as handed to the runtime; empty without one.
@@ -291,7 +291,7 @@ class Campaign:
     hpcbert: str
     user: str
     command: tuple[str, ...]
-    scheduler: Literal["slurm", "local"]
+    scheduler: str
     site: str
     runtime: str
     image: str

@@ -9,6 +9,7 @@ from hpcbert.campaign import evidence as proof
 from hpcbert.campaign import judge, store
 from hpcbert.campaign.evidence import MEASUREMENTS, TABLE
 from hpcbert.campaign.memory import SCHEMA, verdicts
+from hpcbert.config.schedulers import traits
 from hpcbert.errors import HpcbertError
 from hpcbert.logs.setting import Window
 from hpcbert.results.document import tables_data
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from hpcbert.campaign.judge import Gathered
     from hpcbert.model import Campaign
 
-# Seconds after the end of a script within which the local queue adds its own line.
+# Seconds after the end of a script within which such a scheduler adds its own line.
 _LAST_WORD = 60.0
 _AGAIN = "Collect it again when nothing writes to it any more."
 
@@ -94,7 +95,7 @@ def over(directory: Path, campaign: Campaign, gathered: Gathered, *, now: float)
     """Say whether no repeat waits or runs, and nobody writes to its files any more."""
     if any(one.known.newest.kind.alive for one in gathered.repeats):
         return False
-    if campaign.scheduler != "local":
+    if not traits(campaign.scheduler).writes_ends:
         return True
     submitted = (array for array in campaign.arrays if array.state == "submitted")
     seen = [
@@ -102,7 +103,7 @@ def over(directory: Path, campaign: Campaign, gathered: Gathered, *, now: float)
         for array in submitted
         for number in array.repeats
     ]
-    # The local queue has the last word, unless it was killed.
+    # The scheduler has the last word, unless it was killed.
     return all(one.state or now - (one.end or one.start or 0) > _LAST_WORD for one in seen)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.campaign.attempts import renewed
+from hpcbert.config.schedulers import traits
 from hpcbert.errors import HpcbertError
 from hpcbert.slurm.ladder import from_witness, with_witness
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState, parse, witness
@@ -74,7 +75,7 @@ def _known(
         word = "REFUSED" if array.state == "refused" else UNKNOWN
         detail = array.error or UNSUBMITTED
         return RepeatState(word, parse(word).kind, "none", detail=detail)
-    if campaign.scheduler == "local":
+    if traits(campaign.scheduler).writes_ends:
         own = _own_word(directory, array, number)
         return own if own.done else None
     seen = _witness(directory, array, number)

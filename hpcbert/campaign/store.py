@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcbert.config.schedulers import TABLE
 from hpcbert.config.strict import misfit
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.model import MANIFEST, Array, Campaign, Material, Point, Protocol, Shape, read_events
@@ -100,7 +101,7 @@ def read_manifest(directory: Path) -> Campaign:
         campaign = _campaign(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"The manifest is damaged: {error!r}.", where=str(path)) from error
-    wrong = misfit(campaign, Campaign)
+    wrong = misfit(campaign, Campaign) or ("scheduler" if campaign.scheduler not in TABLE else "")
     if wrong:
         raise UsageError(f"The manifest is damaged: {wrong} is not what it was.", where=str(path))
     return campaign

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcbert.checks.finding import Finding
+from hpcbert.config.schedulers import traits
 from hpcbert.container import cache, probe, symptoms
 from hpcbert.errors import HpcbertError
+from hpcbert.finding import Finding
 from hpcbert.script import containers
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.hostlist import fold
@@ -53,12 +54,12 @@ def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner, nodes: int) -
     yield from problems
     words = _words(site, recipes, [one.path for one in images if one.kind == "file"])
     own = run(["bash", str(probe.SCRIPT), *words], timeout=_PATIENCE)
-    local = site.scheduler == "local"
-    yield from _findings(own, "here", mild=() if local else _JOBS_ONLY)
+    like = traits(site.scheduler)
+    yield from _findings(own, "here", mild=() if like.here else _JOBS_ONLY)
     for image in images:
         if image.kind == "docker":
             yield _registry(image, run)
-    if nodes and not local:
+    if nodes and like.srun:
         yield from _on_nodes(site, words, images, run, nodes)
 
 
@@ -83,7 +84,9 @@ def _images(site: Site, recipes: Sequence[Recipe]) -> tuple[tuple[Image, ...], t
 
 
 def _words(site: Site, recipes: Sequence[Recipe], files: Sequence[str]) -> list[str]:
-    words = ["--enroot"] if site.container.runtime == "enroot" or site.scheduler == "slurm" else []
+    words = (
+        ["--enroot"] if site.container.runtime == "enroot" or traits(site.scheduler).srun else []
+    )
     words += ["--scratch", site.container.scratch] if site.container.scratch else []
     words += ["--images", site.container.images]
     for file in dict.fromkeys(files):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.checks.containers import shared, step
-from hpcbert.checks.finding import Finding
 from hpcbert.container import probe
+from hpcbert.finding import Finding
 from hpcbert.slurm.hostlist import fold
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert import timelimit
-from hpcbert.checks.finding import Finding
+from hpcbert.finding import Finding
 from hpcbert.script import containers, directives, materials
 from hpcbert.slurm import commands, partitions
 

@@ -9,10 +9,11 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hpcbert.cli.conflicts import refuse_typed
 from hpcbert.config import places, recipe, site, slurmwords
+from hpcbert.config.schedulers import SLURM, traits
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape, precision
 from hpcbert.script.plan import Request
@@ -21,7 +22,7 @@ from hpcbert.timelimit import TimeLimit
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcbert.cli.options import PointOptions, Scheduler
+    from hpcbert.cli.options import PointOptions
     from hpcbert.config.inventory import Recipe, Site
     from hpcbert.script.draft import How, Who
 
@@ -112,12 +113,11 @@ def who() -> Who:
     return Who(user, tuple(sys.argv), time.time(), secrets.token_hex(3))
 
 
-def _scheduler(name: str, shape: Shape, *, dry: bool) -> tuple[Scheduler, tuple[str, ...]]:
-    scheduler = cast("Scheduler", name)
-    if dry and scheduler == "local" and shape.nodes > 1:
-        note = "The site's scheduler is local, with one node: this is the script for Slurm."
-        return "slurm", (note,)
-    return scheduler, ()
+def _scheduler(name: str, shape: Shape, *, dry: bool) -> tuple[str, tuple[str, ...]]:
+    if dry and traits(name).here and shape.nodes > 1:
+        note = f"The site's scheduler is {name}, with one node: this is the script for Slurm."
+        return SLURM.name, (note,)
+    return name, ()
 
 
 def overridden(here: Site, options: PointOptions) -> Site:

@@ -9,6 +9,7 @@ import click
 from hpcbert.cli import conflicts
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import site
+from hpcbert.config.schedulers import traits
 from hpcbert.errors import CheckError
 from hpcbert.flows.doctor import examine
 from hpcbert.system.runner import run
@@ -26,8 +27,8 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def doctor(*, site_file: str, frameworks: tuple[str, ...], nodes: int) -> Result:
     """Check that this machine can do what the site says."""
     here = site.load(site_file)
-    if here.scheduler == "local":
-        conflicts.refuse_typed(("nodes",), "with the local scheduler")
+    if not traits(here.scheduler).srun:
+        conflicts.refuse_typed(("nodes",), f"with the {here.scheduler} scheduler")
     found = examine(here, run=run, frameworks=frameworks, nodes=nodes)
     findings = tuple(found)
     lines = []

@@ -17,6 +17,7 @@ from hpcbert.cli import conflicts, streams
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.live import before, console, counts, draw, draws
 from hpcbert.cli.output import VERSION, Result, escaped, finish, printable, say
+from hpcbert.config.schedulers import traits
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
 from hpcbert.flows import monitor as flow
 from hpcbert.slurm.hostlist import fold
@@ -128,8 +129,8 @@ def _interval(asked: float | None, floor: float, watched: Sequence[Watched]) -> 
             f"An interval is {_SHORTEST:g} to {_LONGEST:g} seconds, not {asked:g}.",
             where="--interval",
         )
-    slurm = any(one.campaign.scheduler != "local" for one in watched)
-    if asked is not None and asked < floor and slurm:
+    shared = not all(traits(one.campaign.scheduler).here for one in watched)
+    if asked is not None and asked < floor and shared:
         raise UsageError(
             f"An interval of {asked:g} s is too short for a scheduler that others use too.",
             where="--interval",

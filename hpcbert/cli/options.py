@@ -19,12 +19,12 @@ import click
 from hpcbert import timelimit
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.config import site
+from hpcbert.config.schedulers import TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-Scheduler = Literal["slurm", "local"]
 RepeatsIn = Literal["array", "one-job"]
 _Words = tuple[str, ...]
 _COUNT = click.IntRange(1)
@@ -93,8 +93,7 @@ class PointOptions:
     site_file: Annotated[str, _flag("--site", "A site.toml, or its folder.")] = ""
     templates: Annotated[_Words, _flag("--templates", "A folder with recipes of your own.")] = ()
     scheduler: Annotated[
-        Scheduler | None,
-        _flag("--scheduler", "Instead of the site's.", type=click.Choice(get_args(Scheduler))),
+        str | None, _flag("--scheduler", "Instead of the site's.", type=click.Choice(list(TABLE)))
     ] = None
     runtime: Annotated[
         str | None, _flag("--runtime", "Container runtime.", type=click.Choice(site.RUNTIMES))
@@ -136,11 +135,6 @@ class PointOptions:
         return cls(**{one.name: parameters[one.name] for one in fields(cls)})
 
 
-# What the local queue, which runs one repeat at a time on this machine, does not look at.
-OF_SLURM = (
-    *("partition", "account", "qos", "sbatch_arg", "srun_arg"),
-    *("concurrent_repeats", "concurrent_points"),
-)
 SHARED_CONFLICTS = (
     Conflict(
         ("concurrent_repeats",),

@@ -16,6 +16,7 @@ from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import checked_limit
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import places, recipe, site
+from hpcbert.config.schedulers import traits
 from hpcbert.errors import CheckError, HpcbertError, IncompleteError, SchedulerError, UsageError
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.system.runner import follow, run
@@ -172,9 +173,9 @@ def _on_node(here: Site, words: Sequence[str], follow: Callable[..., Any] = foll
     """Run the same in a job, and give what it gave."""
     from hpcbert.flows.prepare import on_node_argv
 
-    if here.scheduler != "slurm":
+    if not traits(here.scheduler).srun:
         raise UsageError(
-            "--on-node needs Slurm, and the site's scheduler is local.",
+            f"--on-node needs Slurm, and the site's scheduler is {here.scheduler}.",
             where=here.where,
             hint="Leave --on-node out: this machine is the node.",
         )

@@ -16,6 +16,7 @@ from hpcbert.cli.options import checked_limit
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.submit import handed_over
 from hpcbert.config import site as sites
+from hpcbert.config.schedulers import traits
 from hpcbert.errors import IncompleteError
 from hpcbert.system.runner import run
 
@@ -86,8 +87,8 @@ def retry(
     directories = [store.resolve(one, folder) for one in campaigns] or [newest(folder).directory]
     nodes = tuple(node for words in exclude for node in expand(words))
     wish = Wish(max_retries, nodes, suspect=not no_exclude, time_limit=time_limit)
-    if any(store.read_manifest(one).scheduler == "local" for one in directories):
-        conflicts.refuse_typed(("exclude", "no_exclude"), "on a campaign of the local scheduler")
+    for name in dict.fromkeys(store.read_manifest(one).scheduler for one in directories):
+        conflicts.refuse_typed(traits(name).unused, f"on a campaign of the {name} scheduler")
     rounds = [once(one, wish, here, dry=dry_run, wait=wait) for one in dict.fromkeys(directories)]
     if wait and not dry_run:
         click.echo("\n".join(map(text_of, rounds)), err=True)

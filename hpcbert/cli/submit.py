@@ -15,9 +15,10 @@ from hpcbert.cli import conflicts
 from hpcbert.cli.asked import read, who
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.interrupt import left_behind, patient
-from hpcbert.cli.options import OF_SLURM, SHARED_CONFLICTS, PointOptions, point_options
+from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
 from hpcbert.cli.output import Result, returns_result, say
 from hpcbert.config import site, slurmwords
+from hpcbert.config.schedulers import traits
 from hpcbert.errors import CheckError, Interruption, UsageError
 from hpcbert.flows import submit as flow
 from hpcbert.scheduler.pace import Pace
@@ -26,8 +27,8 @@ from hpcbert.scheduler.slurm.calls import RESUME, Means, sbatch_argv
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
-    from hpcbert.checks.finding import Finding
     from hpcbert.config.inventory import Site
+    from hpcbert.finding import Finding
     from hpcbert.model import Array, Campaign
     from hpcbert.script.draft import Draft
 
@@ -89,12 +90,12 @@ def submit(
     from hpcbert.script.draft import draft  # with Jinja, which --help has no use for
 
     asked = read(options, dry=dry_run, rehearse=rehearse)
-    if asked.how.scheduler == "local":
-        conflicts.refuse_typed(OF_SLURM, "with the local scheduler")
+    unused = traits(asked.how.scheduler).unused
+    conflicts.refuse_typed(unused, f"with the {asked.how.scheduler} scheduler")
     how = asked.how
-    if how.scheduler == "slurm":
-        cluster = slurmwords.given(asked.site.slurm.sbatch_args, "clusters").partition(",")[0]
-        how = replace(how, most_indices=control.most_indices(run, cluster=cluster))
+    cluster = slurmwords.given(asked.site.slurm.sbatch_args, "clusters").partition(",")[0]
+    most = control.most_indices(run, cluster=cluster) if traits(how.scheduler).srun else None
+    how = replace(how, most_indices=most)
     made = draft(asked.request, asked.site, asked.recipe, how=how, who=who())
     warnings = (*asked.warnings, *made.warnings)
     found = of_submission(made, asked.site, asked.recipe, run=run)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from hpcbert.config import slurmwords
 from hpcbert.config.decode import GIVEN, Invalid, Range
+from hpcbert.config.schedulers import known
 from hpcbert.model import OptionValue, Precision  # noqa: TC001  likewise
 from hpcbert.timelimit import TimeLimit
 
@@ -332,7 +333,7 @@ class Site:
 
     where: Annotated[str, GIVEN]
     name: str
-    scheduler: Literal["local", "slurm"]
+    scheduler: Annotated[str, known]
     runs: str = "runs"
     sources: str = "sources"
     slurm: SlurmSettings = SlurmSettings()

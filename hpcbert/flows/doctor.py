@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from hpcbert.checks import containers as doctor_containers
 from hpcbert.checks import nodes as doctor_nodes
 from hpcbert.checks import obstacles
-from hpcbert.checks.finding import Finding
 from hpcbert.checks.settings import complaints
 from hpcbert.config import places, recipe
+from hpcbert.config.schedulers import traits
 from hpcbert.errors import HpcbertError
+from hpcbert.finding import Finding
 from hpcbert.logs import grammar
 from hpcbert.slurm import partitions
 from hpcbert.slurm.commands import submission_environment
@@ -54,7 +55,7 @@ def examine(
     else:
         yield from _slurm(site, run, max(nodes, 1))
     yield from doctor_containers.examine(site, named, run=run, nodes=nodes)
-    if nodes and site.scheduler == "slurm":
+    if nodes and traits(site.scheduler).srun:
         yield from doctor_nodes.examine(site, named, run=run, nodes=nodes)
 
 

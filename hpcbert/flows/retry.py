@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from hpcbert.campaign import judge, store, suspects
 from hpcbert.campaign.repeats import Watched
 from hpcbert.campaign.suspects import Try, Verdict
+from hpcbert.config.schedulers import traits
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs.setting import Window
 from hpcbert.scheduler.slurm import living
@@ -187,7 +188,7 @@ def _settled_states(
             break
         pause(max(_REST, tracker.pause()))
         tracker.poll()
-    if watched.campaign.scheduler != "local" and (tracker.failures or tracker.absent):
+    if tracker.failures or tracker.absent:
         raise SchedulerError(
             f"Slurm does not say what waits or runs: {tracker.complaint or 'no answer'}",
             where=watched.campaign.id,
@@ -211,7 +212,7 @@ def plan(findings: Findings, wish: Wish, *, run: Runner) -> Round:
     points: dict[tuple[str, int], list[Lack]] = {}
     for lack in findings.lacks:
         points.setdefault((lack.array.point.key, lack.array.offset), []).append(lack)
-    if points and findings.open and watched.campaign.scheduler == "local":
+    if points and findings.open and not traits(watched.campaign.scheduler).grows:
         raise UsageError(
             f"{findings.open} repeats still wait or run, and the local queue takes no more.",
             where=watched.campaign.id,

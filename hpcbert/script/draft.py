@@ -9,11 +9,12 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hpcbert import __version__, timelimit
 from hpcbert.campaign import store
 from hpcbert.config import slurmwords
+from hpcbert.config.schedulers import traits
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Campaign, Point, Protocol, utc
 from hpcbert.script import containers, materials, render
@@ -44,17 +45,18 @@ class How:
         rehearse: Whether ranks replay the sample log instead of training.
         folders: Where recipes and templates are looked for.
         dry: Whether nothing will be run, so that missing paths may stay open.
-        most_indices: Repeats that one array may have: the cluster's MaxArraySize less one.
+        most_indices: Repeats that one array may have: the cluster's MaxArraySize less one; None:
+            there is no limit.
     """
 
-    scheduler: Literal["slurm", "local"]
+    scheduler: str
     folders: tuple[Path, ...]
     concurrent: int = 1
     concurrent_points: bool = False
     together: bool = False
     rehearse: bool = False
     dry: bool = False
-    most_indices: int = MOST_INDICES
+    most_indices: int | None = MOST_INDICES
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ def _job(
 def _parts(job: render.Job, how: How) -> tuple[render.Job, ...]:
     """Return a point's job as one or several arrays, each no larger than the cluster allows."""
     most, total = how.most_indices, job.protocol.repeats
-    if how.together or how.scheduler == "local" or total <= most:
+    if how.together or most is None or total <= most:
         return (job,)
     return tuple(
         replace(
@@ -317,9 +319,9 @@ def _complete(site: Site, recipe: Recipe, how: How) -> tuple[Site, tuple[str, ..
     site = _with_python(site, recipe, how)
     settings = site.settings(recipe.name)
     missing = [need for need in recipe.needs if not getattr(settings, need)]
-    if site.container.runtime == "pyxis" and how.scheduler == "local":
+    if site.container.runtime == "pyxis" and not traits(how.scheduler).srun:
         raise UsageError(
-            "pyxis belongs to srun, which the local scheduler does without.",
+            f"pyxis belongs to srun, which the {how.scheduler} scheduler does without.",
             where=site.where,
             hint='Use container.runtime = "enroot", or "none" on the host.',
         )
@@ -345,15 +347,15 @@ def _complete(site: Site, recipe: Recipe, how: How) -> tuple[Site, tuple[str, ..
 def _with_python(site: Site, recipe: Recipe, how: How) -> Site:
     """Choose the interpreter where the site does not: on this machine the one that runs this."""
     settings = site.settings(recipe.name)
-    here = how.scheduler == "local" and site.container.runtime == "none"
+    here = traits(how.scheduler).here and site.container.runtime == "none"
     python = settings.python or (sys.executable if here else "python3")
     return site.with_settings(recipe.name, replace(settings, python=python))
 
 
 def _check_reach(request: Request, how: How) -> None:
-    if how.scheduler == "local" and request.shape.nodes > 1:
+    if traits(how.scheduler).here and request.shape.nodes > 1:
         raise UsageError(
-            f"The local scheduler has one node, {request.shape.nodes} are asked for.",
+            f"The {how.scheduler} scheduler has one node, {request.shape.nodes} are asked for.",
             hint='Set scheduler = "slurm" in the site.toml, or give --scheduler slurm.',
         )
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from hpcbert.config.schedulers import traits
 from hpcbert.errors import UsageError
 from hpcbert.script.sandbox import Environment, bounded
 
@@ -50,7 +51,7 @@ class Job:
         protocol: Repeats, iterations, warm-up.
         name: Job name.
         directory: The campaign's directory, or `.` for a script to submit by hand.
-        scheduler: `slurm` or `local`; may differ from the site's in a dry run.
+        scheduler: Its name; may differ from the site's in a dry run.
         files: Where each file of the recipe is, by name.
         image: Container image, a URI or a file's path; empty without a container.
         stem: Name of its file in the site's directory of images; empty for a file's path.
@@ -266,6 +267,7 @@ def _rank_environment(job: Job) -> list[tuple[str, str]]:
 
 def _base_context(job: Job) -> dict[str, Any]:
     folder, _, name = job.log.rpartition("/")
+    like = traits(job.scheduler)
     return {
         "directives": directives(job),
         "reproduce": job.reproduce,
@@ -278,6 +280,9 @@ def _base_context(job: Job) -> dict[str, Any]:
         "log_folder": folder,
         "log_stem": f"{folder}/{name.replace('_{repeat}.log', '')}",
         "scheduler": job.scheduler,
+        "here": like.here,
+        "srun": like.srun,
+        "launch": like.launch,
         "site": job.site,
         "srun_options": _srun_options(job),
         "image": job.image,

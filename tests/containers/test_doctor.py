@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hpcbert.checks.finding import Finding
 
 from hpcbert.checks.containers import examine
-from hpcbert.checks.finding import Finding
 from hpcbert.config.inventory import Site
 from hpcbert.config.site import read_site
 from hpcbert.container import probe

@@ -91,7 +91,7 @@ def watched(tmp_path: Path) -> Callable[..., Watched]:
             hpcbert="0",
             user="nobody",
             command=("hpcbert", "submit"),
-            scheduler=scheduler,  # type: ignore[arg-type]
+            scheduler=scheduler,
             site="t",
             runtime="none",
             image="",

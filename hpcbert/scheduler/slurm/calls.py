@@ -197,7 +197,7 @@ def _is_full(watched: Watched, array: Array, outcome: Outcome, run: Runner) -> b
     argv = commands.squeue_argv(users=[watched.campaign.owner], cluster=array.cluster)
     queue = run(argv, env=commands.environment(os.environ))
     rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
-    return not any(parse(row.state).kind.over for row in rows)
+    return any(not parse(row.state).kind.over for row in rows)
 
 
 def _says(outcome: Outcome, phrases: tuple[str, ...]) -> bool:

@@ -1,0 +1,70 @@
+"""The schedulers that a site can name, and what sets them apart for scripts and checks.
+
+A scheduler is added by a class in hpcbert/scheduler/ and a line in TABLE.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcbert.config.decode import Invalid, did_you_mean
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a scheduler is like.
+
+    Attributes:
+        name: As a site.toml, `--scheduler` and a manifest have it.
+        made_by: `MODULE:CLASS` of its `hpcbert.scheduler.base.Scheduler`.
+        here: Whether its jobs run on this machine, and on no other.
+        srun: Whether srun starts the ranks, with pyxis if that is asked for; else the script does.
+        grows: Whether a campaign may be submitted more of while some of it waits or runs.
+        writes_ends: Whether it adds to a repeat's status file how the repeat ended.
+        unused: Parameters of the command line that have no effect with it.
+    """
+
+    name: str
+    made_by: str
+    here: bool = False
+    srun: bool = False
+    grows: bool = True
+    writes_ends: bool = False
+    unused: tuple[str, ...] = ()
+
+    @property
+    def launch(self) -> str:
+        """Name of the template that starts the ranks, in templates/launch/."""
+        return "slurm" if self.srun else "local"
+
+
+SLURM = Traits("slurm", "hpcbert.scheduler.slurm.backend:Slurm", srun=True)
+LOCAL = Traits(
+    "local",
+    "hpcbert.scheduler.local.backend:Local",
+    here=True,
+    grows=False,
+    writes_ends=True,
+    unused=(
+        *("partition", "account", "qos", "sbatch_arg", "srun_arg"),
+        *("concurrent_repeats", "concurrent_points", "exclude", "no_exclude"),
+    ),
+)
+TABLE = {one.name: one for one in (SLURM, LOCAL)}
+
+
+def known(name: str) -> str:
+    """Return the name of a scheduler.
+
+    Raises:
+        Invalid: There is none of that name.
+    """
+    names = sorted(TABLE)
+    if name not in TABLE:
+        raise Invalid(f"must be one of {', '.join(names)}", did_you_mean(name, names), value=name)
+    return name
+
+
+def traits(name: str) -> Traits:
+    """Return what a scheduler is like that a site, a manifest or a command line named."""
+    return TABLE[name]
