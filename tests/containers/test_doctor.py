@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hpcbert.checks.finding import Finding
 
 from hpcbert.checks.containers import examine
 from hpcbert.config.inventory import Site
 from hpcbert.config.site import read_site
 from hpcbert.container import probe
+from hpcbert.finding import Finding
 from hpcbert.system.runner import Outcome, run
 from tests.kit.drafts import changed
 from tests.waiting import CEILING
