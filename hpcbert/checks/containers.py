@@ -12,7 +12,7 @@ from hpcbert.config.schedulers import traits
 from hpcbert.container import cache, probe, symptoms
 from hpcbert.errors import HpcbertError
 from hpcbert.finding import Finding
-from hpcbert.script import containers
+from hpcbert.script.inputs import find_image
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.hostlist import fold
 
@@ -69,7 +69,7 @@ def _images(site: Site, recipes: Sequence[Recipe]) -> tuple[tuple[Image, ...], t
     for recipe in recipes:
         name, change = f"image of {recipe.name}", f"site.toml: frameworks.{recipe.name}.image"
         try:
-            image = containers.image(site, recipe)
+            image, _ = find_image(site, recipe)
         except HpcbertError as error:
             problems.append(Finding(name, "fail", str(error), error.hint, change))
             continue

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert import timelimit
 from hpcbert.finding import Finding
-from hpcbert.script import containers, directives, materials
+from hpcbert.script import directives
 from hpcbert.slurm import commands, partitions
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from hpcbert.config.inventory import Recipe, Site
     from hpcbert.script.draft import Draft
+    from hpcbert.script.inputs import Inputs
     from hpcbert.slurm.partitions import Partition, Resource
     from hpcbert.system.runner import Runner
 
@@ -63,23 +64,25 @@ def wanted(script: str) -> Wanted:
     )
 
 
-def of_submission(draft: Draft, site: Site, recipe: Recipe, *, run: Runner) -> tuple[Finding, ...]:
+def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
     """Return what stands in the way of a campaign.
 
     Args:
         draft: The campaign.
-        site: Where it shall run, as `draft` was given it.
-        recipe: What shall run.
         run: Starts sinfo.
 
     Raises:
-        UsageError: As `of_framework` and `wanted`.
+        UsageError: As `wanted`.
     """
-    campaign = draft.campaign
-    found = tuple(of_framework(site, recipe, rehearse=campaign.rehearse))
+    campaign, resolved = draft.campaign, draft.resolved
+    found = tuple(
+        of_framework(
+            resolved.site, resolved.recipe, resolved.found, rehearse=resolved.options.rehearse
+        )
+    )
     texts = [draft.scripts[array.name] for array in campaign.arrays]
     elsewhere = any(directives.option(text, "clusters") for text in texts)
-    if campaign.scheduler == "local" or elsewhere:
+    if not resolved.scheduler.srun or elsewhere:
         return found
     jobs = [wanted(text) for text in texts]
     return (*found, *of_cluster(jobs, draft.directory, ask(run)))
@@ -232,32 +235,30 @@ def _shared(runs: Path, found: Sequence[Partition]) -> Iterator[Finding]:
         )
 
 
-def of_framework(site: Site, recipe: Recipe, *, rehearse: bool = False) -> Iterator[Finding]:
+def of_framework(
+    site: Site, recipe: Recipe, found: Inputs, *, rehearse: bool = False
+) -> Iterator[Finding]:
     """Yield what a framework needs and this machine does not find.
 
     Args:
         site: Where it shall run.
         recipe: What shall run.
+        found: What it runs with there.
         rehearse: Whether only its image is entered, and no program runs.
-
-    Raises:
-        UsageError: The site or the recipe names an image in a form that is none.
     """
-    site, _ = materials.completed(site, recipe)
-    settings = site.settings(recipe.name)
-    image = containers.image(site, recipe)
+    image = found.image
     if image and image.kind == "file" and not os.access(image.path, os.R_OK):
         yield _lacks(recipe, "image", image.path)
     if rehearse:
         return
-    for kind, path in (("data", settings.data), ("source", settings.source)):
+    for kind, path in (("data", found.data), ("source", found.source)):
         if path and kind in recipe.needs and not os.access(path, os.F_OK):
             yield _lacks(recipe, kind, path)
-    if site.container.runtime == "none" and settings.python and not shutil.which(settings.python):
+    if site.container.runtime == "none" and found.python and not shutil.which(found.python):
         yield Finding(
             f"python of {recipe.name}",
             "fail",
-            f"There is no program {settings.python} here that could be run.",
+            f"There is no program {found.python} here that could be run.",
             "Name the interpreter that the ranks use with --python or in the site.toml. If only "
             "the nodes have it, give --force.",
             f"site.toml: frameworks.{recipe.name}.python",

@@ -7,9 +7,9 @@ import pwd
 import secrets
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcbert.cli.conflicts import refuse_typed
 from hpcbert.config import places, recipe, site, slurmwords
@@ -17,18 +17,12 @@ from hpcbert.config.schedulers import SLURM, traits
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape, precision
 from hpcbert.script.plan import Request
-from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hpcbert.cli.options import PointOptions
     from hpcbert.config.inventory import Recipe, Site
-    from hpcbert.script.draft import How, Who
-
-# Options that stand in for the site's keys of the same name.
-SELECTION = ("runtime", "partition", "account", "qos", "time_limit")
-_OF_FRAMEWORK = ("image", "data", "source", "python")
+    from hpcbert.script.draft import Submitter
+    from hpcbert.script.resolve import SubmitOptions
 
 
 @dataclass(frozen=True)
@@ -36,13 +30,13 @@ class Asked:
     """The shared options, read.
 
     Attributes:
-        warnings: What was decided in the person's stead.
+        warnings: Choices made on the user's behalf.
     """
 
     request: Request
     site: Site
     recipe: Recipe
-    how: How
+    options: SubmitOptions
     warnings: tuple[str, ...]
 
 
@@ -52,9 +46,9 @@ def read(options: PointOptions, *, dry: bool = False, rehearse: bool = False) ->
     Raises:
         UsageError: A value is wrong.
     """
-    from hpcbert.script.draft import How  # with Jinja, which --help has no use for
+    from hpcbert.script.resolve import SubmitOptions
 
-    here = overridden(site.load(options.site_file), options)
+    here = _site(options)
     folders = places.recipe_folders(Path(here.where), options.templates)
     found = recipe.load(places.find_recipe(options.fw, folders))
     _refuse_unused(found, here)
@@ -75,7 +69,7 @@ def read(options: PointOptions, *, dry: bool = False, rehearse: bool = False) ->
         iters=options.iters,
         skip=options.skip,
     )
-    how = How(
+    chosen = SubmitOptions(
         scheduler=scheduler,
         folders=folders,
         concurrent=options.concurrent_repeats,
@@ -84,7 +78,7 @@ def read(options: PointOptions, *, dry: bool = False, rehearse: bool = False) ->
         rehearse=rehearse,
         dry=dry,
     )
-    return Asked(request, here, found, how, warnings)
+    return Asked(request, here, found, chosen, warnings)
 
 
 def _refuse_unused(found: Recipe, here: Site) -> None:
@@ -101,16 +95,16 @@ def _refuse_unused(found: Recipe, here: Site) -> None:
         refuse_typed(("image",), "with the container runtime none")
 
 
-def who() -> Who:
+def submitter() -> Submitter:
     """Say who asks, and when."""
-    from hpcbert.script.draft import Who
+    from hpcbert.script.draft import Submitter
 
     try:
         # USER and LOGNAME may be anybody's name: in a notebook, after sudo -E.
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         user = str(os.geteuid())
-    return Who(user, tuple(sys.argv), time.time(), secrets.token_hex(3))
+    return Submitter(user, tuple(sys.argv), time.time(), secrets.token_hex(3))
 
 
 def _scheduler(name: str, shape: Shape, *, dry: bool) -> tuple[str, tuple[str, ...]]:
@@ -120,38 +114,29 @@ def _scheduler(name: str, shape: Shape, *, dry: bool) -> tuple[str, tuple[str, .
     return name, ()
 
 
-def overridden(here: Site, options: PointOptions) -> Site:
+def _site(options: PointOptions) -> Site:
     """Return the site with what the command line says instead."""
-    here = selected(here, vars(options))
+    image = site.absolute_image(options.image, Path.cwd())
+    overrides = site.Overrides(
+        runs=options.runs,
+        runtime=options.runtime or "",
+        partition=options.partition,
+        account=options.account,
+        qos=options.qos,
+        time_limit=options.time_limit,
+        sbatch_args=options.sbatch_arg,
+        srun_args=options.srun_arg,
+        framework=options.fw,
+        image=image,
+        data=options.data,
+        source=options.source,
+        python=options.python,
+    )
+    here = site.load(options.site_file, overrides)
     for program, words in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
         if why := slurmwords.refusal(program, words):
             raise UsageError(f"--{program}-arg: {why}", hint=f"Leave it out of --{program}-arg.")
-    slurm = replace(
-        here.slurm,
-        sbatch_args=(*here.slurm.sbatch_args, *options.sbatch_arg),
-        srun_args=(*here.slurm.srun_args, *options.srun_arg),
-    )
-    runs = str(Path(options.runs).absolute()) if options.runs else here.runs
-    own = {name: getattr(options, name) for name in _OF_FRAMEWORK if getattr(options, name)}
-    if "image" in own:
-        own["image"] = site.absolute_image(own["image"], Path.cwd())
-    if own:
-        here = here.with_settings(options.fw, replace(here.settings(options.fw), **own))
-    return replace(here, slurm=slurm, runs=runs)
-
-
-def selected(here: Site, given: Mapping[str, Any]) -> Site:
-    """Return the site with the runtime, time limit and place in the cluster that were typed.
-
-    Args:
-        here: The site.
-        given: Values of the options of `SELECTION`; empty for the site's own.
-    """
-    typed = {name: given[name] for name in SELECTION if given[name]}
-    container = replace(here.container, runtime=typed.pop("runtime", here.container.runtime))
-    if "time_limit" in typed:
-        typed["time_limit"] = TimeLimit.parse(typed["time_limit"])
-    return replace(here, slurm=replace(here.slurm, **typed), container=container)
+    return here
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcbert.cli import conflicts
-from hpcbert.cli.asked import selected
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import checked_limit
 from hpcbert.cli.output import Result, printable, returns_result
@@ -101,16 +100,21 @@ def prepare(
 
 
 def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
-    here = selected(site.load(values["site_file"]), values)
-    own: dict[str, Any] = {
-        name: values[name] for name in ("image", "data", "repository") if values[name]
-    }
+    overrides = site.Overrides(
+        runtime=values["runtime"] or "",
+        partition=values["partition"],
+        account=values["account"],
+        qos=values["qos"],
+        time_limit=values["time_limit"],
+        framework=frameworks[0],
+        image=values["image"],
+        data=values["data"],
+        repository=values["repository"],
+    )
+    here = site.load(values["site_file"], overrides)
+    own = [f"--{name}" for name in ("image", "data", "repository") if values[name]]
     if own and len(frameworks) != 1:
-        flags = " and ".join(f"--{name}" for name in own)
-        raise UsageError(f"{flags} can be given for a single framework only.")
-    if own:
-        settings = replace(here.settings(frameworks[0]), **own)
-        here = here.with_settings(frameworks[0], settings)
+        raise UsageError(f"{' and '.join(own)} can be given for a single framework only.")
     return here
 
 

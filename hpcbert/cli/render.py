@@ -52,12 +52,10 @@ def render(options: PointOptions, *, output: Path | None, check: Path | None) ->
 
 
 def _rendered(options: PointOptions) -> dict[str, str]:
-    from hpcbert.script.draft import by_hand, relative  # with Jinja, which --help has no use for
+    from hpcbert.script.draft import by_hand  # with Jinja, which --help has no use for
 
     asked = read(options, dry=True)
-    site = relative(Path(asked.site.where), Path.cwd())
-    words = ["--site", site, "--scheduler", asked.how.scheduler]
-    return by_hand(asked.request, asked.site, asked.recipe, how=asked.how, words=words)
+    return by_hand(asked.request, asked.site, asked.recipe, options=asked.options)
 
 
 def _check(folder: Path) -> Result:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcbert import timelimit
 from hpcbert.campaign import store
 from hpcbert.cli import conflicts
-from hpcbert.cli.asked import read, who
+from hpcbert.cli.asked import read, submitter
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.interrupt import left_behind, patient
 from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
@@ -90,15 +91,14 @@ def submit(
     from hpcbert.script.draft import draft  # with Jinja, which --help has no use for
 
     asked = read(options, dry=dry_run, rehearse=rehearse)
-    unused = traits(asked.how.scheduler).unused
-    conflicts.refuse_typed(unused, f"with the {asked.how.scheduler} scheduler")
-    how = asked.how
+    scheduler = asked.options.scheduler
+    conflicts.refuse_typed(traits(scheduler).unused, f"with the {scheduler} scheduler")
     cluster = slurmwords.given(asked.site.slurm.sbatch_args, "clusters").partition(",")[0]
-    most = control.most_indices(run, cluster=cluster) if traits(how.scheduler).srun else None
-    how = replace(how, most_indices=most)
-    made = draft(asked.request, asked.site, asked.recipe, how=how, who=who())
-    warnings = (*asked.warnings, *made.warnings)
-    found = of_submission(made, asked.site, asked.recipe, run=run)
+    most = control.most_indices(run, cluster=cluster) if traits(scheduler).srun else None
+    chosen = replace(asked.options, most_indices=most)
+    made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
+    warnings = (*asked.warnings, *made.resolved.warnings)
+    found = of_submission(made, run=run)
     if found and not (dry_run or force):
         return _refused(found)
     warnings += tuple(f"{one.detail} {one.hint}" for one in found)
@@ -180,13 +180,11 @@ def _handed_over(directory: Path, means: Means, *, wait: bool) -> Campaign:
     if store.read_manifest(directory).scheduler != "local":
         return _paced(directory, means) if wait else flow.submit(directory, means)
     from hpcbert.scheduler.local import queue as local
-    from hpcbert.script.directives import option
-    from hpcbert.script.draft import minutes
+    from hpcbert.script import limits
 
     def start(new: Campaign) -> str:
-        script = store.read_script(directory, new.arrays[0]).decode()
-        limit = minutes(option(script, "time"))
-        return local.enqueue(directory, new, time_limit_minutes=limit)
+        limit = limits.seconds(directory, new.arrays[0]) or timelimit.MOST
+        return local.enqueue(directory, new, time_limit_minutes=limit / 60)
 
     return flow.enqueue(
         directory,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping  # noqa: TC003  annotations are read
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -321,7 +321,7 @@ class ContainerSettings:
 
 @dataclass(frozen=True)
 class Site:
-    """One cluster, or this machine: what a site.toml says, nested as it is.
+    """One cluster, or this machine: a site.toml, nested as it is, under what a command line says.
 
     Attributes:
         where: The file that it was read from.
@@ -345,7 +345,3 @@ class Site:
     def settings(self, framework: str) -> FrameworkSettings:
         """Return what the site says about a framework, or nothing but defaults."""
         return self.frameworks.get(framework, FrameworkSettings())
-
-    def with_settings(self, framework: str, settings: FrameworkSettings) -> Site:
-        """Return the site with other settings for one framework."""
-        return replace(self, frameworks={**self.frameworks, framework: settings})

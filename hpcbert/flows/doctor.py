@@ -16,6 +16,7 @@ from hpcbert.config.schedulers import traits
 from hpcbert.errors import HpcbertError
 from hpcbert.finding import Finding
 from hpcbert.logs import grammar
+from hpcbert.script import inputs
 from hpcbert.slurm import partitions
 from hpcbert.slurm.commands import submission_environment
 
@@ -48,7 +49,7 @@ def examine(
     yield _runs(Path(site.runs))
     yield from _recipes(site)
     for one in named:
-        found = tuple(obstacles.of_framework(site, one))
+        found = tuple(obstacles.of_framework(site, one, inputs.find(site, one)))
         yield from found or (Finding(f"what {one.name} needs", "ok", "it is here"),)
     if site.scheduler == "local":
         yield _torch()

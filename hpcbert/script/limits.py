@@ -29,7 +29,7 @@ def pointless(directory: Path, array: Array, state: str, wanted: str) -> bool:
     """
     if state != "TIMEOUT":
         return False
-    had = _seconds(directory, array)
+    had = seconds(directory, array)
     longer = bool(wanted) and timelimit.longer(timelimit.read(wanted), had)
     return had is not None and not longer
 
@@ -54,7 +54,7 @@ def refuse_pointless(
     ]
     if not late:
         return
-    had = max(_seconds(watched.directory, array) or 0 for array, _ in late)
+    had = max(seconds(watched.directory, array) or 0 for array, _ in late)
     names = ", ".join(f"{array.point.key} repeat {number}" for array, number in late)
     new = timelimit.form(min(2 * had, timelimit.MOST))
     where = shlex.quote(str(watched.directory))
@@ -75,6 +75,6 @@ def _text(directory: Path, array: Array) -> str:
     return directives.option(store.read_script(directory, array).decode(), "time")
 
 
-def _seconds(directory: Path, array: Array) -> int | None:
+def seconds(directory: Path, array: Array) -> int | None:
     """Return the time limit that an array's script asks for, seconds; None for none."""
     return timelimit.read(_text(directory, array))

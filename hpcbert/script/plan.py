@@ -1,4 +1,4 @@
-"""Request to points: which shapes, precisions and batch sizes one submission measures."""
+"""Request to plan: which shapes, precisions and batch sizes one submission measures, and how."""
 
 from __future__ import annotations
 
@@ -70,50 +70,40 @@ def _doubling(first: int, below: int) -> Iterable[int]:
         first *= 2
 
 
-def preset(recipe: Recipe, request: Request) -> Preset:
-    """Return the recipe's protocol that a request means.
+@dataclass(frozen=True)
+class Plan:
+    """A request held against a recipe and a site.
 
-    Raises:
-        UsageError: The recipe has none of that name.
+    Attributes:
+        preset: The recipe's protocol that it means.
+        protocol: Repeats, iterations, warm-up.
+        options: The value of each of the recipe's options.
+        points: What is measured, the small shapes first.
     """
-    if request.preset:
-        _one_of("protocol", request.preset, tuple(one.name for one in recipe.protocols))
-    return recipe.preset(request.preset)
+
+    preset: Preset
+    protocol: Protocol
+    options: Mapping[str, OptionValue]
+    points: tuple[Point, ...]
 
 
-def protocol(recipe: Recipe, request: Request) -> Protocol:
-    """Return repeats, iterations and warm-up: the request's, else those of the recipe's protocol.
-
-    Raises:
-        UsageError: Nothing would be left to measure.
-    """
-    usual = preset(recipe, request)
-    iters = usual.iters if request.iters is None else request.iters
-    skip = usual.skip if request.skip is None else request.skip
-    if not 0 <= skip < iters:
-        raise UsageError(
-            f"--skip {skip} leaves nothing of --iters {iters} to measure.",
-            hint="DLPerf's protocol is --iters 120 --skip 20.",
-        )
-    if not 1 <= request.repeats <= _MOST_REPEATS:
-        raise UsageError(f"--repeats must be 1 to {_MOST_REPEATS}, not {request.repeats}.")
-    return Protocol(request.repeats, iters, skip)
-
-
-def points(recipe: Recipe, site: Site, request: Request) -> tuple[Point, ...]:
-    """Return every point of a request, the small shapes first.
+def plan(recipe: Recipe, site: Site, request: Request) -> Plan:
+    """Decide what a request measures.
 
     Raises:
         UsageError: The recipe, the site or the protocol does not allow what is asked.
     """
-    usual = preset(recipe, request)
+    if request.preset:
+        _one_of("protocol", request.preset, tuple(one.name for one in recipe.protocols))
+    usual = recipe.preset(request.preset)
+    protocol = _protocol(usual, request)
     _check(recipe, site, request, usual)
     model = request.model or site.settings(recipe.name).model or recipe.models[0]
     values = option_values(recipe, site, request.settings)
     own = _identity(recipe, values)
     sizes = dict((*recipe.batch_sizes, *site.settings(recipe.name).batch_sizes.items()))
     precisions = usual.precisions or recipe.precisions
-    return tuple(
+    points = tuple(
         Point(
             framework=recipe.name,
             model=_one_of("model", model, recipe.models),
@@ -129,6 +119,25 @@ def points(recipe: Recipe, site: Site, request: Request) -> tuple[Point, ...]:
         for size in dict.fromkeys(request.batch_sizes or (sizes.get(precision, 1),))
         for shape in shapes(request.shape, scaling=request.scaling)
     )
+    return Plan(usual, protocol, values, points)
+
+
+def _protocol(usual: Preset, request: Request) -> Protocol:
+    """Return repeats, iterations and warm-up: the request's, else those of the recipe's protocol.
+
+    Raises:
+        UsageError: Nothing would be left to measure.
+    """
+    iters = usual.iters if request.iters is None else request.iters
+    skip = usual.skip if request.skip is None else request.skip
+    if not 0 <= skip < iters:
+        raise UsageError(
+            f"--skip {skip} leaves nothing of --iters {iters} to measure.",
+            hint="DLPerf's protocol is --iters 120 --skip 20.",
+        )
+    if not 1 <= request.repeats <= _MOST_REPEATS:
+        raise UsageError(f"--repeats must be 1 to {_MOST_REPEATS}, not {request.repeats}.")
+    return Protocol(request.repeats, iters, skip)
 
 
 def _accumulation(request: Request, usual: Preset, shape: Shape, size: int) -> int:
@@ -148,7 +157,6 @@ def _accumulation(request: Request, usual: Preset, shape: Shape, size: int) -> i
 
 
 def _check(recipe: Recipe, site: Site, request: Request, usual: Preset) -> None:
-    protocol(recipe, request)
     for size in request.batch_sizes:
         if size < 1:
             raise UsageError(f"A batch size must be at least 1, not {size}.")

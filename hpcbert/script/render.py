@@ -1,4 +1,4 @@
-"""Points to sbatch scripts: the only user of Jinja for scripts.
+"""What was resolved, to sbatch scripts: the only user of Jinja for scripts.
 
 Every `{{ value }}` becomes one shell word, quoted unless it is plainly safe; a list becomes its
 words. What shall not be quoted must say so by a filter: `verbatim` for text that is shell already,
@@ -7,24 +7,24 @@ words. What shall not be quoted must say so by a filter: `verbatim` for text tha
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import shlex
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from hpcbert.config.schedulers import traits
+from hpcbert import __version__
+from hpcbert.campaign import store
 from hpcbert.errors import UsageError
+from hpcbert.script.resolve import relative
 from hpcbert.script.sandbox import Environment, bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcbert.config.inventory import Recipe, Site
-    from hpcbert.model import OptionValue, Point, Protocol
+    from hpcbert.model import Array, Point
+    from hpcbert.script.resolve import Resolved
 
 _HEREDOC_END = "HPCBERT_RANK"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -38,53 +38,6 @@ class Verbatim(str):
     """Text that is shell already."""
 
     __slots__ = ()
-
-
-@dataclass(frozen=True)
-class Job:
-    """All that one script is rendered from.
-
-    Attributes:
-        point: What is measured.
-        recipe, site: How, and where.
-        options: Value of each of the recipe's options.
-        protocol: Repeats, iterations, warm-up.
-        name: Job name.
-        directory: The campaign's directory, or `.` for a script to submit by hand.
-        scheduler: Its name; may differ from the site's in a dry run.
-        files: Where each file of the recipe is, by name.
-        image: Container image, a URI or a file's path; empty without a container.
-        stem: Name of its file in the site's directory of images; empty for a file's path.
-        mounts: Container mounts beside the campaign's, `SRC:DST[:FLAGS]` each.
-        concurrent: Repeats that may run at the same time.
-        together: Whether all repeats run one after another in one job, on the same nodes.
-        offset: What a repeat's number is above its array index.
-        count: Repeats in the array; 0: all of the protocol's.
-        rehearse: Whether ranks replay the sample log at `sample` instead of training.
-        sample: Path of the sample log.
-        reproduce: Command line that renders this script again.
-    """
-
-    point: Point
-    recipe: Recipe
-    site: Site
-    options: Mapping[str, OptionValue]
-    protocol: Protocol
-    name: str
-    directory: str
-    scheduler: str
-    files: Mapping[str, str]
-    image: str
-    stem: str = ""
-    mounts: tuple[str, ...] = ()
-    concurrent: int = 1
-    together: bool = False
-    offset: int = 0
-    count: int = 0
-    rehearse: bool = False
-    sample: str = ""
-    reproduce: str = ""
-    log: str = field(default="")
 
 
 def quote(text: str) -> str:
@@ -170,8 +123,9 @@ def _word(value: Any) -> str:
     raise TypeError(f"it prints a {type(value).__name__}, which is neither text, number nor list")
 
 
-def _environment(folders: Sequence[Path]) -> Environment:
-    """Return the sandbox with what templates say of words."""
+@functools.cache
+def _environment(folders: tuple[Path, ...]) -> Environment:
+    """Return the sandbox with what templates say of words: one for all scripts of a submission."""
     environment = Environment(folders, finalize=_word)
     environment.filters.update(
         directive=directive, comment=comment, identifier=identifier, verbatim=Verbatim
@@ -180,128 +134,129 @@ def _environment(folders: Sequence[Path]) -> Environment:
     return environment
 
 
-def directives(job: Job) -> tuple[str, ...]:
+def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
     """Return the `#SBATCH` options of a job, one word each, unquoted."""
-    slurm, shape = job.site.slurm, job.point.shape
-    cpus = _cpus_per_task(job)
-    wants_gpus = job.recipe.preset(job.point.protocol).gpus
-    by_hand = job.directory == "."
-    folder = "" if by_hand else job.directory.replace("%", "%%") + "/slurm/"
-    count = job.count or job.protocol.repeats
-    array = f"--array=1-{count}%{min(job.concurrent, count)}"
+    slurm, shape, cpus = resolved.site.slurm, array.point.shape, _cpus_per_task(resolved, array)
+    gpus = slurm.gres if resolved.plan.preset.gpus else ""
+    folder = "" if resolved.by_hand else resolved.directory.replace("%", "%%") + "/slurm/"
+    count = len(array.repeats)
+    throttle = min(resolved.options.concurrent, count)
     pairs = (
-        ("--gres", f"{slurm.gres}:{shape.gpus_per_node}" if slurm.gres and wants_gpus else ""),
+        ("--gres", f"{gpus}:{shape.gpus_per_node}" if gpus else ""),
         ("--cpus-per-task", str(cpus) if cpus else ""),
         ("--mem", slurm.memory),
     )
     return (
-        f"--job-name={job.name}",
-        *(() if job.together else (array,)),
+        f"--job-name={array.name}",
+        *(() if array.together else (f"--array=1-{count}%{throttle}",)),
         f"--nodes={shape.nodes}",
-        f"--ntasks-per-node={job.recipe.tasks_per_node(shape)}",
+        f"--ntasks-per-node={resolved.recipe.tasks_per_node(shape)}",
         *slurm.selection,
         *(f"{name}={value}" for name, value in pairs if value),
         *(("--exclusive",) if slurm.exclusive else ()),
         f"--time={slurm.time_limit.text}",
         "--requeue" if slurm.requeue else "--no-requeue",
         "--open-mode=append",
-        f"--output={folder}{'%j.out' if job.together else '%A_%a.out'}",
+        f"--output={folder}{'%j.out' if array.together else '%A_%a.out'}",
         *slurm.sbatch_args,
     )
 
 
-def _cpus_per_task(job: Job) -> int:
-    shape = job.point.shape
-    return job.site.nodes.cpus_per_gpu * (shape.gpus_per_node // job.recipe.tasks_per_node(shape))
+def _cpus_per_task(resolved: Resolved, array: Array) -> int:
+    shape = array.point.shape
+    gpus_per_task = shape.gpus_per_node // resolved.recipe.tasks_per_node(shape)
+    return resolved.site.nodes.cpus_per_gpu * gpus_per_task
 
 
-def _srun_options(job: Job) -> tuple[str, ...]:
-    site, cpus = job.site, _cpus_per_task(job)
-    mpi = site.slurm.mpi or job.recipe.mpi
+def _srun_options(resolved: Resolved, array: Array) -> tuple[str, ...]:
+    cpus = _cpus_per_task(resolved, array)
+    mpi = resolved.site.slurm.mpi or resolved.recipe.mpi
     return (
         *((f"--mpi={mpi}",) if mpi else ()),
         # Without a number of CPUs a task would be bound to a single one on many clusters.
         f"--cpus-per-task={cpus}" if cpus else "--cpu-bind=none",
-        *site.slurm.srun_args,
+        *resolved.site.slurm.srun_args,
     )
 
 
-def render(job: Job, folders: Sequence[Path]) -> str:
-    """Return the sbatch script of one point.
-
-    Args:
-        job: What to render.
-        folders: Where templates are looked for; the first that has a file wins.
+def render(resolved: Resolved, array: Array) -> str:
+    """Return the sbatch script of one point, or of a part of its repeats.
 
     Raises:
         UsageError: A value can't be written safely, or a template is wrong, reaches for what it
             may not, or takes too much.
     """
-    environment = _environment(folders)
-    settings = job.site.settings(job.point.framework)
+    environment = _environment(resolved.options.folders)
+    recipe, inputs, rehearse = resolved.recipe, resolved.inputs, resolved.options.rehearse
     context: dict[str, Any] = {
-        "point": job.point,
-        "protocol": job.protocol,
-        "options": job.options,
-        "data": settings.data,
-        "source": settings.source,
-        "python": settings.python,
-        "files": job.files,
+        "point": array.point,
+        "protocol": resolved.plan.protocol,
+        "options": resolved.plan.options,
+        "data": inputs.data,
+        "source": inputs.source,
+        "python": inputs.python,
+        "files": resolved.files,
     }
-    with bounded(Path(job.recipe.folder) / "run.sh.j2"):
-        body = environment.get_template(f"{job.recipe.name}/run.sh.j2").render(context)
+    # What every rank exports: the site's, then the recipe's, which is pinned.
+    env = {**resolved.site.env, **dict(recipe.env)}
+    with bounded(Path(recipe.folder) / "run.sh.j2"):
+        body = environment.get_template(f"{recipe.name}/run.sh.j2").render(context)
         rank_script = environment.get_template("rank.sh.j2").render(
-            env=_rank_environment(job), rehearse=job.rehearse, sample=job.sample, body=body
+            env=list(env.items()),
+            rehearse=rehearse,
+            sample=f"{resolved.directory}/{store.SAMPLE}",
+            body=body,
         )
         if _HEREDOC_END in rank_script.split("\n"):
             raise UsageError(f"A line of the rank script is {_HEREDOC_END}.")
         return environment.get_template("base.sbatch.j2").render(
-            **context, **_base_context(job), rank_script=rank_script.rstrip("\n")
+            **context,
+            **_base_context(resolved, array),
+            rank_environment=[f"{name}={text}" for name, text in env.items()],
+            rank_script=rank_script.rstrip("\n"),
         )
 
 
-def _rank_environment(job: Job) -> list[tuple[str, str]]:
-    """Return what every rank exports: the site's, then the recipe's, which is pinned."""
-    return list({**dict(job.site.env), **dict(job.recipe.env)}.items())
-
-
-def _base_context(job: Job) -> dict[str, Any]:
-    folder, _, name = job.log.rpartition("/")
-    like = traits(job.scheduler)
+def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
+    folder, _, name = array.log.rpartition("/")
+    image = resolved.inputs.image
     return {
-        "directives": directives(job),
-        "reproduce": job.reproduce,
-        "together": job.together,
-        "offset": job.offset,
-        "count": job.count or job.protocol.repeats,
-        "repeats": list(range(1, job.protocol.repeats + 1)),
-        "tasks_per_node": job.recipe.tasks_per_node(job.point.shape),
-        "directory": job.directory,
+        "site": resolved.site,
+        "recipe": resolved.recipe,
+        "scheduler": resolved.scheduler,
+        "directives": _directives(resolved, array),
+        "srun_options": _srun_options(resolved, array),
+        "reproduce": _reproduce(resolved, array.point),
+        "together": array.together,
+        "offset": array.offset,
+        "count": len(array.repeats),
+        "repeats": array.repeats,
+        "tasks_per_node": resolved.recipe.tasks_per_node(array.point.shape),
+        "directory": resolved.directory,
         "log_folder": folder,
         "log_stem": f"{folder}/{name.replace('_{repeat}.log', '')}",
-        "scheduler": job.scheduler,
-        "here": like.here,
-        "srun": like.srun,
-        "launch": like.launch,
-        "site": job.site,
-        "srun_options": _srun_options(job),
-        "image": job.image,
-        "stem": job.stem,
-        "mounts": job.mounts,
-        "writable": job.recipe.writable,
-        "workdir": job.recipe.workdir,
-        "rank_environment": [f"{name}={text}" for name, text in _rank_environment(job)],
+        "image": image.uri if image else "",
+        "stem": image.stem if image and image.kind == "docker" else "",
+        "mounts": resolved.mounts,
     }
 
 
-def log_layout(point: Point) -> str:
-    """Return a repeat's log relative to the campaign, `{repeat}` standing for its number.
-
-    DLPerf's own layout, so that its extraction scripts read a campaign too
-    (Oneflow-Inc/DLPerf@c89430b, the READMEs' log directories).
-    """
-    size = point.batch_size_per_device
-    return (
-        f"logs/{point.framework}/bert/bz{size}/{point.shape}/"
-        f"bert_b{size}_{point.precision}_{{repeat}}.log"
-    )
+def _reproduce(resolved: Resolved, point: Point) -> str:
+    """Return what a script's header says of its making: by hand the command that renders it."""
+    if not resolved.by_hand:
+        return f"hpcbert {__version__}"
+    site = relative(Path(resolved.site.where), Path.cwd())
+    protocol, shape = resolved.plan.protocol, point.shape
+    words = [
+        *("hpcbert", "render", "--fw", point.framework, "--model", point.model),
+        *("--nodes", str(shape.nodes), "--gpus-per-node", str(shape.gpus_per_node)),
+        *("--precision", point.precision, "--batch-size", str(point.batch_size_per_device)),
+        *("--repeats", str(protocol.repeats), "--iters", str(protocol.iters)),
+        *("--skip", str(protocol.skip)),
+        *(("--protocol", point.protocol) if point.protocol else ()),
+        *(("--accumulation", str(point.accumulation)) if point.accumulation != 1 else ()),
+        *(("--xla",) if point.xla else ()),
+    ]
+    for name, value in resolved.request.settings.items():
+        words += ["--set", f"{name}={value}"]
+    return shlex.join([*words, "--site", site, "--scheduler", resolved.scheduler.name])

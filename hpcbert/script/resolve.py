@@ -1,0 +1,232 @@
+"""Resolving: site, recipe and request decided once, into all that scripts and manifest need."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.campaign import store
+from hpcbert.config.schedulers import traits
+from hpcbert.container import cache, reference
+from hpcbert.errors import UsageError
+from hpcbert.script import inputs
+from hpcbert.script.plan import MOST_INDICES, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.config.schedulers import Traits
+    from hpcbert.script.inputs import Inputs
+    from hpcbert.script.plan import Plan, Request
+
+# Directory of a script to submit by hand: where sbatch is called.
+BY_HAND = "."
+_WORKLOADS = Path(__file__).parent.parent / "workloads"
+# What every campaign carries: it says what the nodes are.
+_DESCRIBE = "describe.sh"
+# What enroot's side of a script runs, from hpcbert/container.
+_ENROOT = ("enter.sh", "image.sh")
+_MISSING = "/path/to/"
+
+
+@dataclass(frozen=True)
+class SubmitOptions:
+    """How a request is carried out, apart from what it measures.
+
+    Attributes:
+        scheduler: Name of the one that its jobs are handed to.
+        folders: Where recipes and templates are looked for.
+        concurrent: Repeats of a point that may run at the same time.
+        concurrent_points: Whether points may run at the same time.
+        together: Whether a point's repeats run in one job, on the same nodes.
+        rehearse: Whether ranks replay the sample log instead of training.
+        dry: Whether nothing will be run, so that missing paths may stay open.
+        most_indices: Repeats that one array may have: the cluster's MaxArraySize less one; None:
+            there is no limit.
+    """
+
+    scheduler: str
+    folders: tuple[Path, ...]
+    concurrent: int = 1
+    concurrent_points: bool = False
+    together: bool = False
+    rehearse: bool = False
+    dry: bool = False
+    most_indices: int | None = MOST_INDICES
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A request at a site, decided: nothing below asks site or recipe about it again.
+
+    Attributes:
+        request, site, recipe, options: What it was decided from.
+        scheduler: What the scheduler is like; may differ from the site's in a dry run.
+        plan: What is measured: protocol, the recipe's options, points.
+        found: What ranks run with, as site and `prepare` have it.
+        inputs: The same as scripts have it: with an interpreter in any case, and in a dry run with
+            a path to fill in for what was not found.
+        mounts: Container mounts beside the campaign's, `SRC:DST[:FLAGS]` each.
+        directory: The campaign's, or `BY_HAND`.
+        sources: The files that a job reads or runs, by name.
+        warnings: What a person should know before running it.
+    """
+
+    request: Request
+    site: Site
+    recipe: Recipe
+    options: SubmitOptions
+    scheduler: Traits
+    plan: Plan
+    found: Inputs
+    inputs: Inputs
+    mounts: tuple[str, ...]
+    directory: str
+    sources: Mapping[str, Path]
+    warnings: tuple[str, ...]
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether its scripts are submitted by hand, each wherever one likes."""
+        return self.directory == BY_HAND
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Where a job finds each of the files, by name."""
+        if self.by_hand:
+            return {name: relative(path, Path.cwd()) for name, path in self.sources.items()}
+        return {name: f"{self.directory}/scripts/{name}" for name in self.sources}
+
+
+def resolve(
+    request: Request, site: Site, recipe: Recipe, options: SubmitOptions, directory: str = BY_HAND
+) -> Resolved:
+    """Decide all that a request leaves open.
+
+    Args:
+        request: What is asked for.
+        site: Where it runs.
+        recipe: What runs.
+        options: How it is carried out.
+        directory: The campaign's; without one scripts are submitted by hand.
+
+    Raises:
+        UsageError: Recipe, site and request do not fit together; the hint says what to change.
+    """
+    by_hand, scheduler = directory == BY_HAND, traits(options.scheduler)
+    found = inputs.find(site, recipe, by_hand=by_hand)
+    if site.container.runtime == "pyxis" and not scheduler.srun:
+        raise UsageError(
+            f"pyxis belongs to srun, which the {scheduler.name} scheduler does without.",
+            where=site.where,
+            hint='Use container.runtime = "enroot", or "none" on the host.',
+        )
+    missing = _missing(site, recipe, found, options)
+    if missing and not (options.dry or by_hand):
+        raise _incomplete(site, recipe, missing)
+    here = scheduler.here and site.container.runtime == "none"
+    python = found.python or (sys.executable if here else "python3")
+    used = replace(found, python=python, **_placeholders(recipe, missing))
+    if scheduler.here and request.shape.nodes > 1:
+        raise UsageError(
+            f"The {scheduler.name} scheduler has one node, {request.shape.nodes} are asked for.",
+            hint='Set scheduler = "slurm" in the site.toml, or give --scheduler slurm.',
+        )
+    _check_path(directory)
+    return Resolved(
+        request=request,
+        site=site,
+        recipe=recipe,
+        options=options,
+        scheduler=scheduler,
+        found=found,
+        inputs=used,
+        directory=directory,
+        sources=_sources(site, recipe),
+        plan=plan(recipe, site, request),
+        mounts=inputs.mount_specs(site, used, directory),
+        warnings=(_left_open(site, recipe, missing),) if missing else (),
+    )
+
+
+def relative(path: Path, here: Path) -> str:
+    """Return a path as seen from a directory above it, else as it is."""
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def sample_log(recipe: Recipe) -> Path:
+    """Return the recipe's sample log.
+
+    Raises:
+        UsageError: It has none, so that nothing can be rehearsed.
+    """
+    path = Path(recipe.folder) / store.SAMPLE
+    if not path.is_file():
+        raise UsageError(f"{recipe.name} has no {store.SAMPLE} to rehearse.", where=str(path))
+    return path
+
+
+def find_file(recipe: Recipe, name: str) -> Path:
+    """Return a file that a recipe names: in its folder, else among hpcbert's workloads.
+
+    Raises:
+        UsageError: It is in neither.
+    """
+    for folder in (Path(recipe.folder), _WORKLOADS):
+        if (folder / name).is_file():
+            return folder / name
+    raise UsageError(f"The recipe's file {name!r} is missing.", where=recipe.folder)
+
+
+def _sources(site: Site, recipe: Recipe) -> dict[str, Path]:
+    """Return the files that a job reads or runs, by name."""
+    own = {name: find_file(recipe, name) for name in (*recipe.files, _DESCRIBE)}
+    entering = _ENROOT if site.container.runtime == "enroot" else ()
+    return {**own, **{name: cache.SCRIPT.parent / name for name in entering}}
+
+
+def _missing(site: Site, recipe: Recipe, found: Inputs, options: SubmitOptions) -> tuple[str, ...]:
+    """Return the names of what a run can't do without and nobody names."""
+    needs = [need for need in recipe.needs if not getattr(found, need)]
+    if site.container.runtime != "none" and not found.image:
+        return (*needs, "image")
+    return () if options.rehearse else tuple(needs)
+
+
+def _placeholders(recipe: Recipe, missing: tuple[str, ...]) -> dict[str, Any]:
+    paths: dict[str, Any] = {need: f"{_MISSING}{recipe.name}/{need}" for need in missing}
+    if "image" in paths:
+        paths["image"] = reference.parse(paths["image"])
+    return paths
+
+
+def _keys(recipe: Recipe, missing: tuple[str, ...]) -> str:
+    return ", ".join(f"frameworks.{recipe.name}.{need}" for need in missing)
+
+
+def _left_open(site: Site, recipe: Recipe, missing: tuple[str, ...]) -> str:
+    keys = _keys(recipe, missing)
+    return f"{site.where} does not set {keys}: the script shows {_MISSING}… instead."
+
+
+def _incomplete(site: Site, recipe: Recipe, missing: tuple[str, ...]) -> UsageError:
+    return UsageError(
+        f"{recipe.name} needs {' and '.join(missing)}, and site {site.name!r} names none.",
+        where=site.where,
+        hint=f"Make it ready: hpcbert prepare --fw {recipe.name}; or set {_keys(recipe, missing)} "
+        f"there, or give {' '.join('--' + need for need in missing)}. Without them --rehearse runs "
+        "all but the training.",
+    )
+
+
+def _check_path(directory: str) -> None:
+    """Refuse a place whose name Slurm's file name patterns can't express."""
+    if "\\" in directory or not directory.isprintable():
+        raise UsageError(
+            "Campaigns can't lie in a path with a backslash or a control character.",
+            where=directory,
+            hint="Choose another place with --runs.",
+        )
