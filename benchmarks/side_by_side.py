@@ -32,8 +32,9 @@ from hpcbert.campaign import store
 from hpcbert.config import recipe, site
 from hpcbert.flows.submit import write
 from hpcbert.model import Shape
-from hpcbert.script.draft import How, Who, draft
+from hpcbert.script.draft import Submitter, draft
 from hpcbert.script.plan import Request
+from hpcbert.script.resolve import SubmitOptions
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PEERS = {
@@ -234,9 +235,10 @@ def thousand(folder: Path) -> tuple[Path, str]:
     """Run an array of 1,000 elements to its end and make a campaign of it."""
     here = dataclasses.replace(site.load(), runs=str(folder / "runs"))
     found = recipe.load(REPOSITORY / "templates" / "pytorch")
-    how = How(scheduler="slurm", folders=(REPOSITORY / "templates",), concurrent=1000)
-    who = Who(getpass.getuser(), ("benchmark",), time.time(), secrets.token_hex(3))
-    made = draft(Request(Shape(1, 1), repeats=1000), here, found, how=how, who=who)
+    options = SubmitOptions("slurm", (REPOSITORY / "templates",), concurrent=1000)
+    submitter = Submitter(getpass.getuser(), ("benchmark",), time.time(), secrets.token_hex(3))
+    request = Request(Shape(1, 1), repeats=1000)
+    made = draft(request, here, found, options=options, submitter=submitter)
     write(made)
     (array,) = made.campaign.arrays
     words = [

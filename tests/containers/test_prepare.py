@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,8 @@ from hpcbert.flows import prepare as flow
 from hpcbert.model import Campaign, Shape
 from hpcbert.prepare import parts
 from hpcbert.prepare.parts import Means, Part
-from hpcbert.script import draft as drafts
 from hpcbert.script import prepared
-from hpcbert.script.materials import built_stem
+from hpcbert.script.inputs import built_stem
 from hpcbert.script.plan import Request
 from hpcbert.system import runner
 from tests.containers.kit import (
@@ -36,6 +35,7 @@ from tests.containers.kit import (
 )
 from tests.containers.registry import Registry
 from tests.containers.test_records import hdf5
+from tests.kit.drafts import drafted, settled
 from tests.waiting import CEILING, until
 
 REPOSITORY = HERE.parents[1]
@@ -183,16 +183,15 @@ class Place:
         means = Means(
             run=runner.run, follow=runner.follow, say=printed.append, env=self.environment, dry=dry
         )
-        site = self.site
-        settings = replace(site.settings("tiny"), repository=repository)
-        site = site.with_settings("tiny", settings)
+        site = settled(self.site, "tiny", repository=repository)
         return {one.kind: one for one in flow.prepare(self.recipe, site, means, only=only)}
 
     def drafts(self) -> Campaign:
-        how = drafts.How(scheduler="slurm", folders=(self.folder / "templates", TEMPLATES))
-        who = drafts.Who("somebody", ("hpcbert",), 0.0, "abc")
-        request = Request(shape=Shape(1, 1))
-        return drafts.draft(request, self.site, self.recipe, how=how, who=who).campaign
+        folders = (self.folder / "templates", TEMPLATES)
+        made = drafted(
+            self.site, Request(Shape(1, 1)), found=self.recipe, options={"folders": folders}
+        )
+        return made.campaign
 
 
 TEMPLATES = REPOSITORY / "templates"

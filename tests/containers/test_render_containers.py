@@ -9,26 +9,25 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcbert.config import places, recipe, site
+from hpcbert.config import site
 from hpcbert.config.inventory import Recipe, Site
 from hpcbert.errors import UsageError
 from hpcbert.flows.submit import write
 from hpcbert.model import Shape
-from hpcbert.script import containers
-from hpcbert.script.draft import Draft, How, Who, by_hand, draft
+from hpcbert.script.draft import Draft, by_hand
 from hpcbert.script.plan import Request
 from tests.containers.kit import Image, need_squashfs, open_stand_ins, real_enroot
-from tests.kit.drafts import changed
+from tests.kit import drafts
+from tests.kit.drafts import changed, settled
 from tests.waiting import CEILING
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FOLDERS = (REPOSITORY / "templates",)
-WHO = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
 ENTER = REPOSITORY / "hpcbert" / "container" / "enter.sh"
 
 # A stand-in for srun that keeps its words. With INSIDE set it takes steps that make a container for
@@ -54,18 +53,12 @@ def reference(tmp_path: Path, **changes: object) -> Site:
 
 
 def pytorch() -> Recipe:
-    return recipe.load(places.find_recipe("pytorch", FOLDERS))
+    return drafts.load()
 
 
-def drafted(where: Site, image: str = "", *, how: How | None = None, data: str = "") -> Draft:
-    own = replace(where.settings("pytorch"), image=image, data=data)
-    return draft(
-        Request(Shape(1, 1), repeats=1),
-        where.with_settings("pytorch", own),
-        pytorch(),
-        how=how or How(scheduler="slurm", folders=FOLDERS),
-        who=WHO,
-    )
+def drafted(where: Site, image: str = "", *, data: str = "", **options: Any) -> Draft:
+    here = settled(where, image=image, data=data)
+    return drafts.drafted(here, Request(Shape(1, 1), repeats=1), options=options)
 
 
 def text_of(made: Draft) -> str:
@@ -195,14 +188,8 @@ def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None
                 "scratch": "/raid x",
             },
         )
-        own = replace(where.settings("pytorch"), image="/i.sqsh")
-        made = draft(
-            Request(Shape(2, 1), repeats=1),
-            where.with_settings("pytorch", own),
-            found,
-            how=How(scheduler="slurm", folders=FOLDERS),
-            who=WHO,
-        )
+        here = settled(where, image="/i.sqsh")
+        made = drafts.drafted(here, Request(Shape(2, 1), repeats=1), found=found)
         text = text_of(made)
         for words in expected:
             assert words in text
@@ -236,10 +223,9 @@ def test_a_script_by_hand_starts_ranks_where_it_was_submitted(
     where = reference(tmp_path, container={"runtime": runtime})
     (text,) = by_hand(
         Request(Shape(1, 1)),
-        where.with_settings("pytorch", replace(where.settings("pytorch"), image="/i.sqsh")),
+        settled(where, image="/i.sqsh"),
         pytorch(),
-        how=How(scheduler="slurm", folders=FOLDERS),
-        words=(),
+        options=drafts.OPTIONS,
     ).values()
     assert "workdir" in text
     assert '"$campaign:$campaign"' in text
@@ -276,14 +262,8 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
         tmp_path, container={"runtime": "enroot", "mounts": (mount,), "scratch": f"/{scratch}"}
     )
     found = replace(pytorch(), workdir=workdir)
-    own = replace(where.settings("pytorch"), image=image)
-    made = draft(
-        Request(Shape(1, 1), repeats=1),
-        where.with_settings("pytorch", own),
-        found,
-        how=How(scheduler="slurm", folders=FOLDERS),
-        who=WHO,
-    )
+    here = settled(where, image=image)
+    made = drafts.drafted(here, Request(Shape(1, 1), repeats=1), found=found)
     part = text_of(made).split("--- Container")[1].split("# Made, and entered")[0]
     words = f"SLURM_JOB_ID=5 campaign=/c\n#{part}\nprintf '%s\\0' \"${{enter[@]}}\""
     done = subprocess.run(["bash", "-u"], input=words.encode(), capture_output=True, check=True)
@@ -297,11 +277,12 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
 
 
 def test_nothing_is_asked_of_a_container_without_one(tmp_path: Path) -> None:
-    where = reference(tmp_path)
-    assert containers.image(where, pytorch()) is None
-    assert containers.specs(where, pytorch(), "/a,b") == ()
-    assert containers.scripts(where) == {}
-    text = text_of(drafted(where, how=How(scheduler="local", folders=FOLDERS)))
+    made = drafted(reference(tmp_path), data="/a,b", scheduler="local")
+    resolved = made.resolved
+    assert resolved.inputs.image is None
+    assert resolved.mounts == ()
+    assert "enter.sh" not in resolved.sources
+    text = text_of(made)
     assert "leave" not in text
     assert "enter=()" in text
 
@@ -324,18 +305,13 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
             "mounts": (str(tmp_path),),
         },
     )
-    own = replace(
-        where.settings("pytorch"),
+    here = settled(
+        where,
         image=str(image.write(tmp_path / "i.sqsh")),
         python=str(tmp_path / "python"),
     )
-    made = draft(
-        Request(Shape(1, 2), repeats=2),
-        where.with_settings("pytorch", own),
-        pytorch(),
-        how=How(scheduler="local", folders=FOLDERS, together=True),
-        who=WHO,
-    )
+    request = Request(Shape(1, 2), repeats=2)
+    made = drafts.drafted(here, request, options={"scheduler": "local", "together": True})
     write(made)
     done = subprocess.run(
         ["bash", str(made.directory / made.campaign.arrays[0].script)],

@@ -11,8 +11,7 @@ import pytest
 
 from hpcbert import timelimit
 from hpcbert.config.site import read_site
-from hpcbert.errors import ConfigError, UsageError
-from hpcbert.script.draft import minutes
+from hpcbert.errors import ConfigError
 from hpcbert.slurm.commands import read_squeue
 
 DAY = 86_400
@@ -57,7 +56,6 @@ BAD = (
 @pytest.mark.parametrize("text", GOOD)
 def test_every_form_of_sbatch_means_the_same_everywhere(text: str, tmp_path: Path) -> None:
     assert timelimit.read(text) == GOOD[text]
-    assert minutes(text) == (GOOD[text] or timelimit.MOST) / 60
     path = tmp_path / "site.toml"
     path.write_text(
         f'schema = 1\nname = "x"\nscheduler = "slurm"\n[slurm]\ntime_limit = "{text}"\n'
@@ -72,8 +70,6 @@ def test_every_form_of_sbatch_means_the_same_everywhere(text: str, tmp_path: Pat
 def test_what_is_no_time_limit_is_refused_everywhere(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"time limit|ten years"):
         timelimit.read(text)
-    with pytest.raises(UsageError):
-        minutes(text)
     path = tmp_path / "site.toml"
     path.write_text(
         f'schema = 1\nname = "x"\nscheduler = "slurm"\n[slurm]\ntime_limit = "{text}"\n'

@@ -11,13 +11,14 @@ from hpcbert.config import recipe, site
 from hpcbert.config.inventory import Recipe, Site
 from hpcbert.model import Shape
 from hpcbert.scheduler.slurm.calls import Means
-from hpcbert.script.draft import Draft, How, Who, draft
+from hpcbert.script.draft import Draft, Submitter, draft
 from hpcbert.script.plan import Request
+from hpcbert.script.resolve import SubmitOptions
 from hpcbert.system.runner import Runner
 from tests.kit.paths import SITE, TEMPLATES
 
-WHO = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
-HOW = How(scheduler="slurm", folders=(TEMPLATES,))
+SUBMITTER = Submitter("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
+OPTIONS = SubmitOptions(scheduler="slurm", folders=(TEMPLATES,))
 MINIMAL = 'schema = 1\nname = "x"\nscheduler = "slurm"\n'
 
 
@@ -26,6 +27,12 @@ def changed(where: Site, **changes: Any) -> Site:
     tables = {name: getattr(where, name) for name in ("slurm", "nodes", "container")}
     inner = {name: replace(old, **changes.get(name, {})) for name, old in tables.items()}
     return replace(where, **{**changes, **inner})
+
+
+def settled(where: Site, framework: str = "pytorch", **settings: Any) -> Site:
+    """Return a site with other settings for a framework."""
+    own = replace(where.settings(framework), **settings)
+    return replace(where, frameworks={**where.frameworks, framework: own})
 
 
 def reference(base: Path, **changes: Any) -> Site:
@@ -49,22 +56,22 @@ def drafted(
     request: Request | None = None,
     *,
     found: Recipe | None = None,
-    how: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Draft:
     """Draft a submission of the PyTorch reference on 1 GPU, at a place or a site."""
     here = reference(where) if isinstance(where, Path) else where
     return draft(
         request or Request(Shape(1, 1), ("fp32",)), here, found or load(),
-        how=replace(HOW, **(how or {})), who=WHO,
+        options=replace(OPTIONS, **(options or {})), submitter=SUBMITTER,
     )  # fmt: skip
 
 
 def curve(
-    where: Path, precisions: tuple[str, ...] = ("fp32", "bf16"), *, repeats: int = 5, **how: Any
+    where: Path, precisions: tuple[str, ...] = ("fp32", "bf16"), *, repeats: int = 5, **options: Any
 ) -> Draft:
     """Draft a submission of 1 and 2 GPUs in each precision."""
     request = Request(Shape(1, 2), precisions, scaling=True, repeats=repeats)
-    return drafted(where, request, how=how)
+    return drafted(where, request, options=options)
 
 
 def hurried(run: Runner) -> Means:

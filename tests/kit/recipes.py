@@ -124,8 +124,8 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
         settings=dict(case.settings),
         iters=case.iters,
     )
-    site = where.with_settings(name, settings)
-    made = drafts.drafted(site, request, found=load(name), how={"dry": True})
+    site = drafts.changed(where, frameworks={name: settings})
+    made = drafts.drafted(site, request, found=load(name), options={"dry": True})
     (array,) = made.campaign.arrays
     return Script(case, array.point, made.scripts[array.name])
 

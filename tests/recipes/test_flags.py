@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.script.draft import find_file
+from hpcbert.script.resolve import find_file
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import Case, Run, World, core, fringe, load, presets
 from tests.recipes.flagtables import Program, keys, objections, split, table

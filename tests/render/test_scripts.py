@@ -13,28 +13,28 @@ import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcbert.config import places, recipe, site
+from hpcbert.config import site
 from hpcbert.config.inventory import Site
 from hpcbert.errors import UsageError
 from hpcbert.flows.submit import write
 from hpcbert.model import Shape
-from hpcbert.script.draft import Draft, How, Who, draft, minutes
+from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
 from hpcbert.slurm.states import witness
-from tests.kit.drafts import changed
+from tests.kit import drafts
+from tests.kit.drafts import changed, settled
 from tests.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-FOLDERS = (REPOSITORY / "templates",)
-WHO = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
 
 # A program that stands in for the ranks' Python: it writes down how it was called.
 RECORDER = """#!/bin/bash
@@ -65,12 +65,12 @@ def drafted(
     framework: str = "pytorch",
     shape: str = "1n2g",
     scheduler: str = "local",
-    **how: object,
+    **options: object,
 ) -> Draft:
     request = Request(Shape.parse(shape), repeats=2)
-    found = recipe.load(places.find_recipe(framework, FOLDERS))
-    manner = How(scheduler=scheduler, folders=FOLDERS, **how)  # type: ignore[arg-type]
-    return draft(request, where, found, how=manner, who=WHO)
+    return drafts.drafted(
+        where, request, found=drafts.load(framework), options={"scheduler": scheduler, **options}
+    )
 
 
 def only_script(made: Draft) -> str:
@@ -120,9 +120,8 @@ def events(made: Draft, repeat: int = 1) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def with_python(where: Site, python: Path, **more: object) -> Site:
-    one = replace(where.settings("pytorch"), python=str(python), **more)  # type: ignore[arg-type]
-    return where.with_settings("pytorch", one)
+def with_python(where: Site, python: Path, **more: Any) -> Site:
+    return settled(where, python=str(python), **more)
 
 
 def test_local_ranks_run_with_their_variables_and_the_witness_tells_it(tmp_path: Path) -> None:
@@ -328,10 +327,8 @@ def test_scripts_are_clean_for_bash_and_shellcheck(
         tmp_path, container={"runtime": runtime, "scratch": "/raid" if rehearse else ""}
     )
     image = "docker://a.b#c:1" if rehearse else "/i.sqsh"
-    one = replace(where.settings(framework), image=image, data="/d", source="/s")
-    made = drafted(
-        where.with_settings(framework, one), framework, shape, "slurm", rehearse=rehearse
-    )
+    where = settled(where, framework, image=image, data="/d", source="/s")
+    made = drafted(where, framework, shape, "slurm", rehearse=rehearse)
     text = only_script(made)
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     rank = text.split("<<'HPCBERT_RANK' || true\n")[1].split("\nHPCBERT_RANK\n")[0]
@@ -346,9 +343,7 @@ def test_scripts_are_clean_for_bash_and_shellcheck(
 
 def test_per_node_asks_for_one_task_a_node_and_per_gpu_for_one_a_gpu(tmp_path: Path) -> None:
     where = reference(tmp_path)
-    where = where.with_settings(
-        "oneflow", replace(where.settings("oneflow"), data="/d", source="/s")
-    )
+    where = settled(where, "oneflow", data="/d", source="/s")
     assert "#SBATCH --ntasks-per-node=1\n" in only_script(
         drafted(where, "oneflow", "4n8g", "slurm")
     )
@@ -358,10 +353,11 @@ def test_per_node_asks_for_one_task_a_node_and_per_gpu_for_one_a_gpu(tmp_path: P
 
 
 def test_a_tpu_is_driven_from_a_node_without_gpus(tmp_path: Path) -> None:
-    found = recipe.load(places.find_recipe("perfzero", FOLDERS))
-    how = How(scheduler="slurm", folders=FOLDERS, dry=True)
     request = Request(Shape(1, 32), preset="tpu")
-    text = only_script(draft(request, reference(tmp_path), found, how=how, who=WHO))
+    made = drafts.drafted(
+        reference(tmp_path), request, found=drafts.load("perfzero"), options={"dry": True}
+    )
+    text = only_script(made)
     assert "--gres" not in text
     assert "#SBATCH --ntasks-per-node=1\n" in text
 
@@ -425,7 +421,7 @@ def test_refusals_before_anything_is_written(tmp_path: Path) -> None:
 def test_a_dry_run_leaves_missing_paths_open_and_says_so(tmp_path: Path) -> None:
     made = drafted(reference(tmp_path), "oneflow", "4n8g", "slurm", dry=True)
     assert "--data_dir=/path/to/oneflow/data" in only_script(made)
-    assert "frameworks.oneflow.data" in made.warnings[0]
+    assert "frameworks.oneflow.data" in made.resolved.warnings[0]
 
 
 def test_a_rehearsal_replays_the_sample_on_rank_0_only(tmp_path: Path) -> None:
@@ -435,19 +431,6 @@ def test_a_rehearsal_replays_the_sample_on_rank_0_only(tmp_path: Path) -> None:
     log = (made.directory / "logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_1.log").read_text()
     assert log.startswith("HPCBERT REHEARSAL rank=0/1")
     assert "step: 119" in log
-
-
-@pytest.mark.parametrize(
-    ("limit", "expected"),
-    [("30", 30), ("1:30", 1.5), ("02:00:00", 120), ("1-00:00:00", 1440), ("1-2", 1560)],
-)
-def test_time_limits_in_minutes(limit: str, expected: float) -> None:
-    assert minutes(limit) == expected
-
-
-def test_a_time_limit_that_is_none_is_refused() -> None:
-    with pytest.raises(UsageError):
-        minutes("an hour")
 
 
 def test_percent_signs_in_a_path_are_no_patterns(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.config import recipe, site
+from hpcbert.config import site
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import retry, submit
 from hpcbert.flows.retry import Wish
@@ -19,10 +19,10 @@ from hpcbert.scheduler.slurm.adopt import adopted
 from hpcbert.scheduler.slurm.calls import Means
 from hpcbert.script import limits
 from hpcbert.script.directives import option
-from hpcbert.script.draft import How, Who, draft
 from hpcbert.script.plan import Request
 from hpcbert.system.runner import Outcome
-from tests.kit.paths import SITE, TEMPLATES
+from tests.kit.drafts import drafted
+from tests.kit.paths import SITE
 from tests.retry.conftest import log
 
 NOW = 1763700000
@@ -154,12 +154,8 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     where = site.read_site(SITE, base=tmp_path, env={})
-    found = recipe.load(TEMPLATES / "pytorch")
     request = Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), model="bert-tiny", iters=12, skip=2)
-    how = How(scheduler="slurm", folders=(TEMPLATES,))
-    made = draft(
-        request, where, found, how=how, who=Who("someone", ("hpcbert",), float(NOW), "abc123")
-    )
+    made = drafted(where, request)
     submit.write(made)
     one = Bench(made.directory, Slurm())
     submit.submit(one.directory, one.means)

@@ -7,26 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.config import recipe, site
+from hpcbert.config import site
 from hpcbert.errors import UsageError
-from hpcbert.model import Shape
 from hpcbert.script.directives import option
-from hpcbert.script.draft import How, Who, draft
-from hpcbert.script.plan import Request
 from hpcbert.script.rewrite import retried, writes_to
 from hpcbert.system.runner import run
-from tests.kit.drafts import changed
-from tests.kit.paths import SITE, TEMPLATES
+from tests.kit.drafts import changed, drafted
+from tests.kit.paths import SITE
 
 
 def rendered(tmp_path: Path, *words: str, together: bool = False) -> str:
     where = site.read_site(SITE, base=tmp_path / "a b", env={})
     where = changed(where, slurm={"sbatch_args": words})
-    found = recipe.load(TEMPLATES / "pytorch")
-    how = How(scheduler="slurm", folders=(TEMPLATES,), together=together)
-    who = Who("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
-    made = draft(Request(Shape(1, 1), ("fp32",), repeats=5), where, found, how=how, who=who)
-    (text,) = made.scripts.values()
+    (text,) = drafted(where, options={"together": together}).scripts.values()
     return text
 
 

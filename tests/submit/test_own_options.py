@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hpcbert.cli.asked import overridden
+from hpcbert.cli.asked import read
 from hpcbert.cli.options import PointOptions
 from hpcbert.config import site
 from hpcbert.config.slurmwords import given, refusal
@@ -105,13 +106,13 @@ def test_the_last_value_of_an_option_is_what_sbatch_takes() -> None:
 def test_the_command_line_names_the_option_that_is_meant_instead(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text(SITE)
-    here = site.read_site(path, base=tmp_path, env={})
+    named = PointOptions(site_file=str(path))
     for program, word, options in (
-        ("sbatch", "-N3", PointOptions(sbatch_arg=("-N3",))),
-        ("srun", "--nod=3", PointOptions(srun_arg=("--nod=3",))),
+        ("sbatch", "-N3", replace(named, sbatch_arg=("-N3",))),
+        ("srun", "--nod=3", replace(named, srun_arg=("--nod=3",))),
     ):
         with pytest.raises(UsageError, match="--nodes of hpcbert") as caught:
-            overridden(here, options)
+            read(options)
         assert f"--{program}-arg: {word!r} ({program}'s --nodes)" in caught.value.message
 
 

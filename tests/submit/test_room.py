@@ -18,7 +18,7 @@ from hpcbert.script.directives import option
 from hpcbert.script.draft import by_hand
 from hpcbert.script.plan import MOST_INDICES, Request
 from hpcbert.system.runner import Outcome, run
-from tests.kit.drafts import HOW, curve, hurried, load, reference
+from tests.kit.drafts import OPTIONS, curve, hurried, load, reference
 from tests.kit.slurm import Answer, Slurm, failed
 
 POLICY = (
@@ -133,7 +133,7 @@ def test_the_cluster_says_how_many_indices_it_takes() -> None:
 def test_a_script_to_submit_by_hand_has_one_array(tmp_path: Path) -> None:
     request = Request(Shape(1, 2), ("fp32",), repeats=1001)
     with pytest.raises(UsageError, match="at most 1000 repeats"):
-        by_hand(request, reference(tmp_path), load(), how=HOW, words=())
+        by_hand(request, reference(tmp_path), load(), options=OPTIONS)
 
 
 def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hpcbert.model import MANIFEST
 from hpcbert.scheduler.slurm.calls import Means, predecessor
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
-from tests.kit.drafts import curve, hurried
+from tests.kit.drafts import curve, drafted, hurried, reference
 from tests.kit.slurm import Job, Slurm, failed
 
 
@@ -296,11 +296,11 @@ def test_a_manifest_reads_back_and_a_damaged_one_says_so(tmp_path: Path) -> None
 
 
 def test_a_place_that_can_not_be_written_is_an_error_before_sbatch(tmp_path: Path) -> None:
-    one = curve(tmp_path)
     blocker = tmp_path / "file"
     blocker.write_text("")
+    one = drafted(reference(tmp_path, runs=str(blocker)))
     with pytest.raises(HpcbertError, match="Can't make the campaign directory"):
-        flow.write(replace(one, directory=blocker / "x"))
+        flow.write(one)
 
 
 def test_campaigns_are_found_by_path_id_and_part(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hpcbert.config.recipe import load
 from hpcbert.config.site import read_site
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
-from hpcbert.script.plan import Request, option_values, points, protocol, shapes
+from hpcbert.script.plan import Request, plan, shapes
 
 
 @pytest.fixture
@@ -54,20 +54,20 @@ def test_points_are_every_combination_once(recipe: Recipe, site: Site) -> None:
     request = Request(
         Shape(1, 2), ("fp32", "bf16", "fp32"), (8, 16, 8), scaling=True, model="bert-base"
     )
-    found = points(recipe, site, request)
+    found = plan(recipe, site, request).points
     assert len(found) == 2 * 2 * 2
     assert len({point.key for point in found}) == len(found)
     assert found[0].key == "bert-base_1n1g_fp32_b8"
 
 
 def test_defaults_come_from_site_then_recipe(recipe: Recipe, site: Site) -> None:
-    (point,) = points(recipe, site, Request(Shape(1, 1)))
+    (point,) = plan(recipe, site, Request(Shape(1, 1))).points
     assert (point.model, point.precision, point.batch_size_per_device) == ("bert-tiny", "fp32", 4)
 
 
 def test_global_batch_size_counts_gpus_and_accumulation(recipe: Recipe, site: Site) -> None:
     request = Request(Shape(1, 8), batch_sizes=(32,), accumulation=4)
-    (point,) = points(recipe, site, request)
+    (point,) = plan(recipe, site, request).points
     assert point.global_batch_size == 8 * 32 * 4
     assert point.variant == "acc4,vocab_size=8192"
 
@@ -76,22 +76,23 @@ def test_a_protocol_sets_the_global_batch_of_every_shape(recipe: Recipe, site: S
     lamb = Preset("lamb", "LAMB", 220, 20, global_batch_size=65536, precisions=("fp16",))
     deep = Preset("micro", "DeepSpeed's", samples_per_device=1024)
     known = replace(recipe, protocols=(lamb, deep))
-    found = points(known, site, Request(Shape(4, 8), batch_sizes=(64,), scaling=True))
+    found = plan(known, site, Request(Shape(4, 8), batch_sizes=(64,), scaling=True)).points
     assert {point.global_batch_size for point in found} == {65536}
     assert [point.accumulation for point in found] == [1024, 256, 128, 64, 32]
     assert {(point.protocol, point.precision) for point in found} == {("lamb", "fp16")}
-    assert protocol(known, Request(Shape(1, 1), skip=5)).iters == 220
+    assert plan(known, site, Request(Shape(1, 1), skip=5)).protocol.iters == 220
     other = Request(Shape(1, 8), batch_sizes=(32,), preset="micro")
-    assert points(known, site, other)[0].accumulation == 1024 // 8
+    assert plan(known, site, other).points[0].accumulation == 1024 // 8
     asked = replace(other, accumulation=3)
-    assert points(known, site, asked)[0].accumulation == 3
+    assert plan(known, site, asked).points[0].accumulation == 3
 
 
 def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: Site) -> None:
     request = Request(Shape(1, 1), settings={"seed": "7", "sequence_length": "64"})
-    (point,) = points(recipe, site, request)
+    found = plan(recipe, site, request)
+    (point,) = found.points
     assert point.options == (("sequence_length", 64), ("vocab_size", 8192))
-    assert option_values(recipe, site, request.settings)["seed"] == 7
+    assert found.options["seed"] == 7
 
 
 @pytest.mark.parametrize(
@@ -114,12 +115,12 @@ def test_what_does_not_fit_is_refused(
     recipe: Recipe, site: Site, request_: Request, says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
-        points(recipe, site, request_)
+        plan(recipe, site, request_)
 
 
 def test_accumulation_needs_a_recipe_that_knows_it(recipe: Recipe, site: Site) -> None:
     with pytest.raises(UsageError, match="no --accumulation"):
-        points(replace(recipe, accumulation=False), site, Request(Shape(1, 1), accumulation=2))
+        plan(replace(recipe, accumulation=False), site, Request(Shape(1, 1), accumulation=2))
 
 
 @pytest.mark.parametrize("text", ["", "4n", "n8g", "0n8g", "4n0g", "4N8G", "4n8g "])

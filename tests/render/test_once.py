@@ -1,0 +1,114 @@
+"""What a submission decides, it decides once: counted on a dry run of a curve of five points."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from hpcbert.config import recipe, site
+from hpcbert.config.inventory import Recipe
+from hpcbert.container import cache, reference
+from hpcbert.script import inputs, plan, prepared, render, resolve, sandbox
+from tests.kit.cli import inside
+from tests.kit.drafts import load
+
+ONCE: tuple[Callable[..., Any], ...] = (
+    site.load,
+    recipe.load,
+    resolve.resolve,
+    inputs.find,
+    inputs.find_image,
+    inputs.mount_specs,
+    plan.plan,
+    plan.option_values,
+    plan._protocol,
+    Recipe.preset,
+    sandbox.Environment.__init__,
+)
+READERS = (cache._read, prepared.record)
+
+
+@contextmanager
+def counted() -> Iterator[tuple[Counter[str], Counter[str]]]:
+    """Count calls of functions by name, and readings of records by path."""
+    calls: Counter[str] = Counter()
+    paths: Counter[str] = Counter()
+    names: dict[CodeType, str] = {
+        one.__code__: f"{one.__module__}.{one.__qualname__}" for one in (*ONCE, render.render)
+    }
+    readers = {one.__code__ for one in READERS}
+
+    def notice(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code in names:
+            calls[names[frame.f_code]] += 1
+        elif event == "call" and frame.f_code in readers:
+            (path,) = frame.f_locals.values()
+            paths[str(path)] += 1
+
+    sys.setprofile(notice)
+    try:
+        yield calls, paths
+    finally:
+        sys.setprofile(None)
+
+
+def pointer(images: Path, stem: str) -> None:
+    """Leave a prepared image as image.sh does."""
+    images.mkdir(parents=True, exist_ok=True)
+    (images / f"{stem}.sqsh").write_bytes(b"hsqs")
+    record = {"schema": 1, "reference": stem, "file": f"{stem}.sqsh", "sha256": "ab" * 32}
+    record |= {"bytes": 4, "created": "2026-11-21T10:00:00Z"}
+    (images / f"{stem}.json").write_text(json.dumps(record))
+
+
+def site_with(folder: Path, framework: str, runtime: str, image: str = "", made: str = "") -> Path:
+    """Write a site with a prepared image: the recipe's, what is built of it, or a file."""
+    found = load(framework)
+    named = reference.parse(found.image).stem if found.image else ""
+    stem = {"built": inputs.built_stem(found), "file": "own", "named": named}.get(made)
+    if stem:
+        pointer(folder / "images", stem)
+    path = folder / "site.toml"
+    own = f'[frameworks.{framework}]\nimage = "{image}"\n' if image else ""
+    path.write_text(
+        f'schema = 1\nname = "x"\nscheduler = "slurm"\n[container]\nruntime = "{runtime}"\n{own}'
+    )
+    return path
+
+
+@pytest.mark.parametrize("made", ["nothing", "named", "built", "file"])
+@pytest.mark.parametrize("framework", ["pytorch", "ngc-pytorch"])
+@pytest.mark.parametrize("runtime", ["none", "pyxis"])
+def test_five_points_are_resolved_once(
+    here: None, tmp_path: Path, runtime: str, framework: str, made: str
+) -> None:
+    image = "./images/own.sqsh" if made == "file" else ""
+    path = site_with(tmp_path, framework, runtime, image, made)
+    words = ("--nodes", "4", "--gpus-per-node", "8", "--scaling", "--site", path)
+    render._environment.cache_clear()
+    with counted() as (calls, paths):
+        done = inside("submit", "--dry-run", "--json", "--fw", framework, *words)
+    assert len(done.document["data"]["arrays"]) == calls.pop("hpcbert.script.render.render") == 5
+    assert set(calls.values()) == {1}, calls
+    assert len(calls) == len(ONCE)
+    assert set(paths.values()) <= {1}, paths
+    assert any(one.startswith(str(tmp_path / "images")) for one in paths) == (runtime != "none")
+
+
+def test_scripts_to_submit_by_hand_are_resolved_once_too(here: None, tmp_path: Path) -> None:
+    path = site_with(tmp_path, "pytorch", "pyxis", made="named")
+    words = ("--nodes", "4", "--gpus-per-node", "8", "--scaling", "--site", path)
+    render._environment.cache_clear()
+    with counted() as (calls, paths):
+        done = inside("render", "--json", "--fw", "pytorch", *words)
+    assert len(done.document["data"]) == calls.pop("hpcbert.script.render.render") == 5
+    assert set(calls.values()) == {1}, calls
+    assert set(paths.values()) == {1}
