@@ -71,7 +71,7 @@ def _doubling(first: int, below: int) -> Iterable[int]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurementPlan:
     """A request held against a recipe and a site.
 
     Attributes:
@@ -87,7 +87,7 @@ class Plan:
     points: tuple[Point, ...]
 
 
-def plan(recipe: Recipe, site: Site, request: Request) -> Plan:
+def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
     """Decide what a request measures.
 
     Raises:
@@ -119,7 +119,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> Plan:
         for size in dict.fromkeys(request.batch_sizes or (sizes.get(precision, 1),))
         for shape in shapes(request.shape, scaling=request.scaling)
     )
-    return Plan(usual, protocol, values, points)
+    return MeasurementPlan(usual, protocol, values, points)
 
 
 def _protocol(usual: Preset, request: Request) -> Protocol:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcbert.config.inventory import Recipe, Site
     from hpcbert.config.schedulers import Traits
     from hpcbert.script.inputs import Inputs
-    from hpcbert.script.plan import Plan, Request
+    from hpcbert.script.plan import MeasurementPlan, Request
 
 # Directory of a script to submit by hand: where sbatch is called.
 BY_HAND = "."
@@ -80,7 +80,7 @@ class Resolved:
     recipe: Recipe
     options: SubmitOptions
     scheduler: Traits
-    plan: Plan
+    plan: MeasurementPlan
     found: Inputs
     inputs: Inputs
     mounts: tuple[str, ...]
