@@ -11,26 +11,19 @@ import pytest
 
 from hpcbert.container import cache, reference
 from hpcbert.errors import UsageError
+from tests.kit.containers import pointer
 
 IMAGE = reference.parse("docker://somebody@r.io#bert/tiny:1.0")
 
 
 def put(directory: Path, stem: str = IMAGE.stem, content: bytes = b"hsqs image") -> Path:
     """Put an image there as image.sh does."""
-    name = f"{stem}+0123456789ab.sqsh"
-    (directory / name).write_bytes(content)
-    pointer = {
-        "schema": 1,
-        "reference": "docker://r.io#bert/tiny:1.0",
-        "file": name,
-        "sha256": "0123456789ab" + "0" * 52,
-        "bytes": len(content),
-        "created": "2026-11-21T12:00:00Z",
-        "enroot": "4.1.2",
-        "provenance": None,
-    }
+    image = directory / f"{stem}+0123456789ab.sqsh"
+    image.write_bytes(content)
+    sha256 = "0123456789ab" + "0" * 52
+    said = pointer(image, "docker://r.io#bert/tiny:1.0", sha256, enroot="4.1.2", provenance=None)
     path = directory / f"{stem}.json"
-    path.write_text(json.dumps(pointer, indent=1))
+    path.write_text(json.dumps(said, indent=1))
     return path
 
 
@@ -66,8 +59,8 @@ def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path: Path) -> N
 def test_a_pointer_that_names_no_whole_image_is_none(
     tmp_path: Path, change: dict[str, object]
 ) -> None:
-    pointer = put(tmp_path)
-    pointer.write_text(json.dumps({**json.loads(pointer.read_text()), **change}))
+    path = put(tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     assert cache.find(tmp_path, IMAGE) is None
     assert cache.listed(tmp_path) == ()
 

@@ -6,29 +6,18 @@ The real one is tried where `enroot` is on PATH, or where HPCBERT_ENROOT names i
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.containers.kit import (
-    SYSTEM_PATH,
-    Image,
-    lack,
-    need_squashfs,
-    open_stand_ins,
-    real_enroot,
-)
-from tests.containers.registry import Registry
+from tests.kit.containers import Image, Person, ended, ordinary_person
+from tests.kit.registry import Registry
 from tests.waiting import CEILING, until
 
-# An account of every Debian. Not nobody: containers have their own.
-ACCOUNT = "backup"
 LIMIT = CEILING
 
 
@@ -36,30 +25,19 @@ LIMIT = CEILING
 class Enroot:
     """enroot as an ordinary user, with directories of its own."""
 
-    folder: Path
-    environment: dict[str, str]
-    become: tuple[str, ...]
+    person: Person
+
+    @property
+    def folder(self) -> Path:
+        return self.person.root
 
     def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
-        environment = {**self.environment, **variables}
-        pipe = subprocess.PIPE
-        command = [*self.become, "enroot", *words]
-        return subprocess.Popen(
-            command,
-            env=environment,
-            cwd=self.folder,
-            text=True,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-        )
+        return self.person.start("enroot", *words, **variables)
 
     def run(
         self, *words: str, stdin: str = "", **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        with self.start(*words, **variables) as child:
-            out, err = child.communicate(stdin, timeout=LIMIT)
-        return subprocess.CompletedProcess(words, child.returncode, out, err)
+        return ended(self.start(*words, **variables), stdin)
 
     def says(self, *words: str, **variables: str) -> str:
         done = self.run(*words, **variables)
@@ -67,31 +45,14 @@ class Enroot:
         return done.stdout.strip()
 
     def data(self, name: str) -> Path:
-        return Path(self.environment["ENROOT_DATA_PATH"], name)
+        return self.folder / "data" / name
 
 
 @pytest.fixture(scope="module")
 def enroot() -> Iterator[Enroot]:
-    need_squashfs()
-    folder = Path(tempfile.mkdtemp(prefix="hpcbert-enroot-", dir="/var/tmp"))
-    folder.chmod(0o755)
-    work = folder / "work"
-    work.mkdir()
-    bins = real_enroot() or str(open_stand_ins(folder / "bin"))
-    environment = {"PATH": f"{bins}:{SYSTEM_PATH}", "HOME": str(work), "LANG": "C.UTF-8"}
-    for name in ("RUNTIME", "DATA", "CACHE", "TEMP", "CONFIG"):
-        environment[f"ENROOT_{name}_PATH"] = str(work / name.lower())
-    (work / "temp").mkdir()
-    become: tuple[str, ...] = ()
-    if os.geteuid() == 0:
-        become = ("setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups", "--")
-        for path in (work, work / "temp"):
-            shutil.chown(path, ACCOUNT, ACCOUNT)
-    allowed = subprocess.run([*become, "unshare", "-Urm", "true"], capture_output=True, check=False)
-    if allowed.returncode != 0:
-        lack(f"no user namespaces for ordinary users: {allowed.stderr.decode().strip()}")
-    yield Enroot(work, environment, become)
-    shutil.rmtree(folder)
+    with ordinary_person() as person:
+        person.need_namespaces()
+        yield Enroot(person)
 
 
 @pytest.fixture(scope="module")
@@ -519,6 +480,7 @@ def test_a_container_can_be_removed_while_it_runs(enroot: Enroot, image: Path) -
 # --- import ---------------------------------------------------------------------------------------
 
 PLAIN = {"ENROOT_ALLOW_HTTP": "y", "ENROOT_SQUASH_OPTIONS": "-comp gzip"}
+IMPORTED = "team/program:1.0"
 _LAYERS = (
     {"etc/kept": b"kept\n", "etc/gone": b"", "opt/old": b"old\n", "dev/null": b""},
     {"etc/.wh.gone": b"", "opt/new": b"new\n", "etc/kept": b"changed\n"},
@@ -529,8 +491,7 @@ _LAYERS = (
 def registry() -> Iterator[Registry]:
     with Registry() as one:
         one.push(
-            "team/program",
-            "1.0",
+            IMPORTED,
             list(_LAYERS),
             env=["IMAGE_ONLY=image", "BLANKS=a b"],
             workdir="/srv/work",
@@ -539,16 +500,12 @@ def registry() -> Iterator[Registry]:
         yield one
 
 
-def uri(registry: Registry, name: str = "team/program:1.0") -> str:
-    return f"docker://{registry.host}#{name}"
-
-
 def test_import_makes_an_image_of_layers_and_configuration(
     enroot: Enroot, registry: Registry
 ) -> None:
     output = enroot.folder / "imported.sqsh"
     before = registry.pulls("team/program")
-    enroot.says("import", "--output", str(output), uri(registry), **PLAIN)
+    enroot.says("import", "--output", str(output), registry.uri(IMPORTED), **PLAIN)
     assert registry.pulls("team/program") == before + 1
     enroot.says("create", "--name", "imported", str(output))
     root = enroot.data("imported")
@@ -568,14 +525,14 @@ def test_import_makes_an_image_of_layers_and_configuration(
 def test_import_refuses_an_output_that_is_there(enroot: Enroot, registry: Registry) -> None:
     output = enroot.folder / "taken.sqsh"
     output.touch()
-    done = enroot.run("import", "--output", str(output), uri(registry), **PLAIN)
+    done = enroot.run("import", "--output", str(output), registry.uri(IMPORTED), **PLAIN)
     assert done.returncode == 1
     assert "File already exists" in done.stderr
 
 
 def test_import_says_what_the_registry_answered(enroot: Enroot, registry: Registry) -> None:
     output = str(enroot.folder / "absent.sqsh")
-    done = enroot.run("import", "--output", output, uri(registry, "team/absent:1"), **PLAIN)
+    done = enroot.run("import", "--output", output, registry.uri("team/absent:1"), **PLAIN)
     assert done.returncode != 0
     assert "returned error code: 404" in done.stderr
     assert not Path(output).exists()
@@ -588,20 +545,14 @@ def test_import_of_what_is_no_reference_fails(enroot: Enroot) -> None:
 def test_an_import_that_is_killed_leaves_half_a_file_in_the_way(
     enroot: Enroot, registry: Registry
 ) -> None:
-    registry.push("team/big", "1", [{"opt/big": os.urandom(1 << 20) * 24}])
+    registry.push("team/big:1", [{"opt/big": os.urandom(1 << 20) * 24}])
     output = enroot.folder / "killed.sqsh"
-    words = ("import", "--output", str(output), uri(registry, "team/big:1"))
+    words = ("import", "--output", str(output), registry.uri("team/big:1"))
     slow = {**PLAIN, "ENROOT_SQUASH_OPTIONS": "-comp gzip -throttle 99"}
-    child = subprocess.Popen(
-        [*enroot.become, "enroot", *words],
-        env={**enroot.environment, **slow},
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    child = enroot.start(*words, **slow)
     until(output.exists, "nothing was written", pause=0.01)
     os.killpg(child.pid, signal.SIGKILL)
-    child.wait(LIMIT)
+    ended(child)
     looked = subprocess.run(["unsquashfs", "-s", output], capture_output=True, check=False)
     assert looked.returncode != 0
     assert "File already exists" in enroot.run(*words, **PLAIN).stderr
@@ -609,15 +560,15 @@ def test_an_import_that_is_killed_leaves_half_a_file_in_the_way(
 
 def test_credentials_come_from_the_file(enroot: Enroot) -> None:
     with Registry(auth="basic", user="someone", password="good word") as closed:
-        closed.push("team/closed", "1", [{"etc/mark": b"1"}])
-        where = Path(enroot.environment["ENROOT_CONFIG_PATH"])
+        closed.push("team/closed:1", [{"etc/mark": b"1"}])
+        where = enroot.folder / "config"
         where.mkdir(exist_ok=True)
         file = where / ".credentials"
         words = (
             "import",
             "--output",
             str(enroot.folder / "closed.sqsh"),
-            uri(closed, "team/closed:1"),
+            closed.uri("team/closed:1"),
         )
         host = closed.host.partition(":")[0]
         file.write_text(f"machine {host} login someone password bad\n")

@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,49 +18,42 @@ from pathlib import Path
 import pytest
 
 from hpcbert.container.cache import SCRIPT
-from tests.containers.kit import (
-    SYSTEM_PATH,
-    Image,
-    lack,
-    need_squashfs,
-    open_stand_ins,
-    real_enroot,
-)
-from tests.containers.registry import Registry
+from tests.kit.containers import Image, Person, ended, kill_session, ordinary_person
+from tests.kit.registry import Registry, serving_tiny
 from tests.waiting import CEILING, until
 
-ACCOUNT = "backup"
 LIMIT = CEILING
 STEM = "r+bert+tiny+1.0"
+ELSEWHERE = "elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n"
 
 
 @dataclass(frozen=True)
 class Host:
-    """A place where an ordinary user runs image.sh.
+    """A place where an ordinary user runs image.sh."""
 
-    Attributes:
-        root: Directory of this user's.
-    """
+    person: Person
 
-    root: Path
-    environment: dict[str, str]
-    become: tuple[str, ...]
+    @property
+    def root(self) -> Path:
+        return self.person.root
 
     @property
     def images(self) -> Path:
         return self.root / "images"
 
     def begin(self, *words: str, **variables: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*self.become, "bash", str(self.root / "image.sh"), *words],
-            env={**self.environment, **variables},
-            cwd=self.root,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        return self.person.start("bash", str(self.root / "image.sh"), *words, **variables)
+
+    def locked_elsewhere(self) -> Path:
+        """Lock the image as a host would that is not there any more; return the lock."""
+        lock = self.images / f".{STEM}~lock"
+        lock.mkdir(parents=True)
+        (lock / "holder").write_text(ELSEWHERE)
+        self.person.own(self.images, lock, lock / "holder")
+        return lock
+
+    def lists(self) -> str:
+        return done(self.person.start("enroot", "list")).stdout
 
     def ask(
         self, uri: str, *more: str, stem: str = STEM, **variables: str
@@ -78,71 +70,34 @@ class Host:
         return sorted(path.name for path in (self.root / "temp").iterdir())
 
 
-def ended(child: subprocess.Popen[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
-    with child:
-        out, err = child.communicate(stdin, timeout=LIMIT)
-    return subprocess.CompletedProcess(child.args, child.returncode, out, err)
-
-
 def done(child: subprocess.Popen[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
     result = ended(child, stdin)
     assert result.returncode == 0, result.stderr
     return result
 
 
-def said(argv: list[str], env: dict[str, str] | None = None) -> str:
-    return subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
-
-
-def kill_session(leader: int) -> None:
-    """Kill what a killed script left running: processes of its session, each by its id."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[3] == str(leader) and fields[0] != "Z":
-            os.kill(int(path.parent.name), signal.SIGKILL)
+def said(*words: str | Path) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    need_squashfs()
-    folder = Path(tempfile.mkdtemp(prefix="hpcbert-images-", dir="/var/tmp"))
-    folder.chmod(0o755)
-    root = folder / "user"
-    for path in (root, root / "temp"):
-        path.mkdir()
-    shutil.copy(SCRIPT, root / "image.sh")
-    (root / "image.sh").chmod(0o644)
-    bins = real_enroot() or str(open_stand_ins(folder / "bin"))
-    environment = {
-        "PATH": f"{bins}:{SYSTEM_PATH}",
-        "HOME": str(root),
-        "LANG": "C.UTF-8",
-        "ENROOT_ALLOW_HTTP": "y",
-        **{f"ENROOT_{name}_PATH": str(root / name.lower()) for name in ("RUNTIME", "DATA")},
-        **{f"ENROOT_{name}_PATH": str(root / name.lower()) for name in ("CACHE", "TEMP", "CONFIG")},
-    }
-    become: tuple[str, ...] = ()
-    if os.geteuid() == 0:
-        become = ("setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups", "--")
-        for path in (root, root / "temp"):
-            shutil.chown(path, ACCOUNT, ACCOUNT)
-    yield Host(root, environment, become)
-    shutil.rmtree(folder)
+    with ordinary_person() as person:
+        shutil.copy(SCRIPT, person.root / "image.sh")
+        (person.root / "image.sh").chmod(0o644)
+        person.environment["ENROOT_ALLOW_HTTP"] = "y"
+        yield Host(person)
 
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    with Registry() as one:
-        one.push("bert/tiny", "1.0", [{"etc/marker": b"tiny"}])
+    with serving_tiny() as one:
         yield one
 
 
 @pytest.fixture
 def uri(registry: Registry) -> str:
-    return f"docker://{registry.host}#bert/tiny:1.0"
+    return registry.uri()
 
 
 def importing(host: Host, child: subprocess.Popen[str]) -> None:
@@ -173,7 +128,7 @@ def test_the_image_has_its_digest_in_its_name_and_a_pointer(
         "provenance": None,
     }
     assert host.hidden() == host.temporary() == []
-    listing = said(["unsquashfs", "-l", str(path)])
+    listing = said("unsquashfs", "-l", path)
     assert "squashfs-root/etc/marker" in listing
 
 
@@ -216,13 +171,7 @@ def test_an_importer_killed_half_way_is_repaired_by_the_next(
 def test_one_killed_on_another_host_is_told_by_its_silence(
     host: Host, registry: Registry, uri: str
 ) -> None:
-    host.images.mkdir()
-    lock = host.images / f".{STEM}~lock"
-    lock.mkdir()
-    (lock / "holder").write_text("elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n")
-    if host.become:
-        for path in (host.images, lock, lock / "holder"):
-            shutil.chown(path, ACCOUNT, ACCOUNT)
+    host.locked_elsewhere()
     result = done(host.ask(uri, HPCBERT_STALE_AFTER="2"))
     assert "waiting for" in result.stderr
     assert "on elsewhere" in result.stderr or "elsewhere is importing" in result.stderr
@@ -248,7 +197,7 @@ def test_termination_leaves_nothing(host: Host, registry: Registry, uri: str) ->
 
 
 def test_a_failure_is_told_and_leaves_no_image(host: Host, registry: Registry) -> None:
-    result = ended(host.ask(f"docker://{registry.host}#bert/none:1.0"))
+    result = ended(host.ask(registry.uri("bert/none:1.0")))
     assert result.returncode == 1
     assert "404" in result.stderr
     assert result.stdout == ""
@@ -259,12 +208,7 @@ def test_a_failure_is_told_and_leaves_no_image(host: Host, registry: Registry) -
 def test_who_waits_for_one_that_fails_does_not_try_the_same_again(
     host: Host, registry: Registry, uri: str
 ) -> None:
-    host.images.mkdir()
-    lock = host.images / f".{STEM}~lock"
-    lock.mkdir()
-    (lock / "holder").write_text("elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n")
-    if host.become:
-        shutil.chown(host.images, ACCOUNT, ACCOUNT)
+    lock = host.locked_elsewhere()
     child = host.ask(uri)
     assert child.stderr is not None
     assert "waiting for" in child.stderr.readline()
@@ -280,7 +224,7 @@ def test_a_damaged_image_is_imported_again(host: Host, registry: Registry, uri: 
     path = host.gets(uri)
     os.truncate(path, 100)
     again = host.gets(uri)
-    assert "Found a valid" in said(["unsquashfs", "-s", str(again)])
+    assert "Found a valid" in said("unsquashfs", "-s", again)
     assert registry.pulls("bert/tiny") == 2
 
 
@@ -330,7 +274,7 @@ def test_no_credential_that_enroot_prints_is_passed_on(host: Host, tmp_path: Pat
         "echo 'header \"Authorization: Basic hunter2\"' >&2\nexit 22\n"
     )
     fake.chmod(0o755)
-    path = f"{host.root}:{host.environment['PATH']}"
+    path = f"{host.root}:{host.person.environment['PATH']}"
     result = ended(host.ask("docker://r.io#a:1", PATH=path))
     assert result.returncode == 1
     assert "GET http://***@r.io/v2/?token=***&x=1" in result.stderr
@@ -342,10 +286,7 @@ def test_no_credential_that_enroot_prints_is_passed_on(host: Host, tmp_path: Pat
 
 @pytest.fixture
 def base(host: Host) -> Path:
-    words = [*host.become, "unshare", "-Urm", "true"]
-    allowed = subprocess.run(words, capture_output=True, check=False)
-    if allowed.returncode != 0:
-        lack(f"no user namespaces for ordinary users: {allowed.stderr.decode().strip()}")
+    host.person.need_namespaces()
     return Image().write(host.root.parent / "base.sqsh")
 
 
@@ -355,11 +296,11 @@ def test_an_image_is_built_by_commands_on_a_base(host: Host, base: Path) -> None
     commands = 'echo "made by $(id -u)" > /opt/made\ncd /opt\n'
     result = done(host.begin(*words, HPCBERT_PROVENANCE=json.dumps(provenance)), commands)
     path = Path(result.stdout.strip())
-    assert said(["unsquashfs", "-cat", str(path), "opt/made"]) == "made by 0\n"
+    assert said("unsquashfs", "-cat", path, "opt/made") == "made by 0\n"
     pointer = json.loads((host.images / "tiny+built.json").read_text())
     assert pointer["provenance"] == provenance
     assert pointer["reference"] == "build:tiny"
-    assert said([*host.become, "enroot", "list"], env=host.environment) == ""
+    assert host.lists() == ""
     assert host.hidden() == host.temporary() == []
 
 
@@ -371,4 +312,4 @@ def test_a_command_that_fails_ends_the_build(host: Host, base: Path) -> None:
     assert "never" not in result.stderr
     assert "an install command ended with status 1" in result.stderr
     assert not list(host.images.glob("[!.]*"))
-    assert said([*host.become, "enroot", "list"], env=host.environment) == ""
+    assert host.lists() == ""

@@ -14,10 +14,10 @@ import pytest
 
 from hpcbert.container.cache import SCRIPT
 from hpcbert.lab import Lab
-from tests.containers.kit import SYSTEM_PATH, need_squashfs, open_stand_ins
-from tests.containers.registry import Registry
 from tests.containers.test_prepare import KEYS, SITE
 from tests.containers.test_records import hdf5
+from tests.kit.containers import SYSTEM_PATH, need_squashfs, open_stand_ins
+from tests.kit.registry import Registry, serving_tiny
 from tests.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm
@@ -27,8 +27,7 @@ STEM = "r+bert+tiny+1.0"
 @pytest.fixture
 def registry(lab: Lab) -> Iterator[Registry]:
     """A registry that the nodes reach."""
-    with Registry(lab.network.controller) as one:
-        one.push("bert/tiny", "1.0", [{"etc/marker": b"tiny"}])
+    with serving_tiny(lab.network.controller) as one:
         yield one
 
 
@@ -42,7 +41,7 @@ def job(work: Path, registry: Registry) -> list[str]:
     lines = [
         f"export PATH={bins}:{SYSTEM_PATH} HOME=/tmp/import-$SLURM_JOB_ID ENROOT_ALLOW_HTTP=y",
         "export XDG_RUNTIME_DIR=$HOME",
-        f"uri=docker://{registry.host}#bert/tiny:1.0",
+        f"uri={registry.uri()}",
         f"exec bash {work}/image.sh import $uri {work}/images {STEM}",
     ]
     return ["bash", "-c", "\n".join(lines)]

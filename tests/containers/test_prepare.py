@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,18 +26,22 @@ from hpcbert.script import prepared
 from hpcbert.script.inputs import built_stem
 from hpcbert.script.plan import Request
 from hpcbert.system import runner
-from tests.containers.kit import (
+from tests.containers.test_records import hdf5
+from tests.kit.cli import Cli
+from tests.kit.containers import (
     HERE,
     SYSTEM_PATH,
     Image,
+    folders_of_enroot,
+    kill_session,
     need_squashfs,
+    pointer,
 )
-from tests.containers.registry import Registry
-from tests.containers.test_records import hdf5
 from tests.kit.drafts import drafted, settled
-from tests.waiting import CEILING, until
+from tests.kit.paths import TEMPLATES
+from tests.kit.registry import Registry, serving_tiny
+from tests.waiting import until
 
-REPOSITORY = HERE.parents[1]
 KEYS = ["input_ids", "input_mask"]
 
 SITE = """\
@@ -116,7 +119,7 @@ class Place:
         text = RECIPE.format(
             repository=self.folder / "upstream",
             commit=commit or self.commit,
-            image=image or f"docker://{self.registry.host}#bert/tiny:1.0",
+            image=image or self.registry.uri(),
             build=build,
         )
         (target / "recipe.toml").write_text(text)
@@ -145,43 +148,25 @@ class Place:
         return recipes.load(self.folder / "templates" / "tiny")
 
     @property
-    def environment(self) -> dict[str, str]:
-        names = ("RUNTIME", "DATA", "CACHE", "CONFIG")
-        folders = {f"ENROOT_{one}_PATH": str(self.folder / "enroot" / one.lower()) for one in names}
-        return {
-            "PATH": f"{HERE / 'stand-in'}:{SYSTEM_PATH}",
-            "HOME": str(self.folder),
-            "PYTHONPATH": str(REPOSITORY),
-            "TMPDIR": str(self.folder / "temp"),
-            "ENROOT_ALLOW_HTTP": "y",
-            "LANG": "C.UTF-8",
-            **folders,
-        }
-
-    def begin(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "hpcbert", *words],
-            cwd=self.folder,
-            env=self.environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+    def cli(self) -> Cli:
+        own = {"PATH": f"{HERE / 'stand-in'}:{SYSTEM_PATH}", "HOME": str(self.folder)}
+        own |= {"TMPDIR": str(self.folder / "temp"), "ENROOT_ALLOW_HTTP": "y", "LANG": "C.UTF-8"}
+        own |= folders_of_enroot(self.folder / "enroot")
+        return Cli(self.folder, {**own, "ENROOT_TEMP_PATH": own["TMPDIR"]})
 
     def says(self, *words: str, status: int = 0) -> dict[str, Any]:
         """Run hpcbert as a person would."""
-        with self.begin(*words, "--json") as child:
-            out, err = child.communicate(timeout=CEILING)
-        assert child.returncode == status, out + err
-        document: dict[str, Any] = json.loads(out)
-        return document
+        return self.cli(*words, "--json", status=status).document
 
     def prepares(self, *only: str, dry: bool = False, repository: str = "") -> dict[str, Part]:
         """Do the same in this process, which is quicker."""
         printed: list[str] = []
         means = Means(
-            run=runner.run, follow=runner.follow, say=printed.append, env=self.environment, dry=dry
+            run=runner.run,
+            follow=runner.follow,
+            say=printed.append,
+            env=self.cli.environment,
+            dry=dry,
         )
         site = settled(self.site, "tiny", repository=repository)
         return {one.kind: one for one in flow.prepare(self.recipe, site, means, only=only)}
@@ -192,9 +177,6 @@ class Place:
             self.site, Request(Shape(1, 1)), found=self.recipe, options={"folders": folders}
         )
         return made.campaign
-
-
-TEMPLATES = REPOSITORY / "templates"
 
 
 def git(folder: Path, *words: str) -> str:
@@ -220,8 +202,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     (data.parent / "vocab.txt").write_text("[PAD]\n")
     for number in range(3):
         hdf5(data / f"{number}.hdf5", KEYS)
-    with Registry() as registry:
-        registry.push("bert/tiny", "1.0", [{"etc/marker": b"tiny"}])
+    with serving_tiny() as registry:
         one = Place(tmp_path, registry)
         one.write()
         yield one
@@ -255,7 +236,7 @@ def test_a_campaign_uses_what_was_prepared_and_records_it(place: Place) -> None:
     assert {kind: one.digest for kind, one in recorded.items()} == {
         kind: one.digest for kind, one in found.items()
     }
-    assert recorded["image"].name == f"docker://{place.registry.host}#bert/tiny:1.0"
+    assert recorded["image"].name == place.registry.uri()
     assert recorded["source"].name == f"{place.folder / 'upstream'}@{place.commit}"
     directory = place.folder / "runs" / campaign.id
     store.create(directory)
@@ -269,7 +250,7 @@ def test_without_preparation_a_campaign_records_nothing(place: Place) -> None:
     place.write(more=f'data = "{place.data}"\nsource = "/opt/tiny"')
     campaign = place.drafts()
     assert campaign.materials == ()
-    assert campaign.image == f"docker://{place.registry.host}#bert/tiny:1.0"
+    assert campaign.image == place.registry.uri()
 
 
 # --- The program ----------------------------------------------------------------------------------
@@ -389,14 +370,14 @@ def test_a_refused_login_is_told_with_where_to_look(place: Place) -> None:
 
 
 def test_a_tag_that_is_not_there_is_told(place: Place) -> None:
-    place.write(image=f"docker://{place.registry.host}#bert/tiny:none")
+    place.write(image=place.registry.uri("bert/tiny:none"))
     (error,) = place.says("prepare", "--fw", "tiny", "--only", "image", status=4)["errors"]
     assert "no such image" in error["message"]
 
 
 def test_prepare_killed_half_way_is_taken_up_by_the_next(place: Place) -> None:
     place.registry.delay = 120.0
-    child = place.begin("prepare", "--fw", "tiny", "--only", "image")
+    child = place.cli.start("prepare", "--fw", "tiny", "--only", "image", start_new_session=True)
     folder = place.folder / "images"
     (holder,) = until(lambda: list(folder.glob(".*~lock/holder")), "nobody took the lock")
     until(holder.read_text, "the lock's holder wrote nothing")
@@ -408,36 +389,19 @@ def test_prepare_killed_half_way_is_taken_up_by_the_next(place: Place) -> None:
     found = place.prepares("image")["image"]
     assert found.status == "done"
     assert list((place.folder / "images").glob(".*")) == []
-    kill_group_of(script)
+    kill_session(script)
     child.communicate()
-
-
-def kill_group_of(script: int) -> None:
-    """Kill what the script had started: it led a session of its own."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[3] == str(script) and fields[0] != "Z":
-            os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def test_an_image_is_built_where_commands_are_wanted(place: Place) -> None:
     # As if imported: a registry's images begin without the mounts that make this one run.
-    uri = f"docker://{place.registry.host}#bert/base:1.0"
+    uri = place.registry.uri("bert/base:1.0")
     images = place.folder / "images"
     images.mkdir()
     base = Image().write(images / "base+0.sqsh")
-    pointer = {
-        "schema": 1,
-        "reference": uri,
-        "file": base.name,
-        "sha256": "1" * 64,
-        "bytes": base.stat().st_size,
-        "created": "2026-11-21T12:00:00Z",
-    }
-    (images / f"{reference.parse(uri).stem}.json").write_text(json.dumps(pointer))
+    (images / f"{reference.parse(uri).stem}.json").write_text(
+        json.dumps(pointer(base, uri, "1" * 64))
+    )
     build = f'base = "{uri}"\ncopy = "/opt/program"\ninstall = ["cat train.py > /opt/made"]'
     place.write(build=build)
     found = place.prepares()["image"]
@@ -449,9 +413,9 @@ def test_an_image_is_built_where_commands_are_wanted(place: Place) -> None:
         check=True,
     )
     assert made.stdout == 'print("right")\n'
-    pointer = json.loads((images / f"{built_stem(place.recipe)}.json").read_text())
-    assert pointer["provenance"]["base"] == {"reference": uri, "sha256": "1" * 64}
-    assert pointer["provenance"]["install"] == ["cat train.py > /opt/made"]
+    written = json.loads((images / f"{built_stem(place.recipe)}.json").read_text())
+    assert written["provenance"]["base"] == {"reference": uri, "sha256": "1" * 64}
+    assert written["provenance"]["install"] == ["cat train.py > /opt/made"]
     assert place.prepares()["image"].status == "ready"
     assert place.drafts().image == found.path
     # Another command is another image.

@@ -22,8 +22,8 @@ from hpcbert.flows.submit import write
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft, by_hand
 from hpcbert.script.plan import Request
-from tests.containers.kit import Image, need_squashfs, open_stand_ins, real_enroot
 from tests.kit import drafts
+from tests.kit.containers import Image, need_squashfs, open_stand_ins, real_enroot
 from tests.kit.drafts import changed, settled
 from tests.waiting import CEILING
 

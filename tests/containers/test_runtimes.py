@@ -23,7 +23,7 @@ import pytest
 
 from hpcbert.lab import start_daemon, stop_daemon
 from hpcbert.system.runner import run
-from tests.containers.kit import (
+from tests.kit.containers import (
     HERE,
     SYSTEM_PATH,
     Image,
@@ -31,7 +31,7 @@ from tests.containers.kit import (
     open_stand_ins,
     real_enroot,
 )
-from tests.containers.registry import Registry
+from tests.kit.registry import Registry
 from tests.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm
@@ -567,7 +567,7 @@ def test_training_in_containers_gives_a_table(trial: Trial) -> None:
 def test_32_jobs_that_need_an_image_at_once_import_it_once(trial: Trial) -> None:
     tree = Image(IN_IMAGE, files={"etc/image-mark": "imported"}).lay_out(trial.folder / "layer")
     with Registry(address=trial.lab.network.controller) as registry:
-        registry.push("team/program", "1.0", [tree], env=["IMAGE_ONLY=imported"], workdir="/work")
+        registry.push("team/program:1.0", [tree], env=["IMAGE_ONLY=imported"], workdir="/work")
         mounts = [str(trial.folder), "/usr:/usr:ro"]
         reference = f"docker://{registry.host}#team/program:1.0"
         _site(trial, "registry", mounts=mounts, image=reference)

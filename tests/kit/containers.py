@@ -1,4 +1,4 @@
-"""What the container tests share: which enroot they try, and images made on the spot.
+"""Containers: which enroot is tried and by whom, and images made on the spot.
 
 An image holds no system: its /etc/fstab binds the host's /usr, so that it is made in a moment,
 weighs 4 KiB and runs everything that the host has.
@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
+from hpcbert.system import processes
+from tests.kit.paths import REPOSITORY
+from tests.waiting import CEILING
+
+HERE = REPOSITORY / "tests" / "containers"
+# An account of every Debian. Not nobody: containers have their own.
+ACCOUNT = "backup"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # What `enroot import` writes as /etc/rc from the image's configuration.
@@ -104,3 +113,87 @@ def open_stand_ins(folder: Path) -> Path:
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755)
     return copy / "stand-in"
+
+
+def folders_of_enroot(folder: Path) -> dict[str, str]:
+    """Return the variables that keep all that enroot writes below a folder."""
+    names = ("RUNTIME", "DATA", "CACHE", "TEMP", "CONFIG")
+    return {f"ENROOT_{name}_PATH": str(folder / name.lower()) for name in names}
+
+
+@dataclass(frozen=True)
+class Person:
+    """An ordinary user who has enroot.
+
+    Attributes:
+        root: A directory of theirs, in one that is not.
+        environment: What their programs find; enroot's directories are below `root`.
+        become: Words that make a command theirs.
+    """
+
+    root: Path
+    environment: dict[str, str]
+    become: tuple[str, ...]
+
+    def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*self.become, *words], env={**self.environment, **variables}, cwd=self.root, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def own(self, *paths: Path) -> None:
+        for path in paths if self.become else ():
+            shutil.chown(path, ACCOUNT, ACCOUNT)
+
+    def need_namespaces(self) -> None:
+        allowed = ended(self.start("unshare", "-Urm", "true"))
+        if allowed.returncode != 0:
+            lack(f"no user namespaces for ordinary users: {allowed.stderr.strip()}")
+
+
+@contextmanager
+def ordinary_person() -> Iterator[Person]:
+    """Make a person and their directory, which is away from /tmp: containers have their own."""
+    need_squashfs()
+    folder = Path(tempfile.mkdtemp(prefix="hpcbert-person-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    root = folder / "person"
+    bins = real_enroot() or str(open_stand_ins(folder / "bin"))
+    environment = {"PATH": f"{bins}:{SYSTEM_PATH}", "HOME": str(root), "LANG": "C.UTF-8"}
+    become: tuple[str, ...] = ()
+    if os.geteuid() == 0:
+        become = ("setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups", "--")
+    person = Person(root, {**environment, **folders_of_enroot(root)}, become)
+    for path in (root, root / "temp"):
+        path.mkdir()
+        person.own(path)
+    yield person
+    shutil.rmtree(folder)
+
+
+def ended(child: subprocess.Popen[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    with child:
+        out, err = child.communicate(stdin, timeout=CEILING)
+    return subprocess.CompletedProcess(child.args, child.returncode, out, err)
+
+
+def kill_session(leader: int) -> None:
+    """Kill what a killed script left running: processes of its session, each by its id."""
+    for one in processes.everyone():
+        with suppress(ProcessLookupError):
+            if os.getsid(one.pid) == leader:
+                os.kill(one.pid, signal.SIGKILL)
+
+
+def pointer(image: Path, reference: str, sha256: str, **more: object) -> dict[str, object]:
+    """Return what image.sh writes beside an image."""
+    return {
+        "schema": 1,
+        "reference": reference,
+        "file": image.name,
+        "sha256": sha256,
+        "bytes": image.stat().st_size,
+        "created": "2026-11-21T12:00:00Z",
+        **more,
+    }

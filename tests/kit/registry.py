@@ -4,7 +4,7 @@ With it imports are tried over real HTTP by whatever `enroot` there is, and fail
 request. Nothing but pulls is served; images are put in from Python.
 
     with Registry() as registry:
-        registry.push("bert/tiny", "1.0", [{"etc/marker": b"here"}], env=["A=1"])
+        registry.push("bert/tiny:1.0", [{"etc/marker": b"here"}], env=["A=1"])
         ...  # enroot import docker://{registry.host}#bert/tiny:1.0 with ENROOT_ALLOW_HTTP=y
         assert registry.pulls("bert/tiny") == 1
 """
@@ -20,6 +20,8 @@ import platform
 import re
 import tarfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,6 +36,18 @@ _PATH = re.compile(r"/v2/(?P<name>.+)/(?P<kind>manifests|blobs)/(?P<which>[^/]+)
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 
 Layer = dict[str, bytes] | Path
+
+
+# The image that most tests ask for.
+TINY = "bert/tiny:1.0"
+
+
+@contextmanager
+def serving_tiny(address: str = "127.0.0.1", **options: Any) -> Iterator[Registry]:
+    """Serve one small image."""
+    with Registry(address, **options) as registry:
+        registry.push(TINY, [{"etc/marker": b"tiny"}])
+        yield registry
 
 
 @dataclass(frozen=True)
@@ -92,6 +106,9 @@ class Registry:
         address, port = self._server.server_address[:2]
         return f"{address!s}:{port}"
 
+    def uri(self, image: str = TINY) -> str:
+        return f"docker://{self.host}#{image}"
+
     def __enter__(self) -> Registry:  # noqa: PYI034 - Self came with Python 3.11
         self._thread.start()
         return self
@@ -104,8 +121,7 @@ class Registry:
 
     def push(
         self,
-        name: str,
-        tag: str,
+        image: str,
         layers: list[Layer],
         *,
         env: list[str] | None = None,
@@ -118,7 +134,7 @@ class Registry:
         """Put an image in, and return its digest `sha256:…`.
 
         Args:
-            name, tag: What it is called.
+            image: What it is called, NAME:TAG.
             layers: Bottom first; a directory, or contents by path (executable if under bin/).
             env, workdir, entrypoint, cmd, labels: What its configuration says.
             oci: Whether the manifest is OCI's instead of docker's schema 2.
@@ -152,8 +168,9 @@ class Registry:
         ).encode()
         for blob in (config, *packed):
             self._blobs[_digest(blob)] = blob
-        image = _Image(manifest, kind)
-        self._images[name, tag] = self._images[name, _digest(manifest)] = image
+        name, _, tag = image.partition(":")
+        made = _Image(manifest, kind)
+        self._images[name, tag] = self._images[name, _digest(manifest)] = made
         return _digest(manifest)
 
     def manifest(self, name: str, tag: str) -> bytes:
