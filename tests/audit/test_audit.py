@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from hpcbert.campaign import evidence, store
-from hpcbert.cli.audit import command
 from hpcbert.flows.audit import audit
 from hpcbert.flows.collect import Request, collect
 from hpcbert.logs.setting import Window
 from hpcbert.slurm.ladder import with_witness
 from hpcbert.slurm.states import Kind, RepeatState, parse, witness
 from tests.environment.kit import leave, node
+from tests.kit.cli import inside
 
 
 def sacct(directory: Path, campaign: Any) -> dict[tuple[str, int], RepeatState]:
@@ -48,10 +47,10 @@ def gathered(directory: Path, states: Any = sacct, **request: Any) -> Any:
 
 
 def audited(directory: Path, *words: str) -> tuple[int, dict[str, Any]]:
-    result = CliRunner().invoke(command, [str(directory), *words, "--json"], catch_exceptions=False)
+    result = inside("audit", directory, *words, "--json")
     document: dict[str, Any] = json.loads(result.stdout)
-    assert document["exit_code"] == result.exit_code
-    return result.exit_code, document
+    assert document["exit_code"] == result.returncode
+    return result.returncode, document
 
 
 def told(document: dict[str, Any]) -> set[tuple[str, str]]:
@@ -94,7 +93,7 @@ def test_an_untouched_campaign_is_intact_and_every_cell_has_its_logs(finished: A
 
 
 def test_people_see_the_digests_too(finished: Any) -> None:
-    text = CliRunner().invoke(command, [str(finished.directory)], catch_exceptions=False).stdout
+    text = inside("audit", finished.directory).stdout
     log = finished.directory / "logs/pytorch/bert/bz4/2n2g/bert_b4_fp32_3.log"
     assert f"{evidence.digest(log)[1]}" in text
     assert "2n2g  48.00 samples/s, median of 5/5" in text
@@ -390,7 +389,7 @@ def test_a_change_is_accepted_with_a_reason_that_stays_on_record(finished: Any) 
         (entry,) = document["data"]["history"]
         assert (code, entry["accepted"]) == (0, "a test of the reader")
         assert any(LOG in one for one in entry["changes"])
-    text = CliRunner().invoke(command, [str(finished.directory)], catch_exceptions=False).stdout
+    text = inside("audit", finished.directory).stdout
     assert "a test of the reader" in text
     # What is changed after that is a change again.
     finished.log("2n2g", 3, finished.text("2n2g", 5000.0))
@@ -552,7 +551,7 @@ def test_control_characters_from_anywhere_do_not_reach_the_terminal(finished: An
     escape = "\x1b]0;x\x07"
     leave(finished.directory, finished.array("2n2g"), 3, node("n1", host__cpu=escape))
     (finished.directory / "logs" / f"a{escape}.log").write_text("")
-    result = CliRunner().invoke(command, [str(finished.directory)], catch_exceptions=False)
-    assert result.exit_code == 5
+    result = inside("audit", finished.directory)
+    assert result.returncode == 5
     assert "\x1b" not in result.output
     assert "\x07" not in result.output

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import tomli
-from click.testing import Result
 
 from hpcbert.campaign.store import read_status
 from hpcbert.errors import SchedulerError, UsageError
@@ -22,6 +21,7 @@ from hpcbert.logs.setting import Window
 from hpcbert.model import Campaign, Protocol, Row
 from hpcbert.slurm.ladder import with_witness
 from hpcbert.slurm.states import RepeatState, parse, witness
+from tests.kit.cli import Done
 
 Build = Callable[..., Any]
 States = Callable[[Path, Campaign], Mapping[tuple[str, int], RepeatState]]
@@ -254,7 +254,7 @@ def test_a_complete_attempt_outlives_a_requeue_by_hand(build: Build) -> None:
 # --- Rehearsals -------------------------------------------------------------------------------
 
 
-def test_a_rehearsed_campaign_gives_no_number(five: Any, cli: Callable[..., Result]) -> None:
+def test_a_rehearsed_campaign_gives_no_number(five: Any, cli: Callable[..., Done]) -> None:
     made = five.change(rehearse=True)
     collected = gathered(made.directory, states=unreachable)
     assert (collected.tables, collected.exit_code) == ((), 4)
@@ -369,26 +369,26 @@ def test_accumulation_is_marked(build: Build) -> None:
 
 
 @pytest.fixture
-def cli(collect: Callable[..., Result]) -> Callable[..., Result]:
+def cli(collect: Callable[..., Done]) -> Callable[..., Done]:
     return collect
 
 
 def test_the_newest_campaign_is_collected_and_ids_name_others(
-    build: Build, cli: Callable[..., Result]
+    build: Build, cli: Callable[..., Done]
 ) -> None:
     for name, rate in (("20261120-old", 10.0), ("20261121-new", 20.0)):
         made = build("1n1g", name=name, repeats=2, scheduler="local")
         for repeat in (1, 2):
             made.complete("1n1g", repeat, rate)
     newest = cli()
-    assert newest.exit_code == 0, newest.output
+    assert newest.returncode == 0, newest.output
     assert " 20.00 " in newest.stdout
     assert " 10.00 " in cli("20261120-old").stdout
     assert " 10.00 " in cli("old").stdout
 
 
 def test_a_campaign_without_slurm_around_is_collected(
-    five: Any, cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    five: Any, cli: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     document = json.loads(cli(five.directory, "--json").stdout)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
-from tests.collect.conftest import Built
+from tests.kit.campaigns import Built
 
 Build = Callable[..., Built]
 Collect = Callable[..., dict[str, Any]]

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 
 from hpcbert.model import Shape
+from tests.kit.cli import Done
 
-Collect = Callable[..., Result]
+Collect = Callable[..., Done]
 CollectJson = Callable[..., dict[str, Any]]
 
 
@@ -134,7 +134,7 @@ def test_bad_logs_are_in_no_median_and_say_why(
     assert [run["throughput"] for run in row["runs"] if not run["valid"]] == [None] * 3
     assert document["errors"][0]["code"] == "incomplete"
     text = collect(deepspeed)
-    assert text.exit_code == 4
+    assert text.returncode == 4
     assert "✗ repeat 3  loss: the loss is nan at iteration 57" in text.stdout
     assert "✗ repeat 1  incomplete: the log ends at iteration 118 of 120" in text.stdout
     assert "3 of 25 repeats do not count" in text.stderr
@@ -208,7 +208,7 @@ def test_two_logs_of_one_repeat_are_refused_by_name(tmp_path: Path, collect: Col
     for folder in ("a", "b"):
         put(tmp_path, f"{folder}/deepspeed/1n1g/bert_b32_fp32_1.log", deepspeed_log([1.0] * 118))
     result = collect(tmp_path / "a", tmp_path / "b")
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert "a/deepspeed/1n1g/bert_b32_fp32_1.log" in result.stderr
     assert "b/deepspeed/1n1g/bert_b32_fp32_1.log" in result.stderr
 
@@ -232,7 +232,7 @@ def test_patterns_and_flags_supply_what_paths_do_not_tell(
     pattern = ("--pattern", "run{repeat}-on-{nodes}x{gpus_per_node}.txt")
     words = (tmp_path / "x", *pattern)
     missing = collect(*words)
-    assert missing.exit_code == 2
+    assert missing.returncode == 2
     assert "names no framework" in missing.stderr
     assert "--fw" in missing.stderr
     missing = collect(*words, "--fw", "deepspeed")
@@ -256,7 +256,7 @@ def test_files_without_a_number_are_numbered(tmp_path: Path, collect_json: Colle
 
 def test_a_flag_does_not_overrule_a_path(deepspeed: Path, collect: Collect) -> None:
     result = collect(deepspeed, "--nodes", "3")
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert "--nodes says 3" in result.stderr
 
 
@@ -273,7 +273,7 @@ def test_a_precision_that_names_have_wrong_is_read_past(
     wrong = collect_json(tmp_path / "logs")
     assert codes(rows(wrong)[0]) == {1: ["config"]}
     relabelled = collect(tmp_path / "logs", "--precision", "fp16")
-    assert relabelled.exit_code == 2
+    assert relabelled.returncode == 2
     assert "The path says precision = fp32, --precision says fp16" in relabelled.stderr
     assert "--pattern" in relabelled.stderr
     names = ("--pattern", "{nodes}n{gpus_per_node}g/*_b{batch_size}_*_{repeat}.log")
@@ -307,7 +307,7 @@ def test_a_log_without_its_header_belongs_to_its_siblings(
 
 def test_the_table_goes_to_a_file_whole(deepspeed: Path, tmp_path: Path, collect: Collect) -> None:
     result = collect(deepspeed, "--output", tmp_path / "table.txt")
-    assert (result.exit_code, result.stdout) == (0, "")
+    assert (result.returncode, result.stdout) == (0, "")
     assert "4,899.37" in (tmp_path / "table.txt").read_text()
     for form in ("text", "markdown", "csv", "json", "dlperf-json"):
         collect(deepspeed, "--format", form, "--output", tmp_path / form)
@@ -318,11 +318,11 @@ def test_the_table_goes_to_a_file_whole(deepspeed: Path, tmp_path: Path, collect
 
 
 def test_what_is_no_file_is_written_into(deepspeed: Path, tmp_path: Path, collect: Collect) -> None:
-    assert collect(deepspeed, "--output", "/dev/null").exit_code == 0
+    assert collect(deepspeed, "--output", "/dev/null").returncode == 0
     assert Path("/dev/null").is_char_device()
     for output in (tmp_path, tmp_path / "absent" / "table.txt"):
         result = collect(deepspeed, "--output", output)
-        assert result.exit_code == 1
+        assert result.returncode == 1
         assert "--output can't be written" in result.stderr
 
 
@@ -331,7 +331,7 @@ def test_names_and_logs_can_not_steer_a_terminal(tmp_path: Path, collect: Collec
     put(tmp_path, name, deepspeed_log([1.0] * 118).replace("loss=7.5", "loss=\x07\x08\x7fnan"))
     for form in ("text", "markdown", "csv", "json", "dlperf-json"):
         result = collect(tmp_path, "--format", form, "--model", "\x1b[31mred")
-        assert result.exit_code == 4
+        assert result.returncode == 4
         assert not set("\x1b\x07\x08") & set(result.output)
 
 
@@ -367,6 +367,6 @@ def test_another_window_must_be_reached_too(deepspeed: Path, collect_json: Colle
 def test_nothing_to_collect_is_said(tmp_path: Path, collect: Collect) -> None:
     assert "There is no campaign yet" in collect().stderr
     assert "There is no campaign 'absent'" in collect("absent").stderr
-    assert collect("./absent").exit_code == 2
+    assert collect("./absent").returncode == 2
     (tmp_path / "empty").mkdir()
     assert "No log is named as DLPerf names them" in collect("empty").stderr

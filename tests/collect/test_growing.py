@@ -12,7 +12,7 @@ import pytest
 from hpcbert.campaign import evidence as proof
 from hpcbert.campaign import judge, store
 from hpcbert.logs import scan
-from tests.collect.conftest import Built
+from tests.kit.campaigns import Built
 
 Build = Callable[..., Built]
 Collect = Callable[..., dict[str, Any]]

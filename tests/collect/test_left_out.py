@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 
 from tests.collect.test_foreign import deepspeed_log, put, rows
+from tests.kit.cli import Done
 
-Collect = Callable[..., Result]
+Collect = Callable[..., Done]
 CollectJson = Callable[..., dict[str, Any]]
 
 
@@ -44,7 +44,7 @@ def test_what_may_be_a_log_is_named_and_counted(
     assert "not named as DLPerf names logs" in left_out(document)[name]
     assert rows(document)[0]["repeats"] == {"ok": 2, "asked": 2}
     text = collect(logs)
-    assert text.exit_code == 4
+    assert text.returncode == 4
     assert "left out 1 file, because it is not named as DLPerf names logs" in text.stderr
     assert name in text.stderr
     assert "What may be a log was left out" in text.stderr
@@ -139,7 +139,7 @@ def test_a_log_and_another_under_its_name_compressed_are_refused(
     other = gzip.compress(deepspeed_log([300.0] * 118).encode())
     (logs / "1n1g/bert_b32_fp32_1.log.gz").write_bytes(other)
     result = collect(logs)
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert "are both repeat 1 of one point" in result.stderr
 
 
@@ -190,7 +190,7 @@ def test_a_window_without_an_end_is_incomplete(
 @pytest.mark.parametrize("value", ["End", "0", "-1", "x", "1e3", "٣"], ids=ascii)
 def test_other_ends_are_usage_errors(logs: Path, collect: Collect, value: str) -> None:
     result = collect(logs, "--iters", value)
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert "neither a number above 0 nor `end`" in result.stderr
 
 
@@ -208,7 +208,7 @@ def test_gpus_alone_tell_the_shapes_of_one_folder(
     assert [row["shape"] for row in told] == ["1n1g", "1n4g", "1n8g", "4n8g"]
     assert rows(collect_json(*words)) == told
     result = collect(*words)
-    assert result.exit_code == 0
+    assert result.returncode == 0
     assert "nodes of 8 GPUs are taken for granted (1n1g, 1n4g, 1n8g, 4n8g)" in result.stderr
     four = rows(collect_json(*words, "--gpus-per-node", "4"))
     assert [row["shape"] for row in four] == ["1n1g", "1n4g", "2n4g", "8n4g"]

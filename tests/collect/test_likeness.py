@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.collect.conftest import pytorch_log
 from tests.environment.kit import leave, node
+from tests.kit.logs import pytorch
 
 CollectJson = Callable[..., dict[str, Any]]
 
@@ -54,7 +54,7 @@ def stated(tmp_path: Path) -> Callable[..., None]:
         path = tmp_path / "logs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         header = "".join(f"{key} = {value}\n" for key, value in facts.items())
-        path.write_text(header + pytorch_log("1n1g", rate))
+        path.write_text(header + pytorch("1n1g", rate))
 
     return write
 

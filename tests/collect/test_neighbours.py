@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from hpcbert.campaign import store
-from hpcbert.cli.audit import command as audit
 from hpcbert.model import MANIFEST
-from tests.collect.conftest import Built
+from tests.kit.campaigns import Built
+from tests.kit.cli import inside
 
 Build = Callable[..., Built]
 Collect = Callable[..., dict[str, Any]]
@@ -154,7 +153,7 @@ def test_other_campaigns_beside_it_disturb_a_run(
     assert name in found["runs"][1]["reasons"][0]["detail"]
     # What was found out stands where the other campaign is no longer there.
     shutil.rmtree(other.directory)
-    audited = CliRunner().invoke(audit, [str(made.directory), "--json"], catch_exceptions=False)
+    audited = inside("audit", made.directory, "--json")
     assert json.loads(audited.stdout)["data"]["status"] == "intact"
     assert codes(row(collect_json(made.directory))) == [[], ["shared-nodes"]]
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 
 from hpcbert import __version__
 from tests.collect.test_foreign import deepspeed_log, put
+from tests.kit.cli import Done
 
-Collect = Callable[..., Result]
+Collect = Callable[..., Done]
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.collect.conftest import build, collect, pytorch_log
+from tests.kit.logs import pytorch
 
-__all__ = ["build", "collect"]
 # Root reads whatever it likes, unless it gives these up.
 _MORTAL = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 # A child each: modules are loaded once.
@@ -129,7 +128,7 @@ def logs(tmp_path: Path) -> Path:
     path = folder / "pytorch" / "bert" / "bz4" / "1n1g"
     path.mkdir(parents=True)
     for repeat in range(1, 6):
-        text = pytorch_log("1n1g", 10.0 + repeat, last=120, start=1763717655.5 + 1000 * repeat)
+        text = pytorch("1n1g", 10.0 + repeat, last=120, start=1763717655.5 + 1000 * repeat)
         (path / f"bert_b4_fp32_{repeat}.log").write_text(text.replace("/12 ", "/120 "))
     return folder
 

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from hpcbert.campaign import fingerprint
 from hpcbert.system import redact
+from tests.kit.paths import REPOSITORY
 from tests.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(redact.__file__).parent / "workloads" / "describe.sh"
+SCRIPT = REPOSITORY / "hpcbert" / "workloads" / "describe.sh"
 TOOLS = f"{Path(shutil.which('bash') or '/bin/bash').parent}:/usr/bin:/bin"
 
 

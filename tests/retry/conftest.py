@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-ITERS, SKIP = 12, 2
+from tests.kit.logs import ITERS, SKIP, pytorch
+
 START = 1763717655.5
 WORDS = (
     *("submit", "--fw", "pytorch", "--model", "bert-tiny", "--batch-size", "2"),
@@ -19,15 +19,7 @@ WORDS = (
 
 def log(gpus: int = 1) -> str:
     """Return a log of the PyTorch reference: 12 iterations, two samples a device."""
-    config = {"batch_size_per_device": 2, "accumulation": 1, "precision": "fp32"}
-    config |= {"world_size": gpus, "global_batch_size": 2 * gpus}
-    lines = [f"hpcbert-config {json.dumps(config)}"]
-    lines += [
-        f"iteration: {n}/{ITERS} loss: 9.5 mlm_loss: 8.8 nsp_loss: 0.7 samples/s: 10.00 "
-        f"time: {START + n * 0.2 * gpus:.6f}"
-        for n in range(1, ITERS + 1)
-    ]
-    return "\n".join([*lines, ""])
+    return pytorch(f"1n{gpus}g", 10.0, batch=2, start=START)
 
 
 @pytest.fixture

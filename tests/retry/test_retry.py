@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.config import site
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import retry, submit
 from hpcbert.flows.retry import Wish
@@ -20,9 +18,10 @@ from hpcbert.scheduler.slurm.calls import Means
 from hpcbert.script import limits
 from hpcbert.script.directives import option
 from hpcbert.script.plan import Request
-from hpcbert.system.runner import Outcome
+from tests.kit import status
+from tests.kit.clock import Clock
 from tests.kit.drafts import drafted
-from tests.kit.paths import SITE
+from tests.kit.slurm import PROGRAMS, Slurm
 from tests.retry.conftest import log
 
 NOW = 1763700000
@@ -31,70 +30,6 @@ NOW = 1763700000
 def _refuse_pointless(found, limit):
     ended = [(one.array, one.number, one.state) for one in found.lacks]
     limits.refuse_pointless(found.watched, ended, limit)
-
-
-@dataclass
-class Job:
-    """A job array: state and node of each index."""
-
-    number: str
-    name: str
-    states: dict[int, tuple[str, str]]
-
-
-@dataclass
-class Slurm:
-    """Knows jobs; `forgets` says which states squeue no longer shows."""
-
-    jobs: list[Job] = field(default_factory=list)
-    calls: list[tuple[str, ...]] = field(default_factory=list)
-    silent: bool = False
-    dies: bool = False
-    forgets: tuple[str, ...] = ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
-    surprise: Callable[[int], None] = lambda _: None
-
-    def __call__(self, argv: Sequence[str], **_: object) -> Outcome:
-        words = tuple(argv)
-        self.calls.append(words)
-        if self.silent:
-            return Outcome(words, 1, "", f"{words[0]}: error: Unable to contact")
-        answer = {"sbatch": self.sbatch, "squeue": self.squeue, "sacct": self.sacct}.get(words[0])
-        text = answer(words) if answer else "".join(f"n{n}|gpu*|idle\n" for n in range(1, 9))
-        return Outcome(words, 0, text)
-
-    def sbatch(self, words: tuple[str, ...]) -> str:
-        text = Path(words[-1]).read_text()
-        indices = option(text, "array").partition("%")[0]
-        low, _, high = indices.partition("-")
-        chosen = range(int(low), int(high) + 1) if high else map(int, indices.split(","))
-        number = str(10 + len(self.jobs))
-        states = dict.fromkeys(chosen, ("PENDING", ""))
-        self.jobs.append(Job(number, option(text, "job-name"), states))
-        if self.dies:
-            raise KeyboardInterrupt
-        return f"{number}\n"
-
-    def squeue(self, words: tuple[str, ...]) -> str:
-        self.surprise(sum(call[0] == "squeue" for call in self.calls))
-        names = [word.partition("=")[2] for word in words if word.startswith("--name=")]
-        if names:
-            return "".join(f"{job.number}\n" for job in self.jobs if job.name in names)
-        return "".join(
-            f"{job.number}_{index}|someone|{state}|{NOW}|NONE|NONE|0:00|1:00:00|{node}|{job.name}|None\n"
-            for job in self.jobs
-            for index, (state, node) in job.states.items()
-            if state not in self.forgets
-        )
-
-    def sacct(self, _: tuple[str, ...]) -> str:
-        return "".join(
-            f"{job.number}_{index}|someone|{state}|0:0|None|{NOW}|{NOW}|{NOW}|9|60|{node}|{job.name}\n"
-            for job in self.jobs
-            for index, (state, node) in job.states.items()
-        )
-
-    def submissions(self) -> int:
-        return sum(call[0] == "sbatch" for call in self.calls)
 
 
 @dataclass
@@ -117,28 +52,21 @@ class Bench:
     ) -> None:
         """Let a repeat end; only a completed one leaves a log and writes its end."""
         array = [one for one in self.campaign.arrays if repeat in one.repeats][-1]
-        job = next(one for one in self.slurm.jobs if one.name == array.name)
-        job.states[repeat] = (state, node)
-        mark = {"time": NOW, "attempt": attempt}
-        name = f"{job.number}_{repeat}"
-        events = [{"event": "start", **mark, "job": name, "nodelist": node}]
-        events += [{"event": "step", **mark}]
+        self.slurm.jobs[array.job_id].end(state, repeat, node=node)
+        start = {"event": "start", "job": array.element(repeat), "nodelist": node}
+        events = [start, {"event": "step"}]
         if state == "COMPLETED":
-            events += [{"event": one, **mark, "exit": 0} for one in ("step-end", "end")]
+            events += status.ended()
             path = store.log_path(self.directory, array, repeat, attempt)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"this is repeat {repeat}\n{log()}")
-        with store.status_path(self.directory, array, repeat).open("a") as file:
-            file.writelines(f"{json.dumps(event)}\n" for event in events)
+        path = store.status_path(self.directory, array, repeat)
+        status.append(path, *events, time=NOW, attempt=attempt)
 
     def look(self, wish: Wish | None = None) -> retry.Findings:
-        time = [float(NOW)]
-
-        def pause(seconds: float) -> None:
-            time[0] += seconds
-
+        clock = Clock(NOW)
         return retry.look(
-            self.directory, wish or Wish(), run=self.slurm, clock=lambda: time[0], pause=pause
+            self.directory, wish or Wish(), run=self.slurm, clock=clock, pause=clock.pause
         )
 
     def plan(self, wish: Wish | None = None) -> retry.Round:
@@ -153,11 +81,10 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    where = site.read_site(SITE, base=tmp_path, env={})
     request = Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), model="bert-tiny", iters=12, skip=2)
-    made = drafted(where, request)
+    made = drafted(tmp_path, request)
     submit.write(made)
-    one = Bench(made.directory, Slurm())
+    one = Bench(made.directory, Slurm(first=10, now=NOW))
     submit.submit(one.directory, one.means)
     return one
 
@@ -191,28 +118,30 @@ def test_what_waits_or_runs_is_left_alone(bench: Bench) -> None:
     assert findings.open == 4
     bench.retry()
     assert bench.look().lacks == ()
-    assert bench.slurm.submissions() == 2
+    assert bench.slurm.count("sbatch") == 2
 
 
 def test_a_job_that_slurm_puts_back_is_not_submitted_again(three_of_five: Bench) -> None:
     """For a moment a job that lost its node stands as NODE_FAIL, and squeue shows nothing."""
-    (job,) = three_of_five.slurm.jobs
+    slurm = three_of_five.slurm
+    (job,) = slurm.jobs.values()
+    asked = slurm.count("squeue")
 
-    def requeued(call: int) -> None:
-        if call == 2:
-            job.states[4] = ("PENDING", "")
+    def requeued(program: str) -> None:
+        if program == "squeue" and slurm.count("squeue") == asked + 2:
+            job.end("PENDING", 4, node="")
 
-    three_of_five.slurm.surprise = requeued
+    slurm.before = requeued
     findings = three_of_five.look()
     assert [one.number for one in findings.lacks] == [2]
     assert findings.open == 1
 
 
 def test_while_slurm_is_silent_nothing_is_submitted(three_of_five: Bench) -> None:
-    three_of_five.slurm.silent = True
+    three_of_five.slurm.away = set(PROGRAMS)
     with pytest.raises(SchedulerError, match="does not say what waits or runs"):
         three_of_five.look()
-    assert three_of_five.slurm.submissions() == 1
+    assert three_of_five.slurm.count("sbatch") == 1
 
 
 def test_no_repeat_is_submitted_more_often_than_allowed(three_of_five: Bench) -> None:
@@ -231,7 +160,7 @@ def test_what_somebody_cancelled_is_submitted_again_only_if_asked_for(bench: Ben
         bench.ended(repeat)
     bench.ended(4, "CANCELLED by 1000")
     bench.ended(5, "FAILED")
-    bench.slurm.forgets += ("CANCELLED by 1000",)
+    bench.slurm.forgets.add("CANCELLED")
     assert [one.number for one in bench.look().lacks] == [4, 5]
     assert [one.number for one in bench.look(Wish(cancelled=False)).lacks] == [5]
 
@@ -264,7 +193,7 @@ def test_a_crash_while_retrying_loses_and_doubles_nothing(
     assert three_of_five.campaign.arrays[-1].state == "intended"
     campaign = submit.submit(three_of_five.directory, three_of_five.means)
     assert [one.job_id for one in campaign.arrays] == ["10", "11"]
-    assert [job.number for job in three_of_five.slurm.jobs] == ["10", "11"]
+    assert list(three_of_five.slurm.jobs) == ["10", "11"]
     assert three_of_five.look().lacks == ()
 
 
@@ -277,7 +206,7 @@ def test_who_watches_finds_what_an_interrupted_submission_left(three_of_five: Be
     found = adopted(three_of_five.directory, before, run=three_of_five.slurm)
     assert found == three_of_five.campaign
     assert found.arrays[-1].job_id == "11"
-    silent = Slurm(silent=True)
+    silent = Slurm(away=set(PROGRAMS))
     assert adopted(three_of_five.directory, before, run=silent) == before
 
 
@@ -326,8 +255,8 @@ def test_what_reached_its_time_limit_is_not_repeated_with_no_longer_one(
 ) -> None:
     with pytest.raises(UsageError, match=r"repeat 2.*repeat 4 reached the time limit") as refused:
         _refuse_pointless(late.look(), limit)
-    assert refused.value.hint.endswith(f"hpcbert retry {late.directory} --time 02:00:00")
-    assert late.slurm.submissions() == 1
+    assert refused.value.hint.endswith(f"hpcbert retry '{late.directory}' --time 02:00:00")
+    assert late.slurm.count("sbatch") == 1
 
 
 @pytest.mark.parametrize("limit", ["61", "1-12", "UNLIMITED", "0"])

@@ -7,19 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.config import site
 from hpcbert.errors import UsageError
 from hpcbert.script.directives import option
 from hpcbert.script.rewrite import retried, writes_to
 from hpcbert.system.runner import run
-from tests.kit.drafts import changed, drafted
-from tests.kit.paths import SITE
+from tests.kit.drafts import drafted, reference
 
 
 def rendered(tmp_path: Path, *words: str, together: bool = False) -> str:
-    where = site.read_site(SITE, base=tmp_path / "a b", env={})
-    where = changed(where, slurm={"sbatch_args": words})
-    (text,) = drafted(where, options={"together": together}).scripts.values()
+    where = reference(tmp_path, slurm={"sbatch_args": words})
+    made = drafted(where, options={"together": together})
+    (text,) = made.scripts.values()
     return text
 
 

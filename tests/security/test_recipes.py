@@ -49,7 +49,7 @@ def test_a_function_that_reads_no_logs_is_not_called(
     made: Any, tmp_path: Path, reader: str
 ) -> None:
     result = collected(made, reader)
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert "does not say that it reads logs" in result.stderr
     assert not (tmp_path / "sprung").exists()
 
@@ -61,7 +61,7 @@ def test_a_module_in_the_campaign_is_not_imported(
     for folder in (made.directory, made.directory / "scripts"):
         (folder / "mine.py").write_text(trap)
     result = collected(made, "mine:read")
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert not (tmp_path / "sprung").exists()
 
 
@@ -123,7 +123,7 @@ def test_an_installed_function_or_entry_point_is_called(
 
 def test_a_name_that_nobody_offers_lists_what_there_is(made: Any) -> None:
     result = collected(made, "entry-point:nobodys")
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert "hpcbert.grammars" in result.stderr
     assert "hint: There are: none" in result.stderr
 

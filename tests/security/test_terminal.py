@@ -16,6 +16,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.cli.output import escaped, printable
 from tests.environment.kit import leave, node
+from tests.kit.slurm import Answer, failed
 from tests.waiting import CEILING
 
 # Clear the screen, set the title, the same with a C1 code, back up, delete, right to left.
@@ -134,30 +135,28 @@ def test_a_hostile_site_is_named_safely(tmp_path: Path, command: str, text: str)
     clean(on_terminal([command, "--site", "site.toml"], cwd=tmp_path, env={**os.environ}))
 
 
-def test_what_slurm_says_is_shown_safely(
-    hpcbert: Any, slurm: Any, watched: Any, accounting: Any, queue: Any
-) -> None:
+def test_what_slurm_says_is_shown_safely(hpcbert: Any, slurm: Any, watched: Any) -> None:
     one = watched()
-    rows = accounting(one, 1, f"FAILED {HOSTILE}") + accounting(one, 2, HOSTILE)
-    waits = queue(one, 1, "PENDING", reason=HOSTILE)
+    rows = one.sacct(1, f"FAILED {HOSTILE}") + one.sacct(2, HOSTILE)
+    waits = one.squeue(1, "PENDING", reason=HOSTILE)
     garbage = f"{HOSTILE}|x\n"
     answers = [
         {"sacct": [rows + garbage], "squeue": [waits + garbage]},
-        {"sacct": [[1, HOSTILE, HOSTILE]], "squeue": [[1, HOSTILE, HOSTILE]]},
+        {"sacct": [Answer(HOSTILE, 1, HOSTILE)], "squeue": [Answer(HOSTILE, 1, HOSTILE)]},
         {"sacct": [rows.replace("n[1-2]", HOSTILE)], "squeue": [""]},
     ]
     for answer in answers:
         slurm.answers(**answer)
         for words in (["monitor", "--once"], ["monitor", "--once", "--json"], ["collect"]):
             clean(
-                on_terminal([*words, str(one.directory)], cwd=hpcbert.path, env=hpcbert.environment)
+                on_terminal([*words, str(one.directory)], cwd=hpcbert.cwd, env=hpcbert.environment)
             )
 
 
 def test_a_refusal_of_sbatch_is_shown_safely(hpcbert: Any, slurm: Any) -> None:
-    slurm.answers(sbatch=[[1, "", f"sbatch: error: {HOSTILE}"]], squeue=[""], sacct=[""])
+    slurm.answers(sbatch=[failed(f"sbatch: error: {HOSTILE}")], squeue=[""], sacct=[""])
     words = ["submit", "--nodes", "1", "--gpus-per-node", "1", "--fw", "pytorch"]
-    shown = on_terminal(words, cwd=hpcbert.path, env=hpcbert.environment)
+    shown = on_terminal(words, cwd=hpcbert.cwd, env=hpcbert.environment)
     clean(shown)
     assert "owned" in shown
 

@@ -7,26 +7,26 @@ fail, when squeue forgets, and what the jobs wrote down themselves.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcbert.campaign.repeats import Watched
 from hpcbert.scheduler.slurm.tracker import Tracker
 from hpcbert.system.runner import Outcome
+from tests.kit import status
+from tests.kit.campaigns import Built
+from tests.kit.lines import NAME, T, sacct, squeue
 
 pytestmark = pytest.mark.slow
 
 
 REPEATS = 4
-NAME = "hpcbert-c-bert-base_1n1g_fp32_b32"
-T = 1_795_255_599
 # How a state may be printed that means the same.
 SPELT = {
     "CANCELLED": ["CANCELLED by 0", "CANCELLED+"],
@@ -96,22 +96,20 @@ class Truth:
                 spelt = self.shuffle.choice([state, *SPELT.get(state, [])])
                 lines += [line(repeat + 1, run, spelt)] * (2 if self.twice else 1)
         lines.append(line(1, Run(-99999999, 0, 0, ""), "COMPLETED"))
-        lines.append(line(2, self.runs[1][0], "COMPLETED").replace("|me|", "|you|"))
+        lines.append(line(2, self.runs[1][0], "COMPLETED").replace("|nobody|", "|you|"))
         lines.append(line(3, self.runs[2][-1], "COMPLETED").replace(NAME, "another"))
         self.shuffle.shuffle(lines)
         return "\n".join(lines)
 
-    def write(self, watched: Watched) -> None:
+    def write(self, watched: Built) -> None:
         """Write what the jobs have written down by now."""
         for repeat, runs in zip(watched.repeats, self.runs, strict=True):
-            events = []
+            repeat.status.write_text("")
             for attempt, run in enumerate(runs):
-                if run.start <= self.now:
-                    events.append({"event": "start", "time": T + run.start, "attempt": attempt})
-                if run.wrote and run.end <= self.now:
-                    end = {"event": "end", "time": T + run.end, "attempt": attempt}
-                    events.append({**end, "exit": run.exit})
-            repeat.status.write_text("".join(f"{json.dumps(event)}\n" for event in events))
+                start = {"event": "start", "time": T + run.start}
+                end = {"event": "end", "time": T + run.end, "exit": run.exit}
+                wrote = (run.start <= self.now, run.wrote and run.end <= self.now)
+                status.append(repeat.status, *compress((start, end), wrote), attempt=attempt)
 
     def squeue(self) -> str:
         lines = list(self.junk)
@@ -119,8 +117,7 @@ class Truth:
             found = self.at(repeat, self.now)
             if found and (self.now < found[0].end + self.memory):
                 run, state = found
-                times = f"{T + run.submit}|N/A|N/A|0:00|1:00||{NAME}|None"
-                lines.append(f"5_{repeat + 1}|me|{state}|{times}")
+                lines.append(squeue(f"5_{repeat + 1}", state, submit=T + run.submit).strip())
         return "\n".join(lines)
 
     def __call__(self, argv: Any, **_: Any) -> Outcome:
@@ -134,9 +131,8 @@ class Truth:
 def line(repeat: int, run: Run, state: str) -> str:
     start = T + run.start if state not in WAITING else "Unknown"
     end = T + run.end if state not in {*WAITING, *RUNNING} else "Unknown"
-    times = f"{T + run.submit}|{start}|{end}|5|60"
     job = f"5_[{repeat}%1]" if state == "PENDING" else f"5_{repeat}"
-    return f"{job}|me|{state}|0:0|None|{times}|n1|{NAME}"
+    return sacct(job, state, submit=T + run.submit, start=start, end=end, elapsed=5).strip()
 
 
 @st.composite
@@ -169,7 +165,7 @@ def histories(draw: st.DrawFn) -> Truth:
     )
 
 
-def follow(truth: Truth, watched: Watched) -> None:
+def follow(truth: Truth, watched: Built) -> None:
     """Track a history to its end, comparing every poll with the truth."""
     tracker = Tracker(
         [watched], run=truth, environ={}, clock=lambda: float(T + truth.now), chance=lambda: 0.0
@@ -202,11 +198,9 @@ def follow(truth: Truth, watched: Watched) -> None:
 
 
 def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(
-    watched: Callable[..., Watched],
+    watched: Callable[..., Built],
 ) -> None:
     one = watched("5", repeats=REPEATS)
-    array = replace(one.campaign.arrays[0], name=NAME)
-    one = replace(one, campaign=replace(one.campaign, user="me", arrays=(array,)))
 
     @settings(max_examples=60, deadline=None)
     @given(histories())

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Watched
 from hpcbert.errors import SchedulerError
 from hpcbert.flows import cancel
 from hpcbert.scheduler.local import queue as local
@@ -21,11 +20,12 @@ from hpcbert.scheduler.local.queue import enqueue, states
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.processes import descendants, machine, started
 from hpcbert.system.runner import Outcome
+from tests.kit.campaigns import Built
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-Make = Callable[..., Watched]
+Make = Callable[..., Built]
 
 # What every script does first and last, as the rendered ones do.
 FRAME = """\
@@ -43,7 +43,7 @@ trap 'mark signal ",\\"signal\\":\\"TERM\\""; exit 143' TERM
 class Queue:
     """A campaign in the local queue."""
 
-    watched: Watched
+    watched: Built
     tag: str
 
     def states(self) -> list[RepeatState]:
@@ -115,7 +115,7 @@ def run_locally(tmp_path: Path, watched: Make) -> Iterator[Callable[..., Queue]]
         arrays = [replace(one, job_id=job_id, state="submitted") for one in one.campaign.arrays]
         campaign = replace(one.campaign, arrays=tuple(arrays))
         store.write_manifest(one.directory, campaign)
-        queues.append(Queue(Watched(one.directory, campaign), tag))
+        queues.append(Queue(Built(one.directory, campaign), tag))
         return queues[-1]
 
     yield start
@@ -153,7 +153,7 @@ def test_each_point_and_repeat_has_an_output_of_its_own_and_no_pickle(run_locall
     assert len({path.read_text() for path in outputs}) == 4
     assert all(path.read_text().endswith("err\n") for path in outputs)
     names = {path.suffix for path in queue.watched.directory.rglob("*") if path.is_file()}
-    assert names <= {".json", ".out", ".jsonl", ".sbatch"}
+    assert names <= {".json", ".out", ".jsonl", ".sbatch", ".toml"}
 
 
 def test_ranks_get_the_callers_environment_without_his_slurm_job(run_locally: Start) -> None:
@@ -303,7 +303,7 @@ def test_repeats_that_share_a_job_are_one_run_of_the_script(run_locally: Start) 
         "  if ((n == 3)); then exit 7; fi\n"
         '  echo \'{"event":"end","time":2,"attempt":0,"exit":\'$((n - 1))\'}\' >>status/KEY.$n.jsonl\n'
         "done\n"
-    ).replace("KEY", "bert-base_1n1g_fp32_b32")
+    ).replace("KEY", "bert-tiny_1n1g_fp32_b4")
     queue = run_locally(body, repeats=3, together=True)
     queue.wait_for_end()
     assert queue.words() == ["COMPLETED", "FAILED", "FAILED"]

@@ -11,47 +11,16 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign.repeats import Watched
 from hpcbert.errors import HpcbertError
 from hpcbert.scheduler.pace import Pace
 from hpcbert.scheduler.slurm.tracker import RepeatJob, Tracker, snapshot
-from hpcbert.system.runner import Outcome
+from tests.kit.campaigns import Built
+from tests.kit.clock import Clock
+from tests.kit.lines import NAME, T, sacct, squeue
+from tests.kit.slurm import Slurm, failed
 
-Make = Callable[..., Watched]
-Tell = Callable[..., None]
-NAME = "hpcbert-camp-bert-base_1n1g_fp32_b32"
-T = 1795255599
+Make = Callable[..., Built]
 LIMIT = 10
-
-
-def accounting(
-    job: str,
-    state: str,
-    *,
-    name: str = NAME,
-    user: str = "nobody",
-    submit: int = T,
-    exit_code: str = "0:0",
-    nodes: str = "n1",
-) -> str:
-    times = f"{submit}|{submit + 1}|{submit + 9}|8|60"
-    return f"{job}|{user}|{state}|{exit_code}|None|{times}|{nodes}|{name}\n"
-
-
-def queue(job: str, state: str, *, name: str = NAME, user: str = "nobody", submit: int = T) -> str:
-    return f"{job}|{user}|{state}|{submit}|N/A|N/A|0:00|1:00:00||{name}|Resources\n"
-
-
-def failed(complaint: str, code: int = 1) -> Outcome:
-    return Outcome(("slurm",), code, "", complaint)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = float(T)
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -63,15 +32,15 @@ def words(tracker: Tracker) -> list[str]:
     return [state.word for state in tracker.states.values()]
 
 
-def test_ranges_single_elements_and_words_are_told_apart(watched: Make, slurm: Any) -> None:
+def test_ranges_single_elements_and_words_are_told_apart(watched: Make, slurm: Slurm) -> None:
     one = watched("12")
     slurm.sacct = (
-        accounting("12_1", "COMPLETED")
-        + accounting("12_2", "CANCELLED by 1000")
-        + accounting("12_3", "RUNNING")
-        + accounting("12_[4-5%1]", "PENDING", nodes="None assigned")
+        sacct("12_1", "COMPLETED")
+        + sacct("12_2", "CANCELLED by 1000")
+        + sacct("12_3", "RUNNING")
+        + sacct("12_[4-5%1]", "PENDING", nodes="None assigned")
     )
-    slurm.squeue = queue("12_3", "RUNNING") + queue("12_[4-5%1]", "PENDING")
+    slurm.squeue = squeue("12_3", "RUNNING") + squeue("12_[4-5%1]", "PENDING")
     states = snapshot(one.directory, one.campaign, run=slurm)
     assert [states[NAME, number].word for number in range(1, 6)] == [
         *("COMPLETED", "CANCELLED", "RUNNING", "PENDING", "PENDING"),
@@ -81,7 +50,7 @@ def test_ranges_single_elements_and_words_are_told_apart(watched: Make, slurm: A
     assert states[NAME, 4].nodes == ()
 
 
-def test_all_campaigns_share_one_query(watched: Make, slurm: Any) -> None:
+def test_all_campaigns_share_one_query(watched: Make, slurm: Slurm) -> None:
     several = [watched("12", "13", name="one"), watched("14", name="two")]
     tracker = Tracker(several, run=slurm)
     tracker.poll()
@@ -98,36 +67,36 @@ def test_all_campaigns_share_one_query(watched: Make, slurm: Any) -> None:
     [{"user": "somebody"}, {"name": "hpcbert-other"}, {"submit": T - 1_000_000}],
 )
 def test_a_job_id_that_was_used_again_is_not_ours(
-    watched: Make, slurm: Any, changes: dict[str, Any]
+    watched: Make, slurm: Slurm, changes: dict[str, Any]
 ) -> None:
     one = watched("12", repeats=1)
-    slurm.sacct = accounting("12_1", "COMPLETED", **changes)
-    slurm.squeue = queue("12_1", "COMPLETED", **changes)
+    slurm.sacct = sacct("12_1", "COMPLETED", **changes)
+    slurm.squeue = squeue("12_1", "COMPLETED", **changes)
     states = snapshot(one.directory, one.campaign, run=slurm)
     assert states[NAME, 1].kind == "unknown"
 
 
-def test_of_a_requeued_repeat_the_newest_run_counts(watched: Make, slurm: Any) -> None:
+def test_of_a_requeued_repeat_the_newest_run_counts(watched: Make, slurm: Slurm) -> None:
     one = watched("12", repeats=1)
-    old, new = accounting("12_1", "NODE_FAIL"), accounting("12_1", "RUNNING", submit=T + 60)
-    slurm.squeue = queue("12_1", "RUNNING", submit=T + 60)
+    old, new = sacct("12_1", "NODE_FAIL"), sacct("12_1", "RUNNING", submit=T + 60)
+    slurm.squeue = squeue("12_1", "RUNNING", submit=T + 60)
     for text in (old + new, new + old):
         slurm.sacct = text
         state = snapshot(one.directory, one.campaign, run=slurm)[NAME, 1]
         assert (state.word, state.attempt) == ("RUNNING", 1)
 
 
-def test_an_index_listed_in_a_range_and_alone_is_alone(watched: Make, slurm: Any) -> None:
+def test_an_index_listed_in_a_range_and_alone_is_alone(watched: Make, slurm: Slurm) -> None:
     one = watched("12", repeats=2)
-    slurm.sacct = accounting("12_1", "RUNNING") + accounting("12_[1-2%1]", "PENDING")
-    slurm.squeue = queue("12_1", "RUNNING") + queue("12_2", "PENDING")
+    slurm.sacct = sacct("12_1", "RUNNING") + sacct("12_[1-2%1]", "PENDING")
+    slurm.squeue = squeue("12_1", "RUNNING") + squeue("12_2", "PENDING")
     states = snapshot(one.directory, one.campaign, run=slurm)
     assert [(one.word, one.attempt) for one in states.values()] == [("RUNNING", 0), ("PENDING", 0)]
 
 
-def test_a_job_that_sacct_has_not_heard_of_yet_waits(watched: Make, slurm: Any) -> None:
+def test_a_job_that_sacct_has_not_heard_of_yet_waits(watched: Make, slurm: Slurm) -> None:
     one = watched("12")
-    slurm.squeue = queue("12_[1-5%1]", "PENDING")
+    slurm.squeue = squeue("12_[1-5%1]", "PENDING")
     states = snapshot(one.directory, one.campaign, run=slurm)
     assert {(state.word, state.source) for state in states.values()} == {("PENDING", "squeue")}
 
@@ -137,14 +106,14 @@ def test_a_job_that_sacct_has_not_heard_of_yet_waits(watched: Make, slurm: Any) 
     ["Slurm accounting storage is disabled", "fatal: Could not establish a configuration source"],
 )
 def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
-    watched: Make, slurm: Any, tell: Tell, complaint: str
+    watched: Make, slurm: Slurm, complaint: str
 ) -> None:
     one = watched("12", repeats=3)
     slurm.sacct = failed(complaint)
-    slurm.squeue = queue("12_3", "RUNNING")
+    slurm.squeue = squeue("12_3", "RUNNING")
     start = {"event": "start", "time": T, "nodelist": "n[1-2]"}
-    tell(one, 1, start, {"event": "end", "time": T + 5, "exit": 0})
-    tell(one, 2, start, {"event": "end", "time": T + 5, "exit": 1})
+    one.mark("1n1g", 1, start, {"event": "end", "time": T + 5, "exit": 0})
+    one.mark("1n1g", 2, start, {"event": "end", "time": T + 5, "exit": 1})
     tracker = Tracker([one], run=slurm)
     tracker.poll()
     found = [(state.word, state.source) for state in tracker.states.values()]
@@ -156,23 +125,23 @@ def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
 
 
 def test_where_there_is_no_slurm_a_copied_directory_still_speaks(
-    watched: Make, slurm: Any, tell: Tell
+    watched: Make, slurm: Slurm
 ) -> None:
     one = watched("12", repeats=2)
     slurm.sacct = failed("sacct: no such program", 127)
     slurm.squeue = failed("squeue: no such program", 127)
-    tell(one, 1, {"event": "start", "time": T}, {"event": "end", "time": T + 5, "exit": 0})
-    tell(one, 2, {"event": "start", "time": T})
+    one.mark("1n1g", 1, {"event": "start", "time": T}, {"event": "end", "time": T + 5, "exit": 0})
+    one.mark("1n1g", 2, {"event": "start", "time": T})
     states = snapshot(one.directory, one.campaign, run=slurm)
     assert [state.word for state in states.values()] == ["COMPLETED", "UNKNOWN"]
 
 
 def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(
-    watched: Make, slurm: Any
+    watched: Make, slurm: Slurm
 ) -> None:
     refused = watched("", repeats=1, name="refused", state="refused", error="Invalid partition")
     intended = watched("", repeats=2, name="camp")
-    slurm.squeue = queue("77_[1-2%1]", "PENDING")
+    slurm.squeue = squeue("77_[1-2%1]", "PENDING")
     tracker = Tracker([refused, intended], run=slurm)
     tracker.poll()
     assert words(tracker) == ["REFUSED", "PENDING", "PENDING"]
@@ -180,7 +149,7 @@ def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(
     assert slurm.count("sacct") == 0
 
 
-def test_output_that_makes_no_sense_changes_nothing(watched: Make, slurm: Any) -> None:
+def test_output_that_makes_no_sense_changes_nothing(watched: Make, slurm: Slurm) -> None:
     one = watched("12", repeats=1)
     slurm.sacct = "\x00\xff|||\nCOMPLETED\n12_1|nobody|COMPLETED\n"
     slurm.squeue = "12_1 COMPLETED"
@@ -190,16 +159,16 @@ def test_output_that_makes_no_sense_changes_nothing(watched: Make, slurm: Any) -
     assert tracker.garbage[-2:] == ("12_1|nobody|COMPLETED", "12_1 COMPLETED")
 
 
-def test_changes_are_told_once(watched: Make, slurm: Any, clock: Clock) -> None:
+def test_changes_are_told_once(watched: Make, slurm: Slurm, clock: Clock) -> None:
     one = watched("12", repeats=1)
-    slurm.squeue = queue("12_1", "RUNNING")
-    slurm.sacct = accounting("12_1", "RUNNING")
+    slurm.squeue = squeue("12_1", "RUNNING")
+    slurm.sacct = sacct("12_1", "RUNNING")
     tracker = Tracker([one], run=slurm, clock=clock, chance=lambda: 0.0)
     assert list(tracker.poll()) == [(NAME, 1)]
     clock.now += 100
     assert tracker.poll() == {}
     assert words(tracker) == ["RUNNING"]
-    slurm.sacct = accounting("12_1", "COMPLETED")
+    slurm.sacct = sacct("12_1", "COMPLETED")
     clock.now += 100
     assert [state.word for state in tracker.poll().values()] == ["COMPLETED"]
     assert tracker.over()
@@ -209,10 +178,10 @@ def test_changes_are_told_once(watched: Make, slurm: Any, clock: Clock) -> None:
     assert slurm.count("sacct") == asked, "what is over is not asked about"
 
 
-def test_slurm_is_not_asked_before_it_is_time(watched: Make, slurm: Any, clock: Clock) -> None:
+def test_slurm_is_not_asked_before_it_is_time(watched: Make, slurm: Slurm, clock: Clock) -> None:
     one = watched("12", repeats=1)
-    slurm.squeue = queue("12_1", "RUNNING")
-    slurm.sacct = accounting("12_1", "RUNNING")
+    slurm.squeue = squeue("12_1", "RUNNING")
+    slurm.sacct = sacct("12_1", "RUNNING")
     tracker = Tracker([one], run=slurm, clock=clock, chance=lambda: 0.5, floor=10)
     tracker.poll()
     assert tracker.pause() == pytest.approx(11)
@@ -240,7 +209,7 @@ def test_the_pace_slows_down_and_takes_up_again() -> None:
 
 
 def test_failures_are_counted_until_somebody_answers(
-    watched: Make, slurm: Any, clock: Clock
+    watched: Make, slurm: Slurm, clock: Clock
 ) -> None:
     one = watched("12", repeats=1)
     slurm.sacct = failed("sacct: error: Problem talking to the database: Connection refused")
@@ -253,27 +222,29 @@ def test_failures_are_counted_until_somebody_answers(
     assert not tracker.absent
     assert not tracker.over()
     assert "Unable to contact" in tracker.complaint
-    slurm.squeue = queue("12_1", "RUNNING")
+    slurm.squeue = squeue("12_1", "RUNNING")
     tracker.poll()
     assert tracker.failures == 0
     assert [(one.word, one.source) for one in tracker.states.values()] == [("RUNNING", "squeue")]
 
 
-def test_a_lost_node_is_no_end_until_squeue_agrees(watched: Make, slurm: Any, clock: Clock) -> None:
+def test_a_lost_node_is_no_end_until_squeue_agrees(
+    watched: Make, slurm: Slurm, clock: Clock
+) -> None:
     """As seen with 22.05.8: for seconds sacct has NODE_FAIL alone, squeue already PENDING."""
     one = watched("15", repeats=1)
     tracker = Tracker([one], run=slurm, clock=clock)
-    slurm.sacct = accounting("15_1", "NODE_FAIL")
-    slurm.squeue = queue("15_1", "PENDING", submit=T + 5)
+    slurm.sacct = sacct("15_1", "NODE_FAIL")
+    slurm.squeue = squeue("15_1", "PENDING", submit=T + 5)
     tracker.poll()
     assert (words(tracker), tracker.over()) == (["PENDING"], False)
-    slurm.sacct += accounting("15_1", "RUNNING", submit=T + 5)
-    slurm.squeue = queue("15_1", "RUNNING", submit=T + 5)
+    slurm.sacct += sacct("15_1", "RUNNING", submit=T + 5)
+    slurm.squeue = squeue("15_1", "RUNNING", submit=T + 5)
     clock.now += 100
     tracker.poll()
     assert (words(tracker), tracker.over()) == (["RUNNING"], False)
-    slurm.sacct = accounting("15_1", "NODE_FAIL") + accounting("15_1", "NODE_FAIL", submit=T + 5)
-    slurm.squeue = queue("15_1", "NODE_FAIL", submit=T + 5)
+    slurm.sacct = sacct("15_1", "NODE_FAIL") + sacct("15_1", "NODE_FAIL", submit=T + 5)
+    slurm.squeue = squeue("15_1", "NODE_FAIL", submit=T + 5)
     over = []
     for _ in range(3):
         clock.now += 100
@@ -283,11 +254,11 @@ def test_a_lost_node_is_no_end_until_squeue_agrees(watched: Make, slurm: Any, cl
 
 
 def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(
-    watched: Make, slurm: Any, clock: Clock
+    watched: Make, slurm: Slurm, clock: Clock
 ) -> None:
     """As seen with 22.05.8: an element cancelled before it started never gets a row."""
     one = watched("1", repeats=2)
-    slurm.sacct = accounting("1_1", "COMPLETED")
+    slurm.sacct = sacct("1_1", "COMPLETED")
     tracker = Tracker([one], run=slurm, clock=clock)
     polls = 0
     while not tracker.over():
@@ -300,7 +271,7 @@ def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(
 
 
 def test_a_state_nobody_knows_is_not_given_up_while_squeue_fails(
-    watched: Make, slurm: Any, clock: Clock
+    watched: Make, slurm: Slurm, clock: Clock
 ) -> None:
     one = watched("1", repeats=1)
     slurm.squeue = failed("Unable to contact slurm controller")
@@ -312,32 +283,32 @@ def test_a_state_nobody_knows_is_not_given_up_while_squeue_fails(
 
 
 def test_repeats_that_share_a_job_follow_its_status_files(
-    watched: Make, slurm: Any, tell: Tell, clock: Clock
+    watched: Make, slurm: Slurm, clock: Clock
 ) -> None:
     one = watched("9", repeats=3, together=True)
-    slurm.sacct = accounting("9", "RUNNING")
-    slurm.squeue = queue("9", "RUNNING")
+    slurm.sacct = sacct("9", "RUNNING")
+    slurm.squeue = squeue("9", "RUNNING")
     start = {"event": "start", "time": T}
-    tell(one, 1, start, {"event": "end", "time": T + 5, "exit": 0})
-    tell(one, 2, start)
+    one.mark("1n1g", 1, start, {"event": "end", "time": T + 5, "exit": 0})
+    one.mark("1n1g", 2, start)
     tracker = Tracker([one], run=slurm, clock=clock)
     tracker.poll()
     assert words(tracker) == ["COMPLETED", "RUNNING", "PENDING"]
     assert not tracker.over()
-    slurm.sacct = accounting("9", "COMPLETED")
+    slurm.sacct = sacct("9", "COMPLETED")
     clock.now += 100
     tracker.poll()
     assert words(tracker) == ["COMPLETED"] * 3
     assert tracker.over()
 
 
-def test_submitits_view_of_a_job_goes_by_our_table(watched: Make, slurm: Any) -> None:
+def test_submitits_view_of_a_job_goes_by_our_table(watched: Make, slurm: Slurm) -> None:
     one = watched("12", repeats=4)
     slurm.sacct = (
-        accounting("12_1", "CANCELLED by 1000")
-        + accounting("12_2", "SUSPENDED")
-        + accounting("12_3", "REQUEUE_HOLD")
-        + accounting("12_4", "NODE_FAIL")
+        sacct("12_1", "CANCELLED by 1000")
+        + sacct("12_2", "SUSPENDED")
+        + sacct("12_3", "REQUEUE_HOLD")
+        + sacct("12_4", "NODE_FAIL")
     )
     tracker = Tracker([one], run=slurm)
     tracker.poll()
@@ -352,7 +323,7 @@ def test_submitits_view_of_a_job_goes_by_our_table(watched: Make, slurm: Any) ->
     assert not list(one.directory.rglob("*.pkl"))
 
 
-def test_trackers_do_not_share_what_they_know(watched: Make, slurm: Any) -> None:
+def test_trackers_do_not_share_what_they_know(watched: Make, slurm: Slurm) -> None:
     first, second = (Tracker([watched("12", name=name)], run=slurm) for name in ("a", "b"))
     assert first.jobs["12_1"].watcher is not second.jobs["12_1"].watcher
     assert RepeatJob.watcher is not first.jobs["12_1"].watcher
@@ -376,9 +347,9 @@ def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path: P
     assert logging.getLogger("submitit").handlers == []
 
 
-def test_a_thousand_elements_are_one_query_and_no_long_wait(watched: Make, slurm: Any) -> None:
+def test_a_thousand_elements_are_one_query_and_no_long_wait(watched: Make, slurm: Slurm) -> None:
     one = watched("12", repeats=1000)
-    slurm.sacct = "".join(accounting(f"12_{number}", "COMPLETED") for number in range(1, 1001))
+    slurm.sacct = "".join(sacct(f"12_{number}", "COMPLETED") for number in range(1, 1001))
     tracker = Tracker([one], run=slurm)
     tracker.poll()
     assert tracker.over()
@@ -386,11 +357,11 @@ def test_a_thousand_elements_are_one_query_and_no_long_wait(watched: Make, slurm
     assert set(words(tracker)) == {"COMPLETED"}
 
 
-def test_one_tracker_follows_both_schedulers(watched: Make, slurm: Any, clock: Clock) -> None:
+def test_one_tracker_follows_both_schedulers(watched: Make, slurm: Slurm, clock: Clock) -> None:
     here = watched("local-1-1", repeats=1, name="here", scheduler="local")
     there = watched("12", repeats=1)
-    slurm.sacct = accounting("12_1", "RUNNING")
-    slurm.squeue = queue("12_1", "RUNNING")
+    slurm.sacct = sacct("12_1", "RUNNING")
+    slurm.squeue = squeue("12_1", "RUNNING")
     tracker = Tracker([here, there], run=slurm, clock=clock)
     tracker.poll()
     assert tracker.states[NAME, 1].word == "RUNNING"
@@ -399,7 +370,7 @@ def test_one_tracker_follows_both_schedulers(watched: Make, slurm: Any, clock: C
 
 
 def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(
-    watched: Make, slurm: Any, clock: Clock
+    watched: Make, slurm: Slurm, clock: Clock
 ) -> None:
     """slurmctld 22.05.8 killed before it saved its state: neither command has a trace of the job."""
     one = watched("12", repeats=2)
@@ -423,13 +394,13 @@ def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(
     [
         (failed("Problem talking to the database"), ""),
         ("", failed("Unable to contact slurm controller")),
-        (accounting("12_2", "COMPLETED"), ""),
-        ("", queue("12_2", "RUNNING")),
+        (sacct("12_2", "COMPLETED"), ""),
+        ("", squeue("12_2", "RUNNING")),
     ],
     ids=["no accounting now", "no controller now", "its array is on record", "its array lives"],
 )
 def test_what_slurm_may_yet_know_is_not_lost(
-    watched: Make, slurm: Any, clock: Clock, sacct: Any, squeue: Any
+    watched: Make, slurm: Slurm, clock: Clock, sacct: Any, squeue: Any
 ) -> None:
     one = watched("12", repeats=2)
     clock.now = one.repeats[0].accepted + 600
@@ -439,22 +410,22 @@ def test_what_slurm_may_yet_know_is_not_lost(
     assert tracker.states[one.repeats[0].key].word == "UNKNOWN"
 
 
-def with_place(line: str, place: object, cluster: str) -> str:
-    """Add to a line of sacct what tells whose job it is: uid, cluster, directory."""
-    return f"{line.rstrip()}|7|{cluster}|{place}\n"
-
-
 @pytest.mark.parametrize("later", [0, 1, 40], ids=["same-moment", "a-second", "later"])
 @pytest.mark.parametrize("first", ["REVOKED", "COMPLETED"])
 def test_a_sibling_of_a_federation_that_gave_a_job_up_is_no_attempt(
-    watched: Make, slurm: Any, tell: Tell, first: str, later: int
+    watched: Make, slurm: Slurm, first: str, later: int
 ) -> None:
     one = watched("67108999", repeats=1)
-    tell(one, 1, {"event": "start", "time": T + 1}, {"event": "step-end", "time": T + 9, "exit": 0})
-    tell(one, 1, {"event": "end", "time": T + 9, "exit": 0})
+    one.mark(
+        "1n1g",
+        1,
+        {"event": "start", "time": T + 1},
+        {"event": "step-end", "time": T + 9, "exit": 0},
+    )
+    one.mark("1n1g", 1, {"event": "end", "time": T + 9, "exit": 0})
     words_ = (first, "COMPLETED" if first == "REVOKED" else "REVOKED")
     slurm.sacct = "".join(
-        with_place(accounting("67108999_1", word, submit=T + number * later), one.directory, name)
+        sacct("67108999_1", word, submit=T + number * later, place=one.directory, cluster=name)
         for number, (word, name) in enumerate(zip(words_, ("east", "west"), strict=True))
     )
     tracker = Tracker([one], run=slurm, clock=lambda: T + 500.0)
@@ -463,9 +434,9 @@ def test_a_sibling_of_a_federation_that_gave_a_job_up_is_no_attempt(
     assert (state.word, state.attempt, state.earlier) == ("COMPLETED", 0, ())
 
 
-def test_a_job_that_all_asked_clusters_gave_up_says_so(watched: Make, slurm: Any) -> None:
+def test_a_job_that_all_asked_clusters_gave_up_says_so(watched: Make, slurm: Slurm) -> None:
     one = watched("67108999", repeats=1)
-    slurm.sacct = with_place(accounting("67108999_1", "REVOKED"), one.directory, "east")
+    slurm.sacct = sacct("67108999_1", "REVOKED", place=one.directory, cluster="east")
     tracker = Tracker([one], run=slurm)
     tracker.poll()
     (state,) = tracker.states.values()
@@ -473,11 +444,11 @@ def test_a_job_that_all_asked_clusters_gave_up_says_so(watched: Make, slurm: Any
     assert "another cluster of the federation" in state.detail
 
 
-def test_another_cluster_s_job_of_the_same_number_is_not_ours(watched: Make, slurm: Any) -> None:
+def test_another_cluster_s_job_of_the_same_number_is_not_ours(watched: Make, slurm: Slurm) -> None:
     one = watched("12", repeats=1, cluster="west")
     rows = (("COMPLETED", "east"), ("TIMEOUT", "west"))
     slurm.sacct = "".join(
-        with_place(accounting("12_1", word), one.directory, name) for word, name in rows
+        sacct("12_1", word, place=one.directory, cluster=name) for word, name in rows
     )
     tracker = Tracker([one], run=slurm)
     tracker.poll()
@@ -485,11 +456,11 @@ def test_another_cluster_s_job_of_the_same_number_is_not_ours(watched: Make, slu
 
 
 def test_somebodys_heterogeneous_job_keeps_no_lost_array_from_being_found(
-    watched: Make, slurm: Any, clock: Clock
+    watched: Make, slurm: Slurm, clock: Clock
 ) -> None:
     one = watched("12", repeats=1)
-    slurm.squeue = queue("13+0", "RUNNING", name="het") + queue("13+1", "RUNNING", name="het")
-    slurm.sacct = accounting("13+0", "RUNNING", name="het")
+    slurm.squeue = squeue("13+0", "RUNNING", name="het") + squeue("13+1", "RUNNING", name="het")
+    slurm.sacct = sacct("13+0", "RUNNING", name="het")
     clock.now += 3600
     tracker = Tracker([one], run=slurm, clock=clock)
     tracker.poll()
@@ -506,19 +477,19 @@ def test_somebodys_heterogeneous_job_keeps_no_lost_array_from_being_found(
     ],
 )
 def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_attempt(
-    watched: Make, slurm: Any, tell: Tell, word: str, says: str
+    watched: Make, slurm: Slurm, word: str, says: str
 ) -> None:
     one = watched("12", "20", repeats=1)
     first = one.campaign.arrays[0]
     again = replace(first, name=f"{NAME}.t1", job_id="20", retry=1, first_attempt=1)
-    one = Watched(one.directory, replace(one.campaign, arrays=(first, again)))
+    one = Built(one.directory, replace(one.campaign, arrays=(first, again)))
     mark = {"attempt": 1, "time": T + 70}
-    tell(one, 1, {**mark, "event": "start"}, {**mark, "event": "step-end", "exit": 0})
-    tell(one, 1, {**mark, "event": "end", "exit": 0})
+    one.mark("1n1g", 1, {**mark, "event": "start"}, {**mark, "event": "step-end", "exit": 0})
+    one.mark("1n1g", 1, {**mark, "event": "end", "exit": 0})
     slurm.sacct = (
-        accounting("12_1", "FAILED", exit_code="3:0")
-        + accounting("20_1", "COMPLETED", name=again.name, submit=T + 60)
-        + accounting("12_1", word, submit=T + 90)
+        sacct("12_1", "FAILED", exit_code="3:0")
+        + sacct("20_1", "COMPLETED", name=again.name, submit=T + 60)
+        + sacct("12_1", word, submit=T + 90)
     )
     tracker = Tracker([one], run=slurm, clock=lambda: T + 500.0)
     tracker.poll()
@@ -530,20 +501,25 @@ def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_
 
 
 def test_a_job_that_gang_scheduling_suspends_now_and_then_is_over_only_once_and_spoilt(
-    watched: Make, slurm: Any, tell: Tell, clock: Clock
+    watched: Make, slurm: Slurm, clock: Clock
 ) -> None:
     """It shows SUSPENDED in its turn; in the end only its times tell of it."""
     one = watched("12", repeats=1)
-    tell(one, 1, {"event": "start", "time": T + 1}, {"event": "step-end", "time": T + 9, "exit": 0})
-    tell(one, 1, {"event": "end", "time": T + 9, "exit": 0})
+    one.mark(
+        "1n1g",
+        1,
+        {"event": "start", "time": T + 1},
+        {"event": "step-end", "time": T + 9, "exit": 0},
+    )
+    one.mark("1n1g", 1, {"event": "end", "time": T + 9, "exit": 0})
     tracker = Tracker([one], run=slurm, clock=clock, chance=lambda: 0.0)
     shown = []
     for word in ("RUNNING", "SUSPENDED", "RUNNING", "SUSPENDED", "RUNNING", "COMPLETED"):
         clock.now += 100
-        slurm.sacct = accounting("12_1", word)
+        slurm.sacct = sacct("12_1", word)
         if word == "COMPLETED":
-            slurm.sacct = slurm.sacct.replace(f"|{T + 9}|8|", f"|{T + 69}|8|")
-        slurm.squeue = queue("12_1", word)
+            slurm.sacct = sacct("12_1", word, end=T + 69)
+        slurm.squeue = squeue("12_1", word)
         tracker.poll()
         shown += words(tracker)
         assert tracker.over() is (word == "COMPLETED")
