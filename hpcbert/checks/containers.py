@@ -19,7 +19,8 @@ from hpcbert.slurm.hostlist import fold
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
     from hpcbert.container.reference import Image
     from hpcbert.system.runner import Outcome, Runner
 

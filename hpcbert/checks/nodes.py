@@ -14,7 +14,8 @@ from hpcbert.slurm.hostlist import fold
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
     from hpcbert.system.runner import Runner
 
 # $1: runs; $2: a file that the login node just made there; then the interpreters, after -- the

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.config import places, recipe
-from hpcbert.config.strict import did_you_mean
+from hpcbert.config.decode import did_you_mean
 from hpcbert.container import mounts
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.script.plan import option_values
@@ -14,7 +14,8 @@ from hpcbert.script.plan import option_values
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpcbert.config.inventory import FrameworkSettings, Recipe, Site
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import FrameworkSettings, Site
 
 
 def complaints(site: Site) -> Iterator[ConfigError]:

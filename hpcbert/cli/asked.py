@@ -20,7 +20,8 @@ from hpcbert.script.plan import Request
 
 if TYPE_CHECKING:
     from hpcbert.cli.options import PointOptions
-    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
     from hpcbert.script.draft import Submitter
     from hpcbert.script.resolve import SubmitOptions
 
@@ -89,7 +90,7 @@ def _refuse_unused(found: Recipe, here: Site) -> None:
     """
     if found.dataset is None and "data" not in found.needs:
         refuse_typed(("data",), f"with {found.name}, which reads none")
-    if "source" not in found.needs and not found.repository:
+    if "source" not in found.needs and not found.source.repository:
         refuse_typed(("source",), f"with {found.name}, which brings its program")
     if here.container.runtime == "none":
         refuse_typed(("image",), "with the container runtime none")

@@ -18,7 +18,7 @@ from hpcbert.errors import HpcbertError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.config.inventory import Site
+    from hpcbert.config.site import Site
 
 _SITE = click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 

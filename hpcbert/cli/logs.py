@@ -15,7 +15,7 @@ from hpcbert.campaign import store
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, finish, printable
-from hpcbert.config.strict import did_you_mean
+from hpcbert.config.decode import did_you_mean
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.flows.monitor import named, newest
 from hpcbert.logs.lines import NotALogError, open_log

@@ -23,7 +23,8 @@ from hpcbert.system.runner import follow, run
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
     from hpcbert.prepare.parts import Means, Part
 
 

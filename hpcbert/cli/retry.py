@@ -23,7 +23,7 @@ from hpcbert.system.runner import run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.config.inventory import Site
+    from hpcbert.config.site import Site
     from hpcbert.flows.retry import Lack, Round, Wish
     from hpcbert.model import Array
 

@@ -28,7 +28,7 @@ from hpcbert.scheduler.slurm.calls import RESUME, Means, sbatch_argv
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
-    from hpcbert.config.inventory import Site
+    from hpcbert.config.site import Site
     from hpcbert.finding import Finding
     from hpcbert.model import Array, Campaign
     from hpcbert.script.draft import Draft

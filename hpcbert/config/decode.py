@@ -43,7 +43,8 @@ MOST_COUNT = 1_000_000_000
 # Marks a field that whoever decodes gives; `name` of a table in a mapping is given by its key.
 GIVEN = object()
 
-_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_NAMES: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
+_NAMES |= {str: "a text", list: "an array", dict: "a table"}
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -71,7 +72,7 @@ class Invalid(ValueError):  # noqa: N818  it is what is said of a value
         self, message: str, hint: str = "", *, value: Any = MISSING, key: str = ""
     ) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = message.removesuffix(".")
         self.hint = hint
         self.value = value
         self.path = key
@@ -189,7 +190,7 @@ def _parsed(kind: Any, value: Any) -> Any:
         return getattr(kind, "parse", kind)(text)
     except ValueError as error:
         form = getattr(kind, "FORM", "")
-        raise Invalid(f"{form}{error}".rstrip("."), getattr(kind, "FORMS", "")) from None
+        raise Invalid(f"{form}{error}", getattr(kind, "FORMS", "")) from None
 
 
 def _either(kinds: tuple[Any, ...], value: Any) -> Any:
@@ -210,9 +211,11 @@ def _accepted(hint: Any) -> tuple[type, ...]:
         return _accepted(kinds[0])
     if origin is Literal:
         return tuple({type(one) for one in kinds})
-    if is_dataclass(hint) or origin in (dict, Mapping):
-        return (dict,)
-    return (list, tuple) if origin is tuple else (hint,)
+    if origin in (dict, Mapping) or is_dataclass(hint):
+        return (dict, str) if hasattr(hint, "parse") else (dict,)
+    if origin is tuple:
+        return (list, tuple)
+    return (hint,) if hint in (*_NAMES, NoneType) else (str,)
 
 
 def _array(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
@@ -243,12 +246,16 @@ def _mapping(kinds: tuple[Any, ...], value: Any) -> dict[str, Any]:
         if get_origin(name_kind) is Literal and name not in get_args(name_kind):
             raise Invalid("is not known", did_you_mean(name, get_args(name_kind)), key=name)
         try:
-            named = is_dataclass(kind) and "name" in {one.name for one in fields(kind)}
-            read = partial(_table, kind, given={"name": name}) if named else _reader(kind)
-            made[_reader(name_kind)(name)] = read(one)
+            own = {"name": name} if _is_named(kind) else {}
+            made[_reader(name_kind)(name)] = _table(kind, one, own) if own else _reader(kind)(one)
         except Invalid as error:
             raise error.under(name) from None
     return made
+
+
+def _is_named(kind: Any) -> bool:
+    """Say whether a dataclass has a `name` that is the key of its table."""
+    return bool(is_dataclass(kind)) and "name" in _unwritten(kind)
 
 
 @cache
@@ -257,10 +264,14 @@ def _hints(kind: Any) -> Mapping[str, Any]:
 
 
 @cache
+def _unwritten(kind: Any) -> frozenset[str]:
+    return frozenset(name for name, hint in _hints(kind).items() if GIVEN in get_args(hint))
+
+
 def keys(kind: Any) -> tuple[Field[Any], ...]:
     """Return the fields of a dataclass that a document has."""
-    hints = _hints(kind)
-    return tuple(one for one in fields(kind) if GIVEN not in get_args(hints[one.name])[1:])
+    hidden = _unwritten(kind)
+    return tuple(one for one in fields(kind) if one.name not in hidden)
 
 
 def _table(kind: Any, value: Any, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
@@ -275,11 +286,12 @@ def _table(kind: Any, value: Any, given: Mapping[str, Any] = MappingProxyType({}
             made[one.name] = _inside(one.name, hints[one.name], value[one.name])
         elif one.default is MISSING and one.default_factory is MISSING:
             raise Invalid("is missing", key=one.name)
+    decoded = kind(**made)
     known = [one.name for one in keys(kind) if hints[one.name] is not NoReturn]
     for key in value:
         if key not in known:
             raise Invalid("is not known", did_you_mean(key, known), key=key)
-    return kind(**made)
+    return decoded
 
 
 def _inside(key: str, hint: Any, value: Any) -> Any:

@@ -13,7 +13,7 @@ from hpcbert.timelimit import TimeLimit
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcbert.config.inventory import Site
+    from hpcbert.config.site import Site
 
 
 def settings(site: Site, env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:

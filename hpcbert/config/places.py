@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcbert.config.strict import did_you_mean
+from hpcbert.config.decode import did_you_mean
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.system import ownership
 

@@ -1,25 +1,267 @@
-"""recipe.toml: all that is known of a framework, as data."""
+"""recipe.toml: all that is known of a framework, as data: one folder under templates/."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Literal, cast
+from collections.abc import Mapping  # noqa: TC003  annotations are read
+from dataclasses import dataclass, field, replace
+from types import GenericAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from hpcbert.config.inventory import Dataset, Option, Preset, Recipe, Sample
-from hpcbert.config.strict import Table
+from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode, did_you_mean
 from hpcbert.config.toml import read
-from hpcbert.model import PRECISIONS, OptionValue, Shape
+from hpcbert.model import OptionValue, Precision, Shape
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
 _KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, "bool": bool}
-_Launch = Literal["per-gpu", "per-node"]
-_LAUNCH = ("per-gpu", "per-node")
 _NAMED = re.compile(r"\{(\w+)\}")
-_NEEDS = ("data", "source")
-FORMATS = ("tfrecord", "hdf5", "npz", "ofrecord", "gzip-text", "megatron")
+# Samples per device where a recipe names a precision and no more.
+_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting that a recipe takes through `--set NAME=VALUE`: `[options.NAME]`.
+
+    Attributes:
+        choices: The only values allowed, if any.
+        measured: Whether it changes the number and so is part of a point's identity.
+    """
+
+    name: Annotated[str, GIVEN]
+    kind: Literal["str", "int", "float", "bool"]
+    default: OptionValue
+    help: str
+    choices: tuple[OptionValue, ...] = ()
+    measured: bool = True
+
+    @classmethod
+    def narrowed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the annotations that follow from the kind."""
+        kind = _KINDS.get(str(values.get("kind")), str)
+        return {"default": kind, "choices": GenericAlias(tuple, (kind, ...))}
+
+    def __post_init__(self) -> None:
+        if self.choices and self.default not in self.choices:
+            raise Invalid(f"is not among the choices: {self.default!r}", key="default")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A protocol that a recipe knows by name, `[protocols.NAME]`: what a request leaves open.
+
+    Attributes:
+        iters, skip: Iterations and warm-up.
+        accumulation: Micro-batches in one optimizer step, where it is the same for all shapes; 0
+            where nothing is said of it: one.
+        global_batch_size: Samples in one optimizer step, from which the accumulation follows.
+        samples_per_device: The same as a multiple of the batch size per device.
+        xla: Whether the graph compiler is on.
+        precisions: The precisions that it is for; empty for all of the recipe's.
+        gpus: Whether the nodes' GPUs do the work; a TPU is driven from a node that has none.
+    """
+
+    name: Annotated[str, GIVEN]
+    help: str
+    iters: Count = 120
+    skip: Annotated[int, Range(0)] = 20
+    accumulation: Count = 0
+    global_batch_size: Count = 0
+    samples_per_device: Count = 0
+    xla: bool = False
+    precisions: tuple[Precision, ...] = ()
+    gpus: bool = True
+
+    def __post_init__(self) -> None:
+        ways = ("accumulation", "global_batch_size", "samples_per_device")
+        if sum(bool(getattr(self, way)) for way in ways) > 1:
+            raise Invalid(f"can be said in one way only: {', '.join(ways)}", key="accumulation")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the run of a recipe's sample.log was, and what it must reduce to: `[sample]`.
+
+    Attributes:
+        precision: Empty for the recipe's first.
+        throughput: Samples per second by the name of a rule.
+    """
+
+    nodes: Count = 1
+    gpus_per_node: Count = 1
+    batch_size_per_device: Count = 1
+    precision: str = ""
+    accumulation: Count = 1
+    throughput: Mapping[str, Annotated[float, Range(1e-6, 1e12)]] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> Shape:
+        """The nodes and GPUs that it ran on."""
+        return Shape(self.nodes, self.gpus_per_node)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The files that a recipe's program reads below the data directory: `[dataset]`.
+
+    Names of files may hold `{OPTION}`.
+
+    Attributes:
+        files: Pattern of the training files.
+        format: How they are written; `hpcbert.prepare.records` knows each.
+        keys: Names that a record must have.
+        at_least: How many files there must be.
+        numbered: Option that says how many files there are; `*` in their names is 0, 1, 2, …
+        also: Further files that must be there.
+    """
+
+    files: str
+    format: Literal["tfrecord", "hdf5", "npz", "ofrecord", "gzip-text", "megatron"]
+    keys: tuple[str, ...] = ()
+    at_least: Count = 1
+    numbered: str = ""
+    also: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The options that the names of files hold."""
+        patterns = (self.files, *self.also)
+        return frozenset(name for text in patterns for name in _NAMED.findall(text)) | (
+            {self.numbered} - {""}
+        )
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """Where the upstream program comes from: `[source]`.
+
+    Attributes:
+        repository, commit: What is checked out.
+        path: The program's folder in the checkout.
+        flags: Names of the tables of flags that hold for the program at that commit.
+        patches: Files of the recipe's folder that are applied to the program, in their order.
+        incomplete: What a checkout of the commit lacks to run; empty if nothing.
+    """
+
+    repository: str = ""
+    commit: str = ""
+    path: str = ""
+    flags: tuple[str, ...] = ()
+    patches: tuple[str, ...] = ()
+    incomplete: str = ""
+
+
+@dataclass(frozen=True)
+class RecipeImage:
+    """The container that ranks run in: `[image]`.
+
+    Attributes:
+        reference: Container image reference, empty where upstream has none.
+        base, install: What to build an image from where upstream's own does not do.
+        copy: Where the program is copied to in a built image; the commands run there.
+        writable: Whether ranks may write to the container's own files.
+        workdir: Where ranks start in the container; empty for the image's own working directory.
+    """
+
+    reference: str = ""
+    base: str = ""
+    install: tuple[str, ...] = ()
+    copy: str = ""
+    writable: bool = True
+    workdir: str = ""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that is known of a framework, nested as its recipe.toml is.
+
+    Attributes:
+        name: The folder's name.
+        folder: Path of the folder.
+        digest: SHA-256 over the folder's files.
+        title: One line for a person.
+        data: What it trains on, one sentence for a person.
+        launch: `per-gpu` (one task a GPU) or `per-node` (one task a node).
+        mpi: `srun --mpi=` that its ranks need, where the site names none; mostly empty.
+        models: Names that `--model` takes; the first is the default.
+        precisions: Precisions it can run; the first is the default.
+        batch_sizes: Default samples per device by precision, for each of them.
+        xla: Whether `--xla` means anything.
+        accumulation: Whether `--accumulation` does.
+        options: What `--set` takes, by name.
+        protocols: The protocols it knows by name, the first is the default; always one.
+        files: Files that ranks need, copied into a campaign.
+        needs: Names of site settings the run cannot do without: `data`, `source`.
+        dataset: What files of which form it reads; None where nothing is read.
+        env: Environment variables that every rank gets.
+        log: The `[log]` table, unread: `hpcbert.logs.grammar` knows its form.
+        problems: Known problems of the upstream program, one sentence each.
+        sample: What sample.log was and gives; None without one.
+    """
+
+    name: Annotated[str, GIVEN]
+    folder: Annotated[str, GIVEN]
+    digest: Annotated[str, GIVEN]
+    title: str
+    launch: Literal["per-gpu", "per-node"]
+    data: str = ""
+    mpi: str = ""
+    models: tuple[str, ...] = ()
+    precisions: tuple[Precision, ...] = ()
+    batch_sizes: Mapping[Precision, Count] = field(default_factory=dict)
+    xla: bool = False
+    accumulation: bool = False
+    options: Mapping[str, Option] = field(default_factory=dict)
+    protocols: Mapping[str, Preset] = field(default_factory=dict)
+    source: Upstream = Upstream()
+    image: RecipeImage = RecipeImage()
+    files: tuple[str, ...] = ()
+    needs: tuple[Literal["data", "source"], ...] = ()
+    dataset: Dataset | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    log: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    problems: tuple[str, ...] = ()
+    sample: Sample | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("precisions", "models"):
+            if not getattr(self, key):
+                raise Invalid(f"must name at least one {key.removesuffix('s')}", key=key)
+        for one in set(self.batch_sizes) - set(self.precisions):
+            raise Invalid(
+                "is not known", did_you_mean(one, self.precisions), key=f"batch_sizes.{one}"
+            )
+        for name, preset in self.protocols.items():
+            key, why = f"protocols.{name}.precisions", "the recipe does not"
+            _refuse_foreign(preset.precisions, self.precisions, key, why)
+        if self.dataset:
+            why = "is no option of the recipe"
+            _refuse_foreign(sorted(self.dataset.names), self.options, "dataset", why)
+        if self.sample and self.sample.precision:
+            why = "the recipe does not"
+            _refuse_foreign((self.sample.precision,), self.precisions, "sample.precision", why)
+
+    def preset(self, name: str) -> Preset:
+        """Return the protocol of a name, the first for an empty one.
+
+        Raises:
+            KeyError: It has none of that name.
+        """
+        return self.protocols[name] if name else next(iter(self.protocols.values()))
+
+    def tasks_per_node(self, shape: Shape) -> int:
+        """Return how many srun tasks this launch style wants on each node."""
+        return shape.gpus_per_node if self.launch == "per-gpu" else 1
+
+
+def _refuse_foreign(named: Iterable[str], known: Collection[str], key: str, why: str) -> None:
+    for name in named:
+        if name not in known:
+            raise Invalid(f"names {name!r}, which {why}", did_you_mean(name, known), key=key)
 
 
 def load(folder: Path) -> Recipe:
@@ -37,56 +279,17 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
     Raises:
         ConfigError: The file is missing or wrong; file and key are named.
     """
-    table = Table(read(path), where=str(path))
-    source, image = table.table("source"), table.table("image")
-    precisions = table.items("precisions", str)
-    for precision in precisions:
-        if precision not in PRECISIONS:
-            raise table.error("precisions", f"names {precision!r}; known: {', '.join(PRECISIONS)}.")
-    if not precisions:
-        raise table.error("precisions", "must name at least one precision.")
-    needs = table.items("needs", str)
-    for need in needs:
-        if need not in _NEEDS:
-            raise table.error("needs", f"names {need!r}; known: {', '.join(_NEEDS)}.")
-    recipe = Recipe(
-        name=name,
-        title=table.need("title", str),
-        data=table.get("data", str, ""),
-        folder=str(path.parent),
-        launch=cast("_Launch", table.choice("launch", _LAUNCH)),
-        mpi=table.get("mpi", str, ""),
-        models=_models(table),
-        precisions=precisions,
-        batch_sizes=_batch_sizes(table, precisions),
-        xla=table.get("xla", bool, default=False),
-        accumulation=table.get("accumulation", bool, default=False),
-        options=_options(table.table("options")),
-        protocols=_protocols(table.table("protocols"), precisions),
-        repository=source.get("repository", str, ""),
-        commit=source.get("commit", str, ""),
-        path=source.get("path", str, ""),
-        flags=source.items("flags", str),
-        patches=source.items("patches", str),
-        incomplete=source.get("incomplete", str, ""),
-        image=image.get("reference", str, ""),
-        base_image=image.get("base", str, ""),
-        install=image.items("install", str),
-        copy=image.get("copy", str, ""),
-        writable=image.get("writable", bool, default=True),
-        workdir=image.get("workdir", str, ""),
-        files=table.items("files", str),
-        needs=needs,
-        dataset=_dataset(table),
-        env=tuple(table.mapping("env", str).items()),
-        log=dict(table.table("log").values),
-        problems=table.items("problems", str),
-        sample=_sample(table, precisions),
-        digest=digest,
+    given = {"name": name, "folder": str(path.parent), "digest": digest}
+    found = decode(Recipe, read(path), file=str(path), **given)
+    sample = found.sample and replace(
+        found.sample, precision=found.sample.precision or found.precisions[0]
     )
-    for part in (source, image, table):
-        part.close()
-    return recipe
+    return replace(
+        found,
+        sample=sample,
+        batch_sizes={one: found.batch_sizes.get(one, _BATCH) for one in found.precisions},
+        protocols=found.protocols or {"": Preset("", "")},
+    )
 
 
 def digest(folder: Path) -> str:
@@ -97,101 +300,3 @@ def digest(folder: Path) -> str:
             total.update(f"{path.name}\0{path.stat().st_size}\0".encode())
             total.update(path.read_bytes())
     return total.hexdigest()
-
-
-def _models(table: Table) -> tuple[str, ...]:
-    models = table.items("models", str)
-    if not models:
-        raise table.error("models", "must name at least one model.")
-    return models
-
-
-def _batch_sizes(table: Table, precisions: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
-    sizes = table.table("batch_sizes")
-    found = tuple((precision, sizes.at_least(precision, 1, 32)) for precision in precisions)
-    sizes.close()
-    return found
-
-
-def _protocols(table: Table, precisions: tuple[str, ...]) -> tuple[Preset, ...]:
-    found = tuple(_preset(name, table.table(name), precisions) for name in table.values)
-    return found or (Preset(),)
-
-
-def _preset(name: str, table: Table, precisions: tuple[str, ...]) -> Preset:
-    preset = Preset(
-        name=name,
-        help=table.need("help", str),
-        iters=table.at_least("iters", 1, 120),
-        skip=table.at_least("skip", 0, 20),
-        accumulation=table.at_least("accumulation", 1, 1),
-        global_batch_size=table.at_least("global_batch_size", 1, 0),
-        samples_per_device=table.at_least("samples_per_device", 1, 0),
-        xla=table.get("xla", bool, default=False),
-        precisions=table.items("precisions", str),
-        gpus=table.get("gpus", bool, default=True),
-    )
-    table.close()
-    ways = ("accumulation", "global_batch_size", "samples_per_device")
-    if sum(table.has(way) for way in ways) > 1:
-        raise table.error("accumulation", f"can be said in one way only: {', '.join(ways)}.")
-    for precision in preset.precisions:
-        if precision not in precisions:
-            raise table.error("precisions", f"names {precision!r}, which the recipe does not.")
-    return preset
-
-
-def _dataset(table: Table) -> Dataset | None:
-    if not table.has("dataset"):
-        return None
-    inner, options = table.table("dataset"), table.table("options").values
-    dataset = Dataset(
-        files=inner.need("files", str),
-        format=inner.choice("format", FORMATS),
-        keys=inner.items("keys", str),
-        at_least=inner.at_least("at_least", 1, 1),
-        numbered=inner.get("numbered", str, ""),
-        also=inner.items("also", str),
-    )
-    inner.close()
-    named = {name for text in (dataset.files, *dataset.also) for name in _NAMED.findall(text)}
-    named |= {dataset.numbered} - {""}
-    for name in sorted(named - set(options)):
-        raise table.error("dataset", f"names {name!r}, which is no option of the recipe.")
-    return dataset
-
-
-def _sample(table: Table, precisions: tuple[str, ...]) -> Sample | None:
-    if not table.has("sample"):
-        return None
-    inner = table.table("sample")
-    sample = Sample(
-        shape=Shape(inner.at_least("nodes", 1, 1), inner.at_least("gpus_per_node", 1, 1)),
-        batch_size_per_device=inner.at_least("batch_size_per_device", 1, 1),
-        precision=inner.choice("precision", precisions, precisions[0]),
-        accumulation=inner.at_least("accumulation", 1, 1),
-        throughput=_rates(inner.table("throughput")),
-    )
-    inner.close()
-    return sample
-
-
-def _rates(table: Table) -> tuple[tuple[str, float], ...]:
-    """Return samples per second by the name of a rule."""
-    return tuple((name, table.within(name, float, 1e-6, 1e12, 0.0)) for name in table.values)
-
-
-def _options(table: Table) -> tuple[Option, ...]:
-    return tuple(_option(name, table.table(name)) for name in table.values)
-
-
-def _option(name: str, table: Table) -> Option:
-    kind = table.choice("kind", _KINDS)
-    default = table.need("default", _KINDS[kind])
-    choices = table.items("choices", _KINDS[kind])
-    if choices and default not in choices:
-        raise table.error("default", f"is not among the choices: {default!r}.")
-    text = table.need("help", str)
-    measured = table.get("measured", bool, default=True)
-    table.close()
-    return Option(name, kind, default, text, choices, measured)

@@ -1,28 +1,183 @@
-"""site.toml: one cluster, or this machine."""
+"""site.toml: one cluster, or this machine. A field here is a key there."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields, replace
+import re
+from collections.abc import Mapping  # noqa: TC003  annotations are read
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from hpcbert.config.decode import decode
-from hpcbert.config.inventory import (
-    ContainerSettings,
-    FrameworkSettings,
-    Runtime,
-    Site,
-    SlurmSettings,
-)
+from hpcbert.config import slurmwords
+from hpcbert.config.decode import GIVEN, Invalid, Range, decode
 from hpcbert.config.places import default_site, find_site
+from hpcbert.config.schedulers import known
 from hpcbert.config.toml import read
+from hpcbert.model import OptionValue, Precision  # noqa: TC001  likewise
 from hpcbert.timelimit import TimeLimit
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+Runtime = Literal["none", "pyxis", "enroot"]
+_HOUR = TimeLimit.parse("01:00:00")
 RUNTIMES: tuple[str, ...] = get_args(Runtime)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _variable(name: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise Invalid("is no name for an environment variable")
+    return name
+
+
+def _handed_on(program: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    if why := slurmwords.refusal(program, words):
+        raise Invalid(f"can't be handed on: {why}", "Leave it out there.")
+    return words
+
+
+def _absolute(path: str) -> str:
+    if path and not Path(path).is_absolute():
+        raise Invalid("must be an absolute path: it is looked up on every node")
+    return path
+
+
+_Variable = Annotated[str, _variable]
+_BatchSize = Annotated[int, Range(1, 1_000_000)]
+
+
+@dataclass(frozen=True)
+class FrameworkSettings:
+    """What a site says about one framework: `[frameworks.NAME]` in site.toml.
+
+    Attributes:
+        image: Image reference or path that stands in for the recipe's; empty for the recipe's.
+        data: Path of the training data on every node.
+        source: Path of the upstream program's checkout, as the ranks see it; empty for the one
+            that `prepare` made.
+        repository: Where `prepare` fetches the program from, instead of the recipe's repository.
+        python: Interpreter that ranks use; empty: hpcbert's own on this machine, else `python3`.
+        model: Default model; empty for the recipe's.
+        batch_sizes: Default samples per device by precision, before the recipe's.
+        options: Defaults for the recipe's options, as typed in TOML; the recipe says later which
+            it knows.
+    """
+
+    image: str = ""
+    data: str = ""
+    source: str = ""
+    repository: str = ""
+    python: str = ""
+    model: str = ""
+    batch_sizes: Mapping[Precision, _BatchSize] = field(default_factory=dict)
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SlurmSettings:
+    """How jobs are submitted: `[slurm]` in site.toml.
+
+    Attributes:
+        partition, account, qos, reservation, constraint: Passed to sbatch where not empty.
+        gres: Name (and type) of the GPU resource, `gpu` or `gpu:v100`; empty: none is asked for.
+        time_limit: Of one repeat.
+        mpi: `srun --mpi=`; empty for the cluster's default.
+        exclusive: Whether repeats get whole nodes.
+        memory: `sbatch --mem=`; empty for the cluster's default.
+        requeue: Whether Slurm may requeue a repeat after a node failure.
+        sbatch_args, srun_args: Further options, one word each.
+        poll_floor: Shortest interval between two queries of the scheduler, seconds.
+    """
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    reservation: str = ""
+    constraint: str = ""
+    gres: str = "gpu"
+    time_limit: TimeLimit = _HOUR
+    mpi: str = ""
+    exclusive: bool = True
+    memory: str = ""
+    requeue: bool = True
+    sbatch_args: Annotated[tuple[str, ...], partial(_handed_on, "sbatch")] = ()
+    srun_args: Annotated[tuple[str, ...], partial(_handed_on, "srun")] = ()
+    poll_floor: Annotated[float, Range(0.1, 3600, "must be above 0 seconds: 0.1 to 3600")] = 10.0
+
+    @property
+    def selection(self) -> tuple[str, ...]:
+        """The options of sbatch and srun that say where a job may run and who pays for it."""
+        names = ("partition", "account", "qos", "reservation", "constraint")
+        values = ((name, getattr(self, name)) for name in names)
+        return tuple(f"--{name}={value}" for name, value in values if value)
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """What nodes have: `[nodes]` in site.toml.
+
+    Attributes:
+        gpus_per_node: GPUs that a node has.
+        cpus_per_gpu: CPUs to ask for with each GPU; 0 leaves it to the cluster.
+        interface: Network interface with the addresses that ranks use; empty: what names resolve
+            to.
+    """
+
+    gpus_per_node: Annotated[int, Range(1, 1024)] = 8
+    cpus_per_gpu: Annotated[int, Range(0, 4096)] = 0
+    interface: str = ""
+
+
+@dataclass(frozen=True)
+class ContainerSettings:
+    """What ranks run in: `[container]` in site.toml.
+
+    Attributes:
+        runtime: How a container is entered; `none` for the host itself.
+        images: Directory of the prepared images, absolute.
+        mounts: Container mounts, `SRC[:DST[:FLAGS]]` each.
+        home, remap_root, entrypoint: Whether the container has the home directory, a user that
+            looks like root, and runs the image's entrypoint once a node.
+        env: Names of host variables that win over the image's.
+        scratch: Directory on the nodes' own disks for what enroot keeps; empty for enroot's own.
+    """
+
+    runtime: Runtime = "none"
+    images: str = "images"
+    mounts: tuple[str, ...] = ()
+    home: bool = False
+    remap_root: bool = False
+    entrypoint: bool = False
+    env: tuple[_Variable, ...] = ()
+    scratch: Annotated[str, _absolute] = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One cluster, or this machine: what a site.toml says, nested as it is.
+
+    Attributes:
+        where: The file that it was read from.
+        runs: Directory of the campaigns, absolute.
+        sources: Directory of the checkouts that `prepare` makes, absolute.
+        env: Environment variables for every rank.
+        frameworks: Settings by framework.
+    """
+
+    where: Annotated[str, GIVEN]
+    name: str
+    scheduler: Annotated[str, known]
+    runs: str = "runs"
+    sources: str = "sources"
+    slurm: SlurmSettings = SlurmSettings()
+    nodes: NodeSettings = NodeSettings()
+    container: ContainerSettings = ContainerSettings()
+    env: Mapping[_Variable, str] = field(default_factory=dict)
+    frameworks: Mapping[str, FrameworkSettings] = field(default_factory=dict)
+
+    def settings(self, framework: str) -> FrameworkSettings:
+        """Return what the site says about a framework, or nothing but defaults."""
+        return self.frameworks.get(framework, FrameworkSettings())
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import fields, is_dataclass
 from math import isfinite
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from hpcbert.config.decode import MOST_COUNT, did_you_mean
 from hpcbert.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,19 +18,8 @@ N = TypeVar("N", int, float)
 
 # Of integers: what everything that reads TOML can hold (toml.io, v1.0.0, Integer).
 _MOST = (1 << 63) - 1
-# Of whatever is counted: iterations, samples, nodes.
-MOST_COUNT = 1_000_000_000
 
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint that names the known words nearest to one that is unknown."""
-    choices = sorted(known)
-    close = difflib.get_close_matches(word, choices, n=2, cutoff=0.6)
-    if close:
-        return f"Did you mean {' or '.join(close)}?"
-    return f"Known here: {', '.join(choices)}." if choices else ""
 
 
 def misfit(value: Any, hint: Any, path: str = "") -> str:

@@ -23,7 +23,7 @@ from hpcbert.slurm.commands import submission_environment
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hpcbert.config.inventory import Site
+    from hpcbert.config.site import Site
     from hpcbert.system.runner import Outcome, Runner
 
 

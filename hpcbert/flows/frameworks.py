@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.logs import grammar
 
 if TYPE_CHECKING:
-    from hpcbert.config.inventory import Recipe
+    from hpcbert.config.recipe import Recipe
 
 
 def described(recipe: Recipe) -> dict[str, Any]:
@@ -24,23 +24,25 @@ def described(recipe: Recipe) -> dict[str, Any]:
         "models": list(recipe.models),
         "precisions": list(recipe.precisions),
         "batch_sizes": [
-            {"precision": precision, "per_device": size} for precision, size in recipe.batch_sizes
+            {"precision": precision, "per_device": size}
+            for precision, size in recipe.batch_sizes.items()
         ],
         "protocols": [
             {"name": one.name, "iters": one.iters, "skip": one.skip, "help": one.help}
-            for one in recipe.protocols
+            for one in recipe.protocols.values()
             if one.name
         ],
-        "image": recipe.image or None,
-        "base_image": recipe.base_image or None,
-        "install": list(recipe.install),
-        "repository": recipe.repository or None,
-        "commit": recipe.commit or None,
-        "path": recipe.path or None,
+        "image": recipe.image.reference or None,
+        "base_image": recipe.image.base or None,
+        "install": list(recipe.image.install),
+        "repository": recipe.source.repository or None,
+        "commit": recipe.source.commit or None,
+        "path": recipe.source.path or None,
         "data": recipe.data or None,
         "needs": list(recipe.needs),
         "options": [
-            {"name": one.name, "default": one.default, "help": one.help} for one in recipe.options
+            {"name": one.name, "default": one.default, "help": one.help}
+            for one in recipe.options.values()
         ],
         "rules": [{"name": rule.name, "kind": rule.kind, "scope": rule.scope} for rule in rules],
         "problems": list(recipe.problems),

@@ -15,7 +15,8 @@ from hpcbert.prepare.source import source
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
     from hpcbert.prepare.parts import Kind, Means, Part
 
 # The program first: an image may be built with it.

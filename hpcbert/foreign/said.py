@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcbert.config.strict import did_you_mean
+from hpcbert.config.decode import did_you_mean
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import shown
 from hpcbert.logs.setting import END, Setting

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcbert.config.strict import Table, did_you_mean
+from hpcbert.config.decode import did_you_mean
+from hpcbert.config.strict import Table
 from hpcbert.errors import UsageError
 from hpcbert.logs.boundary import Number, numbers
 

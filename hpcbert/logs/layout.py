@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcbert.config.strict import did_you_mean
+from hpcbert.config.decode import did_you_mean
 from hpcbert.errors import UsageError
 from hpcbert.logs.packed import SUFFIXES
 from hpcbert.model import MANIFEST

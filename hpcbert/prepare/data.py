@@ -14,7 +14,8 @@ from hpcbert.script.prepared import data_record, record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcbert.config.inventory import Dataset, Recipe, Site
+    from hpcbert.config.recipe import Dataset, Recipe
+    from hpcbert.config.site import Site
     from hpcbert.model import OptionValue
 
 # What of each file goes into the digest beside name and size: data are too large to read whole.

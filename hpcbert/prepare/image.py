@@ -19,7 +19,8 @@ from hpcbert.system import ownership, redact
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
     from hpcbert.container.cache import Cached
     from hpcbert.system.runner import Outcome
 
@@ -42,9 +43,9 @@ def image(recipe: Recipe, site: Site, means: Means) -> Part:
         return Part(recipe.name, "image", "skipped", "ranks run on the host")
     if there:
         return Part(recipe.name, "image", "ready", there.name, there.path, there.digest)
-    if not own and recipe.install:
+    if not own and recipe.image.install:
         return _built(recipe, site, means)
-    if not own and not recipe.image:
+    if not own and not recipe.image.reference:
         return Part(
             recipe.name,
             "image",
@@ -52,7 +53,7 @@ def image(recipe: Recipe, site: Site, means: Means) -> Part:
             "the recipe names no image and no way to build one",
             hint=f"Name one: frameworks.{recipe.name}.image in {site.where}.",
         )
-    return _imported(recipe, site, own or recipe.image, means)
+    return _imported(recipe, site, own or recipe.image.reference, means)
 
 
 def _imported(recipe: Recipe, site: Site, text: str, means: Means) -> Part:
@@ -92,11 +93,11 @@ def _size(wanted: reference.Image, means: Means) -> list[str]:
 
 def _built(recipe: Recipe, site: Site, means: Means) -> Part:
     """Import the base, run the recipe's commands in a container made of it, export that."""
-    base = reference.parse(recipe.base_image or recipe.image)
+    base = reference.parse(recipe.image.base or recipe.image.reference)
     stem = built_stem(recipe)
     there = cache.find(Path(site.container.images), base)
     if means.dry:
-        count = len(recipe.install)
+        count = len(recipe.image.install)
         commands = f"{count} command{'s' * (count != 1)}"
         detail = (
             f"would build {stem}: {commands} on {base.uri} ({_room(site.container.images)} free)"
@@ -106,7 +107,7 @@ def _built(recipe: Recipe, site: Site, means: Means) -> Part:
     if not isinstance(found, cache.Cached):
         return _part(recipe, found)
     mounts, lines = _commands(recipe, site)
-    if recipe.copy and not mounts:
+    if recipe.image.copy and not mounts:
         return Part(
             recipe.name,
             "image",
@@ -116,7 +117,7 @@ def _built(recipe: Recipe, site: Site, means: Means) -> Part:
         )
     provenance = {
         "base": {"reference": found.reference, "sha256": found.sha256},
-        "install": list(recipe.install),
+        "install": list(recipe.image.install),
         "recipe": recipe.digest,
     }
     env = {**environment(site, means), "HPCBERT_PROVENANCE": json.dumps(provenance)}
@@ -126,14 +127,14 @@ def _built(recipe: Recipe, site: Site, means: Means) -> Part:
 
 def _commands(recipe: Recipe, site: Site) -> tuple[list[str], str]:
     """Return the mounts and the commands of a build."""
-    lines = list(recipe.install)
-    if not recipe.copy:
+    lines = list(recipe.image.install)
+    if not recipe.image.copy:
         return [], "\n".join(lines) + "\n"
     path = source_record(site, recipe)
-    folder = path.parent / path.name.removesuffix(".json") / recipe.path
+    folder = path.parent / path.name.removesuffix(".json") / recipe.source.path
     if not record(path) or not folder.is_dir():
         return [], ""
-    target = shlex.quote(recipe.copy)
+    target = shlex.quote(recipe.image.copy)
     lines.insert(0, f"mkdir -p {target}; cp -R /tmp/source/. {target}; cd {target}")
     return [f"{folder}:/tmp/source:x-create=dir,rbind,ro"], "\n".join(lines) + "\n"
 

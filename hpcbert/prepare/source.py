@@ -17,7 +17,8 @@ from hpcbert.system import redact
 from hpcbert.system.processes import started
 
 if TYPE_CHECKING:
-    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
 
 # A repository of years over a slow link.
 _PATIENCE = 3600.0
@@ -33,12 +34,12 @@ def source(recipe: Recipe, site: Site, means: Means) -> Part:
     own = site.settings(recipe.name).source
     if own:
         return _own(recipe, own)
-    if not recipe.commit or ("source" not in recipe.needs and not recipe.copy):
+    if not recipe.source.commit or ("source" not in recipe.needs and not recipe.image.copy):
         return Part(recipe.name, "source", "skipped", "the program is not taken from a checkout")
     path = source_record(site, recipe)
     directory = path.parent / path.name.removesuffix(".json")
     made = record(path)
-    name = f"{without_user(recipe.repository)}@{recipe.commit[:12]}"
+    name = f"{without_user(recipe.source.repository)}@{recipe.source.commit[:12]}"
     if made and directory.is_dir():
         return _there(recipe, name, directory, made["digest"], means)
     if means.dry:
@@ -47,8 +48,8 @@ def source(recipe: Recipe, site: Site, means: Means) -> Part:
         digest = _check_out(recipe, site, directory, means)
     except IncompleteError as error:
         return Part(recipe.name, "source", "failed", str(error), hint=error.hint)
-    content = {"repository": without_user(recipe.repository), "commit": recipe.commit}
-    write_down(path, {**content, "patches": list(recipe.patches), "digest": digest})
+    content = {"repository": without_user(recipe.source.repository), "commit": recipe.source.commit}
+    write_down(path, {**content, "patches": list(recipe.source.patches), "digest": digest})
     return _part(recipe, "done", name, directory, digest)
 
 
@@ -71,9 +72,9 @@ def _there(recipe: Recipe, name: str, directory: Path, digest: str, means: Means
 
 
 def _part(recipe: Recipe, status: Status, name: str, directory: Path, digest: str) -> Part:
-    if recipe.incomplete:
+    if recipe.source.incomplete:
         hint = f"Complete a copy, and name it: frameworks.{recipe.name}.source."
-        detail = f"{name} is there, but can't run as it is: {recipe.incomplete}"
+        detail = f"{name} is there, but can't run as it is: {recipe.source.incomplete}"
         return Part(recipe.name, "source", "failed", detail, str(directory), digest, hint)
     return Part(recipe.name, "source", status, name, str(directory), digest)
 
@@ -82,11 +83,11 @@ def _check_out(recipe: Recipe, site: Site, directory: Path, means: Means) -> str
     """Check out under a private name, then rename; return the digest of the tree."""
     make_directory(directory.parent)
     _sweep(directory)
-    url = site.settings(recipe.name).repository or recipe.repository
+    url = site.settings(recipe.name).repository or recipe.source.repository
     host = socket.gethostname()
     private = directory.with_name(f".{directory.name}~{host}~{os.getpid()}~{secrets.token_hex(4)}")
     try:
-        means.say(f"fetching {recipe.commit[:12]} of {without_user(url)}")
+        means.say(f"fetching {recipe.source.commit[:12]} of {without_user(url)}")
         digest = _fetched(recipe, url, private, means)
         # Whoever was faster has the same; a directory without its record is an older death's.
         with contextlib.suppress(FileNotFoundError):
@@ -114,13 +115,21 @@ def _fetched(recipe: Recipe, url: str, private: Path, means: Means) -> str:
     private.mkdir()
     git("init", "--quiet")
     try:
-        git("fetch", "--quiet", "--depth=1", "--no-tags", url, recipe.commit, patience=_PATIENCE)
+        git(
+            "fetch",
+            "--quiet",
+            "--depth=1",
+            "--no-tags",
+            url,
+            recipe.source.commit,
+            patience=_PATIENCE,
+        )
     except IncompleteError:
         # Servers need not give out a commit that no branch or tag points to: then all they have.
         refs = ("+refs/heads/*:refs/remotes/all/*", "+refs/tags/*:refs/tags/*")
         git("fetch", "--quiet", url, *refs, patience=_PATIENCE)
-    git("checkout", "--quiet", "--detach", recipe.commit)
-    for patch in recipe.patches:
+    git("checkout", "--quiet", "--detach", recipe.source.commit)
+    for patch in recipe.source.patches:
         git("apply", "--index", "--whitespace=nowarn", str(Path(recipe.folder) / patch))
     return "git-tree:" + git("write-tree")
 

@@ -23,7 +23,8 @@ from hpcbert.system import redact
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
     from hpcbert.model import Point
     from hpcbert.script.plan import Request
     from hpcbert.script.resolve import Resolved, SubmitOptions

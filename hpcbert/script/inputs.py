@@ -16,7 +16,8 @@ from hpcbert.model import Material
 from hpcbert.script.prepared import data_record, record, source_record
 
 if TYPE_CHECKING:
-    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
     from hpcbert.container.cache import Cached
     from hpcbert.container.reference import Image
 
@@ -61,7 +62,7 @@ def find(site: Site, recipe: Recipe, *, by_hand: bool = False) -> Inputs:
     return Inputs(
         image=image,
         data=settings.data,
-        source=str(Path(source.path) / recipe.path) if source else settings.source,
+        source=str(Path(source.path) / recipe.source.path) if source else settings.source,
         python=settings.python,
         materials=tuple(one for one in (imported, source, data) if one),
     )
@@ -85,13 +86,13 @@ def find_image(
     if prepared:
         return reference.parse(prepared.path), prepared
     directory, own = Path(site.container.images), site.settings(recipe.name).image
-    if not (own or recipe.image):
+    if not (own or recipe.image.reference):
         built = cache.find_stem(directory, built_stem(recipe)) if by_hand else None
         return (reference.Image("file", path=built.path) if built else None), None
-    named = reference.parse(own or recipe.image)
+    named = reference.parse(own or recipe.image.reference)
     # Under pyxis every node would import it for itself. `prepared_image` has looked for this one,
     # unless it looked for one that is built of it.
-    looked = not by_hand and bool(own or not recipe.install)
+    looked = not by_hand and bool(own or not recipe.image.install)
     if site.container.runtime == "pyxis" and not looked and (found := cache.find(directory, named)):
         return reference.Image("file", path=found.path), None
     return named, None
@@ -104,10 +105,10 @@ def prepared_image(site: Site, recipe: Recipe) -> Material | None:
     own = site.settings(recipe.name).image
     directory = Path(site.container.images)
     cached = None
-    if not own and recipe.install:
+    if not own and recipe.image.install:
         cached = cache.find_stem(directory, built_stem(recipe))
-    elif own or recipe.image:
-        cached = _by_reference(directory, own or recipe.image)
+    elif own or recipe.image.reference:
+        cached = _by_reference(directory, own or recipe.image.reference)
     if cached is None:
         return None
     return Material("image", cached.reference, cached.path, f"sha256:{cached.sha256}")
@@ -115,8 +116,9 @@ def prepared_image(site: Site, recipe: Recipe) -> Material | None:
 
 def built_stem(recipe: Recipe) -> str:
     """Return what an image built for a recipe is called."""
-    words = (*recipe.install, *((recipe.copy, recipe.commit) if recipe.copy else ()))
-    return cache.built_stem(recipe.name, recipe.base_image or recipe.image, words)
+    image = recipe.image
+    words = (*image.install, *((image.copy, recipe.source.commit) if image.copy else ()))
+    return cache.built_stem(recipe.name, image.base or image.reference, words)
 
 
 def _by_reference(directory: Path, text: str) -> Cached | None:
@@ -128,7 +130,7 @@ def _by_reference(directory: Path, text: str) -> Cached | None:
 
 
 def _source(site: Site, recipe: Recipe) -> Material | None:
-    wanted = "source" in recipe.needs and recipe.commit and not recipe.incomplete
+    wanted = "source" in recipe.needs and recipe.source.commit and not recipe.source.incomplete
     if site.settings(recipe.name).source or not wanted:
         return None
     path = source_record(site, recipe)

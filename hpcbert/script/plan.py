@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from hpcbert.config.strict import did_you_mean
+from hpcbert.config.decode import did_you_mean
 from hpcbert.errors import UsageError
 from hpcbert.model import OptionValue, Point, Protocol, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from hpcbert.config.inventory import Option, Preset, Recipe, Site
+    from hpcbert.config.recipe import Option, Preset, Recipe
+    from hpcbert.config.site import Site
 
 _FIRST_STEP = 4  # DLPerf's curve within a node goes 1, 4, 8 (Oneflow-Inc/DLPerf@c89430b)
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -94,14 +95,15 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
         UsageError: The recipe, the site or the protocol does not allow what is asked.
     """
     if request.preset:
-        _one_of("protocol", request.preset, tuple(one.name for one in recipe.protocols))
+        _one_of("protocol", request.preset, tuple(recipe.protocols))
     usual = recipe.preset(request.preset)
     protocol = _protocol(usual, request)
     _check(recipe, site, request, usual)
     model = request.model or site.settings(recipe.name).model or recipe.models[0]
     values = option_values(recipe, site, request.settings)
-    own = _identity(recipe, values)
-    sizes = dict((*recipe.batch_sizes, *site.settings(recipe.name).batch_sizes.items()))
+    identity = _identity(recipe, values)
+    own = site.settings(recipe.name).batch_sizes
+    sizes: dict[str, int] = dict((*recipe.batch_sizes.items(), *own.items()))
     precisions = usual.precisions or recipe.precisions
     points = tuple(
         Point(
@@ -112,7 +114,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
             batch_size_per_device=size,
             accumulation=_accumulation(request, usual, shape, size),
             xla=request.xla or usual.xla,
-            options=own,
+            options=identity,
             protocol=usual.name,
         )
         for precision in dict.fromkeys(request.precisions or precisions[:1])
@@ -146,7 +148,7 @@ def _accumulation(request: Request, usual: Preset, shape: Shape, size: int) -> i
         return request.accumulation
     total = request.global_batch_size or usual.global_batch_size or usual.samples_per_device * size
     if not total:
-        return usual.accumulation
+        return usual.accumulation or 1
     micro = shape.gpus * size
     if total % micro:
         raise UsageError(
@@ -171,7 +173,7 @@ def _check(recipe: Recipe, site: Site, request: Request, usual: Preset) -> None:
         )
     if request.xla and not recipe.xla:
         raise UsageError(f"{recipe.name} knows no --xla.")
-    asked = request.accumulation not in (0, usual.accumulation) or request.global_batch_size
+    asked = request.accumulation not in (0, usual.accumulation or 1) or request.global_batch_size
     if asked and not recipe.accumulation:
         raise UsageError(f"{recipe.name} knows no --accumulation.")
 
@@ -190,13 +192,12 @@ def option_values(
     Raises:
         UsageError: An option is unknown or its value of the wrong kind.
     """
-    options = {option.name: option for option in recipe.options}
-    values = {option.name: option.default for option in recipe.options}
+    values = {name: option.default for name, option in recipe.options.items()}
     for name, value in site.settings(recipe.name).options.items():
-        option = _known(name, options, f"{site.where}: frameworks.{recipe.name}.options")
+        option = _known(name, recipe.options, f"{site.where}: frameworks.{recipe.name}.options")
         values[name] = _checked(option, value, site.where)
     for name, text in settings.items():
-        option = _known(name, options, "--set")
+        option = _known(name, recipe.options, "--set")
         values[name] = _checked(option, _read(option, text), "--set")
     return values
 
@@ -240,6 +241,6 @@ def _identity(
     """Return the options that change the number and differ from the recipe's defaults."""
     return tuple(
         (option.name, values[option.name])
-        for option in recipe.options
+        for option in recipe.options.values()
         if option.measured and values[option.name] != option.default
     )

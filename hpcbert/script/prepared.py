@@ -11,7 +11,8 @@ from hpcbert.campaign import store
 from hpcbert.errors import UsageError
 
 if TYPE_CHECKING:
-    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
 
 SCHEMA = 1
 
@@ -27,11 +28,11 @@ def record(path: Path) -> dict[str, Any]:
 
 def source_record(site: Site, recipe: Recipe) -> Path:
     """Return where a checkout's record lies: beside the checkout, which has its name."""
-    name = recipe.repository.rstrip("/").rpartition("/")[2].removesuffix(".git")
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", name) + f"-{recipe.commit[:12]}"
-    if recipe.patches:
+    name = recipe.source.repository.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", name) + f"-{recipe.source.commit[:12]}"
+    if recipe.source.patches:
         total = hashlib.sha256()
-        for patch in recipe.patches:
+        for patch in recipe.source.patches:
             total.update((Path(recipe.folder) / patch).read_bytes())
         name += f"+{total.hexdigest()[:8]}"
     return Path(site.sources) / f"{name}.json"

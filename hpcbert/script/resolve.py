@@ -17,8 +17,9 @@ from hpcbert.script.plan import MOST_INDICES, plan
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcbert.config.inventory import Recipe, Site
+    from hpcbert.config.recipe import Recipe
     from hpcbert.config.schedulers import Traits
+    from hpcbert.config.site import Site
     from hpcbert.script.inputs import Inputs
     from hpcbert.script.plan import MeasurementPlan, Request
 

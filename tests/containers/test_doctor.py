@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from hpcbert.checks.containers import examine
-from hpcbert.config.inventory import Site
-from hpcbert.config.site import read_site
+from hpcbert.config.site import Site, read_site
 from hpcbert.container import probe
 from hpcbert.finding import Finding
 from hpcbert.system.runner import Outcome, run

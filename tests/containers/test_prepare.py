@@ -16,7 +16,8 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.config import recipe as recipes
 from hpcbert.config import site as sites
-from hpcbert.config.inventory import Recipe, Site
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import Site
 from hpcbert.container import reference
 from hpcbert.flows import prepare as flow
 from hpcbert.model import Campaign, Shape

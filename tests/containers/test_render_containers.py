@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcbert.config import site
-from hpcbert.config.inventory import Recipe, Site
+from hpcbert.config.recipe import Recipe, RecipeImage
+from hpcbert.config.site import Site
 from hpcbert.errors import UsageError
 from hpcbert.flows.submit import write
 from hpcbert.model import Shape
@@ -155,7 +156,7 @@ def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path: Path) 
 
 
 def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None:
-    found = replace(pytorch(), writable=False, workdir="/work dir")
+    found = replace(pytorch(), image=RecipeImage(writable=False, workdir="/work dir"))
     for runtime, expected in (
         (
             "pyxis",
@@ -261,7 +262,7 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
     where = reference(
         tmp_path, container={"runtime": "enroot", "mounts": (mount,), "scratch": f"/{scratch}"}
     )
-    found = replace(pytorch(), workdir=workdir)
+    found = replace(pytorch(), image=RecipeImage(workdir=workdir))
     here = settled(where, image=image)
     made = drafts.drafted(here, Request(Shape(1, 1), repeats=1), found=found)
     part = text_of(made).split("--- Container")[1].split("# Made, and entered")[0]

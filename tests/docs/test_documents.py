@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import click
 import pytest
@@ -16,13 +16,14 @@ import tomli
 
 from hpcbert.cli.main import COMMANDS, root
 from hpcbert.cli.output import INTERRUPTED, Result, envelope
-from hpcbert.config import origin, recipe, site, strict
+from hpcbert.config import decode, origin, recipe, site
 from hpcbert.errors import HpcbertError
 from hpcbert.flows import frameworks
 from hpcbert.logs import grammar
 from hpcbert.model import Campaign
 from hpcbert.results.words import FLAGS
 from hpcbert.slurm import reasons, states
+from hpcbert.timelimit import TimeLimit
 from tests.kit.paths import REPOSITORY
 
 REFERENCE = REPOSITORY / "docs" / "reference"
@@ -269,26 +270,77 @@ def general(key: str) -> str:
     return re.sub(r"\.options\.\w+$", ".options.OPTION", key)
 
 
-def flat(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+FREE = {"batch_sizes": "PRECISION", "throughput": "RULE"}
+
+
+def document_keys(hint: Any, name: str = "") -> Iterator[str]:
+    """Yield the keys of a document as pages name them, from the annotations that it is read by."""
+    origin, parts = get_origin(hint), get_args(hint)
+    tables = [one for one in parts if is_dataclass(one)]
+    if origin is Annotated:
+        yield from document_keys(parts[0], name)
+    elif origin is Mapping:
+        free = "NAME" if tables or name == "env" else "OPTION"
+        yield from document_keys(parts[1], f"{name}.{FREE.get(name.rpartition('.')[2], free)}")
+    elif tables:
+        yield from document_keys(tables[0], f"{name}[]" if origin is tuple else name)
+    elif is_dataclass(hint) and hint is not TimeLimit:
+        hints = get_type_hints(hint, include_extras=True)
+        for one in decode.keys(hint):
+            yield from document_keys(hints[one.name], f"{name}.{one.name}".lstrip("."))
+    else:
+        yield name
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}"
+            yield f"{prefix}{name}", value
 
 
-def test_the_site_page_has_the_keys_of_the_reference_site() -> None:
+def test_a_key_of_a_site_is_a_field_and_stands_in_the_reference_site_and_on_the_page() -> None:
+    """With a template that prints it, these are the four places of a new key."""
     values = tomli.loads((REPOSITORY / "site.toml").read_text(encoding="utf-8"))
-    assert set(site_keys()) == {general(key) for key in flat(values)}
+    fields = {"schema", *document_keys(site.Site)}
+    assert {general(key) for key, _ in flat(values)} == fields
+    assert set(site_keys()) == fields
 
 
-def test_the_site_page_has_the_keys_and_defaults_that_are_read(tmp_path: Path) -> None:
+def test_every_key_of_a_site_is_read_and_shown(tmp_path: Path) -> None:
+    """Each key of the reference site gets another value, which then is what `config` shows."""
+    text = (REPOSITORY / "site.toml").read_text(encoding="utf-8")
+    others = {"scheduler": "slurm", "container.runtime": "pyxis", "container.env": "OTHER"}
+    others["slurm.time_limit"] = "02:00:00"
+    path = tmp_path / "site.toml"
+    for key, value in flat(tomli.loads(text)):
+        table, _, name = key.rpartition(".")
+        other = others.get(key) or ANOTHER[type(value)](value)
+        shown = json.dumps([other] if isinstance(value, list) else other)
+        line = re.compile(rf"^{name} = .*$", re.MULTILINE)
+        start = text.index(f"[{table}]") if table else 0
+        path.write_text(text[:start] + line.sub(f"{name} = {shown}", text[start:], count=1))
+        if key != "schema":
+            read = origin.settings(site.read_site(path, base=Path("/"), env={}), {})
+            found, by = read[key]
+            plain = found[0] if isinstance(found, tuple) else found
+            assert (plain, by) == (other, str(path)), key
+
+
+ANOTHER: dict[type, Callable[[Any], Any]] = {
+    str: lambda _: "/other",
+    bool: lambda value: not value,
+    int: lambda value: value + 1,
+    float: lambda value: value + 1,
+    list: lambda _: "--comment=x",
+}
+
+
+def test_the_site_page_has_the_defaults_that_are_read(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text('schema = 1\nname = "x"\nscheduler = "local"\n[frameworks.x]\n')
     read = origin.settings(site.read_site(path, base=tmp_path, env={}), {})
-    free = {"schema", "env.NAME"}
-    free |= {f"frameworks.NAME.{key}" for key in ("batch_sizes.PRECISION", "options.OPTION")}
-    assert {general(key) for key in read} == set(site_keys()) - free
     for key, (value, by) in read.items():
         default = codes(site_keys()[general(key)][2])
         if by == "default" and key not in ("runs", "sources", "container.images"):
@@ -296,59 +348,19 @@ def test_the_site_page_has_the_keys_and_defaults_that_are_read(tmp_path: Path) -
             assert tomli.loads(f"x = {default[0]}")["x"] == plain, key
 
 
-def test_the_recipe_page_has_the_keys_that_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_recipe_page_has_the_keys_that_are_read(tmp_path: Path) -> None:
     text = (REFERENCE / "recipe.md").read_text(encoding="utf-8")
     (example,) = [block for _, language, block in _FENCE.findall(text) if language == "toml"]
     (tmp_path / "recipe.toml").write_text(example)
-    tables: dict[str, set[str]] = {}
-    close = strict.Table.close
-
-    def noted(table: strict.Table) -> None:
-        tables[table.path] = set(table._known)
-        close(table)
-
-    monkeypatch.setattr(strict.Table, "close", noted)
-    found = recipe.load(tmp_path)
-    monkeypatch.undo()
-    grammar.parse(found.log, where="the example")
-    (option,) = [path for path in tables if path.startswith("options.")]
-    keys = {
-        *(
-            (tables[""] | {"schema"})
-            - {"source", "image", "batch_sizes", "options", "env", "protocols", "sample", "dataset"}
-        ),
-        *(f"dataset.{key}" for key in tables["dataset"]),
-        *(f"source.{key}" for key in tables["source"]),
-        *(f"image.{key}" for key in tables["image"]),
-        *(f"options.NAME.{key}" for key in tables[option]),
-        *(f"protocols.NAME.{key}" for key in tables["protocols.lamb"]),
-        *(f"sample.{key}" for key in tables["sample"] - {"throughput"}),
-        "sample.throughput.RULE",
-        "batch_sizes.PRECISION",
-        "env.NAME",
-    }
-    assert {key for row in rows(text, "key") for key in codes(row[0])} == keys
-
-
-def manifest_keys(kind: Any, prefix: str = "") -> Iterator[str]:
-    hints = get_type_hints(kind)
-    for one in fields(kind):
-        hint, name = hints[one.name], f"{prefix}{one.name}"
-        inner = next((part for part in get_args(hint) if is_dataclass(part)), None)
-        if inner is not None:
-            yield from manifest_keys(inner, f"{name}[].")
-        elif is_dataclass(hint):
-            yield from manifest_keys(hint, f"{name}.")
-        else:
-            yield name
+    grammar.parse(recipe.load(tmp_path).log, where="the example")
+    keys = {key.replace("log.OPTION", "log") for key in document_keys(recipe.Recipe)}
+    assert {key for row in rows(text, "key") for key in codes(row[0])} == {"schema", *keys}
 
 
 def test_the_campaign_page_has_the_keys_of_the_manifest() -> None:
     text = (REFERENCE / "campaign-directory.md").read_text(encoding="utf-8")
     written = [codes(row[0])[0] for row in rows(section(text, "manifest.json"), "key")]
-    assert sorted(written) == sorted({"schema", *manifest_keys(Campaign)})
+    assert sorted(written) == sorted({"schema", *document_keys(Campaign)})
 
 
 def test_the_campaign_page_has_the_events_that_the_script_writes() -> None:

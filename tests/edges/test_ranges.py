@@ -59,7 +59,7 @@ def test_a_recipes_options_on_the_command_line_are_finite(value: str, tmp_path: 
     found = recipe.load(package_templates() / "pytorch")
     (tmp_path / "site.toml").write_text(SITE)
     site = read_site(tmp_path / "site.toml", base=tmp_path, env={})
-    name = next(one.name for one in found.options if one.kind == "float")
+    name = next(one.name for one in found.options.values() if one.kind == "float")
     with pytest.raises(UsageError, match="finite"):
         option_values(found, site, {name: value})
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcbert.config import recipe, site
-from hpcbert.config.inventory import Recipe, Site
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import Site
 from hpcbert.model import Shape
 from hpcbert.scheduler.slurm.calls import Means
 from hpcbert.script.draft import Draft, Submitter, draft

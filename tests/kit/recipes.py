@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcbert.config.inventory import FrameworkSettings, Option, Preset, Recipe
+from hpcbert.config.recipe import Option, Preset, Recipe
+from hpcbert.config.site import FrameworkSettings
 from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.grammar import parse as parse_grammar
 from hpcbert.logs.scan import Reading
@@ -65,7 +66,7 @@ class Case(NamedTuple):
 def presets(one: Recipe) -> list[tuple[Preset, str]]:
     return [
         (preset, precision)
-        for preset in one.protocols
+        for preset in one.protocols.values()
         for precision in preset.precisions or one.precisions
     ]
 
@@ -82,7 +83,7 @@ def fringe(one: Recipe) -> list[Case]:
     found = [Case(shape, *first, model=model) for model in one.models]
     if one.xla:
         found += [Case(shape, *pair, xla=True) for pair in presets(one)]
-    for option in one.options:
+    for option in one.options.values():
         for value in _values(option):
             found += [Case(shape, *first, settings=((option.name, value),))]
     return found
@@ -198,7 +199,7 @@ class World:
 
     def _given(self) -> Iterator[tuple[str, str]]:
         """Yield settings for what a person must name: files by whole paths, and empty texts."""
-        for option in load(self.name).options:
+        for option in load(self.name).options.values():
             if str(option.default).startswith("/"):
                 path = self.folder / "data" / Path(str(option.default)).name
                 path.write_text("# stands in\n")
@@ -263,7 +264,7 @@ def sample(name: str) -> bytes:
 def setting(name: str) -> Setting:
     """Return what a campaign would know of the run that wrote the recipe's sample log."""
     one = load(name)
-    preset = one.protocols[0]
+    preset = one.preset("")
     known = Setting(skip=preset.skip, iters=preset.iters, reach=preset.iters)
     if one.sample is not None:
         known = known._replace(

@@ -34,10 +34,10 @@ def runs(name: str, tmp_path: Path) -> list[tuple[Case, Run]]:
 
 def tables(name: str) -> list[Program]:
     one = load(name)
-    if not one.flags:
+    if not one.source.flags:
         pytest.skip(f"{name} names no table of flags")
-    found = [table(file) for file in one.flags]
-    for file, program in zip(one.flags, found, strict=True):
+    found = [table(file) for file in one.source.flags]
+    for file, program in zip(one.source.flags, found, strict=True):
         if program is None:
             pytest.skip(f"the table {file} is not here: set HPCBERT_SHARED")
     return [program for program in found if program is not None]
@@ -45,9 +45,11 @@ def tables(name: str) -> list[Program]:
 
 def test_an_upstream_program_has_its_table_of_flags(name: str) -> None:
     one = load(name)
-    assert bool(one.flags) == bool(one.repository), "source.flags names the tables of flags"
-    commits = {program.commit for file in one.flags if (program := table(file)) is not None}
-    assert not commits or one.commit in commits
+    assert bool(one.source.flags) == bool(one.source.repository), (
+        "source.flags names the tables of flags"
+    )
+    commits = {program.commit for file in one.source.flags if (program := table(file)) is not None}
+    assert not commits or one.source.commit in commits
 
 
 def test_every_word_is_a_flag_of_the_program_and_has_a_value_it_takes(
@@ -68,7 +70,7 @@ def test_every_word_is_a_flag_of_the_program_and_has_a_value_it_takes(
                     continue
                 found = objections(words, _tables_of(program, programs))
                 assert not found, f"{case}: {program}: " + "; ".join(found)
-    assert tried == {preset.name for preset in load(name).protocols}
+    assert tried == set(load(name).protocols)
 
 
 def _tables_of(program: str, programs: list[Program]) -> list[Program]:
@@ -104,7 +106,7 @@ def _generic(key: str) -> str:
 def test_a_program_of_our_own_takes_every_word(name: str, tmp_path: Path) -> None:
     one = load(name)
     scripts = [find_file(one, file) for file in one.files if file.endswith(".py")]
-    if one.repository or not scripts:
+    if one.source.repository or not scripts:
         pytest.skip(f"{name} runs a program of others")
     world = World(name, tmp_path)
     call = world.run(world.render(Case(core(one)[-1].shape, *presets(one)[0]))).calls[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.config.inventory import Recipe
+from hpcbert.config.recipe import Recipe
 from hpcbert.logs.grammar import FACTS, Rule
 from hpcbert.logs.scan import Reading, read
 from tests.kit.paths import TEMPLATES

@@ -35,14 +35,14 @@ def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name: str) ->
 def test_recipe_and_grammar_are_read_strictly(name: str) -> None:
     one = load(name)
     assert grammar(name).rules
-    if one.commit:
-        assert re.fullmatch(r"[0-9a-f]{40}", one.commit), "a commit is named in full"
-        assert one.repository.startswith("https://")
+    if one.source.commit:
+        assert re.fullmatch(r"[0-9a-f]{40}", one.source.commit), "a commit is named in full"
+        assert one.source.repository.startswith("https://")
 
 
 def test_protocols_and_options_have_names_that_files_and_flags_can_carry(name: str) -> None:
     one = load(name)
-    for word in (*(preset.name for preset in one.protocols), *(o.name for o in one.options)):
+    for word in (*one.protocols, *one.options):
         assert re.fullmatch(r"[a-z][a-z0-9_-]*|", word)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpcbert.config import recipe, site
-from hpcbert.config.inventory import Recipe
+from hpcbert.config.recipe import Recipe
 from hpcbert.container import cache, reference
 from hpcbert.script import inputs, plan, prepared, render, resolve, sandbox
 from tests.kit.cli import inside
@@ -72,7 +72,7 @@ def pointer(images: Path, stem: str) -> None:
 def site_with(folder: Path, framework: str, runtime: str, image: str = "", made: str = "") -> Path:
     """Write a site with a prepared image: the recipe's, what is built of it, or a file."""
     found = load(framework)
-    named = reference.parse(found.image).stem if found.image else ""
+    named = reference.parse(found.image.reference).stem if found.image.reference else ""
     stem = {"built": inputs.built_stem(found), "file": "own", "named": named}.get(made)
     if stem:
         pointer(folder / "images", stem)

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcbert.config import site
-from hpcbert.config.inventory import Site
+from hpcbert.config.site import Site
 from hpcbert.errors import UsageError
 from hpcbert.flows.submit import write
 from hpcbert.model import Shape

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.config.inventory import Preset, Recipe, Site
-from hpcbert.config.recipe import load
-from hpcbert.config.site import read_site
+from hpcbert.config.recipe import Preset, Recipe, load
+from hpcbert.config.site import Site, read_site
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.plan import Request, plan, shapes
@@ -75,7 +74,7 @@ def test_global_batch_size_counts_gpus_and_accumulation(recipe: Recipe, site: Si
 def test_a_protocol_sets_the_global_batch_of_every_shape(recipe: Recipe, site: Site) -> None:
     lamb = Preset("lamb", "LAMB", 220, 20, global_batch_size=65536, precisions=("fp16",))
     deep = Preset("micro", "DeepSpeed's", samples_per_device=1024)
-    known = replace(recipe, protocols=(lamb, deep))
+    known = replace(recipe, protocols={"lamb": lamb, "micro": deep})
     found = plan(known, site, Request(Shape(4, 8), batch_sizes=(64,), scaling=True)).points
     assert {point.global_batch_size for point in found} == {65536}
     assert [point.accumulation for point in found] == [1024, 256, 128, 64, 32]

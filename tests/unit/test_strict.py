@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcbert.config.strict import Table, did_you_mean
+from hpcbert.config.decode import did_you_mean
+from hpcbert.config.strict import Table
 from hpcbert.errors import ConfigError
 
 

@@ -1,0 +1,148 @@
+"""Every key known, every value of its type, every error with its place: for TOML and for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode, did_you_mean
+from hpcbert.errors import ConfigError
+from hpcbert.timelimit import TimeLimit
+
+
+@dataclass(frozen=True)
+class Inner:
+    name: Annotated[str, GIVEN]
+    rate: float = 1.0
+
+
+@dataclass(frozen=True)
+class Rule:
+    kind: Literal["clock", "rate"]
+    factor: float = 1.0
+
+    @classmethod
+    def narrowed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {"factor": NoReturn} if values.get("kind") == "clock" else {}
+
+
+@dataclass(frozen=True)
+class Outer:
+    where: Annotated[str, GIVEN]
+    needed: str
+    nodes: Count = 4
+    exclusive: bool = True
+    floor: Annotated[float, Range(0.1, 3600)] = 10.0
+    runtime: Literal["none", "pyxis"] = "none"
+    words: tuple[str, ...] = ()
+    pair: tuple[str, int] = ("a", 1)
+    value: str | int | float | bool = ""
+    uid: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[Literal["fp32", "fp16"], Count] = field(default_factory=dict)
+    named: Mapping[str, Inner] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
+    limit: TimeLimit | None = None
+    folder: Path = Path("/")
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.needed == self.where:
+            raise Invalid("is where it came from", "Name another.", key="needed")
+
+
+def outer(**values: Any) -> Outer:
+    return decode(Outer, {"needed": "x", **values}, file="a.toml", where="a.toml")
+
+
+def test_values_have_the_types_of_their_fields() -> None:
+    found = outer(
+        nodes=8, floor=2, words=["--x"], pair=["b", 2], uid=0, env={"A": "1"}, folder="/x",
+        sizes={"fp32": 4}, named={"one": {"rate": 3}}, rules=[{"kind": "rate"}], limit=None,
+        extra={"any": [1]},
+    )  # fmt: skip
+    assert (found.where, found.nodes, found.floor, found.words) == ("a.toml", 8, 2.0, ("--x",))
+    assert (found.pair, found.uid, found.env, found.folder) == (("b", 2), 0, {"A": "1"}, Path("/x"))
+    assert (found.sizes, found.named) == ({"fp32": 4}, {"one": Inner("one", 3.0)})
+    assert (found.rules, found.extra) == ((Rule("rate"),), {"any": [1]})
+    assert outer() == Outer("a.toml", "x")
+
+
+@pytest.mark.parametrize(
+    ("values", "says", "hint"),
+    [
+        ({"needed": 5}, "needed must be a text, not 5.", ""),
+        ({"nodes": True}, "nodes must be a whole number, not True.", ""),
+        ({"nodes": 1.5}, "nodes must be a whole number, not 1.5.", ""),
+        ({"nodes": 0}, "nodes must be at least 1, not 0.", ""),
+        ({"nodes": 2_000_000_000}, "nodes must be at most 1,000,000,000, not 2,000,000,000.", ""),
+        ({"nodes": 1 << 63}, "nodes is out of range: at most 9,223,372,036,854,775,807.", ""),
+        ({"floor": float("nan")}, "floor must be a finite number, not nan.", ""),
+        ({"floor": "1"}, "floor must be a number, not '1'.", ""),
+        ({"exclusive": 1}, "exclusive must be true or false, not 1.", ""),
+        ({"runtime": "pixis"}, "runtime must be one of none, pyxis, not 'pixis'.", "pyxis"),
+        ({"needed": "a\0b"}, "needed holds a NUL character, which no path or variable can.", ""),
+        ({"words": "x"}, "words must be an array, not 'x'.", ""),
+        ({"words": ["x", 5]}, "words[2] must be a text, not 5.", ""),
+        ({"pair": ["x"]}, "pair must be an array of 2, not ['x'].", ""),
+        ({"value": []}, "value must be a text, a number, true or false, not [].", ""),
+        ({"uid": "0"}, "uid must be a whole number, not '0'.", ""),
+        ({"env": {"A": 1}}, "env.A must be a text, not 1.", ""),
+        ({"env": []}, "env must be a table, not [].", ""),
+        ({"sizes": {"fp23": 1}}, "sizes.fp23 is not known.", "fp32"),
+        ({"sizes": {"fp32": 0}}, "sizes.fp32 must be at least 1, not 0.", ""),
+        ({"named": {"one": {"name": "two"}}}, "named.one.name is not known.", "rate"),
+        ({"named": {"one": 1}}, "named.one must be a table, not 1.", ""),
+        ({"rules": {}}, "rules must be an array of tables, not {}.", ""),
+        ({"rules": [{"kind": "rate"}, {}]}, "rules[2].kind is missing.", ""),
+        ({"rules": [{"kind": "clock", "factor": 2}]}, "rules[1].factor is not known.", "kind"),
+        ({"limit": "soon"}, "limit must look like HH:MM:SS: 'soon' is not a time limit.", "D-HH"),
+        ({"partitions": 1, "exclusives": 1}, "partitions is not known.", "Known here"),
+        ({"exclusives": True}, "exclusives is not known.", "Did you mean exclusive?"),
+        ({"needed": "a.toml"}, "needed is where it came from.", "Name another."),
+    ],
+    ids=str,
+)
+def test_an_error_names_file_key_and_value(values: dict[str, Any], says: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        outer(**values)
+    assert str(caught.value) == f"a.toml: {says}"
+    assert hint in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_a_missing_key_is_named_and_what_is_given_is_no_key() -> None:
+    with pytest.raises(ConfigError, match=r"a\.toml: needed is missing\."):
+        decode(Outer, {}, file="a.toml", where="")
+    with pytest.raises(ConfigError, match="where is not known"):
+        outer(where="b")
+    with pytest.raises(ConfigError, match=r"x: log\.needed is missing\."):
+        decode(Outer, {}, file="x", path="log", where="")
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+names = st.sampled_from([one for one in Outer.__dataclass_fields__ if one != "where"])
+
+
+@given(st.dictionaries(names, plain, max_size=4))
+def test_any_document_is_read_or_refused_with_its_place(values: dict[str, Any]) -> None:
+    message = ""
+    try:
+        outer(**values)
+    except ConfigError as error:
+        message = error.message
+    assert not message or message.startswith((*values, "needed"))
+
+
+def test_did_you_mean_lists_all_where_nothing_is_near() -> None:
+    assert did_you_mean("zzz", ["oneflow", "pytorch"]) == "Known here: oneflow, pytorch."
