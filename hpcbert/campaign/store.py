@@ -22,7 +22,7 @@ from hpcbert.model import MANIFEST, Array, Campaign, Material, Point, Protocol, 
 from hpcbert.system import files, lock, ownership
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 SCHEMA = 1
 RECIPE = "recipe.toml"
@@ -225,6 +225,15 @@ def resolve(name: str, runs: Path) -> Path:
         where=str(runs),
         hint=f"{there} Name one by its id, a part of it, or its path.",
     )
+
+
+def chosen(names: Iterable[str], runs: Path) -> tuple[Path, ...]:
+    """Return the campaigns that a person names, each once; without names the caller's newest.
+
+    Raises:
+        UsageError: As `resolve` and `newest`.
+    """
+    return tuple(dict.fromkeys(resolve(name, runs) for name in names)) or (newest(runs),)
 
 
 def caution(directory: Path) -> tuple[str, ...]:

@@ -11,8 +11,10 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.config.site import load
 from hpcbert.errors import CheckError
 from hpcbert.flows import audit as flow
+from hpcbert.flows.collect import ask_scheduler
 from hpcbert.model import MANIFEST
 from hpcbert.results.document import tables_data
 from hpcbert.results.text import number
@@ -55,32 +57,24 @@ def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_fil
     With --accept a campaign is recorded as it is now, changed files and all. Every later audit and
     collect says so, with the reason.
     """
-    directory = _directory(campaign, runs, site_file)
+    if os.sep in campaign and (Path(campaign) / MANIFEST).is_file():
+        directory = Path(campaign).absolute()
+    else:
+        folder = Path(runs or load(site_file).runs)
+        (directory,) = store.chosen([campaign] if campaign else (), folder)
     if accept is not None:
-        from hpcbert.cli.collect import asked
-
-        flow.accept(directory, accept, states=asked, now=time.time())
+        flow.accept(directory, accept, states=ask_scheduler, now=time.time())
     made = flow.audit(directory, expected=expect.lower())
     errors = () if made.status == "intact" else (_error(made),)
     return Result(
         data=_data(directory, made),
         text="\n".join(_lines(made)),
-        exit_code=errors[0].exit_code if errors else 0,
         errors=errors,
         warnings=store.caution(directory),
     )
 
 
 command = audit
-
-
-def _directory(name: str, runs: str, site_file: str) -> Path:
-    if os.sep in name and (Path(name) / MANIFEST).is_file():
-        return Path(name).absolute()
-    from hpcbert.config.site import runs_directory
-
-    folder = Path(runs) if runs else runs_directory(site_file)
-    return store.resolve(name, folder) if name else store.newest(folder)
 
 
 def _error(made: Audit) -> CheckError:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcbert.campaign import store
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.config.site import load
 from hpcbert.errors import UsageError
 from hpcbert.flows import cancel as flow
-from hpcbert.flows.monitor import named
+from hpcbert.flows.monitor import open_campaign
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
@@ -32,10 +34,7 @@ def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
     campaign's name, belong to you and were submitted in its directory are cancelled; what is
     over stays as it is.
     """
-    from hpcbert.config.site import load
-
-    directory = Path(runs or load(site_file).runs)
-    (watched,) = named((campaign,), directory)
+    watched = open_campaign(store.resolve(campaign, Path(runs or load(site_file).runs)))
     target = flow.find(watched, run=run)
     if target.jobs and not (yes or _agreed(watched, target)):
         data = _data(watched, target, cancelled=False)

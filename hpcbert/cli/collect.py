@@ -4,47 +4,31 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert import __version__
-from hpcbert.cli import conflicts, streams
+from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.config import places
-from hpcbert.config.decode import decode
-from hpcbert.config.toml import read as read_toml
-from hpcbert.errors import HpcbertError, IncompleteError, UsageError
-from hpcbert.flows import collect as flow
-from hpcbert.foreign.gather import Framework
+from hpcbert.cli.tables import collected
+from hpcbert.errors import UsageError
+from hpcbert.flows.collect import CollectRequest
 from hpcbert.foreign.said import Known, parse_settings
-from hpcbert.logs import grammar
-from hpcbert.logs.layout import shown
 from hpcbert.logs.setting import END, Window
-from hpcbert.model import MANIFEST, PRECISIONS, Provenance, utc
-from hpcbert.model import precision as meant
-from hpcbert.results.document import tables_data
-from hpcbert.results.reporters import FORMS, Form, meant_by
-from hpcbert.system import redact
+from hpcbert.model import MANIFEST, PRECISIONS
+from hpcbert.model import precision as spelled
+from hpcbert.results.reporters import FORMS, meant_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcbert.model import Campaign
-    from hpcbert.slurm.states import RepeatState
+    from collections.abc import Sequence
 
 _CONFLICT = Conflict(
     ("form",),
     lambda given: given["as_json"] and not given["output"],
     "with --json, which prints the tables in its document",
 )
-# Files that a sentence names; --json names all.
-_NAMED = 10
 _COUNT = re.compile(r"0*[1-9][0-9]{0,9}")
 
 
@@ -59,8 +43,8 @@ def _last_iteration(_: click.Context, __: click.Parameter, value: str | None) ->
 
 def _precision(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     """Read a precision in any of its spellings; click's callback."""
-    if value is None or meant(value) in PRECISIONS:
-        return value and meant(value)
+    if value is None or spelled(value) in PRECISIONS:
+        return value and spelled(value)
     raise click.BadParameter(f"{value!r} is not one of {', '.join(PRECISIONS)}.")
 
 
@@ -132,7 +116,7 @@ def collect(
     conflicts.refuse(_CONFLICT)
     if skip is not None and iters is not None and skip >= iters:
         raise UsageError(f"--skip must be below --iters, and {skip} is not below {iters}.")
-    request = flow.Request(
+    request = CollectRequest(
         rule=rule,
         pattern=pattern,
         known=Known(
@@ -141,58 +125,23 @@ def collect(
         window=Window(skip, iters),
         require_all=require_all,
     )
-    folders = _recipe_folders(site_file, templates)
     named = meant_by(Path(output).suffix)
     notes: tuple[str, ...] = ()
     if form and named and form.removeprefix("dlperf-") != named:
         notes = (f"{output} holds {form}, as --format says, although its name says {named}.",)
-    made = _collect(_paths(paths, site_file), request, folders)
-    return _result(made, FORMS[form or named or "text"], output, notes)
-
-
-command = collect
-
-
-def collected(paths: Sequence[Path]) -> Result:
-    """Return what `hpcbert collect PATHS` gives, for commands that end with it."""
-    made = _collect(paths, flow.Request(), _recipe_folders("", ()))
-    return _result(made, FORMS["text"], "")
-
-
-def _collect(
-    paths: Sequence[Path], request: flow.Request, folders: tuple[Path, ...]
-) -> flow.Collected:
-    recipes = places.list_recipes(folders)
-    return flow.collect(
-        paths,
+    meant = [_meant(word, site_file) for word in paths] or [_campaign((), site_file)]
+    return collected(
+        meant,
         request,
-        states=asked,
-        frameworks=recipes,
-        load=lambda name: _framework(recipes.get(name) or places.find_recipe(name, folders)),
+        form=form or named or "text",
+        output=output,
+        notes=notes,
+        site_file=site_file,
+        templates=templates,
     )
 
 
-def _recipe_folders(site_file: str, templates: tuple[str, ...]) -> tuple[Path, ...]:
-    site, _ = places.find_site(site_file, env=os.environ, cwd=Path.cwd())
-    return places.recipe_folders(site, templates)
-
-
-def _framework(folder: Path) -> Framework:
-    path = folder / "recipe.toml"
-    values = read_toml(path)
-    named = values.get("models", ["bert"])
-    models = decode(tuple[str, ...], named, file=str(path), path="models")
-    log = grammar.parse(values.get("log", {}), where=str(path))
-    return Framework(folder.name, log, models[0])
-
-
-def _paths(words: tuple[str, ...], site_file: str) -> list[Path]:
-    """Return the paths that are meant; an id stands for its campaign, nothing for the newest."""
-    if words:
-        return [_meant(word, site_file) for word in words]
-    from hpcbert.campaign import store
-
-    return [store.newest(_runs(site_file))]
+command = collect
 
 
 def _meant(word: str, site_file: str) -> Path:
@@ -202,88 +151,12 @@ def _meant(word: str, site_file: str) -> Path:
         return path
     if os.sep in word:
         raise UsageError("There is no such file or directory.", where=word)
-    from hpcbert.campaign import store
-
-    return store.resolve(word, _runs(site_file))
+    return _campaign([word], site_file)
 
 
-def _runs(site_file: str) -> Path:
-    from hpcbert.config.site import runs_directory
+def _campaign(names: Sequence[str], site_file: str) -> Path:
+    """Return the campaign that is named, or the newest one."""
+    from hpcbert.campaign import store  # logs need none of this
+    from hpcbert.config.site import load
 
-    return runs_directory(site_file)
-
-
-def asked(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], RepeatState]:
-    """Ask whoever runs the campaign; what asking needs takes longer to import than all else."""
-    if campaign.scheduler == "local":
-        from hpcbert.scheduler.local import queue as local
-
-        return local.states(directory, campaign)
-    from hpcbert.scheduler.slurm import tracker
-    from hpcbert.scheduler.slurm.adopt import adopted
-    from hpcbert.system import runner
-
-    campaign = adopted(directory, campaign, run=runner.run)
-    return tracker.snapshot(directory, campaign, run=runner.run)
-
-
-def _result(made: flow.Collected, form: Form, output: str, notes: tuple[str, ...] = ()) -> Result:
-    how = _provenance()
-    width = 0 if output else streams.width(sys.stdout)
-    text = form.write(made.tables, how, width) if made.tables else ""
-    if output and text:
-        _write(Path(output), click.unstyle(text) + "\n")
-        text = ""
-    files = [
-        {"path": shown(one.path), "why": one.why, "wanted": one.wanted} for one in made.left_out
-    ]
-    left_out = {"left_out": files} if files or made.tables else {}
-    return Result(
-        data={**tables_data(made.tables, how if made.tables else None), **left_out},
-        text=text,
-        exact=form.exact and bool(text),
-        exit_code=made.exit_code,
-        errors=tuple(map(IncompleteError, _shortcomings(made))),
-        warnings=(*made.warnings, *_left_out(made), *form.unsaid(made.tables, how), *notes),
-    )
-
-
-def _provenance() -> Provenance:
-    words = redact.command(["hpcbert", *sys.argv[1:]])
-    return Provenance(__version__, utc(time.time()), shlex.join(words))
-
-
-def _left_out(made: flow.Collected) -> tuple[str, ...]:
-    """Return which files were left out, a sentence for each reason."""
-    reasons: dict[str, list[str]] = {}
-    for one in made.left_out:
-        reasons.setdefault(one.why, []).append(shown(one.path))
-    return tuple(
-        f"left out {len(names)} file{'s' if len(names) > 1 else ''}, because {why}: "
-        + ", ".join(names[:_NAMED])
-        + (f" and {len(names) - _NAMED} more, which --json names" if len(names) > _NAMED else "")
-        for why, names in reasons.items()
-    )
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all; what is no file, as /dev/stdout, is written into."""
-    from hpcbert.campaign import store
-
-    try:
-        if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
-        else:
-            store.write_text(path, text, mode=0o666)
-    except (HpcbertError, OSError) as error:
-        raise HpcbertError(f"--output can't be written: {error}") from error
-
-
-def _shortcomings(made: flow.Collected) -> list[str]:
-    rows = [row for table in made.tables for row in table.rows]
-    asked, ok = sum(row.asked for row in rows), sum(row.ok for row in rows)
-    does = "does" if asked - ok == 1 else "do"
-    short = [f"{asked - ok} of {asked} repeats {does} not count."] if ok < asked else []
-    lost = [one for one in made.left_out if one.wanted]
-    logs = "a log was" if len(lost) == 1 else f"{len(lost)} logs were"
-    return [*made.refused, *short, *([f"What may be {logs} left out."] if lost else [])]
+    return store.chosen(names, Path(load(site_file).runs))[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from hpcbert.cli.main import root
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import UsageError
 
@@ -16,8 +17,6 @@ _SHELLS = ("bash", "zsh", "fish")
 @returns_result
 def completion(*, shell: str) -> Result:
     """Print a completion script for a shell."""
-    from hpcbert.cli.main import root
-
     found = get_completion_class(shell)
     if found is None:
         raise UsageError(f"There is no completion for {shell}.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from hpcbert.cli import conflicts
@@ -29,8 +27,7 @@ def doctor(*, site_file: str, frameworks: tuple[str, ...], nodes: int) -> Result
     here = site.load(site_file)
     if not traits(here.scheduler).srun:
         conflicts.refuse_typed(("nodes",), f"with the {here.scheduler} scheduler")
-    found = examine(here, run=run, frameworks=frameworks, nodes=nodes)
-    findings = tuple(found)
+    findings = tuple(examine(here, run=run, frameworks=frameworks, nodes=nodes))
     lines = []
     for one in findings:
         status = click.style(f"{one.status:<4}", _COLOURS[one.status])
@@ -39,8 +36,7 @@ def doctor(*, site_file: str, frameworks: tuple[str, ...], nodes: int) -> Result
         lines += [f"     change: {one.change}"] if one.change else []
     failed = [one.name for one in findings if one.status == "fail"]
     errors = (CheckError(f"Failed: {', '.join(failed)}."),) if failed else ()
-    code = CheckError.exit_code if failed else 0
-    return Result([asdict(one) for one in findings], "\n".join(lines), code, errors)
+    return Result(findings, "\n".join(lines), errors)
 
 
 command = doctor

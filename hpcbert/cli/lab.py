@@ -40,12 +40,8 @@ def _described(status: library.LabStatus) -> dict[str, Any]:
         "healthy": status.healthy,
         "environment": status.lab.environment,
         "env_sh": str(status.lab.layout.env_sh),
-        "daemons": [
-            {"name": one.name, "pid": one.pid, "alive": one.alive} for one in status.daemons
-        ],
-        "nodes": [
-            {"name": one.name, "address": one.address, "state": one.state} for one in status.nodes
-        ],
+        "daemons": status.daemons,
+        "nodes": status.nodes,
     }
 
 
@@ -55,8 +51,7 @@ def _result(status: library.LabStatus) -> Result:
     directory = status.lab.directory
     lines += [f"use it:  {status.usage}", f"end it:  {library.command('down', directory)}"]
     errors = () if status.healthy else (CheckError(f"The lab is not healthy; dead: {dead}."),)
-    code = 0 if status.healthy else CheckError.exit_code
-    return Result(_described(status), "\n".join(lines), code, errors)
+    return Result(_described(status), "\n".join(lines), errors)
 
 
 @lab.command("up")
@@ -103,7 +98,7 @@ def lab_down(*, directory: Path) -> Result:
     if not removal.left:
         return Result(data, f"{removal.ended} processes ended, nothing is left.")
     error = CheckError(f"Left behind: {', '.join(removal.left)}.", where=str(directory))
-    return Result(data, "", CheckError.exit_code, (error,))
+    return Result(data, errors=(error,))
 
 
 command = lab

@@ -16,8 +16,9 @@ from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, finish, printable
 from hpcbert.config.decode import did_you_mean
+from hpcbert.config.site import load
 from hpcbert.errors import IncompleteError, UsageError
-from hpcbert.flows.monitor import named, newest
+from hpcbert.flows.monitor import open_campaign
 from hpcbert.logs.lines import NotALogError, open_log
 from hpcbert.scheduler.local.queue import read_witness
 
@@ -100,10 +101,8 @@ class Log:
 
 
 def _find(*, campaign: str, point: str, repeat: int | None, runs: str, site_file: str) -> Log:
-    from hpcbert.config.site import load
-
-    directory = Path(runs or load(site_file).runs)
-    watched = named((campaign,), directory)[0] if campaign else newest(directory)
+    (directory,) = store.chosen([campaign] if campaign else (), Path(runs or load(site_file).runs))
+    watched = open_campaign(directory)
     meant = [one for one in watched.repeats if repeat in {None, one.number}]
     meant = [one for one in meant if point in {"", one.array.point.key}]
     if not meant:

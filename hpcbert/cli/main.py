@@ -142,11 +142,11 @@ def end(error: BaseException) -> NoReturn:
     if isinstance(error, click.ClickException) and not as_json:
         error.show()
         raise SystemExit(2)
-    from hpcbert.cli.output import failed, leave, unwritten
+    from hpcbert.cli.output import Result, leave, told, unwritten
 
     if isinstance(error, OSError) and streams.refused(sys.stdout, error):
         unwritten(error)
-    leave(_name(error), failed(error), as_json=as_json)
+    leave(_name(error), Result(errors=(told(error),)), as_json=as_json)
 
 
 def _name(error: BaseException) -> str:

@@ -11,14 +11,14 @@ import os
 import re
 import sys
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from hpcbert.cli import streams
-from hpcbert.errors import HpcbertError, Interruption, UsageError, refusal
+from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,20 +36,27 @@ class Result:
     """What a command has to say.
 
     Attributes:
-        data: For `--json`: plain dicts, lists, texts, numbers, booleans and None.
+        data: For `--json`: plain dicts, lists, texts, numbers, booleans, None, and dataclasses
+            of them.
         text: For people: what goes to stdout, without the last newline.
-        exact: Whether the text is a program's or a document's, to arrive byte by byte.
-        exit_code: 0 done, 4 incomplete, 5 a check failed; errors carry their own.
-        errors: What went wrong although a result could be given.
+        errors: What went wrong, be it that a result could be given all the same.
         warnings: Sentences for stderr.
+        exact: Whether the text is a program's or a document's, to arrive byte by byte.
+        incomplete: Whether something is missing that no error names.
     """
 
-    data: Any = None
+    data: object = None
     text: str = ""
-    exit_code: int = 0
     errors: tuple[HpcbertError, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
     exact: bool = False
+    incomplete: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """0 done, 4 incomplete, 5 a check failed: the highest that its errors carry."""
+        least = IncompleteError.exit_code if self.incomplete else 0
+        return max((one.exit_code for one in self.errors), default=least)
 
 
 def envelope(command: str, result: Result) -> str:
@@ -66,7 +73,7 @@ def envelope(command: str, result: Result) -> str:
         ],
         "warnings": list(result.warnings),
     }
-    return escaped(json.dumps(document, ensure_ascii=False, allow_nan=False))
+    return escaped(json.dumps(document, ensure_ascii=False, allow_nan=False, default=asdict))
 
 
 def escaped(document: str) -> str:
@@ -163,14 +170,8 @@ def finish(command: str, body: Callable[[], Result], *, as_json: bool) -> None:
     except (Exception, KeyboardInterrupt) as error:
         if streams.refused(sys.stdout, error):
             raise
-        result = failed(error)
+        result = Result(errors=(told(error),))
     leave(command, result, as_json=as_json)
-
-
-def failed(error: BaseException) -> Result:
-    """Return the result of a command that an exception ended."""
-    one = told(error)
-    return Result(exit_code=one.exit_code, errors=(one,))
 
 
 def leave(command: str, result: Result, *, as_json: bool) -> NoReturn:

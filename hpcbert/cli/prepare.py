@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,15 @@ from hpcbert.cli.options import checked_limit
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import places, recipe, site
 from hpcbert.config.schedulers import traits
-from hpcbert.errors import CheckError, HpcbertError, IncompleteError, SchedulerError, UsageError
+from hpcbert.errors import (
+    CheckError,
+    ConfigError,
+    HpcbertError,
+    IncompleteError,
+    Interruption,
+    SchedulerError,
+    UsageError,
+)
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.system.runner import follow, run
 
@@ -42,6 +49,7 @@ _CONFLICTS = (
     Conflict(("image", "runtime"), _without("image"), "without --only image"),
     Conflict(("data",), _without("data"), "without --only data"),
 )
+_ERRORS = (UsageError, ConfigError, SchedulerError, IncompleteError, CheckError, Interruption)
 _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "failed": "FAIL"}
 
 
@@ -151,9 +159,7 @@ def _result(parts: Sequence[Part]) -> Result:
     for part in parts:
         lines += [_line(part)]
         lines += [f"      {word}" for word in (part.path, part.digest) if word]
-    code = max((one.exit_code for one in errors), default=0)
-    data = {"parts": [asdict(part) for part in parts]}
-    return Result(data, "\n".join(lines), code, tuple(errors))
+    return Result({"parts": parts}, "\n".join(lines), tuple(errors))
 
 
 # --- In a job -----------------------------------------------------------------------------------
@@ -204,12 +210,12 @@ def _as_given(document: dict[str, Any]) -> Result:
 
     if document["data"]:
         return _result([Part(**one) for one in document["data"]["parts"]])
-    kinds = {kind.code: kind for kind in (UsageError, CheckError, IncompleteError)}
+    kinds = {one.code: one for one in _ERRORS}
     errors = tuple(
         kinds.get(one["code"], HpcbertError)(one["message"], hint=one["hint"])
         for one in document["errors"]
     )
-    return Result(exit_code=document["exit_code"], errors=errors)
+    return Result(errors=errors)
 
 
 command = prepare

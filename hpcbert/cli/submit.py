@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import shlex
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert import timelimit
 from hpcbert.campaign import store
 from hpcbert.cli import conflicts
 from hpcbert.cli.asked import read, submitter
 from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.interrupt import left_behind, patient
 from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
 from hpcbert.cli.output import Result, returns_result, say
 from hpcbert.config import site, slurmwords
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import CheckError, Interruption, UsageError
 from hpcbert.flows import submit as flow
-from hpcbert.scheduler.pace import Pace
+from hpcbert.flows.pending import left_behind, submit_pending
+from hpcbert.flows.policy import RetryPolicy
 from hpcbert.scheduler.slurm import control
-from hpcbert.scheduler.slurm.calls import RESUME, Means, sbatch_argv
+from hpcbert.scheduler.slurm.calls import sbatch_argv
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
@@ -39,11 +37,9 @@ _CONFLICTS = (
     Conflict(("max_retries",), lambda given: given["rehearse"], "with --rehearse"),
     *SHARED_CONFLICTS,
 )
+_MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
 # What may stand beside --resume.
 _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
-
-# Seconds between two looks for a job that may have been submitted, at the least.
-_SETTLE = 2.0
 
 
 @click.command(
@@ -112,7 +108,7 @@ def _refused(found: tuple[Finding, ...]) -> Result:
     """Say what stands in the way; nothing is written then."""
     errors = [UsageError(f"{one.name}: {one.detail}", hint=one.hint) for one in found]
     last = UsageError("Nothing was submitted.", hint="--force submits all the same.")
-    return Result(exit_code=UsageError.exit_code, errors=(*errors, last))
+    return Result(errors=(*errors, last))
 
 
 def _carried_out(
@@ -132,90 +128,21 @@ def _carried_out(
         retries: With how many retries it is watched; None: it is not.
         warnings: What was noticed before.
     """
+    from hpcbert.cli.watching import Display, followed
+
+    waiting = None if retries is None else Display(err=True).waiting
     try:
-        campaign = handed_over(directory, here, made, wait=retries is not None)
+        campaign = submit_pending(
+            directory, run=run, floor=here.slurm.poll_floor, draft=made, waiting=waiting
+        )
     except Interruption as error:
         left = left_behind(directory)
         data = _data(directory, left) if left else None
-        return Result(data, exit_code=error.exit_code, errors=(error,), warnings=warnings)
+        return Result(data, errors=(error,), warnings=warnings)
     if retries is not None:
-        return _watched(directory, campaign, retries, here)
-    return submitted(directory, campaign, (*warnings, *store.caution(directory)))
-
-
-def handed_over(
-    directory: Path,
-    here: Site,
-    made: Draft | None = None,
-    *,
-    wait: bool = False,
-    again: str = RESUME,
-) -> Campaign:
-    """Submit what of a campaign is not submitted yet, to whom its manifest says.
-
-    Args:
-        directory: The campaign.
-        here: The site.
-        made: What is written down before; None where it is there already.
-        wait: Whether to wait for room where the person has as many jobs as allowed.
-        again: As in `Means`.
-
-    Raises:
-        Interruption: Somebody interrupted; it says what is queued and how to go on.
-    """
-    with patient(directory) as patience:
-        if made:
-            flow.write(made)
-        means = Means(
-            run,
-            pause=patience.pausing(time.sleep),
-            settle=max(here.slurm.poll_floor, _SETTLE),
-            check=patience.check,
-            again=again,
-        )
-        return _handed_over(directory, means, wait=wait)
-
-
-def _handed_over(directory: Path, means: Means, *, wait: bool) -> Campaign:
-    if store.read_manifest(directory).scheduler != "local":
-        return _paced(directory, means) if wait else flow.submit(directory, means)
-    from hpcbert.scheduler.local import queue as local
-    from hpcbert.script import limits
-
-    def start(new: Campaign) -> str:
-        limit = limits.seconds(directory, new.arrays[0]) or timelimit.MOST
-        return local.enqueue(directory, new, time_limit_minutes=limit / 60)
-
-    return flow.enqueue(
-        directory,
-        start=start,
-        find=lambda: local.find(directory),
-        means=means,
-    )
-
-
-def _paced(directory: Path, means: Means) -> Campaign:
-    """Submit as room becomes available, saying what it waits for whenever that changes."""
-    pace, told = Pace(floor=means.settle), ""
-    while True:
-        try:
-            return flow.submit(directory, means)
-        except flow.NoRoomError as full:
-            if full.message != told:
-                say(f"{full.message} Waiting for room.", err=True)
-            pace = pace.after(changed=full.message != told, failed=False)
-            told = full.message
-        means.pause(pace.seconds(0.0))
-
-
-def _watched(directory: Path, campaign: Campaign, limit: int, here: Site) -> Result:
-    """Show a watching person what was submitted, follow it, then give what collect gives."""
-    from hpcbert.cli.collect import collected
-    from hpcbert.cli.retry import followed
-
-    say(submitted(directory, campaign).text, err=True)
-    followed(directory, limit, here)
-    return collected((directory,))
+        say(_submitted(directory, campaign).text, err=True)
+        return followed((directory,), RetryPolicy(retries), here)
+    return _submitted(directory, campaign, (*warnings, *store.caution(directory)))
 
 
 def _dry_run(made: Draft, warnings: tuple[str, ...]) -> Result:
@@ -228,7 +155,7 @@ def _dry_run(made: Draft, warnings: tuple[str, ...]) -> Result:
         argv = shlex.join(sbatch_argv(made.directory, array))
         lines += [f"$ {argv}" if made.campaign.scheduler == "slurm" else "$ (local queue)"]
         lines += [made.scripts[array.name]]
-    lines += [f"{_mark(check.ok)} {check.name} {check.detail}".rstrip() for check in checks]
+    lines += [f"{_MARKS[check.ok]} {check.name} {check.detail}".rstrip() for check in checks]
     lines += ["Nothing was written, nothing was submitted."]
     data = {
         "campaign": made.campaign.id,
@@ -242,14 +169,9 @@ def _dry_run(made: Draft, warnings: tuple[str, ...]) -> Result:
             }
             for array in arrays
         ],
-        "checks": [{"name": one.name, "ok": one.ok, "detail": one.detail} for one in checks],
+        "checks": checks,
     }
-    code = CheckError.exit_code if failed else 0
-    return Result(data, "\n".join(lines), code, errors, warnings)
-
-
-def _mark(ok: bool | None) -> str:
-    return {True: "ok  ", False: "FAIL", None: "skip"}[ok]
+    return Result(data, "\n".join(lines), errors, warnings)
 
 
 def _described(array: Array) -> dict[str, Any]:
@@ -273,7 +195,7 @@ def _described(array: Array) -> dict[str, Any]:
     }
 
 
-def submitted(directory: Path, campaign: Campaign, warnings: tuple[str, ...] = ()) -> Result:
+def _submitted(directory: Path, campaign: Campaign, warnings: tuple[str, ...] = ()) -> Result:
     """Say what was submitted and where it is."""
     points, count = {array.point for array in campaign.arrays}, len(campaign.current)
     lines = [f"campaign {campaign.id}: {len(points)} points, {count} repeats"]

@@ -254,11 +254,6 @@ def _overridden(site: Site, given: Overrides, cwd: Path) -> Site:
     )
 
 
-def runs_directory(flag: str = "") -> Path:
-    """Return the directory that holds the campaigns of the site in use."""
-    return Path(load(flag).runs)
-
-
 def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
     """Read one site.toml strictly; HPCBERT_RUNS overrides where campaigns go.
 

@@ -15,7 +15,7 @@ from hpcbert.results.reduce import tabulate
 from hpcbert.system import ownership
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from hpcbert.campaign.fingerprint import Where
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from hpcbert.foreign.gather import Framework
     from hpcbert.logs.layout import LeftOut
     from hpcbert.model import Campaign, Group, Measured, Shape, SpeedupTable
+    from hpcbert.slurm.states import RepeatState
 
 _REHEARSAL = "rehearsal"
 
 
-class Request(NamedTuple):
+class CollectRequest(NamedTuple):
     """What is to be collected, and how.
 
     Attributes:
@@ -84,11 +85,11 @@ class _Source(NamedTuple):
 
 def collect(
     paths: Sequence[Path],
-    request: Request,
+    request: CollectRequest,
     *,
-    states: States,
     frameworks: Collection[str],
     load: Callable[[str], Framework],
+    states: States | None = None,
 ) -> Collected:
     """Read campaigns and logs, judge every repeat, reduce what counts.
 
@@ -98,9 +99,9 @@ def collect(
     Args:
         paths: Campaigns, directories and files.
         request: What is asked for.
-        states: Asks the scheduler for a campaign's repeats.
         frameworks: Names of all frameworks.
         load: Returns a framework by name.
+        states: Asks the scheduler for a campaign's repeats; its own by default.
 
     Raises:
         UsageError: A path holds nothing, something about a log is unknown, or the same point
@@ -119,7 +120,7 @@ def collect(
     warnings = [*found.warnings, *left_out]
     files = list(found.left_out)
     for directory in campaigns:
-        own, why, notes = _of_campaign(directory, request, states)
+        own, why, notes = _of_campaign(directory, request, states or ask_scheduler)
         sources += own
         refused += why
         warnings += notes
@@ -145,7 +146,7 @@ def collect(
     return Collected(tables, tuple(refused), notes, tuple(files))
 
 
-def _refuse_for_logs(request: Request) -> None:
+def _refuse_for_logs(request: CollectRequest) -> None:
     """Refuse what says of foreign logs what a campaign records itself.
 
     Raises:
@@ -184,7 +185,7 @@ def _stranger(directory: Path) -> str:
 
 
 def _of_campaign(
-    directory: Path, request: Request, states: States
+    directory: Path, request: CollectRequest, states: States
 ) -> tuple[list[_Source], tuple[str, ...], tuple[str, ...]]:
     """Return a campaign's points, why it has none, and warnings."""
     # Foreign logs need none of this: manifests, states and their history take time to import.
@@ -205,6 +206,21 @@ def _of_campaign(
         for point, taken in zip(gathered.points, gathered.taken, strict=True)
     ]
     return own, _changed(campaign, gathered), (*gathered.warnings, *notes)
+
+
+def ask_scheduler(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], RepeatState]:
+    """Ask the scheduler that a campaign was submitted to for the states of its repeats."""
+    # What asking needs takes longer to import than all else.
+    if campaign.scheduler == "local":
+        from hpcbert.scheduler.local import queue as local
+
+        return local.states(directory, campaign)
+    from hpcbert.scheduler.slurm import tracker
+    from hpcbert.scheduler.slurm.adopt import adopted
+    from hpcbert.system import runner
+
+    campaign = adopted(directory, campaign, run=runner.run)
+    return tracker.snapshot(directory, campaign, run=runner.run)
 
 
 def _changed(campaign: Campaign, gathered: Gathered) -> tuple[str, ...]:

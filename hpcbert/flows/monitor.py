@@ -108,16 +108,6 @@ def open_campaign(directory: Path) -> Watched:
     return Watched(directory, store.read_manifest(directory))
 
 
-def named(names: Sequence[str], runs: Path) -> tuple[Watched, ...]:
-    """Return the campaigns that a person names.
-
-    Raises:
-        UsageError: There is none of that name, or several.
-    """
-    directories = dict.fromkeys(store.resolve(name, runs) for name in names)
-    return tuple(open_campaign(directory) for directory in directories)
-
-
 def unfinished(
     runs: Path, *, run: Runner, environ: Mapping[str, str] = os.environ
 ) -> tuple[Watched, ...]:
@@ -166,15 +156,6 @@ def _may_go_on(repeat: Repeat, *, certain: bool) -> bool:
     """
     seen = local.read_witness(repeat.status, first=repeat.array.first_attempt)
     return from_witness(seen) is None or (bool(seen.signal) and not certain)
-
-
-def newest(runs: Path) -> Watched:
-    """Return the caller's campaign that was submitted last.
-
-    Raises:
-        UsageError: There is none yet.
-    """
-    return open_campaign(store.newest(runs))
 
 
 @dataclass(frozen=True)

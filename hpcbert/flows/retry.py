@@ -21,7 +21,6 @@ from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs.setting import Window
 from hpcbert.scheduler.slurm import living
 from hpcbert.scheduler.slurm.adopt import adopted, advising
-from hpcbert.scheduler.slurm.tracker import Tracker
 from hpcbert.script import directives, limits, rewrite
 from hpcbert.slurm import commands, nodes
 from hpcbert.slurm.states import LOST
@@ -32,11 +31,12 @@ if TYPE_CHECKING:
 
     from hpcbert.campaign.judge import Repeat
     from hpcbert.campaign.repeats import Key
+    from hpcbert.flows.policy import RetryPolicy
     from hpcbert.model import Array, Campaign
+    from hpcbert.scheduler.slurm.tracker import Tracker
     from hpcbert.slurm.states import RepeatState
     from hpcbert.system.runner import Runner
 
-MAX_RETRIES = 2
 # The command that goes on where this one had to stop, without the campaign.
 AGAIN = "hpcbert retry"
 # Looks at Slurm until an end is beyond doubt, and the seconds between them.
@@ -44,28 +44,8 @@ _LOOKS, _REST = 8, 2.0
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a person says about retries.
-
-    Attributes:
-        limit: How often one repeat is submitted again at most.
-        exclude: Nodes to keep away from in any case.
-        suspect: Whether to keep away from nodes that failed.
-        cancelled: Whether repeats that somebody cancelled are submitted again too, as they are
-            when somebody asks for it. Else those that need a longer time limit are left alone too.
-        time_limit: Of one repeat, in sbatch's form; empty for the one that there was.
-    """
-
-    limit: int = MAX_RETRIES
-    exclude: tuple[str, ...] = ()
-    suspect: bool = True
-    cancelled: bool = True
-    time_limit: str = ""
-
-
-@dataclass(frozen=True)
-class Lack:
-    """A repeat that is over and does not count."""
+class InvalidRepeat:
+    """A repeat that is over and invalid."""
 
     array: Array
     number: int
@@ -78,7 +58,7 @@ class Findings:
     """How a campaign stands.
 
     Attributes:
-        lacks: Repeats to be submitted again.
+        invalid: Repeats to be submitted again.
         spent: Those that were submitted again as often as allowed.
         open: How many repeats wait, run, or may yet.
         tries: How the others ended.
@@ -86,15 +66,15 @@ class Findings:
     """
 
     watched: Watched
-    lacks: tuple[Lack, ...]
-    spent: tuple[Lack, ...]
+    invalid: tuple[InvalidRepeat, ...]
+    spent: tuple[InvalidRepeat, ...]
     open: int
     tries: tuple[Try, ...]
     attempts: Mapping[Key, int]
 
 
 @dataclass(frozen=True)
-class Round:
+class RetryPlan:
     """What one retry of a campaign submits.
 
     Attributes:
@@ -111,7 +91,7 @@ class Round:
 
 def look(
     directory: Path,
-    wish: Wish,
+    policy: RetryPolicy,
     *,
     run: Runner,
     clock: Callable[[], float] = time.time,
@@ -124,6 +104,8 @@ def look(
             alive under whatever name: nothing may be submitted then.
         UsageError: There is no such campaign, nothing of it can count, or others decide about it.
     """
+    from hpcbert.scheduler.slurm.tracker import Tracker  # with submitit
+
     store.claim(directory)
     campaign = store.read_manifest(directory)
     if campaign.rehearse:
@@ -132,7 +114,7 @@ def look(
             where=campaign.id,
             hint="Submit it anew to rehearse again.",
         )
-    # What an interrupted or refused submission made is no lack.
+    # What an interrupted or refused submission made is not missing.
     with advising(AGAIN):
         campaign = adopted(directory, campaign, run=run, strict=True)
     watched = Watched(directory, campaign)
@@ -140,22 +122,24 @@ def look(
     states, settled = _settled_states(watched, tracker, pause)
     gathered = judge.gather(directory, campaign, rule="", window=Window(), states=lambda *_: states)
     judged = {(one.array, one.run.repeat): one for one in gathered.repeats}
-    lacks: list[Lack] = []
+    invalid: list[InvalidRepeat] = []
     for array, number in campaign.current:
         key = array.name, number
         one = judged[key].run
         left = one.state in {"CANCELLED", LOST} or limits.pointless(
-            directory, array, one.state, wish.time_limit
+            directory, array, one.state, policy.time_limit
         )
-        if left and not wish.cancelled:
+        if left and not policy.cancelled:
             continue
         if key in settled and not one.valid:
-            lacks.append(Lack(array, number, one.state, "; ".join(map(str, one.reasons))))
-    living.refuse(watched, [(one.array, one.number) for one in lacks], run=run)
-    spent = [one for one in lacks if _times(campaign, one) >= wish.limit]
+            invalid.append(
+                InvalidRepeat(array, number, one.state, "; ".join(map(str, one.reasons)))
+            )
+    living.refuse(watched, [(one.array, one.number) for one in invalid], run=run)
+    spent = [one for one in invalid if _times(campaign, one) >= policy.limit]
     return Findings(
         watched=watched,
-        lacks=tuple(one for one in lacks if one not in spent),
+        invalid=tuple(one for one in invalid if one not in spent),
         spent=tuple(spent),
         open=len(campaign.current) - len(settled),
         tries=tuple(_try(array, judged[array.name, number]) for array, number in campaign.current),
@@ -163,10 +147,10 @@ def look(
     )
 
 
-def _times(campaign: Campaign, lack: Lack) -> int:
+def _times(campaign: Campaign, repeat: InvalidRepeat) -> int:
     """Return how often a repeat was submitted again already."""
-    same = [one for one in campaign.arrays if one.point == lack.array.point]
-    return sum(lack.number in one.repeats for one in same) - 1
+    same = [one for one in campaign.arrays if one.point == repeat.array.point]
+    return sum(repeat.number in one.repeats for one in same) - 1
 
 
 def _try(array: Array, judged: Repeat) -> Try:
@@ -201,17 +185,17 @@ def _ends(tracker: Tracker) -> tuple[Key, ...]:
     return tuple(key for key, state in tracker.states.items() if not state.kind.alive)
 
 
-def plan(findings: Findings, wish: Wish, *, run: Runner) -> Round:
-    """Think out the next arrays, one for each point, or part of one, that lacks repeats.
+def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
+    """Think out the next arrays, one for each point, or part of one, with invalid repeats.
 
     Raises:
         UsageError: The campaign's scripts were changed or moved, or another version made them; or
             a local campaign is still running.
     """
     watched = findings.watched
-    points: dict[tuple[str, int], list[Lack]] = {}
-    for lack in findings.lacks:
-        points.setdefault((lack.array.point.key, lack.array.offset), []).append(lack)
+    points: dict[tuple[str, int], list[InvalidRepeat]] = {}
+    for one in findings.invalid:
+        points.setdefault((one.array.point.key, one.array.offset), []).append(one)
     if points and findings.open and not traits(watched.campaign.scheduler).grows:
         raise UsageError(
             f"{findings.open} repeats still wait or run, and the local queue takes no more.",
@@ -220,23 +204,23 @@ def plan(findings: Findings, wish: Wish, *, run: Runner) -> Round:
         )
     arrays, texts = [], {}
     spared: dict[str, str] = {}
-    for part, lacks in points.items():
+    for part, invalid in points.items():
         known = watched.campaign.arrays
         first = next(one for one in known if (one.point.key, one.offset) == part)
         text = _script(watched.directory, first)
-        verdict = _verdict(findings, first, text, wish, run)
+        verdict = _verdict(findings, first, text, policy, run)
         array, again = _array(
             findings,
             first,
-            lacks,
+            invalid,
             text,
             verdict,
-            time_limit=wish.time_limit or limits.kept(watched, first),
+            time_limit=policy.time_limit or limits.kept(watched, first),
         )
         arrays.append(array)
         texts[array.name] = again
         spared |= dict(verdict.spared)
-    return Round(findings, tuple(arrays), texts, tuple(spared.items()))
+    return RetryPlan(findings, tuple(arrays), texts, tuple(spared.items()))
 
 
 def _script(directory: Path, array: Array) -> str:
@@ -251,11 +235,13 @@ def _script(directory: Path, array: Array) -> str:
     return text
 
 
-def _verdict(findings: Findings, first: Array, text: str, wish: Wish, run: Runner) -> Verdict:
+def _verdict(
+    findings: Findings, first: Array, text: str, policy: RetryPolicy, run: Runner
+) -> Verdict:
     if findings.watched.campaign.scheduler == "local":
         return Verdict()
-    asked = suspects.chosen(wish.exclude)
-    if not wish.suspect:
+    asked = suspects.chosen(policy.exclude)
+    if not policy.suspect:
         return Verdict(asked)
     outcome = run(nodes.sinfo_argv(), env=commands.environment(os.environ))
     known = nodes.of_partition(
@@ -266,10 +252,10 @@ def _verdict(findings: Findings, first: Array, text: str, wish: Wish, run: Runne
         for one in findings.watched.campaign.arrays
         if one.point == first.point
         for node, why in one.excluded
-        if node not in wish.exclude
+        if node not in policy.exclude
     }
     found = before | suspects.suspect(first.point.key, findings.tries, known)
-    found = {node: why for node, why in found.items() if node not in wish.exclude}
+    found = {node: why for node, why in found.items() if node not in policy.exclude}
     verdict = suspects.limit(found, known, needed=first.point.shape.nodes)
     return replace(verdict, excluded=(*asked, *verdict.excluded))
 
@@ -277,7 +263,7 @@ def _verdict(findings: Findings, first: Array, text: str, wish: Wish, run: Runne
 def _array(
     findings: Findings,
     first: Array,
-    lacks: Sequence[Lack],
+    invalid: Sequence[InvalidRepeat],
     text: str,
     verdict: Verdict,
     *,
@@ -285,13 +271,13 @@ def _array(
 ) -> tuple[Array, str]:
     same = [one for one in findings.watched.campaign.arrays if one.point == first.point]
     retry = 1 + max(one.retry for one in same)
-    known = [findings.attempts.get((one.array.name, one.number), 0) for one in lacks]
+    known = [findings.attempts.get((one.array.name, one.number), 0) for one in invalid]
     attempt = 1 + max(*known, *(one.first_attempt for one in same), 0)
     name = f"{first.name}.t{retry}"
     again = rewrite.retried(
         text,
         name=name,
-        repeats=[one.number - first.offset for one in lacks],
+        repeats=[one.number - first.offset for one in invalid],
         first_attempt=attempt,
         exclude=[node for node, _ in verdict.excluded],
         time_limit=time_limit,
@@ -299,7 +285,7 @@ def _array(
     array = replace(
         first,
         name=name,
-        repeats=tuple(one.number for one in lacks),
+        repeats=tuple(one.number for one in invalid),
         script=first.script.removesuffix(".sbatch") + f".t{retry}.sbatch",
         script_sha256=hashlib.sha256(again.encode()).hexdigest(),
         state="intended",
@@ -313,13 +299,13 @@ def _array(
         seen="",
         changed=(),
         excluded=verdict.excluded,
-        why=tuple((one.number, one.state, one.why) for one in lacks),
+        why=tuple((one.number, one.state, one.why) for one in invalid),
     )
     return array, again
 
 
-def intend(made: Round) -> Campaign:
-    """Write a round down: scripts, then the manifest with its arrays `intended`.
+def intend(made: RetryPlan) -> Campaign:
+    """Write a retry down: scripts, then the manifest with its arrays `intended`.
 
     Raises:
         UsageError: Somebody else is working on the campaign, or has changed it meanwhile.

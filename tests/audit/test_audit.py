@@ -15,7 +15,7 @@ import pytest
 
 from hpcbert.campaign import evidence, store
 from hpcbert.flows.audit import audit
-from hpcbert.flows.collect import Request, collect
+from hpcbert.flows.collect import CollectRequest, collect
 from hpcbert.logs.setting import Window
 from hpcbert.slurm.ladder import with_witness
 from hpcbert.slurm.states import Kind, RepeatState, parse, witness
@@ -43,7 +43,9 @@ def pending(directory: Path, campaign: Any) -> dict[tuple[str, int], RepeatState
 
 def gathered(directory: Path, states: Any = sacct, **request: Any) -> Any:
     nothing: Any = None
-    return collect([directory], Request(**request), states=states, frameworks=(), load=nothing)
+    return collect(
+        [directory], CollectRequest(**request), states=states, frameworks=(), load=nothing
+    )
 
 
 def audited(directory: Path, *words: str) -> tuple[int, dict[str, Any]]:

@@ -13,7 +13,7 @@ import pytest
 
 from hpcbert.cli.main import COMMANDS
 from hpcbert.cli.output import Result, envelope, printable
-from hpcbert.errors import CheckError
+from hpcbert.errors import CheckError, IncompleteError
 from tests.waiting import CEILING
 
 HEAVY = ("jinja2", "submitit", "rich", "numpy", "pandas", "asyncio", "torch", "importlib.metadata")
@@ -175,8 +175,8 @@ def test_status_words_of_the_envelope() -> None:
         return str(json.loads(envelope("x", result))["status"])
 
     assert status(Result()) == "success"
-    assert status(Result([1], exit_code=4)) == "partial"
-    assert status(Result(exit_code=5, errors=(CheckError("no"),))) == "error"
+    assert status(Result([1], errors=(IncompleteError("no"),))) == "partial"
+    assert status(Result(errors=(CheckError("no"),))) == "error"
 
 
 def test_control_characters_never_reach_a_terminal() -> None:

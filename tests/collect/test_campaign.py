@@ -14,7 +14,7 @@ import tomli
 
 from hpcbert.campaign.store import read_status
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.flows.collect import Collected, Request, collect
+from hpcbert.flows.collect import Collected, CollectRequest, collect
 from hpcbert.foreign.gather import Framework
 from hpcbert.logs import grammar
 from hpcbert.logs.setting import Window
@@ -52,7 +52,9 @@ def says(*words: str, source: str = "sacct", default: str = "COMPLETED") -> Stat
 
 
 def gathered(*paths: Path, states: States = nobody, **request: Any) -> Collected:
-    return collect(paths, Request(**request), states=states, frameworks=(), load=no_framework)
+    return collect(
+        paths, CollectRequest(**request), states=states, frameworks=(), load=no_framework
+    )
 
 
 def no_framework(name: str) -> Framework:

@@ -13,7 +13,7 @@ import pytest
 
 from hpcbert.campaign.store import read_status, status_path
 from hpcbert.errors import SchedulerError
-from hpcbert.flows.collect import Collected, Request, collect
+from hpcbert.flows.collect import Collected, CollectRequest, collect
 from hpcbert.model import Campaign, Run
 from hpcbert.slurm.ladder import with_witness
 from hpcbert.slurm.states import RepeatState, parse, witness
@@ -49,7 +49,7 @@ def silent(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], Repe
 
 def gathered(made: Any, states: Any) -> Collected:
     nothing: Any = None
-    return collect([made.directory], Request(), states=states, frameworks=(), load=nothing)
+    return collect([made.directory], CollectRequest(), states=states, frameworks=(), load=nothing)
 
 
 def only(made: Collected) -> Run:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hpcbert.campaign import store
 from hpcbert.cli.live import console, counts, draw, duration
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import cancel, monitor
@@ -217,13 +218,12 @@ def test_a_local_campaign_of_another_machine_is_not_over_until_its_repeats_are(
 def test_campaigns_are_named_by_path_or_part_of_an_id_each_once(watched: Make) -> None:
     one = watched()
     runs = one.directory.parent
-    found = monitor.named(["aaaaaa", str(one.directory), "20261121T"], runs)
-    assert [item.campaign.id for item in found] == [one.campaign.id]
+    names = ["aaaaaa", str(one.directory), "20261121T"]
+    assert store.chosen(names, runs) == store.chosen((), runs) == (one.directory,)
     with pytest.raises(UsageError):
-        monitor.named(["bbbbbb"], runs)
-    assert monitor.newest(runs).campaign.id == one.campaign.id
+        store.chosen(["bbbbbb"], runs)
     with pytest.raises(UsageError, match="no campaign yet"):
-        monitor.newest(runs / "elsewhere")
+        store.chosen((), runs / "elsewhere")
 
 
 def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched: Make) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import retry, submit
-from hpcbert.flows.retry import Wish
+from hpcbert.flows.policy import RetryPolicy
 from hpcbert.model import Array, Campaign, Shape
 from hpcbert.scheduler.slurm.adopt import adopted
 from hpcbert.scheduler.slurm.calls import Means
@@ -28,7 +28,7 @@ NOW = 1763700000
 
 
 def _refuse_pointless(found, limit):
-    ended = [(one.array, one.number, one.state) for one in found.lacks]
+    ended = [(one.array, one.number, one.state) for one in found.invalid]
     limits.refuse_pointless(found.watched, ended, limit)
 
 
@@ -63,14 +63,14 @@ class Bench:
         path = store.status_path(self.directory, array, repeat)
         status.append(path, *events, time=NOW, attempt=attempt)
 
-    def look(self, wish: Wish | None = None) -> retry.Findings:
+    def look(self, policy: RetryPolicy | None = None) -> retry.Findings:
         clock = Clock(NOW)
         return retry.look(
-            self.directory, wish or Wish(), run=self.slurm, clock=clock, pause=clock.pause
+            self.directory, policy or RetryPolicy(), run=self.slurm, clock=clock, pause=clock.pause
         )
 
-    def plan(self, wish: Wish | None = None) -> retry.Round:
-        return retry.plan(self.look(), wish or Wish(), run=self.slurm)
+    def plan(self, policy: RetryPolicy | None = None) -> retry.RetryPlan:
+        return retry.plan(self.look(), policy or RetryPolicy(), run=self.slurm)
 
     def retry(self) -> Array:
         """Submit what is missing again, and return the new array."""
@@ -114,10 +114,10 @@ def test_only_what_does_not_count_is_submitted_again(three_of_five: Bench) -> No
 def test_what_waits_or_runs_is_left_alone(bench: Bench) -> None:
     bench.ended(1, "FAILED")
     findings = bench.look()
-    assert [one.number for one in findings.lacks] == [1]
+    assert [one.number for one in findings.invalid] == [1]
     assert findings.open == 4
     bench.retry()
-    assert bench.look().lacks == ()
+    assert bench.look().invalid == ()
     assert bench.slurm.count("sbatch") == 2
 
 
@@ -133,7 +133,7 @@ def test_a_job_that_slurm_puts_back_is_not_submitted_again(three_of_five: Bench)
 
     slurm.before = requeued
     findings = three_of_five.look()
-    assert [one.number for one in findings.lacks] == [2]
+    assert [one.number for one in findings.invalid] == [2]
     assert findings.open == 1
 
 
@@ -150,9 +150,9 @@ def test_no_repeat_is_submitted_more_often_than_allowed(three_of_five: Bench) ->
         for repeat in (2, 4):
             three_of_five.ended(repeat, "TIMEOUT", attempt=attempt)
     findings = three_of_five.look()
-    assert (findings.lacks, [one.number for one in findings.spent]) == ((), [2, 4])
-    more = three_of_five.look(Wish(limit=3))
-    assert [one.number for one in more.lacks] == [2, 4]
+    assert (findings.invalid, [one.number for one in findings.spent]) == ((), [2, 4])
+    more = three_of_five.look(RetryPolicy(limit=3))
+    assert [one.number for one in more.invalid] == [2, 4]
 
 
 def test_what_somebody_cancelled_is_submitted_again_only_if_asked_for(bench: Bench) -> None:
@@ -161,8 +161,8 @@ def test_what_somebody_cancelled_is_submitted_again_only_if_asked_for(bench: Ben
     bench.ended(4, "CANCELLED by 1000")
     bench.ended(5, "FAILED")
     bench.slurm.forgets.add("CANCELLED")
-    assert [one.number for one in bench.look().lacks] == [4, 5]
-    assert [one.number for one in bench.look(Wish(cancelled=False)).lacks] == [5]
+    assert [one.number for one in bench.look().invalid] == [4, 5]
+    assert [one.number for one in bench.look(RetryPolicy(cancelled=False)).invalid] == [5]
 
 
 def test_attempts_go_on_where_slurms_own_ended(three_of_five: Bench) -> None:
@@ -174,9 +174,9 @@ def test_attempts_go_on_where_slurms_own_ended(three_of_five: Bench) -> None:
 
 
 def test_nodes_can_be_chosen_and_suspicion_be_turned_off(three_of_five: Bench) -> None:
-    (array,) = three_of_five.plan(Wish(exclude=("n7", "n3"))).arrays
+    (array,) = three_of_five.plan(RetryPolicy(exclude=("n7", "n3"))).arrays
     assert [node for node, _ in array.excluded] == ["n7", "n3", "n2"]
-    (array,) = three_of_five.plan(Wish(suspect=False)).arrays
+    (array,) = three_of_five.plan(RetryPolicy(suspect=False)).arrays
     assert array.excluded == ()
 
 
@@ -194,7 +194,7 @@ def test_a_crash_while_retrying_loses_and_doubles_nothing(
     campaign = submit.submit(three_of_five.directory, three_of_five.means)
     assert [one.job_id for one in campaign.arrays] == ["10", "11"]
     assert list(three_of_five.slurm.jobs) == ["10", "11"]
-    assert three_of_five.look().lacks == ()
+    assert three_of_five.look().invalid == ()
 
 
 def test_who_watches_finds_what_an_interrupted_submission_left(three_of_five: Bench) -> None:
@@ -237,7 +237,7 @@ def test_two_jobs_that_ran_one_attempt_spoil_its_number(three_of_five: Bench) ->
     path = store.status_path(three_of_five.directory, array, 1)
     start = {"event": "start", "time": NOW, "attempt": 0, "job": "99_1", "nodelist": "n5"}
     path.write_text(f"{json.dumps(start)}\n{path.read_text()}")
-    (lack,) = [one for one in three_of_five.look().lacks if one.number == 1]
+    (lack,) = [one for one in three_of_five.look().invalid if one.number == 1]
     assert "the jobs 99_1 and 10_1 ran it at the same time" in lack.why
 
 
@@ -262,14 +262,14 @@ def test_what_reached_its_time_limit_is_not_repeated_with_no_longer_one(
 @pytest.mark.parametrize("limit", ["61", "1-12", "UNLIMITED", "0"])
 def test_a_longer_time_limit_is_the_new_scripts_own(late: Bench, limit: str) -> None:
     _refuse_pointless(late.look(), limit)
-    made = late.plan(Wish(time_limit=limit))
+    made = late.plan(RetryPolicy(time_limit=limit))
     (array,) = made.arrays
     assert array.repeats == (2, 3, 4)
     assert option((made.scripts or {})[array.name], "time") == limit
 
 
 def test_a_longer_time_limit_stays_for_the_next_retry(late: Bench) -> None:
-    retry.intend(late.plan(Wish(time_limit="2:00:00")))
+    retry.intend(late.plan(RetryPolicy(time_limit="2:00:00")))
     submit.submit(late.directory, late.means)
     for repeat in (2, 3, 4):
         late.ended(repeat, "FAILED" if repeat < 4 else "COMPLETED", attempt=1)
@@ -283,7 +283,7 @@ def test_a_longer_time_limit_stays_for_the_next_retry(late: Bench) -> None:
 
 
 def test_unattended_what_reached_its_time_limit_is_left_alone(late: Bench) -> None:
-    unattended = Wish(cancelled=False)
-    assert [one.number for one in late.look(unattended).lacks] == [3]
-    longer = Wish(cancelled=False, time_limit="2:00:00")
-    assert [one.number for one in late.look(longer).lacks] == [2, 3, 4]
+    unattended = RetryPolicy(cancelled=False)
+    assert [one.number for one in late.look(unattended).invalid] == [3]
+    longer = RetryPolicy(cancelled=False, time_limit="2:00:00")
+    assert [one.number for one in late.look(longer).invalid] == [2, 3, 4]

@@ -11,7 +11,8 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import Watched
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import submit as flow
-from hpcbert.flows.retry import Findings, Lack, Wish, plan
+from hpcbert.flows.policy import RetryPolicy
+from hpcbert.flows.retry import Findings, InvalidRepeat, plan
 from hpcbert.model import Shape
 from hpcbert.scheduler.slurm.control import most_indices
 from hpcbert.script.directives import option
@@ -141,13 +142,13 @@ def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path: Path
     flow.write(one)
     _, second, *_ = one.campaign.arrays
     watched = Watched(one.directory, one.campaign)
-    lacks = tuple(
-        Lack(array, number, "FAILED", "x")
+    invalid = tuple(
+        InvalidRepeat(array, number, "FAILED", "x")
         for array in one.campaign.arrays[:2]
         for number in array.repeats[1:2]
     )
-    findings = Findings(watched, lacks, (), 0, (), {})
-    made_ = plan(findings, Wish(suspect=False), run=Slurm())
+    findings = Findings(watched, invalid, (), 0, (), {})
+    made_ = plan(findings, RetryPolicy(suspect=False), run=Slurm())
     assert [(array.repeats, array.offset) for array in made_.arrays] == [((2,), 0), ((5,), 3)]
     script = (made_.scripts or {})[made_.arrays[1].name]
     assert option(script, "array") == "2%1"

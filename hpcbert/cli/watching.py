@@ -1,0 +1,241 @@
+"""Following campaigns: a table on a terminal, a line for each change elsewhere, or JSON events."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcbert import model
+from hpcbert.cli import streams
+from hpcbert.cli.live import before, console, draw, draws
+from hpcbert.cli.output import VERSION, Result, escaped, printable, say
+from hpcbert.flows import monitor as flow
+from hpcbert.flows.monitor import Sinks
+from hpcbert.slurm.hostlist import fold
+from hpcbert.slurm.states import Kind
+from hpcbert.system.runner import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from hpcbert.campaign.repeats import Repeat, Watched
+    from hpcbert.config.site import Site
+    from hpcbert.flows.monitor import Change, Detail, View
+    from hpcbert.flows.policy import RetryPolicy
+    from hpcbert.flows.retry import RetryPlan
+    from hpcbert.logs.scan import Progress
+    from hpcbert.slurm.states import RepeatState
+
+
+@dataclass(frozen=True)
+class Display:
+    """Shows what is followed on a standard stream; what was submitted again goes to stderr.
+
+    Attributes:
+        err: Whether on stderr.
+        as_json: Whether as JSON, an object a line.
+    """
+
+    err: bool = False
+    as_json: bool = False
+
+    def watching(self) -> AbstractContextManager[Sinks]:
+        """Show states until this is left."""
+        if self.as_json:
+            return _events(err=self.err)
+        show = _on_terminal if draws(sys.stderr if self.err else sys.stdout) else _lines
+        return show(err=self.err)
+
+    def retried(self, plans: Sequence[RetryPlan]) -> None:
+        """Print what was submitted again."""
+        say("\n".join(map(plan_text, plans)), err=True)
+
+    def waiting(self, reason: str) -> None:
+        """Print why a submission waits."""
+        say(f"{reason} Waiting for room.", err=True)
+
+
+def follow(directory: Path, policy: RetryPolicy, site: Site) -> None:
+    """Show on stderr what becomes of a campaign, retries and all, until it is over.
+
+    Args:
+        directory: The campaign.
+        policy: What is submitted again.
+        site: Says how often Slurm may be asked.
+
+    Raises:
+        HpcbertError: As `heal.follow`; the jobs are left alone.
+        KeyboardInterrupt: The same, after saying so.
+    """
+    from hpcbert.flows import heal
+
+    tracked = (flow.open_campaign(directory),)
+    try:
+        heal.follow(tracked, policy, Display(err=True), run=run, floor=site.slurm.poll_floor)
+    except KeyboardInterrupt:
+        say(f"The jobs are left alone. {cancel_hint(tracked)}", err=True)
+        raise
+
+
+def followed(directories: Sequence[Path], policy: RetryPolicy, site: Site) -> Result:
+    """Follow campaigns one after the other, then return the result of collecting them."""
+    from hpcbert.cli.tables import collected
+
+    for directory in directories:
+        follow(directory, policy, site)
+    return collected(directories)
+
+
+def cancel_hint(watched: Sequence[Watched]) -> str:
+    """Return the commands that cancel campaigns, as a sentence."""
+    words = [shlex.quote(str(one.directory)) for one in watched]
+    return f"To cancel them: {'; '.join(f'hpcbert cancel {word}' for word in words)}"
+
+
+def plan_text(plan: RetryPlan, *, dry: bool = False) -> str:
+    """Return what a retry submits and why, for people."""
+    watched = plan.findings.watched
+    lines = []
+    for array in plan.arrays:
+        done = "would be submitted again" if dry else f"submitted again as job {array.job_id}"
+        numbers = ", ".join(map(str, array.repeats))
+        what = f"repeat{'s' if len(array.repeats) > 1 else ''} {numbers} of {array.point.key}"
+        lines.append(f"{what} {done}:")
+        lines += [f"  repeat {number}: {why}" for number, _, why in array.why]
+        lines += [f"  not on {node}: {why}" for node, why in array.excluded]
+    if not lines:
+        lines.append(f"Nothing of {watched.campaign.id} is to be submitted again.")
+    if plan.findings.open:
+        lines.append(f"{plan.findings.open} repeats wait or run and are left alone.")
+    if plan.arrays and not dry:
+        lines.append(f"watch it:  hpcbert monitor {shlex.quote(str(watched.directory))}")
+    return "\n".join(lines)
+
+
+class _Details:
+    """Reads how far repeats are, each campaign's logs by its own recipe."""
+
+    def __init__(self) -> None:
+        self._readers: dict[Path, Callable[[Path], Progress | None]] = {}
+
+    def __call__(self, repeat: Repeat, state: RepeatState, now: float) -> Detail:
+        directory = repeat.watched.directory
+        if directory not in self._readers:
+            self._readers[directory] = flow.progress_reader(directory)
+        progress = self._readers[directory](flow.log_path(repeat, state))
+        return flow.detail(repeat, progress, now=now)
+
+
+@contextlib.contextmanager
+def _on_terminal(*, err: bool) -> Iterator[Sinks]:
+    from rich.live import Live
+
+    context = click.get_current_context(silent=True)
+    screen = console(sys.stderr if err else sys.stdout, colour=context.color if context else None)
+    unicode = streams.holds_unicode(screen.file)
+    details = _Details()
+
+    def view(now: View) -> None:
+        live.update(draw(now, details, unicode=unicode), refresh=True)
+
+    # A table that is taller than the screen scrolls: cut off it would hide what goes wrong.
+    with Live(
+        console=screen, auto_refresh=False, redirect_stdout=False, vertical_overflow="visible"
+    ) as live:
+        yield Sinks(view=view)
+
+
+@contextlib.contextmanager
+def _lines(*, err: bool) -> Iterator[Sinks]:
+    def changes(found: Sequence[Change]) -> None:
+        for change in found:
+            click.echo(printable(line(change)), err=err)
+
+    yield Sinks(changes=changes)
+
+
+def line(change: Change) -> str:
+    """Return a change as one line: time, campaign, point, repeat, state, nodes, why."""
+    repeat, state = change.repeat, change.state
+    number = f"{repeat.number}/{repeat.watched.campaign.protocol.repeats}"
+    number += f" attempt {state.attempt}" if state.attempt else ""
+    words = [
+        utc(change.time),
+        repeat.watched.campaign.id,
+        repeat.array.point.key,
+        number,
+        state.word,
+        fold(state.nodes),
+        f"({state.detail})" if state.detail else "",
+        f"({before(state)})" if state.earlier else "",
+        f"[{state.source}]",
+    ]
+    return "  ".join(word for word in words if word)
+
+
+@contextlib.contextmanager
+def _events(*, err: bool) -> Iterator[Sinks]:
+    details = _Details()
+
+    def changes(found: Sequence[Change]) -> None:
+        for change in found:
+            click.echo(escaped(json.dumps(_event(change, details), ensure_ascii=False)), err=err)
+
+    yield Sinks(changes=changes)
+
+
+def _event(change: Change, details: _Details) -> dict[str, Any]:
+    """Return a change as an object for `--json`; `docs/reference/json.md` describes it."""
+    repeat, state = change.repeat, change.state
+    detail = details(repeat, state, change.time) if state.kind == Kind.RUNNING else None
+    return {
+        "version": VERSION,
+        "event": "state",
+        "time": utc(change.time),
+        "campaign": repeat.watched.campaign.id,
+        "point": repeat.array.point.key,
+        "repeat": repeat.number,
+        "attempt": state.attempt,
+        "job": repeat.job_id or None,
+        "state": state.word,
+        "kind": state.kind,
+        "source": state.source,
+        "reason": state.reason or None,
+        "detail": state.detail or None,
+        "advice": state.advice or None,
+        "nodes": list(state.nodes),
+        "exit_code": state.exit_code,
+        "step_exit_code": state.step_exit,
+        "start": utc(state.start),
+        "end": utc(state.end),
+        "elapsed": state.elapsed,
+        "time_limit": state.limit,
+        "iteration": detail.iteration if detail else None,
+        "throughput": detail.throughput if detail else None,
+        "expected_end": utc(detail.ends if detail else None),
+        "attempts": [
+            {
+                "attempt": one.attempt,
+                "state": one.word,
+                "state_source": one.source,
+                "detail": one.detail or None,
+                "nodes": list(one.nodes),
+                "start": utc(one.start),
+                "end": utc(one.end),
+            }
+            for one in state.earlier
+        ],
+    }
+
+
+def utc(seconds: float | None) -> str | None:
+    """Return a time as ISO 8601 UTC, or nothing for none."""
+    return None if seconds is None else model.utc(seconds)

@@ -1,0 +1,73 @@
+"""Being interrupted patiently: what was started gives its answer first."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+# Ctrl-C, what a scheduler or a shutdown says, and the end of a connection.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Patience:
+    """Lets a command that was started give its answer, and the answer be written down.
+
+    An interrupt takes effect at the next `check`, or in a pause. A second one takes effect at once.
+    """
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._resting = False
+
+    def note(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle a signal."""
+        self._asked += 1
+        if self._resting or self._asked > 1:
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Take effect now.
+
+        Raises:
+            KeyboardInterrupt: Somebody asked for it.
+        """
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def pausing(self, pause: Callable[[float], None]) -> Callable[[float], None]:
+        """Return what waits, but not for who interrupts."""
+
+        def wait(seconds: float) -> None:
+            self.check()
+            self._resting = True
+            try:
+                pause(seconds)
+            finally:
+                self._resting = False
+
+        return wait
+
+
+@contextmanager
+def patient() -> Iterator[Patience]:
+    """Handle signals with patience; those that are ignored, as under nohup, stay ignored.
+
+    Raises:
+        KeyboardInterrupt: Somebody interrupted.
+    """
+    patience = Patience()
+    main = threading.current_thread() is threading.main_thread()
+    chosen = [one for one in _SIGNALS if main and signal.getsignal(one) != signal.SIG_IGN]
+    before = {one: signal.signal(one, patience.note) for one in chosen}
+    try:
+        yield patience
+        patience.check()
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
