@@ -15,10 +15,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcbert.config.decode import decode
 from hpcbert.config.schedulers import TABLE
-from hpcbert.config.strict import misfit
-from hpcbert.errors import HpcbertError, UsageError
-from hpcbert.model import MANIFEST, Array, Campaign, Material, Point, Protocol, Shape, read_events
+from hpcbert.errors import ConfigError, HpcbertError, UsageError
+from hpcbert.model import MANIFEST, Array, Campaign, read_events
 from hpcbert.system import files, lock, ownership
 
 if TYPE_CHECKING:
@@ -98,29 +98,13 @@ def read_manifest(directory: Path) -> Campaign:
             hint="Use the version of hpcbert that wrote it, or a newer one.",
         )
     try:
-        campaign = _campaign(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"The manifest is damaged: {error!r}.", where=str(path)) from error
-    wrong = misfit(campaign, Campaign) or ("scheduler" if campaign.scheduler not in TABLE else "")
-    if wrong:
-        raise UsageError(f"The manifest is damaged: {wrong} is not what it was.", where=str(path))
+        campaign: Campaign = decode(Campaign, data, file=str(path))
+    except ConfigError as error:
+        raise UsageError(f"The manifest is damaged: {error.message}", where=str(path)) from error
+    if campaign.scheduler not in TABLE:
+        wrong = f"there is no scheduler {campaign.scheduler!r}"
+        raise UsageError(f"The manifest is damaged: {wrong}.", where=str(path))
     return campaign
-
-
-def _campaign(data: dict[str, Any]) -> Campaign:
-    arrays = tuple(_array(one) for one in data["arrays"])
-    protocol = Protocol(**data["protocol"])
-    values = {**data, "arrays": arrays, "protocol": protocol, "command": tuple(data["command"])}
-    values["materials"] = tuple(Material(**one) for one in data.get("materials", ()))
-    return Campaign(**values)
-
-
-def _array(data: dict[str, Any]) -> Array:
-    raw = data["point"]
-    options = tuple((name, value) for name, value in raw["options"])
-    point = Point(**{**raw, "shape": Shape(**raw["shape"]), "options": options})
-    pairs = {name: tuple(map(tuple, data.get(name, ()))) for name in ("excluded", "why", "changed")}
-    return Array(**{**data, **pairs, "point": point, "repeats": tuple(data["repeats"])})
 
 
 def update_array(campaign: Campaign, array: Array) -> Campaign:

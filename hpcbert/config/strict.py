@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
 from math import isfinite
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcbert.config.decode import MOST_COUNT, did_you_mean
 from hpcbert.errors import ConfigError
@@ -20,40 +18,6 @@ N = TypeVar("N", int, float)
 _MOST = (1 << 63) - 1
 
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-
-
-def misfit(value: Any, hint: Any, path: str = "") -> str:
-    """Return which part of a value is not what its type says, `arrays[0].job_id`; empty if none.
-
-    Args:
-        value: Of plain types, tuples and dataclasses, as read from JSON.
-        hint: What it must be.
-        path: Its name.
-    """
-    if is_dataclass(hint):
-        hints = get_type_hints(hint)
-        parts = ((getattr(value, one.name), hints[one.name], one.name) for one in fields(hint))
-        prefix = f"{path}." if path else ""
-        found = (misfit(inner, kind, f"{prefix}{name}") for inner, kind, name in parts)
-        return next(filter(None, found), "") if isinstance(value, hint) else path  # type: ignore[arg-type]
-    if get_origin(hint) is tuple:
-        return _misfit_of_tuple(value, get_args(hint), path)
-    if get_origin(hint) in (Union, UnionType):
-        return "" if any(not misfit(value, kind, "x") for kind in get_args(hint)) else path
-    if get_origin(hint) is Literal:
-        return "" if value in get_args(hint) else path
-    fits = type(value) is hint and not (hint is float and not isfinite(value))
-    return "" if fits else path
-
-
-def _misfit_of_tuple(value: Any, kinds: tuple[Any, ...], path: str) -> str:
-    if not isinstance(value, tuple):
-        return path
-    kinds = kinds[:1] * len(value) if kinds[-1:] == (...,) else kinds
-    if len(kinds) != len(value):
-        return path
-    pairs = enumerate(zip(value, kinds, strict=True))
-    return next(filter(None, (misfit(one, kind, f"{path}[{n}]") for n, (one, kind) in pairs)), "")
 
 
 class Table:

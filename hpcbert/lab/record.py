@@ -7,20 +7,21 @@ import dataclasses
 import json
 import os
 import time
+from collections.abc import Mapping  # noqa: TC003  annotations are read
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path  # noqa: TC003
+from typing import TYPE_CHECKING, Any, Literal
 
-from hpcbert.errors import CheckError, SchedulerError, UsageError
+from hpcbert.config.decode import decode
+from hpcbert.errors import CheckError, ConfigError, SchedulerError, UsageError
 from hpcbert.lab.files import Layout
 from hpcbert.lab.plan import LabPlan, Network
 from hpcbert.system import files, lock
-from hpcbert.system.processes import Process
+from hpcbert.system.processes import Process  # noqa: TC001
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-SCHEMA = 1
 RECORD = "lab.json"
 UNFINISHED = f".{RECORD}.*"
 MARK = "HPCBERT_LAB_ID"
@@ -44,6 +45,7 @@ class Lab:
         hosts: Node name, or `switch`, to the process that holds its namespaces; None if that was
             about to start.
         daemons: Daemon name to its process, likewise. A node's slurmd has the node's name.
+        schema: Of the record.
     """
 
     plan: LabPlan
@@ -54,6 +56,7 @@ class Lab:
     slot: int | None = None
     hosts: Mapping[str, Process | None] = field(default_factory=dict)
     daemons: Mapping[str, Process | None] = field(default_factory=dict)
+    schema: Literal[1] = 1
 
     @property
     def directory(self) -> Path:
@@ -147,7 +150,7 @@ class Journal:
         return self.note(daemons={**self.lab.daemons, name: process})
 
     def _write(self) -> None:
-        document = {"schema": SCHEMA, **dataclasses.asdict(self.lab)}
+        document = dataclasses.asdict(self.lab)
         path = self.lab.directory / RECORD
         files.write_text(path, json.dumps(document, indent=2, default=str))
         # Whatever the umask: `status` is for everybody.
@@ -163,12 +166,12 @@ def load(directory: Path) -> Lab | None:
     path = directory.resolve() / RECORD
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        return _parse(document)
+        return decode(Lab, document, file=str(path))
     except FileNotFoundError:
         return None
     except PermissionError as error:
         raise UsageError(error.strerror or "It cannot be read.", where=str(path)) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, ConfigError) as error:
         raise UsageError(f"This is no record of a lab: {error}", where=str(path)) from error
 
 
@@ -189,21 +192,3 @@ def locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _parse(document: dict[str, Any]) -> Lab:
-    if document.pop("schema") != SCHEMA:
-        raise ValueError("another schema")
-    plan = document.pop("plan")
-    return Lab(
-        plan=LabPlan(**{**plan, "directory": Path(plan["directory"])}),
-        root=Path(document.pop("root")),
-        made=tuple(Path(each) for each in document.pop("made")),
-        hosts=_processes(document.pop("hosts")),
-        daemons=_processes(document.pop("daemons")),
-        **document,
-    )
-
-
-def _processes(table: dict[str, Any]) -> dict[str, Process | None]:
-    return {name: Process(**each) if each else None for name, each in table.items()}

@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcbert.errors import SchedulerError
+from hpcbert.config.decode import decode
+from hpcbert.errors import ConfigError, SchedulerError
 from hpcbert.model import read_events
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.ladder import from_witness, with_witness
@@ -97,16 +98,10 @@ def read_plan(directory: Path) -> Plan:
     """Read slurm/local.json.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError: It is missing or damaged.
+        OSError, ValueError, ConfigError: It is missing or damaged.
     """
-    data = json.loads((directory / PLAN).read_text(encoding="utf-8"))
-    elements = tuple(
-        Element(
-            **{**one, "repeats": tuple(one["repeats"]), "statuses": tuple(one["statuses"])},
-        )
-        for one in data["elements"]
-    )
-    return Plan(**{**data, "elements": elements})
+    path = directory / PLAN
+    return decode(Plan, json.loads(path.read_text(encoding="utf-8")), file=str(path))
 
 
 def _elements(campaign: Campaign) -> Iterator[Element]:
@@ -287,7 +282,7 @@ class _Queue:
 def _queue(directory: Path, job_id: str) -> _Queue:
     try:
         plan = read_plan(directory)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, ConfigError):
         return _Queue(alive=False, detail="the local queue was never started")
     limit = plan.minutes * 60
     if plan.machine != machine():
