@@ -5,12 +5,10 @@ site, recipe, shape, point, repeat, attempt, campaign, rule, throughput: docs/re
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
 import time
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from hpcbert.errors import UsageError
 
@@ -222,20 +220,6 @@ class Array:
     def status(self, repeat: int) -> str:
         """Return where the job writes what happens to one repeat, relative to the campaign."""
         return f"status/{self.point.key}.{repeat}.jsonl"
-
-
-def read_events(raw: bytes) -> tuple[dict[str, Any], ...]:
-    """Return the events in the content of a status file, oldest first.
-
-    A line that is no JSON object (a full disk cuts lines) is passed over.
-    """
-    events = []
-    for line in raw.split(b"\n"):
-        with contextlib.suppress(ValueError, RecursionError):
-            event = json.loads(line)
-            if isinstance(event, dict):
-                events.append(event)
-    return tuple(events)
 
 
 @dataclass(frozen=True)

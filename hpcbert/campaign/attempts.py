@@ -8,27 +8,24 @@ A verdict once reached stands: no later question, and no silence, makes an attem
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.model import Attempt
-from hpcbert.slurm.hostlist import expand
-from hpcbert.slurm.ladder import from_witness, with_witness
-from hpcbert.slurm.states import UNKNOWN, Kind, RepeatState, Witness, witness
+from hpcbert.slurm.states import UNKNOWN, Kind, RepeatState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from hpcbert.campaign.memory import Memory
-    from hpcbert.model import Array, Campaign
-
-Events = tuple[dict[str, Any], ...]
-_REQUEUED = "REQUEUED"
+    from hpcbert.campaign.repeats import Repeat
+    from hpcbert.model import Array
+    from hpcbert.slurm.jobrecord import JobRecord
 
 
 @dataclass(frozen=True)
-class Try:
+class AttemptState:
     """One attempt.
 
     Attributes:
@@ -39,7 +36,7 @@ class Try:
 
     array: Array
     state: RepeatState
-    seen: Witness
+    seen: JobRecord
 
 
 @dataclass(frozen=True)
@@ -47,80 +44,69 @@ class History:
     """All attempts of one repeat that are known of, oldest first; at least one."""
 
     number: int
-    tries: tuple[Try, ...]
+    attempts: tuple[AttemptState, ...]
 
     @property
     def newest(self) -> RepeatState:
         """The state of the last one."""
-        return self.tries[-1].state
+        return self.attempts[-1].state
 
     @property
     def told(self) -> RepeatState:
         """The same, with the states of those before it."""
-        return replace(self.newest, earlier=tuple(one.state for one in self.tries[:-1]))
+        return replace(self.newest, earlier=tuple(one.state for one in self.attempts[:-1]))
 
     @property
-    def counted(self) -> Try:
+    def counted(self) -> AttemptState:
         """The attempt that counts: the last one, unless only one before it completed.
 
         A job that completed may be requeued by hand, and the new attempt cancelled.
         """
         if self.newest.word == "COMPLETED":
-            return self.tries[-1]
-        good = (one for one in reversed(self.tries) if _completed(one.state))
-        return next(good, self.tries[-1])
+            return self.attempts[-1]
+        for one in reversed(self.attempts):
+            state = one.state
+            if state.kind is Kind.SUCCEEDED and state.step_exit == 0 and not state.suspended:
+                return one
+        return self.attempts[-1]
 
-    def record(self, directory: Path) -> tuple[Attempt, ...]:
+    def listed(self, directory: Path) -> tuple[Attempt, ...]:
         """Return the attempts as they stand in a table; none if there is but one."""
-        if len(self.tries) == 1:
+        if len(self.attempts) == 1:
             return ()
-        return tuple(_attempt(directory, self.number, one) for one in self.tries)
+        return tuple(_listed(directory, self.number, one) for one in self.attempts)
 
 
-def _completed(state: RepeatState) -> bool:
-    return state.kind == Kind.SUCCEEDED and state.step_exit == 0 and not state.suspended
-
-
-def history(
-    directory: Path,
-    campaign: Campaign,
-    repeat: tuple[Array, int],
-    newest: RepeatState,
-    memory: Memory,
-) -> History:
+def history(repeat: Repeat, newest: RepeatState, memory: Memory) -> History:
     """Return what is known of every attempt of one repeat.
 
     Args:
-        directory: The campaign's.
-        campaign: Its manifest.
-        repeat: The array that it was submitted in last, and its number.
+        repeat: Which one, in the array that it was submitted in last.
         newest: The state of its newest attempt, and what the scheduler says of those before.
         memory: What was written down before.
     """
-    array, number = repeat
-    arrays = [one for one in campaign.arrays if one.point == array.point and number in one.repeats]
+    arrays = [one.array for one in (*repeat.before, repeat)]
     submitted = [one for one in arrays if one.state == "submitted"]
-    told: dict[int, list[dict[str, Any]]] = {}
-    for event in store.read_status(directory, array, number):
-        if isinstance(one := event.get("attempt"), int):
-            told.setdefault(one, []).append(event)
-    numbers = {newest.attempt, *(one.first_attempt for one in submitted), *told}
-    numbers |= {one.attempt for one in newest.earlier}
-    ordered = sorted(one for one in numbers if 0 <= one <= newest.attempt)
+    record = repeat.record
     said = {one.attempt: one for one in newest.earlier}
+    # An attempt that died before its script began has written nothing; who submitted or requeued
+    # it knows of it.
+    known = {newest.attempt, *said, *record.attempts, *(one.first_attempt for one in submitted)}
+    ordered = sorted(one for one in known if 0 <= one <= newest.attempt)
     found = []
     for attempt, after in zip(ordered, [*ordered[1:], None], strict=True):
-        made = _array(submitted, attempt) or arrays[-1]
-        seen = witness(told.get(attempt, ()), first=attempt)
+        array = _array(submitted, attempt) or arrays[-1]
+        seen = record.attempt(attempt)
         state = newest
         if after is not None:
-            known = memory.verdict(made, number, attempt), said.get(attempt)
-            retried = _told_by_retry(arrays, number, after)
-            again = _array(submitted, after) == made
-            state = _judged(seen, known, retried or _own_word(seen, again=again))
-        pause = max(state.suspended, seen.suspended, memory.suspended(made, number, attempt))
-        found.append(Try(made, replace(state, suspended=pause), seen))
-    return History(number, tuple(found))
+            own = _by_retry(arrays, repeat.number, after)
+            own = own or _by_its_record(seen, requeued=_array(submitted, after) == array)
+            kept = memory.verdict(array, repeat.number, attempt)
+            state = _believed(seen, kept, said.get(attempt), own)
+        pause = memory.suspended(array, repeat.number, attempt)
+        pause = max(state.suspended, seen.suspended, pause)
+        found.append(AttemptState(array, replace(state, suspended=pause), seen))
+    return History(repeat.number, tuple(found))
 
 
 def _array(arrays: Sequence[Array], attempt: int) -> Array | None:
@@ -128,31 +114,18 @@ def _array(arrays: Sequence[Array], attempt: int) -> Array | None:
     return next((one for one in reversed(arrays) if one.first_attempt <= attempt), None)
 
 
-def _judged(
-    seen: Witness, known: tuple[RepeatState | None, RepeatState | None], otherwise: RepeatState
+def _believed(
+    seen: JobRecord, kept: RepeatState | None, said: RepeatState | None, own: RepeatState
 ) -> RepeatState:
     """Return how an attempt ended: a verdict of the scheduler's, or else what others say."""
-    kept, said = known
     if kept is not None:
-        return renewed(kept, seen)
-    if said is not None and said.done:
-        return with_witness(said, seen)
-    return renewed(replace(otherwise, attempt=seen.attempt), seen)
+        return seen.renew(kept)
+    if said is not None and said.kind.over:
+        return seen.complete(said)
+    return seen.renew(replace(own, attempt=seen.attempt))
 
 
-def renewed(kept: RepeatState, seen: Witness) -> RepeatState:
-    """Return a state that was written down, with what the job's own file says of it now."""
-    if seen.attempt != kept.attempt:
-        return kept
-    return replace(
-        kept,
-        nodes=kept.nodes or expand(seen.nodelist),
-        step_exit=seen.step_exit,
-        suspended=max(kept.suspended, seen.suspended),
-    )
-
-
-def _told_by_retry(arrays: Sequence[Array], number: int, after: int) -> RepeatState | None:
+def _by_retry(arrays: Sequence[Array], number: int, after: int) -> RepeatState | None:
     """Return how an attempt ended by what the retry says whose first attempt came after it.
 
     It tells of nothing but the reasons that the repeat did not count for: where it had completed,
@@ -168,22 +141,28 @@ def _told_by_retry(arrays: Sequence[Array], number: int, after: int) -> RepeatSt
     return None
 
 
-def _own_word(seen: Witness, *, again: bool) -> RepeatState:
-    """Return how an attempt ended by the job's account, which Slurm started again or did not."""
-    own = from_witness(seen)
-    if own is not None and own.kind == Kind.SUCCEEDED:
+def _by_its_record(seen: JobRecord, *, requeued: bool) -> RepeatState:
+    """Return how an attempt that another one followed ended, by what its job wrote.
+
+    Args:
+        seen: What it wrote.
+        requeued: Whether the scheduler started the next one, and no retry did: then that is how
+            this one ended, whatever its script caught of it.
+    """
+    own = seen.end_state
+    if own is not None and own.kind is Kind.SUCCEEDED:
         return own
     where = f", {seen.where}" if seen.where else ""
     detail = f"{own.detail if own else 'never wrote its end'}{where}"
-    if again:
-        return RepeatState(_REQUEUED, Kind.REQUEUED, "status-file", detail=detail)
+    if requeued:
+        return RepeatState("REQUEUED", Kind.REQUEUED, "status-file", detail=detail)
     if own is not None:
         return replace(own, detail=detail)
     lost = f"never wrote its end: killed, requeued, or its node was lost{where}"
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=lost)
 
 
-def _attempt(directory: Path, number: int, one: Try) -> Attempt:
+def _listed(directory: Path, number: int, one: AttemptState) -> Attempt:
     log = store.log_path(directory, one.array, number, one.state.attempt)
     state, seen = one.state, one.seen
     return Attempt(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from hpcbert.campaign.steps import steps
 from hpcbert.logs.stamps import QUARTERS, TimeSpan, outside, stamps
-from hpcbert.model import Reason, read_events
-from hpcbert.system.files import read
+from hpcbert.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from hpcbert.campaign.record import RepeatRecord
     from hpcbert.campaign.steps import Step
     from hpcbert.logs.grammar import Grammar
 
@@ -20,45 +19,28 @@ if TYPE_CHECKING:
 _MOVED = 0.5
 # Seconds by which the file server's clock may differ from the controller's.
 _SERVER = 60.0
-# Bytes of a status file: thousands of attempts have room in it.
-_MOST = 1 << 22
-
-
-class Files(NamedTuple):
-    """What a run wrote.
-
-    Attributes:
-        status: What its script did.
-        log: What its program did.
-    """
-
-    status: Path
-    log: Path
 
 
 def mistimed(
-    files: Files, attempt: int, grammar: Grammar, *, contained: bool
+    record: RepeatRecord, attempt: int, log: Path, grammar: Grammar, *, contained: bool
 ) -> tuple[Reason, ...]:
     """Return why a run's times don't fit together; none if they do, or nobody knows them.
 
     Args:
-        files: Where they stand.
-        attempt: The attempt whose log it is.
+        record: What its script wrote.
+        attempt: Which of its attempts it is.
+        log: What its program wrote.
         grammar: How the log is read.
         contained: Whether the program was in a container, which has a time zone of its own.
     """
-    try:
-        events = read_events(read(files.status, most=_MOST))
-    except OSError:
-        return ()
-    step = next((one for one in steps(events) if one.attempt == attempt), None)
+    step = next((one for one in record.steps if one.attempt == attempt), None)
     if step is None or step.begin is None or step.end is None or step.end <= step.begin:
         return ()  # A record in whole seconds that has no length says nothing of when it was.
-    detail = _set(step) or _older(files, step.begin + step.ahead)
+    detail = _set(step) or _older(record, log, step.begin + step.ahead)
     if not detail:
         # Older scripts wrote down no zone.
         zones = QUARTERS if contained or not step.zones else step.zones
-        found = stamps(files.log, grammar)
+        found = stamps(log, grammar)
         details = [outside(found, span) for span in _spans(step, zones)]
         detail = details[0] if all(details) else ""
     return (Reason("clock", detail),) if detail else ()
@@ -83,17 +65,16 @@ def _set(step: Step) -> str:
     return f"the clock of {step.host} was set {way} by {abs(step.moved):.1f} s in the measured step"
 
 
-def _older(files: Files, begin: float) -> str:
+def _older(record: RepeatRecord, log: Path, begin: float) -> str:
     """Return a clause about a log that was written to last before its step began.
 
     The status file was written to later than that: if it seems older too, as in a copy that was
     restored, the file system's times say nothing.
     """
     try:
-        early = begin - files.log.stat().st_mtime
-        known = files.status.stat().st_mtime >= begin - _SERVER
+        early = begin - log.stat().st_mtime
     except OSError:
         return ""
-    if early <= _SERVER or not known:
+    if early <= _SERVER or (record.written or 0.0) < begin - _SERVER:
         return ""
     return f"the log was written to last {early:.0f} s before the measured step began"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.campaign.lateness import Lacking
+    from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.model import Campaign
 
 MEASUREMENTS = "measurements.json"
@@ -40,7 +41,8 @@ _FOLDERS = ("env", "logs", "scripts", "slurm", "status")
 # What numbers of all repeats come from; of scripts, those that no array names.
 _COMMON = (MANIFEST, store.RECIPE, MEASUREMENTS)
 # Jobs write to these while they run.
-_WRITTEN = ("logs/", "status/")
+_STATUS = "status/"
+_WRITTEN = ("logs/", _STATUS)
 # The local queue's own files: each retry writes them anew.
 _UNRECORDED = "slurm/local."
 
@@ -51,7 +53,7 @@ Kind = Literal["missing", "changed", "added", "grew", "late", "seal"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Deviation:
     """One thing that is not as it was recorded.
 
     Attributes:
@@ -80,32 +82,28 @@ def _digest(data: Any) -> str:
     return hashlib.sha256(canonical(data)).hexdigest()
 
 
-def digest(path: Path, *, length: int | None = None) -> tuple[int, str]:
-    """Return bytes and SHA-256 of a file, or of its beginning.
+def digests(watched: TrackedCampaign) -> dict[str, dict[str, Any]]:
+    """Return bytes and SHA-256 of every file that numbers come from, by path, in order.
 
-    Raises:
-        OSError: It is missing, unreadable, or no file.
+    Status files are what they were when they were read: that is what the states come from.
     """
-    descriptor, _ = open_file(path)
-    seen, found = 0, hashlib.sha256()
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
-        while block := file.read(_BLOCK if length is None else min(_BLOCK, length - seen)):
-            found.update(block)
-            seen += len(block)
-    return seen, found.hexdigest()
+    return {name: _entry(watched, name) for name in sorted(_names(watched.directory))}
 
 
-def digests(directory: Path) -> dict[str, dict[str, Any]]:
-    """Return bytes and SHA-256 of every file that numbers come from, by path, in order."""
-    return {name: _entry(directory / name) for name in sorted(_names(directory))}
-
-
-def _entry(path: Path) -> dict[str, Any]:
+def _entry(watched: TrackedCampaign, name: str) -> dict[str, Any]:
+    path = watched.directory / name
+    if name.startswith(_STATUS) and (record := watched.records.at(path)).stamp:
+        return {"bytes": len(record.raw), "sha256": hashlib.sha256(record.raw).hexdigest()}
+    size, found = 0, hashlib.sha256()
     try:
-        size, sha256 = digest(path)
+        descriptor, _ = open_file(path)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            while block := file.read(_BLOCK):
+                found.update(block)
+                size += len(block)
     except OSError as error:
         return {"bytes": None, "sha256": None, "error": error.strerror or str(error)}
-    return {"bytes": size, "sha256": sha256}
+    return {"bytes": size, "sha256": found.hexdigest()}
 
 
 def _names(directory: Path) -> Iterator[str]:
@@ -156,21 +154,21 @@ class Held:
         accepted: What a person accepted of earlier changes, a sentence each.
     """
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Deviation, ...] = ()
     accepted: tuple[str, ...] = ()
 
     @property
-    def changed(self) -> tuple[Finding, ...]:
+    def changed(self) -> tuple[Deviation, ...]:
         """What nothing explains but that somebody changed it; the table is made again anyway."""
         return tuple(one for one in self.findings if not one.harmless and one.path != TABLE)
 
 
-def hold(directory: Path) -> Held:
+def hold(watched: TrackedCampaign) -> Held:
     """Hold a campaign against the evidence that an earlier collect recorded, if one did."""
-    document = previous(directory)
+    document = previous(watched.directory)
     if document is None:
         return Held()
-    found = changes(directory, document, digests(directory))
+    found = changes(watched, document, digests(watched))
     return Held(found, acceptances(document[EVIDENCE]))
 
 
@@ -180,76 +178,77 @@ def concerns_all(path: str) -> bool:
 
 
 def changes(
-    directory: Path, document: Mapping[str, Any], now: Mapping[str, dict[str, Any]]
-) -> tuple[Finding, ...]:
+    watched: TrackedCampaign, document: Mapping[str, Any], now: Mapping[str, dict[str, Any]]
+) -> tuple[Deviation, ...]:
     """Return what is not as it was when the evidence was recorded.
 
     Args:
-        directory: The campaign.
+        watched: The campaign.
         document: Its measurements, with evidence.
         now: The digests of its files.
     """
     before = document[EVIDENCE]["files"]
     own = () if document.get(SEAL) == seal(document) else (_SEAL,)
-    lacking = lacks(directory, document)
-    found = [*_lost(directory, document, now, lacking)]
+    lacking = lacks(watched.campaign, document)
+    found = [*_lost(watched, document, now, lacking)]
     goes_on = any(one.harmless and one.kind == "grew" for one in found)
     new = (_added(name, lacking, goes_on=goes_on) for name in now if name not in before)
     return (*own, *found, *new)
 
 
-_SEAL = Finding("seal", MEASUREMENTS, "the record itself was changed after it was written")
+_SEAL = Deviation("seal", MEASUREMENTS, "the record itself was changed after it was written")
 
 
 def _lost(
-    directory: Path,
+    watched: TrackedCampaign,
     document: Mapping[str, Any],
     now: Mapping[str, dict[str, Any]],
     lacking: Lacking,
-) -> Iterator[Finding]:
+) -> Iterator[Deviation]:
     for name, then in document[EVIDENCE]["files"].items():
         if name not in now:
-            yield Finding("missing", name, "it is missing")
+            yield Deviation("missing", name, "it is missing")
         elif now[name] != then:
-            yield _changed(directory, name, then, document, lacking)
+            yield _changed(watched, name, then, document, lacking)
 
 
 def _changed(
-    directory: Path, name: str, then: Any, document: Mapping[str, Any], lacking: Lacking
-) -> Finding:
-    if name == MANIFEST and _continues(directory, document):
-        return Finding("grew", name, "arrays were added or submitted", harmless=True)
-    rest = _added_to(directory / name, then)
+    watched: TrackedCampaign, name: str, then: Any, document: Mapping[str, Any], lacking: Lacking
+) -> Deviation:
+    if name == MANIFEST and _continues(watched.campaign, document):
+        return Deviation("grew", name, "arrays were added or submitted", harmless=True)
+    rest = _added_to(watched, name, then)
     if rest is not None and name.startswith("slurm/"):
-        return Finding("grew", name, "lines were added", harmless=True)
+        return Deviation("grew", name, "lines were added", harmless=True)
     if rest is not None and name.startswith("status/") and goes_on(*rest):
-        return Finding("grew", name, "lines were added", harmless=True)
+        return Deviation("grew", name, "lines were added", harmless=True)
     if rest is not None and name in lacking.growing:
-        return Finding("late", name, "the file system shows more of it now", harmless=True)
-    return Finding("changed", name, "its content is not what was recorded")
+        return Deviation("late", name, "the file system shows more of it now", harmless=True)
+    return Deviation("changed", name, "its content is not what was recorded")
 
 
-def _added_to(path: Path, then: Any) -> tuple[bytes, bytes] | None:
+def _added_to(watched: TrackedCampaign, name: str, then: Any) -> tuple[bytes, bytes] | None:
     """Return what was recorded of a file and what follows it; None: it does not begin so."""
     size = then.get("bytes") if isinstance(then, dict) else None
     if not isinstance(size, int) or size < 0:
         return None
+    path = watched.directory / name
     try:
-        if digest(path, length=size) != (size, then.get("sha256")):
-            return None
-        raw = read(path, most=_MOST)
+        record = watched.records.at(path) if name.startswith(_STATUS) else None
+        raw = record.raw if record else read(path, most=_MOST)
     except OSError:
         return None
-    return raw[:size], raw[size:]
+    same = hashlib.sha256(raw[:size]).hexdigest() == then.get("sha256")
+    return (raw[:size], raw[size:]) if same and len(raw) >= size else None
 
 
-def _added(name: str, lacking: Lacking, *, goes_on: bool) -> Finding:
+def _added(name: str, lacking: Lacking, *, goes_on: bool) -> Deviation:
     if name in lacking.missing or name.startswith("env/"):
-        return Finding("late", name, "the file system did not show it before", harmless=True)
-    return Finding("added", name, "it was not there", harmless=goes_on)
+        return Deviation("late", name, "the file system did not show it before", harmless=True)
+    return Deviation("added", name, "it was not there", harmless=goes_on)
 
 
-def _continues(directory: Path, document: Mapping[str, Any]) -> bool:
+def _continues(campaign: Campaign, document: Mapping[str, Any]) -> bool:
     """Say whether a manifest still holds its head and every array that was recorded.
 
     An array that no job was known of then may have been submitted since. Runs may be of an array
@@ -257,13 +256,13 @@ def _continues(directory: Path, document: Mapping[str, Any]) -> bool:
     """
     then = document[EVIDENCE].get("manifest")
     try:
-        now = manifest_digests(store.read_manifest(directory))
+        now = manifest_digests(campaign)
         ran = {run["array"] for run in document["runs"] if run["state_source"] != "none"}
         known = ran & then["arrays"].keys()
         kept = all(now["arrays"].get(name) == then["arrays"][name] for name in known)
         grown = then["arrays"].keys() <= now["arrays"].keys()
         return bool(kept and grown and then["head"] == now["head"])
-    except (UsageError, KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError):
         return False
 
 
@@ -275,8 +274,7 @@ def manifest_digests(campaign: Campaign) -> dict[str, Any]:
 
 
 def renewed(
-    directory: Path,
-    campaign: Campaign,
+    watched: TrackedCampaign,
     document: Mapping[str, Any],
     *,
     now: float,
@@ -287,26 +285,25 @@ def renewed(
     Where there was a record already and something is not as it was, the history says what.
 
     Args:
-        directory: The campaign; its table.json is written, its measurements.json is the old one.
-        campaign: Its manifest.
+        watched: The campaign; its table.json is written, its measurements.json is the old one.
         document: The measurements that the evidence is for.
         now: Seconds since the epoch.
         accepted: Why a person accepts what was changed; empty if nothing was.
     """
-    files = digests(directory)
+    files = digests(watched)
     evidence: dict[str, Any] = {
         "recorded": utc(now),
         "window": _WHOLE,
-        "manifest": manifest_digests(campaign),
+        "manifest": manifest_digests(watched.campaign),
         "files": files,
         "history": [],
     }
-    old = previous(directory)
+    old = previous(watched.directory)
     if old is None:
         return evidence
-    found = [one for one in changes(directory, old, files) if one.path != TABLE]
+    found = [one for one in changes(watched, old, files) if one.path != TABLE]
     if (old.get("rule"), old[EVIDENCE].get("window")) != (document["rule"], _WHOLE):
-        found.append(Finding("changed", MEASUREMENTS, "other iterations or another rule", True))
+        found.append(Deviation("changed", MEASUREMENTS, "other iterations or another rule", True))
     if not found:
         evidence["recorded"] = old[EVIDENCE].get("recorded")
     evidence["history"] = _history(old, found)
@@ -326,13 +323,13 @@ def acceptances(record: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def kept(directory: Path) -> dict[str, Any] | None:
+def kept(watched: TrackedCampaign) -> dict[str, Any] | None:
     """Return the evidence on record for a campaign that goes on, with its new table.json."""
-    old = previous(directory)
+    old = previous(watched.directory)
     if old is None:
         return None
     record: dict[str, Any] = old[EVIDENCE]
-    return {**record, "files": {**record["files"], TABLE: _entry(directory / TABLE)}}
+    return {**record, "files": {**record["files"], TABLE: _entry(watched, TABLE)}}
 
 
 def previous(directory: Path) -> dict[str, Any] | None:
@@ -343,7 +340,7 @@ def previous(directory: Path) -> dict[str, Any] | None:
         return None
 
 
-def _history(old: Mapping[str, Any], found: list[Finding]) -> list[Any]:
+def _history(old: Mapping[str, Any], found: list[Deviation]) -> list[Any]:
     before = old[EVIDENCE].get("history")
     history = list(before) if isinstance(before, list) else []
     if found:

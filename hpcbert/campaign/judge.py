@@ -1,15 +1,24 @@
-"""The runs of a campaign: which attempt counts, in which state it ended, what its log says."""
+"""The runs of a campaign: which attempt counts, in which state it ended, what its log says.
+
+The way of a repeat: its state is found out (`standing`), its attempts are told apart and one of
+them is chosen (`attempts`), its log is read, and everything that speaks against the number becomes
+a reason (`_Judge`). Then repeats are held against each other: of one node at one time
+(`neighbours`), of one point (`likeness`). A reason is only ever added; nothing makes a run valid
+that was not.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.campaign import evidence as proof
 from hpcbert.campaign import store
 from hpcbert.campaign.attempts import History, history
-from hpcbert.campaign.clocks import Files, mistimed
+from hpcbert.campaign.clocks import mistimed
 from hpcbert.campaign.environment import Environments, compared
+from hpcbert.campaign.evidence import Held
 from hpcbert.campaign.fingerprint import Where
 from hpcbert.campaign.likeness import Account, judged, stated
 from hpcbert.campaign.memory import Memory
@@ -23,44 +32,48 @@ from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.logs.sizes import stated_by
 from hpcbert.model import Measured, Reason, Run
 from hpcbert.results.reduce import Evidence, gate, group_of
-from hpcbert.slurm.states import witness
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
-    from hpcbert.campaign.evidence import Held
     from hpcbert.campaign.fingerprint import Fingerprint
+    from hpcbert.campaign.record import Stamp
+    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
     from hpcbert.campaign.standing import States
     from hpcbert.logs.grammar import Grammar, Rule
-    from hpcbert.model import Array, Campaign, Counted, Group, Point, Shape
+    from hpcbert.model import Array, Counted, Point
     from hpcbert.slurm.states import RepeatState
 
 
-_WRITTEN = "it was written to while it was read"
-
-
 @dataclass(frozen=True)
-class Repeat:
+class JudgedRepeat:
     """One repeat of a campaign, judged.
 
     Attributes:
-        array: Name of its array.
-        job_id: The array's job, as far as this state belongs to it.
-        state: The scheduler's word on the attempt that counts.
+        array: What it was submitted in last.
         known: All its attempts; the newest need not be the one that counts.
         run: As it stands in a table.
         fingerprints: What its nodes were, as far as they wrote it down.
         facts: What its log states of itself.
     """
 
-    array: str
-    job_id: str
-    state: RepeatState
+    array: Array
     known: History
     run: Run
     fingerprints: tuple[Fingerprint, ...] = ()
     facts: tuple[tuple[str, int | str], ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """Name of its array, and its number."""
+        return self.array.name, self.known.number
+
+    @property
+    def samples(self) -> tuple[Where, ...]:
+        """What its nodes are, and what its log states."""
+        shape, number = str(self.array.point.shape), self.known.number
+        nodes = (Where(shape, number, found) for found in self.fingerprints)
+        return (*nodes, stated(shape, number, dict(self.facts)))
 
 
 @dataclass(frozen=True)
@@ -75,23 +88,22 @@ class Gathered:
     """
 
     points: tuple[Measured, ...]
-    repeats: tuple[Repeat, ...]
+    repeats: tuple[JudgedRepeat, ...]
     rule: Rule
     warnings: tuple[str, ...]
     held: Held
     standard: bool
     taken: tuple[tuple[Where, ...], ...] = ()
-    stamps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    stamps: Mapping[str, Stamp] = field(default_factory=dict)
 
     @property
-    def states(self) -> dict[tuple[str, int], RepeatState]:
+    def states(self) -> dict[Key, RepeatState]:
         """The states that it was made with, for making it again by another rule."""
-        return {(one.array, one.run.repeat): one.known.told for one in self.repeats}
+        return {one.key: one.known.told for one in self.repeats}
 
 
 def gather(
-    directory: Path,
-    campaign: Campaign,
+    watched: TrackedCampaign,
     *,
     rule: str,
     window: Window,
@@ -102,8 +114,7 @@ def gather(
     """Judge every repeat of a campaign.
 
     Args:
-        directory: The campaign's.
-        campaign: Its manifest.
+        watched: The campaign.
         rule: Name of a rule of its recipe, empty for the default.
         window: What to count instead of the protocol's window.
         states: Asks the scheduler; called only for what the directory doesn't know.
@@ -113,204 +124,163 @@ def gather(
     Raises:
         UsageError: There is no such rule, or the directory lacks its recipe.
     """
-    recipe = directory / store.RECIPE
-    values = read_toml(recipe)
-    grammar = grammars.parse(values.get("log", {}), where=str(recipe))
-    if length := _usual_length(values):
-        grammar = grammar._replace(sequence_length=length)
+    directory, protocol = watched.directory, watched.campaign.protocol
+    grammar = _grammar(watched)
     chosen = grammar.rule(rule)
     memory = Memory(directory)
-    newest, warnings = standing(directory, campaign, states, memory)
+    newest, warnings = standing(watched, states, memory)
+    # Before any log is read: a log that is written to from here on has no number.
     stamps = proof.stamps(directory)
-    held = proof.hold(directory)
-    changed = () if trusted else held.changed
-    judge = _Judge(directory, campaign, grammar, chosen, window, changed=changed)
-    repeats = {
-        (array.name, number): judge.repeat(
-            array,
-            history(directory, campaign, (array, number), newest[array.name, number], memory),
+    held = Held() if trusted else proof.hold(watched)
+    judge = _Judge(watched, grammar, chosen, window, held.changed)
+    repeats = [judge.repeat(one, history(one, newest[one.key], memory)) for one in watched.repeats]
+    # A status file was read when its repeat was asked about, which may have been earlier.
+    stamps |= watched.records.stamps(directory)
+    now = proof.stamps(directory)
+    repeats = [_at_rest(one, stamps, now) for one in repeats]
+    runs, notes = undisturbed(watched, {one.key: one.run for one in repeats}, beside=beside)
+    points: dict[Point, list[JudgedRepeat]] = {}
+    for one in repeats:
+        points.setdefault(one.array.point, []).append(replace(one, run=runs[one.key]))
+    points = _alike(watched, points)
+    measured = [
+        Measured(
+            group_of(point, points, chosen.name),
+            point.shape,
+            asked=len(own),
+            runs=tuple(one.run for one in own),
+            flags=("accumulation",) if point.accumulation > 1 else (),
+            counted=judge.counted,
         )
-        for array, number in campaign.current
-    }
-    runs = _at_rest(directory, repeats, stamps)
-    runs, notes = undisturbed(directory, campaign, runs, beside=beside)
-    repeats = {key: replace(repeats[key], run=run) for key, run in runs.items()}
-    repeats = _compared(directory, campaign, repeats)
-    points: dict[Point, list[Run]] = {}
-    for array, number in campaign.current:
-        points.setdefault(array.point, []).append(repeats[array.name, number].run)
-    measured = tuple(
-        replace(_measured(point, group_of(point, points, chosen.name), runs), counted=judge.counted)
-        for point, runs in points.items()
+        for point, own in points.items()
+    ]
+    taken = tuple(
+        tuple(sample for one in own if one.run.valid for sample in one.samples)
+        for own in points.values()
     )
-    taken = tuple(_taken(one, repeats.values()) for one in measured)
+    whole = Window(protocol.skip, protocol.iters)
     return Gathered(
         compared(zip(measured, taken, strict=True)),
-        tuple(repeats.values()),
+        tuple(one for own in points.values() for one in own),
         chosen,
         (*chosen.warnings, *warnings, *notes),
         held,
-        chosen == grammar.rule("") and window in {Window(), _whole(campaign)},
+        chosen == grammar.rule("") and window in {Window(), whole},
         taken,
         stamps,
     )
 
 
+def _grammar(watched: TrackedCampaign) -> Grammar:
+    """Return how the campaign's own copy of the recipe says that logs are read."""
+    path = watched.directory / store.RECIPE
+    values = read_toml(path)
+    grammar = grammars.parse(values.get("log", {}), where=str(path))
+    length = _usual_length(values)
+    return grammar._replace(sequence_length=length) if length else grammar
+
+
 def _at_rest(
-    directory: Path,
-    repeats: Mapping[tuple[str, int], Repeat],
-    before: Mapping[str, tuple[int, int]],
-) -> dict[tuple[str, int], Run]:
-    """Return the runs; none counts whose files were written to while they were read."""
-    now = proof.stamps(directory)
-    runs = {}
-    for key, one in repeats.items():
-        files = (one.run.log, one.known.counted.array.status(one.run.repeat))
-        restless = [name for name in files if before.get(name) != now.get(name)]
-        reasons = tuple(Reason("changed", f"{name}: {_WRITTEN}") for name in restless)
-        spoilt = replace(one.run, throughput=None, valid=False, reasons=reasons)
-        runs[key] = spoilt if restless and one.run.valid else one.run
-    return runs
+    one: JudgedRepeat, before: Mapping[str, Stamp], now: Mapping[str, Stamp]
+) -> JudgedRepeat:
+    """Return a repeat; it does not count if its files were written to while they were read."""
+    files = (one.run.log, one.known.counted.array.status(one.known.number))
+    restless = [name for name in files if before.get(name) != now.get(name)]
+    if not restless or not one.run.valid:
+        return one
+    told = (Reason("changed", f"{name}: it was written to while it was read") for name in restless)
+    return replace(one, run=replace(one.run, throughput=None, valid=False, reasons=tuple(told)))
 
 
-def _whole(campaign: Campaign) -> Window:
-    """Return the protocol's window as one that was asked for."""
-    return Window(campaign.protocol.skip, campaign.protocol.iters)
-
-
-def _taken(point: Measured, repeats: Iterable[Repeat]) -> tuple[Where, ...]:
-    """Return what nodes and logs say of the runs behind a point's numbers."""
-    counts = [run for run in point.runs if run.valid]
-    return tuple(
-        where
-        for one in repeats
-        if any(one.run is run for run in counts)
-        for where in _told(point.shape, one)
-    )
-
-
-def _told(shape: Shape, repeat: Repeat) -> tuple[Where, ...]:
-    """Return what the nodes of one repeat are, and what its log states."""
-    name, number = str(shape), repeat.run.repeat
-    nodes = (Where(name, number, found) for found in repeat.fingerprints)
-    return (*nodes, stated(name, number, dict(repeat.facts)))
-
-
-def _compared(
-    directory: Path, campaign: Campaign, repeats: Mapping[tuple[str, int], Repeat]
-) -> dict[tuple[str, int], Repeat]:
+def _alike(
+    watched: TrackedCampaign, points: Mapping[Point, Sequence[JudgedRepeat]]
+) -> dict[Point, list[JudgedRepeat]]:
     """Refuse those of a point's repeats that are copies, or none of the same experiment."""
-    points: dict[Point, list[tuple[str, int]]] = {}
-    for array, number in campaign.current:
-        points.setdefault(array.point, []).append((array.name, number))
     accounts = [
         [
-            Account(str(point.shape), one.run, directory / one.run.log, _told(point.shape, one))
-            for one in (repeats[key] for key in keys)
+            Account(str(point.shape), one.run, watched.directory / one.run.log, one.samples)
+            for one in repeats
         ]
-        for point, keys in points.items()
+        for point, repeats in points.items()
     ]
     verdicts = judged(accounts, keep_first=False)
-    runs = zip(points.values(), verdicts, strict=True)
     return {
-        key: replace(repeats[key], run=run)
-        for keys, own in runs
-        for key, run in zip(keys, own, strict=True)
+        point: [replace(one, run=run) for one, run in zip(repeats, runs, strict=True)]
+        for (point, repeats), runs in zip(points.items(), verdicts, strict=True)
     }
 
 
-def _measured(point: Point, group: Group, runs: list[Run]) -> Measured:
-    """Put a point's runs together."""
-    ordered = tuple(sorted(runs, key=lambda run: run.repeat))
-    flags = ("accumulation",) if point.accumulation > 1 else ()
-    return Measured(group, point.shape, len(ordered), ordered, flags)
-
-
+@dataclass(frozen=True)
 class _Judge:
-    """Judges the repeats of one campaign."""
+    """Judges the repeats of one campaign.
 
-    def __init__(
-        self,
-        directory: Path,
-        campaign: Campaign,
-        grammar: Grammar,
-        rule: Rule,
-        window: Window,
-        *,
-        changed: tuple[proof.Finding, ...],
-    ) -> None:
-        self.directory = directory
-        self.campaign = campaign
-        self.grammar = grammar
-        self.rule = rule
-        self.window = window
-        self.changed = changed
-        self.environments = Environments(directory)
+    Attributes:
+        changed: What is no longer as the evidence on record says.
+    """
+
+    watched: TrackedCampaign
+    grammar: Grammar
+    rule: Rule
+    window: Window
+    changed: tuple[proof.Deviation, ...]
+
+    @cached_property
+    def environments(self) -> Environments:
+        """The fingerprints of the nodes."""
+        return Environments(self.watched.directory)
 
     @property
     def counted(self) -> Counted:
         """Which part of each run is counted."""
-        setting = self._setting(self.campaign.arrays[0].point)
+        setting = self._setting(self.watched.campaign.arrays[0].point)
         return counted(self.rule, setting.skip, setting.iters)
 
-    def repeat(self, array: Array, known: History) -> Repeat:
+    def repeat(self, one: Repeat, known: History) -> JudgedRepeat:
         """Return one repeat with the attempt that counts."""
-        number, state = known.number, known.counted.state
-        path = store.log_path(self.directory, array, number, state.attempt)
+        directory, campaign = self.watched.directory, self.watched.campaign
+        array, chosen = one.array, known.counted
+        state = chosen.state
+        path = store.log_path(directory, array, one.number, state.attempt)
+        log = str(path.relative_to(directory))
         reading = Reading(None)
-        if state.done and not self.campaign.rehearse:
+        # The log of a repeat that runs is not read: its numbers are not those of a whole run.
+        if state.kind.over and not campaign.rehearse:
             reader = read_on if self.window.iters == END else read
             reading = reader(path, self.grammar, self.rule, self._setting(array.point))
         evidence = Evidence(
             state=state.word,
             exit_code=state.step_exit,
-            log=against(reading),
-            over=state.done,
+            log=_against(reading),
+            over=state.kind.over,
             detail=state.detail,
-            rehearsed=self.campaign.rehearse,
+            rehearsed=campaign.rehearse,
             suspended=state.suspended,
         )
-        reasons = (
-            *gate(evidence),
-            *self._doubled(array, number, state.attempt),
-            *self._changed(known, str(path.relative_to(self.directory))),
-        )
+        reasons = [*gate(evidence)]
+        if len(chosen.seen.jobs) > 1:
+            # A person submitted the script again by hand: both wrote to one log.
+            jobs = " and ".join(chosen.seen.jobs)
+            reasons.append(Reason("state", f"the jobs {jobs} ran it at the same time"))
+        reasons += self._changed(known, log)
         if reading.throughput is not None:
-            files = Files(store.status_path(self.directory, array, number), path)
-            contained = self.campaign.runtime != "none"
-            reasons += mistimed(files, state.attempt, self.grammar, contained=contained)
-        found = self.environments.of(array.point.key, number, state.attempt)
+            contained = campaign.runtime != "none"
+            reasons += mistimed(one.record, state.attempt, path, self.grammar, contained=contained)
+        found = self.environments.of(array.point.key, one.number, state.attempt)
         run = Run(
-            repeat=number,
+            repeat=one.number,
             attempt=state.attempt,
             throughput=None if reasons else reading.throughput,
             valid=not reasons,
-            reasons=reasons,
+            reasons=tuple(reasons),
             state=state.word,
             state_source=state.source,
-            log=str(path.relative_to(self.directory)),
+            log=log,
             nodes=state.nodes,
             environments=tuple((one.node, one.digest) for one in found),
-            attempts=known.record(self.directory),
+            attempts=known.listed(directory),
             flags=reading.flags,
         )
-        return Repeat(
-            array=array.name,
-            job_id=array.job_id,
-            state=state,
-            known=known,
-            run=run,
-            fingerprints=found,
-            facts=reading.facts,
-        )
-
-    def _doubled(self, array: Array, number: int, attempt: int) -> tuple[Reason, ...]:
-        """Return why an attempt is spoilt that two jobs wrote to, be it that a person did it."""
-        events = store.read_status(self.directory, array, number)
-        jobs = witness(event for event in events if event.get("attempt") == attempt).jobs
-        if len(jobs) < 2:  # noqa: PLR2004 - one job is as it should be
-            return ()
-        return (Reason("state", f"the jobs {' and '.join(jobs)} ran it at the same time"),)
+        return JudgedRepeat(array, known, run, found, reading.facts)
 
     def _changed(self, known: History, log: str) -> tuple[Reason, ...]:
         """Return why a repeat does not count of which a file is not what was recorded."""
@@ -325,7 +295,7 @@ class _Judge:
         return tuple(Reason("changed", str(one)) for one in found)
 
     def _setting(self, point: Point) -> Setting:
-        protocol = self.campaign.protocol
+        protocol = self.watched.campaign.protocol
         known = Setting(
             nodes=point.shape.nodes,
             gpus_per_node=point.shape.gpus_per_node,
@@ -355,7 +325,7 @@ def _sequence_length(point: Point) -> int | None:
     return asked if isinstance(asked, int) else None
 
 
-def against(reading: Reading) -> tuple[Reason, ...]:
+def _against(reading: Reading) -> tuple[Reason, ...]:
     """Return what a reading has against its log's number: a number or a reason, never neither."""
     if reading.missing:
         return (Reason("rule", f"nobody tells {reading.missing}, which the rule needs"),)

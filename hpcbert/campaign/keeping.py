@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.campaign import evidence as proof
 from hpcbert.campaign import judge, store
 from hpcbert.campaign.evidence import MEASUREMENTS, TABLE
-from hpcbert.campaign.memory import SCHEMA, verdicts
+from hpcbert.campaign.memory import SCHEMA
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import HpcbertError
 from hpcbert.logs.setting import Window
 from hpcbert.results.document import tables_data
 from hpcbert.results.reduce import tabulate
-from hpcbert.slurm.states import noted, witness
+from hpcbert.slurm.states import noted
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.campaign.judge import Gathered
+    from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.model import Campaign
 
 # Seconds after the end of a script within which such a scheduler adds its own line.
@@ -27,9 +28,7 @@ _LAST_WORD = 60.0
 _AGAIN = "Collect it again when nothing writes to it any more."
 
 
-def write(
-    directory: Path, campaign: Campaign, gathered: Gathered, *, now: float
-) -> tuple[str, ...]:
+def write(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> tuple[str, ...]:
     """Write what a campaign gave into it; return what is to be said about it, as sentences.
 
     Nothing is written while a recorded file is not what it was.
@@ -38,16 +37,15 @@ def write(
         return ()
     if not gathered.standard:
         states = gathered.states
-        gathered = judge.gather(
-            directory, campaign, rule="", window=Window(), states=lambda *_: states
-        )
+        gathered = judge.gather(watched, rule="", window=Window(), states=lambda _: states)
     try:
-        record(directory, campaign, gathered, now=now)
+        record(watched, gathered, now=now)
     except HpcbertError as error:
         return (f"{error} The table is complete, it is only not kept.",)
-    busy = _written_to(directory, gathered)
-    if busy and over(directory, campaign, gathered, now=now):
-        return (f"{campaign.id}: {busy} is still written to: no digests were recorded. {_AGAIN}",)
+    busy = _written_to(watched.directory, gathered)
+    if busy and over(watched, gathered, now=now):
+        written = f"{watched.campaign.id}: {busy} is still written to"
+        return (f"{written}: no digests were recorded. {_AGAIN}",)
     return ()
 
 
@@ -58,17 +56,14 @@ def _written_to(directory: Path, gathered: Gathered) -> str:
     return next((one for one in names if now.get(one) != gathered.stamps.get(one)), "")
 
 
-def record(
-    directory: Path, campaign: Campaign, gathered: Gathered, *, now: float, accepted: str = ""
-) -> None:
+def record(watched: TrackedCampaign, gathered: Gathered, *, now: float, accepted: str = "") -> None:
     """Write table.json and measurements.json.
 
     table.json holds the tables; measurements.json every repeat with its state and number, and, once
     nothing waits or runs any more, digests of all that the numbers come from.
 
     Args:
-        directory: The campaign's.
-        campaign: Its manifest.
+        watched: The campaign.
         gathered: Its repeats by the recipe's default rule and the protocol's window.
         now: Seconds since the epoch.
         accepted: Why a person accepts what was changed; empty if nobody does.
@@ -76,32 +71,31 @@ def record(
     Raises:
         HpcbertError: The file system refused.
     """
-    document = _measurements(campaign, gathered)
+    directory = watched.directory
+    document = _measurements(watched.campaign, gathered)
     table = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
     store.write_json(directory / TABLE, table)
     renewed = None
-    if over(directory, campaign, gathered, now=now):
-        renewed = proof.renewed(directory, campaign, document, now=now, accepted=accepted)
+    if over(watched, gathered, now=now):
+        renewed = proof.renewed(watched, document, now=now, accepted=accepted)
     # Digests are of what was read, or there are none.
     if renewed and not _written_to(directory, gathered):
         document[proof.EVIDENCE] = renewed
     else:
-        document[proof.EVIDENCE] = proof.kept(directory)
+        document[proof.EVIDENCE] = proof.kept(watched)
     document[proof.SEAL] = proof.seal(document)
     store.write_json(directory / MEASUREMENTS, document)
 
 
-def over(directory: Path, campaign: Campaign, gathered: Gathered, *, now: float) -> bool:
+def over(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> bool:
     """Say whether no repeat waits or runs, and nobody writes to its files any more."""
     if any(one.known.newest.kind.alive for one in gathered.repeats):
         return False
-    if not traits(campaign.scheduler).writes_ends:
+    if not traits(watched.campaign.scheduler).writes_ends:
         return True
-    submitted = (array for array in campaign.arrays if array.state == "submitted")
+    submitted = (array for array in watched.campaign.arrays if array.state == "submitted")
     seen = [
-        witness(store.read_status(directory, array, number))
-        for array in submitted
-        for number in array.repeats
+        watched.record(array, number).newest() for array in submitted for number in array.repeats
     ]
     # The scheduler has the last word, unless it was killed.
     return all(one.state or now - (one.end or one.start or 0) > _LAST_WORD for one in seen)
@@ -115,12 +109,15 @@ def _measurements(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
         "protocol": asdict(campaign.protocol),
         "runs": [
             {
-                "array": one.array,
-                "job_id": one.job_id,
+                "array": one.array.name,
+                "job_id": one.array.job_id,
                 "newest": one.known.newest.attempt,
                 **asdict(one.run),
-                "scheduler": noted(one.state),
-                "verdicts": verdicts(one.known),
+                "scheduler": noted(one.known.counted.state),
+                "verdicts": [
+                    {"array": at.array.name, "job_id": at.array.job_id, "state": noted(at.state)}
+                    for at in one.known.attempts
+                ],
             }
             for one in gathered.repeats
         ],

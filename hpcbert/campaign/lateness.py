@@ -8,15 +8,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpcbert.campaign import store
-from hpcbert.errors import UsageError
-from hpcbert.model import read_events
+from hpcbert.campaign.record import RepeatRecord
 from hpcbert.slurm.ladder import VISIBLE
-from hpcbert.slurm.states import witness
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
+
+    from hpcbert.model import Campaign
 
 
 @dataclass(frozen=True)
@@ -32,15 +30,15 @@ class Lacking:
     growing: frozenset[str] = frozenset()
 
 
-def lacks(directory: Path, document: Mapping[str, Any]) -> Lacking:
+def lacks(campaign: Campaign, document: Mapping[str, Any]) -> Lacking:
     """Return which files a record says that it lacked; none where it makes no sense.
 
     Args:
-        directory: The campaign's.
+        campaign: Its manifest.
         document: Its measurements, with evidence.
     """
     try:
-        arrays = {one.name: one for one in store.read_manifest(directory).arrays}
+        arrays = {one.name: one for one in campaign.arrays}
         recorded = _seconds(document["evidence"].get("recorded"))
         missing: set[str] = set()
         growing: set[str] = set()
@@ -51,7 +49,7 @@ def lacks(directory: Path, document: Mapping[str, Any]) -> Lacking:
             end = run["scheduler"].get("end")
             if recorded is not None and end is not None and abs(recorded - end) < VISIBLE:
                 growing.add(run["log"])
-    except (UsageError, KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError):
         return Lacking()
     return Lacking(frozenset(missing), frozenset(growing))
 
@@ -61,10 +59,10 @@ def goes_on(recorded: bytes, added: bytes) -> bool:
 
     They are if they belong to later attempts, or to one whose end was not among what was recorded.
     """
-    before = witness(read_events(recorded))
+    before = RepeatRecord(recorded).newest()
     return not before.ended or all(
         isinstance(one.get("attempt"), int) and one["attempt"] > before.attempt
-        for one in read_events(added)
+        for one in RepeatRecord(added).events
     )
 
 

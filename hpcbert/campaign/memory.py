@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.campaign import store
 from hpcbert.campaign.evidence import MEASUREMENTS, SEAL, seal
 from hpcbert.errors import UsageError
-from hpcbert.slurm.states import RepeatState, noted, recalled
+from hpcbert.slurm.states import RepeatState, recalled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from hpcbert.campaign.attempts import History
     from hpcbert.model import Array
 
 SCHEMA = 1
@@ -42,12 +41,17 @@ class Memory:
             if data.get("schema") == SCHEMA and data.get(SEAL, seal(data)) == seal(data):
                 self._states = dict(one for run in data["runs"] for one in _recall(run))
         except (UsageError, KeyError, TypeError, AttributeError):
-            return
+            self._states = {}
+        self._known = {key[:3] for key in self._states}
+
+    def knows(self, array: Array, number: int) -> bool:
+        """Say whether any attempt of a repeat is on record."""
+        return (array.name, array.job_id, number) in self._known
 
     def verdict(self, array: Array, number: int, attempt: int) -> RepeatState | None:
         """Return the scheduler's word on an attempt that has ended; None: it is not on record."""
         state = self._states.get((array.name, array.job_id, number, attempt))
-        return state if state and state.done and state.source in _SCHEDULERS else None
+        return state if state and state.kind.over and state.source in _SCHEDULERS else None
 
     def suspended(self, array: Array, number: int, attempt: int) -> float:
         """Return the seconds for which an attempt was suspended, as far as it is on record."""
@@ -61,11 +65,3 @@ def _recall(run: Mapping[str, Any]) -> Iterator[tuple[Key, RepeatState]]:
     for one in run.get("verdicts", [old]):
         state = recalled(one["state"])
         yield (one["array"], one["job_id"], run["repeat"], state.attempt), state
-
-
-def verdicts(found: History) -> list[dict[str, Any]]:
-    """Return what is written down of a repeat: the states of all its attempts."""
-    return [
-        {"array": one.array.name, "job_id": one.array.job_id, "state": noted(one.state)}
-        for one in found.tries
-    ]

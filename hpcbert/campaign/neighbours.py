@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign import store
 from hpcbert.campaign.evidence import MEASUREMENTS
-from hpcbert.campaign.steps import Step, steps
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import UsageError
-from hpcbert.model import Reason, read_events
+from hpcbert.model import Reason
 from hpcbert.system.files import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from hpcbert.model import Array, Campaign, Run
-
-Key = tuple[str, int]
+    from hpcbert.campaign.record import RepeatRecord
+    from hpcbert.campaign.repeats import Key, Repeat
+    from hpcbert.campaign.steps import Step
+    from hpcbert.model import Array, Run
 
 # Seconds by which the clocks of nodes and file servers may differ.
 _SLACK = 3600.0
@@ -35,10 +36,8 @@ _NAME = re.compile(r".+\.\d{1,9}\.jsonl")
 _CREATED = re.compile(r"\d{8}T\d{6}Z")
 SHARED = "shared-nodes"
 _SHOWN = 3
-# Bytes of a script, or of a status file: thousands of attempts have room in it.
+# Bytes of a script.
 _MOST = 1 << 22
-# More than the last line of a status file takes.
-_LINE = 4096
 
 
 @dataclass(frozen=True)
@@ -77,32 +76,31 @@ class Sharing:
 
 
 def undisturbed(
-    directory: Path, campaign: Campaign, runs: Mapping[Key, Run], *, beside: bool
+    watched: TrackedCampaign, runs: Mapping[Key, Run], *, beside: bool
 ) -> tuple[dict[Key, Run], tuple[str, ...]]:
     """Mark runs that shared a node, or refuse them where they had asked to have it to themselves.
 
     What an earlier collect found out stands, wherever the campaign and its neighbours are now.
 
     Args:
-        directory: The campaign's.
-        campaign: Its manifest.
+        watched: The campaign.
         runs: By name of their array and repeat.
         beside: Whether to look at other campaigns too.
 
     Returns:
         The runs, and what is to be said about those that are marked.
     """
-    arrays = {(array.name, number): array for array, number in campaign.current}
+    arrays = {one.key: one.array for one in watched.repeats}
     valid = {key: run for key, run in runs.items() if run.valid}
     counted = {(arrays[key].point.key, run.repeat): run.attempt for key, run in valid.items()}
-    found = sharing(directory, campaign, counted, beside=beside)
-    before = noted(directory)
+    found = sharing(watched, counted, beside=beside)
+    before = noted(watched.directory)
     judged, warnings = dict(runs), []
     for key, run in valid.items():
         array = arrays[key]
         shared = found.get((array.point.key, run.repeat))
         then = before.get((array.name, run.repeat, run.attempt))
-        own = shared is not None and shared.own and exclusive(directory, array)
+        own = shared is not None and shared.own and exclusive(watched.directory, array)
         refused = then or (shared.detail if shared and own else "")
         if refused:
             reasons = (*run.reasons, Reason("shared-nodes", refused))
@@ -110,14 +108,13 @@ def undisturbed(
         elif shared or then is not None:
             judged[key] = replace(run, flags=(*run.flags, SHARED))
             detail = shared.detail if shared else "an earlier collect found out"
-            warnings.append(
-                f"{campaign.id}: repeat {run.repeat} of {array.point.key} shared nodes: {detail}."
-            )
+            what = f"repeat {run.repeat} of {array.point.key} shared nodes"
+            warnings.append(f"{watched.campaign.id}: {what}: {detail}.")
     return judged, tuple(warnings)
 
 
 def sharing(
-    directory: Path, campaign: Campaign, counted: Mapping[Key, int], *, beside: bool = True
+    watched: TrackedCampaign, counted: Mapping[Key, int], *, beside: bool = True
 ) -> dict[Key, Sharing]:
     """Return what ran on a node of a repeat's while that was measured, for the repeats that it is.
 
@@ -125,20 +122,19 @@ def sharing(
     can't be read is passed over.
 
     Args:
-        directory: The campaign's.
-        campaign: Its manifest.
+        watched: The campaign.
         counted: The attempt that counts, by point and repeat.
         beside: Whether to look at other campaigns too.
     """
-    own = [ran for array, number in campaign.current for ran in _ran(directory, array, number)]
+    own = [ran for one in watched.repeats for ran in _ran(one)]
     mine = [ran for ran in own if counted.get((ran.point, ran.repeat)) == ran.step.attempt]
     spans = [(ran.step.begin, ran.step.end or ran.step.begin) for ran in mine if ran.step.begin]
     if not spans:
         return {}
     begin, end = min(one for one, _ in spans), max(last for _, last in spans if last)
-    since = min(begin, _oldest(directory)) - _SLACK
+    since = min(begin, _oldest(watched.directory)) - _SLACK
     about = _About(since=since, begin=begin - _SLACK, end=end + _SLACK)
-    others = _elsewhere(directory, campaign, about) if beside else ()
+    others = _elsewhere(watched, about) if beside else ()
     runs, found = (*own, *others), {}
     for ran in mine:
         shared = [
@@ -185,15 +181,15 @@ def _said(shared: Sequence[tuple[Ran, tuple[str, ...]]]) -> Sharing:
     )
 
 
-def _ran(directory: Path, array: Array, number: int) -> Iterator[Ran]:
+def _ran(one: Repeat) -> Iterator[Ran]:
     """Yield the attempts of one repeat, whichever array of its point made them."""
-    found = steps(store.read_status(directory, array, number))
+    found, key = one.record.steps, one.array.point.key
     for step, after in zip(found, (*found[1:], None), strict=False):
         if step.end is None:
-            log = store.log_path(directory, array, number, step.attempt)
-            yield Ran(array.point.key, number, _bounded(step, after, log))
+            log = store.log_path(one.watched.directory, one.array, one.number, step.attempt)
+            yield Ran(key, one.number, _bounded(step, after, log))
         else:
-            yield Ran(array.point.key, number, step)
+            yield Ran(key, one.number, step)
 
 
 def _bounded(step: Step, after: Step | None, log: Path) -> Step:
@@ -231,13 +227,13 @@ class _About(NamedTuple):
     end: float
 
 
-def _elsewhere(directory: Path, campaign: Campaign, about: _About) -> Iterator[Ran]:
+def _elsewhere(watched: TrackedCampaign, about: _About) -> Iterator[Ran]:
     """Yield the attempts of the campaigns beside this one that were measured about then."""
-    runs = directory.absolute().parent
+    own = watched.directory.absolute()
     with contextlib.suppress(OSError):
-        for other in sorted(runs.iterdir()):
-            if other != directory.absolute() and _created(other.name) <= about.end:
-                yield from _of(other, campaign, about)
+        for other in sorted(own.parent.iterdir()):
+            if other != own and _created(other.name) <= about.end:
+                yield from _of(other, watched, about)
 
 
 def _created(name: str) -> float:
@@ -248,33 +244,33 @@ def _created(name: str) -> float:
     return 0.0
 
 
-def _over(status: Path, moment: float) -> bool:
+def _over(record: RepeatRecord, moment: float) -> bool:
     """Say whether the last thing that a repeat wrote down is an end before a moment."""
-    try:
-        *_, last = read_events(read(status, most=_MOST)[-_LINE:])
-    except (OSError, ValueError):
-        return False
-    time = last.get("time")
-    ended = last.get("event") in {"end", "finished"}
+    last = record.last
+    time, ended = last.get("time"), last.get("event") in {"end", "finished"}
     return ended and isinstance(time, int | float) and time < moment
 
 
-def _of(other: Path, campaign: Campaign, about: _About) -> Iterator[Ran]:
-    recent = [
-        entry
+def _of(other: Path, watched: TrackedCampaign, about: _About) -> Iterator[Ran]:
+    # A campaign has thousands of neighbours after some months: what time and last line of a file
+    # rule out costs no manifest.
+    recent = {
+        entry.name
         for entry, modified in _statuses(other)
-        if modified >= about.since and not _over(other / "status" / entry.name, about.begin)
-    ]
+        if modified >= about.since
+        and not _over(watched.records.at(other / "status" / entry.name), about.begin)
+    }
     if not recent:
         return
     try:
         manifest = store.read_manifest(other)
     except UsageError:
         return
-    if manifest.id == campaign.id:
+    if manifest.id == watched.campaign.id:
         return  # A copy of this very campaign.
-    stranger, names = store.stranger(other), {entry.name for entry in recent}
-    for array, number in manifest.current:
-        if os.path.basename(array.status(number)) in names:  # noqa: PTH119 - text of a manifest
-            for ran in _ran(other, array, number):
+    stranger = store.stranger(other)
+    for one in TrackedCampaign(other, manifest, watched.records).repeats:
+        name = os.path.basename(one.array.status(one.number))  # noqa: PTH119 - a manifest's text
+        if name in recent:
+            for ran in _ran(one):
                 yield replace(ran, campaign=other.name, stranger=stranger)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import calendar
 import contextlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from hpcbert.campaign.record import Records
 from hpcbert.slurm.states import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from hpcbert.campaign.record import RepeatRecord
     from hpcbert.model import Array, Campaign
     from hpcbert.slurm.commands import JobRow
+    from hpcbert.slurm.jobrecord import JobRecord
 
 Key = tuple[str, int]
 
@@ -25,16 +28,25 @@ SLACK = 3600.0
 
 
 @dataclass(frozen=True)
-class Watched:
-    """A campaign and where it is."""
+class TrackedCampaign:
+    """A campaign and where it is.
+
+    Attributes:
+        records: Status files, this campaign's among them, each read once.
+    """
 
     directory: Path
     campaign: Campaign
+    records: Records = field(default_factory=Records, compare=False, repr=False)
 
     @property
     def repeats(self) -> tuple[Repeat, ...]:
         """All its repeats, points in their order; each as it was submitted last."""
         return tuple(Repeat(self, array, number) for array, number in self.campaign.current)
+
+    def record(self, array: Array, number: int) -> RepeatRecord:
+        """Return what the jobs of one repeat wrote, whichever of its attempts they are."""
+        return self.records.at(self.directory / array.status(number))
 
     @cached_property
     def since(self) -> float:
@@ -105,7 +117,7 @@ class Watched:
 class Repeat:
     """One repeat of a watched campaign."""
 
-    watched: Watched
+    watched: TrackedCampaign
     array: Array
     number: int
 
@@ -139,8 +151,18 @@ class Repeat:
 
     @property
     def status(self) -> Path:
-        """Where the job writes what happens to it."""
+        """Where its jobs write what happens to it, those of arrays before this one too."""
         return self.watched.directory / self.array.status(self.number)
+
+    @property
+    def record(self) -> RepeatRecord:
+        """What they wrote there."""
+        return self.watched.records.at(self.status)
+
+    @property
+    def newest(self) -> JobRecord:
+        """What the job of its array wrote about the newest attempt."""
+        return self.record.newest(first=self.array.first_attempt)
 
     @property
     def before(self) -> tuple[Repeat, ...]:
@@ -187,7 +209,7 @@ class Lines:
                 self._alone.setdefault((row.job, index), []).append(row)
         self._found: dict[str, tuple[str, ...]] = {}
 
-    def jobs(self, watched: Watched, array: Array) -> tuple[str, ...]:
+    def jobs(self, watched: TrackedCampaign, array: Array) -> tuple[str, ...]:
         """Return the ids of the jobs that may be an array's."""
         if array.job_id:
             return (array.job_id,)

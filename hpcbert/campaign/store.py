@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.config.decode import decode
 from hpcbert.config.schedulers import TABLE
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
-from hpcbert.model import MANIFEST, Array, Campaign, read_events
+from hpcbert.model import MANIFEST, Array, Campaign
 from hpcbert.system import files, lock, ownership
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ SCHEMA = 1
 RECIPE = "recipe.toml"
 SAMPLE = "sample.log"
 LOCK = lock.LOCK
-# Bytes of a status file: thousands of attempts have room in it.
-_STATUS_MOST = 1 << 22
 
 # What the job script runs or sources lies in the first, what tells of its jobs in the others.
 _FOLDERS = ("scripts", "slurm", "status", "logs")
@@ -292,16 +290,3 @@ def read_script(directory: Path, array: Array) -> bytes:
             hint="Submit anew, so that manifest and script agree.",
         )
     return raw
-
-
-def status_path(directory: Path, array: Array, repeat: int) -> Path:
-    """Return where the job writes what happens to one repeat, a JSON object a line."""
-    return directory / array.status(repeat)
-
-
-def read_status(directory: Path, array: Array, repeat: int) -> tuple[dict[str, Any], ...]:
-    """Return the events that the job itself recorded for one repeat, oldest first."""
-    try:
-        return read_events(files.read(status_path(directory, array, repeat), most=_STATUS_MOST))
-    except OSError:
-        return ()

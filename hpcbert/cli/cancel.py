@@ -17,7 +17,7 @@ from hpcbert.flows.monitor import open_campaign
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
-    from hpcbert.campaign.repeats import Watched
+    from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.flows.cancel import Target
 
 
@@ -51,7 +51,7 @@ def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
 command = cancel
 
 
-def _agreed(watched: Watched, target: Target) -> bool:
+def _agreed(watched: TrackedCampaign, target: Target) -> bool:
     """Ask, on stderr.
 
     Raises:
@@ -65,7 +65,7 @@ def _agreed(watched: Watched, target: Target) -> bool:
     return click.confirm(question, err=True)
 
 
-def _data(watched: Watched, target: Target, *, cancelled: bool) -> dict[str, object]:
+def _data(watched: TrackedCampaign, target: Target, *, cancelled: bool) -> dict[str, object]:
     return {
         "campaign": watched.campaign.id,
         "directory": str(watched.directory),

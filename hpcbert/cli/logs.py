@@ -20,12 +20,11 @@ from hpcbert.config.site import load
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.flows.monitor import open_campaign
 from hpcbert.logs.lines import NotALogError, open_log
-from hpcbert.scheduler.local.queue import read_witness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpcbert.campaign.repeats import Repeat, Watched
+    from hpcbert.campaign.repeats import Repeat, TrackedCampaign
 
 _CONFLICTS = (
     Conflict(("tail",), lambda given: given["path_only"], "with --path"),
@@ -117,7 +116,7 @@ def _find(*, campaign: str, point: str, repeat: int | None, runs: str, site_file
     return max(found, key=lambda log: log.path.stat().st_mtime)
 
 
-def _none_meant(watched: Watched, point: str) -> UsageError:
+def _none_meant(watched: TrackedCampaign, point: str) -> UsageError:
     keys = [array.point.key for array in watched.campaign.arrays]
     if point and point not in keys:
         return UsageError(f"There is no point {point!r}.", hint=did_you_mean(point, keys))
@@ -128,7 +127,7 @@ def _none_meant(watched: Watched, point: str) -> UsageError:
 def _log(repeat: Repeat) -> Log | None:
     """Return the newest attempt's log, or else what the job script printed, if either is there."""
     directory, array = repeat.watched.directory, repeat.array
-    newest_attempt = read_witness(repeat.status).attempt
+    newest_attempt = repeat.record.newest().attempt
     for attempt in range(newest_attempt, -1, -1):
         path = store.log_path(directory, array, repeat.number, attempt)
         if path.is_file():

@@ -24,7 +24,7 @@ from hpcbert.system.runner import run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.campaign.repeats import Watched
+    from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.flows.monitor import View
 
 
@@ -107,7 +107,7 @@ def _monitor(
     return _result(view, watched, exit_status=exit_status)
 
 
-def _interval(asked: float | None, floor: float, watched: Sequence[Watched]) -> float:
+def _interval(asked: float | None, floor: float, watched: Sequence[TrackedCampaign]) -> float:
     if asked is not None and not _SHORTEST <= asked <= _LONGEST:
         raise UsageError(
             f"An interval is {_SHORTEST:g} to {_LONGEST:g} seconds, not {asked:g}.",
@@ -123,8 +123,8 @@ def _interval(asked: float | None, floor: float, watched: Sequence[Watched]) -> 
     return floor if asked is None else asked
 
 
-def _result(view: View, watched: Sequence[Watched], *, exit_status: bool) -> Result:
-    open_ = sum(not state.done for state in view.states.values())
+def _result(view: View, watched: Sequence[TrackedCampaign], *, exit_status: bool) -> Result:
+    open_ = sum(not state.kind.over for state in view.states.values())
     errors: list[HpcbertError] = []
     if view.trouble and open_:
         errors.append(flow.unreachable(view))

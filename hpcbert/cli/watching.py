@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from hpcbert.campaign.repeats import Repeat, Watched
+    from hpcbert.campaign.repeats import Repeat, TrackedCampaign
     from hpcbert.config.site import Site
     from hpcbert.flows.monitor import Change, Detail, View
     from hpcbert.flows.policy import RetryPolicy
@@ -94,7 +94,7 @@ def followed(directories: Sequence[Path], policy: RetryPolicy, site: Site) -> Re
     return collected(directories)
 
 
-def cancel_hint(watched: Sequence[Watched]) -> str:
+def cancel_hint(watched: Sequence[TrackedCampaign]) -> str:
     """Return the commands that cancel campaigns, as a sentence."""
     words = [shlex.quote(str(one.directory)) for one in watched]
     return f"To cancel them: {'; '.join(f'hpcbert cancel {word}' for word in words)}"

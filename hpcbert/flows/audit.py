@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert.campaign import evidence, judge, keeping, store
 from hpcbert.campaign.environment import FOLDER, Environments
-from hpcbert.campaign.evidence import EVIDENCE, SEAL, TABLE, Finding
+from hpcbert.campaign.evidence import EVIDENCE, SEAL, TABLE, Deviation
 from hpcbert.campaign.fingerprint import Fingerprint
 from hpcbert.campaign.memory import SCHEMA
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
 from hpcbert.logs.setting import Window
 from hpcbert.results.document import tables_data
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from hpcbert.campaign.judge import Gathered, Repeat
+    from hpcbert.campaign.judge import Gathered, JudgedRepeat
     from hpcbert.campaign.standing import States
-    from hpcbert.model import Array, Campaign, SpeedupTable
+    from hpcbert.model import Campaign, SpeedupTable
     from hpcbert.slurm.states import RepeatState
 
 Status = Literal["intact", "stale", "changed"]
@@ -82,7 +83,7 @@ class Audit:
 
     campaign: Campaign
     status: Status
-    findings: tuple[Finding, ...]
+    findings: tuple[Deviation, ...]
     recorded: str
     seal: str
     history: tuple[Mapping[str, Any], ...]
@@ -104,18 +105,19 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
     document = evidence.recorded(directory)
     if document is None:
         raise _no_evidence(directory)
-    found = list(evidence.changes(directory, document, evidence.digests(directory)))
+    campaign = store.read_manifest(directory)
+    watched = TrackedCampaign(directory, campaign)
+    found = list(evidence.changes(watched, document, evidence.digests(watched)))
     own = str(document.get(SEAL, ""))
     if not own.startswith(expected):
         detail = f"its seal is {own}, expected was {expected}"
-        found.append(Finding("seal", evidence.MEASUREMENTS, detail))
-    campaign = store.read_manifest(directory)
-    gathered = _again(directory, campaign, document)
-    if isinstance(gathered, Finding):
+        found.append(Deviation("seal", evidence.MEASUREMENTS, detail))
+    gathered = _again(watched, document)
+    if isinstance(gathered, Deviation):
         found.append(gathered)
     elif not any(one.harmless for one in found):
         found += _recomputed(directory, document, gathered)
-    made = None if isinstance(gathered, Finding) else gathered
+    made = None if isinstance(gathered, Deviation) else gathered
     return Audit(
         campaign=campaign,
         status=_status(found),
@@ -124,7 +126,7 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
         seal=own,
         history=_history(document),
         tables=tabulate(made.points) if made else (),
-        exhibits=_exhibits(directory, campaign, document, made.repeats if made else ()),
+        exhibits=_exhibits(directory, document, made.repeats if made else ()),
     )
 
 
@@ -146,15 +148,13 @@ def accept(directory: Path, reason: str, *, states: States, now: float) -> None:
         raise UsageError("A change is accepted for a reason.", where="--accept")
     if evidence.recorded(directory) is None:
         raise _no_evidence(directory)
-    campaign = store.read_manifest(directory)
-    gathered = judge.gather(
-        directory, campaign, rule="", window=Window(), states=states, trusted=True
-    )
-    if not any(not one.harmless for one in gathered.held.findings):
-        raise UsageError("Nothing was changed that could be accepted.", where=campaign.id)
-    if not keeping.over(directory, campaign, gathered, now=now):
+    watched = TrackedCampaign(directory, store.read_manifest(directory))
+    gathered = judge.gather(watched, rule="", window=Window(), states=states, trusted=True)
+    if all(one.harmless for one in evidence.hold(watched).findings):
+        raise UsageError("Nothing was changed that could be accepted.", where=watched.campaign.id)
+    if not keeping.over(watched, gathered, now=now):
         raise IncompleteError("It still waits or runs: accept changes when it is over.")
-    keeping.record(directory, campaign, gathered, now=now, accepted=" ".join(reason.split()))
+    keeping.record(watched, gathered, now=now, accepted=" ".join(reason.split()))
 
 
 def _no_evidence(directory: Path) -> IncompleteError:
@@ -165,7 +165,7 @@ def _no_evidence(directory: Path) -> IncompleteError:
     )
 
 
-def _status(found: list[Finding]) -> Status:
+def _status(found: list[Deviation]) -> Status:
     if not found:
         return "intact"
     return "stale" if all(one.harmless for one in found) else "changed"
@@ -180,26 +180,25 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list)
 
 
-def _again(directory: Path, campaign: Campaign, document: Mapping[str, Any]) -> Gathered | Finding:
+def _again(watched: TrackedCampaign, document: Mapping[str, Any]) -> Gathered | Deviation:
     """Judge every repeat again by the states on record; what can't be is a finding."""
     try:
         states = _states(document)
         raw = document[EVIDENCE]["window"]
         window = Window(_whole(raw["skip"]), _whole(raw["iters"]))
         return judge.gather(
-            directory,
-            campaign,
+            watched,
             rule=str(document["rule"]),
             window=window,
-            states=lambda *_: states,
+            states=lambda _: states,
             beside=False,
             trusted=True,
         )
     except (KeyError, TypeError, AttributeError):
         detail = "states, rule or iterations are missing from the record"
-        return Finding("changed", evidence.MEASUREMENTS, detail)
+        return Deviation("changed", evidence.MEASUREMENTS, detail)
     except HpcbertError as error:
-        return Finding("changed", str(error.where or store.RECIPE), error.message)
+        return Deviation("changed", str(error.where or store.RECIPE), error.message)
 
 
 def _whole(value: Any) -> int | None:
@@ -220,30 +219,30 @@ def _known(run: Mapping[str, Any]) -> RepeatState:
 
 def _recomputed(
     directory: Path, document: Mapping[str, Any], gathered: Gathered
-) -> Iterator[Finding]:
+) -> Iterator[Deviation]:
     """Yield where numbers that are made again differ from those on record."""
     keys = ("valid", "throughput", "attempt", "log")
-    again = {(one.array, one.run.repeat): one.run for one in gathered.repeats}
+    again = {one.key: one.run for one in gathered.repeats}
     for then in document["runs"]:
         run = again.get((then["array"], then["repeat"]))
         for key in keys:
             now = getattr(run, key, None)
             if now != then.get(key):
                 detail = f"repeat {then['repeat']} has {key} {now}, on record is {then.get(key)}"
-                yield Finding("changed", str(then.get("log", "")), detail)
+                yield Deviation("changed", str(then.get("log", "")), detail)
     yield from _table_again(directory, gathered)
 
 
-def _table_again(directory: Path, gathered: Gathered) -> Iterator[Finding]:
+def _table_again(directory: Path, gathered: Gathered) -> Iterator[Deviation]:
     try:
         then = store.read_json(directory / TABLE)
     except UsageError as error:
-        yield Finding("changed", TABLE, error.message)
+        yield Deviation("changed", TABLE, error.message)
         return
     now = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
     for number, place in enumerate(_differences(then, _plain(now))):
         if number < _TOLD_AT_MOST:
-            yield Finding("changed", TABLE, f"{place} is not what the logs give")
+            yield Deviation("changed", TABLE, f"{place} is not what the logs give")
 
 
 def _plain(data: Any) -> Any:
@@ -267,19 +266,16 @@ def _differences(then: Any, now: Any, place: str = "") -> Iterator[str]:
 
 def _exhibits(
     directory: Path,
-    campaign: Campaign,
     document: Mapping[str, Any],
-    repeats: tuple[Repeat, ...],
+    repeats: tuple[JudgedRepeat, ...],
 ) -> dict[str, Exhibit]:
     files = document[EVIDENCE]["files"]
-    arrays = {array.name: array for array in campaign.arrays}
     environments = Environments(directory)
-    return {one.run.log: _exhibit(one, arrays[one.array], files, environments) for one in repeats}
+    return {one.run.log: _exhibit(one, files, environments) for one in repeats}
 
 
-def _exhibit(
-    one: Repeat, array: Array, files: Mapping[str, Any], environments: Environments
-) -> Exhibit:
+def _exhibit(one: JudgedRepeat, files: Mapping[str, Any], environments: Environments) -> Exhibit:
+    array = one.array
     found = {node.node: node for node in one.fingerprints}
     start = f"{array.point.key}.{one.run.repeat}.{one.run.attempt}."
     nodes = []

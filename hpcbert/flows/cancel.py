@@ -19,7 +19,7 @@ from hpcbert.system import ownership
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcbert.campaign.repeats import Watched
+    from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.slurm.commands import JobRow
     from hpcbert.system.runner import Runner
 
@@ -45,11 +45,13 @@ class Target:
     left: tuple[str, ...] = ()
 
 
-def find(watched: Watched, *, run: Runner, environ: Mapping[str, str] = os.environ) -> Target:
+def find(
+    watched: TrackedCampaign, *, run: Runner, environ: Mapping[str, str] = os.environ
+) -> Target:
     """Return what of a campaign waits or runs.
 
-    Job ids are used again, so the id alone says nothing: `Watched.array_of` says which jobs are
-    the campaign's, whatever they are called by now. A script that somebody submitted again by
+    Job ids are used again, so the id alone says nothing: `TrackedCampaign.array_of` says which jobs
+    are the campaign's, whatever they are called by now. A script that somebody submitted again by
     hand, or an attempt that a retry took over and somebody requeued, is the campaign's job too.
     What a manifest says is not enough, for it may be a copy's, or have been written by anybody:
     jobs of others are left alone, and those of a campaign that lies elsewhere.
@@ -61,7 +63,7 @@ def find(watched: Watched, *, run: Runner, environ: Mapping[str, str] = os.envir
     store.claim(watched.directory)
     place = watched.directory
     if watched.campaign.scheduler == "local":
-        states = local.states(place, watched.campaign)
+        states = local.states(watched)
         alive = {key for key, state in states.items() if state.kind.alive}
         repeats = tuple(repeat for repeat in watched.repeats if repeat.key in alive)
         queues = dict.fromkeys(one.array.job_id for one in repeats)
@@ -96,7 +98,7 @@ def find(watched: Watched, *, run: Runner, environ: Mapping[str, str] = os.envir
     )
 
 
-def _foreign(watched: Watched, row: JobRow) -> str:
+def _foreign(watched: TrackedCampaign, row: JobRow) -> str:
     """Say how a job is none of this campaign's although its manifest names it; empty: it is one.
 
     A job was submitted in its campaign's directory, or by hand and with a script from there. Only
@@ -114,7 +116,11 @@ def _foreign(watched: Watched, row: JobRow) -> str:
 
 
 def cancel(
-    watched: Watched, target: Target, *, run: Runner, environ: Mapping[str, str] = os.environ
+    watched: TrackedCampaign,
+    target: Target,
+    *,
+    run: Runner,
+    environ: Mapping[str, str] = os.environ,
 ) -> None:
     """Cancel what `find` found.
 

@@ -15,11 +15,12 @@ from hpcbert.results.reduce import tabulate
 from hpcbert.system import ownership
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from hpcbert.campaign.fingerprint import Where
     from hpcbert.campaign.judge import Gathered
+    from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.campaign.standing import States
     from hpcbert.foreign.gather import Framework
     from hpcbert.logs.layout import LeftOut
@@ -119,8 +120,7 @@ def collect(
     refused: list[str] = []
     warnings = [*found.warnings, *left_out]
     files = list(found.left_out)
-    for directory in campaigns:
-        own, why, notes = _of_campaign(directory, request, states or ask_scheduler)
+    for own, why, notes in _of_campaigns(campaigns, request, states or ask_scheduler):
         sources += own
         refused += why
         warnings += notes
@@ -184,23 +184,36 @@ def _stranger(directory: Path) -> str:
         return ""
 
 
+def _of_campaigns(
+    directories: Sequence[Path], request: CollectRequest, states: States
+) -> Iterator[tuple[list[_Source], tuple[str, ...], tuple[str, ...]]]:
+    """Yield each campaign's points, why it has none, and warnings."""
+    if directories:
+        # Foreign logs need none of this: manifests, states and their history take time to import.
+        from hpcbert.campaign import store
+        from hpcbert.campaign.record import Records
+        from hpcbert.campaign.repeats import TrackedCampaign
+
+        # Campaigns of one folder look at each other's status files.
+        records = Records(keep_unchanged=True)
+        for one in directories:
+            watched = TrackedCampaign(one, store.read_manifest(one), records)
+            yield _of_campaign(watched, request, states)
+
+
 def _of_campaign(
-    directory: Path, request: CollectRequest, states: States
+    watched: TrackedCampaign, request: CollectRequest, states: States
 ) -> tuple[list[_Source], tuple[str, ...], tuple[str, ...]]:
-    """Return a campaign's points, why it has none, and warnings."""
-    # Foreign logs need none of this: manifests, states and their history take time to import.
     from hpcbert.campaign import judge, keeping, store
 
-    campaign = store.read_manifest(directory)
+    directory, campaign = watched.directory, watched.campaign
     if campaign.rehearse:
         return [], (f"{campaign.id} is a rehearsal: nothing was trained, so no table.",), ()
-    gathered = judge.gather(
-        directory, campaign, rule=request.rule, window=request.window, states=states
-    )
+    gathered = judge.gather(watched, rule=request.rule, window=request.window, states=states)
     accepted = tuple(f"{campaign.id}: {one}" for one in gathered.held.accepted)
     notes = (*store.caution(directory), *accepted)
     if not store.stranger(directory):
-        notes += keeping.write(directory, campaign, gathered, now=time.time())
+        notes += keeping.write(watched, gathered, now=time.time())
     own = [
         _Source(str(directory), point, taken)
         for point, taken in zip(gathered.points, gathered.taken, strict=True)
@@ -208,19 +221,18 @@ def _of_campaign(
     return own, _changed(campaign, gathered), (*gathered.warnings, *notes)
 
 
-def ask_scheduler(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], RepeatState]:
+def ask_scheduler(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
     """Ask the scheduler that a campaign was submitted to for the states of its repeats."""
     # What asking needs takes longer to import than all else.
-    if campaign.scheduler == "local":
+    if watched.campaign.scheduler == "local":
         from hpcbert.scheduler.local import queue as local
 
-        return local.states(directory, campaign)
+        return local.states(watched)
     from hpcbert.scheduler.slurm import tracker
     from hpcbert.scheduler.slurm.adopt import adopted
     from hpcbert.system import runner
 
-    campaign = adopted(directory, campaign, run=runner.run)
-    return tracker.snapshot(directory, campaign, run=runner.run)
+    return tracker.snapshot(adopted(watched, run=runner.run), run=runner.run)
 
 
 def _changed(campaign: Campaign, gathered: Gathered) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from hpcbert.campaign.repeats import Watched
+    from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.flows.monitor import Sinks, View
     from hpcbert.flows.policy import RetryPolicy
     from hpcbert.flows.retry import RetryPlan
@@ -41,7 +41,7 @@ class Observer(Protocol):
 
 
 def follow(
-    watched: Sequence[Watched],
+    watched: Sequence[TrackedCampaign],
     policy: RetryPolicy,
     observer: Observer,
     *,

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Lines, Watched
+from hpcbert.campaign.repeats import Lines, TrackedCampaign
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.scheduler.local import queue as local
 from hpcbert.scheduler.slurm import questions
 from hpcbert.scheduler.slurm.adopt import adopted
 from hpcbert.slurm import commands
-from hpcbert.slurm.ladder import from_witness
 from hpcbert.slurm.states import Kind, parse
 
 if TYPE_CHECKING:
@@ -94,23 +93,23 @@ class View:
         """Repeats that have ended badly, or of which nobody knows how, or not for certain yet."""
         return sum(
             state.kind in {Kind.FAILED, Kind.UNKNOWN}
-            or (state.word == "COMPLETED" and not state.done)
+            or (state.word == "COMPLETED" and not state.kind.over)
             for state in self.states.values()
         )
 
 
-def open_campaign(directory: Path) -> Watched:
+def open_campaign(directory: Path) -> TrackedCampaign:
     """Return a campaign to watch.
 
     Raises:
         UsageError: It has no manifest, or a damaged one.
     """
-    return Watched(directory, store.read_manifest(directory))
+    return TrackedCampaign(directory, store.read_manifest(directory))
 
 
 def unfinished(
     runs: Path, *, run: Runner, environ: Mapping[str, str] = os.environ
-) -> tuple[Watched, ...]:
+) -> tuple[TrackedCampaign, ...]:
     """Return the campaigns under a runs directory that are not over for certain.
 
     squeue is asked once, about all of them: a job whose attempt wrote its end may wait again.
@@ -123,14 +122,14 @@ def unfinished(
     return tuple(one for one in campaigns if _lives(one, answer))
 
 
-def _readable(runs: Path) -> Iterator[Watched]:
+def _readable(runs: Path) -> Iterator[TrackedCampaign]:
     for directory in store.find_campaigns(runs):
         with contextlib.suppress(UsageError):
             yield open_campaign(directory)
 
 
 def _queue(
-    campaigns: Sequence[Watched], *, run: Runner, environ: Mapping[str, str]
+    campaigns: Sequence[TrackedCampaign], *, run: Runner, environ: Mapping[str, str]
 ) -> Lines | Answer:
     """Return what squeue lists as alive, or how it failed."""
     repeats = [repeat for one in campaigns for repeat in one.repeats]
@@ -139,9 +138,9 @@ def _queue(
     return Lines(rows) if outcome.ok else answer
 
 
-def _lives(one: Watched, queue: Lines | Answer) -> bool:
+def _lives(one: TrackedCampaign, queue: Lines | Answer) -> bool:
     if one.campaign.scheduler == "local":
-        return local.unfinished(one.directory, one.campaign)
+        return local.unfinished(one)
     if isinstance(queue, Lines):
         return any(queue.newest(repeat)[0] for repeat in one.repeats)
     return any(_may_go_on(repeat, certain=queue == "absent") for repeat in one.repeats)
@@ -154,8 +153,7 @@ def _may_go_on(repeat: Repeat, *, certain: bool) -> bool:
         repeat: Which one.
         certain: Whether nobody can have requeued an attempt that a signal ended.
     """
-    seen = local.read_witness(repeat.status, first=repeat.array.first_attempt)
-    return from_witness(seen) is None or (bool(seen.signal) and not certain)
+    return repeat.newest.end_state is None or (bool(repeat.newest.signal) and not certain)
 
 
 @dataclass(frozen=True)
@@ -175,7 +173,7 @@ class Sinks:
 
 
 def watch(
-    watched: Sequence[Watched],
+    watched: Sequence[TrackedCampaign],
     sinks: Sinks,
     *,
     run: Runner,
@@ -208,9 +206,7 @@ def watch(
     """
     from hpcbert.scheduler.slurm.tracker import Tracker
 
-    watched = [
-        Watched(one.directory, adopted(one.directory, one.campaign, run=run)) for one in watched
-    ]
+    watched = [adopted(one, run=run) for one in watched]
     tracker = Tracker(watched, run=run, clock=clock, chance=chance, floor=floor)
     repeats = tuple(repeat for one in watched for repeat in one.repeats)
     while True:
@@ -235,7 +231,7 @@ def watch(
 
 def unreachable(view: View) -> SchedulerError:
     """Return the error that says that Slurm does not answer."""
-    open_ = sum(not state.done for state in view.states.values())
+    open_ = sum(not state.kind.over for state in view.states.values())
     names = list(dict.fromkeys(repeat.watched.campaign.id for repeat in view.repeats))
     again = " ".join(["hpcbert monitor", *names[: len(names) == 1]])
     return SchedulerError(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import judge, store, suspects
-from hpcbert.campaign.repeats import Watched
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import Try, Verdict
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import SchedulerError, UsageError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from hpcbert.campaign.judge import Repeat
+    from hpcbert.campaign.judge import JudgedRepeat
     from hpcbert.campaign.repeats import Key
     from hpcbert.flows.policy import RetryPolicy
     from hpcbert.model import Array, Campaign
@@ -65,7 +65,7 @@ class Findings:
         attempts: Number of the newest attempt of each repeat.
     """
 
-    watched: Watched
+    watched: TrackedCampaign
     invalid: tuple[InvalidRepeat, ...]
     spent: tuple[InvalidRepeat, ...]
     open: int
@@ -116,12 +116,12 @@ def look(
         )
     # What an interrupted or refused submission made is not missing.
     with advising(AGAIN):
-        campaign = adopted(directory, campaign, run=run, strict=True)
-    watched = Watched(directory, campaign)
+        watched = adopted(TrackedCampaign(directory, campaign), run=run, strict=True)
+    campaign = watched.campaign
     tracker = Tracker([watched], run=run, clock=clock, floor=_REST)
     states, settled = _settled_states(watched, tracker, pause)
-    gathered = judge.gather(directory, campaign, rule="", window=Window(), states=lambda *_: states)
-    judged = {(one.array, one.run.repeat): one for one in gathered.repeats}
+    gathered = judge.gather(watched, rule="", window=Window(), states=lambda _: states)
+    judged = {one.key: one for one in gathered.repeats}
     invalid: list[InvalidRepeat] = []
     for array, number in campaign.current:
         key = array.name, number
@@ -153,13 +153,13 @@ def _times(campaign: Campaign, repeat: InvalidRepeat) -> int:
     return sum(repeat.number in one.repeats for one in same) - 1
 
 
-def _try(array: Array, judged: Repeat) -> Try:
+def _try(array: Array, judged: JudgedRepeat) -> Try:
     run = judged.run
     return Try(array.point.key, run.repeat, run.state, run.valid, run.nodes)
 
 
 def _settled_states(
-    watched: Watched, tracker: Tracker, pause: Callable[[float], None]
+    watched: TrackedCampaign, tracker: Tracker, pause: Callable[[float], None]
 ) -> tuple[dict[Key, RepeatState], set[Key]]:
     """Return all states, and which of them are ends beyond doubt.
 

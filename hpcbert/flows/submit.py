@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Watched
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import HpcbertError, IncompleteError, SchedulerError
 from hpcbert.model import utc
 from hpcbert.scheduler.slurm.adopt import Job, advising, complaint, witnessed
@@ -74,13 +74,13 @@ def hand_over(directory: Path, campaign: Campaign, means: Means) -> Campaign:
     while array := _next(campaign):
         means.check()
         store.read_script(directory, array)
-        found = left_behind(Watched(directory, campaign), array, means)
+        found = left_behind(TrackedCampaign(directory, campaign), array, means)
         if found:
             campaign = _record(directory, campaign, found.of(array, utc(means.now())))
             continue
         tried = replace(array, called=utc(means.now()), workdir=os.path.realpath(directory))
         campaign = _record(directory, campaign, tried)
-        done, verdict = settled(Watched(directory, campaign), tried, means)
+        done, verdict = settled(TrackedCampaign(directory, campaign), tried, means)
         if verdict == "full" and len(done.repeats) > 1 and not done.together:
             campaign = _halved(campaign, done)
             store.write_manifest(directory, campaign)
@@ -180,7 +180,7 @@ def enqueue(
             return campaign
         for array in new:
             store.read_script(directory, array)
-        job_id = _queue_left_behind(directory, new, find, means)
+        job_id = _queue_left_behind(TrackedCampaign(directory, campaign), new, find, means)
         if not job_id:
             new = tuple(replace(array, called=utc(means.now())) for array in new)
             for array in new:
@@ -196,7 +196,7 @@ def enqueue(
 
 
 def _queue_left_behind(
-    directory: Path, arrays: tuple[Array, ...], find: Callable[[], str], means: Means
+    watched: TrackedCampaign, arrays: tuple[Array, ...], find: Callable[[], str], means: Means
 ) -> str:
     """Return the queue that an interrupted submission started, living or by its jobs' account."""
     if not any(array.called for array in arrays):
@@ -205,7 +205,7 @@ def _queue_left_behind(
     if not found:
         means.pause(1.0)  # It may just have been forked.
         found = find()
-    return found or next(filter(None, (witnessed(directory, one) for one in arrays)), "")
+    return found or next(filter(None, (witnessed(watched, one) for one in arrays)), "")
 
 
 def _refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:

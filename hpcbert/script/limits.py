@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from hpcbert.campaign.repeats import Watched
+    from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.model import Array
 
 
@@ -35,7 +35,7 @@ def pointless(directory: Path, array: Array, state: str, wanted: str) -> bool:
 
 
 def refuse_pointless(
-    watched: Watched, ended: Iterable[tuple[Array, int, str]], wanted: str
+    watched: TrackedCampaign, ended: Iterable[tuple[Array, int, str]], wanted: str
 ) -> None:
     """Refuse to submit again with no longer a time limit what reached it.
 
@@ -65,7 +65,7 @@ def refuse_pointless(
     )
 
 
-def kept(watched: Watched, first: Array) -> str:
+def kept(watched: TrackedCampaign, first: Array) -> str:
     """Return the time limit that a retry before this one gave a point; empty for the first one."""
     last = [one for one in watched.campaign.arrays if one.point == first.point][-1]
     return "" if last == first else _text(watched.directory, last)

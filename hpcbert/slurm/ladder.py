@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Literal
 
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.reasons import reason_sentence
-from hpcbert.slurm.states import LOST, UNKNOWN, Kind, RepeatState, Witness, parse
+from hpcbert.slurm.states import LOST, UNKNOWN, Kind, RepeatState, parse
 
 if TYPE_CHECKING:
     from hpcbert.slurm.commands import JobRow
+    from hpcbert.slurm.jobrecord import JobRecord
     from hpcbert.slurm.states import Source
     from hpcbert.system.runner import Outcome
 
@@ -48,11 +49,11 @@ _GONE = "neither waits nor runs any more"
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Reports:
     """All that was heard about one repeat.
 
     Attributes:
-        witness: What the job itself wrote.
+        record: What the job itself wrote.
         accounting: Its newest row in sacct.
         restarts: Number of its newest attempt by sacct, which has a row for each.
         queue: Its row in squeue.
@@ -63,7 +64,7 @@ class Evidence:
         revived: Rows of sacct about jobs that a retry replaced, requeued after that.
     """
 
-    witness: Witness
+    record: JobRecord
     accounting: JobRow | None = None
     restarts: int = 0
     queue: JobRow | None = None
@@ -76,9 +77,9 @@ class Evidence:
     @property
     def own(self) -> RepeatState | None:
         """The end that the newest run wrote down itself; None: it wrote none."""
-        if self.witness.attempt < self.restarts:
+        if self.record.attempt < self.restarts:
             return None
-        return from_witness(self.witness)
+        return self.record.end_state
 
 
 def answer_of(outcome: Outcome) -> Answer:
@@ -89,28 +90,30 @@ def answer_of(outcome: Outcome) -> Answer:
     return "absent" if useless or outcome.returncode == _NO_PROGRAM else "failed"
 
 
-def doubtful(evidence: Evidence, *, now: float) -> bool:
+def doubtful(reports: Reports, *, now: float) -> bool:
     """Say whether squeue has to be asked, because sacct alone can't be believed."""
-    if evidence.accounting is None:
+    if reports.accounting is None:
         return True
-    state = parse(evidence.accounting.state)
-    if state.returns or state.kind in {Kind.REQUEUED, Kind.UNKNOWN}:
+    state = parse(reports.accounting.state)
+    if state.returns or state.kind.queued or state.kind is Kind.UNKNOWN:
+        # It may wait again although it ended, and why it waits now only squeue knows.
         return True
-    if state.kind == Kind.WAITING:
-        return True
-    if state.kind.over or evidence.together or evidence.own is None:
+    if state.kind.over or reports.together or reports.own is None:
         return False
-    return now - (evidence.witness.end or now) > STALE
+    # It wrote its end, and sacct lets it run: that is a lag for a while, and then an accounting
+    # that stands still.
+    return now - (reports.record.end or now) > STALE
 
 
-def judge(evidence: Evidence) -> RepeatState:
+def resolve_state(reports: Reports) -> RepeatState:
     """Return the state of one repeat from what was heard about it."""
-    state = _together(evidence) if evidence.together else _single(evidence)
-    restarts = evidence.restarts + _sent_back(evidence)
-    told = with_witness(state, evidence.witness, restarts=restarts)
-    rows = ((number, row) for number, row in evidence.history if number < told.attempt)
+    state = _together(reports) if reports.together else _single(reports)
+    # sacct has a row for each run that it knows; a run that only squeue knows is one more.
+    restarts = reports.restarts + _sent_back(reports)
+    told = reports.record.complete(state, restarts=restarts)
+    rows = ((number, row) for number, row in reports.history if number < told.attempt)
     earlier = (replace(from_row(row, "sacct"), attempt=number) for number, row in rows)
-    notes = [one for one in (told.detail, *map(_revival, evidence.revived)) if one]
+    notes = [one for one in (told.detail, *map(_revival, reports.revived)) if one]
     return replace(told, earlier=tuple(earlier), detail="; ".join(notes))
 
 
@@ -126,24 +129,27 @@ def _revival(row: JobRow) -> str:
     return f"job {job}, which a retry replaced, was requeued and is {state.word}: {rest}"
 
 
-def _single(evidence: Evidence) -> RepeatState:
-    accounting, queue = evidence.accounting, evidence.queue
+def _single(reports: Reports) -> RepeatState:
+    accounting, queue = reports.accounting, reports.queue
     said = parse(accounting.state) if accounting else None
-    if accounting is None or said is None or said.kind == Kind.UNKNOWN:
-        return from_row(queue, "squeue") if queue else _own_word(evidence)
+    if accounting is None or said is None or said.kind is Kind.UNKNOWN:
+        # One rung down, and another one where squeue does not know it either.
+        return from_row(queue, "squeue") if queue else _by_its_record(reports)
     if queue is not None and _ahead(accounting, queue):
         return from_row(queue, "squeue")
-    if queue is None and evidence.squeue == "answered" and not said.kind.over:
+    if queue is None and reports.squeue == "answered" and not said.kind.over:
+        # squeue lists whatever waits or runs, so it ended, and sacct has not heard how.
         detail = f"sacct still says {said.word}, but it {_GONE}"
-        return evidence.own or RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=detail)
-    if queue is not None and said.kind == Kind.WAITING:
+        return reports.own or RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=detail)
+    if queue is not None and said.kind is Kind.WAITING:
+        # sacct has the reason of when it was first recorded.
         accounting = replace(accounting, reason=queue.reason)
     return from_row(accounting, "sacct")
 
 
-def _sent_back(evidence: Evidence) -> bool:
+def _sent_back(reports: Reports) -> bool:
     """Say whether squeue has a run of it after the last one that sacct knows."""
-    accounting, queue = evidence.accounting, evidence.queue
+    accounting, queue = reports.accounting, reports.queue
     if accounting is None or queue is None:
         return False
     ended = parse(accounting.state).kind.over
@@ -159,7 +165,8 @@ def _ahead(accounting: JobRow, queue: JobRow) -> bool:
         # Nodes are cleaned up after the very run that ended, before it goes back to the queue.
         over = shown.kind.over or shown.word == "COMPLETING"
         return said.returns and not over
-    return said.kind != shown.kind
+    # squeue is the controller's own word; sacct follows it.
+    return said.kind is not shown.kind
 
 
 def _later(accounting: JobRow, queue: JobRow) -> bool:
@@ -168,61 +175,58 @@ def _later(accounting: JobRow, queue: JobRow) -> bool:
     return known and (queue.submit or 0.0) > (accounting.submit or 0.0)
 
 
-def _own_word(evidence: Evidence) -> RepeatState:
-    """Judge where Slurm does not know the repeat."""
-    if evidence.own is not None:
-        return evidence.own
-    if evidence.witness.start is None and evidence.lost:
+def _by_its_record(reports: Reports) -> RepeatState:
+    """Return the state of a repeat that Slurm does not know, by what its job wrote."""
+    if reports.own is not None:
+        return reports.own
+    if reports.record.start is None and reports.lost:
         detail = (
-            f"Slurm accepted job {evidence.lost} but no longer knows it: its controller lost it, "
+            f"Slurm accepted job {reports.lost} but no longer knows it: its controller lost it, "
             "or it was cancelled before it started"
         )
         return RepeatState(LOST, Kind.UNKNOWN, "none", detail=detail)
-    if evidence.witness.start is None:
-        detail = _GONE if evidence.squeue == "answered" else "Slurm does not say"
+    if reports.record.start is None:
+        detail = _GONE if reports.squeue == "answered" else "Slurm does not say"
         return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=f"never started, and {detail}")
-    if evidence.squeue == "failed":
+    if reports.squeue == "failed":
+        # Nobody says that it does not run, so it does: a monitor goes on, and nothing is retried.
         detail = "by its own account; Slurm does not answer"
         return RepeatState("RUNNING", Kind.RUNNING, "status-file", detail=detail)
-    gone = f", and {_GONE}" if evidence.squeue == "answered" else ""
-    where = f", {evidence.witness.where}" if evidence.witness.where else ""
+    gone = f", and {_GONE}" if reports.squeue == "answered" else ""
+    where = f", {reports.record.where}" if reports.record.where else ""
     detail = f"started, never wrote its end{gone}: killed, or its node was lost{where}"
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "status-file", detail=detail)
 
 
-def _together(evidence: Evidence) -> RepeatState:
+def _together(reports: Reports) -> RepeatState:
     """Judge one of several repeats that share a job: its own end, as long as the job lets it.
 
     The job's word stands for a repeat that wrote no end of its own, and for all of them while the
     job waits, be it again, and once it is COMPLETED.
     """
-    job = _single(evidence)
-    job = replace(job, suspended=_share(job.suspended, evidence.witness))
-    if job.kind.queued or job.kind == Kind.SUCCEEDED or job.source in {"status-file", "none"}:
+    job = _single(reports)
+    seen = reports.record
+    if seen.watched and seen.ended and job.suspended > _NOTICED:
+        # The script, which looks out, says of each repeat whether it was that one. Of a pause that
+        # is too short to be noticed nobody knows which of the repeats it hit: any of them.
+        job = replace(job, suspended=0.0)
+    if job.kind.queued or job.kind is Kind.SUCCEEDED or job.source in {"status-file", "none"}:
         return job
-    if evidence.own is not None:
-        return replace(evidence.own, suspended=job.suspended)
-    if job.kind == Kind.RUNNING and evidence.witness.start is None:
+    if reports.own is not None:
+        return replace(reports.own, suspended=job.suspended)
+    if job.kind is Kind.RUNNING and seen.start is None:
         return replace(
             job, word="PENDING", kind=Kind.WAITING, detail="earlier repeats of its job come first"
         )
     return job
 
 
-def _share(suspended: float, seen: Witness) -> float:
-    """Return what one of several repeats has of the time for which their job was suspended.
-
-    A script that looks out says itself which one it was; else it may have been any of them.
-    """
-    return 0.0 if seen.watched and seen.ended and suspended > _NOTICED else suspended
-
-
 def from_row(row: JobRow, source: Source) -> RepeatState:
     """Return the state that a line of sacct or squeue describes."""
     state = parse(row.state)
-    waiting = state.kind.queued
+    waiting, ended = state.kind.queued, state.kind.over
+    # sacct keeps a reason after the job has started, and says None where there was none.
     reason = row.reason if waiting and row.reason != "None" else ""
-    ended = state.kind.over
     return RepeatState(
         state.word,
         state.kind,
@@ -232,6 +236,7 @@ def from_row(row: JobRow, source: Source) -> RepeatState:
         reason=reason,
         detail=reason_sentence(reason) if waiting else _ending(row, state.sentence),
         elapsed=row.elapsed,
+        # squeue has the start that it plans for a job that waits.
         start=None if waiting else row.start,
         end=row.end if ended else None,
         limit=row.limit,
@@ -269,28 +274,7 @@ def _name(user: str) -> str:
         return f"user {user}"
 
 
-def from_witness(seen: Witness) -> RepeatState | None:
-    """Return the end that the job, or the local queue, wrote down itself; None: it wrote none."""
-    if seen.state:
-        state = parse(seen.state)
-        word, kind, sentence = state.word, state.kind, seen.reason or state.sentence
-    elif seen.exit is not None:
-        ok = seen.exit == 0
-        word, kind = ("COMPLETED", Kind.SUCCEEDED) if ok else ("FAILED", Kind.FAILED)
-        sentence = f"ended after signal {seen.signal}" if seen.signal else "failed"
-    else:
-        return None
-    code = f", exit status {seen.exit}" if seen.exit else ""
-    return RepeatState(
-        word,
-        kind,
-        "status-file",
-        exit_code=seen.exit,
-        detail="" if kind == Kind.SUCCEEDED else f"{sentence}{code}",
-    )
-
-
-def awaited(state: RepeatState, seen: Witness, *, now: float) -> RepeatState:
+def awaited(state: RepeatState, seen: JobRecord, *, now: float) -> RepeatState:
     """Return a state as that of a repeat whose own end may still become visible.
 
     A job that Slurm calls COMPLETED wrote its end, but a file system may show it late. It is not
@@ -311,36 +295,3 @@ def awaited(state: RepeatState, seen: Witness, *, now: float) -> RepeatState:
         f"status not visible yet: the job ended {ago:.0f} s ago, its status file does not say so"
     )
     return replace(state, kind=Kind.RUNNING, detail=detail)
-
-
-def with_witness(state: RepeatState, seen: Witness, *, restarts: int = 0) -> RepeatState:
-    """Add to a state what only the job's own status file tells.
-
-    Args:
-        state: What the scheduler says.
-        seen: What the job says.
-        restarts: Number of the newest attempt by the scheduler's account.
-    """
-    if restarts > seen.attempt or state.kind.queued:
-        return replace(state, attempt=max(restarts, seen.attempt))
-    start = seen.start if state.start is None else state.start
-    end = seen.end if state.done and state.end is None else state.end
-    elapsed = state.elapsed
-    if elapsed is None and start is not None and end is not None:
-        elapsed = end - start
-    ended = state.kind == Kind.FAILED and seen.where
-    suspended = max(state.suspended, seen.suspended)
-    detail = f"{state.detail}, {seen.where}" if ended and state.detail else state.detail
-    if suspended and state.kind in {Kind.SUCCEEDED, Kind.RUNNING}:
-        detail = detail or f"was suspended for {suspended:g} s, so its number is spoilt"
-    return replace(
-        state,
-        detail=detail,
-        attempt=seen.attempt,
-        nodes=state.nodes or expand(seen.nodelist),
-        start=start,
-        end=end,
-        elapsed=elapsed,
-        step_exit=seen.step_exit,
-        suspended=suspended,
-    )

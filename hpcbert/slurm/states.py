@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from hpcbert.slurm.reasons import WAIT, reason_advice
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 Source = Literal["sacct", "squeue", "status-file", "manifest", "none"]
 UNKNOWN = "UNKNOWN"
 LOST = "LOST"
-# A status file may be damaged: no moment lies after the year 9999, and nobody tries so often.
-_LATEST, _ATTEMPTS = 253_402_300_799, 9999
+# What was written down may be damaged: no moment lies after the year 9999, and a job is requeued a
+# few times, not ten thousand.
+LATEST, LAST_ATTEMPT = 253_402_300_799, 9_999
 _RETRY = "repeat what is missing with hpcbert retry"
 _RESUME = "hpcbert submit --resume CAMPAIGN goes on with its submission"
 # Of repeats that no scheduler is known to have: their submission was interrupted.
@@ -313,11 +311,6 @@ class RepeatState:
     earlier: tuple[RepeatState, ...] = ()
 
     @property
-    def done(self) -> bool:
-        """Whether it has ended, and how is known."""
-        return self.kind.over
-
-    @property
     def advice(self) -> str:
         """What to do about it; empty where there is nothing to do but wait, or all is well."""
         if self.detail in {UNSUBMITTED, UNHEARD}:
@@ -332,10 +325,6 @@ def noted(state: RepeatState) -> dict[str, Any]:
     data = asdict(replace(state, earlier=()))
     del data["earlier"]
     return data
-
-
-# A job is requeued a few times, not ten thousand: more is damage.
-MOST_ATTEMPTS = 10_000
 
 
 def recalled(data: Any) -> RepeatState:
@@ -353,8 +342,8 @@ def recalled(data: Any) -> RepeatState:
     sound = (
         state.source in get_args(Source),
         all(isinstance(one, str) for one in (state.word, state.reason, state.detail, *state.nodes)),
-        all(one is None or _whole(one) is not None for one in (state.exit_code, state.step_exit)),
-        _whole(state.attempt) is not None and 0 <= state.attempt < MOST_ATTEMPTS,
+        all(one is None or whole(one) is not None for one in (state.exit_code, state.step_exit)),
+        whole(state.attempt, LAST_ATTEMPT) is not None and state.attempt >= 0,
         all(one is None or isinstance(one, int | float) for one in times),
     )
     if not all(sound):
@@ -362,113 +351,7 @@ def recalled(data: Any) -> RepeatState:
     return state
 
 
-@dataclass(frozen=True)
-class Witness:
-    """What a job itself wrote about the newest attempt of one repeat; None: it did not say.
-
-    Attributes:
-        attempt: Which attempt that is.
-        start: When the script started, seconds since the epoch.
-        end: When it ended.
-        exit: Its exit status.
-        step_exit: That of the measured step.
-        signal: Name of the last signal that it caught.
-        nodelist: Its nodes, as Slurm writes them.
-        state: What the local queue found in the end.
-        reason: Why, where the local queue had to say more.
-        phase: The last mark on its way: `start`, `container` (made), `step`, `step-end`.
-        jobs: Ids of the jobs that began this attempt: one, or its number is spoilt.
-        suspended: Seconds for which it did not run, as its own script noticed.
-        watched: Whether its script looked out for that.
-    """
-
-    attempt: int = 0
-    start: float | None = None
-    end: float | None = None
-    exit: int | None = None
-    step_exit: int | None = None
-    signal: str = ""
-    nodelist: str = ""
-    state: str = ""
-    reason: str = ""
-    phase: str = ""
-    jobs: tuple[str, ...] = ()
-    suspended: float = 0.0
-    watched: bool = False
-
-    @property
-    def ended(self) -> bool:
-        """Whether its end is on record, be it by the script or by the local queue."""
-        return self.exit is not None or bool(self.state)
-
-    @property
-    def where(self) -> str:
-        """How far it came, as the end of a sentence about what did not end well."""
-        if self.phase == "step-end" and self.step_exit != 0:
-            return _PHASES["step"]
-        return _PHASES[self.phase]
-
-
-_PHASES = {
-    "": "",
-    "start": "before its measured step, while nodes or container were made ready",
-    "container": "in its container, before the measured step",
-    "step": "in the measured step",
-    "step-end": "after the measured step",
-}
-
-
-def witness(events: Iterable[Mapping[str, Any]], *, first: int = 0) -> Witness:
-    """Reduce the events of a status file to the newest attempt.
-
-    Args:
-        events: Oldest first.
-        first: Number of the first attempt that is asked about; those before it are passed over.
-    """
-    newest = Witness(attempt=first)
-    for event in events:
-        attempt = _whole(event.get("attempt"), _ATTEMPTS) or 0
-        if attempt < newest.attempt:
-            continue
-        kind = event.get("event")
-        if attempt > newest.attempt or kind == "start":
-            jobs = newest.jobs if attempt == newest.attempt else ()
-            newest = Witness(attempt=attempt, jobs=jobs)
-        newest = _seen(newest, str(kind), event)
-    return newest
-
-
-def _seen(known: Witness, kind: str, event: Mapping[str, Any]) -> Witness:
-    time, code = _whole(event.get("time")), _whole(event.get("exit"))
-    jobs = dict.fromkeys((*known.jobs, str(event.get("job", ""))))
-    changes: dict[str, dict[str, Any]] = {
-        "start": {
-            "start": time,
-            "nodelist": str(event.get("nodelist", "")),
-            "jobs": tuple(job for job in jobs if job),
-            "watched": event.get("watched") is True,
-        },
-        "suspended": {"suspended": known.suspended + _seconds(event.get("seconds"))},
-        "step-end": {"step_exit": code},
-        "signal": {"signal": str(event.get("signal", ""))},
-        "end": {"end": time, "exit": code},
-        "finished": {
-            "end": time,
-            "exit": code if known.exit is None else known.exit,
-            "state": str(event.get("state", "")),
-            "reason": str(event.get("reason", "")),
-        },
-    }
-    phase = kind if kind in _PHASES else known.phase
-    return replace(known, phase=phase, **changes.get(kind, {}))
-
-
-def _seconds(value: Any) -> float:
-    """Return a duration; one that makes no sense is still one: the smallest that is told of."""
-    sound = isinstance(value, int | float) and 0 < value <= _LATEST
-    return float(value) if sound else 1.0
-
-
-def _whole(value: Any, most: int = _LATEST) -> int | None:
-    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= most
-    return value if whole else None
+def whole(value: Any, most: int = LATEST) -> int | None:
+    """Return a whole number of at most `most`, up or down; None for what is not one."""
+    sound = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= most
+    return value if sound else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import shutil
@@ -13,30 +14,34 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign import evidence, store
+from hpcbert.campaign import evidence
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.flows.audit import audit
 from hpcbert.flows.collect import CollectRequest, collect
 from hpcbert.logs.setting import Window
-from hpcbert.slurm.ladder import with_witness
-from hpcbert.slurm.states import Kind, RepeatState, parse, witness
+from hpcbert.slurm.states import Kind, RepeatState, parse
 from tests.environment.kit import leave, node
 from tests.kit.cli import inside
 
 
-def sacct(directory: Path, campaign: Any) -> dict[tuple[str, int], RepeatState]:
-    found = {}
-    for array in campaign.arrays:
-        for number in array.repeats:
-            state = RepeatState("COMPLETED", parse("COMPLETED").kind, "sacct")
-            seen = witness(store.read_status(directory, array, number))
-            found[array.name, number] = with_witness(state, seen)
-    return found
+def digest(path: Path) -> tuple[int, str]:
+    raw = path.read_bytes()
+    return len(raw), hashlib.sha256(raw).hexdigest()
 
 
-def pending(directory: Path, campaign: Any) -> dict[tuple[str, int], RepeatState]:
+def sacct(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
+    state = RepeatState("COMPLETED", parse("COMPLETED").kind, "sacct")
+    return {
+        (array.name, number): watched.record(array, number).newest().complete(state)
+        for array in watched.campaign.arrays
+        for number in array.repeats
+    }
+
+
+def pending(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
     return {
         (array.name, number): RepeatState("PENDING", Kind.WAITING, "squeue")
-        for array in campaign.arrays
+        for array in watched.campaign.arrays
         for number in array.repeats
     }
 
@@ -84,7 +89,7 @@ def test_an_untouched_campaign_is_intact_and_every_cell_has_its_logs(finished: A
     for run in row["runs"]:
         proof = run["evidence"]
         log = finished.directory / proof["log"]["path"]
-        assert (proof["log"]["bytes"], proof["log"]["sha256"]) == evidence.digest(log)
+        assert (proof["log"]["bytes"], proof["log"]["sha256"]) == digest(log)
         assert run["state_source"] == "sacct"
         assert run["nodes"] == ["n1", "n2"]
         assert [one["node"] for one in proof["nodes"]] == ["n1", "n2"]
@@ -97,7 +102,7 @@ def test_an_untouched_campaign_is_intact_and_every_cell_has_its_logs(finished: A
 def test_people_see_the_digests_too(finished: Any) -> None:
     text = inside("audit", finished.directory).stdout
     log = finished.directory / "logs/pytorch/bert/bz4/2n2g/bert_b4_fp32_3.log"
-    assert f"{evidence.digest(log)[1]}" in text
+    assert digest(log)[1] in text
     assert "2n2g  48.00 samples/s, median of 5/5" in text
     assert "COMPLETED (sacct)" in text
 
@@ -443,8 +448,8 @@ def test_after_a_cancelled_retry_nothing_was_changed(finished: Any) -> None:
     )  # fmt: skip
     made = finished.change(arrays=(first, second, again))
 
-    def cancelled(directory: Path, campaign: Any) -> dict[tuple[str, int], RepeatState]:
-        found = sacct(directory, campaign)
+    def cancelled(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
+        found = sacct(watched)
         found[again.name, 3] = RepeatState("CANCELLED", Kind.FAILED, "sacct", attempt=1)
         found[again.name, 4] = RepeatState("UNKNOWN", Kind.UNKNOWN, "none", attempt=1)
         return found

@@ -12,40 +12,39 @@ from typing import Any
 import pytest
 import tomli
 
-from hpcbert.campaign.store import read_status
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows.collect import Collected, CollectRequest, collect
 from hpcbert.foreign.gather import Framework
 from hpcbert.logs import grammar
 from hpcbert.logs.setting import Window
-from hpcbert.model import Campaign, Protocol, Row
-from hpcbert.slurm.ladder import with_witness
-from hpcbert.slurm.states import RepeatState, parse, witness
+from hpcbert.model import Protocol, Row
+from hpcbert.slurm.states import RepeatState, parse
 from tests.kit.cli import Done
 
 Build = Callable[..., Any]
-States = Callable[[Path, Campaign], Mapping[tuple[str, int], RepeatState]]
+States = Callable[[TrackedCampaign], Mapping[tuple[str, int], RepeatState]]
 
 
-def nobody(directory: Path, campaign: Campaign) -> dict[tuple[str, int], RepeatState]:
+def nobody(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
     return {}
 
 
-def unreachable(directory: Path, campaign: Campaign) -> dict[tuple[str, int], RepeatState]:
+def unreachable(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
     raise AssertionError("the scheduler was asked")
 
 
 def says(*words: str, source: str = "sacct", default: str = "COMPLETED") -> States:
     """A scheduler that has a word for each repeat, the default for those that follow."""
 
-    def states(directory: Path, campaign: Campaign) -> dict[tuple[str, int], RepeatState]:
+    def states(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
         found = {}
-        for array in campaign.arrays:
+        for array in watched.campaign.arrays:
             for number in array.repeats:
                 word = words[number - 1] if number <= len(words) else default
                 state = RepeatState(word, parse(word).kind, source)  # type: ignore[arg-type]
-                seen = witness(read_status(directory, array, number))
-                found[array.name, number] = with_witness(state, seen)
+                seen = watched.record(array, number).newest()
+                found[array.name, number] = seen.complete(state)
         return found
 
     return states
@@ -163,7 +162,7 @@ def test_without_slurm_the_jobs_own_word_counts(five: Any) -> None:
 
 
 def test_a_scheduler_that_does_not_answer_is_a_warning(five: Any) -> None:
-    def broken(directory: Path, campaign: Campaign) -> dict[tuple[str, int], RepeatState]:
+    def broken(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
         raise SchedulerError("slurmctld does not answer.")
 
     made = gathered(five.directory, states=broken)

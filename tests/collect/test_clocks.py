@@ -88,7 +88,7 @@ def test_a_log_that_is_older_than_its_step_has_no_number(
         log = store.log_path(made.directory, made.array("1n1g"), repeat)
         os.utime(log, (T, T + (100 * repeat if repeat == 1 else -3600)))
     # Where the record seems older too, as in a copy, the file system's times say nothing.
-    status = store.status_path(made.directory, made.array("1n1g"), 3)
+    status = made.directory / made.array("1n1g").status(3)
     os.utime(status, (T, T - 3600))
     assert codes(collect_json(made.directory)) == [[], ["clock"], []]
 
@@ -109,7 +109,7 @@ def test_a_record_that_tells_no_time_refuses_nothing(build: Build, collect_json:
     made = build("1n1g", repeats=2)
     run(made, 1, T)
     made.complete("1n1g", 2, 10.0, start=1e9)
-    path = store.status_path(made.directory, made.array("1n1g"), 1)
+    path = made.directory / made.array("1n1g").status(1)
     events = [json.loads(line) for line in path.read_text().splitlines()]
     kept = [one for one in events if one["event"] not in {"step", "start"}]
     path.write_text("".join(json.dumps(one) + "\n" for one in kept))
@@ -131,7 +131,7 @@ def test_a_clock_that_is_five_minutes_wrong_all_the_time_spoils_nothing_and_hide
         # The last log was there before its step began.
         log = store.log_path(made.directory, made.array("1n1g"), repeat)
         os.utime(log, (T, true + (LONG if repeat < 4 else -200)))
-        status = store.status_path(made.directory, made.array("1n1g"), repeat)
+        status = made.directory / made.array("1n1g").status(repeat)
         os.utime(status, (T, true + LONG))
     other = [] if nodes != "n1" else ["clock"]
     assert codes(collect_json(made.directory)) == [[], ["clock"], other, ["clock"]]

@@ -34,7 +34,7 @@ def path_of(made: Built, file: str) -> Path:
     array = made.array("1n1g")
     if file == "log":
         return store.log_path(made.directory, array, 1)
-    return store.status_path(made.directory, array, 1)
+    return made.directory / array.status(1)
 
 
 def runs(document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign.store import read_status, status_path
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError
 from hpcbert.flows.collect import Collected, CollectRequest, collect
-from hpcbert.model import Campaign, Run
-from hpcbert.slurm.ladder import with_witness
-from hpcbert.slurm.states import RepeatState, parse, witness
+from hpcbert.model import Run
+from hpcbert.slurm.states import RepeatState, parse
 
 VERDICTS = (
     "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE", "PREEMPTED", "TIMEOUT", "CANCELLED", "BOOT_FAIL", "FAILED",
@@ -29,13 +28,11 @@ class Scheduler:
     def __init__(self, word: str = "COMPLETED", **changes: Any) -> None:
         self.state = scheduled(word, **changes)
 
-    def __call__(self, directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], Any]:
+    def __call__(self, watched: TrackedCampaign) -> Mapping[tuple[str, int], Any]:
         found = {}
-        for array, number in campaign.current:
-            seen = witness(read_status(directory, array, number), first=array.first_attempt)
-            found[array.name, number] = with_witness(
-                self.state, seen, restarts=max(self.state.attempt, seen.attempt)
-            )
+        for one in watched.repeats:
+            restarts = max(self.state.attempt, one.newest.attempt)
+            found[one.key] = one.newest.complete(self.state, restarts=restarts)
         return found
 
 
@@ -43,7 +40,7 @@ def scheduled(word: str, **changes: Any) -> RepeatState:
     return RepeatState(word, parse(word).kind, **{"source": "sacct", **changes})
 
 
-def silent(directory: Path, campaign: Campaign) -> Mapping[tuple[str, int], RepeatState]:
+def silent(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
     raise SchedulerError("Slurm does not answer.")
 
 
@@ -85,7 +82,7 @@ AFTER = {
 
 def suspend(made: Any, seconds: float = 31.25, repeat: int = 1) -> None:
     """Let the script have noticed a pause: before the step's end, as it does."""
-    path = status_path(made.directory, made.array("1n1g"), repeat)
+    path = made.directory / made.array("1n1g").status(repeat)
     lines = path.read_text().splitlines(keepends=True)
     event = {"event": "suspended", "attempt": 0, "time": 1763717655, "seconds": seconds}
     lines.insert(2, json.dumps(event) + "\n")

@@ -17,19 +17,18 @@ from pathlib import Path
 import tomli
 
 from hpcbert import model
-from hpcbert.campaign import store
+from hpcbert.campaign import record, store
 from hpcbert.cli.output import printable
 from hpcbert.config import recipe, site
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import HpcbertError
 from hpcbert.logs import grammar, scan
 from hpcbert.logs.setting import Setting
-from hpcbert.model import read_events
 from hpcbert.slurm import commands
 from hpcbert.slurm.hostlist import expand, fold
-from hpcbert.slurm.ladder import from_row, from_witness, with_witness
+from hpcbert.slurm.ladder import from_row
 from hpcbert.slurm.reasons import reason_advice, reason_sentence
-from hpcbert.slurm.states import Kind, RepeatState, parse, witness
+from hpcbert.slurm.states import Kind, RepeatState, parse
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 SETTINGS = (
@@ -118,10 +117,12 @@ def hosts(data: bytes) -> None:
 
 def status(data: bytes) -> None:
     """The status file that a job writes."""
-    seen = witness(read_events(data))
+    known = record.RepeatRecord(data)
+    seen = known.newest()
     assert 0 <= seen.attempt < 100_000
-    known = from_witness(seen) or RepeatState("RUNNING", Kind.RUNNING, "none")
-    _shown(with_witness(known, seen))
+    _shown(seen.complete(seen.end_state or RepeatState("RUNNING", Kind.RUNNING, "none")))
+    assert all(known.attempt(number) for number in known.attempts)
+    assert isinstance(known.steps, tuple)
 
 
 def manifest(data: bytes) -> None:
@@ -134,7 +135,7 @@ def manifest(data: bytes) -> None:
             for number in array.repeats:
                 array.element(number)
                 store.log_path(_folder(), array, number)
-                store.read_status(_folder(), array, number)
+                record.read(_folder() / array.status(number))
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

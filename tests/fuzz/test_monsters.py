@@ -47,8 +47,8 @@ print(scan.progress(path, known).iteration)
 STATUS = (
     PRELUDE
     + """
-from hpcbert.scheduler.local.queue import read_witness
-seen = read_witness(path)
+from hpcbert.campaign import record
+seen = record.read(path).newest()
 print(seen.start, seen.exit)
 """
 )

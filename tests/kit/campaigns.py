@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Watched
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
 from tests.kit import lines, status
 from tests.kit.logs import ITERS, SKIP, pytorch
@@ -62,17 +62,17 @@ def campaign(name: str, *arrays: Array, **changes: Any) -> Campaign:
 
 
 @dataclass(frozen=True, eq=False)
-class Built(Watched):
+class Built(TrackedCampaign):
     """A campaign on disk; a point is named by its shape, the first one otherwise."""
 
     def __eq__(self, other: object) -> bool:
         """Say whether it is the campaign that hpcbert read."""
-        return isinstance(other, Watched) and (self.directory, self.campaign) == (
+        return isinstance(other, TrackedCampaign) and (self.directory, self.campaign) == (
             other.directory,
             other.campaign,
         )
 
-    __hash__ = Watched.__hash__
+    __hash__ = TrackedCampaign.__hash__
 
     def array(self, shape: str) -> Array:
         return next(one for one in self.campaign.arrays if str(one.point.shape) == shape)
@@ -81,7 +81,7 @@ class Built(Watched):
         return store.log_path(self.directory, self.array(shape), repeat, attempt)
 
     def status_path(self, shape: str, repeat: int) -> Path:
-        return store.status_path(self.directory, self.array(shape), repeat)
+        return self.directory / self.array(shape).status(repeat)
 
     def log(self, shape: str, repeat: int, text: str, attempt: int = 0) -> Path:
         path = self.log_path(shape, repeat, attempt)

@@ -27,7 +27,7 @@ from hpcbert.flows.submit import write
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
-from hpcbert.slurm.states import witness
+from hpcbert.slurm.jobrecord import newest
 from tests.kit import drafts
 from tests.kit.drafts import changed, settled
 from tests.waiting import CEILING
@@ -211,7 +211,7 @@ def test_a_script_notices_that_it_was_suspended(tmp_path: Path, seconds: str) ->
     )
     assert done.returncode == 0, done.stderr
     told = [one for one in events(made) if one["event"] == "suspended"]
-    seen = witness(events(made))
+    seen = newest(events(made))
     assert seen.watched
     if seconds == "0":
         assert (told, seen.suspended) == ([], 0.0)

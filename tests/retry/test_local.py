@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.scheduler.local import queue as local
 from hpcbert.system.runner import Outcome, run
 from tests.retry.conftest import WORDS
@@ -60,7 +61,9 @@ def over(directory: Path) -> None:
     until(
         lambda: (
             not local.find(directory)
-            and all(one.done for one in local.states(directory, campaign).values())
+            and all(
+                one.kind.over for one in local.states(TrackedCampaign(directory, campaign)).values()
+            )
         ),
         "it is still running",
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign import store
+from hpcbert.campaign import record, store
 from hpcbert.system.runner import Outcome
 from tests.retry.conftest import WORDS
 from tests.waiting import CEILING
@@ -84,9 +84,8 @@ def test_a_failed_repeat_runs_again_on_another_node(
 def check_witness(directory: Path) -> None:
     """The job says itself what the queue gave it, once for each attempt."""
     array, *_ = store.read_manifest(directory).arrays
-    starts = [
-        event for event in store.read_status(directory, array, 2) if event["event"] == "start"
-    ]
+    events = record.read(directory / array.status(2)).events
+    starts = [event for event in events if event["event"] == "start"]
     assert [event["attempt"] for event in starts] == [0, 1]
     assert len({event["job"] for event in starts}) == 2
     for event in starts:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.campaign import store
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import retry, submit
 from hpcbert.flows.policy import RetryPolicy
@@ -60,7 +61,7 @@ class Bench:
             path = store.log_path(self.directory, array, repeat, attempt)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"this is repeat {repeat}\n{log()}")
-        path = store.status_path(self.directory, array, repeat)
+        path = self.directory / array.status(repeat)
         status.append(path, *events, time=NOW, attempt=attempt)
 
     def look(self, policy: RetryPolicy | None = None) -> retry.Findings:
@@ -202,12 +203,12 @@ def test_who_watches_finds_what_an_interrupted_submission_left(three_of_five: Be
     three_of_five.slurm.dies = True
     with pytest.raises(KeyboardInterrupt):
         submit.submit(three_of_five.directory, three_of_five.means)
-    before = three_of_five.campaign
-    found = adopted(three_of_five.directory, before, run=three_of_five.slurm)
+    watched = TrackedCampaign(three_of_five.directory, three_of_five.campaign)
+    found = adopted(watched, run=three_of_five.slurm).campaign
     assert found == three_of_five.campaign
     assert found.arrays[-1].job_id == "11"
     silent = Slurm(away=set(PROGRAMS))
-    assert adopted(three_of_five.directory, before, run=silent) == before
+    assert adopted(watched, run=silent) == watched
 
 
 def test_of_two_retries_at_once_one_wins(three_of_five: Bench) -> None:
@@ -234,7 +235,7 @@ def test_a_rehearsal_is_not_retried(three_of_five: Bench) -> None:
 
 def test_two_jobs_that_ran_one_attempt_spoil_its_number(three_of_five: Bench) -> None:
     array = three_of_five.campaign.arrays[0]
-    path = store.status_path(three_of_five.directory, array, 1)
+    path = three_of_five.directory / array.status(1)
     start = {"event": "start", "time": NOW, "attempt": 0, "job": "99_1", "nodelist": "n5"}
     path.write_text(f"{json.dumps(start)}\n{path.read_text()}")
     (lack,) = [one for one in three_of_five.look().invalid if one.number == 1]

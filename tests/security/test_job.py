@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign import store
+from hpcbert.campaign import record, store
 from hpcbert.flows.submit import write
 from hpcbert.slurm.hostlist import expand
-from hpcbert.slurm.states import witness
+from hpcbert.slurm.jobrecord import newest
 from tests.render.test_scripts import RECORDER, SRUN, drafted, reference, tool, with_python
 from tests.waiting import CEILING
 
@@ -80,10 +80,10 @@ def test_texts_of_the_scheduler_are_json_in_the_witness(
     assert done.returncode == 0, done.stderr
     assert not sprung.exists()
     (array,) = made.campaign.arrays
-    raw = store.status_path(made.directory, array, 1).read_bytes()
+    raw = (made.directory / array.status(1)).read_bytes()
     events = [json.loads(line) for line in raw.splitlines()]
     assert [one["event"] for one in events] == ["start", "step", "step-end", "end"]
-    seen = witness(events)
+    seen = newest(events)
     assert (seen.attempt, seen.exit) == (0, 0)
     assert isinstance(expand(seen.nodelist), tuple)
     if variable == "SLURM_JOB_NODELIST":
@@ -95,7 +95,7 @@ def test_bytes_that_are_no_text_leave_the_witness_readable(tmp_path: Path) -> No
     done, made = run(tmp_path, SLURM_JOB_NODELIST=b"n\xff\xfe\x80")
     assert done.returncode == 0
     (array,) = made.campaign.arrays
-    assert len(store.read_status(made.directory, array, 1)) == 4
+    assert len(record.read(made.directory / array.status(1)).events) == 4
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign import store
 from hpcbert.cli.output import escaped, printable
 from tests.environment.kit import leave, node
 from tests.kit.slurm import Answer, failed
@@ -76,8 +75,8 @@ def hostile(build: Any) -> Any:
     ]
     for array, old in zip(arrays, made.campaign.arrays, strict=True):
         for repeat in (1, 2):
-            path = store.status_path(made.directory, old, repeat)
-            path.rename(store.status_path(made.directory, array, repeat))
+            path = made.directory / old.status(repeat)
+            path.rename(made.directory / array.status(repeat))
     return made.change(
         arrays=tuple(arrays), user=HOSTILE, site=HOSTILE, image=HOSTILE, command=(HOSTILE,)
     )
@@ -116,7 +115,7 @@ def test_audit_lets_nothing_through(hostile: Any, tmp_path: Path) -> None:
     for array in hostile.campaign.arrays:
         for repeat in (1, 2):
             finished = {"event": "finished", "state": "COMPLETED", "exit": 0}
-            path = store.status_path(hostile.directory, array, repeat)
+            path = hostile.directory / array.status(repeat)
             with path.open("a") as file:
                 file.write(json.dumps({"time": 1, "attempt": 0, **finished}) + "\n")
     environment = {**os.environ, "HPCBERT_RUNS": str(tmp_path / "runs")}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Watched
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.flows import cancel
 from hpcbert.lab import Lab, start_daemon, stop_daemon
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
@@ -57,7 +57,7 @@ class Bench:
     def as_root(self, *argv: str) -> Outcome:
         return run(argv, env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", **self.lab.environment})
 
-    def submit(self, *jobs: tuple[str, str, list[str]]) -> Watched:
+    def submit(self, *jobs: tuple[str, str, list[str]]) -> TrackedCampaign:
         """Submit an array for each (indices, body of the script's case, options)."""
         directory = self.work / "20261121T100000Z-pytorch-aaaaaa"
         self.as_user(["mkdir", "-p", *(str(directory / one) for one in FOLDERS)])
@@ -96,9 +96,9 @@ class Bench:
             rehearse=False,
             arrays=tuple(arrays),
         )
-        return Watched(directory, campaign)
+        return TrackedCampaign(directory, campaign)
 
-    def tracker(self, one: Watched) -> Tracker:
+    def tracker(self, one: TrackedCampaign) -> Tracker:
         return Tracker([one], run=self.run, environ={}, floor=0.5, chance=lambda: 0.0)
 
     def follow(
@@ -140,7 +140,7 @@ def test_every_end_is_told_as_slurm_tells_it(bench: Bench) -> None:
     assert runs[3].start is not None
     # The middle one leaves the queue before it starts: Slurm 22.05 keeps no record of it.
     bench.as_user(["scancel", f"{first}_4", f"{second}_2"])
-    bench.follow(tracker, lambda found: words(found)[6:7] == ["PENDING"] and found[3].done)
+    bench.follow(tracker, lambda found: words(found)[6:7] == ["PENDING"] and found[3].kind.over)
     bench.as_user(["scancel", f"{second}_1"])
     bench.follow(tracker, lambda found: words(found)[6] == "RUNNING")
     bench.as_user(["scancel", f"{second}_3"])
@@ -172,7 +172,7 @@ def test_a_lost_node_ends_a_repeat_or_sends_it_back_to_the_queue(bench: Bench) -
     bench.follow(tracker, lambda found: words(found) == ["RUNNING", "RUNNING"])
     try:
         bench.as_root("scontrol", "update", "nodename=n4", "state=down", "reason=test")
-        states = bench.follow(tracker, lambda found: found[0].done)
+        states = bench.follow(tracker, lambda found: found[0].kind.over)
         assert states[0].word == "NODE_FAIL"
         states = bench.follow(tracker, lambda found: found[1].attempt == 1)
         assert states[1].kind == "waiting"

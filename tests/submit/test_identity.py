@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Watched
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError
 from hpcbert.flows import cancel
 from hpcbert.flows import submit as flow
+from hpcbert.flows.monitor import open_campaign
 from hpcbert.scheduler.slurm import living
 from hpcbert.scheduler.slurm.adopt import adopted
 from hpcbert.scheduler.slurm.tracker import snapshot
@@ -73,8 +74,8 @@ def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_double
     campaign = replace(flow.submit(one.directory, hurried(slurm)), user="jovyan")
     store.write_manifest(one.directory, campaign)
     rename(slurm)
-    watched = Watched(one.directory, campaign)
-    states = snapshot(one.directory, campaign, run=slurm)
+    watched = TrackedCampaign(one.directory, campaign)
+    states = snapshot(TrackedCampaign(one.directory, campaign), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
     asked = [call for call in slurm.calls if call[0] in {"squeue", "sacct"}]
     assert asked
@@ -106,7 +107,7 @@ def test_an_id_that_is_listed_as_alive_under_any_name_and_user_is_not_submitted_
         text = line.replace("//HERE", f"//{one.directory}") if "-j" in argv else ""
         return Outcome(tuple(argv), 0, text + "\n")
 
-    watched = Watched(one.directory, campaign)
+    watched = TrackedCampaign(one.directory, campaign)
     lacks = [(campaign.arrays[0], 2)]
     if refused:
         with pytest.raises(SchedulerError, match="is not over"):
@@ -144,9 +145,9 @@ def test_jobs_on_another_cluster_are_asked_about_and_cancelled_there(tmp_path: P
     assert "--clusters=other,third" in first
     # A job can't wait for one of another cluster.
     assert "--clusters=other" in second
-    states = snapshot(one.directory, campaign, run=slurm)
+    states = snapshot(TrackedCampaign(one.directory, campaign), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
-    watched = Watched(one.directory, campaign)
+    watched = TrackedCampaign(one.directory, campaign)
     target = cancel.find(watched, run=slurm)
     assert (target.jobs, target.clusters) == (("100", "101"), ("other", "other"))
     cancelled: list[tuple[str, ...]] = []
@@ -185,7 +186,7 @@ def test_a_refused_array_is_looked_for_before_anything_is_submitted_in_its_place
     (array,) = store.read_manifest(one.directory).arrays
     assert (array.state, array.job_id) == ("refused", "")
     slurm.jobs["77"] = Job(array.name)
-    found = adopted(one.directory, store.read_manifest(one.directory), run=slurm, strict=True)
+    found = adopted(open_campaign(one.directory), run=slurm, strict=True).campaign
     assert (found.arrays[0].state, found.arrays[0].job_id) == ("submitted", "77")
     assert store.read_manifest(one.directory) == found
     flow.submit(one.directory, hurried(slurm))
@@ -202,7 +203,7 @@ def test_nothing_is_submitted_in_place_of_a_refused_array_while_slurm_is_silent(
         flow.submit(one.directory, hurried(slurm))
     slurm.away = {"squeue", "sacct"}
     with pytest.raises(SchedulerError, match="can't be told"):
-        adopted(one.directory, store.read_manifest(one.directory), run=slurm, strict=True)
+        adopted(open_campaign(one.directory), run=slurm, strict=True)
 
 
 @dataclass
@@ -262,7 +263,7 @@ def test_a_plain_answer_stands_while_the_controller_is_silent_and_is_settled_lat
     campaign = flow.submit(one.directory, hurried(slurm))
     (array,) = campaign.arrays
     assert (array.job_id, array.seen) == ("34", "")
-    (array,) = adopted(one.directory, campaign, run=slurm).arrays
+    (array,) = adopted(open_campaign(one.directory), run=slurm).campaign.arrays
     assert array.job_id == "100"
     assert array.seen
     assert store.read_manifest(one.directory).arrays == (array,)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Watched
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import submit as flow
 from hpcbert.flows.policy import RetryPolicy
@@ -141,7 +141,7 @@ def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path: Path
     one = curve(tmp_path, ("fp32",), most_indices=3)
     flow.write(one)
     _, second, *_ = one.campaign.arrays
-    watched = Watched(one.directory, one.campaign)
+    watched = TrackedCampaign(one.directory, one.campaign)
     invalid = tuple(
         InvalidRepeat(array, number, "FAILED", "x")
         for array in one.campaign.arrays[:2]

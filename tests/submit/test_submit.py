@@ -183,7 +183,7 @@ def test_a_job_that_nobody_remembers_is_known_by_what_it_wrote(tmp_path: Path) -
     first, *_ = one.campaign.arrays
     called = replace(first, called="2025-11-21T04:00:00Z")
     store.write_manifest(one.directory, store.update_array(one.campaign, called))
-    store.status_path(one.directory, first, 2).write_text(
+    (one.directory / first.status(2)).write_text(
         '{"event":"start","time":1,"attempt":0,"job":"77_2","nodelist":"n1"}\n'
     )
     campaign = flow.submit(one.directory, hurried(slurm))

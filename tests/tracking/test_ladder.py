@@ -8,11 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.slurm.commands import JobRow
-from hpcbert.slurm.ladder import VISIBLE, Answer, Evidence, awaited, doubtful, from_row, judge
-from hpcbert.slurm.states import STATES, Witness, parse
+from hpcbert.slurm.jobrecord import JobRecord
+from hpcbert.slurm.ladder import (
+    VISIBLE,
+    Answer,
+    Reports,
+    awaited,
+    doubtful,
+    from_row,
+    resolve_state,
+)
+from hpcbert.slurm.states import STATES, parse
 
 NOW = 1000.0
-RAN = Witness(start=100, nodelist="n[1-2]")
+RAN = JobRecord(start=100, nodelist="n[1-2]")
 ENDED_WELL = replace(RAN, end=200, exit=0, step_exit=0)
 ENDED_BADLY = replace(RAN, end=200, exit=3, step_exit=3)
 
@@ -23,92 +32,92 @@ def row(state: str, **changes: object) -> JobRow:
 
 
 def test_accounting_is_believed_first() -> None:
-    state = judge(Evidence(ENDED_WELL, row("FAILED", exit_code=2)))
+    state = resolve_state(Reports(ENDED_WELL, row("FAILED", exit_code=2)))
     assert (state.word, state.source, state.exit_code) == ("FAILED", "sacct", 2)
     assert state.detail == "failed, exit status 2"
     assert state.nodes == ("n1",)
 
 
 def test_the_steps_own_status_stands_beside_the_schedulers_word() -> None:
-    state = judge(Evidence(ENDED_BADLY, row("COMPLETED")))
+    state = resolve_state(Reports(ENDED_BADLY, row("COMPLETED")))
     assert (state.word, state.kind, state.exit_code) == ("COMPLETED", "well", 0)
     assert state.step_exit == 3
 
 
 def test_what_accounting_has_not_heard_of_yet_is_what_squeue_says() -> None:
     queue = row("PENDING", reason="Resources", start=None, nodelist="")
-    state = judge(Evidence(Witness(), queue=queue, squeue="answered"))
+    state = resolve_state(Reports(JobRecord(), queue=queue, squeue="answered"))
     assert (state.word, state.source) == ("PENDING", "squeue")
     assert state.detail == "waits until enough nodes are free"
 
 
 def test_the_job_itself_is_the_last_to_be_asked() -> None:
     for answer in ("answered", "failed", "absent"):
-        well = judge(Evidence(ENDED_WELL, squeue=answer))
+        well = resolve_state(Reports(ENDED_WELL, squeue=answer))
         assert (well.word, well.source, well.exit_code) == ("COMPLETED", "status-file", 0)
-        badly = judge(Evidence(ENDED_BADLY, squeue=answer))
+        badly = resolve_state(Reports(ENDED_BADLY, squeue=answer))
         assert (badly.word, badly.kind, badly.step_exit) == ("FAILED", "badly", 3)
         assert badly.nodes == ("n1", "n2")
         assert badly.elapsed == 100
 
 
 def test_silence_of_squeue_is_no_success() -> None:
-    nothing = judge(Evidence(Witness(), squeue="answered"))
+    nothing = resolve_state(Reports(JobRecord(), squeue="answered"))
     assert (nothing.word, nothing.kind, nothing.source) == ("UNKNOWN", "unknown", "none")
-    died = judge(Evidence(RAN, squeue="answered"))
+    died = resolve_state(Reports(RAN, squeue="answered"))
     assert (died.word, died.kind) == ("UNKNOWN", "unknown")
     assert "never wrote its end" in died.detail
 
 
 def test_a_job_runs_by_its_own_account_while_slurm_does_not_answer() -> None:
-    state = judge(Evidence(RAN, squeue="failed"))
+    state = resolve_state(Reports(RAN, squeue="failed"))
     assert (state.word, state.source) == ("RUNNING", "status-file")
-    assert judge(Evidence(RAN, squeue="absent")).word == "UNKNOWN"
+    assert resolve_state(Reports(RAN, squeue="absent")).word == "UNKNOWN"
 
 
 @pytest.mark.parametrize("word", [state.word for state in STATES if state.returns])
 def test_an_end_that_slurm_may_take_back_is_checked_with_squeue(word: str) -> None:
-    lost = Evidence(RAN, row(word))
+    lost = Reports(RAN, row(word))
     assert doubtful(lost, now=NOW)
     again = replace(lost, queue=row("PENDING", reason="BeginTime"), squeue="answered")
-    assert judge(again).word == "PENDING"
-    assert judge(replace(lost, squeue="answered")).word == word
-    assert judge(replace(lost, queue=row(word), squeue="answered")).source == "sacct"
+    assert resolve_state(again).word == "PENDING"
+    assert resolve_state(replace(lost, squeue="answered")).word == word
+    assert resolve_state(replace(lost, queue=row(word), squeue="answered")).source == "sacct"
 
 
 def test_an_end_beyond_doubt_needs_no_second_question() -> None:
     for word in ("COMPLETED", "FAILED", "CANCELLED by 7", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"):
-        assert not doubtful(Evidence(ENDED_WELL, row(word)), now=NOW)
-    assert not doubtful(Evidence(RAN, row("RUNNING")), now=NOW)
+        assert not doubtful(Reports(ENDED_WELL, row(word)), now=NOW)
+    assert not doubtful(Reports(RAN, row("RUNNING")), now=NOW)
     # squeue still cleans up what sacct has ended
-    ending = Evidence(RAN, row("COMPLETED"), queue=row("COMPLETING"), squeue="answered")
-    assert judge(ending).word == "COMPLETED"
+    ending = Reports(RAN, row("COMPLETED"), queue=row("COMPLETING"), squeue="answered")
+    assert resolve_state(ending).word == "COMPLETED"
 
 
 def test_accounting_that_stands_still_is_noticed() -> None:
-    stale = Evidence(ENDED_WELL, row("RUNNING"))
+    stale = Reports(ENDED_WELL, row("RUNNING"))
     assert doubtful(stale, now=NOW)
     assert not doubtful(stale, now=210)
     gone = replace(stale, squeue="answered")
-    assert (judge(gone).word, judge(gone).source) == ("COMPLETED", "status-file")
+    assert (resolve_state(gone).word, resolve_state(gone).source) == ("COMPLETED", "status-file")
     ended = replace(stale, queue=row("FAILED"), squeue="answered")
-    assert (judge(ended).word, judge(ended).source) == ("FAILED", "squeue")
-    forgotten = judge(Evidence(Witness(), row("PENDING"), squeue="answered"))
+    assert (resolve_state(ended).word, resolve_state(ended).source) == ("FAILED", "squeue")
+    forgotten = resolve_state(Reports(JobRecord(), row("PENDING"), squeue="answered"))
     assert forgotten.word == "UNKNOWN"
     assert "sacct still says PENDING" in forgotten.detail
 
 
 def test_an_earlier_attempts_end_is_not_the_newest_ones() -> None:
     waits = row("PENDING", reason="BeginTime", start=None)
-    requeued = Evidence(ENDED_WELL, waits, restarts=1)
-    state = judge(requeued)
+    requeued = Reports(ENDED_WELL, waits, restarts=1)
+    state = resolve_state(requeued)
     assert (state.word, state.attempt, state.step_exit, state.nodes) == (
         "PENDING",
         1,
         None,
         ("n1",),
     )
-    assert judge(replace(requeued, squeue="answered")).kind != "well"
+    assert resolve_state(replace(requeued, squeue="answered")).kind != "well"
 
 
 def test_a_running_repeat_has_no_end_although_squeue_foretells_one() -> None:
@@ -121,9 +130,9 @@ class TestTogether:
 
     def test_while_the_job_runs_each_repeat_speaks_for_itself(self) -> None:
         running = row("RUNNING")
-        before = judge(Evidence(ENDED_WELL, running, together=True))
-        now = judge(Evidence(RAN, running, together=True))
-        after = judge(Evidence(Witness(), running, together=True))
+        before = resolve_state(Reports(ENDED_WELL, running, together=True))
+        now = resolve_state(Reports(RAN, running, together=True))
+        after = resolve_state(Reports(JobRecord(), running, together=True))
         assert [one.word for one in (before, now, after)] == ["COMPLETED", "RUNNING", "PENDING"]
         assert before.source == "status-file"
         assert after.kind == "waiting"
@@ -131,28 +140,28 @@ class TestTogether:
     def test_a_failed_job_does_not_take_good_repeats_along(self) -> None:
         ended = row("TIMEOUT")
         words = [
-            judge(Evidence(seen, ended, together=True)).word
-            for seen in (ENDED_WELL, ENDED_BADLY, RAN, Witness())
+            resolve_state(Reports(seen, ended, together=True)).word
+            for seen in (ENDED_WELL, ENDED_BADLY, RAN, JobRecord())
         ]
         assert words == ["COMPLETED", "FAILED", "TIMEOUT", "TIMEOUT"]
 
     def test_a_job_that_waits_again_starts_all_of_them_anew(self) -> None:
-        waits = Evidence(
+        waits = Reports(
             ENDED_WELL,
             row("NODE_FAIL"),
             queue=row("PENDING"),
             squeue="answered",
             together=True,
         )
-        assert judge(waits).word == "PENDING"
+        assert resolve_state(waits).word == "PENDING"
 
     def test_a_completed_job_completed_all(self) -> None:
-        assert judge(Evidence(RAN, row("COMPLETED"), together=True)).source == "sacct"
+        assert resolve_state(Reports(RAN, row("COMPLETED"), together=True)).source == "sacct"
 
 
 ROWS = st.none() | st.sampled_from([state.word for state in STATES]).map(row)
-WITNESSES = st.builds(
-    Witness,
+RECORDS = st.builds(
+    JobRecord,
     attempt=st.integers(0, 2),
     start=st.none() | st.just(100.0),
     end=st.none() | st.just(200.0),
@@ -164,7 +173,7 @@ ANSWERS: tuple[Answer, ...] = ("answered", "failed", "absent", "unasked")
 
 
 @given(
-    seen=WITNESSES,
+    seen=RECORDS,
     accounting=ROWS,
     restarts=st.integers(0, 2),
     queue=ROWS,
@@ -173,15 +182,15 @@ ANSWERS: tuple[Answer, ...] = ("answered", "failed", "absent", "unasked")
 )
 def test_success_is_never_guessed(
     *,
-    seen: Witness,
+    seen: JobRecord,
     accounting: JobRow | None,
     restarts: int,
     queue: JobRow | None,
     squeue: Answer,
     together: bool,
 ) -> None:
-    evidence = Evidence(seen, accounting, restarts, queue, squeue, together=together)
-    state = judge(evidence)
+    evidence = Reports(seen, accounting, restarts, queue, squeue, together=together)
+    state = resolve_state(evidence)
     if state.kind == "well":
         said = {one.state for one in (accounting, queue) if one is not None}
         own = seen.attempt >= restarts and (seen.exit == 0 or seen.state == "COMPLETED")
@@ -197,8 +206,8 @@ def test_a_restart_that_only_squeue_knows_of_is_an_attempt_of_its_own() -> None:
     """And what accounting says of the one before is kept, with the node by name."""
     lost = row("NODE_FAIL", nodelist="n3", exit_code=None)
     queue = row("PENDING", reason="BeginTime", start=None, nodelist="")
-    waits = Evidence(RAN, lost, queue=queue, squeue="answered", history=((0, lost),))
-    state = judge(waits)
+    waits = Reports(RAN, lost, queue=queue, squeue="answered", history=((0, lost),))
+    state = resolve_state(waits)
     assert (state.word, state.attempt) == ("PENDING", 1)
     (before,) = state.earlier
     assert (before.word, before.attempt, before.nodes) == ("NODE_FAIL", 0, ("n3",))
@@ -250,7 +259,7 @@ LOST, LATER = row("NODE_FAIL", submit=50.0), 90.0
 def test_the_later_submission_says_which_run_is_the_newest(
     accounting: JobRow, queue: JobRow, expected: tuple[object, ...]
 ) -> None:
-    state = judge(Evidence(Witness(start=100), accounting, queue=queue, squeue="answered"))
+    state = resolve_state(Reports(JobRecord(start=100), accounting, queue=queue, squeue="answered"))
     assert (state.word, state.kind, state.source, state.attempt) == expected
 
 
@@ -264,7 +273,7 @@ def test_the_later_submission_says_which_run_is_the_newest(
     ],
 )
 def test_who_cancelled_is_told_where_slurm_tells(word: str, told: str) -> None:
-    assert judge(Evidence(Witness(), row(word))).detail == told
+    assert resolve_state(Reports(JobRecord(), row(word))).detail == told
 
 
 PAUSED = replace(ENDED_WELL, suspended=31.25)
@@ -273,15 +282,15 @@ PAUSED = replace(ENDED_WELL, suspended=31.25)
 @pytest.mark.parametrize(
     ("evidence", "seconds"),
     [
-        (Evidence(PAUSED, squeue="answered"), 31.25),
-        (Evidence(PAUSED, row("COMPLETED", elapsed=100.0)), 31.25),
-        (Evidence(PAUSED, row("COMPLETED", elapsed=60.0)), 40.0),
-        (Evidence(PAUSED, queue=row("COMPLETED", elapsed=60.0), squeue="answered"), 40.0),
+        (Reports(PAUSED, squeue="answered"), 31.25),
+        (Reports(PAUSED, row("COMPLETED", elapsed=100.0)), 31.25),
+        (Reports(PAUSED, row("COMPLETED", elapsed=60.0)), 40.0),
+        (Reports(PAUSED, queue=row("COMPLETED", elapsed=60.0), squeue="answered"), 40.0),
     ],
     ids=["own word only", "accounting saw none", "both", "squeue"],
 )
-def test_whoever_noticed_a_pause_is_believed(evidence: Evidence, seconds: float) -> None:
-    assert judge(evidence).suspended == seconds
+def test_whoever_noticed_a_pause_is_believed(evidence: Reports, seconds: float) -> None:
+    assert resolve_state(evidence).suspended == seconds
 
 
 @pytest.mark.parametrize("word", ["COMPLETED", "FAILED"])
@@ -296,55 +305,55 @@ def test_whoever_noticed_a_pause_is_believed(evidence: Evidence, seconds: float)
     ids=["this one", "another one", "too short to be noticed", "nobody looked out"],
 )
 def test_of_repeats_in_one_job_the_one_that_was_suspended_is_spoilt(
-    word: str, seen: Witness, pause: float, spoilt: float
+    word: str, seen: JobRecord, pause: float, spoilt: float
 ) -> None:
     """Be it that the job completed, or that another of its repeats failed."""
     job = row(word, elapsed=100.0 - pause)
-    assert judge(Evidence(seen, job, together=True)).suspended == spoilt
+    assert resolve_state(Reports(seen, job, together=True)).suspended == spoilt
 
 
 def test_every_kind_of_evidence_is_judged() -> None:
     words = [None, *(row(state.word) for state in STATES)]
     for accounting, queue in itertools.product(words, words):
-        for seen in (Witness(), RAN, ENDED_WELL):
-            assert judge(Evidence(seen, accounting, queue=queue, squeue="answered")).word
+        for seen in (JobRecord(), RAN, ENDED_WELL):
+            assert resolve_state(Reports(seen, accounting, queue=queue, squeue="answered")).word
 
 
 def test_a_requeue_that_never_comes_is_not_waited_for() -> None:
-    state = judge(Evidence(RAN, row("REQUEUED"), squeue="answered"))
+    state = resolve_state(Reports(RAN, row("REQUEUED"), squeue="answered"))
     assert (state.word, state.kind) == ("UNKNOWN", "unknown")
     assert "sacct still says REQUEUED" in state.detail
 
 
 def test_time_that_a_job_was_suspended_is_told() -> None:
-    whole = judge(Evidence(ENDED_WELL, row("COMPLETED", elapsed=100.0)))
+    whole = resolve_state(Reports(ENDED_WELL, row("COMPLETED", elapsed=100.0)))
     assert (whole.kind, whole.suspended) == ("well", 0.0)
-    cut = judge(Evidence(ENDED_WELL, row("COMPLETED", elapsed=93.0)))
+    cut = resolve_state(Reports(ENDED_WELL, row("COMPLETED", elapsed=93.0)))
     assert (cut.kind, cut.suspended) == ("well", 7.0)
-    assert judge(Evidence(RAN, row("RUNNING", elapsed=3.0))).suspended == 0.0
-    assert judge(Evidence(ENDED_WELL, row("COMPLETED", elapsed=99.0))).suspended == 0.0
+    assert resolve_state(Reports(RAN, row("RUNNING", elapsed=3.0))).suspended == 0.0
+    assert resolve_state(Reports(ENDED_WELL, row("COMPLETED", elapsed=99.0))).suspended == 0.0
 
 
 @pytest.mark.parametrize("recorded", ["None", "JobArrayTaskLimit", "Priority"])
 def test_why_a_job_waits_is_told_by_squeue(recorded: str) -> None:
     """Accounting keeps the reason of the moment when it first heard of the job."""
-    waits = Evidence(Witness(), row("PENDING", reason=recorded, start=None))
+    waits = Reports(JobRecord(), row("PENDING", reason=recorded, start=None))
     assert doubtful(waits, now=NOW)
     held = replace(waits, queue=row("PENDING", reason="JobHeldUser"), squeue="answered")
-    state = judge(held)
+    state = resolve_state(held)
     assert (state.source, state.reason) == ("sacct", "JobHeldUser")
     assert "scontrol release" in state.advice
 
 
-@pytest.mark.parametrize("seen", [Witness(), RAN, replace(RAN, step_exit=0)])
+@pytest.mark.parametrize("seen", [JobRecord(), RAN, replace(RAN, step_exit=0)])
 @pytest.mark.parametrize(
     ("ago", "kind"),
     [(0.0, "running"), (30.0, "running"), (-30.0, "running"), (VISIBLE, "well"), (9e9, "well")],
 )
 def test_a_job_that_completed_is_waited_for_until_its_own_end_is_visible(
-    seen: Witness, ago: float, kind: str
+    seen: JobRecord, ago: float, kind: str
 ) -> None:
-    state = judge(Evidence(seen, row("COMPLETED")))
+    state = resolve_state(Reports(seen, row("COMPLETED")))
     found = awaited(state, seen, now=200.0 + ago)
     assert (found.word, found.kind) == ("COMPLETED", kind)
     assert ("status not visible yet" in found.detail) is (kind == "running")
@@ -352,6 +361,6 @@ def test_a_job_that_completed_is_waited_for_until_its_own_end_is_visible(
 
 
 @pytest.mark.parametrize("seen", [ENDED_WELL, ENDED_BADLY, replace(RAN, state="COMPLETED")])
-def test_an_end_that_is_visible_is_not_waited_for(seen: Witness) -> None:
-    state = judge(Evidence(seen, row("COMPLETED")))
+def test_an_end_that_is_visible_is_not_waited_for(seen: JobRecord) -> None:
+    state = resolve_state(Reports(seen, row("COMPLETED")))
     assert awaited(state, seen, now=200.0) == state

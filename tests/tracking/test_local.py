@@ -47,7 +47,7 @@ class Queue:
     tag: str
 
     def states(self) -> list[RepeatState]:
-        return list(states(self.watched.directory, self.watched.campaign).values())
+        return list(states(self.watched).values())
 
     def words(self) -> list[str]:
         return [state.word for state in self.states()]
@@ -57,7 +57,7 @@ class Queue:
 
     def wait_for_end(self) -> None:
         """Wait until every state is an end and the queue process has left."""
-        self.wait(lambda found: all(state.done for state in found))
+        self.wait(lambda found: all(state.kind.over for state in found))
         until(lambda: not local.alive(self.job_id), self.output)
 
     @property
@@ -354,7 +354,7 @@ def test_a_queue_of_another_machine_or_none_is_not_called_dead_or_alive(
     assert queue.words() == ["UNKNOWN"]
     plan.write_text(text)
     never = watched("local-1-1", name="never", scheduler="local", repeats=1)
-    (state,) = states(never.directory, never.campaign).values()
+    (state,) = states(never).values()
     assert (state.word, state.detail) == (
         "UNKNOWN",
         "never started: the local queue was never started",

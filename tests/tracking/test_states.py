@@ -11,17 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcbert.slurm.jobrecord import JobRecord, newest
 from hpcbert.slurm.reasons import REASONS, TEXTS, WAIT, find, reason_advice, reason_sentence
 from hpcbert.slurm.states import (
     STATES,
     UNKNOWN,
     Kind,
     RepeatState,
-    Witness,
     noted,
     parse,
     recalled,
-    witness,
 )
 
 KINDS = {state.word: state.kind for state in STATES}
@@ -274,7 +273,7 @@ START = {"event": "start", "time": 100, "attempt": 0, "nodelist": "n[1-2]", "job
 
 
 def test_a_witness_tells_how_it_went() -> None:
-    seen = witness(
+    seen = newest(
         [
             START,
             {"event": "step", "time": 110, "attempt": 0},
@@ -282,7 +281,7 @@ def test_a_witness_tells_how_it_went() -> None:
             {"event": "end", "time": 200, "attempt": 0, "exit": 3},
         ]
     )
-    times = Witness(0, start=100, end=200, exit=3, step_exit=3, nodelist="n[1-2]")
+    times = JobRecord(0, start=100, end=200, exit=3, step_exit=3, nodelist="n[1-2]")
     assert seen == replace(times, phase="step-end", jobs=("1_1",))
     assert seen.where == "in the measured step"
 
@@ -299,33 +298,33 @@ def test_a_witness_tells_how_it_went() -> None:
 )
 def test_what_a_witness_did_not_write_tells_where_it_died(marks: list[str], where: str) -> None:
     events = [{"event": mark, "time": 101, "attempt": 0, "exit": 0} for mark in marks]
-    assert witness([START, *events]).where == where
-    assert witness([]).where == ""
+    assert newest([START, *events]).where == where
+    assert newest([]).where == ""
 
 
 def test_a_retrys_witness_is_not_that_of_the_attempts_before_it() -> None:
     before = [START, {"event": "end", "time": 120, "attempt": 0, "exit": 0}]
-    assert witness(before, first=1) == Witness(1)
+    assert newest(before, first=1) == JobRecord(1)
     again = {"event": "start", "time": 300, "attempt": 1, "nodelist": "n3", "job": "2_1"}
-    assert witness([*before, again], first=1).jobs == ("2_1",)
+    assert newest([*before, again], first=1).jobs == ("2_1",)
 
 
 def test_two_jobs_in_one_attempt_are_both_remembered() -> None:
     other = {**START, "job": "2_1"}
-    assert witness([START, other]).jobs == ("1_1", "2_1")
+    assert newest([START, other]).jobs == ("1_1", "2_1")
 
 
 def test_the_newest_attempt_is_the_one_that_counts() -> None:
     first = [START, {"event": "end", "time": 120, "attempt": 0, "exit": 0}]
     again = {"event": "start", "time": 300, "attempt": 1, "nodelist": "n3"}
     late = {"event": "end", "time": 301, "attempt": 0, "exit": 0}
-    seen = witness([*first, again, late])
-    assert seen == Witness(1, start=300, nodelist="n3", phase="start")
+    seen = newest([*first, again, late])
+    assert seen == JobRecord(1, start=300, nodelist="n3", phase="start")
 
 
 def test_the_local_queues_word_keeps_the_scripts_own_status() -> None:
     finished = {"event": "finished", "time": 130, "attempt": 0, "state": "TIMEOUT", "exit": 137}
-    seen = witness([START, {"event": "end", "time": 129, "attempt": 0, "exit": 143}, finished])
+    seen = newest([START, {"event": "end", "time": 129, "attempt": 0, "exit": 143}, finished])
     assert (seen.state, seen.exit, seen.end) == ("TIMEOUT", 143, 130)
 
 
@@ -340,6 +339,6 @@ EVENT = st.sampled_from(["start", "step", "step-end", "signal", "end", "finished
 
 @given(st.lists(st.dictionaries(KEYS, JSON | EVENT, max_size=7), max_size=6))
 def test_any_events_make_a_witness(events: list[dict[str, Any]]) -> None:
-    seen = witness(events)
+    seen = newest(events)
     assert seen.attempt >= 0
     assert seen.exit is None or isinstance(seen.exit, int)

@@ -41,7 +41,7 @@ def test_ranges_single_elements_and_words_are_told_apart(watched: Make, slurm: S
         + sacct("12_[4-5%1]", "PENDING", nodes="None assigned")
     )
     slurm.squeue = squeue("12_3", "RUNNING") + squeue("12_[4-5%1]", "PENDING")
-    states = snapshot(one.directory, one.campaign, run=slurm)
+    states = snapshot(one, run=slurm)
     assert [states[NAME, number].word for number in range(1, 6)] == [
         *("COMPLETED", "CANCELLED", "RUNNING", "PENDING", "PENDING"),
     ]
@@ -72,7 +72,7 @@ def test_a_job_id_that_was_used_again_is_not_ours(
     one = watched("12", repeats=1)
     slurm.sacct = sacct("12_1", "COMPLETED", **changes)
     slurm.squeue = squeue("12_1", "COMPLETED", **changes)
-    states = snapshot(one.directory, one.campaign, run=slurm)
+    states = snapshot(one, run=slurm)
     assert states[NAME, 1].kind == "unknown"
 
 
@@ -82,7 +82,7 @@ def test_of_a_requeued_repeat_the_newest_run_counts(watched: Make, slurm: Slurm)
     slurm.squeue = squeue("12_1", "RUNNING", submit=T + 60)
     for text in (old + new, new + old):
         slurm.sacct = text
-        state = snapshot(one.directory, one.campaign, run=slurm)[NAME, 1]
+        state = snapshot(one, run=slurm)[NAME, 1]
         assert (state.word, state.attempt) == ("RUNNING", 1)
 
 
@@ -90,14 +90,14 @@ def test_an_index_listed_in_a_range_and_alone_is_alone(watched: Make, slurm: Slu
     one = watched("12", repeats=2)
     slurm.sacct = sacct("12_1", "RUNNING") + sacct("12_[1-2%1]", "PENDING")
     slurm.squeue = squeue("12_1", "RUNNING") + squeue("12_2", "PENDING")
-    states = snapshot(one.directory, one.campaign, run=slurm)
+    states = snapshot(one, run=slurm)
     assert [(one.word, one.attempt) for one in states.values()] == [("RUNNING", 0), ("PENDING", 0)]
 
 
 def test_a_job_that_sacct_has_not_heard_of_yet_waits(watched: Make, slurm: Slurm) -> None:
     one = watched("12")
     slurm.squeue = squeue("12_[1-5%1]", "PENDING")
-    states = snapshot(one.directory, one.campaign, run=slurm)
+    states = snapshot(one, run=slurm)
     assert {(state.word, state.source) for state in states.values()} == {("PENDING", "squeue")}
 
 
@@ -132,7 +132,7 @@ def test_where_there_is_no_slurm_a_copied_directory_still_speaks(
     slurm.squeue = failed("squeue: no such program", 127)
     one.mark("1n1g", 1, {"event": "start", "time": T}, {"event": "end", "time": T + 5, "exit": 0})
     one.mark("1n1g", 2, {"event": "start", "time": T})
-    states = snapshot(one.directory, one.campaign, run=slurm)
+    states = snapshot(one, run=slurm)
     assert [state.word for state in states.values()] == ["COMPLETED", "UNKNOWN"]
 
 

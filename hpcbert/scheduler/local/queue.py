@@ -18,28 +18,27 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcbert.campaign import record
+from hpcbert.campaign.repeats import Repeat
 from hpcbert.config.decode import decode
 from hpcbert.errors import ConfigError, SchedulerError
-from hpcbert.model import read_events
 from hpcbert.slurm.commands import submission_environment
-from hpcbert.slurm.ladder import from_witness, with_witness
-from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState, Witness, witness
-from hpcbert.system.files import read
+from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState
 from hpcbert.system.processes import machine, started
 from hpcbert.system.runner import start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.model import Campaign
+    from hpcbert.slurm.jobrecord import JobRecord
 
 PLAN = "slurm/local.json"
 OUTPUT = "slurm/local.out"
 # Its presence says that the campaign was cancelled, also to a queue that has only just started.
 CANCELLED = "slurm/local.cancelled"
 GRACE = 10.0
-# Bytes of a status file: thousands of attempts have room in it.
-MOST = 1 << 22
 _TAIL = 500
 
 
@@ -70,9 +69,9 @@ class Element:
         repeat = "all" if self.together else self.repeats[0]
         return f"slurm/{job_id}_{self.name}_{repeat}.out"
 
-    def witness(self, directory: Path, status: str) -> Witness:
-        """Return what one of its repeats wrote, or the queue about it."""
-        return read_witness(directory / status, first=self.first_attempt)
+    def newest(self, path: Path) -> JobRecord:
+        """Return what one of its repeats wrote into its status file, or the queue about it."""
+        return record.read(path).newest(first=self.first_attempt)
 
 
 @dataclass(frozen=True)
@@ -217,49 +216,37 @@ def alive(job_id: str) -> bool:
 
 
 def states(
-    directory: Path, campaign: Campaign, *, now: float | None = None
+    watched: TrackedCampaign, *, now: float | None = None
 ) -> dict[tuple[str, int], RepeatState]:
     """Return the state of every repeat of a local campaign by array name and repeat."""
     now = time.time() if now is None else now
+    arrays = watched.campaign.arrays
+    queues = {job: _queue(watched.directory, job) for job in {one.job_id for one in arrays}}
+    # Only now: a queue that is gone wrote all its ends before.
+    watched.records.refresh()
     found = {}
-    for array in campaign.arrays:
-        queue = _queue(directory, array.job_id)
-        for repeat in array.repeats:
+    for array in arrays:
+        for number in array.repeats:
             if array.state == "intended" and not array.called:
-                found[array.name, repeat] = RepeatState(
-                    UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED
-                )
-                continue
-            seen = read_witness(directory / array.status(repeat), first=array.first_attempt)
-            found[array.name, repeat] = _state(seen, queue, now=now)
+                state = RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
+            else:
+                seen = Repeat(watched, array, number).newest
+                state = _state(seen, queues[array.job_id], now=now)
+            found[array.name, number] = state
     return found
 
 
-def unfinished(directory: Path, campaign: Campaign) -> bool:
+def unfinished(watched: TrackedCampaign) -> bool:
     """Say whether a local campaign may still run something.
 
     One whose queue was started on another machine may, as long as a repeat has written no end.
     """
-    for array, number in campaign.current:
-        seen = read_witness(directory / array.status(number), first=array.first_attempt)
-        queue = _queue(directory, array.job_id)
-        open_ = queue.alive is None or _unfinished(seen, queue).kind.alive
-        if array.state == "submitted" and open_ and not from_witness(seen):
+    for repeat in watched.repeats:
+        queue = _queue(watched.directory, repeat.array.job_id)
+        open_ = queue.alive is None or _unfinished(repeat.newest, queue).kind.alive
+        if repeat.array.state == "submitted" and open_ and not repeat.newest.end_state:
             return True
     return False
-
-
-def read_witness(path: Path, *, first: int = 0) -> Witness:
-    """Return what a job wrote into a status file about the newest attempt, if anything.
-
-    Args:
-        path: The status file.
-        first: Number of the job's first attempt; what is older is another job's.
-    """
-    try:
-        return witness(read_events(read(path, most=MOST)), first=first)
-    except OSError:
-        return Witness(attempt=first)
 
 
 @dataclass(frozen=True)
@@ -322,14 +309,14 @@ def _last_words(directory: Path) -> str:
     return f" (its last words: {lines[-1].strip()})" if lines else ""
 
 
-def _state(seen: Witness, queue: _Queue, *, now: float) -> RepeatState:
-    state = from_witness(seen) or _unfinished(seen, queue)
+def _state(seen: JobRecord, queue: _Queue, *, now: float) -> RepeatState:
+    state = seen.end_state or _unfinished(seen, queue)
     if state.kind == Kind.RUNNING and seen.start is not None:
         state = replace(state, elapsed=max(0.0, now - seen.start))
-    return replace(with_witness(state, seen), limit=queue.limit)
+    return replace(seen.complete(state), limit=queue.limit)
 
 
-def _unfinished(seen: Witness, queue: _Queue) -> RepeatState:
+def _unfinished(seen: JobRecord, queue: _Queue) -> RepeatState:
     """Return the state of a repeat that has written no end."""
     if seen.start is None and queue.alive:
         return RepeatState("PENDING", Kind.WAITING, "status-file", detail=queue.detail)

@@ -97,7 +97,7 @@ def finish(directory: Path, element: Element, end: End) -> None:
     Where it went through several, those that wrote an end of their own stand by it.
     """
     for path in element.statuses:
-        seen = element.witness(directory, path)
+        seen = element.newest(directory / path)
         one = end
         if element.together and seen.exit is not None:
             one = End("FAILED" if seen.exit else "COMPLETED", seen.exit)
@@ -126,7 +126,7 @@ def run_queue(directory: Path) -> None:
 
 
 def _finished(directory: Path, element: Element) -> bool:
-    return all(element.witness(directory, path).state for path in element.statuses)
+    return all(element.newest(directory / path).state for path in element.statuses)
 
 
 @contextlib.contextmanager

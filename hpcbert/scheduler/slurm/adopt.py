@@ -1,6 +1,7 @@
 """Adopting: finding the job of an array whose submission was interrupted, or not confirmed.
 
-Slurm is asked for all that the submitter has; `Watched.lists` says which job is the array's.
+Slurm is asked for all that the submitter has; `TrackedCampaign.lists` says which of its jobs is the
+array's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Watched
 from hpcbert.errors import HpcbertError, SchedulerError
 from hpcbert.model import utc
 from hpcbert.slurm import commands
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from hpcbert.model import Array, Campaign
+    from hpcbert.campaign.repeats import TrackedCampaign
+    from hpcbert.model import Array
     from hpcbert.slurm.commands import JobRow
     from hpcbert.system.runner import Outcome, Runner
 
@@ -78,7 +79,7 @@ class Job:
 
 
 def search(
-    watched: Watched,
+    watched: TrackedCampaign,
     array: Array,
     *,
     run: Runner,
@@ -100,24 +101,24 @@ def search(
     found = look(watched, array, run=run)
     if not found:
         pause(settle)
+        watched.records.refresh()
         found = look(watched, array, run=run)
     return found
 
 
-def look(watched: Watched, array: Array, *, run: Runner) -> Job | None:
+def look(watched: TrackedCampaign, array: Array, *, run: Runner) -> Job | None:
     """Do what `search` does, without waiting."""
-    told = witnessed(watched.directory, array)
+    told = witnessed(watched, array)
     return Job(told, seen=False) if told else find_job(watched, array, run=run)
 
 
-def adopted(directory: Path, campaign: Campaign, *, run: Runner, strict: bool = False) -> Campaign:
+def adopted(watched: TrackedCampaign, *, run: Runner, strict: bool = False) -> TrackedCampaign:
     """Return a campaign in which interrupted submissions have the jobs that they made.
 
     Who watches or collects looks for them too. It is written down if that can be done.
 
     Args:
-        directory: The campaign's.
-        campaign: Its manifest.
+        watched: The campaign.
         run: Starts squeue and sacct.
         strict: Whether it is an error if Slurm can't say or the manifest can't be written; else
             what is not told at this moment stays as it is.
@@ -125,18 +126,18 @@ def adopted(directory: Path, campaign: Campaign, *, run: Runner, strict: bool = 
     Raises:
         HpcbertError: As `strict` says.
     """
-    if campaign.scheduler == "local":
-        return campaign
-    for array in campaign.arrays:
-        if not array.unsettled or campaign.superseded(array):
+    if watched.campaign.scheduler == "local":
+        return watched
+    for array in watched.campaign.arrays:
+        if not array.unsettled or watched.campaign.superseded(array):
             continue
         with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
-            job = look(Watched(directory, campaign), array, run=run)
+            job = look(watched, array, run=run)
             done = job.of(array, utc(time.time())) if job else array
             if done != array:
-                campaign = store.update_array(campaign, done)
-                _note(directory, done)
-    return campaign
+                watched = replace(watched, campaign=store.update_array(watched.campaign, done))
+                _note(watched.directory, done)
+    return watched
 
 
 def _note(directory: Path, array: Array) -> None:
@@ -145,18 +146,17 @@ def _note(directory: Path, array: Array) -> None:
         store.write_manifest(directory, store.update_array(campaign, array))
 
 
-def witnessed(directory: Path, array: Array) -> str:
+def witnessed(watched: TrackedCampaign, array: Array) -> str:
     """Return the job that has begun one of an array's repeats by its own account, or nothing."""
     for number in array.repeats:
-        for event in store.read_status(directory, array, number):
-            attempt, job = event.get("attempt"), event.get("job")
-            own = isinstance(attempt, int) and attempt >= array.first_attempt
-            if own and isinstance(job, str) and event.get("event") == "start":
-                return job.rpartition("_")[0]
+        record = watched.record(array, number)
+        for attempt in sorted(one for one in record.attempts if one >= array.first_attempt):
+            if jobs := record.attempt(attempt).jobs:
+                return jobs[0].rpartition("_")[0]
     return ""
 
 
-def find_job(watched: Watched, array: Array, *, run: Runner) -> Job | None:
+def find_job(watched: TrackedCampaign, array: Array, *, run: Runner) -> Job | None:
     """Return the job that Slurm has for an array, or nothing.
 
     squeue knows jobs that wait or run and, for MinJobAge, those that ended; sacct the older ones.
@@ -183,7 +183,7 @@ def find_job(watched: Watched, array: Array, *, run: Runner) -> Job | None:
     return min(found, key=lambda job: int(job.job_id), default=None)
 
 
-def _jobs(watched: Watched, array: Array, rows: Iterable[JobRow]) -> list[Job]:
+def _jobs(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) -> list[Job]:
     """Return the jobs that are an array's by what they are called, or by where they are."""
     others = {one.job_id for one in watched.campaign.arrays if one.name != array.name}
     free = [row for row in rows if row.job not in others]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hpcbert.campaign.repeats import Watched
+    from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.model import Array, Campaign
     from hpcbert.system.runner import Outcome, Runner
 
@@ -114,14 +114,14 @@ def predecessor(campaign: Campaign, array: Array) -> Array | None:
     return there[-1] if there else None
 
 
-def left_behind(watched: Watched, array: Array, means: Means) -> Job | None:
+def left_behind(watched: TrackedCampaign, array: Array, means: Means) -> Job | None:
     """Return the job that an earlier try made, also one that sbatch seemed to refuse."""
     if not array.called:
         return None
     return search(watched, array, run=means.run, settle=means.settle, pause=means.pause)
 
 
-def settled(watched: Watched, array: Array, means: Means) -> tuple[Array, Verdict]:
+def settled(watched: TrackedCampaign, array: Array, means: Means) -> tuple[Array, Verdict]:
     """Call sbatch until it is known what became of the array."""
     for seconds in _PAUSES:
         done, verdict = _call(watched, array, means)
@@ -131,7 +131,7 @@ def settled(watched: Watched, array: Array, means: Means) -> tuple[Array, Verdic
     return _call(watched, array, means)
 
 
-def _call(watched: Watched, array: Array, means: Means) -> tuple[Array, Verdict]:
+def _call(watched: TrackedCampaign, array: Array, means: Means) -> tuple[Array, Verdict]:
     """Call sbatch once; return what became of the array, and whether calling again may help."""
     directory = watched.directory
     text = store.read_script(directory, array).decode()
@@ -157,7 +157,7 @@ def _call(watched: Watched, array: Array, means: Means) -> tuple[Array, Verdict]
     return _failed(watched, array, outcome, claims, means)
 
 
-def _found(watched: Watched, array: Array, outcome: Outcome, means: Means) -> Job | None:
+def _found(watched: TrackedCampaign, array: Array, outcome: Outcome, means: Means) -> Job | None:
     """Look for the job that a call made; where the controller refused it, without waiting."""
     if not outcome.ok and _DECIDED in outcome.stderr and not _says(outcome, _UNCERTAIN):
         return look(watched, array, run=means.run)
@@ -165,7 +165,7 @@ def _found(watched: Watched, array: Array, outcome: Outcome, means: Means) -> Jo
 
 
 def _failed(
-    watched: Watched, array: Array, outcome: Outcome, claims: list[_Claim], means: Means
+    watched: TrackedCampaign, array: Array, outcome: Outcome, claims: list[_Claim], means: Means
 ) -> tuple[Array, Verdict]:
     """Judge a call that left no job that anybody knows."""
     if not outcome.ok and _is_full(watched, array, outcome, means.run):
@@ -181,7 +181,7 @@ def _failed(
     return refused, "again" if _says(outcome, TRANSIENT) else "done"
 
 
-def _is_full(watched: Watched, array: Array, outcome: Outcome, run: Runner) -> bool:
+def _is_full(watched: TrackedCampaign, array: Array, outcome: Outcome, run: Runner) -> bool:
     """Say whether an array is too much for now: of jobs of one's own, which a limit counts.
 
     Where Slurm does not name the limit, a single repeat may break another one: it can only be too
@@ -219,7 +219,7 @@ class _Claim:
     shown: control.Shown | None = None
 
 
-def _claims(watched: Watched, array: Array, outcome: Outcome, run: Runner) -> list[_Claim]:
+def _claims(watched: TrackedCampaign, array: Array, outcome: Outcome, run: Runner) -> list[_Claim]:
     """Ask the controller about the ids that sbatch printed, the last one first, until one fits."""
     claims: list[_Claim] = []
     for job_id, cluster in control.answers(outcome.stdout):
@@ -239,7 +239,7 @@ def _claims(watched: Watched, array: Array, outcome: Outcome, run: Runner) -> li
     return claims
 
 
-def _is_of(watched: Watched, array: Array, shown: control.Shown, cluster: str) -> bool:
+def _is_of(watched: TrackedCampaign, array: Array, shown: control.Shown, cluster: str) -> bool:
     """Say whether the controller's job is an array's: in its directory, or by name or script."""
     label = watched.labelled(shown.row)
     if label is not None and label.name != array.name:
@@ -249,7 +249,7 @@ def _is_of(watched: Watched, array: Array, shown: control.Shown, cluster: str) -
 
 
 def _changed(
-    watched: Watched, array: Array, text: str, claim: _Claim, after: Array | None
+    watched: TrackedCampaign, array: Array, text: str, claim: _Claim, after: Array | None
 ) -> tuple[tuple[str, str, str], ...]:
     """Return what the controller has otherwise than it was asked for."""
     if claim.shown is None:

@@ -14,13 +14,13 @@ from hpcbert.slurm.states import parse
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.campaign.repeats import Watched
+    from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.model import Array
     from hpcbert.slurm.commands import JobRow
     from hpcbert.system.runner import Runner
 
 
-def refuse(watched: Watched, lacks: Sequence[tuple[Array, int]], *, run: Runner) -> None:
+def refuse(watched: TrackedCampaign, lacks: Sequence[tuple[Array, int]], *, run: Runner) -> None:
     """Raise an error if Slurm lists a job of a repeat that lacks a number as alive.
 
     The submitter's jobs are looked through for what the campaign calls its own, and its job ids
@@ -50,7 +50,7 @@ def refuse(watched: Watched, lacks: Sequence[tuple[Array, int]], *, run: Runner)
                 )
 
 
-def _listed(watched: Watched, run: Runner) -> list[JobRow]:
+def _listed(watched: TrackedCampaign, run: Runner) -> list[JobRow]:
     """Return the submitter's jobs, and those that have the campaign's ids, whoever they are."""
     environment = commands.environment(os.environ)
     text = ""
@@ -72,7 +72,7 @@ def _listed(watched: Watched, run: Runner) -> list[JobRow]:
     return list(commands.read_squeue(text).rows)
 
 
-def _is_of(watched: Watched, array: Array, number: int, row: JobRow) -> bool:
+def _is_of(watched: TrackedCampaign, array: Array, number: int, row: JobRow) -> bool:
     """Say whether a living job may be that of one of a point's repeats."""
     same = [
         one for one in watched.campaign.arrays if one.point == array.point and number in one.repeats

@@ -23,13 +23,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from hpcbert.campaign.repeats import Key, Lines, Repeat, Watched
+from hpcbert.campaign.repeats import Key, Lines, Repeat, TrackedCampaign
 from hpcbert.errors import HpcbertError
 from hpcbert.scheduler.local import queue as local
 from hpcbert.scheduler.pace import FLOOR, Pace
 from hpcbert.scheduler.slurm import questions
 from hpcbert.slurm import commands
-from hpcbert.slurm.ladder import Evidence, awaited, doubtful, judge
+from hpcbert.slurm.ladder import Reports, awaited, doubtful, resolve_state
 from hpcbert.slurm.states import UNHEARD, UNKNOWN, UNSUBMITTED, Kind, RepeatState, parse
 
 
@@ -49,9 +49,7 @@ with _unlogged():
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
-    from hpcbert.model import Campaign
     from hpcbert.slurm.commands import JobRow
     from hpcbert.slurm.ladder import Answer
     from hpcbert.system.runner import Runner
@@ -184,7 +182,7 @@ class Tracker:
 
     def __init__(
         self,
-        watched: Sequence[Watched],
+        watched: Sequence[TrackedCampaign],
         *,
         run: Runner,
         environ: Mapping[str, str] = os.environ,
@@ -193,8 +191,8 @@ class Tracker:
         floor: float = FLOOR,
     ) -> None:
         self._local = [one for one in watched if one.campaign.scheduler == "local"]
-        slurm = [one for one in watched if one.campaign.scheduler != "local"]
-        self._repeats = [repeat for one in slurm for repeat in one.repeats]
+        self._slurm = [one for one in watched if one.campaign.scheduler != "local"]
+        self._repeats = [repeat for one in self._slurm for repeat in one.repeats]
         self._run, self._clock, self._chance = run, clock, chance
         self._environ = commands.environment(environ)
         self._watcher = Watcher(self._repeats, run=run, environ=self._environ)
@@ -223,7 +221,7 @@ class Tracker:
         """Look once and return the states that changed since the last look."""
         before = dict(self.states)
         for one in self._local:
-            self.states |= local.states(one.directory, one.campaign, now=self._clock())
+            self.states |= local.states(one, now=self._clock())
         asked = bool(self._open()) and self._clock() >= self._due
         if asked:
             self._ask()
@@ -263,6 +261,8 @@ class Tracker:
         """Go down the ladder once for every repeat that is not settled."""
         self._watcher.update()
         open_ = self._open()
+        for watched in self._slurm:
+            watched.records.refresh()
         heard = {repeat.key: self._heard(repeat) for repeat in open_}
         doubts = [one for one in open_ if self._doubts(one, heard[one.key])]
         queue = self._ask_squeue(doubts)
@@ -275,7 +275,7 @@ class Tracker:
                 heard[repeat.key] = replace(heard[repeat.key], lost=repeat.array.job_id)
         for repeat in open_:
             one = heard[repeat.key]
-            judged = awaited(judge(one), one.witness, now=self._clock())
+            judged = awaited(resolve_state(one), one.record, now=self._clock())
             state = _unsubmitted(repeat, one) or judged
             self.states[repeat.key] = state
             listed = _is_listed(heard[repeat.key].queue)
@@ -283,7 +283,7 @@ class Tracker:
         answers = {self._watcher.answer, self._squeue}
         self.failures = 0 if "answered" in answers or answers == {"unasked"} else self.failures + 1
 
-    def _doubts(self, repeat: Repeat, heard: Evidence) -> bool:
+    def _doubts(self, repeat: Repeat, heard: Reports) -> bool:
         """Say whether squeue has to be asked; now and then about all, for sacct may stand still."""
         if doubtful(heard, now=self._clock()) or self._calm.get(repeat.key, 0) > 0:
             return True
@@ -303,12 +303,12 @@ class Tracker:
             return False
         return self._clock() - repeat.accepted > _FORGOTTEN
 
-    def _heard(self, repeat: Repeat) -> Evidence:
+    def _heard(self, repeat: Repeat) -> Reports:
         row, restarts = self._watcher.rows.get(repeat.tag, (None, 0))
         history = self._watcher.history.get(repeat.tag, ())
         revived = [one for one in history if repeat.replaced(*one)]
-        return Evidence(
-            witness=local.read_witness(repeat.status, first=repeat.array.first_attempt),
+        return Reports(
+            record=repeat.newest,
             accounting=row,
             restarts=repeat.array.first_attempt + restarts,
             together=repeat.array.together,
@@ -334,14 +334,14 @@ class Tracker:
             return 0
         unaccounted = self._watcher.answer == "absent" and self._squeue != "failed"
         final = state.source in {"sacct", "none"} or unaccounted
-        if state.done and final and not parse(state.word).returns:
+        if state.kind.over and final and not parse(state.word).returns:
             return _CALM
         # While squeue fails to answer, nothing is learned by waiting.
         return self._calm.get(repeat.key, 0) + (self._squeue != "failed")
 
     def _accounting_lags(self, state: RepeatState) -> bool:
         """Say whether sacct, which answers, may yet tell of an end that only squeue knows."""
-        alone = state.source == "squeue" and state.done and self._watcher.answer == "answered"
+        alone = state.source == "squeue" and state.kind.over and self._watcher.answer == "answered"
         return alone and self._clock() - (state.end or 0.0) < _LAG
 
     def _job_lives(self, repeat: Repeat) -> bool:
@@ -351,7 +351,7 @@ class Tracker:
         return repeat.array.together and lives
 
 
-def _unsubmitted(repeat: Repeat, heard: Evidence) -> RepeatState | None:
+def _unsubmitted(repeat: Repeat, heard: Reports) -> RepeatState | None:
     """Return the state of a repeat that sbatch refused or was not given; None: it is somewhere."""
     array = repeat.array
     if heard.queue is not None or array.state == "submitted":
@@ -360,15 +360,15 @@ def _unsubmitted(repeat: Repeat, heard: Evidence) -> RepeatState | None:
         return RepeatState("REFUSED", Kind.FAILED, "none", detail=f"sbatch: {array.error}")
     if not array.called:
         return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
-    seen = heard.accounting is not None or heard.witness.start is not None
+    seen = heard.accounting is not None or heard.record.start is not None
     if seen or heard.squeue != "answered":
         return None
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNHEARD)
 
 
-def _is_known(heard: Evidence) -> bool:
+def _is_known(heard: Reports) -> bool:
     """Say whether anybody has heard of a repeat, or of its array."""
-    there = (heard.accounting, heard.queue, heard.witness.start)
+    there = (heard.accounting, heard.queue, heard.record.start)
     return any(one is not None for one in there)
 
 
@@ -384,16 +384,12 @@ def _differ(before: RepeatState | None, after: RepeatState) -> bool:
 
 
 def snapshot(
-    directory: Path,
-    campaign: Campaign,
-    *,
-    run: Runner,
-    environ: Mapping[str, str] = os.environ,
+    watched: TrackedCampaign, *, run: Runner, environ: Mapping[str, str] = os.environ
 ) -> dict[Key, RepeatState]:
     """Return the state of every repeat of a campaign, by array name and repeat, at this moment.
 
     Works where there is no Slurm, on a copied directory: the jobs' own status files speak then.
     """
-    tracker = Tracker([Watched(directory, campaign)], run=run, environ=environ)
+    tracker = Tracker([watched], run=run, environ=environ)
     tracker.poll()
     return tracker.states

@@ -1,0 +1,155 @@
+"""The status files of a campaign: what its jobs wrote themselves, each file opened once.
+
+A job appends a JSON object a line to `status/POINT.REPEAT.jsonl` (base.sbatch.j2), whichever of its
+attempts it is. Whoever asks what a job said takes a RepeatRecord, and nobody opens the file again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.campaign.steps import Step, steps
+from hpcbert.slurm.jobrecord import JobRecord, newest
+from hpcbert.system.files import open_file, read_open
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Event = dict[str, Any]
+# Size and time of the last change, nanoseconds: what a writer changes.
+Stamp = tuple[int, int]
+
+# Bytes: thousands of attempts have room in it. What is larger is as good as missing.
+_MOST = 1 << 22
+# More than the last line takes.
+_LINE = 4096
+
+
+@dataclass(frozen=True)
+class RepeatRecord:
+    """What the jobs of one repeat wrote down, all attempts together.
+
+    Attributes:
+        raw: Content of the file; empty where it is missing, unreadable, or not a file.
+        stamp: Of the file when it was opened; None where it could not be read.
+    """
+
+    raw: bytes = b""
+    stamp: Stamp | None = None
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """All events, oldest first."""
+        return read_events(self.raw)
+
+    @property
+    def last(self) -> Event:
+        """The last event; empty where there is none."""
+        return next(reversed(read_events(self.raw[-_LINE:])), {})
+
+    @cached_property
+    def attempts(self) -> dict[int, tuple[Event, ...]]:
+        """The events of each attempt, by its number."""
+        found: dict[int, list[Event]] = {}
+        for event in self.events:
+            if isinstance(attempt := event.get("attempt"), int):
+                found.setdefault(attempt, []).append(event)
+        return {attempt: tuple(events) for attempt, events in found.items()}
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """The measured steps, one an attempt, in their order."""
+        return steps(self.events)
+
+    @property
+    def written(self) -> float | None:
+        """When the file was written to last, by the file server's clock; None: it is not known."""
+        return None if self.stamp is None else self.stamp[1] / 1e9
+
+    def newest(self, *, first: int = 0) -> JobRecord:
+        """Return what the newest attempt came to; those before the first are passed over."""
+        return newest(self.events, first=first)
+
+    def attempt(self, number: int) -> JobRecord:
+        """Return what one attempt came to."""
+        return newest(self.attempts.get(number, ()), first=number)
+
+
+def read_events(raw: bytes) -> tuple[Event, ...]:
+    """Return the events in the content of a status file, oldest first.
+
+    A line that is not a JSON object (a full disk cuts lines) is passed over.
+    """
+    events = []
+    for line in raw.split(b"\n"):
+        with contextlib.suppress(ValueError, RecursionError):
+            event = json.loads(line)
+            if isinstance(event, dict):
+                events.append(event)
+    return tuple(events)
+
+
+def read(path: Path) -> RepeatRecord:
+    """Return what stands in a status file now; nothing where it can't be read."""
+    try:
+        descriptor, _ = open_file(path)
+        with os.fdopen(descriptor, "rb") as file:
+            # Before its content: what is added while it is read makes the stamp another.
+            stamp = stamp_of(os.fstat(file.fileno()))
+            return RepeatRecord(read_open(file, path, most=_MOST), stamp)
+    except OSError:
+        return RepeatRecord()
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """Return size and time of the last change of a file."""
+    return status.st_size, status.st_mtime_ns
+
+
+class Records:
+    """Status files, each read when it is first asked for and then remembered.
+
+    Args:
+        keep_unchanged: Whether `refresh` opens no file again that has the same size and time. Who
+            asks once saves the opening; who follows a campaign must not, for only the opening of a
+            file makes an NFS client ask its server (nfs(5), close-to-open).
+    """
+
+    def __init__(self, *, keep_unchanged: bool = False) -> None:
+        self._keep_unchanged = keep_unchanged
+        self._read: dict[Path, RepeatRecord] = {}
+
+    def at(self, path: Path) -> RepeatRecord:
+        """Return what stands in a status file."""
+        path = path.absolute()
+        if path not in self._read:
+            self._read[path] = read(path)
+        return self._read[path]
+
+    def stamps(self, directory: Path) -> dict[str, Stamp]:
+        """Return the stamps that a campaign's files had when they were read, by relative path."""
+        return {
+            str(path.relative_to(directory.absolute())): one.stamp
+            for path, one in self._read.items()
+            if one.stamp is not None and path.is_relative_to(directory.absolute())
+        }
+
+    def refresh(self) -> None:
+        """Forget what may have changed since it was read.
+
+        For who has asked a scheduler in between: an end that was written meanwhile has to be seen.
+        """
+        kept = self._read if self._keep_unchanged else {}
+        self._read = {path: one for path, one in kept.items() if one.stamp == _stamp(path)}
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        return stamp_of(path.stat())
+    except OSError:
+        return None

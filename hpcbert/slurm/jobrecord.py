@@ -1,0 +1,190 @@
+"""What a job itself writes about one attempt of a repeat, and what follows for its state. Pure.
+
+The events are written by base.sbatch.j2; `finished` is the local queue's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.slurm.hostlist import expand
+from hpcbert.slurm.states import LAST_ATTEMPT, LATEST, Kind, RepeatState, parse, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    Event = Mapping[str, Any]
+
+_PHASES = {
+    "": "",
+    "start": "before its measured step, while nodes or container were made ready",
+    "container": "in its container, before the measured step",
+    "step": "in the measured step",
+    "step-end": "after the measured step",
+}
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """What a job itself wrote about one attempt of a repeat; None: it did not say.
+
+    Attributes:
+        attempt: Which attempt that is.
+        start: When the script started, seconds since the epoch.
+        end: When it ended.
+        exit: Its exit status.
+        step_exit: That of the measured step.
+        signal: Name of the last signal that it caught.
+        nodelist: Its nodes, as Slurm writes them.
+        state: What the local queue found in the end.
+        reason: Why, where the local queue had to say more.
+        phase: The last mark on its way: `start`, `container` (made), `step`, `step-end`.
+        jobs: Ids of the jobs that began this attempt: one, or its number is spoilt.
+        suspended: Seconds for which it did not run, as its own script noticed.
+        watched: Whether its script looked out for that.
+    """
+
+    attempt: int = 0
+    start: float | None = None
+    end: float | None = None
+    exit: int | None = None
+    step_exit: int | None = None
+    signal: str = ""
+    nodelist: str = ""
+    state: str = ""
+    reason: str = ""
+    phase: str = ""
+    jobs: tuple[str, ...] = ()
+    suspended: float = 0.0
+    watched: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end is on record, be it by the script or by the local queue."""
+        return self.exit is not None or bool(self.state)
+
+    @property
+    def where(self) -> str:
+        """How far it came, as the end of a sentence about what did not end well."""
+        if self.phase == "step-end" and self.step_exit != 0:
+            return _PHASES["step"]
+        return _PHASES[self.phase]
+
+    @property
+    def end_state(self) -> RepeatState | None:
+        """The end that the job, or the local queue, wrote down; None: neither wrote one."""
+        if self.state:
+            state = parse(self.state)
+            word, kind, sentence = state.word, state.kind, self.reason or state.sentence
+        elif self.exit is not None:
+            succeeded = self.exit == 0
+            word = "COMPLETED" if succeeded else "FAILED"
+            kind = Kind.SUCCEEDED if succeeded else Kind.FAILED
+            sentence = f"ended after signal {self.signal}" if self.signal else "failed"
+        else:
+            return None
+        code = f", exit status {self.exit}" if self.exit else ""
+        detail = "" if kind is Kind.SUCCEEDED else f"{sentence}{code}"
+        return RepeatState(word, kind, "status-file", exit_code=self.exit, detail=detail)
+
+    def complete(self, state: RepeatState, *, restarts: int = 0) -> RepeatState:
+        """Return a state with what only the job knows of it.
+
+        Args:
+            state: What the scheduler says, or whoever is believed in its stead.
+            restarts: Number of the newest attempt by the scheduler's account.
+        """
+        if restarts > self.attempt or state.kind.queued:
+            # What was written is about an attempt before the one that the state is of.
+            return replace(state, attempt=max(restarts, self.attempt))
+        start = self.start if state.start is None else state.start
+        end = self.end if state.kind.over and state.end is None else state.end
+        elapsed = state.elapsed
+        if elapsed is None and start is not None and end is not None:
+            elapsed = end - start
+        suspended = max(state.suspended, self.suspended)
+        detail = state.detail
+        if state.kind is Kind.FAILED and detail and self.where:
+            detail = f"{detail}, {self.where}"
+        if suspended and state.kind in {Kind.SUCCEEDED, Kind.RUNNING}:
+            detail = detail or f"was suspended for {suspended:g} s, so its number is spoilt"
+        return replace(
+            state,
+            detail=detail,
+            attempt=self.attempt,
+            nodes=state.nodes or expand(self.nodelist),
+            start=start,
+            end=end,
+            elapsed=elapsed,
+            step_exit=self.step_exit,
+            suspended=suspended,
+        )
+
+    def renew(self, kept: RepeatState) -> RepeatState:
+        """Return a state that was written down earlier, with what the job's own file says now.
+
+        A file system may have shown the file late, so that less of it was known then.
+        """
+        if self.attempt != kept.attempt:
+            return kept
+        return replace(
+            kept,
+            nodes=kept.nodes or expand(self.nodelist),
+            step_exit=self.step_exit,
+            suspended=max(kept.suspended, self.suspended),
+        )
+
+
+def newest(events: Iterable[Event], *, first: int = 0) -> JobRecord:
+    """Reduce the events of a status file to its newest attempt.
+
+    Args:
+        events: Oldest first.
+        first: Number of the first attempt that is asked about; those before it are passed over.
+    """
+    found = JobRecord(attempt=first)
+    for event in events:
+        attempt = whole(event.get("attempt"), LAST_ATTEMPT) or 0
+        if attempt < found.attempt:
+            continue
+        kind = event.get("event")
+        if attempt > found.attempt or kind == "start":
+            # A second `start` of one attempt is another job's: what the first one wrote is void,
+            # but that there were two is not.
+            jobs = found.jobs if attempt == found.attempt else ()
+            found = JobRecord(attempt=attempt, jobs=jobs)
+        found = _with(found, str(kind), event)
+    return found
+
+
+def _with(known: JobRecord, kind: str, event: Event) -> JobRecord:
+    time, code = whole(event.get("time")), whole(event.get("exit"))
+    jobs = dict.fromkeys((*known.jobs, str(event.get("job", ""))))
+    changes: dict[str, dict[str, Any]] = {
+        "start": {
+            "start": time,
+            "nodelist": str(event.get("nodelist", "")),
+            "jobs": tuple(job for job in jobs if job),
+            "watched": event.get("watched") is True,
+        },
+        "suspended": {"suspended": known.suspended + _seconds(event.get("seconds"))},
+        "step-end": {"step_exit": code},
+        "signal": {"signal": str(event.get("signal", ""))},
+        "end": {"end": time, "exit": code},
+        "finished": {
+            "end": time,
+            # The script knows better how it ended than the queue that waited for it.
+            "exit": code if known.exit is None else known.exit,
+            "state": str(event.get("state", "")),
+            "reason": str(event.get("reason", "")),
+        },
+    }
+    phase = kind if kind in _PHASES else known.phase
+    return replace(known, phase=phase, **changes.get(kind, {}))
+
+
+def _seconds(value: Any) -> float:
+    """Return a duration; one that makes no sense is still one: the smallest that is told of."""
+    sound = isinstance(value, int | float) and 0 < value <= LATEST
+    return float(value) if sound else 1.0
