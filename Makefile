@@ -54,7 +54,7 @@ help:
 .setup/test: .setup/venv
 	@echo 'installing what the tests need into .venv'
 	@$(PIP) 'pip>=25.1'
-	@$(PIP) --editable '.[frame]' --group test --group lint
+	@$(PIP) --editable '.[data,frame]' --group test --group lint
 	@touch $@
 
 demo: .setup/venv

@@ -23,6 +23,7 @@ COMMANDS = {
     "frameworks": "List the frameworks that can be measured.",
     "render": "Write the scripts that submit would run.",
     "prepare": "Make image, program and data of frameworks ready.",
+    "data": "Make training data, check them, show them.",
     "images": "List and remove prepared images.",
     "submit": "Submit a point, or a whole scaling curve.",
     "monitor": "Watch campaigns until they end.",

@@ -19,6 +19,8 @@ LOCAL = ["submit", "--scheduler", "local"]
 PREPARE = ["prepare", "--fw", "oneflow", "--dry-run"]
 # The command line, the option that it must name, what that conflicts with.
 REFUSED = [
+    (["data", "make", "--format", "npz", "--cased", "x"], "--cased", "--text"),
+    (["data", "make", "--format", "npz", "--text", "t", "--fill", "full", "x"], "--fill", "--text"),
     (["submit", "--max-retries", "1"], "--max-retries", "--wait"),
     (["submit", "--max-retries", "0"], "--max-retries", "--wait"),
     ([*SUBMIT, "--wait"], "--wait", "--dry-run"),

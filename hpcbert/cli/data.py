@@ -1,0 +1,165 @@
+"""hpcbert data."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcbert.cli import conflicts
+from hpcbert.cli.conflicts import Rule
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.errors import CheckError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FORMATS = ("tfrecord", "ofrecord", "hdf5", "npz", "paddle-text", "megatron")
+# Predictions of the published data sets: 20 of 128 tokens, 76 of 512.
+_PREDICTIONS = {128: 20}
+_CONFLICTS = (
+    Rule(("fill",), lambda given: given["text"] is not None, "with --text"),
+    Rule(("cased",), lambda given: given["text"] is None, "without --text"),
+)
+_DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
+
+
+@click.group()
+def data() -> None:
+    """Make training data, check them, show them."""
+
+
+@data.command("make")
+@click.option("--format", "form", type=click.Choice(_FORMATS), required=True, help="What to write.")
+@click.option("--sequence-length", type=int, default=128, show_default=True, help="Tokens in each.")
+@click.option("--predictions", type=int, help="Masked tokens a sample; 20 of 128, else 15 %.")
+@click.option("--samples", type=int, help="How many; 100000, or of a text what one pass gives.")
+@click.option("--files", type=int, default=0, help="How many files; 32, Megatron's one.")
+@click.option(
+    "--fill",
+    default="generator",
+    show_default=True,
+    help="Real tokens: generator (nine of ten samples full), full, wiki, or their mean share.",
+)
+@click.option("--seed", type=int, default=42, show_default=True, help="Of the random numbers.")
+@click.option("--vocab", "vocabulary", type=click.Path(path_type=Path), help="A vocabulary file.")
+@click.option("--text", type=click.Path(path_type=Path), help="A file or folder to read.")
+@click.option("--cased", is_flag=True, help="Keep capitals of the text.")
+@_DIRECTORY
+@returns_result
+def data_make(
+    *,
+    form: str,
+    sequence_length: int,
+    predictions: int | None,
+    samples: int | None,
+    files: int,
+    fill: str,
+    seed: int,
+    vocabulary: Path | None,
+    text: Path | None,
+    cased: bool,
+    directory: Path,
+) -> Result:
+    """Make training data in DIRECTORY: the same samples in every format.
+
+    An interrupted run goes on when it is repeated. Without --text the data are synthetic.
+    """
+    conflicts.refuse(*_CONFLICTS)
+    _need_numpy()
+    from hpcbert.data.making import DataPlan, make
+    from hpcbert.data.samples import StreamSettings
+
+    if samples is None:
+        samples = 0 if text else 100_000
+    elif samples < 1:  # 0 means as many as a text gives, where nothing is said
+        raise UsageError(f"--samples {samples} is out of range: 1 or more.")
+    if predictions is None:
+        predictions = _PREDICTIONS.get(sequence_length, max(1, sequence_length * 15 // 100))
+    stream = StreamSettings(sequence_length, predictions, samples, fill, seed)
+    plan = DataPlan(directory, form, files, stream, text, vocabulary, lowercase=not cased)
+    with _progress() as progress:
+        document = make(plan, progress)
+    count = len(document["files"])
+    kind = "synthetic samples" if document["synthetic"] else "samples"
+    made = f"{document['samples']} {kind} in {count} file{'s' * (count > 1)}"
+    lines = [
+        f"{directory}: {made}, {document['mean_tokens']:.1f} tokens each on average",
+        f"stream sha256:{document['stream_sha256']}",
+        f"Programs read {directory / 'training'}; the vocabulary is {directory / 'vocab.txt'}.",
+    ]
+    return Result({"directory": str(directory), **document}, "\n".join(lines))
+
+
+def _need_numpy() -> None:
+    if importlib.util.find_spec("numpy") is None:
+        hint = "Install it: pip install 'hpcbert[data]'"
+        raise UsageError("This needs the Python package numpy.", hint=hint)
+
+
+class _progress:  # noqa: N801 - used as a function
+    """A bar on a terminal, nothing elsewhere."""
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        self._bar = None
+        if not sys.stderr.isatty():
+            return lambda _, __: None
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._bar = Progress(console=Console(stderr=True), transient=True)
+        self._bar.start()
+        task = self._bar.add_task("samples", total=None)
+        bar = self._bar
+        return lambda done, of: bar.update(task, completed=done, total=of)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+
+@data.command("check")
+@_DIRECTORY
+@returns_result
+def data_check(directory: Path) -> Result:
+    """Read every record in DIRECTORY, and compare it with its data.json."""
+    _need_numpy()
+    from hpcbert.data.checking import check
+
+    found = check(directory)
+    read = f"{found.samples} samples in {found.files} files of {found.form}"
+    text = f"{directory}: {read}, {found.mean_tokens:.1f} tokens each on average"
+    errors = tuple(
+        CheckError(problem, hint="Make the data again in another directory.")
+        for problem in found.problems
+    )
+    code = CheckError.exit_code if errors else 0
+    return Result(asdict(found), text, code, errors)
+
+
+@data.command("show")
+@click.option("--sample", type=click.IntRange(min=0), default=0, show_default=True, help="Which.")
+@_DIRECTORY
+@returns_result
+def data_show(sample: int, directory: Path) -> Result:
+    """Print one sample of DIRECTORY as text."""
+    _need_numpy()
+    from hpcbert.data.checking import show
+
+    found = show(directory, sample)
+    originals = ", ".join(f"{word} at {at}" for at, word in found.masked)
+    follows = "is a random one" if found.label else "follows the first"
+    lines = [
+        f"sample {found.number}, {found.file}, {len(found.tokens)} tokens",
+        " ".join(found.tokens),
+        f"predicted: {originals or 'nothing, the program masks by itself'}",
+        f"the second sentence {follows}",
+    ]
+    return Result(asdict(found), "\n".join(lines))
+
+
+command = data

@@ -1,0 +1,195 @@
+"""Checking and showing training data: every record of every file is read."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.data import making
+from hpcbert.data.formats import DamagedError, find
+from hpcbert.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from hpcbert.data.formats import DataFormat
+    from hpcbert.data.samples import Samples
+
+
+@dataclass(frozen=True)
+class DataCheck:
+    """What a directory of training data was found to be.
+
+    Attributes:
+        problems: What is wrong, a sentence each, with the file's name in front; empty if nothing.
+        samples: How many could be read.
+        mean_tokens: Tokens a sample, without padding; 0 if there are none.
+    """
+
+    directory: str
+    form: str
+    files: int
+    samples: int
+    mean_tokens: float
+    problems: tuple[str, ...]
+
+
+def check(directory: Path) -> DataCheck:
+    """Read all of a directory that `make` made, and hold it against its data.json.
+
+    Raises:
+        UsageError: There is no data.json that can be read.
+    """
+    document = making.read_document(directory / making.DATA)
+    form = find(str(document["format"]))
+    problems = list(_strangers(directory, document))
+    total, samples, tokens, broken = hashlib.sha256(), 0, 0, False
+    for entries in _together(document, form):
+        names = " and ".join(entry["name"] for entry in entries)
+        try:
+            for block in _blocks(directory, entries, document, form):
+                samples += len(block.input_ids)
+                tokens += int(block.lengths.sum())
+                total.update(block.rows())
+        except OSError as error:
+            problems.append(f"{names}: {error.strerror or error}")
+            broken = True
+        except (DamagedError, ValueError) as error:
+            problems.append(f"{names}: {error}")
+            broken = True
+    if form.whole and not broken and total.hexdigest() != document["stream_sha256"]:
+        problems.append("the samples are not those that data.json has the digest of")
+    mean = tokens / samples if samples else 0.0
+    files = len(document["files"])
+    return DataCheck(str(directory), document["format"], files, samples, mean, tuple(problems))
+
+
+def _blocks(
+    directory: Path, entries: list[dict[str, Any]], document: Mapping[str, Any], form: DataFormat
+) -> Iterator[Samples]:
+    """Yield the samples of files that belong together; DamagedError where they are not right."""
+    _compare(directory, entries)
+    count = 0
+    for block in form.read([directory / entry["name"] for entry in entries]):
+        _examine(block, document, form)
+        count += len(block.input_ids)
+        yield block
+    if count != entries[0]["samples"]:
+        raise DamagedError(f"it has {count} samples, not {entries[0]['samples']}")
+
+
+def _together(document: Mapping[str, Any], form: DataFormat) -> Iterator[list[dict[str, Any]]]:
+    """Yield the entries of files that are read together."""
+    entries = document["files"]
+    size = len(form.names(0, 1))
+    for start in range(0, len(entries), size):
+        yield entries[start : start + size]
+
+
+def _strangers(directory: Path, document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what programs would read beside the files that were made."""
+    listed = {entry["name"] for entry in document["files"]}
+    for path in sorted((directory / making.FOLDER).glob("*")):
+        name = f"{making.FOLDER}/{path.name}"
+        if name not in listed:
+            yield f"{name}: data.json does not list it"
+    words = directory / making.VOCABULARY
+    if not words.is_file() or making.sha256(words) != document["vocabulary"]["sha256"]:
+        yield f"{making.VOCABULARY}: it is missing, or not the one that the data were made with"
+
+
+def _compare(directory: Path, entries: list[dict[str, Any]]) -> None:
+    for entry in entries:
+        path = directory / entry["name"]
+        size = path.stat().st_size
+        if size != entry["bytes"]:
+            raise DamagedError(f"it has {size} bytes, not {entry['bytes']}")
+        if making.sha256(path) != entry["sha256"]:
+            raise DamagedError("its content has changed")
+
+
+def _examine(block: Samples, document: Mapping[str, Any], form: DataFormat) -> None:
+    """Refuse samples that a program could not train on."""
+    length, predictions = document["sequence_length"], document["predictions"]
+    if form.whole and block.input_ids.shape[1] != length:
+        raise DamagedError(f"its samples have {block.input_ids.shape[1]} tokens, not {length}")
+    if form.whole and block.masked_lm_positions.shape[1] != predictions:
+        count = block.masked_lm_positions.shape[1]
+        raise DamagedError(f"its samples have {count} predictions, not {predictions}")
+    size = document["vocabulary"]["size"]
+    for ids in (block.input_ids, block.masked_lm_ids):
+        if ids.size and ids.max() >= size:
+            raise DamagedError(f"token {ids.max()} is outside the vocabulary of {size}")
+    lengths = block.lengths
+    if block.masked_lm_positions.size and (block.masked_lm_positions.max(axis=1) >= lengths).any():
+        raise DamagedError("a prediction lies in the padding")
+    if lengths.size and (lengths.min() < 5 or lengths.max() > length):  # noqa: PLR2004 - two words
+        raise DamagedError("a sample is empty, or longer than the others")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One sample as text.
+
+    Attributes:
+        tokens: As they are in the file, without padding.
+        masked: Position and original of each prediction.
+        label: Whether the second sentence is a random one; formats without it say 0.
+    """
+
+    number: int
+    file: str
+    tokens: tuple[str, ...]
+    masked: tuple[tuple[int, str], ...]
+    label: int
+
+
+def show(directory: Path, number: int) -> Shown:
+    """Read one sample, counted from 0.
+
+    Raises:
+        UsageError: There is no such sample, or its file can't be read.
+    """
+    document = making.read_document(directory / making.DATA)
+    form = find(str(document["format"]))
+    words = (directory / making.VOCABULARY).read_text(encoding="utf-8").splitlines()
+    left = number
+    for entries in _together(document, form):
+        if left >= entries[0]["samples"]:
+            left -= entries[0]["samples"]
+            continue
+        name = entries[0]["name"]
+        try:
+            for block in form.read([directory / entry["name"] for entry in entries]):
+                if left < len(block.input_ids):
+                    return _shown(block, left, number, name, words)
+                left -= len(block.input_ids)
+        except (OSError, DamagedError, ValueError) as error:
+            hint = f"hpcbert data check {directory}"
+            raise UsageError(f"It can't be read: {error}.", where=name, hint=hint) from error
+    raise UsageError(
+        f"There is no sample {number}.",
+        where=str(directory),
+        hint=f"They are numbered from 0 to {document['samples'] - 1}.",
+    )
+
+
+def _shown(block: Samples, row: int, number: int, name: str, words: list[str]) -> Shown:
+    def word(token: int) -> str:
+        return words[token] if token < len(words) else str(token)
+
+    length = int(block.lengths[row])
+    positions, originals = block.masked_lm_positions[row], block.masked_lm_ids[row]
+    return Shown(
+        number=number,
+        file=name,
+        tokens=tuple(word(token) for token in block.input_ids[row, :length].tolist()),
+        masked=tuple(
+            (at, word(was))
+            for at, was in zip(positions.tolist(), originals.tolist(), strict=True)
+            if at
+        ),
+        label=int(block.next_sentence_labels[row]),
+    )

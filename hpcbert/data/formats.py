@@ -1,0 +1,380 @@
+"""The formats that frameworks read, each with its writer and its reader of whole files."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zipfile
+import zlib
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+import numpy as np
+
+from hpcbert.data import protobuf
+from hpcbert.data.samples import Samples
+from hpcbert.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from hpcbert.data.protobuf import Dialect
+
+    Stream = Iterable[Samples]
+
+# What the packages of the formats are called on the package index.
+EXTRA = "pip install 'hpcbert[data]'"
+_BLOCK = 4096
+_NAMES = Samples._fields
+# One moment for all members of a zip file: its bytes must not depend on when it was made.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+class DamagedError(Exception):
+    """A file is not what its format asks for; the text says how."""
+
+
+class DataFormat(NamedTuple):
+    """One format of training data.
+
+    Attributes:
+        names: Returns the names of file `number` of `count`.
+        write: Writes samples to new files of these names.
+        read: Yields the samples of them, or the sentence pairs where there are no masked ones;
+            raises `DamagedError`, ValueError or OSError.
+        bytes_at_most: Returns an upper bound for a sample of a length with some predictions.
+        whole: Whether it holds all of a sample. Two formats hold tokens before masking, because
+            their programs mask by themselves.
+        most_files: How many files a directory may have; 0 for any number.
+    """
+
+    names: Callable[[int, int], tuple[str, ...]]
+    write: Callable[[Sequence[Path], Stream], None]
+    read: Callable[[Sequence[Path]], Iterator[Samples]]
+    bytes_at_most: Callable[[int, int], int]
+    whole: bool = True
+    most_files: int = 0
+
+
+# --- TFRecord and OFRecord ------------------------------------------------------------------------
+
+
+def _features(stream: Stream) -> Iterator[dict[str, protobuf.Numbers]]:
+    """Yield samples as google-research/bert@eedf571, create_pretraining_data.py, names them."""
+    for block in stream:
+        fields = {**block._asdict(), "masked_lm_weights": block.masked_lm_weights}
+        fields["next_sentence_labels"] = block.next_sentence_labels[:, None]
+        for index in range(len(block.input_ids)):
+            yield {name: values[index] for name, values in fields.items()}
+
+
+def _write_records(dialect: Dialect) -> Callable[[Sequence[Path], Stream], None]:
+    def write(paths: Sequence[Path], stream: Stream) -> None:
+        records = (protobuf.encode(one, dialect) for one in _features(stream))
+        with paths[0].open("wb") as file:
+            protobuf.write_records(file, records, dialect)
+
+    return write
+
+
+def _read_records(dialect: Dialect) -> Callable[[Sequence[Path]], Iterator[Samples]]:
+    def read(paths: Sequence[Path]) -> Iterator[Samples]:
+        with paths[0].open("rb") as file:
+            rows = []
+            for record in protobuf.read_records(file, dialect):
+                rows.append(_row(protobuf.decode(record, dialect)))
+                if len(rows) == _BLOCK:
+                    yield _stacked(rows)
+                    rows = []
+            if rows:
+                yield _stacked(rows)
+
+    return read
+
+
+def _row(features: dict[str, protobuf.Numbers]) -> list[protobuf.Numbers]:
+    missing = [name for name in _NAMES if name not in features]
+    if missing:
+        raise DamagedError(f"a record has no {', '.join(missing)}")
+    weights = features.get("masked_lm_weights")
+    if weights is not None and not np.isfinite(weights).all():
+        raise DamagedError("a weight is not a finite number")
+    return [features[name] for name in _NAMES]
+
+
+def _stacked(rows: Sequence[Sequence[protobuf.Numbers]]) -> Samples:
+    try:
+        columns = [np.stack(column) for column in zip(*rows, strict=True)]
+    except ValueError as error:
+        raise DamagedError("its samples differ in length") from error
+    return _typed([*columns[:-1], columns[-1].reshape(len(rows), -1)[:, 0]])
+
+
+def _typed(columns: Sequence[protobuf.Numbers]) -> Samples:
+    """Return columns as samples; what does not fit its type is refused, never cut."""
+    kinds = [np.dtype(kind) for kind in ("i4", "i1", "i1", "i4", "i4", "i1")]
+    for name, column, kind in zip(_NAMES, columns, kinds, strict=True):
+        if column.dtype.kind not in "iu":
+            raise DamagedError(f"{name} is not made of integers")
+        if column.size and not 0 <= column.min() <= column.max() <= np.iinfo(kind).max:
+            raise DamagedError(f"{name} has values out of range")
+    return Samples(*(one.astype(kind) for one, kind in zip(columns, kinds, strict=True)))
+
+
+# --- HDF5 of NVIDIA (DeepLearningExamples@fd9fecd, PyTorch BERT, create_pretraining_data.py) ------
+
+
+def _write_hdf5(paths: Sequence[Path], stream: Stream) -> None:
+    import h5py
+
+    parts = list(stream)
+    # No compression and no times: the bytes depend on the samples alone.
+    with h5py.File(paths[0], "w", libver="earliest", track_order=False) as file:
+        for name, columns in zip(_NAMES, zip(*parts, strict=True), strict=True):
+            file.create_dataset(name, data=np.concatenate(columns), track_times=False)
+
+
+def _read_hdf5(paths: Sequence[Path]) -> Iterator[Samples]:
+    import h5py
+
+    try:
+        with h5py.File(paths[0], "r") as file:
+            missing = [name for name in _NAMES if name not in file]
+            if missing:
+                raise DamagedError(f"it has no {', '.join(missing)}")
+            counts = {name: len(file[name]) for name in _NAMES}
+            if len(set(counts.values())) > 1:
+                raise DamagedError("its data sets differ in length")
+            for start in range(0, counts["input_ids"], _BLOCK):
+                yield _typed([file[name][start : start + _BLOCK] for name in _NAMES])
+    except (RuntimeError, TypeError, KeyError) as error:
+        raise DamagedError(f"HDF5 can't read it: {error}") from error
+
+
+# --- npz of GluonNLP (dmlc/gluon-nlp@7b7bf60, scripts/bert/data/create_pretraining_data.py) -------
+
+
+def _write_npz(paths: Sequence[Path], stream: Stream) -> None:
+    parts = list(stream)
+    arrays = {
+        name: np.concatenate(columns).astype("<i4")
+        for name, columns in zip(_NAMES, zip(*parts, strict=True), strict=True)
+    }
+    arrays["valid_lengths"] = arrays.pop("input_mask").sum(axis=1, dtype="<i4")
+    weights = np.concatenate([part.masked_lm_weights for part in parts]).astype("<f4")
+    with zipfile.ZipFile(paths[0], "w", zipfile.ZIP_STORED) as archive:
+        for name, values in {**arrays, "masked_lm_weights": weights}.items():
+            member = zipfile.ZipInfo(f"{name}.npy", date_time=_DATE)
+            with archive.open(member, "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, values, version=(1, 0), allow_pickle=False)
+
+
+def _read_npz(paths: Sequence[Path]) -> Iterator[Samples]:
+    try:
+        # Opened here: numpy leaves a file open that is not a zip file.
+        with paths[0].open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError) as error:
+        raise DamagedError(f"it is not an npz file: {error}") from error
+    needed = {*_NAMES, "valid_lengths", "masked_lm_weights"} - {"input_mask"}
+    if missing := sorted(needed - set(arrays)):
+        raise DamagedError(f"it has no {', '.join(missing)}")
+    if not np.isfinite(arrays["masked_lm_weights"]).all():
+        raise DamagedError("a weight is not a finite number")
+    ids, lengths = arrays["input_ids"], arrays["valid_lengths"]
+    if ids.ndim != 2 or lengths.shape != ids.shape[:1]:  # noqa: PLR2004 - samples, tokens
+        raise DamagedError("its arrays differ in length")
+    arrays["input_mask"] = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int8)
+    yield _typed([arrays[name] for name in _NAMES])
+
+
+# --- Text of PaddlePaddle 1.8 (PaddlePaddle/models@b71cf63, BERT, reader/pretraining.py) ----------
+
+
+def _write_text(paths: Sequence[Path], stream: Stream) -> None:
+    with paths[0].open("wb") as file:
+        writer = _StoredGzip(file)
+        for block in stream:
+            originals, lengths = block.originals, block.lengths
+            for index, length in enumerate(lengths.tolist()):
+                tokens = originals[index, :length].tolist()
+                segments = block.segment_ids[index, :length].tolist()
+                # Its label is 1 where the second sentence does follow the first.
+                fields = (tokens, segments, range(length))
+                line = ";".join(" ".join(map(str, field)) for field in fields)
+                writer.write(f"{line};{1 - block.next_sentence_labels[index]}\n".encode())
+        writer.close()
+
+
+class _StoredGzip:
+    """Writes a gzip file of stored blocks (RFC 1951, 1952).
+
+    Compressors differ from one release of zlib to the next; what is stored is the same everywhere.
+    """
+
+    _MOST = 0xFFFF
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._held, self._crc, self._size = file, b"", 0, 0
+        file.write(b"\x1f\x8b\x08\0\0\0\0\0\0\xff")
+
+    def write(self, data: bytes) -> None:
+        self._crc, self._size = zlib.crc32(data, self._crc), self._size + len(data)
+        self._held += data
+        while len(self._held) > self._MOST:
+            self._block(self._held[: self._MOST], last=False)
+            self._held = self._held[self._MOST :]
+
+    def close(self) -> None:
+        self._block(self._held, last=True)
+        self._file.write(struct.pack("<II", self._crc, self._size & 0xFFFFFFFF))
+
+    def _block(self, data: bytes, *, last: bool) -> None:
+        self._file.write(struct.pack("<BHH", last, len(data), len(data) ^ 0xFFFF) + data)
+
+
+def _read_text(paths: Sequence[Path]) -> Iterator[Samples]:
+    pairs = []
+    try:
+        with gzip.open(paths[0], "rt", encoding="utf-8") as file:
+            for line in file:
+                pairs.append(_pair(line))
+                if len(pairs) == _BLOCK:
+                    yield _unmasked(pairs)
+                    pairs = []
+    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise DamagedError(f"it is not compressed text: {error}") from error
+    if pairs:
+        yield _unmasked(pairs)
+
+
+def _pair(line: str) -> tuple[list[int], list[int], int]:
+    fields = line.rstrip("\n").split(";")
+    if len(fields) != 4:  # noqa: PLR2004 - tokens, segments, positions, label
+        raise DamagedError(f"a line has {len(fields)} fields, not 4")
+    try:
+        tokens, segments, positions = ([int(word) for word in one.split(" ")] for one in fields[:3])
+        label = int(fields[3])
+    except ValueError as error:
+        raise DamagedError("a line has something else than integers") from error
+    if not len(tokens) == len(segments) == len(positions):
+        raise DamagedError("a line has more tokens than segments or positions, or fewer")
+    return tokens, segments, 1 - label
+
+
+# --- Memory-mapped sentences of Megatron (NVIDIA/Megatron-LM@3860e99, data/indexed_dataset.py) ----
+
+_MEGATRON = b"MMIDIDX\x00\x00"
+_DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+_INT32, _UINT16 = 4, 8
+
+
+def _write_megatron(paths: Sequence[Path], stream: Stream) -> None:
+    """Write each sample as a document of two sentences; Megatron pairs and masks by itself."""
+    sizes = []
+    with paths[0].open("wb") as file:
+        for block in stream:
+            originals, seconds = block.originals, block.segment_ids.argmax(axis=1)
+            for index, length in enumerate(block.lengths.tolist()):
+                row = originals[index]
+                # Without [CLS] and the [SEP] that ends either sentence.
+                for sentence in (row[1 : seconds[index] - 1], row[seconds[index] : length - 1]):
+                    file.write(sentence.astype("<i4").tobytes())
+                    sizes.append(len(sentence))
+    lengths = np.array(sizes, dtype="<i4")
+    pointers = np.concatenate([[0], np.cumsum(lengths[:-1], dtype=np.int64) * 4])
+    documents = np.arange(0, len(sizes) + 1, 2, dtype="<i8")
+    head = struct.pack("<QBQQ", 1, _INT32, len(sizes), len(documents))
+    with paths[1].open("wb") as file:
+        file.write(_MEGATRON + head + lengths.tobytes())
+        file.write(pointers.astype("<i8").tobytes() + documents.tobytes())
+
+
+def _read_megatron(paths: Sequence[Path]) -> Iterator[Samples]:
+    index = paths[1].read_bytes()
+    if not index.startswith(_MEGATRON) or len(index) < 34:  # noqa: PLR2004 - its header
+        raise DamagedError(f"{paths[1].name} is not an index of memory-mapped data")
+    version, code, sentences, documents = struct.unpack_from("<QBQQ", index, len(_MEGATRON))
+    if version != 1 or code not in _DTYPES:
+        raise DamagedError(f"{paths[1].name} has version {version} and data of type {code}")
+    if len(index) != 34 + 12 * sentences + 8 * documents:
+        raise DamagedError(f"{paths[1].name} is cut off")
+    sizes = np.frombuffer(index, "<i4", sentences, 34)
+    if paths[0].stat().st_size != int(sizes.sum()) * np.dtype(_DTYPES[code]).itemsize:
+        raise DamagedError("its sentences are not as long as its index says")
+    tokens = np.memmap(paths[0], dtype=_DTYPES[code], mode="r") if sizes.sum() else np.zeros(0)
+    ends = np.cumsum(sizes, dtype=np.int64)
+    starts = ends - sizes
+    for begin in range(0, sentences - 1, 2 * _BLOCK):
+        pairs = []
+        for at in range(begin, min(begin + 2 * _BLOCK, sentences - 1), 2):
+            one, two = (tokens[starts[i] : ends[i]].tolist() for i in (at, at + 1))
+            pairs.append(([0, *one, 0, *two, 0], [0] * (len(one) + 2) + [1] * (len(two) + 1), 0))
+        yield _unmasked(pairs)
+
+
+def _unmasked(pairs: Sequence[tuple[list[int], list[int], int]]) -> Samples:
+    """Return sentence pairs as samples without predictions, as long as the longest."""
+    longest = max(len(tokens) for tokens, _, _ in pairs)
+    ids = np.zeros((len(pairs), longest), dtype=np.int64)
+    mask, segments = np.zeros_like(ids), np.zeros_like(ids)
+    for index, (words, second, _) in enumerate(pairs):
+        ids[index, : len(words)], segments[index, : len(words)] = words, second
+        mask[index, : len(words)] = 1
+    none = np.zeros((len(pairs), 0), dtype=np.int64)
+    labels = np.array([label for _, _, label in pairs])
+    return _typed([ids, mask, segments, none, none, labels])
+
+
+FORMATS: dict[str, DataFormat] = {
+    "tfrecord": DataFormat(
+        lambda number, count: (f"training-{number:05d}-of-{count:05d}.tfrecord",),
+        _write_records(protobuf.TENSORFLOW),
+        _read_records(protobuf.TENSORFLOW),
+        lambda length, predictions: 5 * length + 9 * predictions + 256,
+    ),
+    "ofrecord": DataFormat(
+        lambda number, _: (f"part-{number}",),
+        _write_records(protobuf.ONEFLOW),
+        _read_records(protobuf.ONEFLOW),
+        lambda length, predictions: 5 * length + 9 * predictions + 256,
+    ),
+    "hdf5": DataFormat(
+        lambda number, _: (f"training_{number:05d}.hdf5",),
+        _write_hdf5,
+        _read_hdf5,
+        lambda length, predictions: 6 * length + 8 * predictions + 1,
+    ),
+    "npz": DataFormat(
+        lambda number, _: (f"training-{number:05d}.npz",),
+        _write_npz,
+        _read_npz,
+        lambda length, predictions: 8 * length + 12 * predictions + 8,
+    ),
+    "paddle-text": DataFormat(
+        lambda number, _: (f"training-{number:05d}.gz",),
+        _write_text,
+        _read_text,
+        lambda length, _: 13 * length + 16,
+        whole=False,
+    ),
+    "megatron": DataFormat(
+        lambda _, __: ("training.bin", "training.idx"),
+        _write_megatron,
+        _read_megatron,
+        lambda length, _: 4 * length + 40,
+        whole=False,
+        most_files=1,
+    ),
+}
+
+
+def find(name: str) -> DataFormat:
+    """Return a format by name.
+
+    Raises:
+        UsageError: It is unknown.
+    """
+    if name not in FORMATS:
+        raise UsageError(f"There is no format {name!r}.", hint=f"Choose {', '.join(FORMATS)}.")
+    return FORMATS[name]

@@ -1,0 +1,202 @@
+"""Records of features, as TensorFlow and OneFlow frame them: protocol buffers, lengths, CRC-32C.
+
+A tf.train.Example holds Features, which hold a map of names to Feature; an OFRecord is that map
+(tensorflow/tensorflow@v2.3.0, core/example/feature.proto; Oneflow-Inc/oneflow@v0.3.0,
+core/record/record.proto). Nothing here needs either of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.integer] | NDArray[np.floating]
+
+# A sample of BERT is a few kilobytes; a length beyond this is damage.
+_LONGEST = 1 << 26
+_MORE = 0x80
+_VARINT, _EIGHT_BYTES, _TEXT, _FOUR_BYTES = 0, 1, 2, 5
+# Field numbers of Feature, by dialect.
+_FLOATS = 2
+
+
+class Dialect(NamedTuple):
+    """How one framework writes a record of features.
+
+    Attributes:
+        depth: How many messages lie around the map of features.
+        integers: The field number of a Feature's list of integers.
+        checked: Whether a record is framed by CRC-32C.
+    """
+
+    depth: int
+    integers: int
+    checked: bool
+
+
+TENSORFLOW = Dialect(depth=2, integers=3, checked=True)
+# record.proto: int32_list is 4, int64_list is 5.
+ONEFLOW = Dialect(depth=1, integers=4, checked=False)
+
+
+def varint(value: int) -> bytes:
+    """Return a non-negative integer, seven bits a byte, the lowest first."""
+    parts = bytearray()
+    while value >= _MORE:
+        parts.append(value & 0x7F | _MORE)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+_SMALL = [varint(value) for value in range(1 << 16)]
+
+
+def _packed(values: Numbers) -> bytes:
+    """Return integers as varints, floats as little-endian."""
+    if values.dtype.kind == "f":
+        return values.astype("<f4").tobytes()
+    if values.dtype == np.int8:
+        return values.tobytes()  # 0 and 1 are their own varints
+    return b"".join(
+        [_SMALL[value] if value < len(_SMALL) else varint(value) for value in values.tolist()]
+    )
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | _TEXT) + varint(len(content)) + content
+
+
+def encode(features: Mapping[str, Numbers], dialect: Dialect) -> bytes:
+    """Return one record; integers are not negative, int8 holds 0 and 1 alone."""
+    data = b""
+    for name, values in features.items():
+        number = _FLOATS if values.dtype.kind == "f" else dialect.integers
+        feature = _field(number, _field(1, _packed(values)))
+        data += _field(1, _field(1, name.encode()) + _field(2, feature))
+    for _ in range(dialect.depth - 1):
+        data = _field(1, data)
+    return data
+
+
+def decode(data: bytes, dialect: Dialect) -> dict[str, Numbers]:
+    """Return the features of one record.
+
+    Raises:
+        ValueError: The bytes are not such a record.
+    """
+    for _ in range(dialect.depth - 1):
+        data = b"".join(part for number, part in _fields(data) if number == 1)
+    features = {}
+    for number, entry in _fields(data):
+        if number == 1:
+            parts = dict(_fields(entry))
+            features[parts.get(1, b"").decode("utf-8", "replace")] = _values(parts.get(2, b""))
+    return features
+
+
+def _values(feature: bytes) -> Numbers:
+    for number, inner in _fields(feature):
+        content = b"".join(part for at, part in _fields(inner) if at == 1)
+        if number == _FLOATS:
+            if len(content) % 4:
+                raise ValueError("a list of floats is cut off")
+            return np.frombuffer(content, dtype="<f4")
+        return _unpacked(content)
+    return np.zeros(0, dtype=np.int64)
+
+
+def _unpacked(content: bytes) -> NDArray[np.int64]:
+    """Return varints as integers, int64 [count]."""
+    digits = np.frombuffer(content, dtype=np.uint8)
+    is_last = digits < _MORE
+    if is_last.all():
+        return digits.astype(np.int64)
+    if not is_last[-1]:
+        raise ValueError("a list of integers is cut off")
+    ends = np.nonzero(is_last)[0]
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    place = np.arange(len(digits)) - np.repeat(starts, ends - starts + 1)
+    if place.max() > 9:  # noqa: PLR2004 - 64 bits take ten bytes
+        raise ValueError("an integer has more than 64 bits")
+    shifted = (digits & np.uint8(0x7F)).astype(np.uint64) << (7 * place).astype(np.uint64)
+    return np.add.reduceat(shifted, starts).astype(np.int64)
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield number and content of every field; a lone integer as its own varint."""
+    at = 0
+    while at < len(data):
+        tag, at = _read_varint(data, at)
+        begin, kind = at, tag & 7
+        if kind == _TEXT:
+            size, begin = _read_varint(data, at)
+            at = begin + size
+        elif kind == _VARINT:
+            _, at = _read_varint(data, at)
+        elif kind in {_EIGHT_BYTES, _FOUR_BYTES}:
+            at += 8 if kind == _EIGHT_BYTES else 4
+        else:
+            raise ValueError("it is not a protocol buffer")
+        if at > len(data):
+            raise ValueError("it is not a protocol buffer")
+        yield tag >> 3, data[begin:at]
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data) and shift < 64:  # noqa: PLR2004 - bits
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < _MORE:
+            return value, at
+    raise ValueError("it is not a protocol buffer")
+
+
+def write_records(file: BinaryIO, records: Iterable[bytes], dialect: Dialect) -> None:
+    """Write records one after the other, framed as the dialect has it."""
+    for record in records:
+        length = struct.pack("<Q", len(record))
+        if dialect.checked:
+            file.write(length + _check(length) + record + _check(record))
+        else:
+            file.write(length + record)
+
+
+def read_records(file: BinaryIO, dialect: Dialect) -> Iterator[bytes]:
+    """Yield the records of a file.
+
+    Raises:
+        ValueError: It is cut off, or a checksum is wrong.
+    """
+    extra = 4 if dialect.checked else 0
+    while head := file.read(8 + extra):
+        if len(head) < 8 + extra:
+            raise ValueError("a record's length is cut off")
+        (length,) = struct.unpack("<Q", head[:8])
+        if extra and _check(head[:8]) != head[8:]:
+            raise ValueError("the checksum of a record's length is wrong")
+        if not 0 < length <= _LONGEST:
+            raise ValueError("a record's length is impossible")
+        data = file.read(length + extra)
+        if len(data) < length + extra:
+            raise ValueError("a record is cut off")
+        if extra and _check(data[:length]) != data[length:]:
+            raise ValueError("a record's checksum is wrong")
+        yield data[:length]
+
+
+def _check(data: bytes) -> bytes:
+    """Return the masked CRC-32C that TFRecord has (tensorflow, core/lib/hash/crc32c.h)."""
+    import google_crc32c  # only this kind of file needs it
+
+    value = google_crc32c.value(data)
+    return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)

@@ -1,0 +1,258 @@
+"""Samples from text: WordPiece, sentence pairs, and the same masking as synthetic ones have.
+
+Pairs are made as google-research/bert@eedf571, create_pretraining_data.py, makes them. Documents
+are parted by empty lines; a line may hold several sentences.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hpcbert.data.samples import Dice, Samples, StreamSettings, Unmasked, Vocabulary, masked
+from hpcbert.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from hpcbert.data.samples import Integers
+
+_SENTENCE = re.compile(
+    # After a full stop and before what may begin a sentence; after a Chinese or Japanese one.
+    r"(?<=[.!?])\s+(?=[\"'(\[A-Z0-9\u00c0-\u00de\u0410-\u042f])|(?<=[\u3002\uff01\uff1f])"
+)
+_SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
+_LINES = 2048
+_SHORT_ONE_IN = 10
+# Channels of a document's random numbers; see `samples.Dice`.
+_IS_SHORT, _TARGET, _SPLIT, _IS_RANDOM, _OTHER, _START, _CUT = range(7)
+
+
+class Pair(NamedTuple):
+    """Two runs of a corpus's tokens: where each begins and how long it is.
+
+    Attributes:
+        label: 1 where the second does not follow the first.
+    """
+
+    first: int
+    first_size: int
+    second: int
+    second_size: int
+    label: int
+
+
+class Corpus(NamedTuple):
+    """A text as token ids.
+
+    Attributes:
+        tokens: All of them, int32.
+        sentences: Where each sentence begins, and the end, int64 [sentences + 1].
+        documents: The first sentence of each document, and their number, int64 [documents + 1].
+    """
+
+    tokens: Integers
+    sentences: Integers
+    documents: Integers
+
+
+def read_vocabulary(path: Path) -> Vocabulary:
+    """Read what a vocabulary file, one token a line, says of the special tokens.
+
+    Raises:
+        UsageError: It can't be read, or lacks one.
+    """
+    try:
+        words = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"The vocabulary can't be read: {error}.", where=str(path)) from error
+    places = {word.strip(): number for number, word in enumerate(words)}
+    missing = [word for word in ("[PAD]", "[UNK]", *_SPECIAL) if word not in places]
+    if missing or places["[PAD]"] != 0:
+        problem = f"has no {', '.join(missing)}" if missing else "does not begin with [PAD]"
+        hint = "Name a vocabulary of BERT, one token a line: vocab.txt."
+        raise UsageError(f"The vocabulary {problem}.", where=str(path), hint=hint)
+    cls, sep, mask = (places[word] for word in _SPECIAL)
+    first = max(cls, sep, mask, places["[UNK]"]) + 1
+    while first < len(words) and words[first].startswith("[unused"):
+        first += 1
+    if first >= len(words):
+        raise UsageError("The vocabulary has no words.", where=str(path))
+    return Vocabulary(size=len(words), cls=cls, sep=sep, mask=mask, first_word=first)
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """Return the files of a text: itself, or all below a directory, by name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if path.is_dir():
+        found = tuple(sorted(one for one in path.rglob("*") if one.is_file()))
+    else:
+        found = (path,) if path.is_file() else ()
+    if not found:
+        raise UsageError("There is no text.", where=str(path), hint="Name a file or a directory.")
+    return found
+
+
+def _documents(paths: Sequence[Path]) -> Iterator[list[str]]:
+    """Yield the sentences of each document."""
+    for path in paths:
+        sentences: list[str] = []
+        try:
+            with path.open(encoding="utf-8") as file:
+                for line in file:
+                    if line.strip():
+                        sentences += [one for one in _SENTENCE.split(line.strip()) if one.strip()]
+                    elif sentences:
+                        yield sentences
+                        sentences = []
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"The text can't be read: {error}.", where=str(path)) from error
+        if sentences:
+            yield sentences
+
+
+def read_corpus(paths: Sequence[Path], vocabulary: Path, *, lowercase: bool) -> Corpus:
+    """Return a text as token ids.
+
+    Raises:
+        UsageError: It can't be read, or has fewer than two documents of two sentences.
+    """
+    from tokenizers import BertWordPieceTokenizer  # slow to import
+
+    tokenizer = BertWordPieceTokenizer(str(vocabulary), lowercase=lowercase)
+    tokens: list[Integers] = []
+    sizes, documents = [], [0]
+    for document in _documents(paths):
+        encoded = tokenizer.encode_batch(document, add_special_tokens=False)
+        kept = [one.ids for one in encoded if one.ids]
+        if kept:
+            tokens += [np.array(ids, dtype=np.int32) for ids in kept]
+            sizes += [len(ids) for ids in kept]
+            documents.append(len(sizes))
+    if len(documents) < 3:  # noqa: PLR2004 - the second sentence may come from another document
+        hint = "Part documents by empty lines."
+        raise UsageError("A text needs at least two documents.", where=str(paths[0]), hint=hint)
+    sentences = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    return Corpus(np.concatenate(tokens), sentences, np.array(documents, dtype=np.int64))
+
+
+def pairs(corpus: Corpus, settings: StreamSettings, most: int) -> list[Pair]:
+    """Return sentence pairs, document by document, pass by pass, until there are `most`.
+
+    Passes differ in where they cut and what they pair.
+
+    Args:
+        corpus: The text.
+        settings: Length and seed.
+        most: How many; 0 for those of one pass.
+    """
+    found: list[Pair] = []
+    count = len(corpus.documents) - 1
+    number = 0
+    while number < count or len(found) < most:
+        found += _pairs_of(
+            corpus, number % count, Dice(np.array([number]), settings.seed), settings
+        )
+        number += 1
+        if most and len(found) >= most:
+            break
+    return found[:most] if most else found
+
+
+class _Rolls:
+    """Random numbers of one document, drawn one after the other."""
+
+    def __init__(self, dice: Dice) -> None:
+        self._dice = dice
+        self._drawn: dict[int, list[int]] = {}
+
+    def below(self, limit: int, channel: int) -> int:
+        # Drawn by the thousand: a document has some tens of pairs.
+        left = self._drawn.setdefault(channel, [])
+        if not left:
+            left += self._dice.bits(channel, 1024)[0].tolist()
+        return left.pop() % limit
+
+
+def _pairs_of(
+    corpus: Corpus, document: int, dice: Dice, settings: StreamSettings
+) -> Iterator[Pair]:
+    rolls, room = _Rolls(dice), settings.length - 3
+    begin, end = corpus.documents[document : document + 2].tolist()
+    starts = corpus.sentences
+    target = room
+    if rolls.below(_SHORT_ONE_IN, _IS_SHORT) == 0:
+        target = 2 + rolls.below(room - 1, _TARGET)
+    chunk = at = begin
+    while at < end:
+        at += 1
+        if at < end and starts[at] - starts[chunk] < target:
+            continue
+        split = chunk + 1 + (rolls.below(at - chunk - 1, _SPLIT) if at - chunk > 1 else 0)
+        first = (int(starts[chunk]), int(starts[split] - starts[chunk]))
+        label = int(at - chunk == 1 or rolls.below(2, _IS_RANDOM))
+        if label:
+            second = _other(corpus, document, max(1, target - first[1]), rolls)
+            # What was not used is the next pair's.
+            at = split
+        else:
+            second = (int(starts[split]), int(starts[at] - starts[split]))
+        yield _cut(first, second, label, room, rolls)
+        chunk = at
+
+
+def _other(corpus: Corpus, document: int, wanted: int, rolls: _Rolls) -> tuple[int, int]:
+    """Return a run of sentences of another document, of at least `wanted` tokens if it can."""
+    count = len(corpus.documents) - 1
+    other = (document + 1 + rolls.below(count - 1, _OTHER)) % count
+    begin, end = corpus.documents[other : other + 2].tolist()
+    start = begin + rolls.below(end - begin, _START)
+    stop = start + 1
+    while stop < end and corpus.sentences[stop] - corpus.sentences[start] < wanted:
+        stop += 1
+    size = corpus.sentences[stop] - corpus.sentences[start]
+    return int(corpus.sentences[start]), int(size)
+
+
+def _cut(
+    first: tuple[int, int], second: tuple[int, int], label: int, room: int, rolls: _Rolls
+) -> Pair:
+    """Shorten the longer run, from its front or its end by chance, until both fit."""
+    runs = [list(first), list(second)]
+    while runs[0][1] + runs[1][1] > room:
+        longer = runs[0] if runs[0][1] > runs[1][1] else runs[1]
+        longer[0] += rolls.below(2, _CUT)
+        longer[1] -= 1
+    return Pair(runs[0][0], runs[0][1], runs[1][0], runs[1][1], label)
+
+
+def samples_of(
+    corpus: Corpus,
+    chosen: Sequence[Pair],
+    numbers: Integers,
+    settings: StreamSettings,
+    vocabulary: Vocabulary,
+) -> Samples:
+    """Return the pairs with some numbers as samples."""
+    count = len(numbers)
+    ids = np.zeros((count, settings.length), dtype=np.int64)
+    is_second = np.zeros(ids.shape, dtype=bool)
+    is_word = np.zeros(ids.shape, dtype=bool)
+    labels = np.zeros(count, dtype=np.int64)
+    for row, number in enumerate(numbers.tolist()):
+        first, size, second, second_size, labels[row] = chosen[number]
+        middle, end = size + 1, size + second_size + 2
+        ids[row, 0] = vocabulary.cls
+        ids[row, 1:middle] = corpus.tokens[first : first + size]
+        ids[row, [middle, end]] = vocabulary.sep
+        ids[row, middle + 1 : end] = corpus.tokens[second : second + second_size]
+        is_second[row, middle + 1 : end + 1] = True
+        is_word[row, 1:middle] = is_word[row, middle + 1 : end] = True
+    dice = Dice(numbers, settings.seed)
+    return masked(Unmasked(ids, is_second, is_word, labels), dice, settings, vocabulary)

@@ -1,0 +1,616 @@
+"""Training data: one stream in six formats, made again after a crash, checked to the last record."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcbert.data import making, protobuf, text
+from hpcbert.data.formats import FORMATS
+from hpcbert.data.samples import (
+    StreamSettings,
+    Vocabulary,
+    blocks,
+    digest,
+    synthetic,
+)
+from hpcbert.errors import UsageError
+from hpcbert.workloads import bert_pretrain
+from tests.kit.cli import Done, inside
+
+SMALL = ("--samples", 60, "--files", 3, "--sequence-length", 32, "--predictions", 5)
+MEGATRON = tuple(word for word in SMALL if word not in ("--files", 3))
+WHOLE = [name for name, one in FORMATS.items() if one.whole]
+
+
+def words_of(form: str) -> tuple[object, ...]:
+    return ("--format", form, *(MEGATRON if form == "megatron" else SMALL))
+
+
+def make(directory: Path, form: str = "tfrecord", *words: object) -> Done:
+    return inside("data", "make", *words_of(form), *words, directory, "--json")
+
+
+def documents(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((directory / "data.json").read_text(encoding="utf-8"))
+    return found
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (directory / "training").iterdir()}
+
+
+# --- The stream -----------------------------------------------------------------------------------
+
+# What the first thousand samples are: they must never change without a new schema.
+PINNED = {
+    ("generator", 128, 20): "f19c46750e83ceea5f7b1a61a022d7e8b0a634ae53f1ab03aa862b63990d5619",
+}
+
+
+@pytest.mark.parametrize("key", PINNED, ids=lambda key: "-".join(map(str, key)))
+def test_a_seed_gives_the_same_samples_for_ever(key: tuple[str, int, int]) -> None:
+    fill, length, predictions = key
+    one = StreamSettings(length, predictions, samples=1000, fill=fill)
+    assert digest(synthetic(numbers, one) for numbers in blocks(0, 1000)) == PINNED[key]
+
+
+@given(st.integers(8, 160), st.integers(1, 30), st.integers(0, 2**63 - 1), st.data())
+@settings(max_examples=40, deadline=None)
+def test_samples_are_such_as_bert_makes(
+    length: int, predictions: int, seed: int, more: Any
+) -> None:
+    predictions = min(predictions, length - 3)
+    fill = more.draw(st.sampled_from(["generator", "full", "0.9"]))
+    vocabulary = Vocabulary()
+    stream = StreamSettings(length, predictions, samples=50, fill=fill, seed=seed)
+    found = synthetic(np.arange(50), stream, vocabulary)
+    assert (found.input_ids[:, 0] == vocabulary.cls).all()
+    assert found.input_ids.min() >= 0
+    assert found.input_ids.max() < vocabulary.size
+    for row in range(50):
+        size = int(found.lengths[row])
+        tokens = found.originals[row].tolist()
+        assert tokens[:size].count(vocabulary.sep) == 2
+        assert tokens[size - 1] == vocabulary.sep
+        assert not any(tokens[size:])
+        second = found.segment_ids[row].tolist()
+        assert second == [0] * (tokens.index(vocabulary.sep) + 1) + [1] * sum(second) + [0] * (
+            length - size
+        )
+        at = [place for place in found.masked_lm_positions[row].tolist() if place]
+        assert at == sorted(set(at))
+        assert 1 <= len(at) <= max(1, round(0.15 * size + 0.01))
+        assert all(tokens[place] >= vocabulary.first_word for place in at)
+        assert found.masked_lm_ids[row].tolist()[: len(at)] == [tokens[place] for place in at]
+
+
+def test_masking_is_eight_ninths_of_ten_as_bert_has_it() -> None:
+    found = synthetic(np.arange(4096), StreamSettings(samples=4096))
+    rows, columns = np.nonzero(found.masked_lm_positions)
+    places = found.masked_lm_positions[rows, columns]
+    now, was = found.input_ids[rows, places], found.masked_lm_ids[rows, columns]
+    assert np.mean(now == Vocabulary().mask) == pytest.approx(0.8, abs=0.01)
+    assert np.mean(now == was) == pytest.approx(0.1, abs=0.01)
+    assert found.next_sentence_labels.mean() == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("fill", "share"), [("full", 1.0), ("wiki", 0.498), ("0.3", 0.3), ("0.75", 0.75), ("1", 1.0)]
+)
+def test_fill_is_the_mean_share_of_real_tokens(fill: str, share: float) -> None:
+    found = synthetic(np.arange(4096), StreamSettings(samples=4096, fill=fill))
+    assert found.input_mask.mean() == pytest.approx(share, abs=0.01)
+
+
+def test_a_sample_is_the_same_in_whatever_block() -> None:
+    stream = StreamSettings(samples=300)
+    whole = synthetic(np.arange(300), stream)
+    part = synthetic(np.arange(100, 200), stream)
+    assert part.rows() == type(whole)(*(field[100:200] for field in whole)).rows()
+
+
+@pytest.mark.parametrize("seeds", [(1, 2), (0, 1 << 62)], ids=["neighbours", "far-apart"])
+def test_seeds_differ(seeds: tuple[int, int]) -> None:
+    one, two = (synthetic(np.arange(9), StreamSettings(samples=9, seed=seed)) for seed in seeds)
+    assert one.rows() != two.rows()
+
+
+# --- Formats --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_format_holds_the_stream(form: str, tmp_path: Path) -> None:
+    done = make(tmp_path / "x", form)
+    assert done.returncode == 0, done
+    assert done.data == {"directory": str(tmp_path / "x"), **documents(tmp_path / "x")}
+    assert done.data["stream_sha256"] == make(tmp_path / "y", "npz").data["stream_sha256"]
+    checked = inside("data", "check", tmp_path / "x", "--json")
+    assert checked.returncode == 0, checked
+    assert checked.data["samples"] == 60
+    assert checked.data["mean_tokens"] == pytest.approx(done.data["mean_tokens"])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_same_command_gives_the_same_bytes(form: str, tmp_path: Path) -> None:
+    make(tmp_path / "x", form)
+    make(tmp_path / "y", form)
+    assert files(tmp_path / "x") == files(tmp_path / "y")
+    assert documents(tmp_path / "x") == documents(tmp_path / "y")
+
+
+@pytest.mark.parametrize("form", WHOLE)
+def test_samples_come_back_from_files(form: str, tmp_path: Path) -> None:
+    stream = StreamSettings(32, 5, samples=40)
+    samples = synthetic(np.arange(40), stream)
+    paths = [tmp_path / name for name in FORMATS[form].names(0, 1)]
+    FORMATS[form].write(paths, [samples])
+    (found,) = FORMATS[form].read(paths)
+    assert found.rows() == samples.rows()
+    assert paths[0].stat().st_size <= 40 * FORMATS[form].bytes_at_most(32, 5) + 4096
+
+
+@pytest.mark.parametrize("form", ["paddle-text", "megatron"])
+def test_programs_that_mask_by_themselves_get_all_tokens(form: str, tmp_path: Path) -> None:
+    stream = StreamSettings(32, 5, samples=40)
+    samples = synthetic(np.arange(40), stream)
+    paths = [tmp_path / name for name in FORMATS[form].names(0, 1)]
+    FORMATS[form].write(paths, [samples])
+    (found,) = FORMATS[form].read(paths)
+    words = samples.originals >= Vocabulary().first_word
+    assert (found.input_ids[words] == samples.originals[words]).all()
+    assert (found.segment_ids == samples.segment_ids).all()
+    assert (found.lengths == samples.lengths).all()
+
+
+def test_the_reference_reads_the_hdf5_files(tmp_path: Path) -> None:
+    assert make(tmp_path / "x", "hdf5").returncode == 0
+    asked = bert_pretrain.Settings(sequence_length=32, predictions=5)
+    samples = synthetic(np.arange(60), StreamSettings(32, 5, samples=60))
+    paths = sorted((tmp_path / "x" / "training").iterdir())
+    found = [bert_pretrain.read_shard(path, slice(None), asked) for path in paths]
+    ids = torch.cat([one.input_ids for one in found]).numpy()
+    masked = torch.cat([one.masked_ids for one in found]).numpy()
+    assert (ids == samples.input_ids).all()
+    assert (masked == samples.masked_lm_ids).all()
+    with h5py.File(paths[0]) as file:
+        assert file["input_mask"].dtype == np.int8
+
+
+def test_numpy_reads_the_npz_files_without_pickles(tmp_path: Path) -> None:
+    make(tmp_path / "x", "npz")
+    path = min((tmp_path / "x" / "training").iterdir())
+    with np.load(path, allow_pickle=False) as found:
+        assert found["valid_lengths"].tolist() == found["input_ids"].astype(bool).sum(1).tolist()
+    with zipfile.ZipFile(path) as archive:
+        assert {one.date_time[0] for one in archive.infolist()} == {1980}
+
+
+def test_the_text_format_is_gzip_with_four_fields(tmp_path: Path) -> None:
+    make(tmp_path / "x", "paddle-text")
+    lines = [
+        line.split(";")
+        for path in sorted((tmp_path / "x" / "training").iterdir())
+        for line in gzip.decompress(path.read_bytes()).decode().splitlines()
+    ]
+    assert len(lines) == 60
+    tokens, segments, positions, label = lines[0]
+    assert tokens.split()[0] == "101"
+    assert len(tokens.split()) == len(segments.split()) == len(positions.split())
+    assert {line[3] for line in lines} == {"0", "1"}
+    follows = (
+        synthetic(np.arange(1), StreamSettings(32, 5, samples=60)).next_sentence_labels[0] == 0
+    )
+    assert label == str(int(follows))
+
+
+@given(st.lists(st.integers(0, 2**40), max_size=40))
+def test_integers_of_a_record_come_back(values: list[int]) -> None:
+    for dialect in (protobuf.TENSORFLOW, protobuf.ONEFLOW):
+        record = protobuf.encode({"x": np.array(values, dtype=np.int64)}, dialect)
+        assert protobuf.decode(record, dialect)["x"].tolist() == values
+
+
+# --- Made again -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["tfrecord", "hdf5", "paddle-text"])
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_an_interrupted_run_goes_on(
+    form: str, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = making._file
+    calls: list[object] = []
+
+    def failing(*words: Any) -> Any:
+        calls.append(words)
+        if len(calls) == after:
+            raise KeyboardInterrupt
+        return made(*words)
+
+    monkeypatch.setattr(making, "_file", failing)
+    plan = making.DataPlan(tmp_path / "x", form, 3, StreamSettings(32, 5, samples=60))
+    with pytest.raises(KeyboardInterrupt):
+        making.make(plan)
+    assert inside("data", "check", tmp_path / "x").returncode == 2
+    monkeypatch.setattr(making, "_file", made)
+    making.make(plan)
+    make(tmp_path / "y", form)
+    assert files(tmp_path / "x") == files(tmp_path / "y")
+    assert documents(tmp_path / "x") == documents(tmp_path / "y")
+    assert not list((tmp_path / "x").glob(".*"))
+
+
+def test_a_file_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
+    plan = making.DataPlan(tmp_path / "x", "npz", 3, StreamSettings(32, 5, samples=60))
+    document = making.make(plan)
+    begun = {**document, "samples": 60}
+    for name in ("mean_tokens", "stream_sha256"):
+        del begun[name]
+    (tmp_path / "x" / ".making.json").write_text(json.dumps(begun))
+    (tmp_path / "x" / "data.json").unlink()
+    path = tmp_path / "x" / document["files"][1]["name"]
+    path.write_bytes(path.read_bytes()[:-1])
+    again = making.make(plan)
+    assert sorted(one["sha256"] for one in again["files"]) == sorted(
+        one["sha256"] for one in document["files"]
+    )
+    assert inside("data", "check", tmp_path / "x").returncode == 0
+
+
+def with_file(name: str) -> Callable[[Path], object]:
+    def prepare(place: Path) -> None:
+        place.mkdir()
+        (place / name).write_text("")
+
+    return prepare
+
+
+OTHER: dict[str, tuple[Callable[[Path], object], str]] = {
+    "complete": (make, "complete"),
+    "a-file": (with_file("notes"), "not empty"),
+    "hidden": (with_file(".hidden"), "not empty"),
+    "no-directory": (lambda place: place.write_text(""), "directory"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_what_is_there_is_never_written_over(name: str, tmp_path: Path) -> None:
+    place = tmp_path / "x"
+    prepare, says = OTHER[name]
+    prepare(place)
+    before = sorted((str(path), path.stat().st_mtime_ns) for path in place.rglob("*"))
+    done = make(place, "npz")
+    assert done.returncode == 2, done
+    assert says in done.error["message"].lower(), done
+    assert sorted((str(path), path.stat().st_mtime_ns) for path in place.rglob("*")) == before
+
+
+def test_data_begun_with_other_settings_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = making.DataPlan(tmp_path / "x", "npz", 3, StreamSettings(32, 5, samples=60))
+
+    def failing(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(making, "_file", failing)
+    with pytest.raises(ZeroDivisionError):
+        making.make(plan)
+    monkeypatch.undo()
+    done = make(tmp_path / "x", "npz", "--seed", 7)
+    assert done.returncode == 2
+    assert "seed = 42" in done.error["message"]
+    assert make(tmp_path / "x", "npz").returncode == 0
+
+
+def test_a_full_disk_is_told_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
+    done = make(tmp_path / "x", "npz")
+    assert done.returncode == 1
+    assert "1 MiB are free" in done.error["message"]
+    assert not files(tmp_path / "x")
+
+
+def test_a_disk_that_fills_leaves_only_whole_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = FORMATS["npz"].write
+    calls: list[object] = []
+
+    def filling(paths: Any, stream: Any) -> None:
+        calls.append(paths)
+        written(paths, stream)
+        if len(calls) == 2:
+            raise OSError(28, os.strerror(28), str(paths[0]))
+
+    monkeypatch.setitem(FORMATS, "npz", FORMATS["npz"]._replace(write=filling))
+    done = make(tmp_path / "x", "npz")
+    assert done.returncode == 1
+    assert "No space left" in done.error["message"]
+    assert len(files(tmp_path / "x")) == 1
+    assert not list((tmp_path / "x").glob(".*.partial"))
+    assert make(tmp_path / "x", "npz").returncode == 0
+    assert inside("data", "check", tmp_path / "x").returncode == 0
+
+
+# --- Checked --------------------------------------------------------------------------------------
+
+
+def _resealed(place: Path, path: Path) -> None:
+    """Let data.json have a damaged file's size and digest, so that its records are looked at."""
+    document = documents(place)
+    for entry in document["files"]:
+        if entry["name"].endswith(path.name):
+            entry.update(bytes=path.stat().st_size, sha256=making.sha256(path))
+    (place / "data.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "another", "longer"])
+def test_damage_is_found(form: str, damage: str, tmp_path: Path) -> None:
+    place = tmp_path / "x"
+    make(place, form)
+    path = max((place / "training").iterdir())
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "another":
+        (place / "training" / "notes").write_text("")
+    else:
+        middle = len(content) // 2
+        changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        new = {"cut": content[:-9], "flipped": changed, "longer": content + b"\0"}
+        path.write_bytes(new[damage])
+    done = inside("data", "check", place, "--json")
+    assert done.returncode == 5, done
+    assert done.data["problems"]
+    name = "notes" if damage == "another" else path.name
+    assert name in done.data["problems"][0]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_record_that_is_cut_off_is_found_by_reading(form: str, tmp_path: Path) -> None:
+    place = tmp_path / "x"
+    make(place, form)
+    path = max((place / "training").iterdir())
+    path.write_bytes(path.read_bytes()[:-9])
+    _resealed(place, path)
+    assert inside("data", "check", place).returncode == 5
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_any_bytes_are_refused_and_crash_nothing(form: str, tmp_path: Path) -> None:
+    place = tmp_path / "x"
+    make(place, form)
+    rolls = random.Random(7)
+    for path in sorted((place / "training").iterdir()):
+        whole = path.read_bytes()
+        for size in (0, 1, 40, 4000):
+            path.write_bytes(rolls.randbytes(size))
+            _resealed(place, path)
+            assert inside("data", "check", place).returncode == 5, (path, size)
+        path.write_bytes(whole)
+        _resealed(place, path)
+
+
+def test_a_weight_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "x"
+    make(place, "npz")
+    path = min((place / "training").iterdir())
+    with np.load(path) as found:
+        arrays = dict(found)
+    arrays["masked_lm_weights"] = arrays["masked_lm_weights"] * np.nan
+    np.savez(path, **arrays)
+    _resealed(place, path)
+    done = inside("data", "check", place, "--json")
+    assert "not a finite number" in done.data["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(None, "No such file"), ("{", "not JSON"), ("[]", "schema"), ('{"schema": 9}', "schema")],
+    ids=["missing", "cut", "list", "future"],
+)
+def test_a_data_json_that_is_none_is_refused(
+    content: str | None, says: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "x")
+    path = tmp_path / "x" / "data.json"
+    path.unlink() if content is None else path.write_text(content)
+    for verb in ("check", "show"):
+        done = inside("data", verb, tmp_path / "x", "--json")
+        assert done.returncode == 2
+        assert says in done.error["message"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("number", [0, 25, 59])
+def test_a_sample_is_shown_as_text(form: str, number: int, tmp_path: Path) -> None:
+    make(tmp_path / "x", form)
+    done = inside("data", "show", tmp_path / "x", "--sample", number, "--json")
+    assert done.returncode == 0, done
+    samples = synthetic(np.array([number]), StreamSettings(32, 5, samples=60))
+    assert len(done.data["tokens"]) == samples.lengths[0]
+    if FORMATS[form].whole:
+        assert done.data["tokens"][0] == "[CLS]"
+        assert done.data["label"] == samples.next_sentence_labels[0]
+        assert [at for at, _ in done.data["masked"]] == [
+            at for at in samples.masked_lm_positions[0].tolist() if at
+        ]
+
+
+def test_no_sample_beyond_the_last_is_shown(tmp_path: Path) -> None:
+    make(tmp_path / "x")
+    done = inside("data", "show", tmp_path / "x", "--sample", 60, "--json")
+    assert (done.returncode, "0 to 59" in done.error["hint"]) == (2, True)
+
+
+# --- Bad input ------------------------------------------------------------------------------------
+
+BAD: dict[str, tuple[list[object], str]] = {
+    "samples-none": (["--samples", 0], "--samples"),
+    "samples-fewer-than-files": (["--samples", 2], "fill 3 files"),
+    "sequence-too-short": (["--sequence-length", 7], "--sequence-length"),
+    "sequence-too-long": (["--sequence-length", 100000], "--sequence-length"),
+    "more-predictions-than-tokens": (["--predictions", 30], "--predictions"),
+    "fill-unknown": (["--fill", "half"], "--fill"),
+    "fill-nothing": (["--fill", "0.01"], "--fill"),
+    "fill-beyond": (["--fill", "1.1"], "--fill"),
+    "fill-nan": (["--fill", "nan"], "--fill"),
+    "seed-negative": (["--seed", -1], "--seed"),
+    "files-negative": (["--files", -1], "--files"),
+    "files-of-megatron": (["--format", "megatron", "--files", 2], "--files"),
+    "vocabulary-missing": (["--vocab", "none.txt"], "vocabulary"),
+    "text-missing": (["--text", "none.txt", "--vocab", "none.txt"], "vocabulary"),
+    "cased-without-text": (["--cased"], "--cased"),
+    "fill-with-text": (["--text", "a", "--fill", "full"], "--fill"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused(name: str, tmp_path: Path) -> None:
+    words, says = BAD[name]
+    done = make(tmp_path / "x", "npz", *words)
+    assert done.returncode == 2, done
+    assert says in done.error["message"] + done.error.get("where", ""), done
+    assert not (tmp_path / "x").exists()
+
+
+# --- Text -----------------------------------------------------------------------------------------
+
+WORDS = ["the", "cat", "dog", "saw", "a", "tree", "##s", "ran", "to", "house", "."]
+
+
+@pytest.fixture
+def vocabulary(tmp_path: Path) -> Path:
+    path = tmp_path / "vocab.txt"
+    special = ["[PAD]", *(f"[unused{n}]" for n in range(4)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    path.write_text("\n".join([*special, *WORDS]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    rolls = random.Random(3)
+
+    def sentence() -> str:
+        chosen = [rolls.choice(WORDS[:-1]).removeprefix("##") for _ in range(rolls.randint(3, 9))]
+        return " ".join(chosen).capitalize() + "."
+
+    folder = tmp_path / "text"
+    (folder / "b").mkdir(parents=True)
+    for name in ("a.txt", "b/c.txt"):
+        paragraphs = [
+            rolls.choice([" ", "\n"]).join(sentence() for _ in range(rolls.randint(1, 12)))
+            for _ in range(20)
+        ]
+        (folder / name).write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
+    return folder
+
+
+Text = Callable[..., Done]
+
+
+@pytest.fixture
+def from_text(corpus: Path, vocabulary: Path) -> Text:
+    def run(place: Path, form: str, *words: object) -> Done:
+        more = ("--sequence-length", 32, "--predictions", 5, "--text", corpus)
+        return inside(
+            "data", "make", "--format", form, *more, "--vocab", vocabulary, *words, place, "--json"
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_text_gives_every_format_alike(form: str, from_text: Text, tmp_path: Path) -> None:
+    done = from_text(tmp_path / "x", form)
+    assert done.returncode == 0, done
+    assert not done.data["synthetic"]
+    assert done.data["stream_sha256"] == from_text(tmp_path / "y", "npz").data["stream_sha256"]
+    assert inside("data", "check", tmp_path / "x").returncode == 0
+    assert (tmp_path / "x" / "vocab.txt").read_text().splitlines()[-1] == "."
+
+
+def test_pairs_of_a_text_are_runs_of_it(
+    from_text: Text, vocabulary: Path, tmp_path: Path, corpus: Path
+) -> None:
+    found = text.read_corpus(text.files_of(corpus), vocabulary, lowercase=True)
+    stream = StreamSettings(32, 5, samples=1)
+    pairs = text.pairs(found, stream, 0)
+    starts = found.sentences.tolist()
+    documents_at = [starts[one] for one in found.documents.tolist()]
+
+    def document(token: int) -> int:
+        return sum(token >= start for start in documents_at)
+
+    assert pairs
+    for pair in pairs:
+        assert pair.first_size + pair.second_size <= 29
+        assert min(pair.first_size, pair.second_size) >= 1
+        same = document(pair.first) == document(pair.second)
+        assert same == (not pair.label)
+        assert not same or pair.second > pair.first
+    labels = [pair.label for pair in pairs]
+    assert 0.3 < sum(labels) / len(labels) < 0.8
+
+
+def test_more_samples_than_a_text_has_are_other_cuts_of_it(from_text: Text, tmp_path: Path) -> None:
+    one = from_text(tmp_path / "x", "npz").data["samples"]
+    more = from_text(tmp_path / "y", "npz", "--samples", 5 * one)
+    assert more.data["samples"] == 5 * one
+    rows = []
+    for path in (tmp_path / "y" / "training").iterdir():
+        with np.load(path) as found:
+            rows += [row.tobytes() for row in found["input_ids"]]
+    assert len(set(rows)) > 0.9 * len(rows)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("[CLS]\n[SEP]\n", "has no"),
+        ("a\n[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nb\n", "begin with [PAD]"),
+        ("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n", "no words"),
+        (b"\xff\xfe", "can't be read"),
+    ],
+    ids=["special-missing", "padding-elsewhere", "no-words", "no-text"],
+)
+def test_a_wrong_vocabulary_is_refused(content: str | bytes, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = make(tmp_path / "x", "npz", "--vocab", path)
+    assert (done.returncode, says in done.error["message"]) == (2, True), done
+
+
+@pytest.mark.parametrize("content", ["", "One sentence.\n", "One.\nTwo.\nThree.\n"])
+def test_a_text_that_is_too_short_is_refused(
+    content: str, vocabulary: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(content)
+    done = make(tmp_path / "x", "npz", "--vocab", vocabulary, "--text", path)
+    assert (done.returncode, "two documents" in done.error["message"]) == (2, True), done
+
+
+def test_a_wrong_channel_of_numbers_can_not_be_asked_for() -> None:
+    with pytest.raises(UsageError, match="out of range"):
+        StreamSettings(1 << 14, 20)
