@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcbert.cli import conflicts
-from hpcbert.cli.conflicts import Rule
+from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import CheckError, UsageError
 
@@ -22,8 +22,8 @@ _FORMATS = ("tfrecord", "ofrecord", "hdf5", "npz", "paddle-text", "megatron")
 # Predictions of the published data sets: 20 of 128 tokens, 76 of 512.
 _PREDICTIONS = {128: 20}
 _CONFLICTS = (
-    Rule(("fill",), lambda given: given["text"] is not None, "with --text"),
-    Rule(("cased",), lambda given: given["text"] is None, "without --text"),
+    Conflict(("fill",), lambda given: given["text"] is not None, "with --text"),
+    Conflict(("cased",), lambda given: given["text"] is None, "without --text"),
 )
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 
