@@ -130,7 +130,7 @@ def _examine(block: Samples, document: Mapping[str, Any], form: DataFormat) -> N
 
 
 @dataclass(frozen=True)
-class Shown:
+class SampleText:
     """One sample as text.
 
     Attributes:
@@ -146,7 +146,7 @@ class Shown:
     label: int
 
 
-def show(directory: Path, number: int) -> Shown:
+def show(directory: Path, number: int) -> SampleText:
     """Read one sample, counted from 0.
 
     Raises:
@@ -176,13 +176,13 @@ def show(directory: Path, number: int) -> Shown:
     )
 
 
-def _shown(block: Samples, row: int, number: int, name: str, words: list[str]) -> Shown:
+def _shown(block: Samples, row: int, number: int, name: str, words: list[str]) -> SampleText:
     def word(token: int) -> str:
         return words[token] if token < len(words) else str(token)
 
     length = int(block.lengths[row])
     positions, originals = block.masked_lm_positions[row], block.masked_lm_ids[row]
-    return Shown(
+    return SampleText(
         number=number,
         file=name,
         tokens=tuple(word(token) for token in block.input_ids[row, :length].tolist()),

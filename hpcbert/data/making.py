@@ -66,7 +66,7 @@ class DataPlan:
     lowercase: bool = True
 
 
-class _Source(Protocol):
+class _SampleSource(Protocol):
     """Where samples come from: their number, and those with given numbers."""
 
     samples: int
@@ -131,7 +131,7 @@ def make(
 class _Making:
     """One run of `make`, holding the directory."""
 
-    def __init__(self, plan: DataPlan, begun: dict[str, Any], source: _Source) -> None:
+    def __init__(self, plan: DataPlan, begun: dict[str, Any], source: _SampleSource) -> None:
         self._directory, self._form = plan.directory, find(plan.form)
         self._begun, self._source = begun, source
         self._files = _finished(plan.directory)
