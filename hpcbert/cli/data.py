@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,8 +136,7 @@ def data_check(directory: Path) -> Result:
         CheckError(problem, hint="Make the data again in another directory.")
         for problem in found.problems
     )
-    code = CheckError.exit_code if errors else 0
-    return Result(asdict(found), text, code, errors)
+    return Result(found, text, errors)
 
 
 @data.command("show")
@@ -159,7 +157,7 @@ def data_show(sample: int, directory: Path) -> Result:
         f"predicted: {originals or 'nothing, the program masks by itself'}",
         f"the second sentence {follows}",
     ]
-    return Result(asdict(found), "\n".join(lines))
+    return Result(found, "\n".join(lines))
 
 
 command = data
