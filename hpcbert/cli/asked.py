@@ -49,7 +49,10 @@ def read(options: PointOptions, *, dry: bool = False, rehearse: bool = False) ->
     """
     from hpcbert.script.resolve import SubmitOptions
 
-    here = _site(options)
+    here = site.load(options.site_file, options)
+    for program, words in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
+        if why := slurmwords.refusal(program, words):
+            raise UsageError(f"--{program}-arg: {why}", hint=f"Leave it out of --{program}-arg.")
     folders = places.recipe_folders(Path(here.where), options.templates)
     found = recipe.load(places.find_recipe(options.fw, folders))
     _refuse_unused(found, here)
@@ -113,31 +116,6 @@ def _scheduler(name: str, shape: Shape, *, dry: bool) -> tuple[str, tuple[str, .
         note = f"The site's scheduler is {name}, with one node: this is the script for Slurm."
         return SLURM.name, (note,)
     return name, ()
-
-
-def _site(options: PointOptions) -> Site:
-    """Return the site with what the command line says instead."""
-    image = site.absolute_image(options.image, Path.cwd())
-    overrides = site.Overrides(
-        runs=options.runs,
-        runtime=options.runtime or "",
-        partition=options.partition,
-        account=options.account,
-        qos=options.qos,
-        time_limit=options.time_limit,
-        sbatch_args=options.sbatch_arg,
-        srun_args=options.srun_arg,
-        framework=options.fw,
-        image=image,
-        data=options.data,
-        source=options.source,
-        python=options.python,
-    )
-    here = site.load(options.site_file, overrides)
-    for program, words in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
-        if why := slurmwords.refusal(program, words):
-            raise UsageError(f"--{program}-arg: {why}", hint=f"Leave it out of --{program}-arg.")
-    return here
 
 
 def _split(text: str) -> tuple[str, ...]:

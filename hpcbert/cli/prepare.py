@@ -110,12 +110,12 @@ def prepare(
 
 def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
     overrides = site.Overrides(
-        runtime=values["runtime"] or "",
+        runtime=values["runtime"],
         partition=values["partition"],
         account=values["account"],
         qos=values["qos"],
         time_limit=values["time_limit"],
-        framework=frameworks[0],
+        fw=frameworks[0],
         image=values["image"],
         data=values["data"],
         repository=values["repository"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping  # noqa: TC003  annotations are read
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -154,7 +154,7 @@ class ContainerSettings:
 
 @dataclass(frozen=True)
 class Site:
-    """One cluster, or this machine: what a site.toml says, nested as it is.
+    """One cluster, or this machine: a site.toml, nested as it is, under what a command line says.
 
     Attributes:
         where: The file that it was read from.
@@ -185,30 +185,25 @@ class Overrides:
     """What a command line says instead of a site.toml; what is empty is as the site has it.
 
     Attributes:
-        runs: Relative to the working directory.
-        sbatch_args, srun_args: Further words, after the site's.
-        framework: Whose settings the rest is.
+        runs, image: Paths are relative to the working directory.
+        sbatch_arg, srun_arg: Further words, after the site's.
+        fw: The framework that image, data, source, python and repository are of.
     """
 
     runs: str = ""
-    runtime: str = ""
+    runtime: str | None = None
     partition: str = ""
     account: str = ""
     qos: str = ""
     time_limit: str = ""
-    sbatch_args: tuple[str, ...] = ()
-    srun_args: tuple[str, ...] = ()
-    framework: str = ""
+    sbatch_arg: tuple[str, ...] = ()
+    srun_arg: tuple[str, ...] = ()
+    fw: str = ""
     image: str = ""
     data: str = ""
     source: str = ""
     python: str = ""
     repository: str = ""
-
-    def named(self, kind: type) -> dict[str, Any]:
-        """Return what is given of the fields of a table of the site, by name."""
-        names = {one.name for one in fields(kind)} & {one.name for one in fields(self)}
-        return {name: value for name in names if (value := getattr(self, name))}
 
 
 def load(
@@ -238,19 +233,24 @@ def load(
 
 
 def _overridden(site: Site, given: Overrides, cwd: Path) -> Site:
-    slurm = given.named(SlurmSettings)
-    for program in ("sbatch_args", "srun_args"):
-        slurm[program] = (*getattr(site.slurm, program), *getattr(given, program))
+    def typed(*names: str) -> dict[str, Any]:
+        return {name: value for name in names if (value := getattr(given, name))}
+
+    slurm: dict[str, Any] = typed("partition", "account", "qos")
     if given.time_limit:
         slurm["time_limit"] = TimeLimit.parse(given.time_limit)
-    own = given.named(FrameworkSettings)
-    settings = {given.framework: replace(site.settings(given.framework), **own)} if own else {}
+    slurm["sbatch_args"] = (*site.slurm.sbatch_args, *given.sbatch_arg)
+    slurm["srun_args"] = (*site.slurm.srun_args, *given.srun_arg)
+    frameworks = dict(site.frameworks)
+    if own := typed("image", "data", "source", "python", "repository"):
+        own["image"] = absolute_image(given.image, cwd) or site.settings(given.fw).image
+        frameworks[given.fw] = replace(site.settings(given.fw), **own)
     return replace(
         site,
         runs=str((cwd / given.runs).absolute()) if given.runs else site.runs,
         slurm=replace(site.slurm, **slurm),
-        container=replace(site.container, **given.named(ContainerSettings)),
-        frameworks={**site.frameworks, **settings},
+        container=replace(site.container, **typed("runtime")),
+        frameworks=frameworks,
     )
 
 

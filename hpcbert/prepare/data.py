@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpcbert.prepare import records
 from hpcbert.prepare.parts import Means, Part, make_directory, write_down
+from hpcbert.script.inputs import data_record, record
 from hpcbert.script.plan import option_values
-from hpcbert.script.prepared import data_record, record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.container import cache, reference, registry, symptoms
 from hpcbert.prepare.parts import Means, Part, make_directory
-from hpcbert.script.inputs import built_stem, prepared_image
-from hpcbert.script.prepared import record, source_record
+from hpcbert.script.inputs import built_stem, prepared_image, record, source_record
 from hpcbert.system import ownership, redact
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError
-from hpcbert.script.prepared import SCHEMA
+from hpcbert.script.inputs import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

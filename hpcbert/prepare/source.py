@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.errors import HpcbertError, IncompleteError
 from hpcbert.prepare.parts import Means, Part, Status, make_directory, without_user, write_down
-from hpcbert.script.prepared import record, source_record
+from hpcbert.script.inputs import record, source_record
 from hpcbert.system import redact
 from hpcbert.system.processes import started
 

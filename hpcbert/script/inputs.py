@@ -6,14 +6,16 @@ the campaign's manifest.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hpcbert.campaign import store
 from hpcbert.container import cache, mounts, reference
 from hpcbert.errors import UsageError
 from hpcbert.model import Material
-from hpcbert.script.prepared import data_record, record, source_record
 
 if TYPE_CHECKING:
     from hpcbert.config.recipe import Recipe
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from hpcbert.container.cache import Cached
     from hpcbert.container.reference import Image
 
+# Of what `prepare` writes down.
+SCHEMA = 1
 # pyxis writes mounts in double quotes into a file that a shell reads on the node
 # (NVIDIA/pyxis 0.24.0, pyxis_slurmstepd.c, enroot_create_start_config).
 _EXPANDED = '"$`\\'
@@ -100,11 +104,10 @@ def find_image(
 
 def prepared_image(site: Site, recipe: Recipe) -> Material | None:
     """Return the prepared image that ranks of this framework enter, if there is one."""
+    directory, own = Path(site.container.images), site.settings(recipe.name).image
+    cached = None
     if site.container.runtime == "none":
         return None
-    own = site.settings(recipe.name).image
-    directory = Path(site.container.images)
-    cached = None
     if not own and recipe.image.install:
         cached = cache.find_stem(directory, built_stem(recipe))
     elif own or recipe.image.reference:
@@ -174,3 +177,29 @@ def mount_specs(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
                 hint='pyxis can\'t mount it; container.runtime = "enroot" can.',
             )
     return tuple(mount.spec for mount in dict.fromkeys(found))
+
+
+def record(path: Path) -> dict[str, Any]:
+    """Return what was written down; nothing where it is missing, damaged or of another schema."""
+    try:
+        data = store.read_json(path)
+    except UsageError:
+        return {}
+    return data if isinstance(data, dict) and data.get("schema") == SCHEMA else {}
+
+
+def source_record(site: Site, recipe: Recipe) -> Path:
+    """Return where a checkout's record lies: beside the checkout, which has its name."""
+    name = recipe.source.repository.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", name) + f"-{recipe.source.commit[:12]}"
+    if recipe.source.patches:
+        total = hashlib.sha256()
+        for patch in recipe.source.patches:
+            total.update((Path(recipe.folder) / patch).read_bytes())
+        name += f"+{total.hexdigest()[:8]}"
+    return Path(site.sources) / f"{name}.json"
+
+
+def data_record(site: Site, recipe: Recipe) -> Path:
+    """Return where it is written down what the data of a framework were found to be."""
+    return Path(site.sources) / f"{recipe.name}+data.json"

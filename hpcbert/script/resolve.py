@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.config.schedulers import traits
@@ -15,7 +15,7 @@ from hpcbert.script import inputs
 from hpcbert.script.plan import MOST_INDICES, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.schedulers import Traits
@@ -125,18 +125,33 @@ def resolve(
             where=site.where,
             hint='Use container.runtime = "enroot", or "none" on the host.',
         )
-    missing = _missing(site, recipe, found, options)
-    if missing and not (options.dry or by_hand):
-        raise _incomplete(site, recipe, missing)
+    missing = [need for need in recipe.needs if not getattr(found, need)]
+    if site.container.runtime != "none" and not found.image:
+        missing.append("image")
+    elif options.rehearse:
+        missing = []
+    shown = _left_open(site, recipe, missing, dry=options.dry or by_hand)
     here = scheduler.here and site.container.runtime == "none"
-    python = found.python or (sys.executable if here else "python3")
-    used = replace(found, python=python, **_placeholders(recipe, missing))
+    used = replace(
+        found,
+        image=reference.parse(shown["image"]) if "image" in shown else found.image,
+        data=shown.get("data", found.data),
+        source=shown.get("source", found.source),
+        python=found.python or (sys.executable if here else "python3"),
+    )
+    keys = _keys(recipe, shown)
+    warning = f"{site.where} does not set {keys}: the script shows {_MISSING}… instead."
     if scheduler.here and request.shape.nodes > 1:
         raise UsageError(
             f"The {scheduler.name} scheduler has one node, {request.shape.nodes} are asked for.",
             hint='Set scheduler = "slurm" in the site.toml, or give --scheduler slurm.',
         )
-    _check_path(directory)
+    if "\\" in directory or not directory.isprintable():  # Slurm's file name patterns can't say it
+        raise UsageError(
+            "Campaigns can't lie in a path with a backslash or a control character.",
+            where=directory,
+            hint="Choose another place with --runs.",
+        )
     return Resolved(
         request=request,
         site=site,
@@ -149,7 +164,7 @@ def resolve(
         sources=_sources(site, recipe),
         plan=plan(recipe, site, request),
         mounts=inputs.mount_specs(site, used, directory),
-        warnings=(_left_open(site, recipe, missing),) if missing else (),
+        warnings=(warning,) if shown else (),
     )
 
 
@@ -197,37 +212,22 @@ def _missing(site: Site, recipe: Recipe, found: Inputs, options: SubmitOptions) 
     return () if options.rehearse else tuple(needs)
 
 
-def _placeholders(recipe: Recipe, missing: tuple[str, ...]) -> dict[str, Any]:
-    paths: dict[str, Any] = {need: f"{_MISSING}{recipe.name}/{need}" for need in missing}
-    if "image" in paths:
-        paths["image"] = reference.parse(paths["image"])
-    return paths
+def _left_open(site: Site, recipe: Recipe, missing: list[str], *, dry: bool) -> dict[str, str]:
+    """Return the paths that a dry run shows for what a run can't do without and nobody names.
 
-
-def _keys(recipe: Recipe, missing: tuple[str, ...]) -> str:
-    return ", ".join(f"frameworks.{recipe.name}.{need}" for need in missing)
-
-
-def _left_open(site: Site, recipe: Recipe, missing: tuple[str, ...]) -> str:
-    keys = _keys(recipe, missing)
-    return f"{site.where} does not set {keys}: the script shows {_MISSING}… instead."
-
-
-def _incomplete(site: Site, recipe: Recipe, missing: tuple[str, ...]) -> UsageError:
-    return UsageError(
-        f"{recipe.name} needs {' and '.join(missing)}, and site {site.name!r} names none.",
-        where=site.where,
-        hint=f"Make it ready: hpcbert prepare --fw {recipe.name}; or set {_keys(recipe, missing)} "
-        f"there, or give {' '.join('--' + need for need in missing)}. Without them --rehearse runs "
-        "all but the training.",
-    )
-
-
-def _check_path(directory: str) -> None:
-    """Refuse a place whose name Slurm's file name patterns can't express."""
-    if "\\" in directory or not directory.isprintable():
+    Raises:
+        UsageError: Something is, and this is no dry run.
+    """
+    if missing and not dry:
         raise UsageError(
-            "Campaigns can't lie in a path with a backslash or a control character.",
-            where=directory,
-            hint="Choose another place with --runs.",
+            f"{recipe.name} needs {' and '.join(missing)}, and site {site.name!r} names none.",
+            where=site.where,
+            hint=f"Make it ready: hpcbert prepare --fw {recipe.name}; or set "
+            f"{_keys(recipe, missing)} there, or give {' '.join('--' + need for need in missing)}. "
+            "Without them --rehearse runs all but the training.",
         )
+    return {need: f"{_MISSING}{recipe.name}/{need}" for need in missing}
+
+
+def _keys(recipe: Recipe, needs: Iterable[str]) -> str:
+    return ", ".join(f"frameworks.{recipe.name}.{need}" for need in needs)
