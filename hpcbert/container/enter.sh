@@ -150,6 +150,7 @@ look() { # process id: sets condition and moment, in ticks; both empty if it is 
   local line words
   condition='' moment=''
   { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 0
+  # Fields 3 and 22 of proc(5)'s stat, counted behind the name, which may hold blanks and brackets.
   read -ra words <<<"${line##*) }"
   if [[ ${words[0]} != [ZX] ]]; then condition=${words[0]} moment=${words[19]}; fi
 }
@@ -195,6 +196,7 @@ make() {
     if [[ -f $state/image ]] && exists "$container"; then return 0; fi
     fail "there is no container $container, and no image to make it from"
   fi
+  # Path, size and time: a file that was replaced under the same name is another image.
   identity=$(readlink -e -- "$image" && stat -Lc '%s %Y' -- "$image") || fail "the image $image is not on this node"
   [[ -r $image ]] || fail "the image $image can't be read on this node"
   if [[ -f $state/image ]] && exists "$container"; then
@@ -511,6 +513,7 @@ end_step() {
   if [[ -z $terminated ]]; then
     await_joined
   else
+    # The other ranks had the same signal, and may still be writing in the container: they end first.
     for file in "$step"/rank.*; do
       [[ $file =~ rank\.[0-9]+$ ]] || continue
       read -r pid begin <"$file" || continue
