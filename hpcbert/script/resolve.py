@@ -125,7 +125,7 @@ def resolve(
             where=site.where,
             hint='Use container.runtime = "enroot", or "none" on the host.',
         )
-    missing = [need for need in recipe.needs if not getattr(found, need)]
+    missing: list[str] = [need for need in recipe.needs if not getattr(found, need)]
     if site.container.runtime != "none" and not found.image:
         missing.append("image")
     elif options.rehearse:
