@@ -46,6 +46,10 @@ class HpcbertError(Exception):
         self.where = where
         self.hint = hint
 
+    def advising(self, hint: str) -> HpcbertError:
+        """Return the same error with another hint."""
+        return type(self)(self.message, where=self.where, hint=hint)
+
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
 

@@ -87,43 +87,20 @@ def _data(directory: Path, made: Audit) -> dict[str, Any]:
     for table in data["tables"]:
         for row in table["rows"]:
             for run in row["runs"]:
-                exhibit = made.exhibits.get(run["log"])
-                run["evidence"] = _exhibit_data(exhibit) if exhibit else None
+                run["evidence"] = made.exhibits.get(run["log"])
     return {
         "campaign": made.campaign.id,
         "directory": str(directory),
         "status": made.status,
         "recorded": made.recorded,
         "seal": made.seal,
-        "history": [dict(one) for one in made.history],
+        "history": made.history,
         "findings": [
             {"kind": one.kind, "path": one.path, "detail": one.detail, "harmless": one.harmless}
             for one in made.findings
         ],
         **data,
     }
-
-
-def _exhibit_data(exhibit: Exhibit) -> dict[str, Any]:
-    return {
-        "job": exhibit.job_id or None,
-        "log": _file_data(exhibit.log),
-        "status": _file_data(exhibit.status),
-        "script": _file_data(exhibit.script),
-        "nodes": [
-            {
-                "node": one.name,
-                "file": _file_data(one.file),
-                "digest": one.digest,
-                "summary": one.summary,
-            }
-            for one in exhibit.nodes
-        ],
-    }
-
-
-def _file_data(file: File) -> dict[str, Any]:
-    return {"path": file.path, "bytes": file.size, "sha256": file.sha256}
 
 
 def _lines(made: Audit) -> Iterator[str]:
@@ -169,5 +146,5 @@ def _run_lines(run: Run, exhibit: Exhibit | None) -> Iterator[str]:
 
 
 def _digest(file: File) -> str:
-    size = "-" if file.size is None else f"{file.size:,}"
+    size = "-" if file.bytes is None else f"{file.bytes:,}"
     return f"{file.sha256 or 'not recorded':64}  {size:>12}"

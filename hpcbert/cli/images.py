@@ -40,12 +40,13 @@ def images_list(site_file: str = "") -> Result:
     data = {
         "directory": str(directory),
         "images": [{**asdict(one), "campaigns": used.get(one.path, [])} for one in found],
-        "leftovers": [asdict(one) for one in rest],
+        "leftovers": rest,
     }
+    uses = {path: f"used by {len(ids)}, last {ids[-1]}" for path, ids in used.items()}
     width = max((len(one.stem) for one in found), default=0)
     lines = [
         f"{one.stem:<{width}}  {_size(one.bytes):>10}  {one.created[:10]}  "
-        f"sha256:{one.sha256[:12]}  {one.reference}  {_campaigns(used.get(one.path, []))}".rstrip()
+        f"sha256:{one.sha256[:12]}  {one.reference}  {uses.get(one.path, '')}".rstrip()
         for one in found
     ]
     if not found:
@@ -108,10 +109,6 @@ def _used(here: Site) -> dict[str, list[str]]:
         for path in sorted(paths - {""}):
             used.setdefault(path, []).append(campaign.id)
     return used
-
-
-def _campaigns(ids: Sequence[str]) -> str:
-    return f"used by {len(ids)}, last {ids[-1]}" if ids else ""
 
 
 def _size(count: float) -> str:

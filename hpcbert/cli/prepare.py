@@ -24,15 +24,15 @@ from hpcbert.errors import (
     SchedulerError,
     UsageError,
 )
+from hpcbert.flows import prepare as flow
+from hpcbert.prepare.parts import Means, Part
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.system.runner import follow, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
-    from hpcbert.prepare.parts import Means, Part
 
 
 def _without(kind: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -102,10 +102,11 @@ def prepare(
     folders = places.recipe_folders(Path(here.where), templates)
     recipes = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
     if on_node:
-        given = {"fw": frameworks, "only": only, "templates": _absolute(templates)}
+        own = tuple(str(Path(path).absolute()) for path in templates)
+        given = {"fw": frameworks, "only": only, "templates": own}
         return _on_node(here, _words(here, given, values, dry=dry_run))
-    parts = [part for one in recipes for part in _parts(one, here, only, dry=dry_run)]
-    return _result(parts)
+    means = Means(run=run, follow=follow, say=_say, env=dict(os.environ), dry=dry_run)
+    return _result([part for one in recipes for part in flow.prepare(one, here, means, only=only)])
 
 
 def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
@@ -127,25 +128,8 @@ def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
     return here
 
 
-def _parts(one: Recipe, here: Site, only: Sequence[str], *, dry: bool) -> list[Part]:
-    from hpcbert.flows import prepare as flow
-
-    return list(flow.prepare(one, here, _means(dry=dry), only=only))
-
-
-def _means(*, dry: bool) -> Means:
-    from hpcbert.prepare.parts import Means
-
-    return Means(run=run, follow=follow, say=_say, env=dict(os.environ), dry=dry)
-
-
 def _say(line: str) -> None:
     click.echo(printable(line), err=True)
-
-
-def _line(part: Part) -> str:
-    mark = _MARKS[part.status]
-    return f"{mark:<5} {part.framework} {part.kind}: {part.detail}"
 
 
 def _result(parts: Sequence[Part]) -> Result:
@@ -157,16 +141,12 @@ def _result(parts: Sequence[Part]) -> Result:
             errors.append(kind(f"{part.detail.rstrip('.')}.", where=where, hint=part.hint))
     lines = []
     for part in parts:
-        lines += [_line(part)]
+        lines += [f"{_MARKS[part.status]:<5} {part.framework} {part.kind}: {part.detail}"]
         lines += [f"      {word}" for word in (part.path, part.digest) if word]
     return Result({"parts": parts}, "\n".join(lines), tuple(errors))
 
 
 # --- In a job -----------------------------------------------------------------------------------
-
-
-def _absolute(paths: Sequence[str]) -> tuple[str, ...]:
-    return tuple(str(Path(path).absolute()) for path in paths)
 
 
 def _words(
@@ -182,8 +162,6 @@ def _words(
 
 def _on_node(here: Site, words: Sequence[str], follow: Callable[..., Any] = follow) -> Result:
     """Run the same in a job, and give what it gave."""
-    from hpcbert.flows.prepare import on_node_argv
-
     if not traits(here.scheduler).srun:
         raise UsageError(
             f"--on-node needs Slurm, and the site's scheduler is {here.scheduler}.",
@@ -192,7 +170,7 @@ def _on_node(here: Site, words: Sequence[str], follow: Callable[..., Any] = foll
         )
     env = submission_environment(os.environ)
     env.pop("XDG_RUNTIME_DIR", None)  # this host's, where enroot would look for its own on the node
-    outcome = follow(on_node_argv(here, words), show=_say, env=env)
+    outcome = follow(flow.on_node_argv(here, words), show=_say, env=env)
     try:
         document = json.loads(outcome.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
@@ -206,8 +184,6 @@ def _on_node(here: Site, words: Sequence[str], follow: Callable[..., Any] = foll
 
 def _as_given(document: dict[str, Any]) -> Result:
     """Turn the node's document into a result again."""
-    from hpcbert.prepare.parts import Part
-
     if document["data"]:
         return _result([Part(**one) for one in document["data"]["parts"]])
     kinds = {one.code: one for one in _ERRORS}

@@ -23,7 +23,7 @@ from hpcbert.system.runner import run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.flows.retry import InvalidRepeat, RetryPlan
+    from hpcbert.flows.retry import RetryPlan
 
 _CONFLICT = Conflict(("wait",), lambda given: given["dry_run"], "with --dry-run")
 
@@ -143,15 +143,9 @@ def _described(plan: RetryPlan) -> dict[str, Any]:
             for array in plan.arrays
         ],
         "spared": [{"node": node, "why": why} for node, why in plan.spared],
-        "spent": [_spent(one) for one in plan.findings.spent],
+        "spent": [
+            {"point": one.array.point.key, "repeat": one.number, "state": one.state, "why": one.why}
+            for one in plan.findings.spent
+        ],
         "open": plan.findings.open,
-    }
-
-
-def _spent(one: InvalidRepeat) -> dict[str, Any]:
-    return {
-        "point": one.array.point.key,
-        "repeat": one.number,
-        "state": one.state,
-        "why": one.why,
     }

@@ -39,7 +39,7 @@ class File:
     """A file behind a number, as it was recorded: digest None where it was not."""
 
     path: str
-    size: int | None
+    bytes: int | None
     sha256: str | None
 
 
@@ -47,7 +47,7 @@ class File:
 class Node:
     """A node of a run: its fingerprint's file, and what it says."""
 
-    name: str
+    node: str
     file: File
     digest: str
     summary: str
@@ -55,11 +55,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """All that stands behind one repeat of a campaign."""
+    """All that stands behind one repeat of a campaign, as `audit --json` has it."""
 
-    array: str
-    repeat: int
-    job_id: str
+    job: str | None
     log: File
     status: File
     script: File
@@ -285,9 +283,7 @@ def _exhibit(one: JudgedRepeat, files: Mapping[str, Any], environments: Environm
         told = (node.digest, node.summary) if name in found else ("", "")
         nodes.append(Node(name, _file(f"{FOLDER}/{path}", files), *told))
     return Exhibit(
-        array=array.name,
-        repeat=one.run.repeat,
-        job_id=array.element(one.run.repeat),
+        job=array.element(one.run.repeat) or None,
         log=_file(one.run.log, files),
         status=_file(array.status(one.run.repeat), files),
         script=_file(array.script, files),

@@ -53,8 +53,7 @@ def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
         try:
             _build(journal, run, report)
         except HpcbertError as error:
-            error.hint = error.hint or _removal(plan.directory)
-            raise
+            raise error.advising(error.hint or _removal(plan.directory)) from error
         report("the lab is up")
         return journal.lab
 

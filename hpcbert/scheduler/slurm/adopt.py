@@ -48,8 +48,8 @@ def advising(command: str) -> Iterator[None]:
     try:
         yield
     except UnansweredError as error:
-        error.hint = f"Once Slurm answers: {command} {error.where}; nothing is submitted twice."
-        raise
+        hint = f"Once Slurm answers: {command} {error.where}; nothing is submitted twice."
+        raise error.advising(hint) from error
 
 
 @dataclass(frozen=True)
