@@ -132,7 +132,9 @@ def sharing(
     if not spans:
         return {}
     begin, end = min(one for one, _ in spans), max(last for _, last in spans if last)
-    since = min(begin, _oldest(watched.directory)) - _SLACK
+    # Files bear the file server's clock, which is not the nodes'.
+    written = (modified for _, modified in _statuses(watched.directory))
+    since = min([begin, *written]) - _SLACK
     about = _About(since=since, begin=begin - _SLACK, end=end + _SLACK)
     others = _elsewhere(watched, about) if beside else ()
     runs, found = (*own, *others), {}
@@ -199,12 +201,6 @@ def _bounded(step: Step, after: Step | None, log: Path) -> Step:
     with contextlib.suppress(OSError):
         return replace(step, end=max(begin, min(log.stat().st_mtime, latest)))
     return replace(step, end=begin)
-
-
-def _oldest(directory: Path) -> float:
-    """Return when a status file of a campaign was written last, of the one that is longest ago."""
-    times = [modified for _, modified in _statuses(directory)]
-    return min(times, default=float("inf"))
 
 
 def _statuses(directory: Path) -> Iterator[tuple[os.DirEntry[str], float]]:

@@ -27,7 +27,7 @@ _FAILED = frozenset({"FAILED", "TIMEOUT", "UNKNOWN"})
 
 
 @dataclass(frozen=True)
-class Try:
+class RepeatOutcome:
     """One repeat as it ended.
 
     Attributes:
@@ -58,7 +58,9 @@ class Verdict:
     spared: tuple[tuple[str, str], ...] = ()
 
 
-def suspect(point: str, tries: Sequence[Try], nodes: Mapping[str, bool]) -> dict[str, str]:
+def suspect(
+    point: str, tries: Sequence[RepeatOutcome], nodes: Mapping[str, bool]
+) -> dict[str, str]:
     """Return the nodes that a point's next try should keep away from, the worst first.
 
     Args:
@@ -80,14 +82,10 @@ def suspect(point: str, tries: Sequence[Try], nodes: Mapping[str, bool]) -> dict
                 f"repeat {one.repeat} was {one.state} on it, and all that ended well ran elsewhere"
             )
             failed |= dict.fromkeys((node for node in one.nodes if node not in healthy), why)
-    return (
-        {**failed, **lost}
-        if not lost
-        else {**lost, **{n: failed[n] for n in failed if n not in lost}}
-    )
+    return {**lost, **{node: why for node, why in failed.items() if node not in lost}}
 
 
-def _of_lost(one: Try, healthy: set[str], nodes: Mapping[str, bool]) -> dict[str, str]:
+def _of_lost(one: RepeatOutcome, healthy: set[str], nodes: Mapping[str, bool]) -> dict[str, str]:
     what = f"repeat {one.repeat} of {one.point} was {one.state} on it"
     if len(one.nodes) == 1:
         return {one.nodes[0]: what}

@@ -171,11 +171,8 @@ def _status(found: list[Deviation]) -> Status:
 
 def _history(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     history = document[EVIDENCE].get("history")
-    return tuple(one for one in history if isinstance(one, dict)) if _is_list(history) else ()
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
+    entries = history if isinstance(history, list) else ()
+    return tuple(one for one in entries if isinstance(one, dict))
 
 
 def _again(watched: TrackedCampaign, document: Mapping[str, Any]) -> Gathered | Deviation:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.campaign import judge, store, suspects
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.campaign.suspects import Try, Verdict
+from hpcbert.campaign.suspects import RepeatOutcome, Verdict
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs.setting import Window
@@ -69,7 +69,7 @@ class Findings:
     invalid: tuple[InvalidRepeat, ...]
     spent: tuple[InvalidRepeat, ...]
     open: int
-    tries: tuple[Try, ...]
+    tries: tuple[RepeatOutcome, ...]
     attempts: Mapping[Key, int]
 
 
@@ -153,9 +153,9 @@ def _times(campaign: Campaign, repeat: InvalidRepeat) -> int:
     return sum(repeat.number in one.repeats for one in same) - 1
 
 
-def _try(array: Array, judged: JudgedRepeat) -> Try:
+def _try(array: Array, judged: JudgedRepeat) -> RepeatOutcome:
     run = judged.run
-    return Try(array.point.key, run.repeat, run.state, run.valid, run.nodes)
+    return RepeatOutcome(array.point.key, run.repeat, run.state, run.valid, run.nodes)
 
 
 def _settled_states(

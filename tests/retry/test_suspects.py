@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from hpcbert.campaign.suspects import Try, limit, suspect
+from hpcbert.campaign.suspects import RepeatOutcome, limit, suspect
 from hpcbert.slurm.nodes import of_partition, read_sinfo
 
 POINT = "bert-base_2n8g_fp32_b32"
 UP = {f"n{number}": True for number in range(1, 9)}
 
 
-def tried(repeat: int, state: str, *nodes: str, good: bool = False, point: str = POINT) -> Try:
-    return Try(point, repeat, state, good, nodes)
+def tried(
+    repeat: int, state: str, *nodes: str, good: bool = False, point: str = POINT
+) -> RepeatOutcome:
+    return RepeatOutcome(point, repeat, state, good, nodes)
 
 
-def good(repeat: int, *nodes: str, point: str = POINT) -> Try:
+def good(repeat: int, *nodes: str, point: str = POINT) -> RepeatOutcome:
     return tried(repeat, "COMPLETED", *nodes, good=True, point=point)
 
 

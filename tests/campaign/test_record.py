@@ -1,0 +1,161 @@
+"""Status files: each is opened once in a collect, whoever runs the campaign and whatever it holds."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.campaign import record
+from hpcbert.campaign.record import Records
+from tests.kit.campaigns import Built
+from tests.kit.cli import Done, inside
+from tests.kit.slurm import Programs
+
+Build = Callable[..., Built]
+_opened: list[Counter[str]] = []
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    if _opened and event == "open" and "/status/" in str(args[0]):
+        _opened[-1]["/".join(Path(str(args[0])).parts[-3:])] += 1
+
+
+@contextmanager
+def counting() -> Iterator[Counter[str]]:
+    """Count how often each status file is opened, by campaign and name."""
+    if _hook not in _HOOKED:
+        _HOOKED.append(_hook)
+        sys.addaudithook(_hook)  # for good: it does nothing outside of this
+    _opened.append(Counter())
+    try:
+        yield _opened[-1]
+    finally:
+        _opened.pop()
+
+
+_HOOKED: list[object] = []
+
+
+def files(*made: Built) -> Counter[str]:
+    """Return the status files of campaigns, each once."""
+    paths = (path for one in made for path in (one.directory / "status").iterdir())
+    return Counter("/".join(path.parts[-3:]) for path in paths)
+
+
+def completed(made: Built, *words: str) -> str:
+    """Return what sacct says of a campaign's repeats, COMPLETED where nothing else is given."""
+    said = [*words, *["COMPLETED"] * 5]
+    return "".join(
+        made.sacct(repeat, said[repeat - 1], array=place)
+        for place in range(len(made.campaign.arrays))
+        for repeat in range(1, 6)
+    )
+
+
+@pytest.fixture
+def finished(here: None, build: Build) -> Callable[..., Built]:
+    """Makes a campaign of two points that have run."""
+
+    def make(**changes: Any) -> Built:
+        made = build("1n1g", "2n2g", **changes)
+        for repeat, rate in enumerate((10.0, 11.0, 12.0, 13.0, 14.0), start=1):
+            made.complete("1n1g", repeat, rate, batch=4)
+            made.complete("2n2g", repeat, 4 * rate, batch=4)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def asked(slurm: Programs, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """A Slurm on PATH."""
+    monkeypatch.setenv("PATH", slurm.path)
+    return slurm
+
+
+def collected(*made: Built) -> tuple[Done, Counter[str]]:
+    with counting() as opened:
+        done = inside("collect", *(one.directory for one in made), "--json")
+    return done, opened
+
+
+@pytest.mark.parametrize(
+    "again", [False, True], ids=["at first", "again, held against its evidence"]
+)
+@pytest.mark.parametrize("scheduler", ["slurm", "local"])
+def test_a_collect_opens_each_status_file_once(
+    finished: Callable[..., Built], asked: Programs, scheduler: str, *, again: bool
+) -> None:
+    jobs = ("70", "71") if scheduler == "slurm" else ("local-1-1", "local-1-1")
+    made = finished(scheduler=scheduler, jobs=jobs)
+    asked.answers(sacct=[completed(made)])
+    if again:
+        assert collected(made)[0].returncode == 0
+        assert (made.directory / "measurements.json").is_file()
+    done, opened = collected(made)
+    assert done.returncode == 0, done
+    assert opened == files(made)
+
+
+def test_so_does_a_collect_of_attempts_and_of_repeats_that_run(
+    finished: Callable[..., Built], asked: Programs
+) -> None:
+    made = finished()
+    made.started("1n1g", 2, attempt=1)
+    made.ended("1n1g", 2, attempt=1)
+    path = made.status_path("1n1g", 3)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    made.status_path("1n1g", 4).unlink()
+    asked.answers(sacct=[completed(made, "COMPLETED", "COMPLETED", "RUNNING", "PENDING")])
+    assert collected(made)[1] == files(made)
+
+
+def test_campaigns_that_look_at_each_other_open_no_file_twice(
+    finished: Callable[..., Built], asked: Programs
+) -> None:
+    one, two = finished(), finished(name="20261121-pytorch-def", jobs=("80", "81"))
+    asked.answers(sacct=[completed(one), completed(two)])
+    assert collected(one, two)[1] == files(one, two)
+
+
+def test_an_audit_opens_each_status_file_once(
+    finished: Callable[..., Built], asked: Programs
+) -> None:
+    made = finished()
+    asked.answers(sacct=[completed(made)])
+    collected(made)
+    with counting() as opened:
+        assert inside("audit", made.directory).returncode == 0
+    assert opened == files(made)
+
+
+def test_what_was_written_to_since_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text('{"event": "start", "attempt": 0}\n')
+    once, following = Records(keep_unchanged=True), Records()
+    first = once.at(path), following.at(path)
+    for records in (once, following):
+        records.refresh()
+    assert once.at(path) is first[0]
+    assert following.at(path) is not first[1]
+    path.write_text('{"event": "start", "attempt": 0}\n{"event": "end", "exit": 0}\n')
+    assert once.at(path) is first[0]
+    once.refresh()
+    assert [event["event"] for event in once.at(path).events] == ["start", "end"]
+    assert once.stamps(tmp_path).keys() == {"one.jsonl"}
+
+
+def test_what_is_too_large_or_no_file_is_as_good_as_missing(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    with path.open("wb") as file:
+        file.truncate((1 << 22) + 1)
+    missing = record.RepeatRecord()
+    assert [record.read(one) for one in (path, tmp_path, tmp_path / "none")] == [missing] * 3
+    assert (missing.events, missing.attempts, missing.steps, missing.last) == ((), {}, (), {})
+    assert missing.attempt(2).attempt == missing.newest(first=2).attempt == 2
