@@ -31,11 +31,12 @@ PACKAGES := python3-venv shellcheck hostname iproute2 mount strace util-linux \
 # Another apt may be at work: wait for its lock instead of failing.
 APT := apt-get -o DPkg::Lock::Timeout=300
 
-.PHONY: help demo test quick fresh check dist packages clean
+.PHONY: help demo test coverage quick fresh check dist packages clean
 
 help:
 	@echo 'make demo   train a small BERT on this machine, five repeats at two sizes; print the table'
 	@echo 'make test   install what the tests need (as root: Slurm too) and run all of them'
+	@echo 'make coverage  make test, and fail where less than pyproject.toml wants of hpcbert is run'
 	@echo 'make quick  what runs between two edits: no Slurm, no containers, no training'
 	@echo 'make fresh  make test in a Debian made on the spot (as root; SUITE=trixie for Debian 13)'
 	@echo 'make check  linters and types only'
@@ -89,6 +90,9 @@ quick: .setup/test
 test: packages .setup/test check
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+coverage: packages .setup/test check
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) --cov
+
 # What is missing in PACKAGES is missing there too.
 fresh:
 	@SUITE='$(SUITE)' .ci/fresh make test TORCH='$(TORCH)' PIP_ARGS='$(PIP_ARGS)' \
@@ -103,4 +107,4 @@ dist: .setup/test
 	fi
 
 clean:
-	rm -rf dist .venv .setup .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf dist .venv .setup .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*

@@ -14,24 +14,14 @@ import pytest
 from hpcbert.cli.main import COMMANDS
 from hpcbert.cli.output import Result, envelope, printable
 from hpcbert.errors import CheckError, IncompleteError
-from tests.waiting import CEILING
+from tests.kit.cli import UNCOUNTED, Cli, Done
 
 HEAVY = ("jinja2", "submitit", "rich", "numpy", "pandas", "asyncio", "torch", "importlib.metadata")
 
 
-def hpcbert(
-    *words: str, cwd: Path, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hpcbert", *words],
-        cwd=cwd,
-        env={**os.environ, "HOME": str(cwd), **(env or {})},  # looking upward ends at home
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=CEILING,
-        stdin=subprocess.DEVNULL,
-    )
+def hpcbert(*words: str, cwd: Path, env: dict[str, str] | None = None) -> Done:
+    # Looking upward ends at home.
+    return Cli(cwd, {"HOME": str(cwd), **(env or {})})(*words)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +29,10 @@ def hpcbert(
 )
 def test_help_ends_well_and_loads_nothing_heavy(words: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "hpcbert", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    env = {**os.environ, **UNCOUNTED}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-500:]
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not [name for name in HEAVY if name in loaded]

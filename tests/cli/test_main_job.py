@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.waiting import CEILING
+from tests.kit.cli import Cli, Done
 
 pytestmark = pytest.mark.torch
 
@@ -23,16 +20,8 @@ def folder(tmp_path: Path, repository: Path) -> Path:
     return path
 
 
-def hpcbert(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hpcbert", *words],
-        cwd=folder,
-        env={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=CEILING,
-    )
+def hpcbert(folder: Path, *words: str) -> Done:
+    return Cli(folder, {"XDG_STATE_HOME": str(folder / "state")})(*words)
 
 
 def test_bert_is_trained_and_reduced_to_a_speedup_table(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 import subprocess
@@ -15,9 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcbert.config import site
 from hpcbert.config.recipe import Recipe, RecipeImage
-from hpcbert.config.site import Site
 from hpcbert.errors import UsageError
 from hpcbert.flows.submit import write
 from hpcbert.model import Shape
@@ -25,32 +22,12 @@ from hpcbert.script.draft import Draft, by_hand
 from hpcbert.script.plan import Request
 from tests.kit import drafts
 from tests.kit.containers import Image, need_squashfs, open_stand_ins, real_enroot
-from tests.kit.drafts import changed, settled
+from tests.kit.drafts import reference, settled
+from tests.kit.paths import REPOSITORY
+from tests.kit.scripts import events, only_script, records, run_script, slurm_in, tool
 from tests.waiting import CEILING
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 ENTER = REPOSITORY / "hpcbert" / "container" / "enter.sh"
-
-# A stand-in for srun that keeps its words. With INSIDE set it takes steps that make a container for
-# done, as where the plugin works; otherwise it runs them on the bare host, as where it is missing.
-SRUN = """#!/bin/bash
-printf '%s\\0' "$@" >>"$RECORD"; printf '\\0' >>"$RECORD"
-image=''
-while [[ $1 == --* ]]; do
-  case $1 in
-    --container-image=*) image=$1 ;;
-    --output=*) exit 0 ;; # the measured step
-  esac
-  shift
-done
-if [[ -n $image && -n ${INSIDE:-} ]]; then exit 0; fi
-SLURMD_NODENAME=node3 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 "$@"
-"""
-
-
-def reference(tmp_path: Path, **changes: object) -> Site:
-    path = REPOSITORY / "site.toml"
-    return changed(site.read_site(path, base=tmp_path, env={}), **changes)
 
 
 def pytorch() -> Recipe:
@@ -62,49 +39,11 @@ def drafted(where: Site, image: str = "", *, data: str = "", **options: Any) -> 
     return drafts.drafted(here, Request(Shape(1, 1), repeats=1), options=options)
 
 
-def text_of(made: Draft) -> str:
-    (text,) = made.scripts.values()
-    return text
-
-
-def tool(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-
-
 def run(made: Draft, tmp_path: Path, **env: str) -> tuple[int, str, list[list[str]]]:
     """Write a campaign and run its script; return exit code, stderr and the calls of srun."""
-    write(made)
-    tools = tmp_path / "bin"
-    tool(tools / "srun", SRUN)
-    tool(tools / "scontrol", "#!/bin/bash\necho localhost\n")
-    environment = {
-        **os.environ,
-        "PATH": f"{tools}:{os.environ['PATH']}",
-        "RECORD": str(tmp_path / "record"),
-        "SLURM_ARRAY_TASK_ID": "1",
-        "SLURM_JOB_ID": "5",
-        "SLURM_JOB_NODELIST": "localhost",
-        **env,
-    }
-    done = subprocess.run(
-        ["bash", str(made.directory / made.campaign.arrays[0].script)],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=CEILING,
-    )
-    raw = (tmp_path / "record").read_bytes().decode()
-    calls = [call.split("\0") for call in raw.split("\0\0") if call]
-    return done.returncode, done.stderr, calls
-
-
-def events(made: Draft) -> list[dict[str, object]]:
-    (path,) = (made.directory / "status").iterdir()
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    slurm = slurm_in(tmp_path / "bin")
+    done = run_script(made, tmp_path, **{**slurm, "NODE": "node3", "NO_RANKS": "1", **env})
+    return done.returncode, done.stderr, records(tmp_path / "record.srun")
 
 
 def flags(call: list[str]) -> dict[str, str]:
@@ -191,7 +130,7 @@ def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None
         )
         here = settled(where, image="/i.sqsh")
         made = drafts.drafted(here, Request(Shape(2, 1), repeats=1), found=found)
-        text = text_of(made)
+        text = only_script(made)
         for words in expected:
             assert words in text
         assert "handed_over+=(NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME)" in text
@@ -199,10 +138,10 @@ def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None
 
 def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: Path) -> None:
     where = reference(tmp_path, container={"runtime": "enroot", "scratch": "/raid"})
-    text = text_of(drafted(where, "nvcr.io/nvidia/pytorch:25.04-py3"))
+    text = only_script(drafted(where, "nvcr.io/nvidia/pytorch:25.04-py3"))
     uri = "'docker://nvcr.io#nvidia/pytorch:25.04-py3'"
-    assert f"import {uri} {tmp_path}/images nvcr.io+nvidia+pytorch+25.04-py3" in text
-    text = text_of(drafted(where, "/images/x.sqsh"))
+    assert f"import {uri} '{tmp_path}/a b/images' nvcr.io+nvidia+pytorch+25.04-py3" in text
+    text = only_script(drafted(where, "/images/x.sqsh"))
     assert "image=/images/x.sqsh\n" in text
     assert " import " not in text.split("--- Container")[1].split("mark container")[0]
 
@@ -265,7 +204,7 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
     found = replace(pytorch(), image=RecipeImage(workdir=workdir))
     here = settled(where, image=image)
     made = drafts.drafted(here, Request(Shape(1, 1), repeats=1), found=found)
-    part = text_of(made).split("--- Container")[1].split("# Made, and entered")[0]
+    part = only_script(made).split("--- Container")[1].split("# Made, and entered")[0]
     words = f"SLURM_JOB_ID=5 campaign=/c\n#{part}\nprintf '%s\\0' \"${{enter[@]}}\""
     done = subprocess.run(["bash", "-u"], input=words.encode(), capture_output=True, check=True)
     said = done.stdout.decode().split("\0")[:-1]
@@ -283,7 +222,7 @@ def test_nothing_is_asked_of_a_container_without_one(tmp_path: Path) -> None:
     assert resolved.inputs.image is None
     assert resolved.mounts == ()
     assert "enter.sh" not in resolved.sources
-    text = text_of(made)
+    text = only_script(made)
     assert "leave" not in text
     assert "enter=()" in text
 
@@ -297,7 +236,7 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
     recorder = (
         "#!/bin/bash\necho $(cat /etc/marker) $RANK $WORLD_SIZE $(readlink /proc/self/ns/mnt)\n"
     )
-    tool(tmp_path / "python", recorder)
+    tool(tmp_path, "python", recorder)
     where = reference(
         tmp_path,
         container={

@@ -14,15 +14,8 @@ import pytest
 
 from hpcbert.campaign.environment import Environments
 from tests.environment.kit import leave, node
-from tests.render.test_scripts import (
-    RECORDER,
-    SRUN,
-    drafted,
-    reference,
-    run_script,
-    tool,
-    with_python,
-)
+from tests.kit.drafts import reference
+from tests.kit.scripts import RECORDER, SRUN, drafted, run_script, tool, with_python
 
 TOOL_PATH = os.environ["PATH"]
 ESCAPE = "\x1b[31m"

@@ -11,10 +11,9 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-
-import tomli
 
 from hpcbert import model
 from hpcbert.campaign import record, store
@@ -22,29 +21,22 @@ from hpcbert.cli.output import printable
 from hpcbert.config import recipe, site
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import HpcbertError
-from hpcbert.logs import grammar, scan
+from hpcbert.logs import scan
+from hpcbert.logs.grammar import parse as parse_grammar
 from hpcbert.logs.setting import Setting
 from hpcbert.slurm import commands
 from hpcbert.slurm.hostlist import expand, fold
 from hpcbert.slurm.ladder import from_row
 from hpcbert.slurm.reasons import reason_advice, reason_sentence
 from hpcbert.slurm.states import Kind, RepeatState, parse
+from tests.kit.campaigns import array, campaign
+from tests.kit.paths import TEMPLATES
+from tests.kit.recipes import NAMES, grammar, sample
 
-TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 SETTINGS = (
     Setting(skip=2, iters=12, reach=12),
     Setting(nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=8, skip=2, iters=12, reach=12),
 )
-
-
-@cache
-def _grammars() -> tuple[grammar.Grammar, ...]:
-    found = []
-    for path in sorted(TEMPLATES.glob("*/recipe.toml")):
-        values = tomli.loads(path.read_text(encoding="utf-8"))
-        if "log" in values:
-            found.append(grammar.parse(values["log"], where=str(path)))
-    return tuple(found)
 
 
 @cache
@@ -62,7 +54,7 @@ def _file(name: str, data: bytes) -> Path:
 
 def log(data: bytes) -> None:
     """The log scanner, by the grammar and the rule that the first byte names."""
-    known = _grammars()[(data[0] if data else 0) % len(_grammars())]
+    known = grammar(NAMES[(data[0] if data else 0) % len(NAMES)])
     path = _file("fuzz.log", data[1:])
     scan.progress(path, known)
     for setting in SETTINGS:
@@ -80,7 +72,7 @@ def toml(data: bytes) -> None:
         site.read_site(path, base=_folder(), env={})
     with contextlib.suppress(HpcbertError):
         found = recipe.load(path.parent)
-        grammar.parse(found.log, where="it")
+        parse_grammar(found.log, where="it")
 
 
 def slurm(data: bytes) -> None:
@@ -154,12 +146,7 @@ SQUEUE = b"1_4|me|CANCELLED by 0|1795255599|N/A|NONE|1-02:03:04|UNLIMITED|n[01-1
 def seeds(name: str) -> list[bytes]:
     """Return what a fuzzer begins with."""
     if name == "log":
-        return [
-            bytes([number]) + (TEMPLATES / folder / "sample.log").read_bytes()[:4000]
-            for number, folder in enumerate(
-                path.parent.name for path in sorted(TEMPLATES.glob("*/sample.log"))
-            )
-        ]
+        return [bytes([number]) + sample(one)[:4000] for number, one in enumerate(NAMES)]
     if name == "toml":
         return [path.read_bytes() for path in sorted(TEMPLATES.glob("*/recipe.toml"))[:4]]
     if name == "slurm":
@@ -174,21 +161,5 @@ def seeds(name: str) -> list[bytes]:
 
 
 def _manifest() -> bytes:
-    point = {
-        "framework": "pytorch", "model": "bert", "shape": {"nodes": 1, "gpus_per_node": 1},
-        "precision": "fp32", "batch_size_per_device": 2, "accumulation": 1, "xla": False,
-        "options": [["a", 1]], "protocol": "",
-    }  # fmt: skip
-    array = {
-        "point": point, "name": "hpcbert-x", "repeats": [1, 2], "script": "scripts/x.sbatch",
-        "script_sha256": "", "log": "logs/x_{repeat}.log", "state": "submitted", "job_id": "1",
-        "submitted": "", "error": "", "together": False,
-    }  # fmt: skip
-    campaign = {
-        "schema": 1, "id": "x", "created": "2026-11-21T10:00:00Z", "hpcbert": "0", "user": "me",
-        "command": ["hpcbert"], "scheduler": "slurm", "site": "t", "runtime": "none", "image": "",
-        "framework": "pytorch", "recipe_digest": "", "concurrent_repeats": 1,
-        "protocol": {"repeats": 2, "iters": 12, "skip": 2}, "concurrent_points": False,
-        "rehearse": False, "arrays": [array],
-    }  # fmt: skip
-    return json.dumps(campaign).encode()
+    made = campaign("x", array("x", repeats=2))
+    return json.dumps({"schema": 1, **asdict(made)}).encode()

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.targets import seeds
+from tests.kit.paths import REPOSITORY, TEMPLATES
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
 # Address space; the interpreter with all that it imports takes about 60 MiB of it.
 MEMORY = 400 << 20
@@ -26,16 +26,14 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
 sys.path.insert(0, {str(REPOSITORY)!r})
 from pathlib import Path
+from hpcbert.errors import HpcbertError
 path = Path(sys.argv[1])
 """
-LOG = (
-    PRELUDE
-    + """
-import tomli
-from hpcbert.logs import grammar, scan
+LOG = """
+from tests.kit import logs
+from hpcbert.logs import scan
 from hpcbert.logs.setting import Setting
-recipe = tomli.loads(Path(sys.argv[2]).read_text())
-known = grammar.parse(recipe["log"], where="it")
+known = logs.parse(Path(sys.argv[2]))
 setting = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=8, skip=2, iters=12,
                   reach=12)
 reading = scan.read(path, known, known.rules[0], setting)
@@ -43,42 +41,30 @@ number = None if reading.throughput is None else round(reading.throughput, 3)
 print(number, ",".join(one.code for one in reading.reasons), reading.iteration)
 print(scan.progress(path, known).iteration)
 """
-)
-STATUS = (
-    PRELUDE
-    + """
+STATUS = """
 from hpcbert.campaign import record
 seen = record.read(path).newest()
 print(seen.start, seen.exit)
 """
-)
-MANIFEST = (
-    PRELUDE
-    + """
+MANIFEST = """
 from hpcbert.campaign import store
-from hpcbert.errors import UsageError
 try:
     store.read_json(path)
-except UsageError as error:
+except HpcbertError as error:
     print(error)
 """
-)
-TOML = (
-    PRELUDE
-    + """
+TOML = """
 from hpcbert.config.toml import read
-from hpcbert.errors import ConfigError
 try:
     read(path)
-except ConfigError as error:
+except HpcbertError as error:
     print(error)
 """
-)
 
 
 def answer(code: str, path: Path, *more: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code, str(path), *map(str, more)],
+        [sys.executable, "-c", PRELUDE + code, str(path), *map(str, more)],
         capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
@@ -86,7 +72,7 @@ def answer(code: str, path: Path, *more: Path) -> str:
 
 
 def of_log(path: Path) -> str:
-    return answer(LOG, path, REPOSITORY / "templates" / "pytorch" / "recipe.toml")
+    return answer(LOG, path, TEMPLATES / "pytorch" / "recipe.toml")
 
 
 def lines(first: int, last: int) -> bytes:

@@ -26,6 +26,9 @@ from tests.waiting import CEILING
 # What a person who starts the tests may have set, and what a terminal's size would be taken from.
 _TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
 
+# For a process that is asked what it loads: `make coverage` would load more.
+UNCOUNTED = {"COVERAGE_PROCESS_START": "", "COVERAGE_PROCESS_CONFIG": ""}
+
 
 class Done(Outcome):
     """What a command line did."""

@@ -13,15 +13,12 @@ import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcbert.config import site
-from hpcbert.config.site import Site
 from hpcbert.errors import UsageError
 from hpcbert.flows.submit import write
 from hpcbert.model import Shape
@@ -29,99 +26,22 @@ from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
 from hpcbert.slurm.jobrecord import newest
 from tests.kit import drafts
-from tests.kit.drafts import changed, settled
+from tests.kit.drafts import changed, reference, settled
+from tests.kit.scripts import (
+    RECORDER,
+    SRUN,
+    drafted,
+    events,
+    only_script,
+    records,
+    run_script,
+    run_written,
+    tool,
+    with_python,
+)
 from tests.waiting import CEILING
 
 pytestmark = pytest.mark.slow
-
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
-
-# A program that stands in for the ranks' Python: it writes down how it was called.
-RECORDER = """#!/bin/bash
-{ printf '%s\\0' "$@"; printf '\\0'; } >> "$RECORD.argv.$SLURM_PROCID"
-{ env -0; } >> "$RECORD.env.$SLURM_PROCID"
-echo "rank $SLURM_PROCID of $SLURM_NTASKS"
-exit "${RANK_EXIT:-0}"
-"""
-# A stand-in for srun that keeps its words and runs the task once.
-SRUN = """#!/bin/bash
-printf '%s\\0' "$@" >> "$RECORD.srun"; printf '\\0' >> "$RECORD.srun"
-while [[ $1 == --* ]]; do
-  if [[ $1 == --output=* ]]; then out=${1#--output=}; fi
-  shift
-done
-exec >"${out:-/dev/stdout}" 2>&1
-SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1 "$@"
-"""
-
-
-def reference(tmp_path: Path, **changes: object) -> Site:
-    path = REPOSITORY / "site.toml"
-    return changed(site.read_site(path, base=tmp_path, env={}), **changes)
-
-
-def drafted(
-    where: Site,
-    framework: str = "pytorch",
-    shape: str = "1n2g",
-    scheduler: str = "local",
-    **options: object,
-) -> Draft:
-    request = Request(Shape.parse(shape), repeats=2)
-    return drafts.drafted(
-        where, request, found=drafts.load(framework), options={"scheduler": scheduler, **options}
-    )
-
-
-def only_script(made: Draft) -> str:
-    (text,) = made.scripts.values()
-    return text
-
-
-def tool(folder: Path, name: str, text: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
-
-
-def records(path: Path) -> list[list[str]]:
-    calls = path.read_bytes().decode().split("\0\0")[:-1]
-    return [call.split("\0") for call in calls]
-
-
-def run_script(made: Draft, tmp_path: Path, **extra: str) -> subprocess.CompletedProcess[str]:
-    write(made)
-    return run_written(made, tmp_path, **extra)
-
-
-def run_written(made: Draft, tmp_path: Path, **extra: str) -> subprocess.CompletedProcess[str]:
-    (array,) = made.campaign.arrays
-    environment = {
-        **{k: v for k, v in os.environ.items() if not k.startswith("SLURM")},
-        "RECORD": str(tmp_path / "record"),
-        "SLURM_ARRAY_TASK_ID": "1",
-        **extra,
-    }
-    return subprocess.run(
-        ["bash", str(made.directory / array.script)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=CEILING,
-    )
-
-
-def events(made: Draft, repeat: int = 1) -> list[dict[str, object]]:
-    (array,) = made.campaign.arrays
-    path = made.directory / "status" / f"{array.point.key}.{repeat}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def with_python(where: Site, python: Path, **more: Any) -> Site:
-    return settled(where, python=str(python), **more)
 
 
 def test_local_ranks_run_with_their_variables_and_the_witness_tells_it(tmp_path: Path) -> None:

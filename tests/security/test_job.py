@@ -16,7 +16,8 @@ from hpcbert.campaign import record, store
 from hpcbert.flows.submit import write
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.jobrecord import newest
-from tests.render.test_scripts import RECORDER, SRUN, drafted, reference, tool, with_python
+from tests.kit.drafts import reference
+from tests.kit.scripts import RECORDER, drafted, run_script, slurm_in, tool, with_python
 from tests.waiting import CEILING
 
 PATH = os.environ["PATH"]
@@ -43,30 +44,11 @@ def texts(sprung: Path) -> list[str]:
 
 def run(tmp_path: Path, names: str = "localhost", **environment: str | bytes) -> Any:
     """Run a rendered script with a stand-in for Slurm; return it and the campaign."""
-    tools = tmp_path / "bin"
-    tool(tools, "srun", SRUN)
-    tool(tools, "scontrol", '#!/bin/bash\nprintf "%s\\n" "$NAMES"\n')
     python = tool(tmp_path, "python", RECORDER)
-    made = drafted(with_python(reference(tmp_path), python), scheduler="slurm", shape="1n1g")
-    write(made)
-    (array,) = made.campaign.arrays
-    base = {
-        "PATH": f"{tools}:{PATH}",
-        "NAMES": names,
-        "RECORD": str(tmp_path / "record"),
-        "SLURM_JOB_ID": "5",
-        "SLURM_ARRAY_TASK_ID": "1",
-        "SLURM_JOB_NODELIST": "localhost",
-    }
-    done = subprocess.run(
-        ["bash", str(made.directory / array.script)],
-        env={**base, **environment},
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-        timeout=CEILING,
-    )
-    return done, made
+    where = with_python(reference(tmp_path), python)
+    made = drafted(where, scheduler="slurm", shape="1n1g")
+    slurm = slurm_in(tmp_path / "bin", 'printf "%s\\n" "$NAMES"')
+    return run_script(made, tmp_path, **{**slurm, "NAMES": names, **environment}), made
 
 
 @pytest.mark.parametrize("number", range(13))
@@ -110,7 +92,7 @@ def test_what_is_no_number_is_refused_before_bash_counts_with_it(
 ) -> None:
     done, made = run(tmp_path, **{variable: text})
     assert done.returncode == 125
-    assert f"{variable} is no number" in done.stderr.decode()
+    assert f"{variable} is no number" in done.stderr
     assert not list(tmp_path.glob("**/sprung"))
     assert not list((made.directory / "status").iterdir())
 

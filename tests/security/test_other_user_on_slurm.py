@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcbert.system.runner import Outcome
+from tests.kit.cli import Cli
 
 pytestmark = pytest.mark.slurm
 
@@ -29,20 +28,12 @@ def runs(work: Path) -> Path:
 
 
 @pytest.fixture
-def hpcbert(as_user: Any, checkout: Any, work: Path, runs: Path) -> Callable[..., Outcome]:
-    """Run hpcbert as alice, whose working directory is beside the campaigns."""
+def hpcbert(as_user: Any, checkout: Any, work: Path, runs: Path) -> Cli:
+    """hpcbert as alice, whose working directory is beside the campaigns."""
     folder = work / "alice"
     as_user(["mkdir", "-p", str(folder)])
-
-    def command(*words: str) -> Outcome:
-        outcome: Outcome = as_user(
-            [checkout.python, "-m", "hpcbert", *words],
-            env={"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": str(runs)},
-            cwd=folder,
-        )
-        return outcome
-
-    return command
+    env = {"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": str(runs)}
+    return Cli(folder, env, run=as_user, python=checkout.python)
 
 
 def plant(alices: Path, later: Path) -> None:
@@ -60,9 +51,9 @@ def plant(alices: Path, later: Path) -> None:
 
 
 def test_nothing_of_mallorys_is_run_cancelled_or_counted(
-    hpcbert: Callable[..., Outcome], as_user: Any, runs: Path
+    hpcbert: Cli, as_user: Any, runs: Path
 ) -> None:
-    words = (
+    words = [
         "--nodes",
         "1",
         "--gpus-per-node",
@@ -72,7 +63,7 @@ def test_nothing_of_mallorys_is_run_cancelled_or_counted(
         "--rehearse",
         "--fw",
         "oneflow",
-    )
+    ]
     made = hpcbert("submit", *words, "--sbatch-arg=--hold", "--json")
     assert made.ok, made.stderr
     alices = Path(json.loads(made.stdout)["data"]["directory"])

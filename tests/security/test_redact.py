@@ -16,7 +16,7 @@ from hpcbert.system import redact
 from hpcbert.system.redact import MASK, command, environment, secret_name, text
 
 WORD = st.text(string.ascii_letters + string.digits, min_size=20, max_size=40)
-SECRET_NAMES = (
+SECRET_NAMES = [
     "HF_TOKEN",
     "HUGGING_FACE_HUB_TOKEN",
     "NGC_API_KEY",
@@ -46,8 +46,8 @@ SECRET_NAMES = (
     "AZURE_STORAGE_CONNECTION_STRING",
     "SLACK_WEBHOOK_URL",
     "AccountKey",
-)
-PLAIN_NAMES = (
+]
+PLAIN_NAMES = [
     "PWD",
     "OLDPWD",
     "HOME",
@@ -66,7 +66,7 @@ PLAIN_NAMES = (
     "NCCL_BYPASS",
     "COMPASS_HOME",
     "PASSTHROUGH",
-)
+]
 FORMS = (
     "AKIAIOSFODNN7EXAMPLE",
     "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH",

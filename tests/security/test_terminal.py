@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +11,8 @@ import pytest
 
 from hpcbert.cli.output import escaped, printable
 from tests.environment.kit import leave, node
+from tests.kit.cli import Cli
 from tests.kit.slurm import Answer, failed
-from tests.waiting import CEILING
 
 # Clear the screen, set the title, the same with a C1 code, back up, delete, right to left.
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b2J\x08\x7f\u202e"
@@ -25,26 +21,7 @@ FORBIDDEN = ("\x1b[2J", "\x1b]", "\x07", "\x9b", "\x08", "\x7f", "\u202e")
 
 def on_terminal(words: list[str], *, cwd: Path, env: dict[str, str]) -> str:
     """Run hpcbert on a terminal of its own and return all that it sent there."""
-    leader, follower = pty.openpty()
-    environment = {**env, "TERM": "xterm", "PYTHONUTF8": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "hpcbert", *words],
-        cwd=cwd,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=follower,
-        stderr=follower,
-    ) as child:
-        os.close(follower)
-        raw = b""
-        try:
-            while piece := os.read(leader, 1 << 16):
-                raw += piece
-        except OSError:  # the other end is closed
-            pass
-        child.wait(timeout=CEILING)
-    os.close(leader)
-    return raw.decode("utf-8", "replace")
+    return Cli(cwd, env).on_terminal(*words, PYTHONUTF8="1")[1]
 
 
 def clean(shown: str) -> None:
@@ -108,7 +85,7 @@ COMMANDS = {
 def test_no_command_lets_it_through(hostile: Any, tmp_path: Path, name: str) -> None:
     words = [word.replace("{}", str(hostile.directory)) for word in COMMANDS[name]]
     runs = {"HPCBERT_RUNS": str(tmp_path / "runs")}
-    clean(on_terminal(words, cwd=tmp_path, env={**os.environ, **runs}))
+    clean(on_terminal(words, cwd=tmp_path, env=runs))
 
 
 def test_audit_lets_nothing_through(hostile: Any, tmp_path: Path) -> None:
@@ -118,7 +95,7 @@ def test_audit_lets_nothing_through(hostile: Any, tmp_path: Path) -> None:
             path = hostile.directory / array.status(repeat)
             with path.open("a") as file:
                 file.write(json.dumps({"time": 1, "attempt": 0, **finished}) + "\n")
-    environment = {**os.environ, "HPCBERT_RUNS": str(tmp_path / "runs")}
+    environment = {"HPCBERT_RUNS": str(tmp_path / "runs")}
     words = [str(hostile.directory)]
     on_terminal(["collect", *words], cwd=tmp_path, env=environment)
     (hostile.directory / "logs" / f"{HOSTILE}.log").write_text("")
@@ -131,7 +108,7 @@ def test_audit_lets_nothing_through(hostile: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["config", "doctor"])
 def test_a_hostile_site_is_named_safely(tmp_path: Path, command: str, text: str) -> None:
     (tmp_path / "site.toml").write_text(text)
-    clean(on_terminal([command, "--site", "site.toml"], cwd=tmp_path, env={**os.environ}))
+    clean(on_terminal([command, "--site", "site.toml"], cwd=tmp_path, env={}))
 
 
 def test_what_slurm_says_is_shown_safely(hpcbert: Any, slurm: Any, watched: Any) -> None:

@@ -1,0 +1,110 @@
+"""Rendered scripts, run by the bash they are for, with stand-ins for srun and the ranks' program."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from hpcbert.config.inventory import Site
+from hpcbert.flows.submit import write
+from hpcbert.model import Shape
+from hpcbert.script.draft import Draft
+from hpcbert.script.plan import Request
+from tests.kit import drafts
+from tests.waiting import CEILING
+
+# A program that stands in for the ranks' Python: it writes down how it was called.
+RECORDER = """#!/bin/bash
+{ printf '%s\\0' "$@"; printf '\\0'; } >> "$RECORD.argv.$SLURM_PROCID"
+{ env -0; } >> "$RECORD.env.$SLURM_PROCID"
+echo "rank $SLURM_PROCID of $SLURM_NTASKS"
+exit "${RANK_EXIT:-0}"
+"""
+# A stand-in for srun that keeps its words and runs the task once. With INSIDE set it takes steps
+# that make a container for done, as where the plugin works; otherwise it runs them on the bare
+# host, as where it is missing. With NO_RANKS the measured step is taken for done.
+SRUN = """#!/bin/bash
+printf '%s\\0' "$@" >> "$RECORD.srun"; printf '\\0' >> "$RECORD.srun"
+while [[ $1 == --* ]]; do
+  case $1 in
+    --container-image=*) image=$1 ;;
+    --output=*) out=${1#--output=} ;;
+  esac
+  shift
+done
+if [[ -n ${image:+${INSIDE:-}} || -n ${out:+${NO_RANKS:-}} ]]; then exit 0; fi
+if [[ -n ${out:-} ]]; then exec >"$out" 2>&1; fi
+export SLURMD_NODENAME=${NODE:-${SLURMD_NODENAME:-}}
+SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1 "$@"
+"""
+
+
+def drafted(
+    where: Site, framework: str = "pytorch", shape: str = "1n2g", scheduler: str = "local",
+    **options: object,
+) -> Draft:  # fmt: skip
+    """Draft two repeats of a point."""
+    request = Request(Shape.parse(shape), repeats=2)
+    found = drafts.load(framework)
+    return drafts.drafted(where, request, found=found, options={"scheduler": scheduler, **options})
+
+
+def with_python(where: Site, python: Path, **more: Any) -> Site:
+    """Return a site whose ranks run this program."""
+    return drafts.settled(where, python=str(python), **more)
+
+
+def only_script(made: Draft) -> str:
+    (text,) = made.scripts.values()
+    return text
+
+
+def tool(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def slurm_in(folder: Path, scontrol: str = "echo localhost") -> dict[str, str]:
+    """Make srun and scontrol; return what a job's script then finds in its environment."""
+    tool(folder, "srun", SRUN)
+    tool(folder, "scontrol", f"#!/bin/bash\n{scontrol}\n")
+    told = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "localhost"}
+    return {"PATH": f"{folder}:{os.environ['PATH']}", **told}
+
+
+def records(path: Path) -> list[list[str]]:
+    """Return the calls that a stand-in wrote down."""
+    calls = path.read_bytes().decode().split("\0\0")[:-1]
+    return [call.split("\0") for call in calls]
+
+
+def run_script(made: Draft, tmp_path: Path, **extra: Any) -> subprocess.CompletedProcess[str]:
+    write(made)
+    return run_written(made, tmp_path, **extra)
+
+
+def run_written(made: Draft, tmp_path: Path, **extra: Any) -> subprocess.CompletedProcess[str]:
+    """Run the script of the first repeat; what it and its ranks do goes to `record.*`."""
+    (array,) = made.campaign.arrays
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("SLURM")},
+        "RECORD": str(tmp_path / "record"),
+        "SLURM_ARRAY_TASK_ID": "1",
+        **extra,
+    }
+    return subprocess.run(
+        ["bash", str(made.directory / array.script)], env=environment, cwd=tmp_path,
+        capture_output=True, text=True, errors="replace", check=False, timeout=CEILING,
+    )  # fmt: skip
+
+
+def events(made: Draft, repeat: int = 1) -> list[dict[str, object]]:
+    (array,) = made.campaign.arrays
+    path = made.directory / "status" / f"{array.point.key}.{repeat}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
