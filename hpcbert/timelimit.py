@@ -1,4 +1,4 @@
-"""Time limits as sbatch(1) writes them: one grammar for options, TOML, scripts and squeue.
+"""Time limits as sbatch(1) writes them: one type for options, TOML, scripts, squeue and sinfo.
 
 `M`, `M:S`, `H:M:S`, `D-H`, `D-H:M`, `D-H:M:S` in whole numbers of any size, and `UNLIMITED`, which
 `INFINITE`, `-1` and a limit of zero mean too (SchedMD/slurm, src/common/parse_time.c,
@@ -11,9 +11,6 @@ import re
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-FORMS = "Write HH:MM:SS, D-HH:MM:SS, D-HH, MM:SS or minutes; UNLIMITED for none."
-# Seconds: ten years. More is a slip of the finger, and no clock of Slurm's holds much more.
-MOST = 10 * 365 * 86_400
 _WORDS = {"UNLIMITED", "INFINITE", "-1"}
 _LIMIT = re.compile(
     r"(?P<days>\d{1,9})-(?P<h>\d{1,9})(?::(?P<m>\d{1,9})(?::(?P<s>\d{1,9}))?)?"
@@ -23,41 +20,9 @@ _LIMIT = re.compile(
 )
 
 
-def read(text: str) -> int | None:
-    """Return a time limit in seconds, None for none.
-
-    Raises:
-        ValueError: It is no time limit, or one of more than ten years; a sentence says which.
-    """
-    if text.strip().upper() in _WORDS:
-        return None
-    match = _LIMIT.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a time limit.")
-    part = {name: int(value or 0) for name, value in match.groupdict().items()}
-    hours = part["days"] * 24 + part["h"] + part["hours"]
-    minutes = hours * 60 + part["m"] + part["minutes"] + part["alone"]
-    seconds = minutes * 60 + part["s"] + part["seconds"] + part["rest"]
-    if seconds > MOST:
-        raise ValueError(f"{text!r} is more than ten years.")
-    return seconds or None
-
-
-def form(seconds: int) -> str:
-    """Return a time limit in its full form, `HH:MM:SS` or `D-HH:MM:SS`."""
-    days, rest = divmod(seconds, 86_400)
-    clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
-    return f"{days}-{clock}" if days else clock
-
-
-def longer(one: int | None, other: int | None) -> bool:
-    """Say whether a limit is longer than another."""
-    return other is not None and (one is None or one > other)
-
-
 @dataclass(frozen=True)
 class TimeLimit:
-    """How long one repeat may take.
+    """How long a job may take.
 
     Attributes:
         seconds: None for no limit.
@@ -65,10 +30,12 @@ class TimeLimit:
     """
 
     FORM: ClassVar[str] = "must look like HH:MM:SS: "
-    FORMS: ClassVar[str] = FORMS
+    FORMS: ClassVar[str] = "Write HH:MM:SS, D-HH:MM:SS, D-HH, MM:SS or minutes; UNLIMITED for none."
+    # Seconds: ten years. More is a slip of the finger, and no clock of Slurm's holds much more.
+    MOST: ClassVar[int] = 10 * 365 * 86_400
 
     seconds: int | None
-    text: str = field(compare=False)
+    text: str = field(default="", compare=False)
 
     @classmethod
     def parse(cls, text: str) -> TimeLimit:
@@ -77,4 +44,40 @@ class TimeLimit:
         Raises:
             ValueError: It is no time limit, or one of more than ten years; a sentence says which.
         """
-        return cls(read(text), text)
+        if text.strip().upper() in _WORDS:
+            return cls(None, text)
+        match = _LIMIT.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(f"{text!r} is not a time limit.")
+        part = {name: int(value or 0) for name, value in match.groupdict().items()}
+        hours = part["days"] * 24 + part["h"] + part["hours"]
+        minutes = hours * 60 + part["m"] + part["minutes"] + part["alone"]
+        seconds = minutes * 60 + part["s"] + part["seconds"] + part["rest"]
+        if seconds > cls.MOST:
+            raise ValueError(f"{text!r} is more than ten years.")
+        return cls(seconds or None, text)
+
+    @classmethod
+    def reported(cls, text: str) -> TimeLimit:
+        """Read a limit of squeue or sinfo; `NOT_SET`, `INVALID` and the like are none."""
+        try:
+            return cls.parse(text)
+        except ValueError:
+            return cls(None, text)
+
+    def __str__(self) -> str:
+        """Return it in its full form, `HH:MM:SS` or `D-HH:MM:SS`."""
+        if self.seconds is None:
+            return "UNLIMITED"
+        days, rest = divmod(self.seconds, 86_400)
+        clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+        return f"{days}-{clock}" if days else clock
+
+    @property
+    def bound(self) -> int:
+        """The seconds after which it is over in any case, for who has to have a limit."""
+        return self.seconds or self.MOST
+
+    def exceeds(self, other: TimeLimit) -> bool:
+        """Say whether it is longer than another."""
+        return other.seconds is not None and (self.seconds is None or self.seconds > other.seconds)

@@ -11,10 +11,10 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcbert import timelimit
 from hpcbert.finding import Finding
 from hpcbert.script import directives
 from hpcbert.slurm import commands, partitions
+from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,27 +40,22 @@ class Wanted:
     Attributes:
         partition: Its name, several joined by commas; empty for the default one.
         nodes: How many.
-        limit: Seconds; None where it asks for no limit of its own.
+        limit: None in seconds where it asks for none of its own.
         resources: What each node must have.
     """
 
     partition: str
     nodes: int
-    limit: int | None
+    limit: TimeLimit
     resources: tuple[Resource, ...]
 
 
 def wanted(script: str) -> Wanted:
-    """Return what a rendered script asks for.
-
-    Raises:
-        UsageError: Its time limit has none of Slurm's forms.
-    """
-    limit = directives.option(script, "time")
+    """Return what a rendered script asks for."""
     return Wanted(
         partition=directives.option(script, "partition"),
         nodes=int(directives.option(script, "nodes") or 1),
-        limit=timelimit.read(limit) if limit else None,
+        limit=TimeLimit.reported(directives.option(script, "time")),
         resources=partitions.resources(directives.option(script, "gres")),
     )
 
@@ -174,13 +169,13 @@ def _misfits(
             f"Ask for at most --nodes {partition.most_nodes}, or for another partition.",
             "site.toml: slurm.partition",
         )
-    if partition.limit is not None and job.limit is not None and job.limit > partition.limit:
+    if job.limit.seconds is not None and job.limit.exceeds(partition.limit):
         yield Finding(
             "time limit",
             "fail",
-            f"Partition {partition.name} gives a job at most {timelimit.form(partition.limit)}; "
-            f"{timelimit.form(job.limit)} are asked for.",
-            f"Ask for at most --time {timelimit.form(partition.limit)}, or for another partition.",
+            f"Partition {partition.name} gives a job at most {partition.limit}; "
+            f"{job.limit} are asked for.",
+            f"Ask for at most --time {partition.limit}, or for another partition.",
             "site.toml: slurm.time_limit",
         )
     if partition.state != "up":

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import click
 
-from hpcbert import timelimit
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.config.schedulers import TABLE
 from hpcbert.config.site import RUNTIMES, Overrides
+from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -28,9 +28,9 @@ def checked_limit(_ctx: click.Context, _param: click.Parameter, value: str) -> s
     """Refuse what is not a time limit in one of sbatch's forms; click's callback for `--time`."""
     try:
         if value:
-            timelimit.read(value)
+            TimeLimit.parse(value)
     except ValueError as error:
-        raise click.BadParameter(f"{error} {timelimit.FORMS}") from error
+        raise click.BadParameter(f"{error} {TimeLimit.FORMS}") from error
     return value
 
 

@@ -175,13 +175,21 @@ def _plain(kind: type, value: Any) -> Any:
     return value
 
 
+def choose(known: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """Return a check that a value is one of those known."""
+    return partial(_choice, known)
+
+
 def _choice(known: tuple[Any, ...], value: Any) -> Any:
-    if _plain(type(known[0]), value) not in known:
-        listed = ", ".join(map(str, known))
-        raise Invalid(
-            f"must be one of {listed}", did_you_mean(str(value), map(str, known)), value=value
-        )
+    if value not in known:
+        names = [str(one) for one in known]
+        hint = did_you_mean(str(value), names)
+        raise Invalid(f"must be one of {', '.join(names)}", hint, value=value)
     return value
+
+
+def _literal(known: tuple[Any, ...], value: Any) -> Any:
+    return _choice(known, _plain(type(known[0]), value))
 
 
 def _parsed(kind: Any, value: Any) -> Any:
@@ -220,7 +228,7 @@ def _accepted(hint: Any) -> tuple[type, ...]:
 
 def _array(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
-        tables = " of tables" if is_dataclass(kinds[0]) else ""
+        tables = " of tables" if dict in _accepted(kinds[0]) else ""
         raise Invalid(f"must be an array{tables}", value=value)
     every = kinds[:1] * len(value) if kinds[-1] is ... else kinds
     if len(every) != len(value):
@@ -302,7 +310,7 @@ def _inside(key: str, hint: Any, value: Any) -> Any:
 
 
 _READERS = {
-    Literal: _choice,
+    Literal: _literal,
     Union: _either,
     UnionType: _either,
     tuple: _array,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcbert.config.decode import Invalid, did_you_mean
+from hpcbert.config.decode import choose
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,8 @@ def known(name: str) -> str:
     Raises:
         Invalid: There is none of that name.
     """
-    names = sorted(TABLE)
-    if name not in TABLE:
-        raise Invalid(f"must be one of {', '.join(names)}", did_you_mean(name, names), value=name)
-    return name
+    found: str = choose(tuple(sorted(TABLE)))(name)
+    return found
 
 
 def traits(name: str) -> Traits:

@@ -130,7 +130,7 @@ def _partition(site: Site, run: Runner, nodes: int) -> Iterator[Finding]:
     found = obstacles.ask(run)
     gpus = f"{site.slurm.gres}:{site.nodes.gpus_per_node}" if site.slurm.gres else ""
     job = obstacles.Wanted(
-        site.slurm.partition, nodes, site.slurm.time_limit.seconds, partitions.resources(gpus)
+        site.slurm.partition, nodes, site.slurm.time_limit, partitions.resources(gpus)
     )
     if not found:
         hint = "Ask the cluster's administrators what you may see of it."

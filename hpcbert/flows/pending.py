@@ -10,7 +10,6 @@ import shlex
 import time
 from typing import TYPE_CHECKING
 
-from hpcbert import timelimit
 from hpcbert.campaign import store
 from hpcbert.errors import Interruption, UsageError
 from hpcbert.flows import submit
@@ -77,8 +76,8 @@ def _enqueued(directory: Path, means: Means) -> Campaign:
     from hpcbert.scheduler.local import queue as local
 
     def start(new: Campaign) -> str:
-        limit = limits.seconds(directory, new.arrays[0]) or timelimit.MOST
-        return local.enqueue(directory, new, time_limit_minutes=limit / 60)
+        limit = limits.of(directory, new.arrays[0])
+        return local.enqueue(directory, new, time_limit_minutes=limit.bound / 60)
 
     return submit.enqueue(directory, start=start, find=lambda: local.find(directory), means=means)
 

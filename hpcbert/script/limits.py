@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from hpcbert import timelimit
 from hpcbert.campaign import store
 from hpcbert.errors import UsageError
 from hpcbert.script import directives
+from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,9 +29,9 @@ def pointless(directory: Path, array: Array, state: str, wanted: str) -> bool:
     """
     if state != "TIMEOUT":
         return False
-    had = seconds(directory, array)
-    longer = bool(wanted) and timelimit.longer(timelimit.read(wanted), had)
-    return had is not None and not longer
+    had = of(directory, array)
+    longer = bool(wanted) and TimeLimit.parse(wanted).exceeds(had)
+    return had.seconds is not None and not longer
 
 
 def refuse_pointless(
@@ -54,12 +54,12 @@ def refuse_pointless(
     ]
     if not late:
         return
-    had = max(seconds(watched.directory, array) or 0 for array, _ in late)
+    had = max(of(watched.directory, array).seconds or 0 for array, _ in late)
     names = ", ".join(f"{array.point.key} repeat {number}" for array, number in late)
-    new = timelimit.form(min(2 * had, timelimit.MOST))
+    new = TimeLimit(min(2 * had, TimeLimit.MOST))
     where = shlex.quote(str(watched.directory))
     raise UsageError(
-        f"{names} reached the time limit of {timelimit.form(had)}, and would again.",
+        f"{names} reached the time limit of {TimeLimit(had)}, and would again.",
         where=watched.campaign.id,
         hint=f"Give a longer one: hpcbert retry {where} --time {new}",
     )
@@ -75,6 +75,6 @@ def _text(directory: Path, array: Array) -> str:
     return directives.option(store.read_script(directory, array).decode(), "time")
 
 
-def seconds(directory: Path, array: Array) -> int | None:
-    """Return the time limit that an array's script asks for, seconds; None for none."""
-    return timelimit.read(_text(directory, array))
+def of(directory: Path, array: Array) -> TimeLimit:
+    """Return the time limit that an array's script asks for."""
+    return TimeLimit.parse(_text(directory, array))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from hpcbert import timelimit
+from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -261,7 +261,7 @@ def _squeue_row(words: list[str]) -> JobRow | None:
         start=_number(words[4]),
         end=_number(words[5]),
         elapsed=seconds(words[6]),
-        limit=time_limit(words[7]),
+        limit=TimeLimit.reported(words[7]).seconds,
         nodelist=words[8],
         **_tail(_SQUEUE_TAIL, f"{words[9]}|{words[10]}", {"name": words[9], "reason": words[10]}),
     )
@@ -306,14 +306,6 @@ def seconds(text: str) -> float | None:
         return None
     days, hours, minutes, rest = (int(part or 0) for part in match.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
-
-
-def time_limit(text: str) -> int | None:
-    """Read a time limit of squeue or sinfo; `NOT_SET`, `INVALID` and the like are none."""
-    try:
-        return timelimit.read(text)
-    except ValueError:
-        return None
 
 
 def _number(text: str) -> float | None:

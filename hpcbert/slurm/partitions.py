@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcbert.slurm.commands import time_limit
 from hpcbert.slurm.hostlist import expand
+from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ class Partition:
     Attributes:
         default: Whether jobs that name none go there.
         state: `up`, `down`, `drain` or `inact`.
-        limit: Seconds that a job may ask for; None without a limit.
+        limit: What a job may ask for.
         most_nodes: Nodes that a job may ask for; None without a limit.
         groups: Its nodes.
     """
@@ -68,7 +68,7 @@ class Partition:
     name: str
     default: bool
     state: str
-    limit: int | None
+    limit: TimeLimit
     most_nodes: int | None
     groups: tuple[NodeGroup, ...]
 
@@ -98,7 +98,7 @@ def read_sinfo(text: str) -> dict[str, Partition]:
             name=name,
             default=words[0].endswith("*"),
             state=words[1].strip(),
-            limit=time_limit(words[3]),
+            limit=TimeLimit.reported(words[3]),
             most_nodes=_most(words[4]),
             groups=(*before, group),
         )

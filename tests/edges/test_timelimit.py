@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hpcbert import timelimit
 from hpcbert.config.site import read_site
 from hpcbert.errors import ConfigError
 from hpcbert.slurm.commands import read_squeue
+from hpcbert.timelimit import TimeLimit
 
 DAY = 86_400
 GOOD = {
@@ -55,7 +55,7 @@ BAD = (
 
 @pytest.mark.parametrize("text", GOOD)
 def test_every_form_of_sbatch_means_the_same_everywhere(text: str, tmp_path: Path) -> None:
-    assert timelimit.read(text) == GOOD[text]
+    assert TimeLimit.parse(text).seconds == GOOD[text]
     path = tmp_path / "site.toml"
     path.write_text(
         f'schema = 1\nname = "x"\nscheduler = "slurm"\n[slurm]\ntime_limit = "{text}"\n'
@@ -69,7 +69,7 @@ def test_every_form_of_sbatch_means_the_same_everywhere(text: str, tmp_path: Pat
 @pytest.mark.parametrize("text", BAD)
 def test_what_is_no_time_limit_is_refused_everywhere(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"time limit|ten years"):
-        timelimit.read(text)
+        TimeLimit.parse(text)
     path = tmp_path / "site.toml"
     path.write_text(
         f'schema = 1\nname = "x"\nscheduler = "slurm"\n[slurm]\ntime_limit = "{text}"\n'
@@ -79,9 +79,9 @@ def test_what_is_no_time_limit_is_refused_everywhere(text: str, tmp_path: Path) 
 
 
 def test_the_full_form_reads_as_what_it_was() -> None:
-    for seconds in (1, 59, 3600, DAY, DAY + 1, timelimit.MOST):
-        assert timelimit.read(timelimit.form(seconds)) == seconds
-    assert timelimit.form(36 * 3600) == "1-12:00:00"
+    for seconds in (1, 59, 3600, DAY, DAY + 1, TimeLimit.MOST):
+        assert TimeLimit.parse(str(TimeLimit(seconds))).seconds == seconds
+    assert str(TimeLimit(36 * 3600)) == "1-12:00:00"
 
 
 def test_every_command_with_a_time_takes_and_refuses_the_same(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode, did_you_mean
@@ -134,6 +134,7 @@ plain = st.recursive(
 names = st.sampled_from([one for one in Outer.__dataclass_fields__ if one != "where"])
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(names, plain, max_size=4))
 def test_any_document_is_read_or_refused_with_its_place(values: dict[str, Any]) -> None:
     message = ""

@@ -8,6 +8,7 @@ import pytest
 
 from hpcbert.checks.obstacles import Wanted, of_cluster
 from hpcbert.slurm.partitions import Resource, read_sinfo, resources
+from hpcbert.timelimit import TimeLimit
 
 SINFO = """gpu*|up|3|1-00:00:00|1-infinite|gpu:v100:8(S:0-1)|n[1-3]
 gpu*|up|1|1-00:00:00|1-infinite|gpu:v100:4|n4
@@ -43,19 +44,21 @@ def test_resources_are_read_as_slurm_writes_them(
 
 def test_groups_of_a_partition_are_added_up() -> None:
     gpu = FOUND["gpu"]
-    assert (gpu.default, gpu.state, gpu.limit, gpu.most_nodes, gpu.nodes) == (
+    assert (gpu.default, gpu.state, gpu.limit.seconds, gpu.most_nodes, gpu.nodes) == (
         *(True, "up", 86400.0, None),
         4,
     )
     assert [group.names for group in gpu.groups] == [("n1", "n2", "n3"), ("n4",)]
-    assert (FOUND["long"].limit, FOUND["long"].most_nodes) == (None, 2)
+    assert (FOUND["long"].limit.seconds, FOUND["long"].most_nodes) == (None, 2)
     assert set(FOUND) == {"gpu", "long", "cpu", "closed"}
 
 
 def job(
     partition: str = "gpu", nodes: int = 1, minutes: int | None = 60, gres: str = "gpu:8"
 ) -> Wanted:
-    return Wanted(partition, nodes, None if minutes is None else minutes * 60, resources(gres))
+    return Wanted(
+        partition, nodes, TimeLimit(None if minutes is None else minutes * 60), resources(gres)
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from hpcbert.config.decode import did_you_mean
 from hpcbert.config.strict import Table
 from hpcbert.errors import ConfigError
 
@@ -31,12 +30,6 @@ def test_unknown_key_names_file_key_and_the_nearest_known_one() -> None:
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("value", [True, 1.5, "4", None, [4]])
-def test_a_whole_number_is_nothing_else(value: object) -> None:
-    with pytest.raises(ConfigError, match="must be a whole number"):
-        table(nodes=value).get("nodes", int, 1)
-
-
 def test_missing_and_too_small() -> None:
     with pytest.raises(ConfigError, match="name is missing"):
         table().need("name", str)
@@ -61,7 +54,3 @@ def test_arrays_and_tables_are_checked_inside() -> None:
         Table({"rules": {}}, where="x").tables("rules")
     with pytest.raises(ConfigError, match="must be a table"):
         Table({"env": 3}, where="x").table("env")
-
-
-def test_did_you_mean_lists_all_where_nothing_is_near() -> None:
-    assert did_you_mean("zzz", ["oneflow", "pytorch"]) == "Known here: oneflow, pytorch."

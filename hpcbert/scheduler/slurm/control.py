@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
-from hpcbert import timelimit
 from hpcbert.script.plan import MOST_INDICES
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow
+from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,6 +125,6 @@ def _plain(key: str, value: str) -> str:
 def _minutes(limit: str) -> str:
     """Return a time limit in whole minutes, which are what Slurm keeps of it."""
     with contextlib.suppress(ValueError):
-        seconds = timelimit.read(limit)
+        seconds = TimeLimit.parse(limit).seconds
         return "UNLIMITED" if seconds is None else str(ceil(seconds / 60))
     return limit
