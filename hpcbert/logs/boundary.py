@@ -50,20 +50,14 @@ def numbers(pattern: str, names: Container[str]) -> tuple[Number, ...]:
         pattern: A regular expression that compiles, as the recipe has it.
         names: What a group that is a number may be called.
     """
-    return tuple(
-        Number(found[1], not _is_own(pattern, found.start() - 1), not _states(pattern, found.end()))
-        for found in _GROUP.finditer(pattern)
-        if found[1] in names
-    )
-
-
-def _states(pattern: str, inside: int) -> bool:
-    """Say whether a pattern goes on with a letter of its own where the group around a place ends.
-
-    One that may be left out, as in `(…)K?`, is none.
-    """
-    after = _end_of_group(pattern, inside)
-    return _is_own(pattern, after) and pattern[after + 1 : after + 2] not in ("?", "*", "{")
+    found = []
+    for group in _GROUP.finditer(pattern):
+        after = _end_of_group(pattern, group.end())
+        # A letter that may be left out, as in `(…)K?`, ends nothing.
+        states = _is_own(pattern, after) and pattern[after + 1 : after + 2] not in ("?", "*", "{")
+        if group[1] in names:
+            found.append(Number(group[1], not _is_own(pattern, group.start() - 1), not states))
+    return tuple(found)
 
 
 def _is_own(pattern: str, at: int) -> bool:

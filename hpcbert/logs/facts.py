@@ -41,13 +41,12 @@ class Stated:
         for match in matches:
             for name, text in read_fields(match, fact.numbers).items():
                 value = read(fact, name, text)
-                if value is not None:
-                    self._take(name, value)
-
-    def _take(self, name: str, value: Value) -> None:
-        known = self.values.setdefault(name, value)
-        if known != value and name not in _FIRST_COUNTS:
-            raise CannotReduceError("config", f"the log says {name} = {known} and then {value}")
+                if value is None:
+                    continue
+                known = self.values.setdefault(name, value)
+                if known != value and name not in _FIRST_COUNTS:
+                    detail = f"the log says {name} = {known} and then {value}"
+                    raise CannotReduceError("config", detail)
 
     def with_counts(self) -> dict[str, Value]:
         """Return the facts, those included that follow from how often a line is there.

@@ -208,7 +208,11 @@ class _Scan:
         texts += tuple(one.contains for one in grammar.facts)
         texts += tuple(one.contains for one in grammar.skipped)
         self.rehearsal = self.rehearsal or grammar.rehearsal in data
-        self._resume(data)
+        if self._held:
+            # Go on with the record that the last piece ended in.
+            (record, begun), self._held = self._held, None
+            joined = begun.text + b"\n" + data[: record.lines * LINE]
+            self._record_at(record, joined, 0, first_end(joined))
         line, inside = -1, False
         for start, which, _, end in find_lines(data, (*texts, *grammar.pauses)):
             if self._over:
@@ -240,13 +244,6 @@ class _Scan:
         Two: a program may write its checkpoint before or after it reads the clock.
         """
         self._paused = {record.name: 2 for record in self.grammar.records}
-
-    def _resume(self, data: bytes) -> None:
-        """Go on with a record of several lines that the last piece ended in."""
-        if self._held:
-            (record, begun), self._held = self._held, None
-            joined = begun.text + b"\n" + data[: record.lines * LINE]
-            self._record_at(record, joined, 0, first_end(joined))
 
     def _record_at(self, record: Record, data: bytes, start: int, end: int) -> None:
         line, count = cut_line(data, start, end, record.lines)

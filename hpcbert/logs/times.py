@@ -38,7 +38,7 @@ class Clock:
     def __init__(self, form: str) -> None:
         self._read: Callable[[bytes], float] = {
             "epoch": _epoch,
-            "epoch-ms": _epoch_ms,
+            "epoch-ms": lambda text: _epoch(text) / 1000,
             "date-time": _date_time,
             "ctime": _ctime,
             "time-of-day": self._time_of_day,
@@ -156,7 +156,3 @@ def _epoch(text: bytes) -> float:
     if not re.fullmatch(_NUMBER, text):
         raise ValueError(text)
     return float(text)
-
-
-def _epoch_ms(text: bytes) -> float:
-    return _epoch(text) / 1000

@@ -211,7 +211,10 @@ class _Series:
     def covered(self) -> int:
         if not self._entries:
             return 0
-        return self._entries[-1][0] - self._begin
+        begin = self._start[0] if self._start else self._entries[0][0] - self._stride
+        if self.rule.after.by == "iteration":
+            begin = self.after
+        return self._entries[-1][0] - begin
 
     @property
     def span(self) -> Span:
@@ -220,13 +223,6 @@ class _Series:
             after = self.after
         until = self._entries[-1][0] if self._entries else None
         return Span(after, self.until if self.rule.until.by == "iteration" else until)
-
-    @property
-    def _begin(self) -> int:
-        """The last iteration that does not count."""
-        if self.rule.after.by == "iteration":
-            return self.after
-        return self._start[0] if self._start else self._entries[0][0] - self._stride
 
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
         value = self._reader.read(text)
@@ -242,7 +238,11 @@ class _Series:
         # A step that is printed twice is a copy, or was executed twice: the recipe knows which.
         if not again or self._counts_again(place):
             self._entries.append((place, value))
-        self._close(self._position(self.rule.until.by, place))
+        position = self._position(self.rule.until.by, place)
+        if position > self.until:
+            detail = f"no record ends at iteration {self.until}, the next one at {position}"
+            raise CannotReduceError("window", detail)
+        self.done = position == self.until
 
     def _position(self, by: str, place: int) -> int:
         return self._records if by == "record" else place
@@ -253,8 +253,11 @@ class _Series:
         if last < 0:
             self._first = place
             return False
-        # Taken back, then printed again: `place` is met a second time, as a repeated one is.
-        if place < last and self._is_taken_back(place, last):
+        # A first step whose gradients overflowed is taken back. NVIDIA's PyTorch BERT counts
+        # 0, 1, 0, 0, 1, 2 under AMP (PaddlePaddle/Perf@e7a07c4, PyTorch, fp16_bs96_gpu1): each line
+        # is a step that was executed.
+        counts = self.rule.record.repeated == "count"
+        if counts and place == self._first == last - 1:
             self._repeats += 1
             return True
         if place < last:
@@ -263,14 +266,6 @@ class _Series:
         if place > last and not self.rule.record.every:
             self._stride = min(self._stride or place - last, place - last)
         return place == last
-
-    def _is_taken_back(self, place: int, last: int) -> bool:
-        """Say whether a program takes its first step back, whose gradients overflowed.
-
-        NVIDIA's PyTorch BERT counts 0, 1, 0, 0, 1, 2 under AMP (PaddlePaddle/Perf@e7a07c4, PyTorch,
-        fp16_bs96_gpu1): each line is a step that was executed.
-        """
-        return self.rule.record.repeated == "count" and place == self._first == last - 1
 
     def _counts_again(self, place: int) -> bool:
         policy = self.rule.record.repeated
@@ -282,12 +277,6 @@ class _Series:
         if self._repeats > 10 * max(1, self.until):
             raise CannotReduceError("window", f"iteration {place} is repeated without end")
         return policy == "count"
-
-    def _close(self, position: int) -> None:
-        if position > self.until:
-            detail = f"no record ends at iteration {self.until}, the next one at {position}"
-            raise CannotReduceError("window", detail)
-        self.done = position == self.until
 
     def reduce(self, setting: Setting) -> float:
         if not self.done:
