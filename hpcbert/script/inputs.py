@@ -20,7 +20,6 @@ from hpcbert.model import Material
 if TYPE_CHECKING:
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
-    from hpcbert.container.cache import Cached
     from hpcbert.container.reference import Image
 
 # Of what `prepare` writes down.
@@ -105,13 +104,16 @@ def find_image(
 def prepared_image(site: Site, recipe: Recipe) -> Material | None:
     """Return the prepared image that ranks of this framework enter, if there is one."""
     directory, own = Path(site.container.images), site.settings(recipe.name).image
+    named = own or recipe.image.reference
     cached = None
     if site.container.runtime == "none":
         return None
     if not own and recipe.image.install:
         cached = cache.find_stem(directory, built_stem(recipe))
-    elif own or recipe.image.reference:
-        cached = _by_reference(directory, own or recipe.image.reference)
+    elif named and (image := reference.parse(named)).kind == "docker":
+        cached = cache.find(directory, image)
+    elif named:
+        cached = next((one for one in cache.listed(directory) if one.path == named), None)
     if cached is None:
         return None
     return Material("image", cached.reference, cached.path, f"sha256:{cached.sha256}")
@@ -122,14 +124,6 @@ def built_stem(recipe: Recipe) -> str:
     image = recipe.image
     words = (*image.install, *((image.copy, recipe.source.commit) if image.copy else ()))
     return cache.built_stem(recipe.name, image.base or image.reference, words)
-
-
-def _by_reference(directory: Path, text: str) -> Cached | None:
-    """Find an image by its reference, or a file among the prepared ones by its path."""
-    image = reference.parse(text)
-    if image.kind == "docker":
-        return cache.find(directory, image)
-    return next((one for one in cache.listed(directory) if one.path == image.path), None)
 
 
 def _source(site: Site, recipe: Recipe) -> Material | None:

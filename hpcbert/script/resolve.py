@@ -15,7 +15,7 @@ from hpcbert.script import inputs
 from hpcbert.script.plan import MOST_INDICES, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.schedulers import Traits
@@ -130,7 +130,7 @@ def resolve(
         missing.append("image")
     elif options.rehearse:
         missing = []
-    shown = _left_open(site, recipe, missing, dry=options.dry or by_hand)
+    shown, warnings = _left_open(site, recipe, missing, dry=options.dry or by_hand)
     here = scheduler.here and site.container.runtime == "none"
     used = replace(
         found,
@@ -139,14 +139,12 @@ def resolve(
         source=shown.get("source", found.source),
         python=found.python or (sys.executable if here else "python3"),
     )
-    keys = _keys(recipe, shown)
-    warning = f"{site.where} does not set {keys}: the script shows {_MISSING}… instead."
     if scheduler.here and request.shape.nodes > 1:
         raise UsageError(
             f"The {scheduler.name} scheduler has one node, {request.shape.nodes} are asked for.",
             hint='Set scheduler = "slurm" in the site.toml, or give --scheduler slurm.',
         )
-    if "\\" in directory or not directory.isprintable():  # Slurm's file name patterns can't say it
+    if "\\" in directory or not directory.isprintable():  # Slurm's patterns can't express it
         raise UsageError(
             "Campaigns can't lie in a path with a backslash or a control character.",
             where=directory,
@@ -164,7 +162,7 @@ def resolve(
         sources=_sources(site, recipe),
         plan=plan(recipe, site, request),
         mounts=inputs.mount_specs(site, used, directory),
-        warnings=(warning,) if shown else (),
+        warnings=warnings,
     )
 
 
@@ -204,30 +202,24 @@ def _sources(site: Site, recipe: Recipe) -> dict[str, Path]:
     return {**own, **{name: cache.SCRIPT.parent / name for name in entering}}
 
 
-def _missing(site: Site, recipe: Recipe, found: Inputs, options: SubmitOptions) -> tuple[str, ...]:
-    """Return the names of what a run can't do without and nobody names."""
-    needs = [need for need in recipe.needs if not getattr(found, need)]
-    if site.container.runtime != "none" and not found.image:
-        return (*needs, "image")
-    return () if options.rehearse else tuple(needs)
-
-
-def _left_open(site: Site, recipe: Recipe, missing: list[str], *, dry: bool) -> dict[str, str]:
-    """Return the paths that a dry run shows for what a run can't do without and nobody names.
+def _left_open(
+    site: Site, recipe: Recipe, missing: list[str], *, dry: bool
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the paths that a dry run shows for what nobody names, and a warning about them.
 
     Raises:
-        UsageError: Something is, and this is no dry run.
+        UsageError: Something is missing, and this is no dry run.
     """
-    if missing and not dry:
+    if not missing:
+        return {}, ()
+    keys = ", ".join(f"frameworks.{recipe.name}.{need}" for need in missing)
+    if not dry:
         raise UsageError(
             f"{recipe.name} needs {' and '.join(missing)}, and site {site.name!r} names none.",
             where=site.where,
-            hint=f"Make it ready: hpcbert prepare --fw {recipe.name}; or set "
-            f"{_keys(recipe, missing)} there, or give {' '.join('--' + need for need in missing)}. "
-            "Without them --rehearse runs all but the training.",
+            hint=f"Make it ready: hpcbert prepare --fw {recipe.name}; or set {keys} there, or give "
+            f"{' '.join('--' + need for need in missing)}. Without them --rehearse runs all but "
+            "the training.",
         )
-    return {need: f"{_MISSING}{recipe.name}/{need}" for need in missing}
-
-
-def _keys(recipe: Recipe, needs: Iterable[str]) -> str:
-    return ", ".join(f"frameworks.{recipe.name}.{need}" for need in needs)
+    warning = f"{site.where} does not set {keys}: the script shows {_MISSING}… instead."
+    return {need: f"{_MISSING}{recipe.name}/{need}" for need in missing}, (warning,)
