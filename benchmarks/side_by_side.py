@@ -170,7 +170,7 @@ def collection(folder: Path, logs: Path | None) -> list[Case]:
     cases = []
     if logs is not None:
         files = [str(path) for path in sorted(logs.absolute().rglob("*.log"))]
-        recipes = str(REPOSITORY / "tests" / "collect" / "recipes")
+        recipes = str(REPOSITORY / "tests" / "foreign" / "recipes")
         words = [*hpcbert, str(logs.absolute()), "--fw", "tf2-resnet", "--templates", recipes]
         cases.append(
             Case(

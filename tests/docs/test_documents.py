@@ -433,3 +433,10 @@ def test_contributing_lists_the_rooms_in_the_order_of_the_contract() -> None:
     contract, *_ = project["tool"]["importlinter"]["contracts"]
     rooms = [name.strip() for layer in contract["layers"] for name in layer.split("|")]
     assert listed == rooms
+
+
+def test_contributing_names_every_folder_of_tests() -> None:
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = {word for row in rows(section(text, "Tests"), "rung") for word in codes(row[1])}
+    folders = {f"tests/{path.parent.name}" for path in REPOSITORY.glob("tests/*/test_*.py")}
+    assert named == folders

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite("tests.faults.kit", "tests.faults.faults", "tests.faults.killing")
-
-from tests.faults.killing import Desk  # noqa: E402 - its assertions are rewritten
+from tests.faults.killing import Desk
 
 
 @pytest.fixture

@@ -7,28 +7,25 @@ must leave one job for each repeat, or none after cancel.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.slurm.commands import job_id
 from tests.faults.killing import chosen, deadly, system_calls
-from tests.kit.paths import REPOSITORY
+from tests.kit.cli import Cli
+from tests.kit.slurm import Programs
 from tests.waiting import CEILING
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
 FEW = 4
-STAND_IN = Path(__file__).with_name("slurm-in-a-folder")
 SITE = (
     'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "runs"\n[slurm]\ngres = ""\n'
     "poll_floor = 0.1\n[nodes]\ngpus_per_node = 2\n"
@@ -44,75 +41,50 @@ class Desk:
     """A folder with a site, a scripted Slurm and campaigns."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.jobs = path, path / "jobs"
-        self.jobs.mkdir()
-        (path / "bin").mkdir()
-        for name in ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo"):
-            (path / "bin" / name).symlink_to(STAND_IN)
+        self.path, self.slurm = path, Programs(path / "bin")
         (path / "site.toml").write_text(SITE)
-        self.environment = {
-            **os.environ,
-            "PATH": f"{path / 'bin'}:{os.environ['PATH']}",
-            "PYTHONPATH": str(REPOSITORY),
-            "PYTHONHASHSEED": "0",
-            "HPCBERT_SITE": str(path / "site.toml"),
-            "FAKE_SLURM": str(self.jobs),
-            "NOW": str(int(time.time())),
-        }
-
-    def __call__(
-        self, *words: str, under: tuple[str, ...] = ()
-    ) -> subprocess.CompletedProcess[str]:
-        argv = [*under, sys.executable, "-m", "hpcbert", *words]
-        return subprocess.run(
-            argv, cwd=self.path, env=self.environment, capture_output=True, text=True, check=False
-        )
+        env = {"PATH": self.slurm.path, "HPCBERT_SITE": str(path / "site.toml")}
+        self.hpcbert = Cli(path, {**env, "PYTHONHASHSEED": "0"})
 
     def submitted(self) -> Path:
-        done = self(*SUBMIT)
-        assert done.returncode == 0, done.stderr
-        return Path(json.loads(done.stdout)["data"]["directory"])
+        return Path(self.hpcbert(*SUBMIT, status=0).data["directory"])
 
     def end(self, state: str) -> None:
         """Let all jobs end."""
-        for job in self.jobs.glob("[0-9]*"):
-            lines = job.read_text().splitlines()
-            job.write_text("\n".join([*lines[:4], state, ""]))
+        with self.slurm.changed() as slurm:
+            for job in slurm.jobs.values():
+                job.end(state)
 
-    def alive(self) -> Counter[tuple[str, int]]:
+    def alive(self) -> Counter[tuple[str, str]]:
         """Return how many waiting jobs there are for each repeat of each point."""
-        found: Counter[tuple[str, int]] = Counter()
-        for job in self.jobs.glob("[0-9]*"):
-            name, script, _, array, state = job.read_text().splitlines()
-            del name
-            spans = (job_id(f"1_[{array}]") or ("", ()))[1]
-            point = re.sub(r"(\.t\d+)?\.sbatch$", "", script)
-            for low, high, _ in spans if state == "PENDING" else ():
-                found.update((point, number) for number in range(low, high + 1))
-        return found
+        return Counter(
+            (re.sub(r"(\.t\d+)?\.sbatch$", "", job.script), index)
+            for job in self.slurm.model.jobs.values()
+            for index in job.alive()
+        )
 
     def kept(self) -> Path:
         """Keep what there is now, to return to."""
         copy = self.path / "kept"
         shutil.copytree(self.path / "runs", copy / "runs")
-        shutil.copytree(self.jobs, copy / "jobs")
+        shutil.copy(self.slurm.state, copy)
         return copy
 
     def back(self, copy: Path) -> None:
-        for name in ("runs", "jobs"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
-            if (copy / name).exists():
-                shutil.copytree(copy / name, self.path / name)
-        self.jobs.mkdir(exist_ok=True)
+        shutil.rmtree(self.path / "runs", ignore_errors=True)
+        self.slurm.state.unlink(missing_ok=True)
+        if (copy / "runs").exists():
+            shutil.copytree(copy / "runs", self.path / "runs")
+            shutil.copy(copy / self.slurm.state.name, self.slurm.folder)
 
     def calls(self, *words: str) -> list[tuple[str, int]]:
         """Return the system calls of a command from its campaign on, each with its number."""
         trace = self.path / "trace"
-        assert self(*words, under=("strace", f"--output={trace}")).returncode == 0
+        self.hpcbert(*words, under=("strace", f"--output={trace}"), status=0)
         return chosen(system_calls(trace), FEW)
 
     def killed(self, call: str, number: int, *words: str) -> None:
-        self(*words, under=deadly(call, number))
+        self.hpcbert(*words, under=deadly(call, number))
 
 
 @pytest.fixture
@@ -130,7 +102,7 @@ def test_submit_loses_and_doubles_nothing(desk: Desk, tmp_path: Path) -> None:
         if not manifests:
             assert not desk.alive()
             continue
-        resumed = desk("submit", "--resume", str(manifests[0].parent), "--json")
+        resumed = desk.hpcbert("submit", "--resume", str(manifests[0].parent), "--json")
         assert resumed.returncode == 0, (call, number, resumed.stdout)
         assert set(desk.alive().values()) == {1}, (call, number)
         assert len(desk.alive()) == 2 * POINTS, (call, number)
@@ -144,12 +116,12 @@ def test_retry_loses_and_doubles_nothing(desk: Desk) -> None:
     for call, number in desk.calls(*words):
         desk.back(copy)
         desk.killed(call, number, *words)
-        again = desk(*words)
+        again = desk.hpcbert(*words)
         assert again.returncode == 0, (call, number, again.stdout)
         assert set(desk.alive().values()) == {1}, (call, number)
         assert len(desk.alive()) == 2 * POINTS, (call, number)
         ids = {array.job_id for array in store.read_manifest(directory).arrays}
-        assert ids == {job.name for job in desk.jobs.glob("[0-9]*")}, (call, number)
+        assert ids == set(desk.slurm.model.jobs), (call, number)
 
 
 def test_cancel_leaves_nothing(desk: Desk) -> None:
@@ -159,7 +131,7 @@ def test_cancel_leaves_nothing(desk: Desk) -> None:
     for call, number in desk.calls(*words):
         desk.back(copy)
         desk.killed(call, number, *words)
-        again = desk(*words)
+        again = desk.hpcbert(*words)
         assert again.returncode == 0, (call, number, again.stdout)
         assert not desk.alive(), (call, number)
 
@@ -171,14 +143,11 @@ def test_four_who_resume_at_once_in_pid_namespaces_of_their_own_double_nothing(d
     directory = desk.submitted()
     desk.end("FAILED")
     argv = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "hpcbert"]
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     resumed = [
-        subprocess.Popen(
-            [*argv, "retry", str(directory), "--json"],
-            cwd=desk.path, env=desk.environment, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        desk.hpcbert.start(args=[*argv, "retry", str(directory), "--json"], **streams)
         for _ in range(4)
-    ]  # fmt: skip
+    ]
     codes = [one.wait(timeout=CEILING) for one in resumed]
     assert 0 in codes
     assert set(desk.alive().values()) == {1}

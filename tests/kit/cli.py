@@ -133,9 +133,16 @@ class Cli:
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
         }
+        argv = [self.python, "-m", "hpcbert", *map(str, words)]
         return subprocess.Popen(
-            [self.python, "-m", "hpcbert", *map(str, words)],
-            **{"cwd": self.cwd, "env": self.environment, "text": True, **streams, **options},
+            **{
+                "args": argv,
+                "cwd": self.cwd,
+                "env": self.environment,
+                "text": True,
+                **streams,
+                **options,
+            },
         )
 
     def on_terminal(

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from hpcbert.model import Protocol
 from tests.kit import campaigns
 from tests.kit.campaigns import Built
 from tests.kit.cli import Cli, Done, inside
-from tests.kit.paths import TEMPLATES
+from tests.kit.logs import TEST_RECIPES
 from tests.kit.slurm import Programs
 
 
@@ -33,8 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def collect(here: None) -> Callable[..., Done]:
     """Runs `hpcbert collect WORDS` in this process, with the tests' own recipes."""
-    recipes = TEMPLATES.parent / "tests" / "collect" / "recipes"
-    return lambda *words: inside("collect", *words, "--templates", recipes)
+    return lambda *words: inside("collect", *words, "--templates", TEST_RECIPES)
 
 
 @pytest.fixture
@@ -64,3 +64,24 @@ def hpcbert(tmp_path: Path, slurm: Programs) -> Cli:
         'schema = 1\nname = "t"\nscheduler = "slurm"\n[slurm]\npoll_floor = 0.2\n'
     )
     return Cli(folder, {"PATH": slurm.path, "HOME": str(folder)})
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Callable[..., Built]:
+    """Makes a submitted campaign of a point for each number of GPUs, with ids from 12 on."""
+
+    def make(
+        name: str = "20261121T100000Z-pytorch-aaaaaa",
+        *,
+        job_id: str = "12",
+        repeats: int = 2,
+        shapes: tuple[int, ...] = (1,),
+        **changes: Any,
+    ) -> Built:
+        jobs = [str(int(job_id) + place) if place else job_id for place in range(len(shapes))]
+        return campaigns.build(
+            tmp_path / "with a space" / "runs", *(f"1n{gpus}g" for gpus in shapes), name=name,
+            repeats=repeats, jobs=tuple(jobs), protocol=Protocol(repeats), **changes,
+        )  # fmt: skip
+
+    return make

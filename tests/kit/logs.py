@@ -17,7 +17,7 @@ from tests.kit.paths import REPOSITORY
 
 ITERS, SKIP = 12, 2
 # Recipe folders of tests alone, for logs that no recipe of hpcbert reads.
-TEST_RECIPES = REPOSITORY / "tests" / "collect" / "recipes"
+TEST_RECIPES = REPOSITORY / "tests" / "foreign" / "recipes"
 # When the logs that are written here begin, in seconds since the epoch.
 BEGIN = 1763717655.25
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcbert.cli.output import escaped, printable
-from tests.environment.kit import leave, node
+from tests.kit.nodes import leave, node
 from tests.kit.cli import Cli
 from tests.kit.slurm import Answer, failed
 

@@ -1,0 +1,166 @@
+"""Fingerprints, read from anything and held against each other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcbert.campaign.fingerprint import LARGEST, Fingerprint, Where, between, parse, within
+from tests.kit.nodes import NODE, node, raw
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=12,
+)
+
+
+def read(name: str = "n1", **changes: Any) -> Fingerprint:
+    found = parse(raw(name, **changes))
+    assert found is not None
+    return found
+
+
+def taken(*nodes: Fingerprint, repeat: int = 1, point: str = "2n8g") -> list[Where]:
+    return [Where(point, repeat, one) for one in nodes]
+
+
+def test_a_node_in_facts() -> None:
+    facts = read().facts
+    assert facts["GPUs"] == "8"
+    assert facts["GPU"] == "NVIDIA A100-SXM4-80GB"
+    assert facts["GPU power limit, W"] == "400.00"
+    assert facts["memory, GiB"] == "1024"
+    assert facts["network"] == "1 x 25000 Mb/s, MTU 1500"
+    assert facts["InfiniBand"] == "1 x 200 Gb/sec (4X HDR), InfiniBand"
+    assert facts["image"] == "sha256 0123456789ab"
+    assert facts["package torch"] == "2.7.0a0+7c8ec84dab.nv25.03"
+    assert facts["library libnccl"] == "2.25.1"
+    assert facts["variable NCCL_DEBUG"] == "WARN"
+    assert read().summary == (
+        "8 x NVIDIA A100-SXM4-80GB, driver 535.104.05, CUDA 12.2, AMD EPYC 7742, 1024 GiB, "
+        "Linux 5.15.0-100, image sha256 0123456789ab"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"node": "n9", "host__hostname": "n9", "time": 5},
+        {"host__memory_kb": "1055000000"},
+        {"host__network": ["ens1f0 physical 25000 1500 up", "eth9 physical 100 1500 down"]},
+        {"image__environment__CUDA_VISIBLE_DEVICES": "3"},
+        {"image__environment__NCCL_SOCKET_IFNAME": "eth7"},
+        {"image__environment__SLURM_JOB_ID": "12"},
+        {"image__environment__OTHER": "x"},
+        {"host__topology": ["x"]},
+    ],
+)
+def test_what_does_not_matter(changes: dict[str, Any]) -> None:
+    assert read(**changes).digest == read().digest
+    assert not within(taken(read(), read("n2", **changes)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "fact"),
+    [
+        ({"host__gpus": NODE["host"]["gpus"][:7]}, "GPUs"),
+        ({"host__kernel": "5.15.0-101"}, "kernel"),
+        ({"host__cpu": "Intel"}, "CPU"),
+        ({"host__memory_kb": "528000000"}, "memory, GiB"),
+        ({"host__infiniband": []}, ""),
+        ({"host__infiniband": ["a:1|InfiniBand|100 Gb/sec (2X HDR)|4: ACTIVE"]}, "InfiniBand"),
+        ({"host__cuda_driver": "12.4"}, "CUDA driver"),
+        ({"image__reference": "a@sha256:" + "1" * 64}, "image"),
+        ({"image__packages": ["torch-2.6.0", "numpy-1.26.4"]}, "package torch"),
+        ({"image__packages": ["numpy-1.26.4"]}, "package torch"),
+        ({"image__libraries": ["libnccl.so.2.21.5"]}, "library libnccl"),
+        ({"image__environment__NCCL_ALGO": "Ring"}, "variable NCCL_ALGO"),
+        ({"image__environment__NCCL_DEBUG": None}, "variable NCCL_DEBUG"),
+        ({"image__environment__OMP_NUM_THREADS": "4"}, "variable OMP_NUM_THREADS"),
+        ({"image__environment__PYTORCH_VERSION": "2"}, "variable PYTORCH_VERSION"),
+    ],
+)
+def test_what_matters(changes: dict[str, Any], fact: str) -> None:
+    found = within(taken(read(), read("n2", **changes)))
+    assert [one.fact for one in found] == ([fact] if fact else [])
+    if fact:
+        assert read(**changes).digest != read().digest
+        assert found[0].scope == "nodes"
+
+
+def test_a_power_limit_that_differs_says_where() -> None:
+    lower = [line.replace("400.00", "300.00") for line in NODE["host"]["gpus"]]
+    (found,) = within(taken(read(), read("n2"), read("n3", host__gpus=lower)))
+    assert str(found) == ("GPU power limit, W differs between nodes: 400.00 (n1, n2); 300.00 (n3)")
+
+
+def test_repeats_that_differ_although_their_nodes_agree() -> None:
+    new = {"host__kernel": "6.1"}
+    runs = [*taken(read(), read("n2")), *taken(read(**new), read("n2", **new), repeat=2)]
+    (found,) = within(runs)
+    assert found.scope == "repeats"
+    assert found.values == (("5.15.0-100", ("repeat 1",)), ("6.1", ("repeat 2",)))
+
+
+def test_points_that_differ_but_for_the_number_of_gpus() -> None:
+    one = taken(read(host__gpus=NODE["host"]["gpus"][:1]), point="1n1g")
+    (found,) = between(one, taken(read(host__kernel="6.1")))
+    assert (found.fact, found.scope) == ("kernel", "points")
+    assert found.values == (("5.15.0-100", ("1n1g",)), ("6.1", ("2n8g",)))
+    assert not between([], one)
+    assert not between(one, one)
+
+
+def test_what_is_mixed_within_a_point_says_nothing_of_two() -> None:
+    mixed = taken(read(), read("n2", host__kernel="6.1"))
+    assert not between(taken(read(), point="1n1g"), mixed)
+
+
+def test_what_nobody_could_tell_differs_from_nothing() -> None:
+    assert not within(taken(read(), read("n2", host__cuda_driver=None, host__gpus=None)))
+    assert not within(taken(read(), read("n2", image=None)))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_answered(content: bytes) -> None:
+    assert parse(content) is None or isinstance(parse(content), Fingerprint)
+
+
+@given(JSON, JSON, JSON)
+def test_any_json_is_answered(host: Any, image: Any, gpus: Any) -> None:
+    data = {**node(), "host": host, "image": image}
+    for one in (data, {**node(), "host": {"gpus": gpus, "network": gpus, "memory_kb": image}}):
+        found = parse(json.dumps(one).encode())
+        assert found is not None
+        assert len(found.digest) == 12
+        assert isinstance(found.summary, str)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'{"schema":2}',
+        b'{"schema":1}',
+        b'{"schema":1,"node":3}',
+        b"[" * 100_000,
+        b'{"schema":1,"node":"n1","x":"' + b"a" * LARGEST + b'"}',
+        b"\xff\xfe",
+    ],
+)
+def test_what_is_none_is_none(content: bytes) -> None:
+    assert parse(content) is None
+
+
+def test_facts_are_bounded() -> None:
+    many = {f"NCCL_X{number}": "y" * 500 for number in range(1500)}
+    found = read(image__environment=many)
+    assert len(found.facts) <= 1000
+    assert all(len(text) <= 200 for text in found.facts.values())

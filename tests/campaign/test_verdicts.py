@@ -1,0 +1,250 @@
+"""What is known of each attempt, who said so, and what is remembered: no question revives one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.errors import SchedulerError
+from hpcbert.flows.collect import Collected
+from hpcbert.model import Run
+from hpcbert.slurm.states import RepeatState, parse
+from tests.kit.collecting import gathered
+
+VERDICTS = (
+    "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE", "PREEMPTED", "TIMEOUT", "CANCELLED", "BOOT_FAIL", "FAILED",
+)  # fmt: skip
+
+
+class Scheduler:
+    """Has a state for the newest attempt of repeat 1, and what it says of those before."""
+
+    def __init__(self, word: str = "COMPLETED", **changes: Any) -> None:
+        self.state = scheduled(word, **changes)
+
+    def __call__(self, watched: TrackedCampaign) -> Mapping[tuple[str, int], Any]:
+        found = {}
+        for one in watched.repeats:
+            restarts = max(self.state.attempt, one.newest.attempt)
+            found[one.key] = one.newest.complete(self.state, restarts=restarts)
+        return found
+
+
+def scheduled(word: str, **changes: Any) -> RepeatState:
+    return RepeatState(word, parse(word).kind, **{"source": "sacct", **changes})
+
+
+def silent(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
+    raise SchedulerError("Slurm does not answer.")
+
+
+def judged(made: Any, states: Any) -> Collected:
+    return gathered(made.directory, states=states)
+
+
+def only(made: Collected) -> Run:
+    ((run,),) = (row.runs for row in made.tables[0].rows)
+    return run
+
+
+def retried(made: Any, *why: tuple[int, str, str]) -> Any:
+    """Add the array of a retry, whose attempts have numbers from 1."""
+    (first,) = made.campaign.arrays
+    again = replace(
+        first, name=f"{first.name}.t1", job_id="99", retry=1, first_attempt=1, why=tuple(why)
+    )
+    return made.change(arrays=(first, again))
+
+
+@pytest.fixture
+def one(build: Any) -> Any:
+    """One repeat, complete by its own account and by its log."""
+    made = build("1n1g", repeats=1)
+    made.complete("1n1g", 1, 10.0)
+    return made
+
+
+AFTER = {
+    "waits": Scheduler("PENDING", attempt=1),
+    "was cancelled": Scheduler("CANCELLED", attempt=1),
+    "failed": Scheduler("FAILED", attempt=1),
+    "is unknown": Scheduler("UNKNOWN", source="none", attempt=1),
+    "can't be asked about": silent,
+}
+
+
+def suspend(made: Any, seconds: float = 31.25, repeat: int = 1) -> None:
+    """Let the script have noticed a pause: before the step's end, as it does."""
+    path = made.directory / made.array("1n1g").status(repeat)
+    lines = path.read_text().splitlines(keepends=True)
+    event = {"event": "suspended", "attempt": 0, "time": 1763717655, "seconds": seconds}
+    lines.insert(2, json.dumps(event) + "\n")
+    path.write_text("".join(lines))
+
+
+@pytest.mark.parametrize("source", ["sacct", "squeue", "none"])
+def test_what_the_script_noticed_itself_refuses_the_repeat(one: Any, source: str) -> None:
+    suspend(one)
+    run = only(judged(one, silent if source == "none" else Scheduler(source=source)))
+    assert [reason.code for reason in run.reasons] == ["state"]
+    assert "it was suspended for 31.25 s" in run.reasons[0].detail
+
+
+@pytest.mark.parametrize("slices", [1, 4])
+def test_time_slices_of_gang_scheduling_add_up(one: Any, slices: int) -> None:
+    """Slurm suspends and resumes a job in turn with others (slurm.conf(5), PreemptMode=GANG)."""
+    for _ in range(slices):
+        suspend(one, 30.0)
+    run = only(judged(one, Scheduler()))
+    assert (run.valid, run.throughput) == (False, None)
+    assert f"it was suspended for {30 * slices} s" in run.reasons[0].detail
+
+
+def test_a_campaign_that_is_collected_before_while_and_after_a_retry_runs_is_unchanged(
+    build: Any,
+) -> None:
+    one = build("1n1g", repeats=1)
+    one.started("1n1g", 1)
+    one.ended("1n1g", 1, code=3)
+    assert not only(judged(one, Scheduler("FAILED"))).valid
+    made = retried(one, (1, "FAILED", "state: it is FAILED"))
+    made.started("1n1g", 1, attempt=1)
+    assert judged(made, Scheduler("RUNNING", source="squeue", attempt=1)).refused == ()
+    made.ended("1n1g", 1, attempt=1)
+    made.log("1n1g", 1, made.text("1n1g", 20.0), attempt=1)
+    after = judged(made, Scheduler(attempt=1))
+    assert (after.refused, only(after).valid) == ((), True)
+
+
+def test_a_local_run_that_was_suspended_is_refused(build: Any) -> None:
+    made = build("1n1g", repeats=1, scheduler="local")
+    made.complete("1n1g", 1, 10.0)
+    made.mark("1n1g", 1, {"event": "finished", "state": "COMPLETED", "exit": 0})
+    assert only(judged(made, silent)).valid
+    suspend(made)
+    (run,) = judged(made, silent).tables[0].rows[0].runs
+    assert "suspended" in str(run.reasons[0])
+
+
+@pytest.mark.parametrize("later", AFTER)
+@pytest.mark.parametrize("collected", [True, False], ids=["collected", "only retried"])
+@pytest.mark.parametrize("noticed", ["by the script", "by accounting"])
+def test_a_suspended_attempt_is_not_revived_by_a_retry(
+    one: Any, noticed: str, collected: bool, later: str
+) -> None:
+    """Three ways to know: the job's own file, the record of collect, the manifest of a retry."""
+    states = Scheduler()
+    if noticed == "by the script":
+        suspend(one)
+    else:
+        states = Scheduler(suspended=31.0)
+    if collected:
+        assert not only(judged(one, states)).valid
+    why = (1, "COMPLETED", "state: it was suspended for 31 s while its time went on")
+    run = only(judged(retried(one, why), AFTER[later]))
+    assert (run.valid, run.throughput) == (False, None)
+
+
+KNOWN = [(known, later) for known in ("collected", "retried") for later in AFTER]
+KNOWN += [("accounting", later) for later in AFTER if AFTER[later] is not silent]
+
+
+@pytest.mark.parametrize("word", VERDICTS)
+@pytest.mark.parametrize(("known", "later"), KNOWN)
+def test_no_attempt_is_revived_that_ended_badly(
+    one: Any, word: str, known: str, later: str
+) -> None:
+    """Although by its own account, and by its log, nothing is wrong with it."""
+    states: Any = AFTER[later]
+    if known == "collected":
+        assert not only(judged(one, Scheduler(word))).valid
+    if known == "accounting":
+        newest = states.state
+        states = Scheduler()
+        states.state = replace(newest, earlier=(scheduled(word),))
+    why = [(1, word, f"state: it is {word}, not COMPLETED")] if known == "retried" else []
+    run = only(judged(retried(one, *why), states))
+    assert (run.valid, run.throughput) == (False, None)
+    old = next(attempt for attempt in run.attempts if attempt.attempt == 0)
+    assert old.state == word
+    assert old.state_source == ("manifest" if known == "retried" else "sacct")
+
+
+@pytest.mark.parametrize("word", VERDICTS)
+def test_a_verdict_stands_whatever_is_said_later(one: Any, word: str) -> None:
+    assert only(judged(one, Scheduler(word))).state == word
+    for states in (Scheduler("COMPLETED"), silent, Scheduler("UNKNOWN", source="none")):
+        run = only(judged(one, states))
+        assert (run.state, run.state_source, run.valid) == (word, "sacct", False)
+
+
+def test_a_job_that_is_sent_back_after_its_verdict_is_a_new_attempt(one: Any) -> None:
+    judged(one, Scheduler("NODE_FAIL", nodes=("n3",)))
+    waits = only(judged(one, Scheduler("PENDING", source="squeue")))
+    assert [(one.attempt, one.state) for one in waits.attempts] == [
+        (0, "NODE_FAIL"),
+        (1, "PENDING"),
+    ]
+    assert waits.attempts[0].nodes == ("n3",)
+    one.started("1n1g", 1, attempt=1)
+    one.ended("1n1g", 1, attempt=1)
+    one.log("1n1g", 1, one.text("1n1g", 20.0), attempt=1)
+    run = only(judged(one, Scheduler()))
+    assert (run.attempt, run.valid) == (1, True)
+    assert run.throughput == pytest.approx(20)
+
+
+def test_an_attempt_that_completed_by_the_schedulers_word_still_outlives_a_retry(one: Any) -> None:
+    made = retried(one, (1, "COMPLETED", "exit: the exit status … is not recorded"))
+    run = only(judged(made, Scheduler("CANCELLED", attempt=1)))
+    assert (run.attempt, run.valid) == (0, True)
+
+
+def test_an_attempt_that_slurm_sent_back_says_so_although_it_died_of_a_signal(build: Any) -> None:
+    made = build("1n1g", repeats=1)
+    made.started("1n1g", 1)
+    made.mark("1n1g", 1, {"event": "signal", "signal": "TERM"})
+    made.ended("1n1g", 1, code=143)
+    made.started("1n1g", 1, attempt=1)
+    made.ended("1n1g", 1, attempt=1)
+    made.log("1n1g", 1, made.text("1n1g", 20.0), attempt=1)
+    unknown = only(judged(made, Scheduler())).attempts[0]
+    assert (unknown.state, unknown.state_source) == ("REQUEUED", "status-file")
+    assert "signal TERM" in unknown.detail
+    (made.directory / "measurements.json").unlink()
+    lost = scheduled("NODE_FAIL", nodes=("n3",), detail="lost a node (n3)")
+    known = Scheduler()
+    known.state = replace(known.state, attempt=1, earlier=(lost,))
+    run = only(judged(made, known))
+    assert run.valid
+    told = run.attempts[0]
+    assert (told.state, told.nodes, told.state_source) == ("NODE_FAIL", ("n3",), "sacct")
+    assert told.detail.startswith("lost a node (n3)")
+    # It is remembered when nobody can be asked any more.
+    assert only(judged(made, silent)).attempts[0].state == "NODE_FAIL"
+
+
+def test_the_record_of_an_older_version_is_read(one: Any) -> None:
+    judged(one, Scheduler("TIMEOUT"))
+    path = one.directory / "measurements.json"
+    data = json.loads(path.read_text())
+    for run in data["runs"]:
+        del run["verdicts"]
+    del data["seal"]
+    path.write_text(json.dumps(data))
+    assert only(judged(one, silent)).state == "TIMEOUT"
+
+
+def test_a_copy_elsewhere_remembers_too(one: Any, tmp_path: Path) -> None:
+    judged(one, Scheduler("OUT_OF_MEMORY"))
+    copy = tmp_path / "copy"
+    shutil.copytree(one.directory, copy)
+    again = replace(one, directory=copy)
+    assert only(judged(again, silent)).state == "OUT_OF_MEMORY"

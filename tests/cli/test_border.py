@@ -1,0 +1,295 @@
+"""Whatever a person names and whatever the system refuses: a sentence, an exit code, a document."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from hpcbert.cli.main import COMMANDS
+
+pytestmark = pytest.mark.slow
+
+# What an option or argument of these names takes is a path, or may be one.
+PATHS = (
+    *("campaign", "campaigns", "check", "data", "directory", "image", "output", "path", "paths"),
+    *("repository", "runs", "site_file", "source", "templates"),
+)
+# What a command needs apart from the path under test; what runs nothing for real.
+NEEDS = {
+    "frameworks show": ["oneflow"],
+    "images remove": ["--leftovers"],
+    "init": ["--local"],
+    "prepare": ["--fw", "pytorch", "--dry-run"],
+    "submit": ["--dry-run"],
+    "cancel": ["20261121T100000Z-oneflow-3f9a1c"],
+}
+# These would make a lab of this machine.
+LEFT_OUT = {"lab up", "lab down"}
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield every command with its whole name, those in groups too."""
+    for name in COMMANDS:
+        command = importlib.import_module(f"hpcbert.cli.{name}").command
+        if isinstance(command, click.Group):
+            for inner in command.commands.values():
+                yield f"{name} {inner.name}", inner
+        else:
+            yield name, command
+
+
+def places() -> list[tuple[str, click.Parameter]]:
+    """Return every option and argument that takes a path, by command."""
+    return [
+        (name, one)
+        for name, command in commands()
+        for one in command.params
+        if one.name in PATHS and not getattr(one, "is_flag", False) and name not in LEFT_OUT
+    ]
+
+
+def lines(value: str) -> list[list[str]]:
+    """Return a command line for each place that takes a path, with this one there."""
+    found = []
+    for name, one in places():
+        needs = NEEDS.get(name, []) if isinstance(one, click.Option) else []
+        words = [one.opts[-1], value] if isinstance(one, click.Option) else [value]
+        found.append([*name.split(), *needs, *words, "--json"])
+    return found
+
+
+def where(home: Path, kind: str) -> str:
+    """Make a path that can't be used, and name it."""
+    if kind == "locked":
+        locked = home / "locked"
+        (locked / "inner").mkdir(parents=True)
+        locked.chmod(0)
+        return str(locked / "inner")
+    if kind == "below a file":
+        (home / "file").write_text("x")
+        return str(home / "file" / "inner")
+    if kind == "loop":
+        (home / "loop").symlink_to("loop")
+        return str(home / "loop")
+    return str(home / ("x" * 300))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    yield folder
+    for one in folder.rglob("*"):
+        if one.is_dir() and not one.is_symlink():
+            one.chmod(0o700)
+
+
+@pytest.mark.parametrize("kind", ["locked", "below a file", "loop", "long"])
+def test_a_path_that_cannot_be_used_is_a_sentence_everywhere(
+    kind: str, home: Path, many: Callable[..., list[Any]]
+) -> None:
+    value = where(home, kind)
+    asked = lines(value)
+    assert len(asked) > 30
+    for words, done in zip(asked, many(asked, cwd=home), strict=True):
+        done.check(as_json=True)
+        harmless = {"--data", "--source", "--image", "--repository", "--runs"} & set(words)
+        assert done.code or harmless or "--leftovers" in words, (words, done)
+
+
+def test_every_command_survives_the_loss_of_its_working_directory(
+    many: Callable[..., list[Any]],
+) -> None:
+    asked = [
+        [*name.split(), *NEEDS.get(name, []), *extra]
+        for name, _ in commands()
+        if name not in LEFT_OUT | {"cancel"}
+        for extra in ([], ["--json"])
+    ]
+    for words, done in zip(asked, many(asked, gone=True), strict=True):
+        done.check(as_json="--json" in words)
+    told = many([["config"], ["--help"]], gone=True)
+    assert "working directory was removed" in told[0].err
+    assert (told[0].code, told[1].code) == (1, 0)
+
+
+@pytest.fixture
+def campaign(home: Path, many: Callable[..., list[Any]]) -> Path:
+    """Return a campaign that was submitted to a Slurm that answers nothing else."""
+    tools = home / "tools"
+    tools.mkdir()
+    (tools / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    (tools / "sbatch").chmod(0o755)
+    words = ["submit", "--fw", "oneflow", "--rehearse", "--scheduler", "slurm", "--json"]
+    path = f"{tools}:{os.environ['PATH']}"
+    (done,) = many(
+        [[*words, "--runs", str(home / "runs"), "--data", "/d", "--source", "/s"]], PATH=path
+    )
+    assert done.code == 0, done
+    shutil.rmtree(tools)
+    return Path(done.document["data"]["directory"])
+
+
+@pytest.mark.parametrize(
+    "name", [".", "manifest.json", "recipe.toml", "scripts", "status", "logs", "slurm"]
+)
+def test_a_campaign_with_something_unreadable_in_it(
+    name: str, campaign: Path, many: Callable[..., list[Any]]
+) -> None:
+    asked = [
+        [*words, str(campaign), "--json"]
+        for words in (
+            *(["collect"], ["audit"], ["logs"], ["retry", "--dry-run"], ["submit", "--resume"]),
+            *(["monitor", "--once"], ["cancel", "--yes"]),
+        )
+    ]
+    (campaign / name).chmod(0)
+    results = many(asked)
+    (campaign / name).chmod(0o700)
+    for words, done in zip(asked, results, strict=True):
+        done.check(as_json=True)
+        # All of it was submitted: nothing has to be read.
+        assert done.code or words[0] == "submit", done
+
+
+def test_a_folder_of_campaigns_that_cannot_be_read_is_not_an_empty_one(
+    campaign: Path, many: Callable[..., list[Any]]
+) -> None:
+    runs = campaign.parent
+    runs.chmod(0o300)
+    asked = [[*words, "--json"] for words in (["audit"], ["collect"], ["logs"], ["retry"])]
+    results = many(asked, HPCBERT_RUNS=str(runs))
+    runs.chmod(0o700)
+    for done in results:
+        done.check(as_json=True)
+        assert done.code == 1
+        assert "Permission denied" in done.document["errors"][0]["message"]
+
+
+def shell(line: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell line in which hpcbert is this one."""
+    function = f'hpcbert() {{ "{sys.executable}" -m hpcbert "$@"; }}'
+    return subprocess.run(
+        ["bash", "-c", f"{function}\n{line}"],
+        cwd=cwd,
+        env={**os.environ, "HOME": str(cwd), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "told"),
+    [
+        ("hpcbert config >/dev/full", 1, "No space left"),
+        ("hpcbert config --json >/dev/full", 1, "No space left"),
+        ("hpcbert --help >/dev/full", 1, "No space left"),
+        ("hpcbert config >&-", 1, "closed"),
+        ("hpcbert config --json >&-", 1, "closed"),
+        ("hpcbert --version >&-", 1, "closed"),
+        ("hpcbert submit --nodes 0 >/dev/full", 2, "--nodes"),
+        ("hpcbert submit --fw nix --json >/dev/full", 2, "nix"),
+        ("hpcbert submit --fw nix <&- >&-", 2, "nix"),
+        ("hpcbert --help | head -c 1; exit ${PIPESTATUS[0]}", 0, ""),
+        ("hpcbert config --json | head -c 1; exit ${PIPESTATUS[0]}", 0, ""),
+    ],
+)
+def test_a_stdout_that_takes_nothing(line: str, code: int, told: str, tmp_path: Path) -> None:
+    done = shell(line, tmp_path)
+    assert done.returncode == code, done
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert done.stderr.count("rror: ") <= 2
+
+
+@pytest.mark.parametrize(
+    "line", ["hpcbert config --json 2>&-", "hpcbert submit --fw nix --json 2>/dev/full"]
+)
+def test_a_stderr_that_takes_nothing_hides_no_result(line: str, tmp_path: Path) -> None:
+    done = shell(line, tmp_path)
+    document = json.loads(done.stdout)
+    assert document["exit_code"] == done.returncode
+    assert done.returncode == (2 if "nix" in line else 0)
+
+
+def test_a_stdin_that_is_closed_answers_nothing(campaign: Path, tmp_path: Path) -> None:
+    done = shell(f"hpcbert cancel {campaign} <&-", tmp_path)
+    assert done.returncode in {2, 3}
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("module", ["click", "hpcbert.cli.submit", "jinja2"])
+def test_an_interrupt_while_modules_load(module: str, as_json: bool, tmp_path: Path) -> None:
+    code = f"""
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from hpcbert.__main__ import main
+main()
+"""
+    words = ["submit", "--dry-run", *(["--json"] if as_json else [])]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert done.returncode == 130, done
+    if as_json:
+        assert json.loads(done.stdout)["errors"][0]["code"] == "interrupted"
+        assert done.stderr.strip() == ""
+    else:
+        assert done.stderr == "error: Interrupted.\n"
+
+
+def test_a_bug_is_a_sentence_and_a_traceback_on_demand(tmp_path: Path) -> None:
+    code = """
+import hpcbert.config.site
+hpcbert.config.site.load = lambda *_: {}["what"]
+from hpcbert.__main__ import main
+main()
+"""
+
+    def run(**env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code, "config", "--json"], cwd=tmp_path,
+            env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+
+    done = run()
+    document = json.loads(done.stdout)
+    assert done.returncode == document["exit_code"] == 1
+    assert "KeyError: 'what'" in document["errors"][0]["message"]
+    assert "HPCBERT_DEBUG" in document["errors"][0]["hint"]
+    assert done.stderr == ""
+    assert "Traceback" in run(HPCBERT_DEBUG="1").stderr
+
+
+@pytest.mark.parametrize("key", ["runs", "sources", "container.images", "name", "slurm.partition"])
+def test_a_nul_character_in_a_site(key: str, home: Path, many: Callable[..., list[Any]]) -> None:
+    table, _, name = key.rpartition(".")
+    text = 'schema = 1\nscheduler = "local"\n' + ("" if key == "name" else 'name = "x"\n')
+    text += f"[{table}]\n" if table else ""
+    (home / "site.toml").write_text(text + f'{name} = "a\\u0000b"\n')
+    (done,) = many([["config", "--json"]], cwd=home)
+    done.check(as_json=True)
+    assert done.code == 2
+    assert key in done.document["errors"][0]["message"]

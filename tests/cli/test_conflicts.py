@@ -1,0 +1,197 @@
+"""Options that would be ignored are refused by name; precisions and forms in all their spellings."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from hpcbert.cli.main import COMMANDS
+from hpcbert.model import precision
+
+pytestmark = pytest.mark.slow
+
+SUBMIT = ["submit", "--fw", "oneflow", "--scheduler", "slurm", "--dry-run"]
+LOCAL = ["submit", "--scheduler", "local"]
+PREPARE = ["prepare", "--fw", "oneflow", "--dry-run"]
+# The command line, the option that it must name, what that conflicts with.
+REFUSED = [
+    (["data", "make", "--format", "npz", "--cased", "x"], "--cased", "--text"),
+    (["data", "make", "--format", "npz", "--text", "t", "--fill", "full", "x"], "--fill", "--text"),
+    (["submit", "--max-retries", "1"], "--max-retries", "--wait"),
+    (["submit", "--max-retries", "0"], "--max-retries", "--wait"),
+    ([*SUBMIT, "--wait"], "--wait", "--dry-run"),
+    ([*SUBMIT, "--force"], "--force", "--dry-run"),
+    ([*SUBMIT, "--wait", "--max-retries", "1"], "--max-retries", "--dry-run"),
+    (["submit", "--rehearse", "--wait", "--max-retries", "1"], "--max-retries", "--rehearse"),
+    ([*SUBMIT, "--concurrent-repeats", "2", "--repeats-in", "one-job"], "--concurrent-repeats", "one-job"),
+    ([*SUBMIT, "--accumulation", "2", "--global-batch-size", "8"], "--global-batch-size", "--accumulation"),
+    (["render", "--accumulation", "2", "--global-batch-size", "8"], "--global-batch-size", "--accumulation"),
+    ([*SUBMIT, "--image", "x.sqsh"], "--image", "runtime none"),
+    (["submit", "--scheduler", "slurm", "--dry-run", "--source", "/s"], "--source", "pytorch"),
+    (["submit", "--scheduler", "slurm", "--dry-run", "--fw", "nccl-tests", "--data", "/d"], "--data", "nccl-tests"),
+    *(
+        ([*LOCAL, *words], words[0].partition("=")[0], "local scheduler")
+        for words in (
+            ["--partition", "gpu"], ["--account", "a"], ["--qos", "q"], ["--sbatch-arg=--nice=1"],
+            ["--srun-arg=--overlap"], ["--concurrent-repeats", "2"], ["--concurrent-points"],
+        )
+    ),
+    *(
+        (["submit", "--resume", "x", *words], words[0].partition("=")[0], "--resume")
+        for words in (
+            ["--fw", "pytorch"], ["--nodes", "1"], ["--gpus-per-node", "1"], ["--precision", "fp32"],
+            ["--batch-size", "4"], ["--model", "m"], ["--protocol", "p"], ["--accumulation", "2"],
+            ["--global-batch-size", "8"], ["--xla"], ["--set", "a=b"], ["--scaling"],
+            ["--repeats", "5"], ["--iters", "9"], ["--skip", "2"], ["--templates", "."],
+            ["--scheduler", "local"], ["--runtime", "none"], ["--partition", "p"],
+            ["--account", "a"], ["--qos", "q"], ["--time", "60"], ["--image", "i"], ["--data", "d"],
+            ["--source", "s"], ["--python", "p"], ["--sbatch-arg=x"], ["--srun-arg=x"],
+            ["--concurrent-repeats", "1"], ["--concurrent-points"], ["--repeats-in", "array"],
+            ["--dry-run"], ["--rehearse"], ["--force"],
+        )
+    ),
+    (["render", "--check", ".", "--fw", "pytorch"], "--fw", "--check"),
+    (["render", "--check", ".", "--output", "x"], "--output", "--check"),
+    (["render", "--check", ".", "--scaling"], "--scaling", "--check"),
+    (["render", "--runs", "x"], "--runs", "by hand"),
+    (["monitor", "--once", "--max-retries", "1"], "--max-retries", "--once"),
+    (["monitor", "--once", "--interval", "20"], "--interval", "--once"),
+    (["logs", "--path", "--tail", "2"], "--tail", "--path"),
+    (["logs", "--path"], "--path", "--json"),
+    (["retry", "--dry-run", "--wait"], "--wait", "--dry-run"),
+    ([*PREPARE, "--partition", "p"], "--partition", "--on-node"),
+    ([*PREPARE, "--account", "p"], "--account", "--on-node"),
+    ([*PREPARE, "--qos", "p"], "--qos", "--on-node"),
+    ([*PREPARE, "--time", "60"], "--time", "--on-node"),
+    ([*PREPARE, "--only", "data", "--repository", "r"], "--repository", "--only"),
+    ([*PREPARE, "--only", "source", "--image", "i"], "--image", "--only"),
+    ([*PREPARE, "--only", "source", "--runtime", "enroot"], "--runtime", "--only"),
+    ([*PREPARE, "--only", "image", "--data", "d"], "--data", "--only"),
+    ([*PREPARE, "--image", "i"], "--image", "runtime none"),
+    (["init", "--slurm", "--local"], "--slurm", "--local"),
+    (["doctor", "--nodes", "2"], "--nodes", "local scheduler"),
+    (["collect", "--format", "csv"], "--format", "--json"),
+]  # fmt: skip
+
+
+def test_what_would_be_ignored_is_refused(many: Callable[..., list[Any]], tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "site.toml").write_text('schema = 1\nname = "here"\nscheduler = "local"\n')
+    results = many([[*words, "--json"] for words, _, _ in REFUSED], cwd=home)
+    for (words, option, beside), done in zip(REFUSED, results, strict=True):
+        done.check(as_json=True)
+        (error,) = done.document["errors"]
+        assert done.code == 2, (words, done)
+        assert error["code"] == "usage", words
+        assert option in error["message"], (words, error)
+        assert beside in error["message"], (words, error)
+        assert option in error["hint"], words
+    assert sorted(path.name for path in home.iterdir()) == ["site.toml"]
+
+
+def test_every_option_that_resume_has_no_use_for_is_in_the_table() -> None:
+    """A new option of submit has to say what it does beside --resume."""
+    command = importlib.import_module("hpcbert.cli.submit").command
+    used = {"--resume", "--wait", "--max-retries", "--runs", "--site", "--json", "--help"}
+    options = {
+        max(one.opts, key=len) for one in command.params if isinstance(one, click.Option)
+    } - used
+    held = {option for words, option, _ in REFUSED if "--resume" in words}
+    assert options == held
+
+
+def test_defaults_conflict_with_nothing(many: Callable[..., list[Any]]) -> None:
+    asked = [
+        [*SUBMIT, "--repeats-in", "one-job", "--json"],
+        [*SUBMIT, "--data", "/d", "--source", "/s", "--partition", "p", "--json"],
+        ["render", "--concurrent-points", "--partition", "p", "--json"],
+        [*PREPARE, "--only", "source", "--repository", "r", "--json"],
+    ]
+    for words, done in zip(asked, many(asked), strict=True):
+        assert "no effect" not in done.out + done.err, (words, done)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        *((one, "fp16") for one in ("amp", "AMP", "FP16", "mixed", "half", "float16", "Mixed")),
+        *((one, "fp32") for one in ("FP32", "float32", "single", "Float-32", "float")),
+        *((one, "bf16") for one in ("bfloat16", "BF16", "BFloat16")),
+        *((one, "tf32") for one in ("TF32", "TensorFloat-32")),
+    ],
+)
+def test_precisions_are_understood_in_every_spelling(word: str, meant: str) -> None:
+    assert precision(word) == meant
+    assert precision("fp8") == "fp8"
+
+
+def test_precisions_on_the_command_line(many: Callable[..., list[Any]]) -> None:
+    words = ["render", "--fw", "pytorch", "--scheduler", "slurm", "--json"]
+    one, other, wrong = many([[*words, "--precision", p] for p in ("FP32,amp", "fp32,fp16", "fp8")])
+    assert one.document["data"] == other.document["data"] != {}
+    assert (one.code, wrong.code) == (0, 2)
+    (refused,) = many([["collect", "--precision", "fp8", "--json"]])
+    assert refused.code == 2
+
+
+@pytest.mark.parametrize("kind", ["campaign", "logs"])
+def test_what_says_of_logs_what_campaigns_record(
+    kind: str, logs: Path, many: Callable[..., list[Any]], finished: Path
+) -> None:
+    options = {
+        "--fw": "oneflow", "--nodes": "1", "--gpus-per-node": "1", "--batch-size": "4",
+        "--precision": "AMP", "--model": "bert", "--pattern": "{repeat}.log",
+    }  # fmt: skip
+    where = str(finished if kind == "campaign" else logs)
+    asked = [["collect", where, "--json", name, value] for name, value in options.items()]
+    for words, done in zip(asked, many(asked), strict=True):
+        told = f"{words[3]} has no effect on campaigns" in done.out
+        assert told == (kind == "campaign"), (words, done)
+        assert not told or done.code == 2
+
+
+def test_a_table_takes_its_form_from_its_name(
+    logs: Path, many: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    names = ("t.csv", "t.MD", "t.markdown", "t.json", "t.txt", "t", "t.out")
+    asked = [["collect", str(logs), "--json", "--output", str(tmp_path / name)] for name in names]
+    for done in many(asked):
+        assert done.document["data"], done
+        assert not [one for one in done.document["warnings"] if "--format" in one]
+    # Below the table stand the time and the command that made it.
+    text = {name: (tmp_path / name).read_text() for name in names}
+    head = {name: one.splitlines()[:5] for name, one in text.items()}
+    assert text["t.csv"].count(",") > 5
+    assert head["t.MD"] == head["t.markdown"]
+    assert "|" in text["t.MD"]
+    assert json.loads(text["t.json"])["tables"]
+    assert head["t.txt"] == head["t"] == head["t.out"]
+    both = ["collect", str(logs), "--json", "--format", "markdown", "--output"]
+    said, quiet = many([[*both, str(tmp_path / "u.csv")], [*both, str(tmp_path / "u.md")]])
+    for name in ("u.csv", "u.md"):
+        assert (tmp_path / name).read_text().splitlines()[:5] == head["t.MD"]
+    assert any("markdown, as --format says" in one for one in said.document["warnings"])
+    assert not any("--format" in one for one in quiet.document["warnings"])
+
+
+def test_a_table_that_cannot_be_written_is_the_systems_refusal(
+    logs: Path, many: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("x")
+    places = (tmp_path / "absent" / "t.md", tmp_path / "file" / "t.md", Path("/dev/full"), tmp_path)
+    for done in many([["collect", str(logs), "--json", "--output", str(one)] for one in places]):
+        assert done.code == 1, done
+        assert done.document["errors"][0]["code"] == "error"
+
+
+def test_every_command_is_known_to_this_table() -> None:
+    """What has no conflicts is listed, so that a new command is thought about."""
+    none = {"config", "frameworks", "images", "cancel", "audit", "lab", "completion"}
+    assert {words[0] for words, _, _ in REFUSED} | none == set(COMMANDS)

@@ -1,0 +1,67 @@
+"""What monitor shows on terminals of every kind: small, dumb, without UTF-8."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.kit.campaigns import Built
+
+pytestmark = pytest.mark.slow
+
+_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+SHAPES = tuple(range(1, 21))
+
+
+@pytest.fixture
+def curve(slurm: Any, watched: Callable[..., Built]) -> Built:
+    """Twenty points of which one repeat fails and one still waits for a while."""
+    one = watched(shapes=SHAPES)
+    ends = {"array": 0}
+    over = [
+        one.sacct(repeat, "FAILED" if place == 3 else "COMPLETED", **(ends | {"array": place}))
+        for place in range(len(SHAPES))
+        for repeat in (1, 2)
+    ]
+    open_ = "".join(over[:-1]) + one.sacct(2, "PENDING", array=len(SHAPES) - 1)
+    waits = one.squeue(2, "PENDING", array=len(SHAPES) - 1, reason="Priority")
+    slurm.answers(sacct=[open_, open_, "".join(over)], squeue=[waits, waits, ""])
+    return one
+
+
+@pytest.mark.parametrize("columns", [60, 80, 40])
+def test_a_table_taller_than_the_screen_scrolls_and_a_narrow_one_folds(
+    hpcbert: Any, curve: Built, columns: int
+) -> None:
+    _, said = hpcbert.on_terminal("monitor", str(curve.directory), rows=10, columns=columns)
+    plain = _CODE.sub("", said).replace("\r", "\n")
+    first = plain[: plain.rindex("bert-tiny 1n20g")] if columns > 40 else plain
+    for gpus in SHAPES:
+        assert f"1n{gpus}g" in plain
+    assert "1n1g" in first
+    assert "FAILED" in plain
+    drawn = plain[: plain.index("completed")].splitlines()[:-1]
+    assert max(map(len, drawn)) <= columns
+    assert "…" not in plain
+
+
+@pytest.mark.parametrize("term", ["dumb", "", "unknown"])
+def test_a_dumb_terminal_gets_lines(hpcbert: Any, curve: Built, term: str) -> None:
+    _, said = hpcbert.on_terminal("monitor", str(curve.directory), TERM=term)
+    assert "\x1b[" not in _CODE.sub(lambda code: code[0] if code[0][-1] != "m" else "", said)
+    lines = said.splitlines()
+    for gpus in SHAPES:
+        assert any(f"bert-tiny_1n{gpus}g_fp32_b4  2/2" in line for line in lines)
+    assert any("FAILED" in line for line in lines)
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX"])
+def test_a_locale_without_utf8_gets_ascii(hpcbert: Any, curve: Built, locale: str) -> None:
+    _, said = hpcbert.on_terminal("monitor", str(curve.directory), LC_ALL=locale)
+    assert said.isascii()
+    assert "++" in _CODE.sub("", said)
+    _, other = hpcbert.on_terminal("monitor", str(curve.directory), LC_ALL="C.UTF-8")
+    assert "✓✓" in _CODE.sub("", other)

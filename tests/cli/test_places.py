@@ -1,0 +1,82 @@
+"""What hints name, what outranks what, and checks that check nothing."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert import lab
+from hpcbert.config.site import read_site
+from hpcbert.lab import files, furnish
+from hpcbert.lab.plan import LabPlan
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("text", ["/srv/other lab", "/var/lib/hpcbert-lab2"])
+def test_the_labs_commands_name_its_directory(text: str) -> None:
+    words = shlex.split(lab.command("down", Path(text)))
+    assert words == ["hpcbert", "lab", "down", "--directory", text]
+    assert lab.command("down", lab.DEFAULT_DIRECTORY) == "hpcbert lab down"
+
+
+def test_no_lab_there_hints_at_that_directory(
+    many: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    for done in many([["lab", "status", "--directory", str(tmp_path)]]):
+        assert f"hpcbert lab up --directory {tmp_path}" in done.err
+
+
+def test_prepare_has_places_of_its_own_in_the_lab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(furnish, "_own", lambda *_: None)
+    layout = files.Layout(tmp_path)
+    path = tmp_path / "site.toml"
+    path.write_text(files.site_toml(LabPlan(), layout))
+    site = read_site(path, base=tmp_path, env={})
+    assert (site.sources, site.container.images) == (str(layout.sources), str(layout.images))
+
+
+def test_init_says_what_outranks_the_file_it_writes(
+    many: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    other = tmp_path / "other.toml"
+    (first,) = many([["init", "--local", "--json"]])
+    assert first.document["warnings"] == []
+    other.write_text((tmp_path / "home" / "site.toml").read_text())
+    words = ["init", "--local", "--force", "--json"]
+    (done,) = many([words], HPCBERT_SITE=str(other))
+    assert done.code == 0
+    (warning,) = done.document["warnings"]
+    assert "HPCBERT_SITE" in warning
+    assert str(other) in warning
+    (text,) = many([words[:-1]], HPCBERT_SITE=str(other))
+    assert "hpcbert doctor --site site.toml" in text.out
+    (done,) = many([words], HPCBERT_SITE=str(tmp_path / "absent.toml"))
+    assert "HPCBERT_SITE" in done.document["warnings"][0]
+    (done,) = many([[*words, "--output", str(tmp_path / "elsewhere.toml")]])
+    assert "elsewhere.toml" in done.document["warnings"][0]
+
+
+def test_a_check_of_nothing_fails(many: Callable[..., list[Any]], tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "script.sh").write_text("#!/bin/bash\n")
+    for done in many([["render", "--check", str(empty), "--json"]]):
+        assert done.code == 5
+        assert done.document["errors"][0]["code"] == "check"
+
+
+def test_templates_that_are_not_there_are_refused(many: Callable[..., list[Any]]) -> None:
+    asked = [
+        ["frameworks", "list", "--templates", "absent", "--json"],
+        ["render", "--templates", "absent", "--json"],
+    ]
+    for done in many(asked):
+        assert done.code == 2
+        assert "absent" in done.document["errors"][0]["message"]

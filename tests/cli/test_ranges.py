@@ -1,0 +1,181 @@
+"""Permissions whatever the umask is, numbers whatever a person writes, names that tell points apart."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.config import recipe
+from hpcbert.config.places import package_templates
+from hpcbert.config.site import read_site
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.model import Point, Shape
+from hpcbert.script.labels import SHOWN, labels
+from hpcbert.script.plan import option_values
+
+pytestmark = pytest.mark.slow
+
+SITE = 'schema = 1\nname = "x"\nscheduler = "slurm"\n'
+ALWAYS_WRONG = ("inf", "-inf", "nan", "true", '"5"', "-1", f"1{'0' * 400}", "9223372036854775808")
+SITE_NUMBERS = {
+    "slurm.poll_floor": ("0", "0.0", "1e-300", "0.09", "3601", "1e300"),
+    "nodes.gpus_per_node": ("0", "1.5", "1025", "1000000"),
+    "nodes.cpus_per_gpu": ("0.5", "1e3", "5000"),
+    "frameworks.pytorch.batch_sizes.fp32": ("0", "1.0", "1000001"),
+}
+RECIPE_NUMBERS = {
+    "iters = 120": ("0", "1.5", "1000000001"),
+    "skip = 20": ("1.5", "1000000001"),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(key, value) for key, own in SITE_NUMBERS.items() for value in (*ALWAYS_WRONG, *own)],
+    ids=lambda value: value if len(value) < 40 else "huge",
+)
+def test_numbers_of_a_site_have_ranges(key: str, value: str, tmp_path: Path) -> None:
+    table, _, name = key.rpartition(".")
+    path = tmp_path / "site.toml"
+    path.write_text(f"{SITE}[{table}]\n{name} = {value}\n")
+    with pytest.raises(ConfigError) as refused:
+        read_site(path, base=tmp_path, env={})
+    assert key in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", f"1{'0' * 400}", "9223372036854775808"])
+def test_a_recipes_options_in_a_site_are_finite(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(f"{SITE}[frameworks.pytorch.options]\nlr = {value}\n")
+    with pytest.raises(ConfigError, match=r"frameworks\.pytorch\.options\.lr"):
+        read_site(path, base=tmp_path, env={})
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "-inf", "1e999"])
+def test_a_recipes_options_on_the_command_line_are_finite(value: str, tmp_path: Path) -> None:
+    found = recipe.load(package_templates() / "pytorch")
+    (tmp_path / "site.toml").write_text(SITE)
+    site = read_site(tmp_path / "site.toml", base=tmp_path, env={})
+    name = next(one.name for one in found.options.values() if one.kind == "float")
+    with pytest.raises(UsageError, match="finite"):
+        option_values(found, site, {name: value})
+
+
+def recipe_text(extra: str) -> str:
+    text = (package_templates() / "pytorch" / "recipe.toml").read_text()
+    return text + extra
+
+
+@pytest.mark.parametrize(
+    ("extra", "key"),
+    [
+        *(
+            (f'\n[protocols.t]\nhelp = "x"\n{name} = {value}\n', f"protocols.t.{name}")
+            for name in ("iters", "skip", "accumulation", "global_batch_size", "samples_per_device")
+            for value in (*ALWAYS_WRONG, "1.5", "1000000001")
+        ),
+        *(
+            (f'\n[options.t]\nkind = "float"\nhelp = "x"\ndefault = {value}\n', "options.t.default")
+            for value in ("inf", "nan", "true", "9223372036854775808")
+        ),
+        *(
+            (f'\n[options.t]\nkind = "int"\nhelp = "x"\ndefault = {value}\n', "options.t.default")
+            for value in ("inf", "1.0", "true", "9223372036854775808")
+        ),
+    ],
+    ids=lambda value: value if len(value) < 40 else "toml",
+)
+def test_numbers_of_a_recipe_have_ranges(extra: str, key: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe_text(extra))
+    with pytest.raises(ConfigError) as refused:
+        recipe.read_recipe(path, name="t", digest="")
+    assert key in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["0", "-1.0", "inf", "nan", "1e-300", "1e300", "true"])
+def test_a_samples_throughput_has_a_range(value: str, tmp_path: Path) -> None:
+    text = (package_templates() / "pytorch" / "recipe.toml").read_text()
+    head, _, tail = text.partition("[sample.throughput]\n")
+    assert tail
+    path = tmp_path / "recipe.toml"
+    path.write_text(f"{head}[sample.throughput]\nother = {value}\n{tail}")
+    with pytest.raises(ConfigError, match="throughput"):
+        recipe.read_recipe(path, name="t", digest="")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "0", "-1", "1e-300", "1e9"])
+def test_an_interval_has_a_range(
+    value: str, finished: Path, many: Callable[..., list[Any]]
+) -> None:
+    (done,) = many([["monitor", str(finished), f"--interval={value}", "--json"]])
+    done.check(as_json=True)
+    assert done.code == 2
+
+
+@pytest.mark.parametrize(
+    ("umask", "most"), [(0, 0o755), (0o002, 0o755), (0o027, 0o750), (0o077, 0o700)]
+)
+def test_nothing_is_written_for_others_to_change(
+    umask: int, most: int, many: Callable[..., list[Any]], tmp_path: Path, logs: Path
+) -> None:
+    there = set(tmp_path.rglob("*"))
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "sbatch").write_text(f"#!/bin/sh\numask >{tmp_path}/its-umask\necho 7\n")
+    (tools / "sbatch").chmod(0o755)
+    there |= {tools, *tools.iterdir(), tmp_path / "results", tmp_path / "home"}
+    words = ["submit", "--fw", "oneflow", "--rehearse", "--scheduler", "slurm"]
+    asked = [
+        ["init", "--local"],
+        [*words, "--data", "/d", "--source", "/s", "--runs", str(tmp_path / "deep" / "runs")],
+        ["render", "--output", str(tmp_path / "scripts")],
+        ["collect", str(logs), "--output", str(tmp_path / "table.md")],
+    ]
+    for done in many(asked, umask=umask, PATH=f"{tools}:/usr/bin:/bin"):
+        assert done.code == 0, done
+    made = [path for path in tmp_path.rglob("*") if path not in there and not path.is_symlink()]
+    made = [path for path in made if path.parent.name != "results"]
+    assert len(made) > 12
+    for path in made:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        allowed = most if path.is_dir() else most & ~0o111
+        if path.name != "its-umask":
+            assert not mode & ~allowed, (path, oct(mode))
+    assert int((tmp_path / "its-umask").read_text(), 8) == umask | 0o022
+
+
+def point(shape: str, precision: str = "fp32", size: int = 32) -> Point:
+    return Point("oneflow", "bert-base", Shape.parse(shape), precision, size)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [point("1n1g"), point("1n4g"), point("1n8g"), point("2n8g"), point("4n8g")],
+        [point("4n8g", one) for one in ("fp32", "fp16", "bf16", "tf32")],
+        [point("4n8g", one, size) for one in ("fp32", "fp16", "bf16") for size in (32, 64)],
+        [point("4n8g", "fp32", size) for size in (32, 64, 128, 1024)],
+        [point(shape, one) for shape in ("128n16g", "16n16g") for one in ("fp32", "fp16")],
+    ],
+    ids=["curve", "precisions", "both", "batch sizes", "large"],
+)
+def test_the_first_eight_characters_say_which_point_it_is(points: list[Point]) -> None:
+    found = labels(points)
+    shown = [f"{one}-hpcbert-20261121T100000Z"[:SHOWN] for one in found]
+    assert len(set(shown)) == len(points)
+    assert all(str(one.shape)[:4] in label for one, label in zip(points, shown, strict=True))
+
+
+def test_names_of_jobs_begin_with_it(many: Callable[..., list[Any]]) -> None:
+    words = ["submit", "--fw", "oneflow", "--scheduler", "slurm", "--dry-run", "--json"]
+    (done,) = many([[*words, "--nodes", "2", "--gpus-per-node", "8", "--scaling"]])
+    names = [one["name"] for one in done.document["data"]["arrays"]]
+    assert [name[:8] for name in names] == ["1n1gf32-", "1n4gf32-", "1n8gf32-", "2n8gf32-"]
+    campaign = done.document["data"]["campaign"]
+    assert all(campaign in name for name in names)

@@ -1,0 +1,76 @@
+"""A record that anybody may have written into: an answer, never a crash, and never a false peace."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcbert.campaign import evidence
+from tests.kit.cli import inside
+from tests.kit.collecting import gathered, says
+from tests.kit.nodes import leave, node
+
+pytestmark = pytest.mark.slow
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner),
+    max_leaves=6,
+)
+
+
+@pytest.fixture
+def finished(build: Any) -> Any:
+    made = build("1n1g", repeats=2)
+    for repeat in (1, 2):
+        made.complete("1n1g", repeat, 10.0)
+        leave(made.directory, made.array("1n1g"), repeat, node())
+    gathered(made.directory, states=says())
+    return made
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    )
+    return [path, *(place for key, value in inner for place in places(value, (*path, key)))]
+
+
+def changed(data: Any, path: tuple[Any, ...], value: Any) -> Any:
+    whole = copy.deepcopy(data)
+    inner = whole
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return whole
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data(), sealed=st.booleans())
+def test_any_change_of_the_record_is_answered(finished: Any, data: Any, sealed: bool) -> None:
+    path: Path = finished.directory / "measurements.json"
+    kept = finished.directory / "kept"
+    if not kept.exists():
+        kept.write_text(path.read_text())
+    before = json.loads(kept.read_text())
+    place = data.draw(st.sampled_from(places(before)[1:]))
+    after = changed(before, place, data.draw(VALUES))
+    if sealed and isinstance(after, dict):
+        after["seal"] = evidence.seal(after)
+    path.write_text(json.dumps(after))
+    result = inside("audit", finished.directory)
+    same = evidence.canonical(after) == evidence.canonical(before)
+    assert result.returncode in ({0} if same else {0, 4, 5} if sealed else {4, 5})
+    assert result.returncode == 0 or "error: " in result.stderr

@@ -1,0 +1,182 @@
+"""Which model a log is of: said by its lines, by an option or by its path, and all must agree."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.logs.setting import Setting
+from hpcbert.logs.sizes import SIZES, name_of, stated_by
+from hpcbert.workloads.bert_pretrain import MODELS
+from tests.foreign.test_labels import only_run, put, reason, sample
+from tests.kit.recipes import load
+
+Run = Callable[..., dict[str, Any]]
+
+
+# How programs state a model.
+LINES = {
+    "deepspeed": "DeepSpeed Transformer config is  {{'hidden_size': {hidden}}}",
+    "megatron": "  hidden_size ..................................... {hidden}",
+    "mlperf-bert": "Namespace(bert_model='{model}-uncased', max_predictions_per_seq=76)",
+    "mxnet": "model='bert_{layers}_{hidden}_12'",
+    "ngc-pytorch": "PARAMETER Config : [\"Namespace(config_file='bert_config_{size}.json', x=1)",
+    "ngc-tf1": "  bert_config_file: data/bert_tf_pretraining_{size}_lamb/bert_config.json",
+    "oneflow": "num_hidden_layers = {layers}",
+    "paddle": "Namespace(model_name_or_path='{model}-uncased', seed=42)",
+    "paddle18": "hidden_size: {hidden}",
+    "pytorch": 'hpcbert-config {{"model": "{size}", "layers": {layers}}}',
+}
+# What the samples have of these.
+OWN = re.compile(
+    r"(?:hidden_size|num_layers|num_hidden_layers)[: .]+\d+|model='bert_\w+'|model_name_or_path='\S+"
+    r"|bert_model='\S+|\"model\": \"tiny\"|\"(?:layers|hidden)\": \d+"
+)
+
+
+def log_of(recipe: str, model: str) -> str:
+    """Return a recipe's sample, of another model."""
+    hidden, layers = SIZES[model]
+    line = LINES[recipe].format(model=model, size=model[5:], hidden=hidden, layers=layers)
+    return f"{line}\n{OWN.sub('', sample(recipe).decode(errors='replace'))}"
+
+
+def options_of(recipe: str) -> tuple[str, ...]:
+    told = load(recipe).sample
+    assert told is not None
+    return (
+        *("--fw", recipe, "--pattern", "run_{repeat}.log", "--nodes", str(told.shape.nodes)),
+        *("--gpus-per-node", str(told.shape.gpus_per_node), "--precision", told.precision),
+        *("--batch-size", str(told.batch_size_per_device)),
+        *("--set", f"accumulation={told.accumulation}"),
+    )
+
+
+@pytest.mark.parametrize("recipe", sorted(LINES))
+def test_base_and_large_are_no_repeats_of_each_other(recipe: str, tmp_path: Path, run: Run) -> None:
+    for number, model in enumerate(("bert-base", "bert-large"), start=1):
+        put(tmp_path, f"logs/run_{number}.log", log_of(recipe, model))
+    ((row,),) = [
+        table["rows"] for table in run(tmp_path / "logs", *options_of(recipe))["data"]["tables"]
+    ]
+    assert row["repeats"] == {"ok": 0, "asked": 2}
+    for one in row["runs"]:
+        (why,) = one["reasons"]
+        assert why["code"] == "incomparable"
+        assert re.search("model|hidden_size|layers", why["detail"])
+    document = run(tmp_path / "logs", *options_of(recipe), "--model", "bert-base")
+    (row,) = document["data"]["tables"][0]["rows"]
+    assert [one["valid"] for one in row["runs"]] == [True, False]
+    assert row["runs"][1]["reasons"][0]["code"] == "config"
+
+
+@pytest.mark.parametrize("said", ["bert-large", "large", "BERT_LARGE", "bert-large-uncased"])
+@pytest.mark.parametrize("by", ["--model", "the path"])
+def test_a_log_of_another_model_than_was_said_is_refused(
+    said: str, by: str, tmp_path: Path, run: Run
+) -> None:
+    model = said if by == "the path" else "run"
+    log = put(tmp_path, f"logs/1n1g/{model}_b8_fp32_1.log", sample("pytorch"))
+    words = ("--model", said) if by == "--model" else ()
+    code, detail = reason(run(log, "--fw", "pytorch", *words))
+    assert code == "config"
+    assert f"the log says model = bert-tiny, {by} says bert-large" in detail
+    assert f"the log says hidden_size = 128, {by} says 1024" in detail
+
+
+def test_a_table_is_named_after_the_model_that_its_logs_state(tmp_path: Path, run: Run) -> None:
+    put(tmp_path, "logs/run_1.log", sample("pytorch"))
+    words = (tmp_path / "logs", *options_of("pytorch"))
+    document = run(*words)
+    assert only_run(document)["valid"]
+    assert document["data"]["tables"][0]["model"] == "bert-tiny"
+    document = run(*words, "--model", "my-bert")
+    assert only_run(document)["valid"]
+    assert document["data"]["tables"][0]["model"] == "my-bert"
+
+
+def test_a_campaign_counts_no_log_of_another_model(build: Any, collect_json: Run) -> None:
+    built = build("1n1g", repeats=2)
+    for repeat, model in enumerate(("tiny", "large"), start=1):
+        hidden, layers = SIZES[f"bert-{model}"]
+        stated = json.dumps({"model": model, "hidden": hidden, "layers": layers})
+        built.complete("1n1g", repeat, 90.0 + repeat)
+        text = built.text("1n1g", 90.0 + repeat)
+        built.log("1n1g", repeat, f"hpcbert-config {stated}\n{text}")
+    (row,) = collect_json(built.directory)["data"]["tables"][0]["rows"]
+    assert [one["valid"] for one in row["runs"]] == [True, False]
+    assert "hidden_size = 1024, expected 128" in row["runs"][1]["reasons"][0]["detail"]
+
+
+def test_sizes_are_those_of_the_reference_program() -> None:
+    own = {f"bert-{name}": (hidden, layers) for name, (layers, hidden, _) in MODELS.items()}
+    assert own == SIZES
+
+
+def test_a_model_has_the_name_of_its_sizes() -> None:
+    for model, (hidden, layers) in SIZES.items():
+        assert name_of(Setting(hidden_size=hidden, layers=layers)) == model
+        assert stated_by(model) == {"model": model, "hidden_size": hidden, "layers": layers}
+    assert name_of(Setting(layers=24)) == "bert-large"
+    assert (
+        name_of(Setting(layers=4)) == name_of(Setting(hidden_size=1536)) == name_of(Setting()) == ""
+    )
+    assert stated_by("my-bert") == stated_by("bert") == {}
+
+
+# --- What nothing confirms ------------------------------------------------------------------------
+
+
+def changed(recipe: str, lost: str) -> str:
+    """Return a recipe's sample without some lines."""
+    lines = sample(recipe).decode(errors="replace").splitlines()
+    kept = [line for line in lines if not (lost and re.search(lost, line))]
+    return "\n".join([*kept, ""])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "lost", "told", "expected"),
+    [
+        pytest.param("paddle", "TRAINERS|Local start", (), True, id="a rate of one GPU"),
+        pytest.param("paddle", "", (), False, id="a launcher's table"),
+        pytest.param("paddle", "TRAINERS", ("--nodes", 2), True, id="GPUs of one node"),
+        pytest.param("mindspore", "", (), True, id="times of steps"),
+        pytest.param("ngc-tf1", "", (), False, id="the rate of all GPUs"),
+        pytest.param("oneflow", "", (), False, id="arguments"),
+        pytest.param("mxnet", "", (), False, id="ranks that speak"),
+        pytest.param("tf2", "TimeHistory|cores|Strategy|num_devices", (), True, id="a clock alone"),
+        pytest.param("tf2", "", (), False, id="a clock and a rate"),
+    ],
+)
+def test_a_number_of_gpus_that_nothing_confirms_is_flagged(  # noqa: PLR0917
+    recipe: str, lost: str, told: tuple[str, ...], expected: bool, tmp_path: Path, run: Run
+) -> None:
+    put(tmp_path, "logs/run_1.log", changed(recipe, lost))
+    document = run(tmp_path / "logs", *options_of(recipe), *told)
+    (row,) = document["data"]["tables"][0]["rows"]
+    assert row["runs"][0]["valid"], row
+    assert ("unchecked" in row["flags"]) is expected
+
+
+def test_a_path_confirms_nothing_either(tmp_path: Path, run: Run) -> None:
+    put(tmp_path, "paddle/1n4g/bert_b64_fp16_1.log", changed("paddle", "TRAINERS|Local start"))
+    (row,) = run(tmp_path)["data"]["tables"][0]["rows"]
+    assert "unchecked" in row["flags"]
+
+
+def test_markdown_explains_what_unchecked_is(tmp_path: Path, collect: Any) -> None:
+    put(tmp_path, "logs/run_1.log", changed("mindspore", ""))
+    text = collect(tmp_path / "logs", *options_of("mindspore"), "--format", "markdown").stdout
+    assert "* unchecked: the number rests on how many nodes and GPUs were told" in text
+
+
+def test_runs_of_a_campaign_are_never_unchecked(build: Any, collect_json: Run) -> None:
+    built = build("1n1g", repeats=1)
+    built.complete("1n1g", 1, 90.0)
+    (row,) = collect_json(built.directory)["data"]["tables"][0]["rows"]
+    assert "unchecked" not in row["flags"]

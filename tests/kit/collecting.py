@@ -1,0 +1,58 @@
+"""Collecting in this process, with a scheduler that says what a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.flows.collect import Collected, CollectRequest, collect
+from hpcbert.foreign.gather import Framework
+from hpcbert.slurm.states import Kind, RepeatState, parse
+
+States = Callable[[TrackedCampaign], Mapping[tuple[str, int], RepeatState]]
+
+
+def nobody(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
+    return {}
+
+
+def unreachable(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
+    raise AssertionError("the scheduler was asked")
+
+
+def says(*words: str, source: str = "sacct", default: str = "COMPLETED") -> States:
+    """A scheduler that has a word for each repeat, the default for those that follow."""
+
+    def states(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
+        found = {}
+        for array in watched.campaign.arrays:
+            for number in array.repeats:
+                word = words[number - 1] if number <= len(words) else default
+                state = RepeatState(word, parse(word).kind, source)  # type: ignore[arg-type]
+                seen = watched.record(array, number).newest()
+                found[array.name, number] = seen.complete(state)
+        return found
+
+    return states
+
+
+def waits(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
+    """Say that everything waits."""
+    return {
+        (array.name, number): RepeatState("PENDING", Kind.WAITING, "squeue")
+        for array in watched.campaign.arrays
+        for number in array.repeats
+    }
+
+
+def gathered(*paths: Path, states: States = nobody, **request: Any) -> Collected:
+    """Collect campaigns, asking that scheduler."""
+    return collect(
+        paths, CollectRequest(**request), states=states, frameworks=(), load=no_framework
+    )
+
+
+def no_framework(name: str) -> Framework:
+    raise AssertionError(name)
