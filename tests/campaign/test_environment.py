@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign.environment import Environments
-from tests.kit.nodes import leave, node
 from tests.kit.drafts import reference
+from tests.kit.nodes import leave, node
 from tests.kit.scripts import RECORDER, SRUN, drafted, run_script, tool, with_python
 
 TOOL_PATH = os.environ["PATH"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hpcbert.cli.output import escaped, printable
-from tests.kit.nodes import leave, node
 from tests.kit.cli import Cli
+from tests.kit.nodes import leave, node
 from tests.kit.slurm import Answer, failed
 
 # Clear the screen, set the title, the same with a C1 code, back up, delete, right to left.
