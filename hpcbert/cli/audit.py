@@ -65,21 +65,17 @@ def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_fil
     if accept is not None:
         flow.accept(directory, accept, states=ask_scheduler, now=time.time())
     made = flow.audit(directory, expected=expect.lower())
-    errors = () if made.status == "intact" else (_error(made),)
+    told = f"{made.campaign.id} is {made.status}. {'; '.join(map(str, made.findings))}."
+    intact = made.status == "intact"
     return Result(
         data=_data(directory, made),
         text="\n".join(_lines(made)),
-        errors=errors,
+        errors=() if intact else (CheckError(told, hint=_HINTS[made.status]),),
         warnings=store.caution(directory),
     )
 
 
 command = audit
-
-
-def _error(made: Audit) -> CheckError:
-    told = "; ".join(str(one) for one in made.findings)
-    return CheckError(f"{made.campaign.id} is {made.status}. {told}.", hint=_HINTS[made.status])
 
 
 def _data(directory: Path, made: Audit) -> dict[str, Any]:
@@ -95,10 +91,7 @@ def _data(directory: Path, made: Audit) -> dict[str, Any]:
         "recorded": made.recorded,
         "seal": made.seal,
         "history": made.history,
-        "findings": [
-            {"kind": one.kind, "path": one.path, "detail": one.detail, "harmless": one.harmless}
-            for one in made.findings
-        ],
+        "findings": made.findings,
         **data,
     }
 

@@ -116,15 +116,19 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
     elif not any(one.harmless for one in found):
         found += _recomputed(directory, document, gathered)
     made = None if isinstance(gathered, Deviation) else gathered
+    files, environments = document[EVIDENCE]["files"], Environments(directory)
+    repeats = made.repeats if made else ()
+    noted = document[EVIDENCE].get("history")
+    history = noted if isinstance(noted, list) else []
     return Audit(
         campaign=campaign,
         status=_status(found),
         findings=tuple(found),
         recorded=str(document[EVIDENCE].get("recorded", "")),
         seal=own,
-        history=_history(document),
+        history=tuple(one for one in history if isinstance(one, dict)),
         tables=tabulate(made.points) if made else (),
-        exhibits=_exhibits(directory, document, made.repeats if made else ()),
+        exhibits={one.run.log: _exhibit(one, files, environments) for one in repeats},
     )
 
 
@@ -169,16 +173,10 @@ def _status(found: list[Deviation]) -> Status:
     return "stale" if all(one.harmless for one in found) else "changed"
 
 
-def _history(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    history = document[EVIDENCE].get("history")
-    entries = history if isinstance(history, list) else ()
-    return tuple(one for one in entries if isinstance(one, dict))
-
-
 def _again(watched: TrackedCampaign, document: Mapping[str, Any]) -> Gathered | Deviation:
     """Judge every repeat again by the states on record; what can't be is a finding."""
     try:
-        states = _states(document)
+        states = {(one["array"], one["repeat"]): _known(one) for one in document["runs"]}
         raw = document[EVIDENCE]["window"]
         window = Window(_whole(raw["skip"]), _whole(raw["iters"]))
         return judge.gather(
@@ -200,12 +198,8 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _states(document: Mapping[str, Any]) -> dict[tuple[str, int], RepeatState]:
-    """Return the states of the newest attempts, with those before, as they are on record."""
-    return {(one["array"], one["repeat"]): _known(one) for one in document["runs"]}
-
-
 def _known(run: Mapping[str, Any]) -> RepeatState:
+    """Return the state of a repeat's newest attempt, with those before, as it is on record."""
     states = [recalled(one["state"]) for one in run.get("verdicts", ())]
     newest = next((one for one in states if one.attempt == run["newest"]), None)
     earlier = tuple(one for one in states if one.attempt < run["newest"])
@@ -257,16 +251,6 @@ def _differences(then: Any, now: Any, place: str = "") -> Iterator[str]:
             yield from _differences(left, right, f"{place}[{number}]")
     elif then != now:
         yield place
-
-
-def _exhibits(
-    directory: Path,
-    document: Mapping[str, Any],
-    repeats: tuple[JudgedRepeat, ...],
-) -> dict[str, Exhibit]:
-    files = document[EVIDENCE]["files"]
-    environments = Environments(directory)
-    return {one.run.log: _exhibit(one, files, environments) for one in repeats}
 
 
 def _exhibit(one: JudgedRepeat, files: Mapping[str, Any], environments: Environments) -> Exhibit:

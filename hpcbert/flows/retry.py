@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from hpcbert.campaign.judge import JudgedRepeat
     from hpcbert.campaign.repeats import Key
     from hpcbert.flows.policy import RetryPolicy
     from hpcbert.model import Array, Campaign
@@ -142,7 +141,11 @@ def look(
         invalid=tuple(one for one in invalid if one not in spent),
         spent=tuple(spent),
         open=len(campaign.current) - len(settled),
-        tries=tuple(_try(array, judged[array.name, number]) for array, number in campaign.current),
+        tries=tuple(
+            RepeatOutcome(array.point.key, run.repeat, run.state, run.valid, run.nodes)
+            for array, number in campaign.current
+            for run in [judged[array.name, number].run]
+        ),
         attempts={key: state.attempt for key, state in states.items()},
     )
 
@@ -151,11 +154,6 @@ def _times(campaign: Campaign, repeat: InvalidRepeat) -> int:
     """Return how often a repeat was submitted again already."""
     same = [one for one in campaign.arrays if one.point == repeat.array.point]
     return sum(repeat.number in one.repeats for one in same) - 1
-
-
-def _try(array: Array, judged: JudgedRepeat) -> RepeatOutcome:
-    run = judged.run
-    return RepeatOutcome(array.point.key, run.repeat, run.state, run.valid, run.nodes)
 
 
 def _settled_states(
