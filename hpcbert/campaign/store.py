@@ -62,17 +62,12 @@ def create(directory: Path) -> None:
     Raises:
         HpcbertError: It exists already or can't be made.
     """
-    try:
+    hint = "Choose another place with --runs, or mend permissions."
+    with files.refusal("make the campaign directory", directory, hint=hint):
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700)
-        for name in ("scripts", "slurm", "logs", "status"):
+        for name in _FOLDERS:
             (directory / name).mkdir(mode=0o700)
-    except OSError as error:
-        raise HpcbertError(
-            f"Can't make the campaign directory: {error.strerror}.",
-            where=str(directory),
-            hint="Choose another place with --runs, or mend permissions.",
-        ) from error
 
 
 def write_manifest(directory: Path, campaign: Campaign) -> None:

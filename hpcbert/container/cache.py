@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcbert.errors import HpcbertError, UsageError
+from hpcbert.errors import UsageError
+from hpcbert.system.files import refusal
 from hpcbert.system.processes import boot_id, started
 
 if TYPE_CHECKING:
@@ -151,17 +152,11 @@ def sweep(found: Sequence[Leftover]) -> tuple[Leftover, ...]:
 
 
 def _unlink(path: Path) -> None:
-    try:
+    with refusal("remove", path, hint="Whoever made it can; nothing else was touched."):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    except OSError as error:
-        raise HpcbertError(
-            f"Can't remove: {error.strerror}.",
-            where=str(path),
-            hint="Whoever made it can; nothing else was touched.",
-        ) from error
 
 
 def _read(pointer: Path) -> Cached | None:

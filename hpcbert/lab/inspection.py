@@ -88,19 +88,21 @@ def status(directory: Path, *, run: Runner) -> LabStatus:
             where=str(directory),
             hint=f"`{command('up', directory)}` starts one.",
         )
-    daemons = tuple(_daemon(lab, name) for name in lab.expected_daemons)
+    same_boot = lab.boot == boot_id()
+    found = ((name, lab.daemons.get(name)) for name in lab.expected_daemons)
+    daemons = tuple(
+        DaemonStatus(name, one.pid if one else None, alive=bool(same_boot and one and one.alive))
+        for name, one in found
+    )
     # Without these two sinfo has nobody to ask and takes its time to find out.
     answering = all(one.alive for one in daemons if one.name in ("munged", "slurmctld"))
     states = node_states(lab, run) if answering else {}
-    nodes = (_node(lab, name, states.get(name, "unknown")) for name in lab.plan.node_names)
-    return LabStatus(lab, daemons, tuple(nodes))
-
-
-def _daemon(lab: Lab, name: str) -> DaemonStatus:
-    process = lab.daemons.get(name)
-    alive = process is not None and lab.boot == boot_id() and process.alive
-    return DaemonStatus(name, process.pid if process else None, alive)
-
-
-def _node(lab: Lab, name: str, state: str) -> NodeStatus:
-    return NodeStatus(name, "" if lab.slot is None else lab.network.address(name), state)
+    nodes = tuple(
+        NodeStatus(
+            name,
+            "" if lab.slot is None else lab.network.address(name),
+            states.get(name, "unknown"),
+        )
+        for name in lab.plan.node_names
+    )
+    return LabStatus(lab, daemons, nodes)

@@ -96,7 +96,6 @@ class LabPlan:
         yield from ((first + step) % SLOTS for step in range(SLOTS))
 
 
-@dataclass(frozen=True)
 class Network:
     """The addresses, link names and ports that belong to one slot.
 
@@ -104,41 +103,19 @@ class Network:
     so no real address is hidden by it. The ports lie below Linux's ephemeral range.
     """
 
-    slot: int
-
-    @property
-    def uplink(self) -> str:
-        """The host's end of its cable. Only one lab can have the name: that reserves a slot."""
-        return f"hpcbert{self.slot}"
-
-    @property
-    def prefix(self) -> str:
-        """The subnet."""
-        return f"198.19.{self.slot}.0/24"
-
-    @property
-    def controller(self) -> str:
-        """The host's address, where slurmctld and slurmdbd are."""
-        return f"198.19.{self.slot}.254"
-
-    @property
-    def controller_port(self) -> int:
-        """Where slurmctld listens."""
-        return _FIRST_PORT + _PORTS_PER_SLOT * self.slot
-
-    @property
-    def node_port(self) -> int:
-        """Where each slurmd listens, on its own address."""
-        return self.controller_port + 1
-
-    @property
-    def accounting_port(self) -> int:
-        """Where slurmdbd listens."""
-        return self.controller_port + 2
+    def __init__(self, slot: int) -> None:
+        # The host's end of its cable. Only one lab can have the name: that reserves a slot.
+        self.uplink = f"hpcbert{slot}"
+        self.prefix = f"198.19.{slot}.0/24"
+        # Where slurmctld and slurmdbd are, on the host; each slurmd is on its node's own address.
+        self.controller = f"198.19.{slot}.254"
+        self.controller_port = _FIRST_PORT + _PORTS_PER_SLOT * slot
+        self.node_port = self.controller_port + 1
+        self.accounting_port = self.controller_port + 2
 
     def address(self, node: str) -> str:
         """Return the address of a node."""
-        return f"198.19.{self.slot}.{node[1:]}"
+        return self.prefix.replace("0/24", node[1:])
 
 
 def root_of(directory: Path, mark: str) -> Path:

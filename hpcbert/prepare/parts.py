@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert.campaign import store
-from hpcbert.errors import HpcbertError
 from hpcbert.script.inputs import SCHEMA
+from hpcbert.system.files import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,11 +80,6 @@ def make_directory(path: Path) -> None:
     Raises:
         HpcbertError: The file system refused.
     """
-    try:
+    hint = "Mend permissions, or name another one in the site.toml."
+    with refusal("make the directory", path, hint=hint):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise HpcbertError(
-            f"Can't make the directory: {error.strerror}.",
-            where=str(path),
-            hint="Mend permissions, or name another one in the site.toml.",
-        ) from error

@@ -40,19 +40,17 @@ def cell(text: str) -> str:
     return f"'{flat}" if flat.startswith(_FORMULA) else flat
 
 
-def render(tables: Iterable[SpeedupTable], made: Provenance | None = None, _width: int = 0) -> str:
+def render(tables: Iterable[SpeedupTable], made: Provenance, _width: int = 0) -> str:
     """Return a header and a line for each point, without the last newline."""
     lines = (
-        [*_place(table, row), *_numbers(row), *_words(row), *_made(row, made)]
+        [*_place(table, row), *_point(row), *_made(row, made)]
         for table in tables
         for row in table.rows
     )
     return _written(COLUMNS, lines)
 
 
-def render_runs(
-    tables: Iterable[SpeedupTable], made: Provenance | None = None, _width: int = 0
-) -> str:
+def render_runs(tables: Iterable[SpeedupTable], made: Provenance, _width: int = 0) -> str:
     """Return a header and a line for each run, those that don't count among them."""
     lines = (
         [*_place(table, row), *_run(run), *_made(row, made)]
@@ -85,14 +83,13 @@ def _place(table: SpeedupTable, row: Row) -> list[_Cell]:
     ]
 
 
-def _numbers(row: Row) -> list[_Cell]:
-    spread = (row.median, row.mean, row.min, row.max, row.cv, row.speedup, row.efficiency)
-    return [*spread, row.ok, row.asked]
-
-
-def _words(row: Row) -> list[str]:
+def _point(row: Row) -> list[_Cell]:
     reasons = "; ".join(f"repeat {run.repeat}: {why(run)}" for run in row.runs if not run.valid)
-    return [cell(" ".join(row.flags)), cell(reasons), cell("; ".join(differences(row)))]
+    return [
+        *(row.median, row.mean, row.min, row.max, row.cv, row.speedup, row.efficiency),
+        *(row.ok, row.asked),
+        *map(cell, (" ".join(row.flags), reasons, "; ".join(differences(row)))),
+    ]
 
 
 def _run(run: Run) -> list[_Cell]:
@@ -107,6 +104,6 @@ def _run(run: Run) -> list[_Cell]:
     ]
 
 
-def _made(row: Row, made: Provenance | None) -> list[str]:
-    how = (made.hpcbert, made.date, made.command) if made else ("", "", "")
-    return [cell(row.counted.what if row.counted else ""), *map(cell, how)]
+def _made(row: Row, made: Provenance) -> list[str]:
+    counted = row.counted.what if row.counted else ""
+    return [cell(one) for one in (counted, made.hpcbert, made.date, made.command)]

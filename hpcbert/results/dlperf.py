@@ -42,7 +42,7 @@ def result(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
     return models
 
 
-def render(tables: Iterable[SpeedupTable], _made: Provenance | None = None, _width: int = 0) -> str:
+def render(tables: Iterable[SpeedupTable], _made: Provenance, _width: int = 0) -> str:
     """Return the JSON text."""
     return json.dumps(result(tables), ensure_ascii=False, allow_nan=False)
 

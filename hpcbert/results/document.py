@@ -18,7 +18,7 @@ def tables_data(tables: Iterable[SpeedupTable], made: Provenance | None = None) 
     return {**data, "tables": [_table_data(table) for table in tables]}
 
 
-def render(tables: Iterable[SpeedupTable], made: Provenance | None = None, _width: int = 0) -> str:
+def render(tables: Iterable[SpeedupTable], made: Provenance, _width: int = 0) -> str:
     """Return the JSON text."""
     return json.dumps(tables_data(tables, made), indent=1, ensure_ascii=False, allow_nan=False)
 

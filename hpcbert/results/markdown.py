@@ -14,7 +14,7 @@ from hpcbert.results.words import FLAGS, basis, differences, marks, plain, why
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hpcbert.model import Provenance, Row, Run, SpeedupTable
+    from hpcbert.model import Provenance, Row, SpeedupTable
 
 _COLUMNS = (
     "node_num",
@@ -42,9 +42,10 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", plain(text))
 
 
-def render(tables: Sequence[SpeedupTable], made: Provenance | None = None, _width: int = 0) -> str:
+def render(tables: Sequence[SpeedupTable], made: Provenance, _width: int = 0) -> str:
     """Return a heading and a table for each group, what speaks against it, and a legend."""
-    return "\n\n".join([*map(_table, tables), *_legend(tables), *_made(made)])
+    how = f"Made by hpcbert {escape(made.hpcbert)}, {made.date}: {escape(made.command)}"
+    return "\n\n".join([*map(_table, tables), *_legend(tables), how])
 
 
 def _table(table: SpeedupTable) -> str:
@@ -60,7 +61,12 @@ def _table(table: SpeedupTable) -> str:
         _line(["---:"] * (len(_COLUMNS) - 1) + [":---"]),
         *(_line(_cells(row)) for row in table.rows),
     ]
-    notes = [_refusal(row, run) for row in table.rows for run in row.runs if not run.valid]
+    notes = [
+        f"* {row.shape}, repeat {run.repeat} does not count: {escape(why(run))}"
+        for row in table.rows
+        for run in row.runs
+        if not run.valid
+    ]
     notes += [
         f"* {row.shape}: {escape(one)}"
         for row in table.rows
@@ -93,18 +99,8 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _refusal(row: Row, run: Run) -> str:
-    return f"* {row.shape}, repeat {run.repeat} does not count: {escape(why(run))}"
-
-
 def _legend(tables: Sequence[SpeedupTable]) -> list[str]:
     """Return what the columns mean, and the flags that occur."""
     used = {flag for table in tables for row in table.rows for flag in row.flags}
     flags = [f"* {escape(name)}: {escape(text)}." for name, text in FLAGS.items() if name in used]
     return [_LEGEND, *(["\n".join(["Flags:", "", *flags])] if flags else [])] if tables else []
-
-
-def _made(made: Provenance | None) -> list[str]:
-    if made is None:
-        return []
-    return [f"Made by hpcbert {escape(made.hpcbert)}, {made.date}: {escape(made.command)}"]

@@ -46,7 +46,7 @@ def number(value: float | None, form: str = ",.2f") -> str:
     return NOTHING if value is None else format(value, form)
 
 
-def render(tables: Iterable[SpeedupTable], made: Provenance | None = None, width: int = 0) -> str:
+def render(tables: Iterable[SpeedupTable], made: Provenance, width: int = 0) -> str:
     """Return the tables with their headings and, below each row, the repeats that don't count.
 
     Colours are in it; `click.echo` takes them out where they are not wanted.
@@ -57,10 +57,9 @@ def render(tables: Iterable[SpeedupTable], made: Provenance | None = None, width
         width: Characters that a line may have: what does not fit is folded. 0: any number.
     """
     parts = [_table(table, width) for table in tables]
-    if made:
-        words = f"hpcbert {made.hpcbert} · {made.date} · {made.command}"
-        parts.append("\n".join(click.style(one, dim=True) for one in fold(plain(words), width)))
-    return "\n\n".join(parts)
+    words = f"hpcbert {made.hpcbert} · {made.date} · {made.command}"
+    how = "\n".join(click.style(one, dim=True) for one in fold(plain(words), width))
+    return "\n\n".join([*parts, how])
 
 
 def fold(text: str, width: int, indent: str = "") -> list[str]:

@@ -19,6 +19,7 @@ from hpcbert import errors
 from hpcbert.errors import HpcbertError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # Permissions of what is its owner's alone.
@@ -88,12 +89,34 @@ def read_open(file: BinaryIO, path: Path, *, most: int = MOST) -> bytes:
     return content
 
 
-def remedy(error: OSError) -> str:
+def _remedy(error: OSError) -> str:
     """Return what helps against an error of the file system, for a hint."""
     what = errors.remedy(error) or "Make room or mend permissions"
     if error.errno == errno.ENOENT:
         what = "Its directory has vanished; bring it back"
     return f"Nothing that was there before is lost. {what}, then repeat."
+
+
+@contextlib.contextmanager
+def refusal(what: str, where: Path, *, hint: str | None = None) -> Iterator[None]:
+    """Make an error for a person of what the file system refuses: `Can't …: Permission denied.`.
+
+    Args:
+        what: What is tried, for the message.
+        where: The file or directory, likewise.
+        hint: What to do about it; by default what helps against any such error.
+
+    Raises:
+        HpcbertError: It refused.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise HpcbertError(
+            f"Can't {what}: {error.strerror}.",
+            where=str(where),
+            hint=_remedy(error) if hint is None else hint,
+        ) from error
 
 
 def write_text(path: Path, text: str, *, mode: int = PRIVATE) -> None:
@@ -114,16 +137,15 @@ def write_bytes(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
             that was there before is untouched.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    try:
-        write_through(temporary, content, mode)
-        temporary.replace(path)
-        _flush_directory(path.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise HpcbertError(
-            f"Can't write: {error.strerror}.", where=str(path), hint=remedy(error)
-        ) from error
+    with refusal("write", path):
+        try:
+            write_through(temporary, content, mode)
+            temporary.replace(path)
+            _flush_directory(path.parent)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
 
 
 def write_through(path: Path, content: bytes, mode: int) -> None:

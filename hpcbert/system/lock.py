@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.errors import HpcbertError, UsageError
+from hpcbert.errors import UsageError
 from hpcbert.system import files
 from hpcbert.system.processes import boot_id, started
 
@@ -123,20 +123,15 @@ def locked(directory: Path) -> Iterator[None]:
 def _take(path: Path, holder: str) -> bool:
     """Make the lock, holder and all; say whether it was free."""
     own = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    try:
-        files.write_through(own, holder.encode(), files.PRIVATE)
-        _link(own, path)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise HpcbertError(
-            f"Can't lock the campaign: {error.strerror}.",
-            where=str(path),
-            hint=files.remedy(error),
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            own.unlink()
+    with files.refusal("lock the campaign", path):
+        try:
+            files.write_through(own, holder.encode(), files.PRIVATE)
+            _link(own, path)
+        except FileExistsError:
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                own.unlink()
     return True
 
 

@@ -1,6 +1,6 @@
 """The one place that starts processes.
 
-Everything above talks to a `Runner`; a test hands in a `FakeRunner`-like function instead.
+Everything above talks to a `Runner`; a test hands in a function of its own instead.
 """
 
 from __future__ import annotations
@@ -116,10 +116,8 @@ def run(
                 start_new_session=True,
                 preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 - hpcbert has no threads
             )
-        except (FileNotFoundError, NotADirectoryError):
-            return Outcome(words, 127, stderr=f"{words[0]}: no such program")
-        except PermissionError as error:
-            return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            return _unstarted(words, error)
     with child:
         stdout, stderr, trouble = _listen(child, time.monotonic() + timeout)
         if trouble:
@@ -130,6 +128,13 @@ def run(
         trouble = f"gave no answer within {timeout:g} s"
     note = f"{words[0]}: {trouble}" if trouble else ""
     return Outcome(words, 124 if trouble else child.returncode, stdout, f"{stderr}{note}")
+
+
+def _unstarted(words: tuple[str, ...], error: OSError) -> Outcome:
+    """Return the outcome of a command that can't be started, with a shell's exit status."""
+    if isinstance(error, PermissionError):
+        return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
+    return Outcome(words, 127, stderr=f"{words[0]}: no such program")
 
 
 def _listen(child: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, str]:
@@ -204,10 +209,8 @@ def follow(
                 errors="replace",
                 start_new_session=True,
             )
-        except (FileNotFoundError, NotADirectoryError):
-            return Outcome(words, 127, stderr=f"{words[0]}: no such program")
-        except PermissionError as error:
-            return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            return _unstarted(words, error)
         with child:
             try:
                 for line in child.stderr or ():

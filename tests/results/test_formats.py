@@ -16,6 +16,7 @@ from hpcbert.results.document import tables_data
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.reporters import FORMS, meant_by
 
+MADE = Provenance("1.2.3", "2026-01-02", "hpcbert collect")
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "dlperf-time")
 
 
@@ -50,17 +51,18 @@ nodes  GPUs  median samples/s            min .. max     cv  speedup  efficiency 
     1     1            140.20      140.20 .. 140.20  0.00%     1.00      100.0%      2/3  incomplete
   ✗ repeat 3  loss: the loss is nan at iteration 7
     4    32          4,322.50  4,321.50 .. 4,600.25  3.64%    30.83       96.3%      3/3  noisy, outlier
-  ! repeat 3: outlier (4,600.25, 6.4% above the median)"""
+  ! repeat 3: outlier (4,600.25, 6.4% above the median)
+
+hpcbert 1.2.3 · 2026-01-02 · hpcbert collect"""
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_holds_every_median(name: str, tables: tuple[SpeedupTable, ...]) -> None:
-    made = Provenance("1.2.3", "2026-01-02", "hpcbert collect")
-    rendered = FORMS[name].write(tables, made, 0)
+    rendered = FORMS[name].write(tables, MADE, 0)
     numbers = ("140.2", "4322.5", "4600.25")
     assert all(one in rendered.replace(",", "") for one in numbers[: 2 + (name == "csv-runs")])
     assert not rendered.endswith("\n")
-    assert ("1.2.3" in rendered) != any("1.2.3" in one for one in FORMS[name].unsaid(tables, made))
+    assert ("1.2.3" in rendered) != any("1.2.3" in one for one in FORMS[name].unsaid(tables, MADE))
 
 
 @pytest.mark.parametrize(
@@ -71,11 +73,11 @@ def test_the_end_of_a_files_name_means_a_form(ending: str, name: str) -> None:
 
 
 def test_the_text_is_aligned_and_says_why(tables: tuple[SpeedupTable, ...]) -> None:
-    assert click.unstyle(text.render(tables)) == EXPECTED_TEXT
+    assert click.unstyle(text.render(tables, MADE)) == EXPECTED_TEXT
 
 
 def test_what_there_is_none_of_is_a_dash() -> None:
-    plain = click.unstyle(text.render(tabulate([point(GROUP, "1n8g", [None])])))
+    plain = click.unstyle(text.render(tabulate([point(GROUP, "1n8g", [None])]), MADE))
     assert "no speedup: there is no valid run of 1n1g" in plain
     assert plain.splitlines()[4].split() == [
         *("1", "8", "-", "-", "-", "-", "-", "0/1", "incomplete,", "no-baseline")
@@ -116,7 +118,7 @@ def test_the_document_holds_every_number_unrounded(tables: tuple[SpeedupTable, .
 
 
 def test_markdown_begins_with_dlperfs_columns(tables: tuple[SpeedupTable, ...]) -> None:
-    lines = markdown.render(tables).splitlines()
+    lines = markdown.render(tables, MADE).splitlines()
     assert lines[4].startswith("| node_num | gpu_num | samples/s | speedup |")
     assert lines[7].startswith("| 4 | 32 | 4322.50 | 30.83 |")
     assert lines[9] == "* 1n1g, repeat 3 does not count: loss: the loss is nan at iteration 7"
@@ -127,13 +129,13 @@ HOSTILE = "a|b*_`<img src=x>`[x](y)\n# h"
 
 def test_markdown_shows_text_as_it_is() -> None:
     group = Group(HOSTILE, "m", "fp32", 1, "r", HOSTILE)
-    rendered = markdown.render(tabulate([point(group, "1n1g", [1.0])]))
+    rendered = markdown.render(tabulate([point(group, "1n1g", [1.0])]), MADE)
     assert "\\|b\\*\\_\\`\\<img src=x\\>\\`\\[x\\](y) \\# h" in rendered
     assert all(line.count(" | ") in (0, 9) for line in rendered.splitlines())
 
 
 def test_csv_has_one_line_a_point(tables: tuple[SpeedupTable, ...]) -> None:
-    lines = list(csv.DictReader(io.StringIO(delimited.render(tables))))
+    lines = list(csv.DictReader(io.StringIO(delimited.render(tables, MADE))))
     assert [line["gpus"] for line in lines] == ["1", "32"]
     assert float(lines[1]["median"]) == 4322.5
     assert float(lines[0]["median"]) == (140.1987654 + 140.2) / 2
@@ -144,14 +146,16 @@ def test_csv_has_one_line_a_point(tables: tuple[SpeedupTable, ...]) -> None:
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n"])
 def test_csv_is_no_formula(start: str) -> None:
     group = Group(f"{start}1+1", "m", "fp32", 1, f"{start}cmd|' /C calc'!A0")
-    lines = list(csv.reader(io.StringIO(delimited.render(tabulate([point(group, "1n1g", [1])])))))
+    lines = list(
+        csv.reader(io.StringIO(delimited.render(tabulate([point(group, "1n1g", [1])]), MADE)))
+    )
     assert len(lines) == 2
     for cell in (lines[1][0], lines[1][5]):
         assert cell[0] in "'1c"
 
 
 def test_dlperfs_document_has_its_shape_and_rounding(tables: tuple[SpeedupTable, ...]) -> None:
-    assert json.loads(dlperf.render(tables)) == {
+    assert json.loads(dlperf.render(tables, MADE)) == {
         "bert": {
             "1n1g": {
                 "average_speed": 140.2,
@@ -171,7 +175,7 @@ def test_dlperfs_document_has_its_shape_and_rounding(tables: tuple[SpeedupTable,
 
 def test_dlperfs_document_is_never_nan() -> None:
     tables = tabulate([point(GROUP, "1n1g", [None]), point(GROUP, "1n8g", [10.0])])
-    data: Any = json.loads(dlperf.render(tables))
+    data: Any = json.loads(dlperf.render(tables, MADE))
     assert data["bert"] == {
         "1n8g": {
             "average_speed": 10.0,
@@ -186,4 +190,4 @@ def test_dlperfs_document_can_not_hold_two_tables_of_a_model() -> None:
     other = Group("oneflow", "bert-base", "fp16", 64, "dlperf-time")
     tables = tabulate([point(GROUP, "1n1g", [1.0]), point(other, "1n1g", [1.0])])
     with pytest.raises(UsageError, match="several of bert"):
-        dlperf.render(tables)
+        dlperf.render(tables, MADE)
