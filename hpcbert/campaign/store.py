@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcbert.config.decode import decode
 from hpcbert.config.schedulers import TABLE
-from hpcbert.errors import ConfigError, HpcbertError, UsageError
+from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import MANIFEST, Array, Campaign
 from hpcbert.system import files, lock, ownership
 
