@@ -25,7 +25,7 @@ from hpcbert.errors import (
     UsageError,
 )
 from hpcbert.flows import prepare as flow
-from hpcbert.prepare.parts import Means, Part
+from hpcbert.prepare.parts import Context, Part
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.system.runner import follow, run
 
@@ -105,8 +105,10 @@ def prepare(
         own = tuple(str(Path(path).absolute()) for path in templates)
         given = {"fw": frameworks, "only": only, "templates": own}
         return _on_node(here, _words(here, given, values, dry=dry_run))
-    means = Means(run=run, follow=follow, say=_say, env=dict(os.environ), dry=dry_run)
-    return _result([part for one in recipes for part in flow.prepare(one, here, means, only=only)])
+    context = Context(run=run, follow=follow, say=_say, env=dict(os.environ), dry=dry_run)
+    return _result(
+        [part for one in recipes for part in flow.prepare(one, here, context, only=only)]
+    )
 
 
 def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:

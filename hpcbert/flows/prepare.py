@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
-    from hpcbert.prepare.parts import Kind, Means, Part
+    from hpcbert.prepare.parts import Context, Kind, Part
 
 # The program first: an image may be built with it.
 KINDS: tuple[Kind, ...] = ("source", "image", "data")
@@ -25,14 +25,14 @@ _MAKE = {"source": source, "image": image, "data": data}
 
 
 def prepare(
-    recipe: Recipe, site: Site, means: Means, *, only: Sequence[str] = ()
+    recipe: Recipe, site: Site, context: Context, *, only: Sequence[str] = ()
 ) -> Iterator[Part]:
     """Yield what became of each part, one after another.
 
     Args:
         recipe: What shall run.
         site: Where it shall run.
-        means: What to work with.
+        context: What to work with.
         only: The kinds asked for; all of them if empty.
 
     Raises:
@@ -40,7 +40,7 @@ def prepare(
     """
     for kind in KINDS:
         if not only or kind in only:
-            yield _MAKE[kind](recipe, site, means)
+            yield _MAKE[kind](recipe, site, context)
 
 
 def on_node_argv(site: Site, words: Sequence[str]) -> list[str]:

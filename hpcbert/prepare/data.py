@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.prepare import records
-from hpcbert.prepare.parts import Means, Part, make_directory, write_down
+from hpcbert.prepare.parts import Context, Part, make_directory, write_down
 from hpcbert.script.inputs import data_record, record
 from hpcbert.script.plan import option_values
 
@@ -27,7 +27,7 @@ class _DataError(Exception):
     """The data are not what the program wants; the text says how."""
 
 
-def data(recipe: Recipe, site: Site, means: Means) -> Part:
+def data(recipe: Recipe, site: Site, context: Context) -> Part:
     """Check the data of a framework, and write down what they are.
 
     Raises:
@@ -63,16 +63,16 @@ def data(recipe: Recipe, site: Site, means: Means) -> Part:
         "digest": digest,
         "first": found[0],
     }
-    return _recorded(recipe, data_record(site, recipe), content, means)
+    return _recorded(recipe, data_record(site, recipe), content, context)
 
 
-def _recorded(recipe: Recipe, place: Path, content: dict[str, Any], means: Means) -> Part:
+def _recorded(recipe: Recipe, place: Path, content: dict[str, Any], context: Context) -> Part:
     detail = f"{content['files']} files; {content['first']}"
     path, digest = str(content["path"]), str(content["digest"])
     before = record(place)
     if before.get("path") == path and before.get("digest") == digest:
         return Part(recipe.name, "data", "ready", detail, path, digest)
-    if means.dry:
+    if context.dry:
         return Part(recipe.name, "data", "planned", f"{detail}; would be recorded", path, digest)
     make_directory(place.parent)
     write_down(place, content)

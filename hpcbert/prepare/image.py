@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.container import cache, reference, registry, symptoms
-from hpcbert.prepare.parts import Means, Part, make_directory
+from hpcbert.prepare.parts import Context, Part, make_directory
 from hpcbert.script.inputs import built_stem, prepared_image, record, source_record
 from hpcbert.system import ownership, redact
 
@@ -30,7 +30,7 @@ _UNPACKED = 2.5
 _SCRATCH = ("DATA", "RUNTIME", "TEMP", "CACHE")
 
 
-def image(recipe: Recipe, site: Site, means: Means) -> Part:
+def image(recipe: Recipe, site: Site, context: Context) -> Part:
     """Make ready the image that ranks of a framework enter.
 
     Raises:
@@ -43,7 +43,7 @@ def image(recipe: Recipe, site: Site, means: Means) -> Part:
     if there:
         return Part(recipe.name, "image", "ready", there.name, there.path, there.digest)
     if not own and recipe.image.install:
-        return _built(recipe, site, means)
+        return _built(recipe, site, context)
     if not own and not recipe.image.reference:
         return Part(
             recipe.name,
@@ -52,57 +52,57 @@ def image(recipe: Recipe, site: Site, means: Means) -> Part:
             "the recipe names no image and no way to build one",
             hint=f"Name one: frameworks.{recipe.name}.image in {site.where}.",
         )
-    return _imported(recipe, site, own or recipe.image.reference, means)
+    return _imported(recipe, site, own or recipe.image.reference, context)
 
 
-def _imported(recipe: Recipe, site: Site, text: str, means: Means) -> Part:
+def _imported(recipe: Recipe, site: Site, text: str, context: Context) -> Part:
     wanted = reference.parse(text)
     if wanted.kind == "file":
-        return _file(recipe, wanted.path, means)
+        return _file(recipe, wanted.path, context)
     shown = reference.parse(text).uri.replace(f"{wanted.user}@", "", 1) if wanted.user else text
-    if means.dry:
+    if context.dry:
         images = site.container.images
         detail = f"would import {shown} into {images} ({_room(images)} free)"
         return Part(recipe.name, "image", "planned", detail)
-    found = _import(wanted, site, means)
+    found = _import(wanted, site, context)
     return _part(recipe, found)
 
 
-def _import(wanted: reference.Image, site: Site, means: Means) -> Cached | Outcome:
+def _import(wanted: reference.Image, site: Site, context: Context) -> Cached | Outcome:
     make_directory(Path(site.container.images))
-    env = environment(site, means)
-    digest = means.run(["enroot", "digest", wanted.uri], env=env, timeout=120.0)
+    env = environment(site, context)
+    digest = context.run(["enroot", "digest", wanted.uri], env=env, timeout=120.0)
     named = digest.stdout.strip() if digest.ok else ""
     if named.startswith("sha256:"):
-        means.say(f"{wanted.name}: {named}")
+        context.say(f"{wanted.name}: {named}")
         env = {**env, "HPCBERT_PROVENANCE": json.dumps({"digest": named})}
-    words = ["import", wanted.uri, site.container.images, wanted.stem, *_size(wanted, means)]
-    return _script(words, site, wanted.stem, means, env=env)
+    words = ["import", wanted.uri, site.container.images, wanted.stem, *_size(wanted, context)]
+    return _script(words, site, wanted.stem, context, env=env)
 
 
-def _size(wanted: reference.Image, means: Means) -> list[str]:
+def _size(wanted: reference.Image, context: Context) -> list[str]:
     """Return the room that an image will take unpacked, where its registry tells its size."""
-    size = registry.compressed_bytes(wanted, http=bool(means.env.get("ENROOT_ALLOW_HTTP")))
+    size = registry.compressed_bytes(wanted, http=bool(context.env.get("ENROOT_ALLOW_HTTP")))
     if size is None:
-        means.say(f"{wanted.name}: the registry does not tell its size without an account")
+        context.say(f"{wanted.name}: the registry does not tell its size without an account")
         return []
-    means.say(f"{wanted.name}: {size / 2**30:.1f} GiB to fetch")
+    context.say(f"{wanted.name}: {size / 2**30:.1f} GiB to fetch")
     return [str(int(size * _UNPACKED))]
 
 
-def _built(recipe: Recipe, site: Site, means: Means) -> Part:
+def _built(recipe: Recipe, site: Site, context: Context) -> Part:
     """Import the base, run the recipe's commands in a container made of it, export that."""
     base = reference.parse(recipe.image.base or recipe.image.reference)
     stem = built_stem(recipe)
     there = cache.find(Path(site.container.images), base)
-    if means.dry:
+    if context.dry:
         count = len(recipe.image.install)
         commands = f"{count} command{'s' * (count != 1)}"
         detail = (
             f"would build {stem}: {commands} on {base.uri} ({_room(site.container.images)} free)"
         )
         return Part(recipe.name, "image", "planned", detail)
-    found = there or _import(base, site, means)
+    found = there or _import(base, site, context)
     if not isinstance(found, cache.Cached):
         return _part(recipe, found)
     mounts, lines = _commands(recipe, site)
@@ -119,9 +119,9 @@ def _built(recipe: Recipe, site: Site, means: Means) -> Part:
         "install": list(recipe.image.install),
         "recipe": recipe.digest,
     }
-    env = {**environment(site, means), "HPCBERT_PROVENANCE": json.dumps(provenance)}
+    env = {**environment(site, context), "HPCBERT_PROVENANCE": json.dumps(provenance)}
     words = ["build", f"build:{recipe.name}", site.container.images, stem, found.path, *mounts]
-    return _part(recipe, _script(words, site, stem, means, env=env, stdin=lines))
+    return _part(recipe, _script(words, site, stem, context, env=env, stdin=lines))
 
 
 def _commands(recipe: Recipe, site: Site) -> tuple[list[str], str]:
@@ -138,8 +138,8 @@ def _commands(recipe: Recipe, site: Site) -> tuple[list[str], str]:
     return [f"{folder}:/tmp/source:x-create=dir,rbind,ro"], "\n".join(lines) + "\n"
 
 
-def _file(recipe: Recipe, path: str, means: Means) -> Part:
-    outcome = means.run(["unsquashfs", "-s", path], env=means.env)
+def _file(recipe: Recipe, path: str, context: Context) -> Part:
+    outcome = context.run(["unsquashfs", "-s", path], env=context.env)
     if outcome.ok:
         return Part(recipe.name, "image", "ready", "an image file of the site's", path)
     return Part(
@@ -155,15 +155,15 @@ def _script(
     words: Sequence[str],
     site: Site,
     stem: str,
-    means: Means,
+    context: Context,
     *,
     env: Mapping[str, str],
     stdin: str = "",
 ) -> Cached | Outcome:
     """Run image.sh, and look for what it made."""
     argv = ["bash", str(cache.SCRIPT), *words]
-    outcome = means.follow(
-        argv, show=lambda line: means.say(redact.text(line)), stdin=stdin, env=env
+    outcome = context.follow(
+        argv, show=lambda line: context.say(redact.text(line)), stdin=stdin, env=env
     )
     found = cache.find_stem(Path(site.container.images), stem) if outcome.ok else None
     return found or outcome
@@ -184,9 +184,9 @@ def _part(recipe: Recipe, found: Cached | Outcome) -> Part:
     return Part(recipe.name, "image", "failed", detail, hint=hint)
 
 
-def environment(site: Site, means: Means) -> dict[str, str]:
+def environment(site: Site, context: Context) -> dict[str, str]:
     """Return the environment for enroot: its directories below the site's scratch, if it can be."""
-    env = dict(means.env)
+    env = dict(context.env)
     if not site.container.scratch:
         return env
     root = (
@@ -199,7 +199,9 @@ def environment(site: Site, means: Means) -> dict[str, str]:
         for folder in folders.values():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
-        means.say(f"{site.container.scratch} can't be made here: enroot keeps to its own settings")
+        context.say(
+            f"{site.container.scratch} can't be made here: enroot keeps to its own settings"
+        )
         return env
     return env | {name: str(folder) for name, folder in folders.items()}
 

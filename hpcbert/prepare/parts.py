@@ -45,7 +45,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Means:
+class Context:
     """What preparing works with.
 
     Attributes:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import HpcbertError, IncompleteError
-from hpcbert.prepare.parts import Means, Part, Status, make_directory, without_user, write_down
+from hpcbert.prepare.parts import Context, Part, Status, make_directory, without_user, write_down
 from hpcbert.script.inputs import record, source_record
 from hpcbert.system import redact
 from hpcbert.system.processes import started
@@ -25,7 +25,7 @@ _PATIENCE = 3600.0
 _QUIET = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 
 
-def source(recipe: Recipe, site: Site, means: Means) -> Part:
+def source(recipe: Recipe, site: Site, context: Context) -> Part:
     """Make ready the program of a framework.
 
     Raises:
@@ -41,11 +41,11 @@ def source(recipe: Recipe, site: Site, means: Means) -> Part:
     made = record(path)
     name = f"{without_user(recipe.source.repository)}@{recipe.source.commit[:12]}"
     if made and directory.is_dir():
-        return _there(recipe, name, directory, made["digest"], means)
-    if means.dry:
+        return _there(recipe, name, directory, made["digest"], context)
+    if context.dry:
         return Part(recipe.name, "source", "planned", f"would check out {name} in {directory}")
     try:
-        digest = _check_out(recipe, site, directory, means)
+        digest = _check_out(recipe, site, directory, context)
     except IncompleteError as error:
         return Part(recipe.name, "source", "failed", str(error), hint=error.hint)
     content = {"repository": without_user(recipe.source.repository), "commit": recipe.source.commit}
@@ -60,9 +60,9 @@ def _own(recipe: Recipe, path: str) -> Part:
     return Part(recipe.name, "source", "skipped", "the site's is not here", path, "", hint)
 
 
-def _there(recipe: Recipe, name: str, directory: Path, digest: str, means: Means) -> Part:
+def _there(recipe: Recipe, name: str, directory: Path, digest: str, context: Context) -> Part:
     """Look whether a checkout is still what was checked out; what was built in it may stay."""
-    outcome = means.run(["git", "-C", str(directory), "diff", "--quiet"], env=means.env)
+    outcome = context.run(["git", "-C", str(directory), "diff", "--quiet"], env=context.env)
     if outcome.returncode != 1:
         return _part(recipe, "ready", name, directory, digest)
     hint = f"Remove {directory} and its .json, and prepare again; or name it as your own: "
@@ -79,7 +79,7 @@ def _part(recipe: Recipe, status: Status, name: str, directory: Path, digest: st
     return Part(recipe.name, "source", status, name, str(directory), digest)
 
 
-def _check_out(recipe: Recipe, site: Site, directory: Path, means: Means) -> str:
+def _check_out(recipe: Recipe, site: Site, directory: Path, context: Context) -> str:
     """Check out under a private name, then rename; return the digest of the tree."""
     make_directory(directory.parent)
     _sweep(directory)
@@ -87,8 +87,8 @@ def _check_out(recipe: Recipe, site: Site, directory: Path, means: Means) -> str
     host = socket.gethostname()
     private = directory.with_name(f".{directory.name}~{host}~{os.getpid()}~{secrets.token_hex(4)}")
     try:
-        means.say(f"fetching {recipe.source.commit[:12]} of {without_user(url)}")
-        digest = _fetched(recipe, url, private, means)
+        context.say(f"fetching {recipe.source.commit[:12]} of {without_user(url)}")
+        digest = _fetched(recipe, url, private, context)
         # Whoever was faster has the same; a directory without its record is an older death's.
         with contextlib.suppress(FileNotFoundError):
             directory.rename(private.with_name(f"{private.name}~old"))
@@ -101,10 +101,10 @@ def _check_out(recipe: Recipe, site: Site, directory: Path, means: Means) -> str
     return digest
 
 
-def _fetched(recipe: Recipe, url: str, private: Path, means: Means) -> str:
+def _fetched(recipe: Recipe, url: str, private: Path, context: Context) -> str:
     def git(*words: str, patience: float = 300.0) -> str:
         argv = ["git", "-C", str(private), "-c", "core.autocrlf=false", *words]
-        outcome = means.run(argv, env={**means.env, **_QUIET}, timeout=patience)
+        outcome = context.run(argv, env={**context.env, **_QUIET}, timeout=patience)
         if not outcome.ok:
             said = redact.text(" ".join(outcome.stderr.split()))
             raise IncompleteError(

@@ -89,7 +89,7 @@ def read_open(file: BinaryIO, path: Path, *, most: int = MOST) -> bytes:
     return content
 
 
-def _remedy(error: OSError) -> str:
+def remedy(error: OSError) -> str:
     """Return what helps against an error of the file system, for a hint."""
     what = errors.remedy(error) or "Make room or mend permissions"
     if error.errno == errno.ENOENT:
@@ -115,7 +115,7 @@ def refusal(what: str, where: Path, *, hint: str | None = None) -> Iterator[None
         raise HpcbertError(
             f"Can't {what}: {error.strerror}.",
             where=str(where),
-            hint=_remedy(error) if hint is None else hint,
+            hint=remedy(error) if hint is None else hint,
         ) from error
 
 

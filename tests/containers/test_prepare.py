@@ -22,7 +22,7 @@ from hpcbert.container import reference
 from hpcbert.flows import prepare as flow
 from hpcbert.model import Campaign, Shape
 from hpcbert.prepare import parts
-from hpcbert.prepare.parts import Means, Part
+from hpcbert.prepare.parts import Context, Part
 from hpcbert.script import inputs
 from hpcbert.script.inputs import built_stem
 from hpcbert.script.plan import Request
@@ -162,7 +162,7 @@ class Place:
     def prepares(self, *only: str, dry: bool = False, repository: str = "") -> dict[str, Part]:
         """Do the same in this process, which is quicker."""
         printed: list[str] = []
-        means = Means(
+        context = Context(
             run=runner.run,
             follow=runner.follow,
             say=printed.append,
@@ -170,7 +170,7 @@ class Place:
             dry=dry,
         )
         site = settled(self.site, "tiny", repository=repository)
-        return {one.kind: one for one in flow.prepare(self.recipe, site, means, only=only)}
+        return {one.kind: one for one in flow.prepare(self.recipe, site, context, only=only)}
 
     def drafts(self) -> Campaign:
         folders = (self.folder / "templates", TEMPLATES)
