@@ -3,7 +3,7 @@
 A field is a key, its default what an absent key means. `Annotated` adds what a type can't say:
 `Range`, or any function that returns the value or raises `Invalid`; `GIVEN` marks a field that no
 document has. A class whose `parse` takes a text is written as one. A classmethod `narrowed` returns
-the annotations that other keys of the same table narrow, `NoReturn` for a key that they rule out.
+the annotations that other keys of the same table narrow.
 What no single key can say, `__post_init__` checks.
 """
 
@@ -19,7 +19,6 @@ from typing import (
     Annotated,
     Any,
     Literal,
-    NoReturn,
     TypeVar,
     Union,
     cast,
@@ -175,12 +174,12 @@ def _plain(kind: type, value: Any) -> Any:
     return value
 
 
-def choose(known: tuple[Any, ...]) -> Callable[[Any], Any]:
-    """Return a check that a value is one of those known."""
-    return partial(_choice, known)
+def choose(known: tuple[Any, ...], value: Any) -> Any:
+    """Return a value if it is one of those known.
 
-
-def _choice(known: tuple[Any, ...], value: Any) -> Any:
+    Raises:
+        Invalid: It is not; the hint names the nearest.
+    """
     if value not in known:
         names = [str(one) for one in known]
         hint = did_you_mean(str(value), names)
@@ -189,7 +188,7 @@ def _choice(known: tuple[Any, ...], value: Any) -> Any:
 
 
 def _literal(known: tuple[Any, ...], value: Any) -> Any:
-    return _choice(known, _plain(type(known[0]), value))
+    return choose(known, _plain(type(known[0]), value))
 
 
 def _parsed(kind: Any, value: Any) -> Any:
@@ -290,12 +289,12 @@ def _table(kind: Any, value: Any, given: Mapping[str, Any] = MappingProxyType({}
     hints = {**_hints(kind), **(kind.narrowed(value) if hasattr(kind, "narrowed") else {})}
     made = dict(given)
     for one in keys(kind):
-        if one.name in value and hints[one.name] is not NoReturn:
+        if one.name in value:
             made[one.name] = _inside(one.name, hints[one.name], value[one.name])
         elif one.default is MISSING and one.default_factory is MISSING:
             raise Invalid("is missing", key=one.name)
     decoded = kind(**made)
-    known = [one.name for one in keys(kind) if hints[one.name] is not NoReturn]
+    known = [one.name for one in keys(kind)]
     for key in value:
         if key not in known:
             raise Invalid("is not known", did_you_mean(key, known), key=key)

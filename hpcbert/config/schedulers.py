@@ -59,7 +59,7 @@ def known(name: str) -> str:
     Raises:
         Invalid: There is none of that name.
     """
-    found: str = choose(tuple(sorted(TABLE)))(name)
+    found: str = choose(tuple(sorted(TABLE)), name)
     return found
 
 

@@ -6,6 +6,7 @@ keys it has and what they may be. Everything else is a dataclass: `hpcbert.confi
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from hpcbert.config.decode import Range, choose, decode, did_you_mean
@@ -58,7 +59,7 @@ class Table:
 
     def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:
         """Return a text that must be one of the choices; without a default it must be there."""
-        kind: Any = Annotated[str, choose(tuple(choices))]
+        kind: Any = Annotated[str, partial(choose, tuple(choices))]
         found: str = self.need(key, kind) if default is None else self.get(key, kind, default)
         return found
 
