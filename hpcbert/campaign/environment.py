@@ -53,14 +53,11 @@ class Environments:
 def _listed(folder: Path) -> list[str]:
     try:
         names = (path.name for path in folder.iterdir())
-        return sorted(name for name, _ in zip(names, range(_MOST), strict=False) if _whole(name))
+        some = [name for name, _ in zip(names, range(_MOST), strict=False)]
     except OSError:
         return []
-
-
-def _whole(name: str) -> bool:
-    """Say whether a file is finished: until then it is hidden, or has no such ending."""
-    return name.endswith(".json") and not name.startswith(".")
+    # Until it is finished a file is hidden, or has no such ending.
+    return sorted(name for name in some if name.endswith(".json") and not name.startswith("."))
 
 
 def compared(points: Iterable[tuple[Measured, Sequence[Where]]]) -> tuple[Measured, ...]:

@@ -247,10 +247,14 @@ class _Judge:
         if state.kind.over and not campaign.rehearse:
             reader = read_on if self.window.iters == END else read
             reading = reader(path, self.grammar, self.rule, self._setting(array.point))
+        if reading.missing:
+            # A number or a reason, never neither.
+            detail = f"nobody tells {reading.missing}, which the rule needs"
+            reading = reading._replace(reasons=(Reason("rule", detail),))
         evidence = Evidence(
             state=state.word,
             exit_code=state.step_exit,
-            log=_against(reading),
+            log=reading.reasons,
             over=state.kind.over,
             detail=state.detail,
             rehearsed=campaign.rehearse,
@@ -323,10 +327,3 @@ def _sequence_length(point: Point) -> int | None:
     """Return what was asked for through the option of that name, if it was."""
     asked = dict(point.options).get("sequence_length")
     return asked if isinstance(asked, int) else None
-
-
-def _against(reading: Reading) -> tuple[Reason, ...]:
-    """Return what a reading has against its log's number: a number or a reason, never neither."""
-    if reading.missing:
-        return (Reason("rule", f"nobody tells {reading.missing}, which the rule needs"),)
-    return reading.reasons

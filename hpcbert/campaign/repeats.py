@@ -189,10 +189,6 @@ class Repeat:
         return bool(row.tasks) != self.array.together and row.covers(self.index)
 
 
-def _revoked(row: JobRow) -> bool:
-    return parse(row.state).word == "REVOKED"
-
-
 class Lines:
     """Lines of sacct or squeue, to be found by repeat."""
 
@@ -238,7 +234,7 @@ class Lines:
         if not runs:
             spans = [row for job in jobs for row in self._spans.get(job, ())]
             runs = [row for row in spans if repeat.owns(row)]
-        runs = [row for row in runs if not _revoked(row)] or runs
+        runs = [row for row in runs if parse(row.state).word != "REVOKED"] or runs
         found = {row.submit: row for row in runs}
         return tuple(sorted(found.values(), key=lambda row: row.submit or 0.0))
 
