@@ -10,8 +10,8 @@ pytest.register_assert_rewrite("tests.kit", "tests.faults")
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Folders that start daemons, containers, trainings or processes without number, or try everything
 # on every recipe.
-SLOW = {"containers", "end_to_end", "faults", "fuzz", "lab", "packaging", "recipes", "security"} | {
-    "workloads"
+SLOW = {"container", "end_to_end", "faults", "fuzz", "lab", "packaging", "prepare"} | {
+    *("recipes", "security", "workloads"),
 }
 # What may stand in a test's id as it is: a short name, no content of files.
 _NAME = re.compile(r"[\w .,:;=/+@%<>()\[\]{}'*!?#&|~^$-]{1,60}", re.ASCII)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.containers.test_prepare import KEYS, PATCH, RECIPE, git
-from tests.containers.test_records import hdf5
+from tests.prepare.test_prepare import KEYS, PATCH, RECIPE, git
+from tests.prepare.test_records import hdf5
 
 pytestmark = pytest.mark.slurm
 

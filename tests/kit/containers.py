@@ -22,7 +22,7 @@ from hpcbert.system import processes
 from tests.kit.paths import REPOSITORY
 from tests.waiting import CEILING
 
-HERE = REPOSITORY / "tests" / "containers"
+HERE = REPOSITORY / "tests" / "container"
 # An account of every Debian. Not nobody: containers have their own.
 ACCOUNT = "backup"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

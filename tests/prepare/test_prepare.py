@@ -27,7 +27,6 @@ from hpcbert.script import inputs
 from hpcbert.script.inputs import built_stem
 from hpcbert.script.plan import Request
 from hpcbert.system import runner
-from tests.containers.test_records import hdf5
 from tests.kit.cli import Cli
 from tests.kit.containers import (
     HERE,
@@ -41,6 +40,7 @@ from tests.kit.containers import (
 from tests.kit.drafts import drafted, settled
 from tests.kit.paths import TEMPLATES
 from tests.kit.registry import Registry, serving_tiny
+from tests.prepare.test_records import hdf5
 from tests.waiting import until
 
 KEYS = ["input_ids", "input_mask"]

@@ -28,6 +28,8 @@ from tests.kit.paths import REPOSITORY
 from tests.kit.scripts import events, only_script, records, run_script, slurm_in, tool
 from tests.waiting import CEILING
 
+pytestmark = pytest.mark.slow
+
 ENTER = REPOSITORY / "hpcbert" / "container" / "enter.sh"
 
 

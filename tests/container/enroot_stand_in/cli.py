@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import NoReturn
 
-from tests.containers.enroot_stand_in.settings import Options, Settings
+from tests.container.enroot_stand_in.settings import Options, Settings
 
 VERSION = "4.1.2"
 # Each command's module, function and options.
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> NoReturn:
     if {"force", "f"} & options.keys():
         os.environ["ENROOT_FORCE_OVERRIDE"] = "y"
     # Each command pays for its own imports only: 32 ranks of a node start this at once.
-    run = getattr(import_module(f"tests.containers.enroot_stand_in.{module}"), verb)
+    run = getattr(import_module(f"tests.container.enroot_stand_in.{module}"), verb)
     sys.exit(run(settings, options, arguments))
 
 

@@ -19,8 +19,8 @@ from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
-from tests.containers.enroot_stand_in.settings import Options, Settings, fail, log, remove_all
-from tests.containers.enroot_stand_in.store import squash
+from tests.container.enroot_stand_in.settings import Options, Settings, fail, log, remove_all
+from tests.container.enroot_stand_in.store import squash
 
 _URI = re.compile(
     r"docker://(?:(?P<user>[^@/#]+)@)?(?P<registry>[^/#@]+)[#/](?P<image>[a-z0-9/._-]+)"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.containers.enroot_stand_in import kernel
+from tests.container.enroot_stand_in import kernel
 
 _FLAGS = {
     "bind": kernel.MS_BIND,

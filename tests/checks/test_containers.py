@@ -20,6 +20,8 @@ from hpcbert.system.runner import Outcome, run
 from tests.kit.drafts import changed
 from tests.waiting import CEILING
 
+pytestmark = pytest.mark.slow
+
 TOOLS = ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "unshare", "true")
 
 

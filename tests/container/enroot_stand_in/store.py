@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.containers.enroot_stand_in.settings import (
+from tests.container.enroot_stand_in.settings import (
     Options,
     Settings,
     fail,

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.containers.enroot_stand_in import kernel
+from tests.container.enroot_stand_in import kernel
 
 # Of the job's variables, those that enroot itself does not get (pyxis_slurmstepd.c).
 _DENIED = {

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.containers.pyxis_stand_in.task import environment_of
+from tests.container.pyxis_stand_in.task import environment_of
 
 _TEXTS = ("image", "workdir", "name", "mounts", "env")
 _SWITCHES = {

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from tests.containers.enroot_stand_in import kernel, mounts
-from tests.containers.enroot_stand_in.settings import Options, Settings, fail
-from tests.containers.enroot_stand_in.store import is_image, unpack
+from tests.container.enroot_stand_in import kernel, mounts
+from tests.container.enroot_stand_in.settings import Options, Settings, fail
+from tests.container.enroot_stand_in.store import is_image, unpack
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _QUOTED = re.compile(r"[\"'](.*)[\"']\s*")

@@ -14,10 +14,10 @@ import pytest
 
 from hpcbert.container.cache import SCRIPT
 from hpcbert.lab import Lab
-from tests.containers.test_prepare import KEYS, SITE
-from tests.containers.test_records import hdf5
 from tests.kit.containers import SYSTEM_PATH, need_squashfs, open_stand_ins
 from tests.kit.registry import Registry, serving_tiny
+from tests.prepare.test_prepare import KEYS, SITE
+from tests.prepare.test_records import hdf5
 from tests.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm
