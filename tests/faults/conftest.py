@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.faults.killing import Desk
+from tests.faults.kit import Cluster
+from tests.faults.rounds import Round
 
 
 @pytest.fixture
@@ -16,3 +19,27 @@ def desk(as_user: Any, checkout: Any, work: Path) -> Iterator[Desk]:
     as_user(["mkdir", "--mode=1777", str(runs)])
     yield Desk(runs, as_user, checkout)
     as_user(["bash", "-c", "scancel --user=$USER"])
+
+
+@pytest.fixture(scope="module")
+def rounds(
+    lab: Any, as_user: Any, user: Any, checkout: Any, narrow: Path
+) -> Iterator[Callable[[int], Round]]:
+    """Starts the round of a seed when it is first asked for."""
+    work = lab.layout.runs / f"faults-{os.getpid()}"
+    work.mkdir()
+    os.chown(work, user.uid, user.gid)
+    cluster = Cluster(lab, as_user, checkout.python, checkout.path, narrow, work)
+    started: dict[int, Round] = {}
+
+    def start(seed: int) -> Round:
+        if seed not in started:
+            for one in started.values():
+                one.close()
+            started[seed] = Round(cluster, seed)
+        return started[seed]
+
+    yield start
+    for one in started.values():
+        one.close()
+    cluster.clear()

@@ -1,108 +1,465 @@
-"""The fault suite: real daemons are killed, links cut, disks filled, and no number is wrong.
+"""What breaks on a cluster, each with what must come of it: no number is wrong, and no job lost.
 
-All faults run beside each other where they don't disturb each other, in an order that a seed
-decides. HPCBERT_FAULTS_ROUNDS=N repeats the suite with N orders, HPCBERT_FAULTS_SEED=S says which
-order is the first; the seed is in the name of each test.
+Faults of one lane happen one after another, lanes beside each other; those of the lane "last" when
+all others are over: see rounds.py.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import random
+import signal
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.faults.faults import LANES, LAST, time_is_up
-from tests.faults.kit import Cluster
-from tests.waiting import CEILING
+from hpcbert.lab import (
+    LabPlan,
+    Process,
+    cut_link,
+    down,
+    restore_link,
+    start_daemon,
+    stop_daemon,
+    up,
+)
+from hpcbert.lab.record import load
+from hpcbert.system.runner import Outcome, run
+from tests.faults.kit import GATE, HANG, Campaign, Cluster, Expected, wait_for
+from tests.faults.rounds import fault
+from tests.waiting import until
 
 pytestmark = pytest.mark.slurm
 
-Fault = Callable[[Cluster], None]
-ROUNDS = int(os.environ.get("HPCBERT_FAULTS_ROUNDS", "1"))
-SEED = int(os.environ.get("HPCBERT_FAULTS_SEED", "1"))
-ONLY = os.environ.get("HPCBERT_FAULTS_ONLY", "")
-FAULTS = [
-    fault
-    for fault in (*(one for lane in LANES.values() for one in lane), *LAST)
-    if ONLY in fault.__name__
-]
+FIRST = "--sbatch-arg=--nodelist=n1"
+DRAINED = "--sbatch-arg=--nodelist=n2"
+CONTESTED = "--sbatch-arg=--nodelist=n3"
+CUT = "--sbatch-arg=--nodelist=n4"
 
 
-class Round:
-    """All faults once, in an order of its own."""
-
-    def __init__(self, cluster: Cluster, seed: int) -> None:
-        chance = random.Random(seed)
-        lanes = [chance.sample(lane, len(lane)) for lane in LANES.values()]
-        chance.shuffle(lanes)
-        lanes = [[fault for fault in lane if fault in FAULTS] for lane in lanes]
-        last = [fault for fault in chance.sample(LAST, len(LAST)) if fault in FAULTS]
-        self.results: dict[str, Future[None]] = {fault.__name__: Future() for fault in FAULTS}
-        lanes = [lane for lane in lanes if lane]
-        self._threads = [self._thread(self._lane, cluster, lane) for lane in lanes]
-        pairs = zip(self._threads, lanes, strict=True)
-        others = [thread for thread, lane in pairs if time_is_up not in lane]
-        self._threads.append(self._thread(self._end, cluster, last, others))
-
-    def _thread(self, body: Callable[..., None], *args: object) -> threading.Thread:
-        thread = threading.Thread(target=body, args=args, daemon=True)
-        thread.start()
-        return thread
-
-    def _lane(self, cluster: Cluster, lane: list[Fault]) -> None:
-        for fault in lane:
-            result = self.results[fault.__name__]
-            try:
-                fault(cluster)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, its test tells it
-                result.set_exception(error)
-                cluster.mend(alone=fault in LAST)
-            else:
-                result.set_result(None)
-
-    def _end(self, cluster: Cluster, last: list[Fault], others: list[threading.Thread]) -> None:
-        for thread in others:
-            thread.join()
-        self._lane(cluster, last)
-
-    def close(self) -> None:
-        for thread in self._threads:
-            thread.join()
+# --- People ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def rounds(
-    lab: Any, as_user: Any, user: Any, checkout: Any, narrow: Path
-) -> Iterator[Callable[[int], Round]]:
-    """Starts the round of a seed when it is first asked for."""
-    work = lab.layout.runs / f"faults-{os.getpid()}"
-    work.mkdir()
-    os.chown(work, user.uid, user.gid)
-    cluster = Cluster(lab, as_user, checkout.python, checkout.path, narrow, work)
-    started: dict[int, Round] = {}
-
-    def start(seed: int) -> Round:
-        if seed not in started:
-            for one in started.values():
-                one.close()
-            started[seed] = Round(cluster, seed)
-        return started[seed]
-
-    yield start
-    for one in started.values():
-        one.close()
-    cluster.clear()
+@fault("people")
+def test_an_element_is_cancelled(cluster: Cluster) -> None:
+    one = cluster.submit({"*": GATE}, FIRST, "--concurrent-repeats=3", repeats=3)
+    one.in_step(1, 2, 3)
+    cluster.must("scancel", f"{one.job}_2")
+    one.go()
+    states = {1: "COMPLETED", 2: "CANCELLED", 3: "COMPLETED"}
+    one.check(Expected(states, frozenset({1, 3})))
 
 
-@pytest.mark.parametrize("fault", [fault.__name__ for fault in FAULTS])
-@pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
-def test_no_number_is_wrong_and_no_job_lost_when(
-    rounds: Callable[[int], Round], seed: int, fault: str
-) -> None:
-    rounds(seed).results[fault].result(timeout=10 * CEILING)
+@fault("people")
+def test_the_array_is_cancelled(cluster: Cluster) -> None:
+    one = cluster.submit({"*": HANG}, FIRST, repeats=3)
+    one.in_step(1)
+    cluster.must("scancel", one.job)
+    one.check(Expected({1: "CANCELLED", 2: "CANCELLED", 3: "CANCELLED"}))
+
+
+@fault("people")
+def test_the_step_is_cancelled(cluster: Cluster) -> None:
+    one = cluster.submit({"*": HANG}, FIRST)
+    one.in_step(1)
+    words = ["squeue", "-h", "-s", "-j", f"{one.job}_1", "-o", "%i"]
+    steps = [step for step in cluster.must(*words).split() if not step.endswith(("batch", "n"))]
+    # The step that described the nodes may still be listed.
+    cluster.must("scancel", max(steps, key=lambda step: int(step.rpartition(".")[2])))
+    one.check(Expected({1: "FAILED"}))
+
+
+@fault("queue")
+def test_a_job_is_held_and_released(cluster: Cluster) -> None:
+    one = cluster.submit({}, FIRST, "--sbatch-arg=--hold")
+    one.waits(1, "JobHeldUser")
+    now = one.look(1)
+    assert (now["kind"], now["reason"]) == ("waiting", "JobHeldUser")
+    assert "scontrol release" in now["advice"]
+    cluster.must("scontrol", "release", one.job)
+    one.check(Expected({1: "COMPLETED"}, frozenset({1})))
+
+
+@fault("queue")
+def test_a_job_is_sent_back_and_held(cluster: Cluster) -> None:
+    one = cluster.submit({"*.0": HANG}, FIRST)
+    one.in_step(1)
+    cluster.must("scontrol", "requeuehold", f"{one.job}_1")
+    one.waits(1)
+    assert one.look(1)["kind"] in {"waiting", "again"}
+    gone(cluster, f"{one.job}_1")
+    cluster.must("scontrol", "release", f"{one.job}_1")
+    one.start_now(1)
+    one.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
+
+
+@fault("queue")
+def test_a_job_is_suspended(cluster: Cluster) -> None:
+    one = cluster.submit({"1.*": GATE}, FIRST, "--concurrent-repeats=2", repeats=2)
+    one.in_step(1)
+    job = f"{one.job}_1"
+    wait_for(f"{job} can be suspended", lambda: cluster.root("scontrol", "suspend", job).ok)
+    time.sleep(4)
+    wait_for(f"{job} can be resumed", lambda: cluster.root("scontrol", "resume", job).ok)
+    one.go()
+    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({2})))
+    _, runs = one.collect()
+    assert "suspended for" in runs[0]["reasons"][0]["detail"]
+
+
+# --- Limits ---------------------------------------------------------------------------------------
+
+
+@fault("clock")
+def test_time_is_up(cluster: Cluster) -> None:
+    one = cluster.submit({"*": HANG}, FIRST, "--time=00:01:00")
+    one.check(Expected({1: "TIMEOUT"}))
+
+
+@fault("queue")
+def test_memory_is_up(cluster: Cluster) -> None:
+    # Slurm 22.05 kills for memory without cgroups, and then says FAILED.
+    eat = "(head -c 200M /dev/zero; sleep 600) | tail -c 200M"
+    one = cluster.submit({"*": eat}, FIRST, "--sbatch-arg=--mem=100M")
+    one.check(Expected({1: "FAILED"}))
+    log = "".join(path.read_text() for path in one.directory.glob("slurm/*.out"))
+    assert "memory limit" in log + one.log(1).read_text()
+
+
+@fault("drain")
+def test_the_directory_is_full(cluster: Cluster) -> None:
+    runs = cluster.folder(cluster.narrow)
+    # More than is left of the last block that a file has already.
+    noise = "head -c 16384 /dev/zero | tr '\\0' x; echo"
+    one = cluster.submit({"1.*": f"{GATE}; {noise}"}, FIRST, repeats=2, runs=runs)
+    one.in_step(1)
+    ballast = cluster.narrow / f"ballast-{runs.name}"
+    manifest = (one.directory / "manifest.json").read_bytes()
+    fill(ballast)
+    one.go()
+    wait_for("both repeats are over", lambda: not queued(cluster, one))
+    refused = cluster.hpcbert(*cluster.submission({}, repeats=1, runs=runs)[1])
+    assert refused.returncode != 0
+    assert "No space left" in refused.stdout
+    code, runs_found = one.collect()
+    assert code == 4
+    assert not any(run["valid"] for run in runs_found)
+    ballast.unlink()
+    assert (one.directory / "manifest.json").read_bytes() == manifest
+    code, runs_found = one.collect()
+    assert code == 4
+    assert not any(run["valid"] for run in runs_found)
+    assert all(run["reasons"] for run in runs_found)
+
+
+def gone(cluster: Cluster, job: str) -> None:
+    """Wait until the last run of a job that was sent back has left its node."""
+    words = ["scontrol", "show", "job", job]
+    wait_for(f"{job} has left", lambda: "JobState=PENDING" in cluster.user(*words).stdout)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return
+
+
+def queued(cluster: Cluster, one: Campaign) -> bool:
+    return bool(cluster.must("squeue", "-h", "-j", one.job, "-o", "%i").split())
+
+
+# --- Other jobs, and nodes ------------------------------------------------------------------------
+
+
+@fault("third node")
+def test_another_job_comes_first(cluster: Cluster) -> None:
+    one = cluster.submit({"*.0": HANG}, CONTESTED, "--partition=low")
+    one.in_step(1)
+    urgent(cluster)
+    one.waits(1)
+    gone(cluster, f"{one.job}_1")
+    one.start_now(1)
+    one.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
+
+
+@fault("third node")
+def test_another_job_comes_for_good(cluster: Cluster) -> None:
+    one = cluster.submit({"*": HANG}, CONTESTED, "--partition=low", cluster.without_requeue())
+    one.in_step(1)
+    urgent(cluster)
+    one.check(Expected({1: "PREEMPTED"}))
+
+
+def urgent(cluster: Cluster) -> None:
+    """Submit a job for the whole of the contested node, and wait for its end."""
+    words = ["--partition=gpu", "--nodelist=n3", "--exclusive", "--output=/dev/null"]
+    cluster.must("sbatch", "--wait", *words, "--wrap=true")
+
+
+@fault("drain")
+def test_a_node_is_drained(cluster: Cluster) -> None:
+    one = cluster.submit({"1.*": GATE}, DRAINED, repeats=2)
+    one.in_step(1)
+    node(cluster, "n2", "drain")
+    one.go()
+    one.waits(2, "ReqNodeNotAvail")
+    # squeue's default view of an array is another moment's than its view of the elements.
+    said = "down, drained or reserved"
+    wait_for("monitor says why it waits", lambda: said in one.look(2)["detail"])
+    node(cluster, "n2", "resume")
+    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+
+
+def node(cluster: Cluster, name: str, state: str) -> None:
+    words = ["scontrol", "update", f"nodename={name}", f"state={state}", "reason=test"]
+    wait_for(f"{name} can be made {state}", lambda: cluster.root(*words).ok)
+
+
+@fault("third node")
+def test_a_link_is_cut(cluster: Cluster) -> None:
+    one = cluster.submit({"*": GATE}, CONTESTED, cluster.without_requeue())
+    one.in_step(1)
+    cut_link(cluster.lab, "n3", run=run)
+    try:
+        # On the other side of the cut it goes on to its end.
+        one.go()
+        one.told()
+    finally:
+        restore_link(cluster.lab, "n3", run=run)
+    one.check(Expected({1: "NODE_FAIL"}))
+    idle(cluster, "n3")
+    cluster.vacate("n3")
+
+
+@fault("fourth node")
+def test_a_link_is_cut_and_the_job_sent_back(cluster: Cluster) -> None:
+    one = cluster.submit({"*.0": HANG}, CUT)
+    one.in_step(1)
+    cut_link(cluster.lab, "n4", run=run)
+    try:
+        one.waits(1)
+        # Slurm would start it at once on a node that does not know yet that it lost the job.
+        node(cluster, "n4", "drain")
+    finally:
+        restore_link(cluster.lab, "n4", run=run)
+    drained(cluster, "n4")
+    cluster.vacate("n4")
+    node(cluster, "n4", "resume")
+    one.start_now(1)
+    one.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
+
+
+@fault("fourth node")
+def test_a_nodes_daemon_is_killed(cluster: Cluster) -> None:
+    """Its job goes on without it until Slurm misses the node: it says so, and its name."""
+    one = cluster.submit({"*": GATE}, CUT, cluster.without_requeue())
+    one.in_step(1)
+    stop_daemon(cluster.lab, "n4", number=signal.SIGKILL)
+    try:
+        last = one.told()[-1]
+        assert (last["state"], last["nodes"]) == ("NODE_FAIL", ["n4"])
+        assert "(n4)" in last["detail"]
+        for words in (("monitor", "--once"), ("collect",)):
+            said = cluster.hpcbert(*words, str(one.directory)).stdout
+            assert "lost a node (n4)" in " ".join(said.split()), said
+        (found,) = one.collect()[1]
+        assert (found["state"], found["nodes"]) == ("NODE_FAIL", ["n4"])
+        assert any("lost a node (n4)" in reason["detail"] for reason in found["reasons"])
+    finally:
+        one.go()
+        start_daemon(cluster.lab, "n4", run=run)
+    one.check(Expected({1: "NODE_FAIL"}))
+    idle(cluster, "n4")
+    cluster.vacate("n4")
+
+
+def drained(cluster: Cluster, name: str) -> None:
+    """Wait until a node answers again, drained as it is."""
+    words = ["sinfo", "-h", "-n", name, "-p", "gpu", "-o", "%T"]
+    wait_for(f"{name} answers", lambda: cluster.user(*words).stdout.strip() == "drained")
+
+
+def idle(cluster: Cluster, name: str) -> None:
+    """Wait until a node that was lost takes jobs again.
+
+    Slurm may drain one by itself that is slow to end what was left on it, or leave it down: an
+    administrator who has seen to it resumes it.
+    """
+    words = ["sinfo", "-h", "-n", name, "-p", "gpu", "-o", "%T %E"]
+    seen: dict[str, None] = {}
+
+    def ready() -> bool:
+        state = cluster.user(*words).stdout.strip()
+        seen[state] = None
+        if state.startswith(("down", "drained")):
+            cluster.root("scontrol", "update", f"nodename={name}", "state=resume")
+        return state.startswith("idle ")
+
+    until(ready, lambda: f"{name} is idle, after {', '.join(seen)}", pause=0.1)
+
+
+# --- The controller -------------------------------------------------------------------------------
+
+
+@fault("last")
+def test_the_controller_dies_before_sbatch(cluster: Cluster) -> None:
+    stop_daemon(cluster.lab, "slurmctld", number=signal.SIGKILL)
+    try:
+        folder, argv = cluster.submission({}, FIRST, repeats=2)
+        refused = cluster.hpcbert(*argv)
+        assert refused.returncode == 3, refused.stdout
+        assert "--resume" in json.loads(refused.stdout)["errors"][0]["hint"]
+    finally:
+        start_daemon(cluster.lab, "slurmctld", run=run)
+    resumed(cluster, folder).check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+
+
+@fault("last")
+def test_the_controller_dies_during_sbatch(cluster: Cluster) -> None:
+    """It has the request, or not; it answers, or not: stopped first, killed while sbatch waits."""
+    process = controller(cluster)
+    done: list[Outcome] = []
+    folder, argv = cluster.submission({}, FIRST, repeats=2)
+    os.kill(process.pid, signal.SIGSTOP)
+    thread = threading.Thread(target=lambda: done.append(cluster.hpcbert(*argv)))
+    thread.start()
+    wait_for("the intent is on disk", lambda: list(folder.glob("runs/*/manifest.json")))
+    time.sleep(1)
+    stop_daemon(cluster.lab, "slurmctld", number=signal.SIGKILL)
+    start_daemon(cluster.lab, "slurmctld", run=run)
+    thread.join(120)
+    (outcome,) = done
+    assert outcome.returncode in {0, 3}, outcome.stdout
+    one = resumed(cluster, folder)
+    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+
+
+@fault("last")
+def test_the_controller_dies_after_sbatch(cluster: Cluster) -> None:
+    one = cluster.submit({"*": GATE}, FIRST, repeats=2)
+    one.in_step(1)
+    remembered()
+    stop_daemon(cluster.lab, "slurmctld", number=signal.SIGKILL)
+    one.go()
+    time.sleep(2)
+    start_daemon(cluster.lab, "slurmctld", run=run)
+    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+
+
+@fault("last")
+def test_the_controller_answers_late(cluster: Cluster) -> None:
+    """Slower than a client waits, then with everything that was asked meanwhile."""
+    one = cluster.submit({"*": GATE}, FIRST, repeats=2)
+    one.in_step(1)
+    process = controller(cluster)
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        one.go()
+        time.sleep(12)
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+
+
+@fault("last")
+def test_nobody_is_believed(cluster: Cluster) -> None:
+    """munge is away: every command of Slurm's fails, and so do its daemons' messages."""
+    one = cluster.submit({"*": GATE}, FIRST, repeats=2)
+    one.in_step(1)
+    stop_daemon(cluster.lab, "munged")
+    try:
+        one.go()
+        time.sleep(4)
+    finally:
+        start_daemon(cluster.lab, "munged", run=run)
+    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+
+
+def controller(cluster: Cluster) -> Process:
+    found = load(cluster.lab.directory)
+    assert found is not None
+    process = found.daemons["slurmctld"]
+    assert process is not None
+    return process
+
+
+def remembered() -> None:
+    """Wait until the controller has written down which jobs run.
+
+    Killed before, it would start them a second time, and drain the node that refuses to.
+    """
+    # SchedMD/slurm@slurm-22-05-8-1, src/slurmctld/state_save.c, SAVE_MAX_WAIT: five seconds.
+    time.sleep(6)
+
+
+def resumed(cluster: Cluster, folder: Path) -> Campaign:
+    """Take the one campaign in a folder up again."""
+    (manifest,) = folder.glob("runs/*/manifest.json")
+    name = manifest.parent.name
+    words = ["submit", "--resume", name, "--runs", str(folder / "runs"), "--json"]
+    done = cluster.hpcbert(*words)
+    assert done.returncode == 0, done.stdout
+    return cluster.campaign(folder, manifest.parent)
+
+
+# --- Accounting -----------------------------------------------------------------------------------
+
+
+@fault("last")
+def test_accounting_is_away_throughout(cluster: Cluster) -> None:
+    stop_daemon(cluster.lab, "slurmdbd")
+    try:
+        one = cluster.submit({"2.*": "exit 3"}, FIRST, repeats=3)
+        sources = frozenset({"squeue", "status-file"})
+        states = {1: "COMPLETED", 2: "FAILED", 3: "COMPLETED"}
+        one.told()
+        code, runs = one.collect()
+        assert code == 4
+        assert {run["repeat"]: run["state"] for run in runs} == states
+        assert {run["state_source"] for run in runs} <= sources
+        assert {run["repeat"] for run in runs if run["valid"]} == {1, 3}
+    finally:
+        start_daemon(cluster.lab, "slurmdbd", run=run)
+    one.check(Expected(states, frozenset({1, 3}), sources=sources | {"sacct"}))
+
+
+@fault("last")
+def test_accounting_is_away_for_a_while(cluster: Cluster) -> None:
+    one = cluster.submit({"*": GATE}, FIRST, repeats=2)
+    one.in_step(1)
+    stop_daemon(cluster.lab, "slurmdbd")
+    try:
+        time.sleep(2)
+        one.go()
+        wait_for("the second one runs", lambda: one.log(2).exists())
+    finally:
+        start_daemon(cluster.lab, "slurmdbd", run=run)
+    one.check(
+        Expected(
+            {1: "COMPLETED", 2: "COMPLETED"},
+            frozenset({1, 2}),
+            sources=frozenset({"sacct", "squeue"}),
+        )
+    )
+
+
+@fault("bare")
+def test_there_is_no_accounting(cluster: Cluster) -> None:
+    directory = cluster.lab.directory.with_name("without-accounting")
+    plan = LabPlan(directory=directory, nodes=1, gpus_per_node=4, accounting=False, name="bare")
+    lab = up(plan, run=run, report=lambda _: None)
+    bare = type(cluster)(**{**vars(cluster), "lab": lab})
+    try:
+        one = bare.submit({"2.*": "exit 3", "3.*": HANG}, "--concurrent-repeats=3", repeats=3)
+        one.in_step(3)
+        bare.must("scancel", f"{one.job}_3")
+        states = {1: "COMPLETED", 2: "FAILED", 3: "CANCELLED"}
+        one.check(Expected(states, frozenset({1}), sources=frozenset({"squeue", "status-file"})))
+    finally:
+        removal = down(directory, run=run, report=lambda _: None)
+        assert not removal.left, removal.left
