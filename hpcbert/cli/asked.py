@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.cli.conflicts import refuse_typed
-from hpcbert.config import places, recipe, site, slurmwords
+from hpcbert.config import places, site, slurmwords
 from hpcbert.config.schedulers import SLURM, traits
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape, precision
@@ -47,6 +47,7 @@ def read(options: PointOptions, *, dry: bool = False, rehearse: bool = False) ->
     Raises:
         UsageError: A value is wrong.
     """
+    from hpcbert.config import recipe  # whose dataclasses --help has no use for
     from hpcbert.script.resolve import SubmitOptions
 
     here = site.load(options.site_file, options)
