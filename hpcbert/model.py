@@ -310,6 +310,12 @@ class Campaign:
             for one in self.arrays
         )
 
+    @property
+    def unsubmitted(self) -> tuple[Array, ...]:
+        """The arrays that are not in the scheduler's hands yet, and that no retry took over."""
+        open_ = (one for one in self.arrays if one.state != "submitted")
+        return tuple(one for one in open_ if not self.superseded(one))
+
     def superseded(self, array: Array) -> bool:
         """Say whether retries took over all repeats of an array."""
         return all(one.name != array.name for one, _ in self.current)

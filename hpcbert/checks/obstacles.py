@@ -8,56 +8,22 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpcbert import scheduler
 from hpcbert.finding import Finding
-from hpcbert.script import directives
-from hpcbert.slurm import commands, partitions
-from hpcbert.timelimit import TimeLimit
+from hpcbert.scheduler.base import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.script.draft import Draft
     from hpcbert.script.inputs import Inputs
-    from hpcbert.slurm.partitions import Partition, Resource
     from hpcbert.system.runner import Runner
 
-# Directories that each machine has for itself.
-_PRIVATE = ("/tmp", "/dev/shm", "/run", "/var/run")  # noqa: S108 - they are what is refused
-_PATIENCE = 10.0
 _PREPARE = "Make it ready: hpcbert prepare --fw {}. If only the nodes have it, give --force."
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a job asks of the cluster.
-
-    Attributes:
-        partition: Its name, several joined by commas; empty for the default one.
-        nodes: How many.
-        limit: None in seconds where it asks for none of its own.
-        resources: What each node must have.
-    """
-
-    partition: str
-    nodes: int
-    limit: TimeLimit
-    resources: tuple[Resource, ...]
-
-
-def wanted(script: str) -> Wanted:
-    """Return what a rendered script asks for."""
-    return Wanted(
-        partition=directives.option(script, "partition"),
-        nodes=int(directives.option(script, "nodes") or 1),
-        limit=TimeLimit.reported(directives.option(script, "time")),
-        resources=partitions.resources(directives.option(script, "gres")),
-    )
 
 
 def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
@@ -77,158 +43,8 @@ def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
         )
     )
     texts = [draft.scripts[array.name] for array in campaign.arrays]
-    elsewhere = any(directives.option(text, "clusters") for text in texts)
-    if not resolved.scheduler.srun or elsewhere:
-        return found
-    jobs = [wanted(text) for text in texts]
-    return (*found, *of_cluster(jobs, draft.directory, ask(run)))
-
-
-def ask(run: Runner) -> dict[str, Partition]:
-    """Return the cluster's partitions by name; none where sinfo does not say."""
-    answer = run(partitions.sinfo_argv(), env=commands.environment(os.environ), timeout=_PATIENCE)
-    return partitions.read_sinfo(answer.stdout) if answer.ok else {}
-
-
-def of_cluster(
-    jobs: Sequence[Wanted], runs: Path, found: Mapping[str, Partition]
-) -> Iterator[Finding]:
-    """Yield what of the cluster stands in the way of jobs.
-
-    Nothing is said where the partitions are unknown: sbatch will say why.
-
-    Args:
-        jobs: What each job asks for.
-        runs: Where campaigns lie.
-        found: The cluster's partitions by name.
-    """
-    if not found:
-        return
-    for one in dict.fromkeys(jobs):
-        yield from _fits(one, found)
-    named = {part for one in jobs for part in _named(one, found)}
-    yield from _shared(runs, [found[name] for name in sorted(named)])
-
-
-def _named(job: Wanted, found: Mapping[str, Partition]) -> tuple[str, ...]:
-    """Return the partitions that a job may run in and that there are."""
-    names = [name.strip() for name in job.partition.split(",") if name.strip()]
-    names = names or [one.name for one in found.values() if one.default]
-    return tuple(name for name in names if name in found)
-
-
-def _fits(job: Wanted, found: Mapping[str, Partition]) -> Iterator[Finding]:
-    """Yield why a job fits none of its partitions; nothing if it fits one."""
-    names = _named(job, found)
-    if job.partition and not names:
-        known = ", ".join(sorted(found))
-        yield Finding(
-            "partition",
-            "fail",
-            f"There is no partition {job.partition!r}.",
-            f"The cluster has {known}: name one with --partition, or in the site.toml.",
-            "site.toml: slurm.partition",
-        )
-    findings = [tuple(_misfits(job, found[name], found)) for name in names]
-    if findings and all(findings):
-        yield from findings[0]
-
-
-def _misfits(
-    job: Wanted, partition: Partition, found: Mapping[str, Partition]
-) -> Iterator[Finding]:
-    """Yield what of a job goes beyond a partition."""
-    fitting = _fitting(job, partition)
-    others = [name for name, one in found.items() if _fitting(job, one) >= job.nodes]
-    elsewhere = f" These have them: {', '.join(sorted(others))}." if others else ""
-    gpus = " and ".join(_text(one) for one in job.resources)
-    if not fitting and job.resources:
-        yield Finding(
-            "GPUs",
-            "fail",
-            f"No node of partition {partition.name} has {gpus}; its nodes have {_has(partition)}.",
-            f"Ask for fewer with --gpus-per-node, or for another partition.{elsewhere}",
-            "site.toml: slurm.gres, nodes.gpus_per_node",
-        )
-    elif job.nodes > fitting:
-        with_gpus = f" with {gpus}" if gpus and fitting != partition.nodes else ""
-        yield Finding(
-            "nodes",
-            "fail",
-            f"Partition {partition.name} has {_count(fitting)}{with_gpus}; "
-            f"{job.nodes} are asked for.",
-            f"Ask for at most --nodes {fitting}, or for another partition.{elsewhere}",
-            "site.toml: slurm.partition",
-        )
-    elif partition.most_nodes is not None and job.nodes > partition.most_nodes:
-        yield Finding(
-            "nodes",
-            "fail",
-            f"Partition {partition.name} gives a job at most {_count(partition.most_nodes)}; "
-            f"{job.nodes} are asked for.",
-            f"Ask for at most --nodes {partition.most_nodes}, or for another partition.",
-            "site.toml: slurm.partition",
-        )
-    if job.limit.seconds is not None and job.limit.exceeds(partition.limit):
-        yield Finding(
-            "time limit",
-            "fail",
-            f"Partition {partition.name} gives a job at most {partition.limit}; "
-            f"{job.limit} are asked for.",
-            f"Ask for at most --time {partition.limit}, or for another partition.",
-            "site.toml: slurm.time_limit",
-        )
-    if partition.state != "up":
-        yield Finding(
-            "partition",
-            "fail",
-            f"Partition {partition.name} is {partition.state}: no job starts there.",
-            "Name another one with --partition, or wait until it is up.",
-            "site.toml: slurm.partition",
-        )
-
-
-def _fitting(job: Wanted, partition: Partition) -> int:
-    """Return how many nodes of a partition have what a job wants of each."""
-    return sum(
-        group.count
-        for group in partition.groups
-        if all(group.has(resource) for resource in job.resources)
-    )
-
-
-def _count(nodes: int) -> str:
-    return f"{nodes} node" + ("" if nodes == 1 else "s")
-
-
-def _text(resource: Resource) -> str:
-    return ":".join(filter(None, (resource.name, resource.kind, str(resource.count))))
-
-
-def _has(partition: Partition) -> str:
-    each = {_text(one) for group in partition.groups for one in group.resources}
-    return ", ".join(sorted(each)) or "none"
-
-
-def _shared(runs: Path, found: Sequence[Partition]) -> Iterator[Finding]:
-    """Yield that campaigns would lie where only this machine sees them.
-
-    Slurm fails such a job with 0:53 and leaves no log.
-    """
-    place = os.path.realpath(runs)
-    private = next((top for top in _PRIVATE if f"{place}/".startswith(f"{top}/")), "")
-    here = os.uname().nodename.partition(".")[0]
-    nodes = {node for part in found for group in part.groups for node in group.names}
-    if private and nodes - {here}:
-        yield Finding(
-            "runs directory",
-            "fail",
-            f"{place} lies below {private}, which each machine has for itself: "
-            "the nodes don't see it.",
-            "Name a directory that all nodes share with --runs, HPCBERT_RUNS or runs in the "
-            "site.toml.",
-            "site.toml: runs",
-        )
+    asked = scheduler.of(campaign.scheduler, World(run))
+    return (*found, *asked.obstacles(draft.directory, texts))
 
 
 def of_framework(

@@ -18,7 +18,7 @@ from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
     from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.flows.cancel import Target
+    from hpcbert.scheduler.base import Target
 
 
 @click.command(epilog="\b\nExamples:\n  hpcbert cancel 20261121T100000Z-oneflow-3f9a1c")

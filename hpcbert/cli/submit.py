@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.cli import conflicts
 from hpcbert.cli.asked import read, submitter
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
 from hpcbert.cli.output import Result, returns_result, say
-from hpcbert.config import site, slurmwords
+from hpcbert.config import site
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import CheckError, Interruption, UsageError
-from hpcbert.flows import submit as flow
 from hpcbert.flows.pending import left_behind, submit_pending
 from hpcbert.flows.policy import RetryPolicy
-from hpcbert.scheduler.slurm import control
+from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm.calls import sbatch_argv
 from hpcbert.system.runner import run
 
@@ -87,11 +87,10 @@ def submit(
     from hpcbert.script.draft import draft  # with Jinja, which --help has no use for
 
     asked = read(options, dry=dry_run, rehearse=rehearse)
-    scheduler = asked.options.scheduler
-    conflicts.refuse_typed(traits(scheduler).unused, f"with the {scheduler} scheduler")
-    cluster = slurmwords.given(asked.site.slurm.sbatch_args, "clusters").partition(",")[0]
-    most = control.most_indices(run, cluster=cluster) if traits(scheduler).srun else None
-    chosen = replace(asked.options, most_indices=most)
+    name = asked.options.scheduler
+    conflicts.refuse_typed(traits(name).unused, f"with the {name} scheduler")
+    runs_on = scheduler.of(name, World(run))
+    chosen = replace(asked.options, most_indices=runs_on.most_repeats(asked.site))
     made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
     warnings = (*asked.warnings, *made.resolved.warnings)
     found = of_submission(made, run=run)
@@ -147,14 +146,13 @@ def _carried_out(
 
 def _dry_run(made: Draft, warnings: tuple[str, ...]) -> Result:
     arrays = made.campaign.arrays
-    checks = flow.dry_run(made, run=run, scheduler=made.campaign.scheduler)
+    runs_on = scheduler.of(made.campaign.scheduler, World(run))
+    checks = runs_on.checks({array.script: made.scripts[array.name] for array in arrays})
     failed = [check for check in checks if check.ok is False]
     errors = tuple(CheckError(f"{check.name}: {check.detail}") for check in failed)
     lines = []
     for array in arrays:
-        argv = shlex.join(sbatch_argv(made.directory, array))
-        lines += [f"$ {argv}" if made.campaign.scheduler == "slurm" else "$ (local queue)"]
-        lines += [made.scripts[array.name]]
+        lines += [f"$ {runs_on.describe(made.directory, array)}", made.scripts[array.name]]
     lines += [f"{_MARKS[check.ok]} {check.name} {check.detail}".rstrip() for check in checks]
     lines += ["Nothing was written, nothing was submitted."]
     data = {

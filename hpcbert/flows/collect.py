@@ -224,15 +224,11 @@ def _of_campaign(
 def ask_scheduler(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
     """Ask the scheduler that a campaign was submitted to for the states of its repeats."""
     # What asking needs takes longer to import than all else.
-    if watched.campaign.scheduler == "local":
-        from hpcbert.scheduler.local import queue as local
+    from hpcbert import scheduler
+    from hpcbert.scheduler.base import World
+    from hpcbert.system.runner import run
 
-        return local.states(watched)
-    from hpcbert.scheduler.slurm import tracker
-    from hpcbert.scheduler.slurm.adopt import adopted
-    from hpcbert.system import runner
-
-    return tracker.snapshot(adopted(watched, run=runner.run), run=runner.run)
+    return scheduler.of(watched.campaign.scheduler, World(run)).states(watched)
 
 
 def _changed(campaign: Campaign, gathered: Gathered) -> tuple[str, ...]:

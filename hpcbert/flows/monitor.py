@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpcbert import scheduler
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Lines, TrackedCampaign
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
-from hpcbert.scheduler.local import queue as local
-from hpcbert.scheduler.slurm import questions
-from hpcbert.scheduler.slurm.adopt import adopted
-from hpcbert.slurm import commands
-from hpcbert.slurm.states import Kind, parse
+from hpcbert.scheduler.base import World
+from hpcbert.scheduler.tracker import Tracker
+from hpcbert.slurm.states import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
     from hpcbert.campaign.repeats import Key, Repeat
     from hpcbert.logs.scan import Progress
-    from hpcbert.slurm.ladder import Answer
     from hpcbert.slurm.states import RepeatState
     from hpcbert.system.runner import Runner
 
@@ -107,53 +104,22 @@ def open_campaign(directory: Path) -> TrackedCampaign:
     return TrackedCampaign(directory, store.read_manifest(directory))
 
 
-def unfinished(
-    runs: Path, *, run: Runner, environ: Mapping[str, str] = os.environ
-) -> tuple[TrackedCampaign, ...]:
+def unfinished(runs: Path, *, run: Runner) -> tuple[TrackedCampaign, ...]:
     """Return the campaigns under a runs directory that are not over for certain.
 
-    squeue is asked once, about all of them: a job whose attempt wrote its end may wait again.
-    Where it does not answer, an attempt that a signal ended may go on too; where there is no
-    squeue, the jobs' own account has to do. What has no readable manifest is passed over.
+    What has no readable manifest is passed over.
     """
     campaigns = list(_readable(runs))
-    slurm = [one for one in campaigns if one.campaign.scheduler != "local"]
-    answer = _queue(slurm, run=run, environ=environ) if slurm else Lines()
-    return tuple(one for one in campaigns if _lives(one, answer))
+    living: list[TrackedCampaign] = []
+    for runs_on, those in scheduler.each(campaigns, World(run)):
+        living += runs_on.living(those)
+    return tuple(one for one in campaigns if one in living)
 
 
 def _readable(runs: Path) -> Iterator[TrackedCampaign]:
     for directory in store.find_campaigns(runs):
         with contextlib.suppress(UsageError):
             yield open_campaign(directory)
-
-
-def _queue(
-    campaigns: Sequence[TrackedCampaign], *, run: Runner, environ: Mapping[str, str]
-) -> Lines | Answer:
-    """Return what squeue lists as alive, or how it failed."""
-    repeats = [repeat for one in campaigns for repeat in one.repeats]
-    outcome, answer = questions.ask(run, questions.squeue(repeats), commands.environment(environ))
-    rows = [row for row in commands.read_squeue(outcome.stdout).rows if parse(row.state).kind.alive]
-    return Lines(rows) if outcome.ok else answer
-
-
-def _lives(one: TrackedCampaign, queue: Lines | Answer) -> bool:
-    if one.campaign.scheduler == "local":
-        return local.unfinished(one)
-    if isinstance(queue, Lines):
-        return any(queue.newest(repeat)[0] for repeat in one.repeats)
-    return any(_may_go_on(repeat, certain=queue == "absent") for repeat in one.repeats)
-
-
-def _may_go_on(repeat: Repeat, *, certain: bool) -> bool:
-    """Say whether a repeat may wait or run by the account of its newest attempt alone.
-
-    Args:
-        repeat: Which one.
-        certain: Whether nobody can have requeued an attempt that a signal ended.
-    """
-    return repeat.newest.end_state is None or (bool(repeat.newest.signal) and not certain)
 
 
 @dataclass(frozen=True)
@@ -204,9 +170,8 @@ def watch(
         SchedulerError: Slurm gave no answer for too long, or is not on this machine although
             states are open. The jobs are left alone.
     """
-    from hpcbert.scheduler.slurm.tracker import Tracker
-
-    watched = [adopted(one, run=run) for one in watched]
+    world = World(run, now=clock, pause=pause)
+    watched = [scheduler.of(one.campaign.scheduler, world).adopted(one) for one in watched]
     tracker = Tracker(watched, run=run, clock=clock, chance=chance, floor=floor)
     repeats = tuple(repeat for one in watched for repeat in one.repeats)
     while True:

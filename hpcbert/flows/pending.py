@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from hpcbert.campaign import store
 from hpcbert.errors import Interruption, UsageError
 from hpcbert.flows import submit
+from hpcbert.scheduler.base import RESUME, NoRoomError, World
 from hpcbert.scheduler.pace import Pace
-from hpcbert.scheduler.slurm.calls import RESUME, Means
-from hpcbert.script import limits
 from hpcbert.system.patience import patient
 
 if TYPE_CHECKING:
@@ -58,42 +57,30 @@ def submit_pending(
         with patient() as patience:
             if draft:
                 submit.write(draft)
-            means = Means(
+            world = World(
                 run,
                 pause=patience.pausing(time.sleep),
                 settle=max(floor, _SETTLE),
                 check=patience.check,
                 again=again,
             )
-            if store.read_manifest(directory).scheduler == "local":
-                return _enqueued(directory, means)
-            return _paced(directory, means, waiting) if waiting else submit.submit(directory, means)
+            return _paced(directory, world, waiting) if waiting else submit.submit(directory, world)
     except KeyboardInterrupt:
         raise _interruption(directory) from None
 
 
-def _enqueued(directory: Path, means: Means) -> Campaign:
-    from hpcbert.scheduler.local import queue as local
-
-    def start(new: Campaign) -> str:
-        limit = limits.of(directory, new.arrays[0])
-        return local.enqueue(directory, new, time_limit_minutes=limit.bound / 60)
-
-    return submit.enqueue(directory, start=start, find=lambda: local.find(directory), means=means)
-
-
-def _paced(directory: Path, means: Means, waiting: Callable[[str], None]) -> Campaign:
+def _paced(directory: Path, world: World, waiting: Callable[[str], None]) -> Campaign:
     """Submit as room becomes available, saying what it waits for whenever that changes."""
-    pace, told = Pace(floor=means.settle), ""
+    pace, told = Pace(floor=world.settle), ""
     while True:
         try:
-            return submit.submit(directory, means)
-        except submit.NoRoomError as full:
+            return submit.submit(directory, world)
+        except NoRoomError as full:
             if full.message != told:
                 waiting(full.message)
             pace = pace.after(changed=full.message != told, failed=False)
             told = full.message
-        means.pause(pace.seconds(0.0))
+        world.pause(pace.seconds(0.0))
 
 
 def left_behind(directory: Path) -> Campaign | None:

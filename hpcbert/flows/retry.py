@@ -8,21 +8,20 @@ repeats it runs, where, and from which attempt it counts. Nothing that was there
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hpcbert import scheduler
 from hpcbert.campaign import judge, store, suspects
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RepeatOutcome, Verdict
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs.setting import Window
-from hpcbert.scheduler.slurm import living
-from hpcbert.scheduler.slurm.adopt import adopted, advising
-from hpcbert.script import directives, limits, rewrite
-from hpcbert.slurm import commands, nodes
+from hpcbert.scheduler.base import World
+from hpcbert.scheduler.tracker import Tracker
+from hpcbert.script import limits, rewrite
 from hpcbert.slurm.states import LOST
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from hpcbert.campaign.repeats import Key
     from hpcbert.flows.policy import RetryPolicy
     from hpcbert.model import Array, Campaign
-    from hpcbert.scheduler.slurm.tracker import Tracker
     from hpcbert.slurm.states import RepeatState
     from hpcbert.system.runner import Runner
 
@@ -103,8 +101,6 @@ def look(
             alive under whatever name: nothing may be submitted then.
         UsageError: There is no such campaign, nothing of it can count, or others decide about it.
     """
-    from hpcbert.scheduler.slurm.tracker import Tracker  # with submitit
-
     store.claim(directory)
     campaign = store.read_manifest(directory)
     if campaign.rehearse:
@@ -114,8 +110,9 @@ def look(
             hint="Submit it anew to rehearse again.",
         )
     # What an interrupted or refused submission made is not missing.
-    with advising(AGAIN):
-        watched = adopted(TrackedCampaign(directory, campaign), run=run, strict=True)
+    world = World(run, now=clock, pause=pause, again=AGAIN)
+    runs_on = scheduler.of(campaign.scheduler, world)
+    watched = runs_on.adopted(TrackedCampaign(directory, campaign), strict=True)
     campaign = watched.campaign
     tracker = Tracker([watched], run=run, clock=clock, floor=_REST)
     states, settled = _settled_states(watched, tracker, pause)
@@ -134,7 +131,7 @@ def look(
             invalid.append(
                 InvalidRepeat(array, number, one.state, "; ".join(map(str, one.reasons)))
             )
-    living.refuse(watched, [(one.array, one.number) for one in invalid], run=run)
+    runs_on.refuse_doubling(watched, [(one.array, one.number) for one in invalid])
     spent = [one for one in invalid if _times(campaign, one) >= policy.limit]
     return Findings(
         watched=watched,
@@ -236,15 +233,11 @@ def _script(directory: Path, array: Array) -> str:
 def _verdict(
     findings: Findings, first: Array, text: str, policy: RetryPolicy, run: Runner
 ) -> Verdict:
-    if findings.watched.campaign.scheduler == "local":
-        return Verdict()
     asked = suspects.chosen(policy.exclude)
-    if not policy.suspect:
+    runs_on = scheduler.of(findings.watched.campaign.scheduler, World(run))
+    known = runs_on.nodes(text) if policy.suspect else None
+    if known is None:
         return Verdict(asked)
-    outcome = run(nodes.sinfo_argv(), env=commands.environment(os.environ))
-    known = nodes.of_partition(
-        nodes.read_sinfo(outcome.stdout if outcome.ok else ""), directives.option(text, "partition")
-    )
     before = {
         node: why
         for one in findings.watched.campaign.arrays

@@ -1,3 +1,41 @@
-"""Schedulers: handing jobs over, following them, cancelling them."""
+"""Schedulers: one protocol (`base`), an implementation a package, chosen by `of`."""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from hpcbert.config.schedulers import traits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from hpcbert.campaign.repeats import TrackedCampaign
+    from hpcbert.scheduler.base import Scheduler, World
+
+
+def of(name: str, world: World) -> Scheduler:
+    """Return the scheduler that a site or a campaign names.
+
+    Args:
+        name: `site.scheduler` or `campaign.scheduler`.
+        world: What it needs of the world.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    like = traits(name)
+    module, _, kind = like.made_by.partition(":")
+    made: Scheduler = getattr(importlib.import_module(module), kind)(like, world)
+    return made
+
+
+def each(
+    campaigns: Iterable[TrackedCampaign], world: World
+) -> Iterator[tuple[Scheduler, list[TrackedCampaign]]]:
+    """Yield the schedulers of campaigns, each with those that it runs."""
+    by_name: dict[str, list[TrackedCampaign]] = {}
+    for one in campaigns:
+        by_name.setdefault(one.campaign.scheduler, []).append(one)
+    for name, those in by_name.items():
+        yield of(name, world), those

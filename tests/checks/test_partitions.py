@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.checks.obstacles import Wanted, of_cluster
+from hpcbert.scheduler.slurm.capacity import Wanted, of_cluster
 from hpcbert.slurm.partitions import Resource, read_sinfo, resources
 from hpcbert.timelimit import TimeLimit
 

@@ -16,11 +16,11 @@ from hpcbert.errors import SchedulerError
 from hpcbert.flows import cancel
 from hpcbert.flows import submit as flow
 from hpcbert.flows.monitor import open_campaign
+from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm import living
-from hpcbert.scheduler.slurm.adopt import adopted
-from hpcbert.scheduler.slurm.tracker import snapshot
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
+from tests.kit.asking import adopted, snapshot
 from tests.kit.drafts import curve, hurried
 from tests.kit.slurm import Answer, Job, Slurm, failed
 
@@ -82,7 +82,7 @@ def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_double
     assert all(call[call.index("-u") + 1] == str(os.geteuid()) for call in asked)
     assert cancel.find(watched, run=slurm).jobs == ("100",)
     with pytest.raises(SchedulerError, match="is not over: Slurm lists job 100_2 as PENDING"):
-        living.refuse(watched, [(campaign.arrays[0], 2)], run=slurm)
+        living.refuse(watched, [(campaign.arrays[0], 2)], World(slurm))
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_an_id_that_is_listed_as_alive_under_any_name_and_user_is_not_submitted_
     lacks = [(campaign.arrays[0], 2)]
     if refused:
         with pytest.raises(SchedulerError, match="is not over"):
-            living.refuse(watched, lacks, run=run)
+            living.refuse(watched, lacks, World(run))
     else:
-        living.refuse(watched, lacks, run=run)
+        living.refuse(watched, lacks, World(run))
 
 
 @dataclass

@@ -14,12 +14,12 @@ from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import retry, submit
 from hpcbert.flows.policy import RetryPolicy
 from hpcbert.model import Array, Campaign, Shape
-from hpcbert.scheduler.slurm.adopt import adopted
-from hpcbert.scheduler.slurm.calls import Means
+from hpcbert.scheduler.base import World
 from hpcbert.script import limits
 from hpcbert.script.directives import option
 from hpcbert.script.plan import Request
 from tests.kit import status
+from tests.kit.asking import adopted
 from tests.kit.clock import Clock
 from tests.kit.drafts import drafted
 from tests.kit.slurm import PROGRAMS, Slurm
@@ -47,8 +47,8 @@ class Bench:
         return store.read_manifest(self.directory)
 
     @property
-    def means(self) -> Means:
-        return Means(self.slurm, lambda: float(NOW), lambda _: None)
+    def means(self) -> World:
+        return World(self.slurm, lambda: float(NOW), lambda _: None)
 
     def ended(
         self, repeat: int, state: str = "COMPLETED", *, node: str = "n1", attempt: int = 0

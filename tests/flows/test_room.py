@@ -14,6 +14,7 @@ from hpcbert.flows import submit as flow
 from hpcbert.flows.policy import RetryPolicy
 from hpcbert.flows.retry import Findings, InvalidRepeat, plan
 from hpcbert.model import Shape
+from hpcbert.scheduler.base import NoRoomError
 from hpcbert.scheduler.slurm.control import most_indices
 from hpcbert.script.directives import option
 from hpcbert.script.draft import by_hand
@@ -55,7 +56,7 @@ def test_an_array_is_submitted_in_parts_as_room_becomes_available(
 ) -> None:
     one, slurm = curve(tmp_path, ("fp32",)), Limited(limit=limit)
     flow.write(one)
-    with pytest.raises(flow.NoRoomError, match="3 repeats are submitted, 7 are left") as caught:
+    with pytest.raises(NoRoomError, match="3 repeats are submitted, 7 are left") as caught:
         flow.submit(one.directory, hurried(slurm))
     assert caught.value.exit_code == 4
     assert f"hpcbert submit --resume {one.campaign.id}" in caught.value.hint
@@ -64,7 +65,7 @@ def test_an_array_is_submitted_in_parts_as_room_becomes_available(
         slurm.room, rounds = 2, rounds + 1
         try:
             campaign = flow.submit(one.directory, hurried(slurm))
-        except flow.NoRoomError:
+        except NoRoomError:
             continue
         break
     there = [(array.point, number) for array in campaign.arrays for number in array.repeats]

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.flows import submit as flow
 from hpcbert.model import MANIFEST
-from hpcbert.scheduler.slurm.calls import Means, predecessor
+from hpcbert.scheduler.base import Check, World
+from hpcbert.scheduler.slurm.calls import predecessor
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
 from tests.kit.drafts import curve, drafted, hurried, reference
@@ -23,7 +25,7 @@ from tests.kit.slurm import Job, Slurm, failed
 def submitted(one: Draft, slurm: Slurm) -> list[str]:
     flow.write(one)
     pauses: list[float] = []
-    campaign = flow.submit(one.directory, Means(slurm, lambda: 1.0, pauses.append))
+    campaign = flow.submit(one.directory, World(slurm, lambda: 1.0, pauses.append))
     assert campaign == store.read_manifest(one.directory)
     return [array.job_id for array in campaign.arrays]
 
@@ -172,7 +174,7 @@ def test_what_squeue_does_not_list_is_looked_for_again_before_it_is_submitted(
     def arrives(_: float) -> None:
         slurm.jobs.setdefault("99", Job(first.name))
 
-    campaign = flow.submit(one.directory, Means(slurm, pause=arrives))
+    campaign = flow.submit(one.directory, World(slurm, pause=arrives))
     assert [array.job_id for array in campaign.arrays] == ["99", "101"]
     assert slurm.count("sbatch") == 1
 
@@ -341,14 +343,14 @@ def test_dry_run_distinguishes_refusal_from_absence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = curve(tmp_path, ("fp32",))
-    monkeypatch.setattr("hpcbert.flows.submit.shutil.which", lambda _: "/bin/sbatch")
+    monkeypatch.setattr("shutil.which", lambda _: "/bin/sbatch")
 
-    def answering(message: str) -> flow.Check:
+    def answering(message: str) -> Check:
         def run(argv: Sequence[str], **_: object) -> Outcome:
             bad = argv[0] == "sbatch" and bool(message)
             return Outcome(tuple(argv), int(bad), "", message if bad else "")
 
-        return flow.dry_run(one, run=run, scheduler="slurm")[1]
+        return scheduler.of("slurm", World(run)).checks({"x": "true"})[1]
 
     assert answering("").ok is True
     assert answering("allocation failure: Invalid account").ok is False

@@ -11,7 +11,7 @@ from hpcbert.campaign import store
 from hpcbert.errors import SchedulerError
 from hpcbert.flows import retry
 from hpcbert.flows import submit as flow
-from hpcbert.scheduler.slurm.calls import RESUME
+from hpcbert.scheduler.base import RESUME
 from tests.kit.cli import Cli, Done
 from tests.kit.drafts import curve, hurried
 from tests.kit.slurm import AWAY, Programs, Slurm, failed

@@ -11,7 +11,7 @@ from hpcbert.config import recipe, site
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.model import Shape
-from hpcbert.scheduler.slurm.calls import Means
+from hpcbert.scheduler.base import World
 from hpcbert.script.draft import Draft, Submitter, draft
 from hpcbert.script.plan import Request
 from hpcbert.script.resolve import SubmitOptions
@@ -75,6 +75,6 @@ def curve(
     return drafted(where, request, options=options)
 
 
-def hurried(run: Runner) -> Means:
+def hurried(run: Runner) -> World:
     """Return means to submit with that never wait."""
-    return Means(run, pause=lambda _: None)
+    return World(run, pause=lambda _: None)

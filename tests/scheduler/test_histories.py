@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcbert.scheduler.slurm.tracker import Tracker
+from hpcbert.scheduler.slurm.poller import SlurmPoller
+from hpcbert.scheduler.tracker import Tracker
 from hpcbert.system.runner import Outcome
 from tests.kit import status
 from tests.kit.campaigns import Built
@@ -170,6 +171,8 @@ def follow(truth: Truth, watched: Built) -> None:
     tracker = Tracker(
         [watched], run=truth, environ={}, clock=lambda: float(T + truth.now), chance=lambda: 0.0
     )
+    (slurm,) = tracker._pollers
+    assert isinstance(slurm, SlurmPoller)
     polls = 0
     while not tracker.over():
         asked = dict(truth.asked)
@@ -182,7 +185,7 @@ def follow(truth: Truth, watched: Built) -> None:
             if state.kind == "well":
                 newest = truth.at(repeat - 1, truth.now)
                 assert newest is not None
-                unheard = "failed" in {tracker._watcher.answer, tracker._squeue}
+                unheard = "failed" in {slurm._watcher.answer, slurm._squeue}
                 # While a command that would know better fails, the job's own word is shown, and as such.
                 ended = [
                     run for run in truth.runs[repeat - 1] if run.end <= truth.now and run.wrote

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from hpcbert.errors import HpcbertError
 from hpcbert.scheduler.pace import Pace
-from hpcbert.scheduler.slurm.tracker import RepeatJob, Tracker, snapshot
+from hpcbert.scheduler.slurm.submitit import Watcher
+from hpcbert.scheduler.tracker import Tracker
+from tests.kit.asking import snapshot
 from tests.kit.campaigns import Built
 from tests.kit.clock import Clock
 from tests.kit.lines import NAME, T, sacct, squeue
@@ -119,7 +120,7 @@ def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
     found = [(state.word, state.source) for state in tracker.states.values()]
     assert found == [("COMPLETED", "status-file"), ("FAILED", "status-file"), ("RUNNING", "squeue")]
     assert not tracker.over()
-    tracker._due = 0
+    next(iter(tracker._pollers))._due = 0  # type: ignore[attr-defined]
     tracker.poll()
     assert slurm.count("sacct") == 1, "what is not there is not asked again"
 
@@ -310,30 +311,22 @@ def test_submitits_view_of_a_job_goes_by_our_table(watched: Make, slurm: Slurm) 
         + sacct("12_3", "REQUEUE_HOLD")
         + sacct("12_4", "NODE_FAIL")
     )
-    tracker = Tracker([one], run=slurm)
-    tracker.poll()
-    jobs = [tracker.jobs[f"12_{number}"] for number in range(1, 5)]
-    assert [job.state for job in jobs] == ["CANCELLED", "SUSPENDED", "REQUEUE_HOLD", "NODE_FAIL"]
-    assert [job.done() for job in jobs] == [True, False, False, False]
-    assert jobs[0].get_info(mode="cache")["NodeList"] == "n1"
+    watcher = Watcher(one.repeats, run=slurm, environ={})
+    watcher.update()
+    jobs = [f"12_{number}" for number in range(1, 5)]
+    states = [watcher.get_state(job, mode="cache") for job in jobs]
+    assert states == ["CANCELLED", "SUSPENDED", "REQUEUE_HOLD", "NODE_FAIL"]
+    assert [watcher.is_done(job, mode="cache") for job in jobs] == [True, False, False, False]
+    assert watcher.get_info("12_1", mode="cache")["NodeList"] == "n1"
     assert slurm.count("sacct") == 1
-    for refused in (jobs[0].cancel, jobs[0].results, jobs[0].result):
-        with pytest.raises(HpcbertError):
-            refused()
     assert not list(one.directory.rglob("*.pkl"))
-
-
-def test_trackers_do_not_share_what_they_know(watched: Make, slurm: Slurm) -> None:
-    first, second = (Tracker([watched("12", name=name)], run=slurm) for name in ("a", "b"))
-    assert first.jobs["12_1"].watcher is not second.jobs["12_1"].watcher
-    assert RepeatJob.watcher is not first.jobs["12_1"].watcher
 
 
 def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path: Path) -> None:
     code = (
         "import logging, os\n"
         "before = dict(os.environ)\n"
-        "import hpcbert.scheduler.slurm.tracker\n"
+        "import hpcbert.scheduler.slurm.submitit\n"
         "assert dict(os.environ) == before\n"
         "assert logging.getLogger('submitit').handlers == []\n"
     )

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from hpcbert.campaign import record
 from hpcbert.campaign.repeats import Repeat
 from hpcbert.config.decode import decode
+from hpcbert.config.schedulers import LOCAL
 from hpcbert.errors import ConfigError, SchedulerError
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState
@@ -288,7 +289,7 @@ def _queue(directory: Path, job_id: str) -> _Queue:
 def _parts(job_id: str) -> tuple[int, int]:
     with contextlib.suppress(ValueError):
         word, pid, start_time = job_id.split("-")
-        return (int(pid), int(start_time)) if word == "local" else (0, 0)
+        return (int(pid), int(start_time)) if word == LOCAL.name else (0, 0)
     return 0, 0
 
 

@@ -7,133 +7,54 @@ array's.
 from __future__ import annotations
 
 import contextlib
-import os
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, SchedulerError
 from hpcbert.model import utc
+from hpcbert.scheduler.base import Job, begun_by
 from hpcbert.slurm import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.model import Array
+    from hpcbert.scheduler.base import World
     from hpcbert.slurm.commands import JobRow
-    from hpcbert.system.runner import Outcome, Runner
-
-# Seconds between two looks at the queue. sbatch dies with hpcbert, but what it had sent may still
-# lie before slurmctld, which answers a query first at times.
-SETTLE = 10.0
+    from hpcbert.system.runner import Outcome
 
 
-class UnansweredError(SchedulerError):
-    """Slurm can't say what it has, so nothing may be submitted; `where` is the campaign's id."""
-
-
-@contextlib.contextmanager
-def advising(command: str) -> Iterator[None]:
-    """Name, where Slurm can't say what it has, the command that goes on once it can.
-
-    Args:
-        command: What was asked for, without the campaign: `hpcbert retry`.
-
-    Raises:
-        UnansweredError: As what is done raises it, with the command in its hint.
-    """
-    try:
-        yield
-    except UnansweredError as error:
-        hint = f"Once Slurm answers: {command} {error.where}; nothing is submitted twice."
-        raise error.advising(hint) from error
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job that was found.
-
-    Attributes:
-        cluster: Empty where it was not told.
-        seen: Whether Slurm showed it; else the job itself told of it.
-    """
-
-    job_id: str
-    cluster: str = ""
-    seen: bool = True
-
-    def of(self, array: Array, stamp: str) -> Array:
-        """Return its array as submitted; `stamp` is the time, ISO 8601 UTC."""
-        return replace(
-            array,
-            state="submitted",
-            job_id=self.job_id,
-            cluster=(self.cluster or array.cluster) if array.cluster else "",
-            submitted=array.submitted or stamp,
-            seen=stamp if self.seen else array.seen,
-            error="",
-        )
-
-
-def search(
-    watched: TrackedCampaign,
-    array: Array,
-    *,
-    run: Runner,
-    settle: float = SETTLE,
-    pause: Callable[[float], None] = time.sleep,
-) -> Job | None:
+def search(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
     """Return the job that an interrupted or unanswered sbatch made, or nothing if there is none.
 
-    Args:
-        watched: The campaign.
-        array: Whose job it is.
-        run: Starts squeue and sacct.
-        settle: Seconds to wait before nothing is believed to be nothing.
-        pause: Waits a number of seconds.
-
     Raises:
-        UnansweredError: Slurm can't say: whether the job exists is unknown.
+        SchedulerError: Slurm can't say: whether the job exists is unknown.
     """
-    found = look(watched, array, run=run)
+    found = look(watched, array, world)
     if not found:
-        pause(settle)
+        world.pause(world.settle)
         watched.records.refresh()
-        found = look(watched, array, run=run)
+        found = look(watched, array, world)
     return found
 
 
-def look(watched: TrackedCampaign, array: Array, *, run: Runner) -> Job | None:
+def look(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
     """Do what `search` does, without waiting."""
-    told = witnessed(watched, array)
-    return Job(told, seen=False) if told else find_job(watched, array, run=run)
+    told = begun_by(watched, array)
+    return Job(told, seen=False) if told else find_job(watched, array, world)
 
 
-def adopted(watched: TrackedCampaign, *, run: Runner, strict: bool = False) -> TrackedCampaign:
-    """Return a campaign in which interrupted submissions have the jobs that they made.
-
-    Who watches or collects looks for them too. It is written down if that can be done.
-
-    Args:
-        watched: The campaign.
-        run: Starts squeue and sacct.
-        strict: Whether it is an error if Slurm can't say or the manifest can't be written; else
-            what is not told at this moment stays as it is.
-
-    Raises:
-        HpcbertError: As `strict` says.
-    """
-    if watched.campaign.scheduler == "local":
-        return watched
+def adopted(watched: TrackedCampaign, world: World, *, strict: bool) -> TrackedCampaign:
+    """Do what `Scheduler.adopted` says."""
     for array in watched.campaign.arrays:
         if not array.unsettled or watched.campaign.superseded(array):
             continue
         with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
-            job = look(watched, array, run=run)
-            done = job.of(array, utc(time.time())) if job else array
+            job = look(watched, array, world)
+            done = job.of(array, utc(world.now())) if job else array
             if done != array:
                 watched = replace(watched, campaign=store.update_array(watched.campaign, done))
                 _note(watched.directory, done)
@@ -146,39 +67,31 @@ def _note(directory: Path, array: Array) -> None:
         store.write_manifest(directory, store.update_array(campaign, array))
 
 
-def witnessed(watched: TrackedCampaign, array: Array) -> str:
-    """Return the job that has begun one of an array's repeats by its own account, or nothing."""
-    for number in array.repeats:
-        record = watched.record(array, number)
-        for attempt in sorted(one for one in record.attempts if one >= array.first_attempt):
-            if jobs := record.attempt(attempt).jobs:
-                return jobs[0].rpartition("_")[0]
-    return ""
-
-
-def find_job(watched: TrackedCampaign, array: Array, *, run: Runner) -> Job | None:
+def find_job(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
     """Return the job that Slurm has for an array, or nothing.
 
     squeue knows jobs that wait or run and, for MinJobAge, those that ended; sacct the older ones.
     Of several the first one is it: who submits the script again by hand makes another.
 
     Raises:
-        UnansweredError: squeue does not answer: whether the job exists is unknown.
+        SchedulerError: squeue does not answer: whether the job exists is unknown.
     """
-    environment = commands.environment(os.environ)
+    environment = commands.environment(world.environ)
     owner, cluster = watched.campaign.owner, array.cluster
-    queue = run(commands.squeue_argv(users=[owner], cluster=cluster), env=environment)
+    queue = world.run(commands.squeue_argv(users=[owner], cluster=cluster), env=environment)
     rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
     found = _jobs(watched, array, rows)
     if not found:
         argv = commands.sacct_argv([], users=[owner], since=watched.since, cluster=cluster)
-        history = run(argv, env=environment)
+        history = world.run(argv, env=environment)
         rows = commands.read_sacct(history.stdout).rows if history.ok else ()
         found = _jobs(watched, array, rows)
     if not found and not queue.ok:
-        raise UnansweredError(
+        name = watched.campaign.id
+        raise SchedulerError(
             f"Whether {array.name} is queued can't be told: {complaint(queue)}",
-            where=watched.campaign.id,
+            where=name,
+            hint=f"Once Slurm answers: {world.again} {name}; nothing is submitted twice.",
         )
     return min(found, key=lambda job: int(job.job_id), default=None)
 

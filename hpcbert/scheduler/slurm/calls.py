@@ -7,27 +7,26 @@ is asked before an array is called refused.
 
 from __future__ import annotations
 
-import os
 import re
-import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from hpcbert.campaign import store
 from hpcbert.model import utc
+from hpcbert.scheduler.base import Job
 from hpcbert.scheduler.slurm import control
-from hpcbert.scheduler.slurm.adopt import SETTLE, Job, complaint, look, search
+from hpcbert.scheduler.slurm.adopt import complaint, look, search
 from hpcbert.script import directives
 from hpcbert.slurm import commands
 from hpcbert.slurm.states import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.model import Array, Campaign
-    from hpcbert.system.runner import Outcome, Runner
+    from hpcbert.scheduler.base import World
+    from hpcbert.system.runner import Outcome
 
 # What sbatch says when the controller is busy or away and nothing was submitted
 # (SchedMD/slurm, src/common/slurm_errno.c).
@@ -57,30 +56,7 @@ _DECIDED = "Batch job submission failed:"
 _PAUSES = (1.0, 2.0, 4.0)
 _NO_PROGRAM = 127
 
-# The command that goes on with a submission, without the campaign.
-RESUME = "hpcbert submit --resume"
-
 Verdict = Literal["done", "again", "full"]
-
-
-class Means(NamedTuple):
-    """What submitting needs of the world.
-
-    Attributes:
-        run: Starts sbatch, scontrol, squeue and sacct.
-        now: Clock, seconds since the epoch.
-        pause: Waits a number of seconds.
-        settle: Seconds between two looks at the queue, before nothing is believed to be nothing.
-        check: Called before each array: raises where somebody wants no more of them submitted.
-        again: The command that goes on where this one had to stop, without the campaign.
-    """
-
-    run: Runner
-    now: Callable[[], float] = time.time
-    pause: Callable[[float], None] = time.sleep
-    settle: float = SETTLE
-    check: Callable[[], None] = lambda: None
-    again: str = RESUME
 
 
 def sbatch_argv(
@@ -114,61 +90,61 @@ def predecessor(campaign: Campaign, array: Array) -> Array | None:
     return there[-1] if there else None
 
 
-def left_behind(watched: TrackedCampaign, array: Array, means: Means) -> Job | None:
+def left_behind(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
     """Return the job that an earlier try made, also one that sbatch seemed to refuse."""
     if not array.called:
         return None
-    return search(watched, array, run=means.run, settle=means.settle, pause=means.pause)
+    return search(watched, array, world)
 
 
-def settled(watched: TrackedCampaign, array: Array, means: Means) -> tuple[Array, Verdict]:
+def settled(watched: TrackedCampaign, array: Array, world: World) -> tuple[Array, Verdict]:
     """Call sbatch until it is known what became of the array."""
     for seconds in _PAUSES:
-        done, verdict = _call(watched, array, means)
+        done, verdict = _call(watched, array, world)
         if verdict != "again":
             return done, verdict
-        means.pause(seconds)
-    return _call(watched, array, means)
+        world.pause(seconds)
+    return _call(watched, array, world)
 
 
-def _call(watched: TrackedCampaign, array: Array, means: Means) -> tuple[Array, Verdict]:
+def _call(watched: TrackedCampaign, array: Array, world: World) -> tuple[Array, Verdict]:
     """Call sbatch once; return what became of the array, and whether calling again may help."""
     directory = watched.directory
     text = store.read_script(directory, array).decode()
     after = predecessor(watched.campaign, array)
     argv = sbatch_argv(directory, array, after=after, text=text)
-    environment = commands.submission_environment(os.environ)
-    outcome = means.run(argv, cwd=directory, env=environment)
+    environment = commands.submission_environment(world.environ)
+    outcome = world.run(argv, cwd=directory, env=environment)
     if outcome.returncode == _NO_PROGRAM:
         return replace(array, state="refused", error=complaint(outcome)), "done"
-    claims = _claims(watched, array, outcome, means.run)
+    claims = _claims(watched, array, outcome, world)
     ours = next((one for one in claims if one.mine), None)
     if ours:
         changed = _changed(watched, array, text, ours, after)
-        return replace(ours.job.of(array, utc(means.now())), changed=changed), "done"
+        return replace(ours.job.of(array, utc(world.now())), changed=changed), "done"
     plain = claims[0] if outcome.ok and len(outcome.stdout.split()) == 1 and claims else None
     # Nobody says otherwise at this moment; who asks later settles it (`Array.unsettled`).
     silent = plain is not None and plain.mine is None and not plain.unknown
-    found = None if silent else _found(watched, array, outcome, means)
+    found = None if silent else _found(watched, array, outcome, world)
     if found:
-        return found.of(array, utc(means.now())), "done"
+        return found.of(array, utc(world.now())), "done"
     if plain and (silent or plain.unknown):
-        return replace(plain.job.of(array, utc(means.now())), seen=""), "done"
-    return _failed(watched, array, outcome, claims, means)
+        return replace(plain.job.of(array, utc(world.now())), seen=""), "done"
+    return _failed(watched, array, outcome, claims, world)
 
 
-def _found(watched: TrackedCampaign, array: Array, outcome: Outcome, means: Means) -> Job | None:
+def _found(watched: TrackedCampaign, array: Array, outcome: Outcome, world: World) -> Job | None:
     """Look for the job that a call made; where the controller refused it, without waiting."""
     if not outcome.ok and _DECIDED in outcome.stderr and not _says(outcome, _UNCERTAIN):
-        return look(watched, array, run=means.run)
-    return left_behind(watched, array, means)
+        return look(watched, array, world)
+    return left_behind(watched, array, world)
 
 
 def _failed(
-    watched: TrackedCampaign, array: Array, outcome: Outcome, claims: list[_Claim], means: Means
+    watched: TrackedCampaign, array: Array, outcome: Outcome, claims: list[_Claim], world: World
 ) -> tuple[Array, Verdict]:
     """Judge a call that left no job that anybody knows."""
-    if not outcome.ok and _is_full(watched, array, outcome, means.run):
+    if not outcome.ok and _is_full(watched, array, outcome, world):
         return replace(array, called="", workdir="", error=complaint(outcome)), "full"
     if claims and any(one.mine is None for one in claims):
         ids = ", ".join(one.job.job_id for one in claims)
@@ -181,7 +157,7 @@ def _failed(
     return refused, "again" if _says(outcome, TRANSIENT) else "done"
 
 
-def _is_full(watched: TrackedCampaign, array: Array, outcome: Outcome, run: Runner) -> bool:
+def _is_full(watched: TrackedCampaign, array: Array, outcome: Outcome, world: World) -> bool:
     """Say whether an array is too much for now: of jobs of one's own, which a limit counts.
 
     Where Slurm does not name the limit, a single repeat may break another one: it can only be too
@@ -195,7 +171,7 @@ def _is_full(watched: TrackedCampaign, array: Array, outcome: Outcome, run: Runn
     if len(array.repeats) > 1 and not array.together:
         return True
     argv = commands.squeue_argv(users=[watched.campaign.owner], cluster=array.cluster)
-    queue = run(argv, env=commands.environment(os.environ))
+    queue = world.run(argv, env=commands.environment(world.environ))
     rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
     return any(not parse(row.state).kind.over for row in rows)
 
@@ -219,13 +195,12 @@ class _Claim:
     shown: control.Shown | None = None
 
 
-def _claims(watched: TrackedCampaign, array: Array, outcome: Outcome, run: Runner) -> list[_Claim]:
+def _claims(watched: TrackedCampaign, array: Array, outcome: Outcome, world: World) -> list[_Claim]:
     """Ask the controller about the ids that sbatch printed, the last one first, until one fits."""
     claims: list[_Claim] = []
+    environment = commands.environment(world.environ)
     for job_id, cluster in control.answers(outcome.stdout):
-        answer = run(
-            control.show_argv(job_id, cluster=cluster), env=commands.environment(os.environ)
-        )
+        answer = world.run(control.show_argv(job_id, cluster=cluster), env=environment)
         shown = control.read(answer.stdout) if answer.ok else None
         job = Job(job_id, cluster)
         if shown is None:

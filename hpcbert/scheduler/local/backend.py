@@ -1,0 +1,72 @@
+"""The local queue as a scheduler: one process a submission, on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import SchedulerError
+from hpcbert.finding import Finding
+from hpcbert.scheduler.base import Target
+from hpcbert.scheduler.local import queue
+from hpcbert.scheduler.plain import PlainScheduler
+from hpcbert.script import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from hpcbert.campaign.repeats import Key, TrackedCampaign
+    from hpcbert.config.site import Site
+    from hpcbert.model import Array, Campaign
+    from hpcbert.slurm.states import RepeatState
+
+
+class Local(PlainScheduler):
+    """Runs campaigns on this machine, one repeat after another."""
+
+    one_job = True
+
+    def start(self, directory: Path, campaign: Campaign) -> str:
+        """Start a queue; it has to have a limit and takes the longest where there is none."""
+        limit = limits.of(directory, campaign.arrays[0]).bound
+        return queue.enqueue(
+            directory, campaign, time_limit_minutes=limit / 60, environ=self.world.environ
+        )
+
+    def find(self, directory: Path, arrays: Sequence[Array]) -> str:
+        """Return the queue that runs for this campaign."""
+        return queue.find(directory)
+
+    def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
+        """Read the status files, and look whether the queue lives."""
+        return queue.states(watched, now=self.world.now())
+
+    def living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
+        """Return those that may still run something, be it on another machine."""
+        return [one for one in campaigns if queue.unfinished(one)]
+
+    def living_jobs(self, watched: TrackedCampaign) -> Target:
+        """Leave alone what a manifest names and is not this campaign's queue."""
+        found = super().living_jobs(watched)
+        foreign = {
+            job: where for job in found.jobs if (where := queue.elsewhere(watched.directory, job))
+        }
+        return Target(
+            tuple(job for job in found.jobs if job not in foreign),
+            tuple(one for one in found.repeats if one.array.job_id not in foreign),
+            left=tuple(f"Not cancelled: {job} runs {where}." for job, where in foreign.items()),
+        )
+
+    def cancel(self, watched: TrackedCampaign, target: Target) -> None:
+        """Have the queue end what runs and start nothing more."""
+        if not queue.cancel(watched.directory, watched.campaign):
+            raise SchedulerError("The local queue has ended already; there is nothing to cancel.")
+
+    def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
+        """Return whether the pytorch recipe can train here."""
+        if importlib.util.find_spec("torch"):
+            return [Finding("PyTorch", "ok", "the pytorch recipe can train on this machine")]
+        detail = "not installed beside hpcbert; the pytorch recipe can't train here"
+        hint = "pip install 'hpcbert[torch]', or name another interpreter in the site.toml."
+        return [Finding("PyTorch", "warn", detail, hint)]

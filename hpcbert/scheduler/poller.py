@@ -1,0 +1,76 @@
+"""What follows the repeats of one scheduler's campaigns, poll by poll."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hpcbert.campaign.repeats import Key, TrackedCampaign
+    from hpcbert.slurm.states import RepeatState
+
+    States = Callable[[TrackedCampaign], Mapping[Key, RepeatState]]
+
+# Seconds between two looks at what costs nobody anything.
+INTERVAL = 1.0
+
+
+class Poller(Protocol):
+    """Polls one scheduler about campaigns.
+
+    Attributes:
+        states: What the last poll knew, by array name and repeat.
+        failures: Polls in a row in which the scheduler was asked and gave no answer.
+        complaint: What was said then.
+        absent: Whether there is nobody to ask, so that asking again is useless.
+        garbage: Lines of the last answers that nobody understood, the first few.
+    """
+
+    states: dict[Key, RepeatState]
+    failures: int = 0
+    complaint: str = ""
+    absent: bool = False
+    garbage: tuple[str, ...] = ()
+
+    def poll(self) -> None:
+        """Look once, if it is time to."""
+
+    def pause(self) -> float | None:
+        """Return the seconds to wait before the next poll is worth it; None: none ever is."""
+
+    def settled(self, key: Key) -> bool:
+        """Say whether a repeat's state is an end that stands beyond doubt, or never will."""
+
+
+class PlainPoller(Poller):
+    """Asks at every poll, and believes the answer.
+
+    Args:
+        ask: Returns the states of a campaign's repeats at this moment; it always answers.
+        watched: The campaigns.
+    """
+
+    def __init__(self, ask: States, watched: Sequence[TrackedCampaign]) -> None:
+        self._ask, self._watched = ask, watched
+        self.states = {}
+
+    def poll(self) -> None:
+        """Ask about every campaign."""
+        for one in self._watched:
+            self.states |= self._ask(one)
+
+    def pause(self) -> float | None:
+        """Return the same seconds whatever happens."""
+        return INTERVAL
+
+    def settled(self, key: Key) -> bool:
+        """Say whether a repeat has ended, or nobody knows how it did."""
+        return key in self.states and not self.states[key].kind.alive
+
+
+def differ(before: RepeatState | None, after: RepeatState) -> bool:
+    """Say whether a repeat's state is worth a word after the one before it."""
+    return before is None or any(
+        getattr(before, name) != getattr(after, name) for name in ("word", "kind", "attempt")
+    )

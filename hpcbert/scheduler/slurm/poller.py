@@ -1,0 +1,207 @@
+"""Following jobs of Slurm: at most one sacct and one squeue a poll, whatever their number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hpcbert.campaign.repeats import Lines
+from hpcbert.scheduler.pace import Pace
+from hpcbert.scheduler.poller import Poller, differ
+from hpcbert.scheduler.slurm import questions
+from hpcbert.scheduler.slurm.submitit import Watcher
+from hpcbert.slurm import commands
+from hpcbert.slurm.ladder import Reports, awaited, doubtful, resolve_state
+from hpcbert.slurm.states import UNHEARD, UNKNOWN, UNSUBMITTED, Kind, RepeatState, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+    from hpcbert.scheduler.base import World
+    from hpcbert.slurm.commands import JobRow
+    from hpcbert.slurm.ladder import Answer
+
+# Polls in which an end that is open to doubt must stand before it is believed.
+_CALM = 3
+# Seconds for which sacct may not know of an end yet: some at any time, more than four after a
+# start of slurmctld (seen with 22.05.8).
+_LAG = 20.0
+# Seconds after which an array that neither sacct nor squeue knows is lost.
+_FORGOTTEN = 60.0
+# Every so many questions to sacct, squeue is asked about everything.
+_CHECKUP = 10
+
+
+class SlurmPoller(Poller):
+    """Knows the state of repeats by the ladder: sacct, squeue, the jobs' own status files.
+
+    Args:
+        watched: The campaigns.
+        world: Its `run` starts sacct and squeue.
+        floor: Shortest interval between two questions, seconds.
+        chance: A number in [0, 1), for jitter.
+    """
+
+    def __init__(
+        self,
+        watched: Sequence[TrackedCampaign],
+        world: World,
+        *,
+        floor: float,
+        chance: Callable[[], float],
+    ) -> None:
+        self.states = {}
+        self._world, self._chance = world, chance
+        self._watched = watched
+        self._repeats = [repeat for one in watched for repeat in one.repeats]
+        self._environ = commands.environment(self._world.environ)
+        self._watcher = Watcher(self._repeats, run=self._world.run, environ=self._environ)
+        self._pace, self._due = Pace(floor=floor), 0.0
+        self._calm: dict[Key, int] = {}
+        self._known: set[str] = set()
+        self._squeue: Answer = "unasked"
+        self._queue_garbage: tuple[str, ...] = ()
+
+    def poll(self) -> None:
+        """Ask if it is time to, and set the next time: sooner while states change."""
+        if not self._open() or self._world.now() < self._due:
+            return
+        before = dict(self.states)
+        self._ask()
+        changed = any(differ(before.get(key), state) for key, state in self.states.items())
+        self._pace = self._pace.after(changed=changed, failed=self.failures > 0)
+        self._due = self._world.now() + self._pace.seconds(self._chance())
+
+    def pause(self) -> float | None:
+        """Return the seconds to the next question; None if nothing is left to ask about."""
+        return max(0.0, self._due - self._world.now()) if self._open() else None
+
+    def settled(self, key: Key) -> bool:
+        """Say whether a repeat's end has stood for long enough."""
+        return self._calm.get(key, 0) >= _CALM
+
+    def _open(self) -> list[Repeat]:
+        return [repeat for repeat in self._repeats if not self.settled(repeat.key)]
+
+    def _ask(self) -> None:
+        """Go down the ladder once for every repeat that is not settled."""
+        self._watcher.update()
+        open_ = self._open()
+        for watched in self._watched:
+            watched.records.refresh()
+        heard = {repeat.key: self._heard(repeat) for repeat in open_}
+        doubts = [one for one in open_ if self._doubts(one, heard[one.key])]
+        queue = self._ask_squeue(doubts)
+        self.garbage = (*self._watcher.garbage, *self._queue_garbage)
+        self.absent = self._watcher.answer == self._squeue == "absent"
+        for repeat in doubts:
+            row, _ = queue.newest(repeat)
+            heard[repeat.key] = replace(heard[repeat.key], queue=row, squeue=self._squeue)
+        self._known |= {one.array.name for one in open_ if _is_known(heard[one.key])}
+        for repeat in doubts:
+            if self._is_lost(repeat):
+                heard[repeat.key] = replace(heard[repeat.key], lost=repeat.array.job_id)
+        for repeat in open_:
+            one = heard[repeat.key]
+            judged = awaited(resolve_state(one), one.record, now=self._world.now())
+            state = _unsubmitted(repeat, one) or judged
+            self.states[repeat.key] = state
+            listed = _is_listed(heard[repeat.key].queue)
+            self._calm[repeat.key] = 0 if listed else self._calmer(repeat, state)
+        answers = {self._watcher.answer, self._squeue}
+        self.failures = 0 if "answered" in answers or answers == {"unasked"} else self.failures + 1
+
+    def _doubts(self, repeat: Repeat, heard: Reports) -> bool:
+        """Say whether squeue has to be asked; now and then about all, for sacct may stand still."""
+        if doubtful(heard, now=self._world.now()) or self._calm.get(repeat.key, 0) > 0:
+            return True
+        checkup = (self._watcher.num_calls - 1) % _CHECKUP == 0
+        return checkup and not self._watcher.is_done(repeat.tag, mode="cache")
+
+    def _is_lost(self, repeat: Repeat) -> bool:
+        """Say whether Slurm accepted a repeat's array some time ago and has no trace of it.
+
+        Both commands must have answered, as far as they are there, and been understood.
+        """
+        array = repeat.array
+        if self.garbage:
+            return False
+        silent = self._squeue != "answered" or self._watcher.answer not in {"answered", "absent"}
+        if silent or not array.job_id or array.name in self._known:
+            return False
+        return self._world.now() - repeat.accepted > _FORGOTTEN
+
+    def _heard(self, repeat: Repeat) -> Reports:
+        row, restarts = self._watcher.rows.get(repeat.tag, (None, 0))
+        history = self._watcher.history.get(repeat.tag, ())
+        revived = [one for one in history if repeat.replaced(*one)]
+        return Reports(
+            record=repeat.newest,
+            accounting=row,
+            restarts=repeat.array.first_attempt + restarts,
+            together=repeat.array.together,
+            history=tuple(one for one in history if one not in revived),
+            revived=tuple(row for _, row in revived),
+        )
+
+    def _ask_squeue(self, doubts: Sequence[Repeat]) -> Lines:
+        self._squeue = "absent" if self._squeue == "absent" else "unasked"
+        if not doubts or self._squeue == "absent":
+            return Lines()
+        asked = questions.squeue(doubts)
+        outcome, self._squeue = questions.ask(self._world.run, asked, self._environ)
+        self.complaint = "" if outcome.ok else outcome.stderr.strip() or self._watcher.complaint
+        listing = commands.read_squeue(outcome.stdout if outcome.ok else "")
+        self._queue_garbage = listing.garbage
+        return Lines(listing.rows)
+
+    def _calmer(self, repeat: Repeat, state: RepeatState) -> int:
+        """Count the polls that an end has stood; one that is beyond doubt counts as enough."""
+        if state.kind in {Kind.WAITING, Kind.RUNNING} or self._job_lives(repeat):
+            return 0
+        if self._accounting_lags(state):
+            return 0
+        unaccounted = self._watcher.answer == "absent" and self._squeue != "failed"
+        final = state.source in {"sacct", "none"} or unaccounted
+        if state.kind.over and final and not parse(state.word).returns:
+            return _CALM
+        # While squeue fails to answer, nothing is learned by waiting.
+        return self._calm.get(repeat.key, 0) + (self._squeue != "failed")
+
+    def _accounting_lags(self, state: RepeatState) -> bool:
+        """Say whether sacct, which answers, may yet tell of an end that only squeue knows."""
+        alone = state.source == "squeue" and state.kind.over and self._watcher.answer == "answered"
+        return alone and self._world.now() - (state.end or 0.0) < _LAG
+
+    def _job_lives(self, repeat: Repeat) -> bool:
+        """Say whether the job goes on after this repeat, and may yet be started anew with it."""
+        row, _ = self._watcher.rows.get(repeat.tag, (None, 0))
+        lives = row is not None and not parse(row.state).kind.over
+        return repeat.array.together and lives
+
+
+def _unsubmitted(repeat: Repeat, heard: Reports) -> RepeatState | None:
+    """Return the state of a repeat that sbatch refused or was not given; None: it is somewhere."""
+    array = repeat.array
+    if heard.queue is not None or array.state == "submitted":
+        return None
+    if array.state == "refused":
+        return RepeatState("REFUSED", Kind.FAILED, "none", detail=f"sbatch: {array.error}")
+    if not array.called:
+        return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
+    seen = heard.accounting is not None or heard.record.start is not None
+    if seen or heard.squeue != "answered":
+        return None
+    return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNHEARD)
+
+
+def _is_known(heard: Reports) -> bool:
+    """Say whether anybody has heard of a repeat, or of its array."""
+    there = (heard.accounting, heard.queue, heard.record.start)
+    return any(one is not None for one in there)
+
+
+def _is_listed(row: JobRow | None) -> bool:
+    """Say whether squeue has a job in its list as one that has not ended."""
+    return row is not None and not parse(row.state).kind.over

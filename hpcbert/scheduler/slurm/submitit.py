@@ -1,0 +1,108 @@
+"""submitit's watcher of jobs, which asks sacct once a poll, whatever their number.
+
+Of submitit (1.5.4) its watcher is used, and these of its ways are not:
+
+* importing it puts a log handler on stdout: switched off before the import, below;
+* it calls sacct through subprocess and swallows the failure: `update` uses our runner and remembers
+  what went wrong;
+* a state outside its list counts as an end, `CANCELLED by 1000` is a state of its own, the last
+  line of a job wins whichever is newer, and a job id that was used again is believed: `read_info`
+  and `is_done` go by our table, by submission time, and by name and owner;
+* its polls come at intervals of its own, and one watcher serves all jobs of the process:
+  `hpcbert.scheduler.slurm.poller` has its own pace and its own watcher.
+
+Its job class is not used: it looks for pickles, loads them, and cancels whatever has its id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from hpcbert.campaign.repeats import Lines
+from hpcbert.scheduler.slurm import questions
+from hpcbert.slurm import commands
+from hpcbert.slurm.states import parse
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    name, before = "SUBMITIT_LOG_LEVEL", os.environ.get("SUBMITIT_LOG_LEVEL")
+    os.environ[name] = "NOCONFIG"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        os.environ |= {} if before is None else {name: before}
+
+
+with _unlogged():
+    from submitit.slurm.slurm import SlurmInfoWatcher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from hpcbert.campaign.repeats import Repeat
+    from hpcbert.slurm.commands import JobRow
+    from hpcbert.slurm.ladder import Answer
+    from hpcbert.system.runner import Runner
+
+
+class Watcher(SlurmInfoWatcher):
+    """submitit's watcher with our way of asking and reading.
+
+    Args:
+        repeats: What is watched.
+        run: Starts sacct.
+        environ: Environment for it.
+    """
+
+    def __init__(
+        self, repeats: Sequence[Repeat], *, run: Runner, environ: Mapping[str, str]
+    ) -> None:
+        super().__init__()
+        self._owners = {repeat.tag: repeat for repeat in repeats if repeat.job_id}
+        self._run = run
+        self._environ = environ
+        self.answer: Answer = "unasked"
+        self.complaint = ""
+        self.garbage: tuple[str, ...] = ()
+        self.rows: dict[str, tuple[JobRow, int]] = {}
+        self.history: dict[str, tuple[tuple[int, JobRow], ...]] = {}
+        for tag in self._owners:
+            self.register_job(tag)
+
+    def update(self) -> None:
+        """Ask sacct once about everything that has not ended; a failure is remembered."""
+        self.answer = "absent" if self.answer == "absent" else "unasked"
+        owners = [self._owners[tag] for tag in sorted(self._registered - self._finished)]
+        asked = [one for owner in owners for one in (*owner.before, owner) if one.job_id]
+        if not asked or self.answer == "absent":
+            return
+        self._num_calls += 1
+        outcome, self.answer = questions.ask(self._run, questions.sacct(asked), self._environ)
+        self.complaint = outcome.stderr.strip()
+        if outcome.ok:
+            self._info_dict.update(self.read_info(outcome.stdout))
+        self._finished |= {one for one in self._registered if self.is_done(one, mode="cache")}
+
+    def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
+        """Return submitit's view of what sacct printed, and remember ours in `rows`."""
+        text = string.decode(errors="replace") if isinstance(string, bytes) else string
+        listing = commands.read_sacct(text)
+        self.garbage = listing.garbage
+        lines = Lines(listing.rows)
+        info = {}
+        for tag, repeat in self._owners.items():
+            row, before = lines.newest(repeat)
+            self.history[tag] = lines.attempts(repeat) or self.history.get(tag, ())
+            if row is not None:
+                self.rows[tag] = row, before
+                info[tag] = {"JobID": tag, "State": parse(row.state).word, "NodeList": row.nodelist}
+        return info
+
+    def is_done(self, job_id: str, mode: str = "force") -> bool:
+        """Say whether the job has ended for good; what Slurm may start anew has not."""
+        state = parse(self.get_state(job_id, mode=mode))
+        return state.kind.over and not state.returns

@@ -1,0 +1,169 @@
+"""A scheduler that hpcbert does not know works on its commands, from one file and a line."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.config import schedulers
+from hpcbert.model import MANIFEST
+from tests.kit.cli import Done, inside
+from tests.kit.paths import REPOSITORY
+from tests.kit.training import WORDS, stand_in
+from tests.scheduler import spool
+
+FAILS = "if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then rm {flag}; exit 7; fi"
+_COMPARED = re.compile(r"""(==|!=|\bin|\bcase) *[({\[]?["'](local|slurm)["']""")
+
+
+@pytest.fixture
+def place(tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The batch system's directory, and a site that names it."""
+    monkeypatch.setitem(schedulers.TABLE, spool.TRAITS.name, spool.TRAITS)
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    monkeypatch.setenv(spool.PLACE, str(folder))
+    site = 'schema = 1\nname = "third"\nscheduler = "spool"\n[container]\nruntime = "none"\n'
+    (tmp_path / "site.toml").write_text(site)
+    return folder
+
+
+@pytest.fixture
+def flag(tmp_path: Path) -> Path:
+    """A file that makes the second repeat fail once."""
+    return tmp_path / "flag"
+
+
+@pytest.fixture
+def submit(tmp_path: Path, place: Path, flag: Path) -> Callable[..., Done]:
+    program = stand_in(tmp_path, FAILS.format(flag=flag))
+    return lambda *words: inside(*WORDS, "--repeats", "2", "--python", program, "--json", *words)
+
+
+def kinds() -> dict[str, int]:
+    counts: dict[str, int] = inside("monitor", "--once", "--json").data["repeats"]
+    return {name: count for name, count in counts.items() if name != "asked"}
+
+
+def rows(done: Done) -> dict[int, Any]:
+    (table,) = done.data["tables"]
+    return {run["repeat"]: run for run in table["rows"][0]["runs"]}
+
+
+def test_doctor_asks_it(place: Path) -> None:
+    found = {one["name"]: one for one in inside("doctor", "--json").data}
+    assert (found["spool"]["status"], found["spool"]["detail"]) == ("ok", str(place))
+    assert not {"sbatch", "slurmctld", "PyTorch"} & set(found)
+    refused = inside("doctor", "--nodes", "2")
+    assert (refused.returncode, "with the spool scheduler" in refused.stderr) == (2, True)
+
+
+def test_what_a_dry_run_shows_is_its_own(submit: Callable[..., Done], place: Path) -> None:
+    done = inside(*WORDS, "--python", "true", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "$ (spool queue)" in done.stdout
+    assert "sbatch --test-only" not in done.stdout
+    refused = submit("--partition", "gpu")
+    assert (refused.returncode, "--partition has no effect" in refused.error["message"]) == (
+        2,
+        True,
+    )
+    assert not list(place.iterdir())
+
+
+def test_a_campaign_is_submitted_followed_retried_and_collected(
+    submit: Callable[..., Done], place: Path, flag: Path
+) -> None:
+    flag.touch()
+    data = submit().data
+    assert [path.name for path in place.iterdir()] == ["0001.job"]
+    assert [one["job_id"] for one in data["arrays"]] == ["0001"]
+    assert kinds() == {"waiting": 2}
+    spool.work(place)
+    assert inside("monitor", "--json").returncode == 0
+    assert kinds() == {"well": 1, "badly": 1}
+    again = inside("retry", "--json")
+    (array,) = again.data["campaigns"][0]["arrays"]
+    assert ([one["repeat"] for one in array["repeats"]], array["job_id"]) == ([2], "0002")
+    spool.work(place)
+    collected = inside("collect", "--json")
+    assert collected.returncode == 0, collected.stderr
+    assert {repeat: run["attempt"] for repeat, run in rows(collected).items()} == {1: 0, 2: 1}
+
+
+def test_who_waits_sees_it_retry_what_failed(
+    submit: Callable[..., Done], place: Path, flag: Path
+) -> None:
+    flag.touch()
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.wait(0.1):
+            spool.work(place)
+
+    daemon = threading.Thread(target=serve)
+    daemon.start()
+    try:
+        done = submit("--wait", "--max-retries", "1")
+    finally:
+        over.set()
+        daemon.join()
+    assert done.returncode == 0, done.stderr
+    assert {repeat: run["attempt"] for repeat, run in rows(done).items()} == {1: 0, 2: 1}
+
+
+def test_what_is_cancelled_stays_on_record_and_can_be_retried(
+    submit: Callable[..., Done], place: Path
+) -> None:
+    directory = Path(submit().data["directory"])
+    done = inside("cancel", str(directory), "--yes", "--json")
+    assert (done.data["cancelled"], done.data["jobs"]) == (True, ["0001"])
+    assert [path.name for path in place.iterdir()] == ["0001.cancelled"]
+    assert kinds() == {"badly": 2}
+    assert inside("cancel", str(directory), "--yes").stdout.startswith("Nothing of")
+    spool.work(place)
+    collected = inside("collect", "--json")
+    assert {run["state"] for run in rows(collected).values()} == {"CANCELLED"}
+    inside("retry", "--json")
+    spool.work(place)
+    assert kinds() == {"well": 2}
+
+
+def test_a_job_that_an_interrupted_submission_left_is_found(
+    submit: Callable[..., Done], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOOL_DIES", "1")
+    stopped = submit()
+    assert stopped.error["code"] == "interrupted", stopped
+    monkeypatch.delenv("SPOOL_DIES")
+    directory = Path(stopped.data["directory"])
+    done = inside("submit", "--resume", str(directory), "--json")
+    assert [one["job_id"] for one in done.data["arrays"]] == ["0001"]
+    assert len(list(place.iterdir())) == 1
+
+
+def test_a_manifest_that_names_an_unknown_scheduler_is_damaged(
+    submit: Callable[..., Done], place: Path
+) -> None:
+    directory = Path(submit().data["directory"])
+    path = directory / MANIFEST
+    path.write_text(json.dumps({**json.loads(path.read_text()), "scheduler": "pbs"}))
+    done = inside("monitor", str(directory), "--json")
+    assert (done.returncode, "scheduler" in done.error["message"]) == (2, True)
+
+
+def test_nobody_compares_a_schedulers_name() -> None:
+    files = [*(REPOSITORY / "hpcbert").rglob("*.py"), *(REPOSITORY / "templates").rglob("*.j2")]
+    found = [
+        f"{path.relative_to(REPOSITORY)}: {line.strip()}"
+        for path in files
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if _COMPARED.search(line)
+    ]
+    assert found == []
