@@ -22,7 +22,7 @@ from hpcbert.errors import CheckError, Interruption, UsageError
 from hpcbert.flows.pending import left_behind, submit_pending
 from hpcbert.flows.policy import RetryPolicy
 from hpcbert.scheduler.base import World
-from hpcbert.scheduler.slurm.calls import sbatch_argv
+from hpcbert.scheduler.slurm.submission import sbatch_argv
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hpcbert.campaign import store
 from hpcbert.errors import Interruption, UsageError
 from hpcbert.flows import submit
 from hpcbert.scheduler.base import RESUME, NoRoomError, World
-from hpcbert.scheduler.pace import Pace
+from hpcbert.scheduler.poller import Pace
 from hpcbert.system.patience import patient
 
 if TYPE_CHECKING:

@@ -1,7 +1,11 @@
-"""What follows the repeats of one scheduler's campaigns, poll by poll."""
+"""What follows the repeats of one scheduler's campaigns, poll by poll, and how often it asks.
+
+A scheduler that others use is asked seldom where nothing changes, and never in step with others.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -14,6 +18,39 @@ if TYPE_CHECKING:
 
 # Seconds between two looks at what costs nobody anything.
 INTERVAL = 1.0
+# Shortest interval between two questions to a scheduler that others use, and the longest one: times
+# the floor, from 10 to 60 seconds.
+FLOOR = 10.0
+_SPAN = 6
+_GROWTH = 1.5
+_JITTER = 0.2
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The interval between two polls.
+
+    Attributes:
+        floor: Shortest interval, seconds; the longest is six times that.
+        interval: The present one, before jitter.
+    """
+
+    floor: float = FLOOR
+    interval: float = 0.0
+
+    def after(self, *, changed: bool, failed: bool) -> Pace:
+        """Return the pace after a poll: quick again after a change, slower after a failure."""
+        if failed:
+            interval = max(self.floor, self.interval) * 2
+        elif changed or not self.interval:
+            interval = self.floor
+        else:
+            interval = self.interval * _GROWTH
+        return replace(self, interval=min(interval, self.floor * _SPAN))
+
+    def seconds(self, chance: float) -> float:
+        """Return the seconds to the next poll; `chance`, in [0, 1), is the jitter's."""
+        return max(self.floor, self.interval) * (1 + _JITTER * chance)
 
 
 class Poller(Protocol):

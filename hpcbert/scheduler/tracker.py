@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
 from hpcbert.scheduler.base import World
-from hpcbert.scheduler.pace import FLOOR
-from hpcbert.scheduler.poller import differ
+from hpcbert.scheduler.poller import FLOOR, differ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 CHUNK = 200
 _GARBAGE_KEPT = 20
@@ -158,7 +158,8 @@ def sacct_argv(
     """
     argv = ["sacct", "-X", "-P", "-n", "-D", "-o", _SACCT_FIELDS]
     argv += ["-S", f"uts{int(since)}", "-u", ",".join(sorted(set(users)))]
-    for chunk in _chunks(ids):
+    known = iter(dict.fromkeys(ids))
+    while chunk := list(islice(known, CHUNK)):
         argv += ["-j", ",".join(chunk)]
     return of_clusters(argv, cluster)
 
@@ -190,12 +191,6 @@ def unknown_to_slurm(complaint: str) -> bool:
 def scancel_argv(ids: Sequence[str], *, cluster: str = "") -> list[str]:
     """Return the command that cancels jobs."""
     return of_clusters(["scancel", *ids], cluster)
-
-
-def _chunks(ids: Sequence[str]) -> Iterator[list[str]]:
-    iterator = iter(dict.fromkeys(ids))
-    while chunk := list(islice(iterator, CHUNK)):
-        yield chunk
 
 
 def read_sacct(text: str) -> Listing:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hpcbert.slurm.hostlist import expand
 from hpcbert.timelimit import TimeLimit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _FIELDS = "%P|%a|%D|%l|%s|%G|%N"
 _COUNT = re.compile(r"(\d{1,6})([KMG]?)")
@@ -93,22 +89,17 @@ def read_sinfo(text: str) -> dict[str, Partition]:
         name = words[0].removesuffix("*")
         before = found[name].groups if name in found else ()
         names = expand(words[6]) if words[6].strip() else ()
+        most = words[4].strip().rpartition("-")[2]  # Of `1-infinite`, `1-4` or `2`.
         group = NodeGroup(int(words[2]), names, resources(words[5]))
         found[name] = Partition(
             name=name,
             default=words[0].endswith("*"),
             state=words[1].strip(),
             limit=TimeLimit.reported(words[3]),
-            most_nodes=_most(words[4]),
+            most_nodes=int(most) if most.isdigit() else None,
             groups=(*before, group),
         )
     return found
-
-
-def _most(text: str) -> int | None:
-    """Read a range of job sizes: `1-infinite`, `1-4`, `2`."""
-    last = text.strip().rpartition("-")[2]
-    return int(last) if last.isdigit() else None
 
 
 def resources(text: str) -> tuple[Resource, ...]:
@@ -117,12 +108,9 @@ def resources(text: str) -> tuple[Resource, ...]:
     `gpu:8`, `gpu:2080ti:8(S:0-1)`, `gpu:a100:4,gpu:1g.10gb:7(IDX:0-6)`, `(null)`. Only what stands
     behind the last colon is a count: a type may begin with a digit.
     """
-    return tuple(one for word in _words(text) if (one := _resource(word)) is not None)
-
-
-def _words(text: str) -> Iterator[str]:
-    """Yield what commas part outside of parentheses, without what stands in those."""
-    yield from re.sub(r"\([^)]*\)", "", text.strip()).split(",")
+    # Commas stand in parentheses too.
+    words = re.sub(r"\([^)]*\)", "", text.strip()).split(",")
+    return tuple(one for word in words if (one := _resource(word)) is not None)
 
 
 def _resource(word: str) -> Resource | None:

@@ -253,7 +253,12 @@ def _goes_on(before: str, part: str, why: Why | None) -> bool:
 def _known(text: str) -> Why | None:
     """Return what is known of one reason; None for one that is in no table."""
     word = re.split(r"[(:]", text, maxsplit=1)[0].strip()
-    return _word(word) or _text(text) or _cut(text)
+    begun = (why for start, why in TEXTS.items() if text.startswith(start))
+    if known := _word(word) or next(begun, None):
+        return known
+    # What was cut off may stand for several that mean the same.
+    whole = {why for start, why in {**REASONS, **TEXTS}.items() if start.startswith(text)}
+    return whole.pop() if len(text) >= _CUT and len(whole) == 1 else None
 
 
 def _word(word: str) -> Why | None:
@@ -266,17 +271,6 @@ def _word(word: str) -> Why | None:
         if re.fullmatch(rf"{start}[A-Z]\w+", word):
             return Why(f"{whose} is at its limit ({word})", _LATER)
     return None
-
-
-def _text(text: str) -> Why | None:
-    return next((why for start, why in TEXTS.items() if text.startswith(start)), None)
-
-
-def _cut(text: str) -> Why | None:
-    """Return what a text means that begins like known ones, if they mean the same."""
-    known = {**REASONS, **TEXTS}
-    begun = {why for start, why in known.items() if start.startswith(text)}
-    return begun.pop() if len(text) >= _CUT and len(begun) == 1 else None
 
 
 def _limit(match: re.Match[str]) -> Why:

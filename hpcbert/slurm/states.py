@@ -21,6 +21,8 @@ LOST = "LOST"
 # few times, not ten thousand.
 LATEST, LAST_ATTEMPT = 253_402_300_799, 9_999
 _RETRY = "repeat what is missing with hpcbert retry"
+_NODE = f"tell the administrators which node; {_RETRY}"
+_RELEASE = "find out why, then let it go: scontrol release JOBID"
 _RESUME = "hpcbert submit --resume CAMPAIGN goes on with its submission"
 # Of repeats that no scheduler is known to have: their submission was interrupted.
 UNSUBMITTED = "it was never submitted"
@@ -90,18 +92,14 @@ STATES: tuple[State, ...] = (
     State("REQUEUED", "RQ", Kind.REQUEUED, "goes back to the queue", WAIT),
     State("REQUEUE_FED", "RF", Kind.REQUEUED, "goes back to the queue of the federation", WAIT),
     State(
-        "REQUEUE_HOLD",
-        "RH",
-        Kind.REQUEUED,
-        "went back to the queue and is held there",
-        "find out why, then let it go: scontrol release JOBID",
+        "REQUEUE_HOLD", "RH", Kind.REQUEUED, "went back to the queue and is held there", _RELEASE
     ),
     State(
         "SPECIAL_EXIT",
         "SE",
         Kind.REQUEUED,
         "went back to the queue in a special state and is held there",
-        "find out why, then let it go: scontrol release JOBID",
+        _RELEASE,
     ),
     State(
         "STOPPED",
@@ -156,14 +154,7 @@ STATES: tuple[State, ...] = (
         "reached its time limit",
         "see in its log how far it came; submit again with a longer --time",
     ),
-    State(
-        "NODE_FAIL",
-        "NF",
-        Kind.FAILED,
-        "lost a node",
-        f"tell the administrators which node; {_RETRY}",
-        returns=True,
-    ),
+    State("NODE_FAIL", "NF", Kind.FAILED, "lost a node", _NODE, returns=True),
     State(
         "PREEMPTED",
         "PR",
@@ -172,14 +163,7 @@ STATES: tuple[State, ...] = (
         f"use a partition or QOS that is not preempted; {_RETRY}",
         returns=True,
     ),
-    State(
-        "BOOT_FAIL",
-        "BF",
-        Kind.FAILED,
-        "got a node that did not boot",
-        f"tell the administrators which node; {_RETRY}",
-        returns=True,
-    ),
+    State("BOOT_FAIL", "BF", Kind.FAILED, "got a node that did not boot", _NODE, returns=True),
     State(
         "DEADLINE",
         "DL",
@@ -208,7 +192,7 @@ STATES: tuple[State, ...] = (
         "",
         Kind.FAILED,
         "got nodes that could not be configured",
-        f"tell the administrators which node; {_RETRY}",
+        _NODE,
         returns=True,
     ),
     State(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError
@@ -17,7 +18,6 @@ from hpcbert.flows import cancel
 from hpcbert.flows import submit as flow
 from hpcbert.flows.monitor import open_campaign
 from hpcbert.scheduler.base import World
-from hpcbert.scheduler.slurm import living
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
 from tests.kit.asking import adopted, snapshot
@@ -82,7 +82,7 @@ def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_double
     assert all(call[call.index("-u") + 1] == str(os.geteuid()) for call in asked)
     assert cancel.find(watched, run=slurm).jobs == ("100",)
     with pytest.raises(SchedulerError, match="is not over: Slurm lists job 100_2 as PENDING"):
-        living.refuse(watched, [(campaign.arrays[0], 2)], World(slurm))
+        scheduler.of("slurm", World(slurm)).refuse_doubling(watched, [(campaign.arrays[0], 2)])
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_an_id_that_is_listed_as_alive_under_any_name_and_user_is_not_submitted_
         return Outcome(tuple(argv), 0, text + "\n")
 
     watched = TrackedCampaign(one.directory, campaign)
-    lacks = [(campaign.arrays[0], 2)]
+    lacks, slurms = [(campaign.arrays[0], 2)], scheduler.of("slurm", World(run))
     if refused:
         with pytest.raises(SchedulerError, match="is not over"):
-            living.refuse(watched, lacks, World(run))
+            slurms.refuse_doubling(watched, lacks)
     else:
-        living.refuse(watched, lacks, World(run))
+        slurms.refuse_doubling(watched, lacks)
 
 
 @dataclass

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError, UsageError
@@ -14,8 +15,7 @@ from hpcbert.flows import submit as flow
 from hpcbert.flows.policy import RetryPolicy
 from hpcbert.flows.retry import Findings, InvalidRepeat, plan
 from hpcbert.model import Shape
-from hpcbert.scheduler.base import NoRoomError
-from hpcbert.scheduler.slurm.control import most_indices
+from hpcbert.scheduler.base import NoRoomError, World
 from hpcbert.script.directives import option
 from hpcbert.script.draft import by_hand
 from hpcbert.script.plan import MOST_INDICES, Request
@@ -123,9 +123,10 @@ def test_few_indices_split_a_usual_point_too(tmp_path: Path) -> None:
     ]
 
 
-def test_the_cluster_says_how_many_indices_it_takes() -> None:
-    def answering(text: str, code: int = 0) -> int:
-        return most_indices(lambda argv, **_: Outcome(tuple(argv), code, text))
+def test_the_cluster_says_how_many_indices_it_takes(tmp_path: Path) -> None:
+    def answering(text: str, code: int = 0) -> int | None:
+        world = World(lambda argv, **_: Outcome(tuple(argv), code, text))
+        return scheduler.of("slurm", world).most_repeats(reference(tmp_path))
 
     assert answering("MaxArraySize            = 4\nMaxJobCount = 10000\n") == 3
     assert answering("", 1) == MOST_INDICES

@@ -15,7 +15,7 @@ from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.flows import submit as flow
 from hpcbert.model import MANIFEST
 from hpcbert.scheduler.base import Check, World
-from hpcbert.scheduler.slurm.calls import predecessor
+from hpcbert.scheduler.slurm.submission import predecessor
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
 from tests.kit.drafts import curve, drafted, hurried, reference

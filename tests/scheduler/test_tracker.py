@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from hpcbert.scheduler.pace import Pace
+from hpcbert.scheduler.base import World
+from hpcbert.scheduler.poller import Pace
 from hpcbert.scheduler.slurm.submitit import Watcher
 from hpcbert.scheduler.tracker import Tracker
 from tests.kit.asking import snapshot
@@ -311,7 +312,7 @@ def test_submitits_view_of_a_job_goes_by_our_table(watched: Make, slurm: Slurm) 
         + sacct("12_3", "REQUEUE_HOLD")
         + sacct("12_4", "NODE_FAIL")
     )
-    watcher = Watcher(one.repeats, run=slurm, environ={})
+    watcher = Watcher(one.repeats, World(slurm, environ={}))
     watcher.update()
     jobs = [f"12_{number}" for number in range(1, 5)]
     states = [watcher.get_state(job, mode="cache") for job in jobs]

@@ -14,11 +14,11 @@ from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, SchedulerError
 from hpcbert.model import utc
 from hpcbert.scheduler.base import Job, begun_by
+from hpcbert.scheduler.slurm.questions import query
 from hpcbert.slurm import commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.model import Array
@@ -55,16 +55,13 @@ def adopted(watched: TrackedCampaign, world: World, *, strict: bool) -> TrackedC
         with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
             job = look(watched, array, world)
             done = job.of(array, utc(world.now())) if job else array
-            if done != array:
-                watched = replace(watched, campaign=store.update_array(watched.campaign, done))
-                _note(watched.directory, done)
+            if done == array:
+                continue
+            watched = replace(watched, campaign=store.update_array(watched.campaign, done))
+            with store.locked(watched.directory):
+                campaign = store.read_manifest(watched.directory)
+                store.write_manifest(watched.directory, store.update_array(campaign, done))
     return watched
-
-
-def _note(directory: Path, array: Array) -> None:
-    with store.locked(directory):
-        campaign = store.read_manifest(directory)
-        store.write_manifest(directory, store.update_array(campaign, array))
 
 
 def find_job(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
@@ -76,14 +73,13 @@ def find_job(watched: TrackedCampaign, array: Array, world: World) -> Job | None
     Raises:
         SchedulerError: squeue does not answer: whether the job exists is unknown.
     """
-    environment = commands.environment(world.environ)
     owner, cluster = watched.campaign.owner, array.cluster
-    queue = world.run(commands.squeue_argv(users=[owner], cluster=cluster), env=environment)
+    queue = query(world, commands.squeue_argv(users=[owner], cluster=cluster))
     rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
     found = _jobs(watched, array, rows)
     if not found:
         argv = commands.sacct_argv([], users=[owner], since=watched.since, cluster=cluster)
-        history = world.run(argv, env=environment)
+        history = query(world, argv)
         rows = commands.read_sacct(history.stdout).rows if history.ok else ()
         found = _jobs(watched, array, rows)
     if not found and not queue.ok:

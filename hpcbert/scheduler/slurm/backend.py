@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import re
 import shlex
 import shutil
 from typing import TYPE_CHECKING
 
+from hpcbert.campaign.repeats import Lines, Repeat
 from hpcbert.config.slurmwords import given
-from hpcbert.scheduler.base import Check, Scheduler
-from hpcbert.scheduler.pace import FLOOR
-from hpcbert.scheduler.slurm import (
-    adopt,
-    calls,
-    cancel,
-    capacity,
-    control,
-    doctor,
-    living,
-    submission,
-)
+from hpcbert.errors import SchedulerError
+from hpcbert.scheduler.base import Check, Scheduler, Target
+from hpcbert.scheduler.poller import FLOOR
+from hpcbert.scheduler.slurm import adopt, capacity, questions, submission
 from hpcbert.script import directives
+from hpcbert.script.plan import MOST_INDICES
 from hpcbert.slurm import commands, nodes
+from hpcbert.slurm.states import parse
+from hpcbert.system import ownership
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,12 +30,15 @@ if TYPE_CHECKING:
     from hpcbert.config.site import Site
     from hpcbert.finding import Finding
     from hpcbert.model import Array, Campaign
-    from hpcbert.scheduler.base import Target
     from hpcbert.scheduler.slurm.poller import SlurmPoller
+    from hpcbert.slurm.commands import JobRow
     from hpcbert.slurm.states import RepeatState
 
 # Where there is no configuration, there is no cluster to ask.
 _NO_CLUSTER = ("Could not establish a configuration source",)
+# What scancel says of a job that is over (SchedMD/slurm, src/common/slurm_errno.c).
+_ENDED = ("Invalid job id specified", "Job/step already completing or completed")
+_MOST = re.compile(r"^MaxArraySize\s*=\s*(\d{1,9})$", re.MULTILINE)
 
 
 class Slurm(Scheduler):
@@ -65,38 +67,130 @@ class Slurm(Scheduler):
         return SlurmPoller(watched, self.world, floor=floor, chance=chance)
 
     def living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
-        """Ask squeue once, about all of them."""
-        return living.living(campaigns, self.world)
+        """Ask squeue once, about all of them: a job whose attempt wrote its end may wait again.
+
+        Where it does not answer, an attempt that a signal ended may go on too; where there is no
+        squeue, the jobs' own account has to do.
+        """
+        repeats = [repeat for one in campaigns for repeat in one.repeats]
+        outcome, answer = questions.ask(self.world, questions.squeue(repeats))
+        queue = Lines(_going_on(outcome.stdout))
+
+        def lives(repeat: Repeat) -> bool:
+            if outcome.ok:
+                return queue.newest(repeat)[0] is not None
+            requeued = bool(repeat.newest.signal) and answer != "absent"
+            return repeat.newest.end_state is None or requeued
+
+        return [one for one in campaigns if any(map(lives, one.repeats))]
 
     def refuse_doubling(
         self, watched: TrackedCampaign, missing: Sequence[tuple[Array, int]]
     ) -> None:
-        """Ask squeue for jobs of the submitter and for the campaign's ids."""
-        living.refuse(watched, missing, self.world)
+        """Look through the submitter's jobs and, for any name and owner, the campaign's job ids.
+
+        What waits or runs under one of the ids is taken for the campaign's, unless it was submitted
+        in another directory and is called otherwise too.
+        """
+        rows = self._listed(watched) if missing else []
+        for array, number in missing:
+            for row in rows:
+                if _is_of(watched, array, number, row):
+                    where = f"{row.job}_{number}" if row.tasks else row.job
+                    raise SchedulerError(
+                        f"Repeat {number} of {array.point.key} is not over: Slurm lists job "
+                        f"{where} as {row.state}, under the name {row.name!r} of user {row.user}.",
+                        where=watched.campaign.id,
+                        hint=f"Nothing was submitted. Wait for it, or end it: scancel {where}",
+                    )
+
+    def _listed(self, watched: TrackedCampaign) -> list[JobRow]:
+        """Return what is not over: the submitter's jobs, and those that have the campaign's ids."""
+        text = ""
+        for cluster in questions.by_cluster(watched.repeats):
+            arrays = watched.campaign.arrays
+            ids = [one.job_id for one in arrays if one.cluster == cluster and one.job_id]
+            wanted = [commands.squeue_argv(users=[watched.campaign.owner], cluster=cluster)]
+            wanted += [commands.squeue_argv(ids=ids, cluster=cluster)] if ids else []
+            for argv in wanted:
+                outcome = questions.query(self.world, argv)
+                if not outcome.ok and not commands.unknown_to_slurm(outcome.stderr):
+                    raise SchedulerError(
+                        f"Slurm does not say what waits or runs: {outcome.stderr.strip()}",
+                        where=watched.campaign.id,
+                        hint="Nothing was submitted. Once Slurm answers: "
+                        f"hpcbert retry {watched.campaign.id}",
+                    )
+                text += f"{outcome.stdout}\n" if outcome.ok else ""
+        return [row for row in commands.read_squeue(text).rows if not parse(row.state).kind.over]
 
     def living_jobs(self, watched: TrackedCampaign) -> Target:
-        """Ask squeue for the campaign's jobs."""
-        return cancel.find(watched, self.world)
+        """Ask squeue for the campaign's jobs.
+
+        Job ids are used again, so the id alone says nothing: `TrackedCampaign.array_of` says which
+        jobs are the campaign's, whatever they are called by now. A script that somebody submitted
+        again by hand, or an attempt that a retry took over and somebody requeued, is the campaign's
+        job too. What a manifest says is not enough, for it may be a copy's, or have been written by
+        anybody: jobs of others are left alone, and those of a campaign that lies elsewhere.
+        """
+        outcome, _ = questions.ask(self.world, questions.squeue(watched.repeats))
+        if not outcome.ok:
+            again = f"hpcbert cancel {watched.campaign.id}"
+            raise SchedulerError(
+                f"squeue does not say what is queued: {outcome.stderr.strip()}",
+                hint=f"Nothing was cancelled. Once Slurm answers: {again}",
+            )
+        rows = _going_on(outcome.stdout)
+        named = [(row, array) for row in rows if (array := watched.array_of(row))]
+        foreign = {row.job: why for row, _ in named if (why := _foreign(watched, row))}
+        found = [(row, array) for row, array in named if row.job not in foreign]
+        jobs = dict.fromkeys((row.job, row.cluster if one.cluster else "") for row, one in found)
+        meant = dict.fromkeys(
+            repeat
+            for row, array in found
+            for repeat in (Repeat(watched, array, number) for number in array.repeats)
+            if repeat.is_in(row)
+        )
+        return Target(
+            tuple(job for job, _ in jobs),
+            tuple(meant),
+            tuple(one for _, one in jobs),
+            tuple(f"Not cancelled: {why}." for why in foreign.values()),
+        )
 
     def cancel(self, watched: TrackedCampaign, target: Target) -> None:
         """Call scancel for jobs, once a cluster."""
-        cancel.cancel(watched, target, self.world)
+        for cluster in dict.fromkeys(target.clusters):
+            known = zip(target.jobs, target.clusters, strict=True)
+            ids = [job for job, one in known if one == cluster]
+            outcome = questions.query(self.world, commands.scancel_argv(ids, cluster=cluster))
+            said = [line for line in outcome.stderr.splitlines() if line.strip()]
+            # It only complains of jobs that ended before it reached them.
+            over = said and all(any(words in line for words in _ENDED) for line in said)
+            if not outcome.ok and not over:
+                raise SchedulerError(
+                    f"scancel: {outcome.stderr.strip() or f'status {outcome.returncode}'}",
+                    hint=f"See what is left: squeue -j {','.join(target.jobs)}; then again: "
+                    f"hpcbert cancel {watched.campaign.id}",
+                )
 
     def most_repeats(self, site: Site) -> int | None:
-        """Return the cluster's MaxArraySize less one."""
+        """Return the cluster's MaxArraySize less one; Slurm's default where it does not say."""
         cluster = given(site.slurm.sbatch_args, "clusters").partition(",")[0]
-        return control.most_indices(self.world.run, cluster=cluster)
+        argv = commands.of_clusters(["scontrol", "show", "config"], cluster)
+        outcome = questions.query(self.world, argv)
+        found = _MOST.search(outcome.stdout) if outcome.ok else None
+        return max(1, int(found[1]) - 1) if found else MOST_INDICES
 
     def nodes(self, script: str) -> Mapping[str, bool] | None:
         """Ask sinfo for the nodes of a script's partition; none where it does not say."""
-        environment = commands.environment(self.world.environ)
-        outcome = self.world.run(nodes.sinfo_argv(), env=environment)
+        outcome = questions.query(self.world, nodes.sinfo_argv())
         rows = nodes.read_sinfo(outcome.stdout if outcome.ok else "")
         return nodes.of_partition(rows, directives.option(script, "partition"))
 
     def describe(self, directory: Path, array: Array) -> str:
         """Return the sbatch command line."""
-        return shlex.join(calls.sbatch_argv(directory, array))
+        return shlex.join(submission.sbatch_argv(directory, array))
 
     def checks(self, scripts: Mapping[str, str]) -> tuple[Check, ...]:
         """Check syntax, and have sbatch itself try the scripts where it is."""
@@ -113,7 +207,7 @@ class Slurm(Scheduler):
     def _tested(self, path: str, text: str) -> Check:
         environment = commands.submission_environment(self.world.environ)
         test = self.world.run(["sbatch", "--test-only"], stdin=text, env=environment)
-        away = any(phrase in test.stderr for phrase in (*calls.TRANSIENT, *_NO_CLUSTER))
+        away = any(phrase in test.stderr for phrase in (*submission.TRANSIENT, *_NO_CLUSTER))
         ok = None if away else test.ok
         return Check(f"sbatch --test-only {path}", ok, adopt.complaint(test))
 
@@ -122,8 +216,43 @@ class Slurm(Scheduler):
         if any(directives.option(text, "clusters") for text in scripts):
             return ()
         jobs = [capacity.wanted(text) for text in scripts]
-        return capacity.of_cluster(jobs, directory, capacity.ask(self.world.run))
+        return capacity.of_cluster(jobs, directory, capacity.ask(self.world))
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether Slurm answers and has what the site says."""
-        return doctor.examine(site, self.world.run, nodes)
+        return capacity.examine(site, self.world, nodes)
+
+
+def _going_on(text: str) -> list[JobRow]:
+    """Return what squeue lists as alive."""
+    return [row for row in commands.read_squeue(text).rows if parse(row.state).kind.alive]
+
+
+def _is_of(watched: TrackedCampaign, array: Array, number: int, row: JobRow) -> bool:
+    """Say whether a living job may be that of one of a point's repeats."""
+    same = [
+        one for one in watched.campaign.arrays if one.point == array.point and number in one.repeats
+    ]
+    owner = watched.array_of(row)
+    if owner is not None:
+        return owner in same and Repeat(watched, owner, number).is_in(row)
+    elsewhere = bool(row.workdir) and row.workdir not in watched.places
+    by_id = [one for one in same if one.job_id == row.job and not elsewhere]
+    return any(Repeat(watched, one, number).is_in(row) for one in by_id)
+
+
+def _foreign(watched: TrackedCampaign, row: JobRow) -> str:
+    """Say how a job is none of this campaign's although its manifest names it; empty: it is one.
+
+    A job was submitted in its campaign's directory, or by hand and with a script from there. Only
+    where that directory is gone may the campaign have been moved.
+    """
+    if row.uid is not None and row.uid != os.geteuid():
+        return f"job {row.job} belongs to {ownership.name(row.uid)}"
+    here = watched.directory
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        own = {str(here.absolute()), str(here.resolve())}
+        by_hand = any(f"{place}/scripts/" in row.command for place in own)
+        if row.workdir and not by_hand and not here.samefile(row.workdir):
+            return f"job {row.job} was submitted in {row.workdir}, not in {here}"
+    return ""

@@ -1,26 +1,28 @@
-"""Whether jobs fit the cluster, as sinfo shows it before they are submitted."""
+"""Whether Slurm is here and has what a site says, and whether jobs fit it: before they are sent."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.finding import Finding
+from hpcbert.scheduler.slurm.questions import query
 from hpcbert.script import directives
 from hpcbert.slurm import commands, partitions
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
+    from hpcbert.config.site import Site
+    from hpcbert.scheduler.base import World
     from hpcbert.slurm.partitions import Partition, Resource
-    from hpcbert.system.runner import Runner
+    from hpcbert.system.runner import Outcome
 
 # Directories that each machine has for itself.
 _PRIVATE = ("/tmp", "/dev/shm", "/run", "/var/run")  # noqa: S108 - they are what is refused
-_PATIENCE = 10.0
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,68 @@ def wanted(script: str) -> Wanted:
     )
 
 
-def ask(run: Runner) -> dict[str, Partition]:
+def ask(world: World) -> dict[str, Partition]:
     """Return the cluster's partitions by name; none where sinfo does not say."""
-    answer = run(partitions.sinfo_argv(), env=commands.environment(os.environ), timeout=_PATIENCE)
+    answer = query(world, partitions.sinfo_argv(), timeout=10)
     return partitions.read_sinfo(answer.stdout) if answer.ok else {}
+
+
+def examine(site: Site, world: World, nodes: int) -> Iterator[Finding]:
+    """Yield whether Slurm answers and has what the site says.
+
+    Args:
+        site: What is to be checked.
+        world: Its `run` starts Slurm's commands.
+        nodes: How many nodes a job would take.
+    """
+
+    def ask(*argv: str) -> Outcome:
+        environment = commands.submission_environment(world.environ)
+        return world.run(argv, env=environment, timeout=30)
+
+    version = ask("sbatch", "--version")
+    yield _judged("sbatch", version, version.stdout.strip(), "Run this on a login node.")
+    if not version.ok:
+        return
+    ping = ask("scontrol", "ping")
+    hint = "Ask the cluster's administrators, or check SLURM_CONF."
+    yield _judged("slurmctld", ping, " ".join(ping.stdout.split()), hint)
+    sacct = ask("sacct", "-n", "-X", "-o", "JobID")
+    hint = "Without accounting, states come from squeue and from the jobs' own status files."
+    yield _judged("accounting", sacct, "sacct answers", hint, bad="warn")
+    yield from _partition(site, world, nodes)
+    if site.slurm.mpi:
+        types = ask("srun", "--mpi=list")
+        ok = site.slurm.mpi in (types.stdout + types.stderr).split()
+        detail = f"srun --mpi={site.slurm.mpi}"
+        yield Finding("MPI", "ok" if ok else "fail", detail, "" if ok else "See `srun --mpi=list`.")
+    if site.container.runtime == "pyxis":
+        usage = ask("srun", "--help")
+        ok = "--container-image" in usage.stdout
+        hint = "" if ok else 'Install pyxis, or set container.runtime = "none".'
+        yield Finding("pyxis", "ok" if ok else "fail", "srun --container-image", hint)
+
+
+def _partition(site: Site, world: World, nodes: int) -> Iterator[Finding]:
+    """Yield whether a job of this site fits its partition."""
+    found = ask(world)
+    if not found:
+        hint = "Ask the cluster's administrators what you may see of it."
+        yield Finding("partition", "warn", "sinfo says nothing of partitions", hint)
+        return
+    gpus = f"{site.slurm.gres}:{site.nodes.gpus_per_node}" if site.slurm.gres else ""
+    asked = partitions.resources(gpus)
+    job = Wanted(site.slurm.partition, nodes, site.slurm.time_limit, asked)
+    wrong = tuple(of_cluster([job], Path(site.runs), found))
+    each = ", ".join(f"{one.name} ({one.nodes} nodes)" for one in found.values())
+    yield from wrong or (Finding("partition", "ok", f"{job.partition or 'default'} of {each}"),)
+
+
+def _judged(name: str, outcome: Outcome, detail: str, hint: str, *, bad: str = "fail") -> Finding:
+    if outcome.ok:
+        return Finding(name, "ok", detail)
+    lines = outcome.stderr.strip().splitlines()
+    return Finding(name, bad, lines[-1] if lines else f"status {outcome.returncode}", hint)
 
 
 def of_cluster(

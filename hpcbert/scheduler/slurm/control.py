@@ -6,13 +6,11 @@ Keys are those of SchedMD/slurm, src/api/job_info.c, 22.05 to 26.05.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
-from hpcbert.script.plan import MOST_INDICES
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow
 from hpcbert.timelimit import TimeLimit
@@ -20,14 +18,11 @@ from hpcbert.timelimit import TimeLimit
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcbert.system.runner import Runner
-
 # These are alone on a line or end it, so that they may hold blanks.
 _WHOLE = re.compile(r"\b(JobName|Command|WorkDir|StdOut|StdErr|Comment)=(.*)")
 _PAIR = re.compile(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)")
 _USER = re.compile(r"(.*)\((\d{1,10})\)")
 _ANSWER = re.compile(r"(\d{1,18})(?:;([\w.-]+))?")
-_MOST = re.compile(r"^MaxArraySize\s*=\s*(\d{1,9})$", re.MULTILINE)
 _IGNORED = {"", "(null)", "N/A", "Unknown"}
 
 
@@ -51,14 +46,6 @@ def answers(stdout: str) -> tuple[tuple[str, str], ...]:
     """
     matches = (_ANSWER.fullmatch(line.strip()) for line in reversed(stdout.splitlines()))
     return tuple(dict.fromkeys((one[1], one[2] or "") for one in matches if one))
-
-
-def most_indices(run: Runner, *, cluster: str = "") -> int:
-    """Return how many elements numbered from 1 an array may have; Slurm's default if unknown."""
-    argv = commands.of_clusters(["scontrol", "show", "config"], cluster)
-    outcome = run(argv, env=commands.environment(os.environ))
-    found = _MOST.search(outcome.stdout) if outcome.ok else None
-    return max(1, int(found[1]) - 1) if found else MOST_INDICES
 
 
 def show_argv(job_id: str, *, cluster: str = "") -> list[str]:
@@ -115,16 +102,11 @@ def _plain(key: str, value: str) -> str:
     """Return a value in the form that both sides can be compared in."""
     if key == "NumNodes":
         return value.partition("-")[0]
-    if key == "TimeLimit":
-        return _minutes(value)
     if key == "StdOut":
         return value.rpartition("/")[0]
+    if key == "TimeLimit":
+        # Whole minutes are what Slurm keeps of it.
+        with contextlib.suppress(ValueError):
+            seconds = TimeLimit.parse(value).seconds
+            return "UNLIMITED" if seconds is None else str(ceil(seconds / 60))
     return value
-
-
-def _minutes(limit: str) -> str:
-    """Return a time limit in whole minutes, which are what Slurm keeps of it."""
-    with contextlib.suppress(ValueError):
-        seconds = TimeLimit.parse(limit).seconds
-        return "UNLIMITED" if seconds is None else str(ceil(seconds / 60))
-    return limit

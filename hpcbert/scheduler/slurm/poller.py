@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign.repeats import Lines
-from hpcbert.scheduler.pace import Pace
-from hpcbert.scheduler.poller import Poller, differ
+from hpcbert.scheduler.poller import Pace, Poller, differ
 from hpcbert.scheduler.slurm import questions
 from hpcbert.scheduler.slurm.submitit import Watcher
 from hpcbert.slurm import commands
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
     from hpcbert.scheduler.base import World
-    from hpcbert.slurm.commands import JobRow
     from hpcbert.slurm.ladder import Answer
 
 # Polls in which an end that is open to doubt must stand before it is believed.
@@ -55,8 +53,7 @@ class SlurmPoller(Poller):
         self._world, self._chance = world, chance
         self._watched = watched
         self._repeats = [repeat for one in watched for repeat in one.repeats]
-        self._environ = commands.environment(self._world.environ)
-        self._watcher = Watcher(self._repeats, run=self._world.run, environ=self._environ)
+        self._watcher = Watcher(self._repeats, world)
         self._pace, self._due = Pace(floor=floor), 0.0
         self._calm: dict[Key, int] = {}
         self._known: set[str] = set()
@@ -98,7 +95,11 @@ class SlurmPoller(Poller):
         for repeat in doubts:
             row, _ = queue.newest(repeat)
             heard[repeat.key] = replace(heard[repeat.key], queue=row, squeue=self._squeue)
-        self._known |= {one.array.name for one in open_ if _is_known(heard[one.key])}
+        # An array of which anybody has heard is not lost.
+        for repeat in open_:
+            one = heard[repeat.key]
+            if any(told is not None for told in (one.accounting, one.queue, one.record.start)):
+                self._known.add(repeat.array.name)
         for repeat in doubts:
             if self._is_lost(repeat):
                 heard[repeat.key] = replace(heard[repeat.key], lost=repeat.array.job_id)
@@ -107,7 +108,7 @@ class SlurmPoller(Poller):
             judged = awaited(resolve_state(one), one.record, now=self._world.now())
             state = _unsubmitted(repeat, one) or judged
             self.states[repeat.key] = state
-            listed = _is_listed(heard[repeat.key].queue)
+            listed = one.queue is not None and not parse(one.queue.state).kind.over
             self._calm[repeat.key] = 0 if listed else self._calmer(repeat, state)
         answers = {self._watcher.answer, self._squeue}
         self.failures = 0 if "answered" in answers or answers == {"unasked"} else self.failures + 1
@@ -149,8 +150,7 @@ class SlurmPoller(Poller):
         self._squeue = "absent" if self._squeue == "absent" else "unasked"
         if not doubts or self._squeue == "absent":
             return Lines()
-        asked = questions.squeue(doubts)
-        outcome, self._squeue = questions.ask(self._world.run, asked, self._environ)
+        outcome, self._squeue = questions.ask(self._world, questions.squeue(doubts))
         self.complaint = "" if outcome.ok else outcome.stderr.strip() or self._watcher.complaint
         listing = commands.read_squeue(outcome.stdout if outcome.ok else "")
         self._queue_garbage = listing.garbage
@@ -158,9 +158,14 @@ class SlurmPoller(Poller):
 
     def _calmer(self, repeat: Repeat, state: RepeatState) -> int:
         """Count the polls that an end has stood; one that is beyond doubt counts as enough."""
-        if state.kind in {Kind.WAITING, Kind.RUNNING} or self._job_lives(repeat):
+        row, _ = self._watcher.rows.get(repeat.tag, (None, 0))
+        # The job that goes on after this repeat may yet be started anew with it.
+        job_lives = repeat.array.together and row is not None and not parse(row.state).kind.over
+        if state.kind in {Kind.WAITING, Kind.RUNNING} or job_lives:
             return 0
-        if self._accounting_lags(state):
+        # sacct, which answers, may yet tell of an end that only squeue knows.
+        alone = state.source == "squeue" and state.kind.over and self._watcher.answer == "answered"
+        if alone and self._world.now() - (state.end or 0.0) < _LAG:
             return 0
         unaccounted = self._watcher.answer == "absent" and self._squeue != "failed"
         final = state.source in {"sacct", "none"} or unaccounted
@@ -168,17 +173,6 @@ class SlurmPoller(Poller):
             return _CALM
         # While squeue fails to answer, nothing is learned by waiting.
         return self._calm.get(repeat.key, 0) + (self._squeue != "failed")
-
-    def _accounting_lags(self, state: RepeatState) -> bool:
-        """Say whether sacct, which answers, may yet tell of an end that only squeue knows."""
-        alone = state.source == "squeue" and state.kind.over and self._watcher.answer == "answered"
-        return alone and self._world.now() - (state.end or 0.0) < _LAG
-
-    def _job_lives(self, repeat: Repeat) -> bool:
-        """Say whether the job goes on after this repeat, and may yet be started anew with it."""
-        row, _ = self._watcher.rows.get(repeat.tag, (None, 0))
-        lives = row is not None and not parse(row.state).kind.over
-        return repeat.array.together and lives
 
 
 def _unsubmitted(repeat: Repeat, heard: Reports) -> RepeatState | None:
@@ -194,14 +188,3 @@ def _unsubmitted(repeat: Repeat, heard: Reports) -> RepeatState | None:
     if seen or heard.squeue != "answered":
         return None
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNHEARD)
-
-
-def _is_known(heard: Reports) -> bool:
-    """Say whether anybody has heard of a repeat, or of its array."""
-    there = (heard.accounting, heard.queue, heard.record.start)
-    return any(one is not None for one in there)
-
-
-def _is_listed(row: JobRow | None) -> bool:
-    """Say whether squeue has a job in its list as one that has not ended."""
-    return row is not None and not parse(row.state).kind.over

@@ -1,4 +1,4 @@
-"""Asking the clusters that repeats are on, each once."""
+"""Asking Slurm: one question, or the same of each cluster that repeats are on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ from hpcbert.slurm import commands
 from hpcbert.slurm.ladder import answer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from hpcbert.campaign.repeats import Repeat
+    from hpcbert.scheduler.base import World
     from hpcbert.slurm.ladder import Answer
-    from hpcbert.system.runner import Outcome, Runner
+    from hpcbert.system.runner import Outcome
 
-_TIMEOUT = 30.0
+
+def query(world: World, argv: Sequence[str], *, timeout: float = 60.0) -> Outcome:
+    """Run a command that asks or cancels, unmoved by the caller's own settings of Slurm.
+
+    Args:
+        world: Its `run` starts the command.
+        argv: The command.
+        timeout: Seconds it may take.
+    """
+    return world.run(argv, env=commands.environment(world.environ), timeout=timeout)
 
 
 def by_cluster(repeats: Iterable[Repeat]) -> dict[str, list[Repeat]]:
@@ -47,11 +57,9 @@ def sacct(repeats: Iterable[Repeat]) -> list[list[str]]:
     ]
 
 
-def ask(
-    run: Runner, questions: Sequence[Sequence[str]], environ: Mapping[str, str]
-) -> tuple[Outcome, Answer]:
+def ask(world: World, questions: Sequence[Sequence[str]]) -> tuple[Outcome, Answer]:
     """Ask at least one question; return all answers as one, or the first failure."""
-    outcomes = [run(argv, env=environ, timeout=_TIMEOUT) for argv in questions]
+    outcomes = [query(world, argv, timeout=30) for argv in questions]
     failed = next((one for one in outcomes if not one.ok), None)
     if failed:
         return failed, answer_of(failed)

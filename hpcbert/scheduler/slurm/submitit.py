@@ -41,12 +41,12 @@ with _unlogged():
     from submitit.slurm.slurm import SlurmInfoWatcher
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from hpcbert.campaign.repeats import Repeat
+    from hpcbert.scheduler.base import World
     from hpcbert.slurm.commands import JobRow
     from hpcbert.slurm.ladder import Answer
-    from hpcbert.system.runner import Runner
 
 
 class Watcher(SlurmInfoWatcher):
@@ -54,17 +54,13 @@ class Watcher(SlurmInfoWatcher):
 
     Args:
         repeats: What is watched.
-        run: Starts sacct.
-        environ: Environment for it.
+        world: Its `run` starts sacct.
     """
 
-    def __init__(
-        self, repeats: Sequence[Repeat], *, run: Runner, environ: Mapping[str, str]
-    ) -> None:
+    def __init__(self, repeats: Sequence[Repeat], world: World) -> None:
         super().__init__()
         self._owners = {repeat.tag: repeat for repeat in repeats if repeat.job_id}
-        self._run = run
-        self._environ = environ
+        self._world = world
         self.answer: Answer = "unasked"
         self.complaint = ""
         self.garbage: tuple[str, ...] = ()
@@ -81,7 +77,7 @@ class Watcher(SlurmInfoWatcher):
         if not asked or self.answer == "absent":
             return
         self._num_calls += 1
-        outcome, self.answer = questions.ask(self._run, questions.sacct(asked), self._environ)
+        outcome, self.answer = questions.ask(self._world, questions.sacct(asked))
         self.complaint = outcome.stderr.strip()
         if outcome.ok:
             self._info_dict.update(self.read_info(outcome.stdout))
