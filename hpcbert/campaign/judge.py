@@ -177,7 +177,7 @@ def _grammar(watched: TrackedCampaign) -> Grammar:
     values = read_toml(path)
     grammar = grammars.parse(values.get("log", {}), where=str(path))
     length = _usual_length(values)
-    return grammar._replace(sequence_length=length) if length else grammar
+    return replace(grammar, sequence_length=length) if length else grammar
 
 
 def _at_rest(

@@ -2,8 +2,9 @@
 
 A field is a key, its default what an absent key means. `Annotated` adds what a type can't say:
 `Range`, or any function that returns the value or raises `Invalid`; `GIVEN` marks a field that no
-document has. A class whose `parse` takes a text is written as one. A classmethod `narrowed` returns
-the annotations that other keys of the same table narrow.
+document has, `Written` one whose value is written as something else. A class whose `parse` takes a
+text is written as one. A classmethod `narrowed` returns the annotations that other keys of the same
+table narrow.
 What no single key can say, `__post_init__` checks.
 """
 
@@ -116,6 +117,19 @@ class Range:
 Count = Annotated[int, Range(1)]
 
 
+@dataclass(frozen=True)
+class Written:
+    """Says what a value is written as, and how it is made of that.
+
+    Attributes:
+        kind: The annotation of what a document has.
+        read: Returns the value or raises `Invalid`.
+    """
+
+    kind: Any
+    read: Callable[[Any], Any]
+
+
 def decode(kind: type[T], values: Any, *, file: str, path: str = "", **given: Any) -> T:
     """Return a document, or one part of it, as what describes it.
 
@@ -124,7 +138,7 @@ def decode(kind: type[T], values: Any, *, file: str, path: str = "", **given: An
         values: What TOML or JSON gave.
         file: The document, for messages.
         path: The part's dotted name in the document; empty for all of it.
-        given: The fields that no document has.
+        given: The fields that no document has, and those that were read already.
 
     Raises:
         ConfigError: A key is unknown, missing, or its value not what the annotation says; file and
@@ -143,7 +157,8 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     """Return what reads a value of an annotation."""
     origin, kinds = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return partial(_checked, _reader(kinds[0]), kinds[1:])
+        written = isinstance(kinds[1], Written)
+        return partial(_checked, _reader(kinds[1].kind if written else kinds[0]), kinds[1:])
     if origin in _READERS:
         return partial(_READERS[origin], kinds)
     if is_dataclass(hint):
@@ -156,7 +171,8 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
 def _checked(read: Callable[[Any], Any], checks: tuple[Any, ...], value: Any) -> Any:
     made = read(value)
     for check in checks:
-        made = check(made) if check is not GIVEN else made
+        step = check.read if isinstance(check, Written) else check
+        made = step(made) if step is not GIVEN else made
     return made
 
 
@@ -215,7 +231,7 @@ def _accepted(hint: Any) -> tuple[type, ...]:
     """Return the types of the plain values that an annotation's reader looks into."""
     origin, kinds = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _accepted(kinds[0])
+        return _accepted(kinds[1].kind if isinstance(kinds[1], Written) else kinds[0])
     if origin is Literal:
         return tuple({type(one) for one in kinds})
     if origin in (dict, Mapping) or is_dataclass(hint):
@@ -287,25 +303,20 @@ def _table(kind: Any, value: Any, given: Mapping[str, Any] = MappingProxyType({}
     if not isinstance(value, dict):
         raise Invalid("must be a table", value=value)
     hints = {**_hints(kind), **(kind.narrowed(value) if hasattr(kind, "narrowed") else {})}
+    known = {one.name: one for one in fields(kind) if GIVEN not in get_args(hints[one.name])}
     made = dict(given)
-    for one in keys(kind):
-        if one.name in value:
-            made[one.name] = _inside(one.name, hints[one.name], value[one.name])
-        elif one.default is MISSING and one.default_factory is MISSING:
-            raise Invalid("is missing", key=one.name)
-    decoded = kind(**made)
-    known = [one.name for one in keys(kind)]
+    for name, one in known.items():
+        if name in value and name not in given:
+            try:
+                made[name] = _reader(hints[name])(value[name])
+            except Invalid as error:
+                raise error.under(name) from None
+        elif name not in given and one.default is MISSING and one.default_factory is MISSING:
+            raise Invalid("is missing", key=name)
     for key in value:
         if key not in known:
             raise Invalid("is not known", did_you_mean(key, known), key=key)
-    return decoded
-
-
-def _inside(key: str, hint: Any, value: Any) -> Any:
-    try:
-        return _reader(hint)(value)
-    except Invalid as error:
-        raise error.under(key) from None
+    return kind(**made)
 
 
 _READERS = {

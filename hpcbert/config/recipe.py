@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping  # noqa: TC003  annotations are read
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,6 +22,12 @@ _KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, 
 _NAMED = re.compile(r"\{(\w+)\}")
 # Samples per device where a recipe names a precision and no more.
 _BATCH = 32
+
+
+def _at_least_one(what: str, named: tuple[str, ...]) -> tuple[str, ...]:
+    if not named:
+        raise Invalid(f"must name at least one {what}")
+    return named
 
 
 @dataclass(frozen=True)
@@ -210,8 +217,8 @@ class Recipe:
     launch: Literal["per-gpu", "per-node"]
     data: str = ""
     mpi: str = ""
-    models: tuple[str, ...] = ()
-    precisions: tuple[Precision, ...] = ()
+    models: Annotated[tuple[str, ...], partial(_at_least_one, "model")] = ()
+    precisions: Annotated[tuple[Precision, ...], partial(_at_least_one, "precision")] = ()
     batch_sizes: Mapping[Precision, Count] = field(default_factory=dict)
     xla: bool = False
     accumulation: bool = False
@@ -228,9 +235,6 @@ class Recipe:
     sample: Sample | None = None
 
     def __post_init__(self) -> None:
-        for key in ("precisions", "models"):
-            if not getattr(self, key):
-                raise Invalid(f"must name at least one {key.removesuffix('s')}", key=key)
         for one in set(self.batch_sizes) - set(self.precisions):
             raise Invalid(
                 "is not known", did_you_mean(one, self.precisions), key=f"batch_sizes.{one}"
@@ -280,7 +284,8 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
         ConfigError: The file is missing or wrong; file and key are named.
     """
     given = {"name": name, "folder": str(path.parent), "digest": digest}
-    found = decode(Recipe, read(path), file=str(path), **given)
+    values = {"models": (), "precisions": (), **read(path)}
+    found = decode(Recipe, values, file=str(path), **given)
     sample = found.sample and replace(
         found.sample, precision=found.sample.precision or found.precisions[0]
     )

@@ -12,6 +12,7 @@ took. Steps of different length then make no difference, as they do to a mean of
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import dropwhile, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -331,7 +332,7 @@ def _by_values(
         value = number(entry.fields[rule.field]) * rule.factor
         if not value > 0 or not covered:
             continue
-        rate = average(rule._replace(trim=0), [value], stride or 1, setting)
+        rate = average(replace(rule, trim=0), [value], stride or 1, setting)
         steps += covered
         seconds = covered * batch / rate if batch else 0.0
         parts.append((entry.place, rate, seconds, entry.paused, covered))

@@ -35,7 +35,7 @@ class Stated:
         Raises:
             CannotReduceError: It contradicts an earlier line.
         """
-        matches = whole_matches(fact.pattern, line)
+        matches = whole_matches(fact.match, line)
         if fact.counts:
             self._counted[fact] = self._counted.get(fact, 0) + len(matches)
         for match in matches:
@@ -69,7 +69,7 @@ class Stated:
 def read(fact: Fact, name: str, text: bytes) -> Value | None:
     """Return a fact as hpcbert has it: a whole number or a word; None if the text is neither."""
     word = text.decode(errors="replace")
-    word = dict(fact.values).get(word, word)
+    word = fact.values.get(word, word)
     if name in WORDS:
         return word.strip()[:_LONGEST] or None
     if not (word.isascii() and word.isdigit() and len(word) <= DIGITS):

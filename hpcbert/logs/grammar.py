@@ -7,21 +7,26 @@ reasoning behind it: docs/reference/log-grammar.md.
 
 from __future__ import annotations
 
+import math
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping  # noqa: TC003  annotations are read
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Annotated, Any, Literal
 
-from hpcbert.config.decode import did_you_mean
-from hpcbert.config.strict import Table
+from hpcbert.config.decode import (
+    GIVEN,
+    Count,
+    Invalid,
+    Range,
+    Written,
+    choose,
+    decode,
+    did_you_mean,
+)
 from hpcbert.errors import UsageError
 from hpcbert.logs.boundary import Number, numbers
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-KINDS = ("rate", "step-rate", "step-time", "elapsed", "clock", "footer")
-SCOPES = ("global", "per-gpu", "per-rank", "per-node")
-UNITS = ("samples", "tokens", "GB/s")
-CLOCKS = ("epoch", "epoch-ms", "date-time", "month-day", "time-of-day", "ctime")
 FACTS = (
     "nodes",
     "gpus_per_node",
@@ -38,57 +43,119 @@ FACTS = (
     "version",
     "device",
 )
-COUNTED = ("nodes", "gpus")
-REHEARSAL = "HPCBERT REHEARSAL"
-# Why these: docs/explanation/numbers.md, "Two ways to one number".
-TOLERANCE, FACTOR, SHORTEST = 0.1, 15.0, 10
+REHEARSAL = b"HPCBERT REHEARSAL"
 
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "time")
-_WORDS = ("loss", "time")
 _TEXTS = ("precision", "model", "version", "device")
-_FIELDS = {"rate": "rate", "step-rate": "rate", "footer": "rate"}
-_PROTOCOL = ("skip", "iters")
+# The keys that a rule has for its kind, besides those that every rule has.
+_KEYS = {
+    "rate": "field factor scope unit over_ranks average trim after until",
+    "step-rate": "field factor batch over_ranks average trim after until",
+    "step-time": "field factor batch over_ranks average trim after until",
+    "elapsed": "field factor batch over_ranks after until",
+    "clock": "over_ranks after until",
+    "footer": "field factor scope unit which",
+}
+_OF_KINDS = frozenset(" ".join(_KEYS.values()).split())
+# What a kind says where a rule does not.
+_USUAL = {
+    "rate": {"field": "rate"},
+    "step-rate": {"field": "rate"},
+    "footer": {"field": "rate"},
+    "step-time": {"average": "harmonic"},
+}
 
 
-class Record(NamedTuple):
-    """One kind of line.
+def _within_a_line(text: str) -> bytes:
+    if not text or "\n" in text or "\r" in text:
+        raise Invalid("must be a text within one line that every record has")
+    return text.encode()
+
+
+def _compile(text: str) -> re.Pattern[bytes]:
+    try:
+        return re.compile(text.encode(), re.MULTILINE)
+    except re.error as error:
+        raise Invalid(f"is no regular expression: {error}") from error
+
+
+def _above(low: float, value: float) -> float:
+    if not value > low:
+        raise Invalid(f"must be above {low:g}, not {value:g}")
+    return value
+
+
+_Bytes = Annotated[bytes, Written(str, str.encode)]
+_AtLeast0 = Annotated[int, Range(0)]
+
+
+@dataclass(frozen=True)
+class LineKind:
+    """A kind of line.
 
     Attributes:
         contains: Text that every such line has; looked for before the pattern is tried.
-        pattern: What the line looks like; its named groups are the record's fields.
+        match: What the line looks like; its named groups are the line's fields.
+    """
+
+    contains: Annotated[bytes, Written(str, _within_a_line)]
+    match: Annotated[re.Pattern[bytes], Written(str, _compile)]
+
+    def has(self, field: str) -> bool:
+        """Say whether the line has a field."""
+        return field in self.match.groupindex
+
+    def _numbers(self, words: tuple[str, ...]) -> tuple[Number, ...]:
+        names = [name for name in self.match.groupindex if name not in words]
+        return numbers(self.match.pattern.decode(), names)
+
+
+@dataclass(frozen=True)
+class Record(LineKind):
+    """One kind of line that is printed again and again.
+
+    Attributes:
         ignore: Texts that make a line no such record after all.
         first: What is printed for the first iteration, 0 or 1.
         every: Iterations from one record to the next; 0: read off the log.
         lines: How many lines the record may take.
-        time: Form of the `time` field, one of CLOCKS.
+        time: Form of the `time` field.
         ranks: Who prints it: `one` rank, one on each `node`, or one for each `gpu`.
         repeated: What the same iteration printed again inside the window means: `refuse` the
             log, `count` it as one more step that was executed, or `ignore` it.
         counts: What an iteration is: an optimizer step (`steps`) or one of its `micro-batches`.
         irregular: Whether records come when something happens, and not every so many iterations.
-        numbers: Those of its fields that are numbers.
     """
 
     name: str
-    contains: bytes
-    pattern: re.Pattern[bytes]
-    ignore: tuple[bytes, ...]
-    first: int
-    every: int
-    lines: int
-    time: str
-    ranks: str
-    repeated: str
-    counts: str
+    ignore: tuple[_Bytes, ...] = ()
+    first: _AtLeast0 = 1
+    every: _AtLeast0 = 0
+    lines: Count = 1
+    time: Literal["", "epoch", "epoch-ms", "date-time", "month-day", "time-of-day", "ctime"] = ""
+    ranks: Literal["one", "node", "gpu"] = "one"
+    repeated: Literal["refuse", "count", "ignore"] = "refuse"
+    counts: Literal["steps", "micro-batches"] = "steps"
     irregular: bool = False
-    numbers: tuple[Number, ...] = ()
 
-    def has(self, field: str) -> bool:
-        """Say whether the record has a field."""
-        return field in self.pattern.groupindex
+    def __post_init__(self) -> None:
+        if self.has("time") != bool(self.time):
+            raise Invalid(
+                "must say the form of the `time` group: "
+                "epoch, epoch-ms, date-time, month-day, time-of-day, ctime",
+                key="time",
+            )
+        if self.ranks != "one" and (self.lines > 1 or self.repeated != "refuse"):
+            raise Invalid("can't be joined with `lines` or `repeated`: order is lost", key="ranks")
+
+    @cached_property
+    def numbers(self) -> tuple[Number, ...]:
+        """Those of its fields that are numbers."""
+        return self._numbers(("loss",) if self.time in ("epoch", "epoch-ms") else ("loss", "time"))
 
 
-class Bound(NamedTuple):
+@dataclass(frozen=True)
+class Bound:
     """One end of the window.
 
     Attributes:
@@ -106,17 +173,32 @@ class Bound(NamedTuple):
         return skip if self.at == "skip" else iters
 
 
-class Rule(NamedTuple):
+_Position = _AtLeast0 | Literal["skip", "iters"]
+
+
+def _bound(usual: str, value: int | str | dict[str, int | str]) -> Bound:
+    if not isinstance(value, dict):
+        return Bound("iteration", value)
+    if len(value) > 1:
+        raise Invalid("is not known", key="iteration")
+    return Bound(*next(iter(value.items()), ("iteration", usual)))
+
+
+_BOUND = _Position | dict[Literal["record", "iteration"], _Position]
+
+
+@dataclass(frozen=True)
+class Rule:
     """A named way to turn one log into one throughput.
 
     Attributes:
-        kind: One of KINDS.
         record: The records it reads.
         field: The field with the number.
-        scope: What a printed rate stands for, one of SCOPES.
+        scope: What a printed rate stands for.
         unit: What a printed rate counts: `samples`, `tokens`, or `GB/s`, which is no throughput and
             ends as a reason, never as a number in a table.
         factor: What the number is to be multiplied by: 1000 for thousands, 0.001 for milliseconds.
+            Units and products of batch sizes are within its range.
         batch: What is trained in one counted step: the `global` batch, or the share of a node
             (`per-node`) or of a device (`per-gpu`) where steps are summed over those.
         average: Over the window: `mean`, `median` or `harmonic`.
@@ -131,22 +213,46 @@ class Rule(NamedTuple):
     """
 
     name: str
-    kind: str
+    kind: Annotated[str, partial(choose, tuple(_KEYS))]
     record: Record
-    field: str
-    scope: str = "global"
-    unit: str = "samples"
-    factor: float = 1.0
-    batch: str = "global"
-    average: str = "mean"
-    trim: int = 0
-    over_ranks: str = "median"
-    which: str = "only"
-    after: Bound = Bound("iteration", "skip")
-    until: Bound = Bound("iteration", "iters")
+    field: str = "seconds"
+    scope: Literal["global", "per-gpu", "per-rank", "per-node"] = "global"
+    unit: Literal["samples", "tokens", "GB/s"] = "samples"
+    factor: Annotated[float, Range(1e-9, 1e9, "must be positive, 1e-09 to 1e+09")] = 1.0
+    batch: Literal["global", "per-node", "per-gpu"] = "global"
+    average: Literal["mean", "median", "harmonic"] = "mean"
+    trim: _AtLeast0 = 0
+    over_ranks: Literal["median", "mean", "sum"] = "median"
+    which: Literal["first", "last", "only"] = "only"
+    after: Annotated[Bound, Written(_BOUND, partial(_bound, "skip"))] = Bound("iteration", "skip")
+    until: Annotated[Bound, Written(_BOUND, partial(_bound, "iters"))] = Bound("iteration", "iters")
     caution: str = ""
-    tolerance: float = 0.0
+    tolerance: Annotated[float, Range(0, math.inf)] = 0.0
     cross_check: bool = True
+
+    @classmethod
+    def narrowed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the annotations of the keys that a rule of its kind does not have."""
+        own = _KEYS.get(str(values.get("kind")), "").split()
+        return dict.fromkeys(_OF_KINDS.difference(own), Annotated[Any, GIVEN])
+
+    def __post_init__(self) -> None:
+        if self.kind == "custom":
+            return
+        if self.trim and self.average == "median":
+            raise Invalid("changes no median", key="trim")
+        by = {self.after.by, self.until.by} if self.kind != "footer" else set()
+        for name in (self.field, *(by & {"iteration"})):
+            if not self.record.has(name):
+                raise Invalid(
+                    f"{self.record.name!r} has no group {name!r}, which this rule needs",
+                    did_you_mean(name, self.record.match.groupindex),
+                    key="record",
+                )
+        if "record" in by and self.record.ranks != "one":
+            raise Invalid("can't count records that several ranks print", key="after")
+        if self.over_ranks == "sum" and (self.kind != "rate" or self.scope != "global"):
+            raise Invalid("can only sum a rate of `global` scope", key="over_ranks")
 
     @property
     def is_printed(self) -> bool:
@@ -159,40 +265,53 @@ class Rule(NamedTuple):
         return (f"rule {self.name}: {self.caution}",) if self.caution else ()
 
 
-class Fact(NamedTuple):
-    """A line in which the run states its own configuration.
+@dataclass(frozen=True)
+class Fact(LineKind):
+    """A line in which the run states its own configuration; its groups are names among FACTS.
 
     Attributes:
-        contains, pattern: As of a record; the pattern's groups are names among FACTS.
         values: What the log's words mean: `True` reads as `fp16`.
         divide: What a number is divided by: 128 where samples are given in tokens.
         counts: `gpus` or `nodes` where each of them prints the line once; empty: no such line.
         least: Fewer such lines count nothing: then not all of them print it.
-        numbers: Those of its groups that are numbers.
     """
 
-    contains: bytes
-    pattern: re.Pattern[bytes]
-    values: tuple[tuple[str, str], ...] = ()
-    divide: int = 1
-    counts: str = ""
-    least: int = 1
-    numbers: tuple[Number, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict, hash=False)
+    divide: Count = 1
+    counts: Literal["", "nodes", "gpus"] = ""
+    least: Count = 1
+
+    def __post_init__(self) -> None:
+        for name in self.match.groupindex:
+            if name not in FACTS:
+                message = f"has a group {name!r}, which is no fact"
+                raise Invalid(message, did_you_mean(name, FACTS), key="match")
+        if not self.match.groupindex and not self.counts:
+            raise Invalid(f"needs a named group: {', '.join(FACTS)}", key="match")
+
+    @cached_property
+    def numbers(self) -> tuple[Number, ...]:
+        """Those of its groups that are numbers."""
+        return self._numbers(_TEXTS)
 
 
-class Skip(NamedTuple):
+@dataclass(frozen=True)
+class Skip(LineKind):
     """A line that tells of optimizer steps which were executed and thrown away.
 
-    Attributes:
-        contains, pattern: As of a record. A group `count` holds how many steps, `total` how many
-            since the start; without either it is one.
+    A group `count` holds how many steps, `total` how many since the start; without either it is
+    one.
     """
 
-    contains: bytes
-    pattern: re.Pattern[bytes]
+    def __post_init__(self) -> None:
+        for name in self.match.groupindex:
+            if name not in ("count", "total"):
+                message = f"has a group {name!r}, which is neither `count` nor `total`"
+                raise Invalid(message, key="match")
 
 
-class Grammar(NamedTuple):
+@dataclass(frozen=True)
+class Grammar:
     """How a framework's logs are read.
 
     Attributes:
@@ -206,6 +325,7 @@ class Grammar(NamedTuple):
         rehearsal: Text that marks a log as a rehearsal.
         tolerance: By how much of it a rule's number may differ from another's of the same log.
         factor: How many times faster or slower than the window's median one record of it may be.
+            Why these: docs/explanation/numbers.md, "Two ways to one number".
         shortest: Iterations below which a window is flagged as short.
         accumulation: Micro-batches in a step of a program that can't do otherwise; 0: unknown.
         skipped: Lines that tell of skipped optimizer steps.
@@ -216,21 +336,41 @@ class Grammar(NamedTuple):
     records: tuple[Record, ...]
     rules: tuple[Rule, ...]
     facts: tuple[Fact, ...] = ()
-    reader: str = ""
-    sequence_length: int = 0
-    packing: int = 1
-    rehearsal: bytes = REHEARSAL.encode()
-    tolerance: float = TOLERANCE
-    factor: float = FACTOR
-    shortest: int = SHORTEST
-    accumulation: int = 0
-    pauses: tuple[bytes, ...] = ()
+    reader: Annotated[str, GIVEN] = ""
+    sequence_length: _AtLeast0 = 0
+    packing: Count = 1
+    rehearsal: _Bytes = REHEARSAL
+    tolerance: Annotated[float, partial(_above, 0)] = 0.1
+    factor: Annotated[float, partial(_above, 1)] = 15.0
+    shortest: Count = 10
+    accumulation: Count = 0
+    pauses: tuple[_Bytes, ...] = ()
     skipped: tuple[Skip, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.reader:
+            return
+        usual = "; the first is the default"
+        for key, what, found in (("records", "", self.records), ("rules", usual, self.rules)):
+            names = [one.name for one in found]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise Invalid(f"has two named {twice[0]!r}", key=key)
+            if not names:
+                raise Invalid(f"must hold at least one {key.removesuffix('s')}{what}", key=key)
+        for record in self.records:
+            known = {*_GROUPS, *(rule.field for rule in self.rules if rule.record is record)}
+            for name in record.match.groupindex:
+                if name not in known:
+                    message = f"{record.name!r} has a group {name!r} that no rule reads"
+                    raise Invalid(message, did_you_mean(name, known), key="records")
+        if b"" in self.pauses:
+            raise Invalid("must not hold an empty text", key="pauses")
 
     @property
     def accumulates(self) -> bool:
         """Whether the program can accumulate gradients: it then states how often."""
-        stated = {name for fact in self.facts for name in fact.pattern.groupindex}
+        stated = {name for fact in self.facts for name in fact.match.groupindex}
         return bool(stated & {"accumulation", "global_batch_size"})
 
     def rule(self, name: str = "") -> Rule:
@@ -245,6 +385,20 @@ class Grammar(NamedTuple):
         return named[name] if name else self.rules[0]
 
 
+def _named(reader: str) -> str:
+    module, _, function = reader.partition(":")
+    if reader and not (module and function):
+        raise Invalid(f"must read module:function, or entry-point:name, not {reader!r}")
+    return reader
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """The `[log]` table of a recipe that brings its own reader."""
+
+    grammar: Annotated[str, _named]
+
+
 def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
     """Read a `[log]` table strictly.
 
@@ -255,240 +409,26 @@ def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
     Raises:
         ConfigError: A key is unknown, missing or doesn't fit the others.
     """
-    table = Table({"log": values}, where=where).table("log")
-    reader = table.get("grammar", str, "")
-    if reader:
-        return _read_elsewhere(table, reader)
-    records = tuple(_record(one) for one in table.tables("records"))
-    _unique(table, "records", [record.name for record in records])
-    if not records:
-        raise table.error("records", "must hold at least one record.")
-    rules = tuple(_rule(one, records) for one in table.tables("rules"))
-    _unique(table, "rules", [rule.name for rule in rules])
-    if not rules:
-        raise table.error("rules", "must hold at least one rule; the first is the default.")
-    _no_stray_groups(table, records, rules)
-    grammar = Grammar(
-        records=records,
-        rules=rules,
-        facts=tuple(_fact(one) for one in table.tables("facts")),
-        sequence_length=table.at_least("sequence_length", 0, 0),
-        packing=table.at_least("packing", 1, 1),
-        rehearsal=table.get("rehearsal", str, REHEARSAL).encode(),
-        tolerance=_share(table, TOLERANCE),
-        factor=_above(table, "factor", FACTOR, 1),
-        shortest=table.at_least("shortest", 1, SHORTEST),
-        accumulation=table.at_least("accumulation", 1, 0),
-        skipped=tuple(_skip(one) for one in table.tables("skipped")),
-        pauses=tuple(text.encode() for text in table.items("pauses", str)),
+    table = decode(dict[str, Any], values, file=where, path="log")
+    if table.get("grammar", "") != "":
+        reader = decode(_Elsewhere, table, file=where, path="log").grammar
+        nothing = Record(b"", re.compile(b""), "")
+        rule = Rule(reader.partition(":")[2], "custom", nothing, "")
+        return Grammar((), (rule,), reader=reader)
+    table.pop("grammar", None)
+    read = partial(decode, file=where)
+    records: Any = read(tuple[Record, ...], table.get("records", ()), path="log.records")
+    tables: Any = read(tuple[dict[str, Any], ...], table.get("rules", ()), path="log.rules")
+    rules = tuple(
+        _rule(one, records, where=where, path=f"log.rules[{number}]")
+        for number, one in enumerate(tables if records else (), start=1)
     )
-    table.close()
-    if b"" in grammar.pauses:
-        raise table.error("pauses", "must not hold an empty text.")
-    return grammar
+    return decode(Grammar, table, file=where, path="log", records=records, rules=rules)
 
 
-def _read_elsewhere(table: Table, reader: str) -> Grammar:
-    module, _, function = reader.partition(":")
-    if not module or not function:
-        what = "must read module:function, or entry-point:name"
-        raise table.error("grammar", f"{what}, not {reader!r}.")
-    table.close()
-    nothing = Record("", b"", re.compile(b""), (), 1, 0, 1, "", "one", "refuse", "steps")
-    return Grammar((), (Rule(function, "custom", nothing, ""),), reader=reader)
-
-
-def _unique(table: Table, key: str, names: list[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise table.error(key, f"has two named {twice[0]!r}.")
-
-
-def _no_stray_groups(table: Table, records: tuple[Record, ...], rules: tuple[Rule, ...]) -> None:
-    for record in records:
-        known = {*_GROUPS, *(rule.field for rule in rules if rule.record is record)}
-        for name in record.pattern.groupindex:
-            if name not in known:
-                message = f"{record.name!r} has a group {name!r} that no rule reads."
-                raise table.error("records", message, did_you_mean(name, known))
-
-
-def _pattern(table: Table) -> re.Pattern[bytes]:
-    text = table.need("match", str)
-    try:
-        return re.compile(text.encode(), re.MULTILINE)
-    except re.error as error:
-        raise table.error("match", f"is no regular expression: {error}.") from error
-
-
-def _share(table: Table, usual: float) -> float:
-    return _above(table, "tolerance", usual, 0)
-
-
-def _above(table: Table, key: str, usual: float, low: float) -> float:
-    value = table.get(key, float, usual)
-    if value != usual and not value > low:
-        raise table.error(key, f"must be above {low:g}, not {value:g}.")
-    return value
-
-
-def _contains(table: Table) -> bytes:
-    text = table.need("contains", str)
-    if not text or "\n" in text or "\r" in text:
-        raise table.error("contains", "must be a text within one line that every record has.")
-    return text.encode()
-
-
-def _record(table: Table) -> Record:
-    record = Record(
-        name=table.need("name", str),
-        contains=_contains(table),
-        pattern=_pattern(table),
-        ignore=tuple(text.encode() for text in table.items("ignore", str)),
-        first=table.at_least("first", 0, 1),
-        every=table.at_least("every", 0, 0),
-        lines=table.at_least("lines", 1, 1),
-        time=table.choice("time", ("", *CLOCKS), ""),
-        ranks=table.choice("ranks", ("one", "node", "gpu"), "one"),
-        repeated=table.choice("repeated", ("refuse", "count", "ignore"), "refuse"),
-        counts=table.choice("counts", ("steps", "micro-batches"), "steps"),
-        irregular=table.get("irregular", bool, default=False),
-    )
-    table.close()
-    epochs = record.time in ("epoch", "epoch-ms")
-    words = ("loss",) if epochs else _WORDS
-    names = [name for name in record.pattern.groupindex if name not in words]
-    record = record._replace(numbers=numbers(record.pattern.pattern.decode(), names))
-    if record.has("time") != bool(record.time):
-        raise table.error("time", f"must say the form of the `time` group: {', '.join(CLOCKS)}.")
-    if record.ranks != "one" and (record.lines > 1 or record.repeated != "refuse"):
-        raise table.error("ranks", "can't be joined with `lines` or `repeated`: order is lost.")
-    return record
-
-
-def _rule(table: Table, records: tuple[Record, ...]) -> Rule:
-    kind = table.choice("kind", KINDS)
-    names = [record.name for record in records]
-    record = records[names.index(table.choice("record", names, names[0]))]
-    rule = Rule(
-        name=table.need("name", str),
-        kind=kind,
-        record=record,
-        field="time" if kind == "clock" else table.get("field", str, _FIELDS.get(kind, "seconds")),
-        caution=table.get("caution", str, ""),
-        tolerance=_share(table, 0.0),
-        cross_check=table.get("cross_check", bool, default=True),
-        **_meaning(table, kind),
-        **_reduction(table, kind),
-        **_window(table, kind),
-    )
-    table.close()
-    _check_fields(table, rule)
-    return rule
-
-
-# Of what is printed to samples per second: units and products of batch sizes are within it.
-_FACTOR = (1e-9, 1e9)
-
-
-def _meaning(table: Table, kind: str) -> dict[str, Any]:
-    """Read what the printed number stands for."""
-    if kind == "clock":
-        return {}
-    factor = table.get("factor", float, 1.0)
-    if not _FACTOR[0] <= factor <= _FACTOR[1]:
-        low, high = _FACTOR
-        raise table.error("factor", f"must be positive, {low:g} to {high:g}, not {factor:g}.")
-    if kind in ("rate", "footer"):
-        return {
-            "factor": factor,
-            "scope": table.choice("scope", SCOPES, "global"),
-            "unit": table.choice("unit", UNITS, "samples"),
-        }
-    batch = table.choice("batch", ("global", "per-node", "per-gpu"), "global")
-    return {"factor": factor, "batch": batch}
-
-
-def _reduction(table: Table, kind: str) -> dict[str, Any]:
-    """Read how several numbers become one."""
-    if kind == "footer":
-        return {"which": table.choice("which", ("first", "last", "only"), "only")}
-    over_ranks = {"over_ranks": table.choice("over_ranks", ("median", "mean", "sum"), "median")}
-    if kind in ("elapsed", "clock"):
-        return over_ranks
-    usual = "harmonic" if kind == "step-time" else "mean"
-    average = table.choice("average", ("mean", "median", "harmonic"), usual)
-    trim = table.at_least("trim", 0, 0)
-    if trim and average == "median":
-        raise table.error("trim", "changes no median.")
-    return {**over_ranks, "average": average, "trim": trim}
-
-
-def _window(table: Table, kind: str) -> dict[str, Any]:
-    if kind == "footer":
-        return {}
-    return {"after": _bound(table, "after", "skip"), "until": _bound(table, "until", "iters")}
-
-
-def _bound(table: Table, key: str, usual: str) -> Bound:
-    if not isinstance(table.values.get(key), dict):
-        return Bound("iteration", _position(table, key, usual))
-    inner = table.table(key)
-    by = "record" if inner.has("record") else "iteration"
-    bound = Bound(by, _position(inner, by, usual))
-    inner.close()
-    return bound
-
-
-def _position(table: Table, key: str, usual: str) -> int | str:
-    if isinstance(table.values.get(key, ""), str):
-        return table.choice(key, _PROTOCOL, usual)
-    return table.at_least(key, 0, 0)
-
-
-def _check_fields(table: Table, rule: Rule) -> None:
-    """Refuse a rule that its record can't serve."""
-    needs = [rule.field]
-    by = {bound.by for bound in (rule.after, rule.until)} if rule.kind != "footer" else set()
-    if "iteration" in by:
-        needs.append("iteration")
-    for field in needs:
-        if not rule.record.has(field):
-            message = f"{rule.record.name!r} has no group {field!r}, which this rule needs."
-            hint = did_you_mean(field, rule.record.pattern.groupindex)
-            raise table.error("record", message, hint)
-    if "record" in by and rule.record.ranks != "one":
-        raise table.error("after", "can't count records that several ranks print.")
-    if rule.over_ranks == "sum" and (rule.kind != "rate" or rule.scope != "global"):
-        raise table.error("over_ranks", "can only sum a rate of `global` scope.")
-
-
-def _skip(table: Table) -> Skip:
-    skip = Skip(contains=_contains(table), pattern=_pattern(table))
-    table.close()
-    for name in skip.pattern.groupindex:
-        if name not in ("count", "total"):
-            message = f"has a group {name!r}, which is neither `count` nor `total`."
-            raise table.error("match", message)
-    return skip
-
-
-def _fact(table: Table) -> Fact:
-    fact = Fact(
-        contains=_contains(table),
-        pattern=_pattern(table),
-        values=tuple(table.mapping("values", str).items()),
-        divide=table.at_least("divide", 1, 1),
-        counts=table.choice("counts", ("", *COUNTED), ""),
-        least=table.at_least("least", 1, 1),
-    )
-    table.close()
-    counts = [name for name in fact.pattern.groupindex if name not in _TEXTS]
-    fact = fact._replace(numbers=numbers(fact.pattern.pattern.decode(), counts))
-    for name in fact.pattern.groupindex:
-        if name not in FACTS:
-            message = f"has a group {name!r}, which is no fact."
-            raise table.error("match", message, did_you_mean(name, FACTS))
-    if not fact.pattern.groupindex and not fact.counts:
-        raise table.error("match", f"needs a named group: {', '.join(FACTS)}.")
-    return fact
+def _rule(values: dict[str, Any], records: tuple[Record, ...], *, where: str, path: str) -> Rule:
+    kind, named = str(values.get("kind")), {one.name: one for one in records}
+    known: Any = Annotated[str, partial(choose, tuple(named))]
+    record = decode(known, values.get("record", records[0].name), file=where, path=f"{path}.record")
+    given = {"record": named[record], **({"field": "time"} if kind == "clock" else {})}
+    return decode(Rule, {**_USUAL.get(kind, {}), **values}, file=where, path=path, **given)

@@ -60,7 +60,7 @@ def _lines(data: bytes, grammar: Grammar) -> int:
             line, _ = cut_line(data, start, end, record.lines)
             if any(text in line.text for text in record.ignore):
                 continue
-            found += bool(whole_matches(record.pattern, line))
+            found += bool(whole_matches(record.match, line))
             if found >= _ENOUGH:
                 return found
     return found

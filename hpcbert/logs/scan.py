@@ -255,7 +255,7 @@ class _Scan:
     def _record(self, record: Record, line: Line, first_length: int) -> None:
         if any(text in line.text for text in record.ignore):
             return
-        found = whole_matches(record.pattern, line)
+        found = whole_matches(record.match, line)
         if found and any(text in line.text for text in self.grammar.pauses):
             self._pause()
         if record.lines > 1:
@@ -316,7 +316,7 @@ class _Scan:
         for rule in rules:
             for start, _, _, end in find_lines(tail, (rule.record.contains,)):
                 line = cut_line(tail, start, end, rule.record.lines)[0]
-                for match in whole_matches(rule.record.pattern, line):
+                for match in whole_matches(rule.record.match, line):
                     fields = read_fields(match, rule.record.numbers)
                     if rule.field in fields:
                         self._cross_check.close(rule, fields[rule.field])
@@ -467,7 +467,7 @@ def progress(path: Path, grammar: Grammar) -> Progress:
         (record, match)
         for record in grammar.records
         for start, _, _, end in find_lines(tail, (record.contains,))
-        for match in whole_matches(record.pattern, cut_line(tail, start, end, record.lines)[0])
+        for match in whole_matches(record.match, cut_line(tail, start, end, record.lines)[0])
     ]
     numbered = [(r, m["iteration"]) for r, m in seen if has_field(m, "iteration")]
     iterations = [int(text) + 1 - r.first for r, text in numbered if len(text) <= DIGITS]

@@ -32,7 +32,7 @@ class Skipped:
             line: The line.
             inside: Whether it stands inside the window.
         """
-        for match in whole_matches(skip.pattern, line):
+        for match in whole_matches(skip.match, line):
             steps = self._steps(skip, match)
             self.count += steps if inside else 0
 

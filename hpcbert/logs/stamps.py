@@ -122,7 +122,7 @@ def _records(data: bytes, grammar: Grammar) -> Iterator[Stamp]:
             continue
         for start, _, _, end in find_lines(data, (record.contains,)):
             line, _ = cut_line(data, start, end, record.lines)
-            for match in whole_matches(record.pattern, line):
+            for match in whole_matches(record.match, line):
                 if match["time"] is not None:
                     yield Stamp(match["time"], record.time, own=True)
 

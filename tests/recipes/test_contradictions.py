@@ -108,7 +108,7 @@ def test_a_wrong_setting_is_refused_wherever_the_log_knows_better(
     for rule, value in rules(name):
         reading = Reader(name, tmp_path).read(sample(name), rule.name, wrong)
         others = {other.is_printed for other, _ in rules(name)}
-        facts = {fact for stated in grammar(name).facts for fact in stated.pattern.groupindex}
+        facts = {fact for stated in grammar(name).facts for fact in stated.match.groupindex}
         if len(others) == 2 or field in facts:
             assert reading.throughput is None, f"{rule.name}: {reading.throughput}, not {value}"
             assert {one.code for one in reading.reasons} <= {"config", "contradiction", "window"}
@@ -143,7 +143,7 @@ def test_a_closing_line_that_disagrees_is_a_contradiction(name: str, tmp_path: P
     if not closing or not steps:
         pytest.skip(f"{name} has no closing line to hold against its steps")
     for footer in closing:
-        match = footer.record.pattern.search(data)
+        match = footer.record.match.search(data)
         assert match is not None
         text = b"%.4f" % (float(match[footer.field]) * 3)
         wrong = changed(data, Found(footer.record, match), footer.field, text)

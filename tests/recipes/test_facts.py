@@ -53,7 +53,7 @@ def said(name: str) -> list[Said]:
     for text in lines:
         line = text.encode()
         for fact in grammar(name).facts:
-            match = fact.pattern.search(line) if fact.contains in line else None
+            match = fact.match.search(line) if fact.contains in line else None
             for group, value in _stated(fact, line).items() if match else ():
                 found.setdefault((fact, group), Said(line, fact, group, value))
     return list(found.values())
@@ -94,7 +94,7 @@ def test_the_table_of_a_readme_is_what_the_grammar_reads(name: str) -> None:
     read: dict[str, list[str]] = {}
     for fact in grammar(name).facts:
         text = fact.contains.decode().strip().replace("|", r"\|")
-        for group in fact.pattern.groupindex:
+        for group in fact.match.groupindex:
             read.setdefault(group, []).append(f"`{text}`")
         if fact.counts:
             read.setdefault(fact.counts, []).append(f"`{text}` from every rank")
@@ -123,7 +123,7 @@ def test_a_line_is_known_for_every_fact(name: str) -> None:
     missing = [
         (fact.contains, group)
         for fact in grammar(name).facts
-        for group in fact.pattern.groupindex
+        for group in fact.match.groupindex
         if (fact, group) not in known
     ]
     assert not missing
@@ -163,7 +163,7 @@ def test_a_header_with_another_number_refuses_the_run(
     recipe: str, one: Said, tmp_path: Path
 ) -> None:
     """The sample with one number of its header doubled is not the run that was asked for."""
-    match = one.fact.pattern.search(one.line)
+    match = one.fact.match.search(one.line)
     assert match is not None
     start, end = match.span(one.name)
     doubled = b"%d" % (2 * int(match[one.name]))
@@ -195,7 +195,7 @@ def _asked(name: str) -> dict[str, Any]:
 def test_ranks_that_speak_are_counted(recipe: str, fact: Fact, tmp_path: Path) -> None:
     """A log with half or twice the ranks is not the run that was asked for."""
     lines = sample(recipe).splitlines(keepends=True)
-    own = [line for line in lines if fact.contains in line and fact.pattern.search(line)]
+    own = [line for line in lines if fact.contains in line and fact.match.search(line)]
     known = setting(recipe)
     assert len(own) == (known.gpus or len(own)) > 1
     others = b"".join(line for line in lines if line not in own)
@@ -204,7 +204,7 @@ def test_ranks_that_speak_are_counted(recipe: str, fact: Fact, tmp_path: Path) -
     if len(own) // 2 >= fact.least:
         half = _by_count(recipe, tmp_path, b"".join(own[::2]) + others)
         assert {str(len(own)), str(len(own) // 2)} <= {*re.findall(r"\d+", half)}
-    if not fact.pattern.pattern.startswith(b"^") and b".*" not in fact.pattern.pattern:
+    if not fact.match.pattern.startswith(b"^") and b".*" not in fact.match.pattern:
         glued = b"".join(line.rstrip(b"\n") for line in own) + b"\n"
         assert not _by_count(recipe, tmp_path, glued + others)
 

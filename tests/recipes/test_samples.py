@@ -83,7 +83,7 @@ def test_the_sample_gives_a_number_unless_it_is_a_bandwidth(name: str) -> None:
 def test_what_the_sample_says_of_its_run_is_checked(name: str, tmp_path: Path) -> None:
     """A run with another batch size, shape or precision than asked for is refused."""
     stated = [fact for fact in grammar(name).facts if fact.contains in sample(name)]
-    said = {group for fact in stated for group in fact.pattern.groupindex}
+    said = {group for fact in stated for group in fact.match.groupindex}
     assert said <= set(FACTS)
     for rule, _ in rules(name):
         told = Reader(name, tmp_path).read(sample(name), rule.name).setting

@@ -39,7 +39,7 @@ def records(data: bytes, grammar: Grammar) -> list[Found]:
     found = [
         Found(record, match)
         for record in grammar.records
-        for match in record.pattern.finditer(data)
+        for match in record.match.finditer(data)
         if not any(text in match[0] for text in record.ignore)
     ]
     return sorted(found, key=lambda one: one.match.start())
