@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hpcbert.flows.audit import Audit, Exhibit, File
-    from hpcbert.model import Row, Run
+    from hpcbert.model import Run
 
 _HINTS = {
     "stale": "The campaign went on since, or files came late: hpcbert collect records what "
@@ -105,9 +105,7 @@ def _lines(made: Audit) -> Iterator[str]:
         why = f"; accepted at {one.get('at')}: {one['accepted']}" if one.get("accepted") else ""
         yield plain(f"recorded before at {one.get('recorded')}, since then: {told}{why}")
     for finding in made.findings:
-        mark = click.style(
-            "!" if finding.harmless else "✗", fg="yellow" if finding.harmless else "red"
-        )
+        mark = click.style("!", fg="yellow") if finding.harmless else click.style("✗", fg="red")
         yield f"{mark} {plain(str(finding))}"
     for table in made.tables:
         group = table.group
@@ -115,14 +113,11 @@ def _lines(made: Audit) -> Iterator[str]:
         title = f"{group.framework} · {group.model} · {group.precision} · rule {group.rule}"
         yield click.style(plain(title), bold=True)
         for row in table.rows:
-            yield from _row_lines(row, made)
-
-
-def _row_lines(row: Row, made: Audit) -> Iterator[str]:
-    flags = f" · {', '.join(row.flags)}" if row.flags else ""
-    yield f"{row.shape}  {number(row.median)} samples/s, median of {row.ok}/{row.asked}{flags}"
-    for run in row.runs:
-        yield from _run_lines(run, made.exhibits.get(run.log))
+            flags = f" · {', '.join(row.flags)}" if row.flags else ""
+            median = f"{number(row.median)} samples/s, median of {row.ok}/{row.asked}"
+            yield f"{row.shape}  {median}{flags}"
+            for run in row.runs:
+                yield from _run_lines(run, made.exhibits.get(run.log))
 
 
 def _run_lines(run: Run, exhibit: Exhibit | None) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcbert.campaign import store
-from hpcbert.cli.groups import ListByDefault
+from hpcbert.cli.main import ListByDefault
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import site
 from hpcbert.container import cache

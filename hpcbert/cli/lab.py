@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -34,24 +33,21 @@ def _progress(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _described(status: library.LabStatus) -> dict[str, Any]:
-    return {
-        "directory": str(status.lab.directory),
-        "healthy": status.healthy,
-        "environment": status.lab.environment,
-        "env_sh": str(status.lab.layout.env_sh),
-        "daemons": status.daemons,
-        "nodes": status.nodes,
-    }
-
-
 def _result(status: library.LabStatus) -> Result:
     dead = [one.name for one in status.daemons if not one.alive]
     lines = [f"{one.name}  {one.address}  {one.state}" for one in status.nodes]
     directory = status.lab.directory
     lines += [f"use it:  {status.usage}", f"end it:  {library.command('down', directory)}"]
     errors = () if status.healthy else (CheckError(f"The lab is not healthy; dead: {dead}."),)
-    return Result(_described(status), "\n".join(lines), errors)
+    data = {
+        "directory": str(directory),
+        "healthy": status.healthy,
+        "environment": status.lab.environment,
+        "env_sh": str(status.lab.layout.env_sh),
+        "daemons": status.daemons,
+        "nodes": status.nodes,
+    }
+    return Result(data, "\n".join(lines), errors)
 
 
 @lab.command("up")

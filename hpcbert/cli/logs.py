@@ -133,18 +133,13 @@ def _log(repeat: Repeat) -> Log | None:
         if path.is_file():
             return Log(repeat, attempt, path)
     warning = "Its ranks wrote no log yet: this is what the job script printed."
-    for name in _script_outputs(repeat):
+    number = "all" if array.together else repeat.number
+    # As Slurm calls it, and the local queue.
+    for name in (f"{repeat.job_id}.out", f"{array.job_id}_{array.point.key}_{number}.out"):
         path = directory / "slurm" / name
         if path.is_file():
             return Log(repeat, newest_attempt, path, warning)
     return None
-
-
-def _script_outputs(repeat: Repeat) -> tuple[str, ...]:
-    """Return how Slurm and the local queue name what a job script prints."""
-    job, key = repeat.array.job_id, repeat.array.point.key
-    number = "all" if repeat.array.together else repeat.number
-    return f"{repeat.job_id}.out", f"{job}_{key}_{number}.out"
 
 
 def _data(log: Log, lines: Iterator[bytes]) -> dict[str, Any]:

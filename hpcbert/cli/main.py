@@ -1,4 +1,4 @@
-"""The root command: a group that loads a command's module only when that command is used."""
+"""The root command, which loads a command's module only when it is used; and other groups."""
 
 from __future__ import annotations
 
@@ -78,6 +78,16 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"{error.message} {hint}".strip(), ctx) from None
 
 
+class ListByDefault(click.Group):
+    """A group that means its `list` where no command is named: `hpcbert images --json`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `list` before what begins with an option, unless that asks for help."""
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
 def _colour(choice: str) -> bool | None:
     """Decide on colour: the flag, then NO_COLOR, then FORCE_COLOR, then click's isatty."""
     if choice != "auto":
@@ -147,12 +157,7 @@ def end(error: BaseException) -> NoReturn:
 
     if isinstance(error, OSError) and streams.refused(sys.stdout, error):
         unwritten(error)
-    leave(_name(error), Result(errors=(told(error),)), as_json=as_json)
-
-
-def _name(error: BaseException) -> str:
-    """Return the command that the command line names, as far as it does."""
-    context = getattr(error, "ctx", None)
-    if context is not None:
-        return str(context.command_path).partition(" ")[2]
-    return next((word for word in sys.argv[1:] if word in COMMANDS), "")
+    named = next((word for word in sys.argv[1:] if word in COMMANDS), "")
+    if context := getattr(error, "ctx", None):
+        named = str(context.command_path).partition(" ")[2]
+    leave(named, Result(errors=(told(error),)), as_json=as_json)

@@ -19,15 +19,11 @@ from hpcbert.cli.output import Result, returns_result, say
 from hpcbert.config import site
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import CheckError, Interruption, UsageError
-from hpcbert.flows.pending import left_behind, submit_pending
-from hpcbert.flows.policy import RetryPolicy
 from hpcbert.scheduler.base import World
-from hpcbert.scheduler.slurm.submission import sbatch_argv
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
     from hpcbert.config.site import Site
-    from hpcbert.finding import Finding
     from hpcbert.model import Array, Campaign
     from hpcbert.script.draft import Draft
 
@@ -95,19 +91,14 @@ def submit(
     warnings = (*asked.warnings, *made.resolved.warnings)
     found = of_submission(made, run=run)
     if found and not (dry_run or force):
-        return _refused(found)
+        errors = [UsageError(f"{one.name}: {one.detail}", hint=one.hint) for one in found]
+        last = UsageError("Nothing was submitted.", hint="--force submits all the same.")
+        return Result(errors=(*errors, last))
     warnings += tuple(f"{one.detail} {one.hint}" for one in found)
     if dry_run:
         return _dry_run(made, warnings)
     retries = max_retries if wait else None
     return _carried_out(made.directory, asked.site, made, retries=retries, warnings=warnings)
-
-
-def _refused(found: tuple[Finding, ...]) -> Result:
-    """Say what stands in the way; nothing is written then."""
-    errors = [UsageError(f"{one.name}: {one.detail}", hint=one.hint) for one in found]
-    last = UsageError("Nothing was submitted.", hint="--force submits all the same.")
-    return Result(errors=(*errors, last))
 
 
 def _carried_out(
@@ -128,6 +119,8 @@ def _carried_out(
         warnings: What was noticed before.
     """
     from hpcbert.cli.watching import Display, followed
+    from hpcbert.flows.policy import RetryPolicy
+    from hpcbert.flows.submit import left_behind, submit_pending
 
     waiting = None if retries is None else Display(err=True).waiting
     try:
@@ -145,6 +138,8 @@ def _carried_out(
 
 
 def _dry_run(made: Draft, warnings: tuple[str, ...]) -> Result:
+    from hpcbert.scheduler.slurm.submission import sbatch_argv
+
     arrays = made.campaign.arrays
     runs_on = scheduler.of(made.campaign.scheduler, World(run))
     checks = runs_on.checks({array.script: made.scripts[array.name] for array in arrays})
@@ -209,8 +204,14 @@ def _submitted(directory: Path, campaign: Campaign, warnings: tuple[str, ...] = 
         lines.append("A rehearsal: ranks replay a sample log, no number comes of it.")
     else:
         lines.append(f"then:      hpcbert collect {where}")
-    warnings = (*warnings, *_changed(campaign))
-    return Result(_data(directory, campaign), "\n".join(lines), warnings=warnings)
+    # A site's plugin may make something else of a job than was asked for.
+    changed = tuple(
+        f"Job {array.job_id} has {what}={has}, where {asked or 'none'} was asked for: something "
+        "at this site changed it."
+        for array in campaign.arrays
+        for what, asked, has in array.changed
+    )
+    return Result(_data(directory, campaign), "\n".join(lines), warnings=(*warnings, *changed))
 
 
 def _data(directory: Path, campaign: Campaign) -> dict[str, Any]:
@@ -221,16 +222,6 @@ def _data(directory: Path, campaign: Campaign) -> dict[str, Any]:
         "rehearse": campaign.rehearse,
         "arrays": [_described(array) for array in campaign.arrays],
     }
-
-
-def _changed(campaign: Campaign) -> tuple[str, ...]:
-    """Say what Slurm made of the jobs beside what was asked for: a site's plugin may do so."""
-    return tuple(
-        f"Job {array.job_id} has {what}={has}, where {asked or 'none'} was asked for: something "
-        "at this site changed it."
-        for array in campaign.arrays
-        for what, asked, has in array.changed
-    )
 
 
 command = submit

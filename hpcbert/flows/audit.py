@@ -6,7 +6,9 @@ scheduler is asked: states are those on record.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert.campaign import evidence, judge, keeping, store
@@ -100,9 +102,7 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
         IncompleteError: There is no evidence: it was never collected after its end.
         UsageError: Its manifest or its measurements are damaged.
     """
-    document = evidence.recorded(directory)
-    if document is None:
-        raise _no_evidence(directory)
+    document = _recorded(directory)
     campaign = store.read_manifest(directory)
     watched = TrackedCampaign(directory, campaign)
     found = list(evidence.changes(watched, document, evidence.digests(watched)))
@@ -111,18 +111,19 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
         detail = f"its seal is {own}, expected was {expected}"
         found.append(Deviation("seal", evidence.MEASUREMENTS, detail))
     gathered = _again(watched, document)
+    made = None if isinstance(gathered, Deviation) else gathered
     if isinstance(gathered, Deviation):
         found.append(gathered)
     elif not any(one.harmless for one in found):
         found += _recomputed(directory, document, gathered)
-    made = None if isinstance(gathered, Deviation) else gathered
+    harmless = all(one.harmless for one in found)
     files, environments = document[EVIDENCE]["files"], Environments(directory)
     repeats = made.repeats if made else ()
     noted = document[EVIDENCE].get("history")
     history = noted if isinstance(noted, list) else []
     return Audit(
         campaign=campaign,
-        status=_status(found),
+        status="intact" if not found else "stale" if harmless else "changed",
         findings=tuple(found),
         recorded=str(document[EVIDENCE].get("recorded", "")),
         seal=own,
@@ -148,8 +149,7 @@ def accept(directory: Path, reason: str, *, states: States, now: float) -> None:
     """
     if not reason.strip():
         raise UsageError("A change is accepted for a reason.", where="--accept")
-    if evidence.recorded(directory) is None:
-        raise _no_evidence(directory)
+    _recorded(directory)
     watched = TrackedCampaign(directory, store.read_manifest(directory))
     gathered = judge.gather(watched, rule="", window=Window(), states=states, trusted=True)
     if all(one.harmless for one in evidence.hold(watched).findings):
@@ -159,18 +159,15 @@ def accept(directory: Path, reason: str, *, states: States, now: float) -> None:
     keeping.record(watched, gathered, now=now, accepted=" ".join(reason.split()))
 
 
-def _no_evidence(directory: Path) -> IncompleteError:
-    return IncompleteError(
-        "There is no evidence to audit.",
-        where=str(directory),
-        hint="It is recorded by hpcbert collect once nothing of the campaign waits or runs.",
-    )
-
-
-def _status(found: list[Deviation]) -> Status:
-    if not found:
-        return "intact"
-    return "stale" if all(one.harmless for one in found) else "changed"
+def _recorded(directory: Path) -> dict[str, Any]:
+    document = evidence.recorded(directory)
+    if document is None:
+        raise IncompleteError(
+            "There is no evidence to audit.",
+            where=str(directory),
+            hint="It is recorded by hpcbert collect once nothing of the campaign waits or runs.",
+        )
+    return document
 
 
 def _again(watched: TrackedCampaign, document: Mapping[str, Any]) -> Gathered | Deviation:
@@ -229,16 +226,8 @@ def _table_again(directory: Path, gathered: Gathered) -> Iterator[Deviation]:
         yield Deviation("changed", TABLE, error.message)
         return
     now = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
-    for number, place in enumerate(_differences(then, _plain(now))):
-        if number < _TOLD_AT_MOST:
-            yield Deviation("changed", TABLE, f"{place} is not what the logs give")
-
-
-def _plain(data: Any) -> Any:
-    """Return data as they read back from JSON."""
-    if isinstance(data, dict):
-        return {key: _plain(value) for key, value in data.items()}
-    return [_plain(one) for one in data] if isinstance(data, list | tuple) else data
+    for place in islice(_differences(then, json.loads(json.dumps(now))), _TOLD_AT_MOST):
+        yield Deviation("changed", TABLE, f"{place} is not what the logs give")
 
 
 def _differences(then: Any, now: Any, place: str = "") -> Iterator[str]:

@@ -19,15 +19,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.campaign.fingerprint import Where
-    from hpcbert.campaign.judge import Gathered
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.campaign.standing import States
     from hpcbert.foreign.gather import Framework
     from hpcbert.logs.layout import LeftOut
-    from hpcbert.model import Campaign, Group, Measured, Shape, SpeedupTable
+    from hpcbert.model import Group, Measured, Shape, SpeedupTable
     from hpcbert.slurm.states import RepeatState
-
-_REHEARSAL = "rehearsal"
 
 
 class CollectRequest(NamedTuple):
@@ -137,7 +134,11 @@ def collect(
         warnings += reader.warnings
         files += reader.left_out
     trained = [one for one in sources if not _replayed(one.point)]
-    refused += [_refusal(one.point) for one in sources if _replayed(one.point)]
+    refused += [
+        f"{point.group.framework} {point.shape}: {len(point.runs)} rehearsed, nothing was trained."
+        for _, point, _ in sources
+        if _replayed(point)
+    ]
     _refuse_twice(trained)
     tables = tabulate(
         compared((one.point, one.taken) for one in trained), require_all=request.require_all
@@ -218,7 +219,13 @@ def _of_campaign(
         _Source(str(directory), point, taken)
         for point, taken in zip(gathered.points, gathered.taken, strict=True)
     ]
-    return own, _changed(campaign, gathered), (*gathered.warnings, *notes)
+    refused: tuple[str, ...] = ()
+    if gathered.held.changed:
+        # Nothing is recorded over it.
+        told = "; ".join(map(str, gathered.held.changed))
+        how = 'bring it back, or accept it with hpcbert audit --accept "WHY"'
+        refused = (f"{campaign.id} was changed since it was collected: {told}. {how}.",)
+    return own, refused, (*gathered.warnings, *notes)
 
 
 def ask_scheduler(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
@@ -231,21 +238,9 @@ def ask_scheduler(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatSt
     return scheduler.of(watched.campaign.scheduler, World(run)).states(watched)
 
 
-def _changed(campaign: Campaign, gathered: Gathered) -> tuple[str, ...]:
-    """Say what is not as it was when the numbers were recorded: nothing is recorded over it."""
-    told = "; ".join(map(str, gathered.held.changed))
-    how = 'bring it back, or accept it with hpcbert audit --accept "WHY"'
-    return (f"{campaign.id} was changed since it was collected: {told}. {how}.",) if told else ()
-
-
 def _replayed(point: Measured) -> bool:
     """Say whether all that a point has are rehearsals."""
-    return all(any(reason.code == _REHEARSAL for reason in run.reasons) for run in point.runs)
-
-
-def _refusal(point: Measured) -> str:
-    runs = len(point.runs)
-    return f"{point.group.framework} {point.shape}: {runs} rehearsed, nothing was trained."
+    return all(any(reason.code == "rehearsal" for reason in run.reasons) for run in point.runs)
 
 
 def _refuse_twice(sources: Sequence[_Source]) -> None:

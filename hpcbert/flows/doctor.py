@@ -46,7 +46,8 @@ def examine(
     for error in complaints(site):
         yield Finding("site", "fail", str(error), error.hint)
     yield _runs(Path(site.runs))
-    yield from _recipes(site)
+    for name, folder in places.list_recipes(folders).items():
+        yield _recipe(name, folder)
     for one in named:
         found = tuple(obstacles.of_framework(site, one, inputs.find(site, one)))
         yield from found or (Finding(f"what {one.name} needs", "ok", "it is here"),)
@@ -66,12 +67,6 @@ def _runs(runs: Path) -> Finding:
         f"{present} can't be written",
         "Set runs in the site.toml to a directory of yours that all nodes share.",
     )
-
-
-def _recipes(site: Site) -> Iterator[Finding]:
-    folders = places.recipe_folders(Path(site.where))
-    for name, folder in places.list_recipes(folders).items():
-        yield _recipe(name, folder)
 
 
 def _recipe(name: str, folder: Path) -> Finding:

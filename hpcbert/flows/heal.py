@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from hpcbert.campaign import store
 from hpcbert.flows import retry
 from hpcbert.flows.monitor import open_campaign, watch
-from hpcbert.flows.pending import submit_pending
+from hpcbert.flows.submit import submit_pending
 from hpcbert.script import limits
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from hpcbert.campaign.repeats import Key, Repeat
@@ -109,17 +109,14 @@ def unfinished(runs: Path, *, run: Runner) -> tuple[TrackedCampaign, ...]:
 
     What has no readable manifest is passed over.
     """
-    campaigns = list(_readable(runs))
+    campaigns: list[TrackedCampaign] = []
+    for directory in store.find_campaigns(runs):
+        with contextlib.suppress(UsageError):
+            campaigns.append(open_campaign(directory))
     living: list[TrackedCampaign] = []
     for runs_on, those in scheduler.each(campaigns, World(run)):
         living += runs_on.living(those)
     return tuple(one for one in campaigns if one in living)
-
-
-def _readable(runs: Path) -> Iterator[TrackedCampaign]:
-    for directory in store.find_campaigns(runs):
-        with contextlib.suppress(UsageError):
-            yield open_campaign(directory)
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,33 @@
 """Submitting: write a drafted campaign down, then hand its arrays to its scheduler.
 
 The order is what makes it safe: every script and the manifest with all arrays `intended` are on
-disk before a scheduler is given the first one.
+disk before a scheduler is given the first one. An interrupt takes effect before the next array: an
+sbatch that was called has submitted a job or has not, and the manifest must know.
 """
 
 from __future__ import annotations
 
+import shlex
+import time
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
+from hpcbert.errors import Interruption, UsageError
+from hpcbert.scheduler.base import RESUME, NoRoomError, World
+from hpcbert.scheduler.poller import Pace
+from hpcbert.system.patience import patient
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from hpcbert.model import Campaign
-    from hpcbert.scheduler.base import World
     from hpcbert.script.draft import Draft
+    from hpcbert.system.runner import Runner
+
+# Seconds between two looks for a job that may have been submitted, at the least.
+_SETTLE = 2.0
 
 
 def write(draft: Draft) -> None:
@@ -55,3 +66,88 @@ def submit(directory: Path, world: World) -> Campaign:
     with store.locked(directory):
         campaign = store.read_manifest(directory)
         return scheduler.of(campaign.scheduler, world).submit(directory, campaign)
+
+
+def submit_pending(
+    directory: Path,
+    *,
+    run: Runner,
+    floor: float,
+    draft: Draft | None = None,
+    waiting: Callable[[str], None] | None = None,
+    again: str = RESUME,
+) -> Campaign:
+    """Submit what of a campaign isn't submitted yet, to the scheduler that its manifest names.
+
+    Args:
+        directory: The campaign.
+        run: Starts the scheduler's commands.
+        floor: Shortest interval between two questions to Slurm, seconds.
+        draft: What is written down before; None where it is there already.
+        waiting: Gets the reason whenever it changes why Slurm has no room for more jobs, until it
+            has; None raises that reason.
+        again: The command that goes on where this one had to stop, without the campaign.
+
+    Raises:
+        Interruption: Somebody interrupted; it says what is queued and how to go on.
+        SchedulerError, UsageError, HpcbertError: As `submit`.
+    """
+    try:
+        with patient() as patience:
+            if draft:
+                write(draft)
+            world = World(
+                run,
+                pause=patience.pausing(time.sleep),
+                settle=max(floor, _SETTLE),
+                check=patience.check,
+                again=again,
+            )
+            return _paced(directory, world, waiting) if waiting else submit(directory, world)
+    except KeyboardInterrupt:
+        raise _interruption(directory) from None
+
+
+def _paced(directory: Path, world: World, waiting: Callable[[str], None]) -> Campaign:
+    """Submit as room becomes available, saying what it waits for whenever that changes."""
+    pace, told = Pace(floor=world.settle), ""
+    while True:
+        try:
+            return submit(directory, world)
+        except NoRoomError as full:
+            if full.message != told:
+                waiting(full.message)
+            pace = pace.after(changed=full.message != told, failed=False)
+            told = full.message
+        world.pause(pace.seconds(0.0))
+
+
+def left_behind(directory: Path) -> Campaign | None:
+    """Return the manifest of an interrupted submission; None if it was never written."""
+    try:
+        return store.read_manifest(directory)
+    except UsageError:
+        return None
+
+
+def _interruption(directory: Path) -> Interruption:
+    """Return the error that says what of a campaign is queued, and what to do."""
+    campaign = left_behind(directory)
+    if campaign is None:
+        return Interruption("Interrupted. Nothing was submitted.", hint="Submit again.")
+    where = shlex.quote(str(directory))
+    count = len(campaign.arrays)
+    queued = [one for one in campaign.arrays if one.state == "submitted"]
+    ids = ", ".join(dict.fromkeys(one.job_id for one in queued))
+    left = [one for one in campaign.arrays if one not in queued and not campaign.superseded(one)]
+    unheard = [one for one in left if one.state == "intended" and one.called]
+    words = [f"{len(queued)} of {count} arrays are queued: {ids}." if queued else ""]
+    words += [f"Whether {one.name} is, is not known." for one in unheard]
+    if not campaign.accepted:
+        words = ["Nothing was submitted."]
+    hints = [f"Go on: hpcbert submit --resume {where}" if left else ""]
+    hints += [f"Watch it: hpcbert monitor {where}" if not left else ""]
+    hints += [f"Cancel what is queued: hpcbert cancel {where}" if campaign.accepted else ""]
+    return Interruption(
+        " ".join(filter(None, ["Interrupted.", *words])), hint="; ".join(filter(None, hints))
+    )

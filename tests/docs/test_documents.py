@@ -14,11 +14,11 @@ import click
 import pytest
 import tomli
 
+from hpcbert.cli import frameworks
 from hpcbert.cli.main import COMMANDS, root
 from hpcbert.cli.output import INTERRUPTED, Result, envelope
 from hpcbert.config import decode, origin, recipe, site
 from hpcbert.errors import HpcbertError
-from hpcbert.flows import frameworks
 from hpcbert.logs import grammar
 from hpcbert.model import Campaign
 from hpcbert.results.words import FLAGS
