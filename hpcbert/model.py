@@ -5,6 +5,7 @@ site, recipe, shape, point, repeat, attempt, campaign, rule, throughput: docs/re
 
 from __future__ import annotations
 
+import calendar
 import re
 import time
 from dataclasses import dataclass
@@ -47,6 +48,14 @@ _SHAPE = re.compile(r"([1-9]\d{0,4})n([1-9]\d{0,2})g")
 def utc(seconds: float) -> str:
     """Return seconds since the epoch as ISO 8601 UTC, whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def moment(text: object) -> float | None:
+    """Return ISO 8601 UTC as `utc` writes it in seconds since the epoch; None for anything else."""
+    try:
+        return float(calendar.timegm(time.strptime(str(text)[:19], "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, order=True)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hpcbert.campaign.memory import Memory
     from hpcbert.campaign.repeats import Repeat
+    from hpcbert.campaign.standing import Memory
     from hpcbert.model import Array
     from hpcbert.slurm.jobrecord import JobRecord
 

@@ -58,7 +58,6 @@ def _spans(step: Step, zones: Sequence[int]) -> list[TimeSpan]:
 
 
 def _set(step: Step) -> str:
-    """Return a clause about a clock that was set while the run was measured."""
     if abs(step.moved) <= _MOVED:
         return ""
     way = "forward" if step.moved > 0 else "back"

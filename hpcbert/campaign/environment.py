@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -40,14 +41,12 @@ class Environments:
 
     def of(self, key: str, repeat: int, attempt: int) -> tuple[Fingerprint, ...]:
         """Return the fingerprints of one attempt; what is damaged is passed over."""
-        found = (self._read(name) for name in self.names(key, repeat, attempt))
+        found = []
+        for name in self.names(key, repeat, attempt):
+            with suppress(OSError):
+                raw = files.read(self.folder / name, most=fingerprint.LARGEST)
+                found.append(fingerprint.parse(raw))
         return tuple(one for one in found if one is not None)
-
-    def _read(self, name: str) -> Fingerprint | None:
-        try:
-            return fingerprint.parse(files.read(self.folder / name, most=fingerprint.LARGEST))
-        except OSError:
-            return None
 
 
 def _listed(folder: Path) -> list[str]:

@@ -190,7 +190,13 @@ def changes(
     before = document[EVIDENCE]["files"]
     own = () if document.get(SEAL) == seal(document) else (_SEAL,)
     lacking = lacks(watched.campaign, document)
-    found = [*_lost(watched, document, now, lacking)]
+    found = [
+        _changed(watched, name, then, document, lacking)
+        if name in now
+        else Deviation("missing", name, "it is missing")
+        for name, then in before.items()
+        if now.get(name) != then
+    ]
     goes_on = any(one.harmless and one.kind == "grew" for one in found)
     new = (_added(name, lacking, goes_on=goes_on) for name in now if name not in before)
     return (*own, *found, *new)
@@ -199,28 +205,14 @@ def changes(
 _SEAL = Deviation("seal", MEASUREMENTS, "the record itself was changed after it was written")
 
 
-def _lost(
-    watched: TrackedCampaign,
-    document: Mapping[str, Any],
-    now: Mapping[str, dict[str, Any]],
-    lacking: Lacking,
-) -> Iterator[Deviation]:
-    for name, then in document[EVIDENCE]["files"].items():
-        if name not in now:
-            yield Deviation("missing", name, "it is missing")
-        elif now[name] != then:
-            yield _changed(watched, name, then, document, lacking)
-
-
 def _changed(
     watched: TrackedCampaign, name: str, then: Any, document: Mapping[str, Any], lacking: Lacking
 ) -> Deviation:
     if name == MANIFEST and _continues(watched.campaign, document):
         return Deviation("grew", name, "arrays were added or submitted", harmless=True)
     rest = _added_to(watched, name, then)
-    if rest is not None and name.startswith("slurm/"):
-        return Deviation("grew", name, "lines were added", harmless=True)
-    if rest is not None and name.startswith("status/") and goes_on(*rest):
+    logs = name.startswith("slurm/")
+    if rest is not None and (logs or (name.startswith(_STATUS) and goes_on(*rest))):
         return Deviation("grew", name, "lines were added", harmless=True)
     if rest is not None and name in lacking.growing:
         return Deviation("late", name, "the file system shows more of it now", harmless=True)
@@ -274,11 +266,7 @@ def manifest_digests(campaign: Campaign) -> dict[str, Any]:
 
 
 def renewed(
-    watched: TrackedCampaign,
-    document: Mapping[str, Any],
-    *,
-    now: float,
-    accepted: str = "",
+    watched: TrackedCampaign, document: Mapping[str, Any], *, now: float, accepted: str
 ) -> dict[str, Any]:
     """Return the evidence for a campaign as it is on disk now.
 
@@ -306,7 +294,11 @@ def renewed(
         found.append(Deviation("changed", MEASUREMENTS, "other iterations or another rule", True))
     if not found:
         evidence["recorded"] = old[EVIDENCE].get("recorded")
-    evidence["history"] = _history(old, found)
+    before = old[EVIDENCE].get("history")
+    evidence["history"] = list(before) if isinstance(before, list) else []
+    if found:
+        entry = {"recorded": old[EVIDENCE].get("recorded"), "seal": old.get(SEAL)}
+        evidence["history"].append({**entry, "changes": [str(one) for one in found]})
     if accepted:
         evidence["history"][-1] |= {"accepted": accepted, "at": utc(now)}
     return evidence
@@ -338,12 +330,3 @@ def previous(directory: Path) -> dict[str, Any] | None:
         return recorded(directory)
     except UsageError:
         return None
-
-
-def _history(old: Mapping[str, Any], found: list[Deviation]) -> list[Any]:
-    before = old[EVIDENCE].get("history")
-    history = list(before) if isinstance(before, list) else []
-    if found:
-        entry = {"recorded": old[EVIDENCE].get("recorded"), "seal": old.get(SEAL)}
-        history.append({**entry, "changes": [str(one) for one in found]})
-    return history

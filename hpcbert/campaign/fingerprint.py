@@ -204,7 +204,9 @@ def _counted(things: Counter[str]) -> str:
 
 
 def _image(data: Mapping[str, Any]) -> dict[str, str]:
-    facts = {"image": _identity(_text(data.get("reference")))}
+    reference = _text(data.get("reference"))
+    digest = _DIGEST.search(reference)
+    facts = {"image": f"sha256 {(digest[1] or digest[2])[:12]}" if digest else reference}
     facts |= {"system in the image": _text(data.get("os")), "Python": _text(data.get("python"))}
     facts = {name: text for name, text in facts.items() if text}
     facts |= _versions(_texts(data.get("packages")), _PACKAGE, "package")
@@ -215,17 +217,10 @@ def _image(data: Mapping[str, Any]) -> dict[str, str]:
     return facts
 
 
-def _identity(reference: str) -> str:
-    """Return the digest in an image's reference, or in its file's name, else the reference."""
-    match = _DIGEST.search(reference)
-    return f"sha256 {(match[1] or match[2])[:12]}" if match else reference
-
-
 def _versions(names: list[str], form: re.Pattern[str], kind: str) -> dict[str, str]:
     found: dict[str, set[str]] = {}
     for name in names:
-        match = form.fullmatch(name)
-        if match:
+        if match := form.fullmatch(name):
             found.setdefault(f"{kind} {match['name']}", set()).add(match["version"])
     return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
 

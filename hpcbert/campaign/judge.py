@@ -21,9 +21,8 @@ from hpcbert.campaign.environment import Environments, compared
 from hpcbert.campaign.evidence import Held
 from hpcbert.campaign.fingerprint import Where
 from hpcbert.campaign.likeness import Account, judged, stated
-from hpcbert.campaign.memory import Memory
 from hpcbert.campaign.neighbours import undisturbed
-from hpcbert.campaign.standing import standing
+from hpcbert.campaign.standing import Memory, standing
 from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.counted import counted
@@ -300,19 +299,20 @@ class _Judge:
 
     def _setting(self, point: Point) -> Setting:
         protocol = self.watched.campaign.protocol
-        known = Setting(
+        asked = dict(point.options).get("sequence_length")
+        length = asked if isinstance(asked, int) else 0
+        return Setting(
             nodes=point.shape.nodes,
             gpus_per_node=point.shape.gpus_per_node,
             gpus=point.shape.gpus,
             batch_size_per_device=point.batch_size_per_device,
             accumulation=point.accumulation,
             precision=point.precision,
-            sequence_length=_sequence_length(point) or self.grammar.sequence_length or None,
+            sequence_length=length or self.grammar.sequence_length or None,
             skip=protocol.skip if self.window.skip is None else self.window.skip,
             iters=protocol.iters if self.window.iters is None else self.window.iters,
             reach=protocol.iters,
-        )
-        return known._replace(**stated_by(point.model))
+        )._replace(**stated_by(point.model))
 
 
 def _usual_length(recipe: Mapping[str, Any]) -> int:
@@ -321,9 +321,3 @@ def _usual_length(recipe: Mapping[str, Any]) -> int:
     option = options.get("sequence_length", {}) if isinstance(options, dict) else {}
     default = option.get("default", 0) if isinstance(option, dict) else 0
     return default if isinstance(default, int) else 0
-
-
-def _sequence_length(point: Point) -> int | None:
-    """Return what was asked for through the option of that name, if it was."""
-    asked = dict(point.options).get("sequence_length")
-    return asked if isinstance(asked, int) else None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import calendar
-import contextlib
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.campaign.record import RepeatRecord
+from hpcbert.model import moment
 from hpcbert.slurm.ladder import VISIBLE
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ def lacks(campaign: Campaign, document: Mapping[str, Any]) -> Lacking:
     """
     try:
         arrays = {one.name: one for one in campaign.arrays}
-        recorded = _seconds(document["evidence"].get("recorded"))
+        recorded = moment(document["evidence"].get("recorded"))
         missing: set[str] = set()
         growing: set[str] = set()
         for run in document["runs"]:
@@ -64,10 +62,3 @@ def goes_on(recorded: bytes, added: bytes) -> bool:
         isinstance(one.get("attempt"), int) and one["attempt"] > before.attempt
         for one in RepeatRecord(added).events
     )
-
-
-def _seconds(moment: Any) -> float | None:
-    """Return an ISO 8601 moment, UTC, as seconds since the epoch."""
-    with contextlib.suppress(ValueError, TypeError):
-        return float(calendar.timegm(time.strptime(str(moment)[:19], "%Y-%m-%dT%H:%M:%S")))
-    return None

@@ -6,7 +6,7 @@ which of them the row is about. A median over them would be of neither.
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -108,7 +108,6 @@ def _copies(accounts: Sequence[Account], *, keep_first: bool) -> dict[int, Reaso
 
 
 def _equal(accounts: Iterable[Account]) -> list[list[Account]]:
-    """Return the groups of accounts whose logs hold the same, each of two or more."""
     beginnings = _grouped((_beginning(one.log), one) for one in accounts)
     return [
         equal
@@ -149,15 +148,13 @@ def _is_same(one: Path, other: Path) -> bool:
 def _beginning(log: Path) -> bytes:
     """Return what a log begins with, unpacked; nothing if it can't be read."""
     found = b""
-    try:
-        with closing(bodies(log)) as pieces:
-            for piece in pieces:
-                found += piece
-                if len(found) >= _BEGINNING:
-                    break
-    except NotALogError:
-        return b""
-    return found[:_BEGINNING]
+    with suppress(NotALogError), closing(bodies(log)) as pieces:
+        for piece in pieces:
+            found += piece
+            if len(found) >= _BEGINNING:
+                break
+        return found[:_BEGINNING]
+    return b""
 
 
 def _digest(log: Path) -> bytes:
@@ -166,10 +163,8 @@ def _digest(log: Path) -> bytes:
     import hashlib
 
     found = hashlib.sha256()
-    try:
-        with closing(bodies(log)) as pieces:
-            for piece in pieces:
-                found.update(piece)
-    except NotALogError:
-        return b""
-    return found.digest()
+    with suppress(NotALogError), closing(bodies(log)) as pieces:
+        for piece in pieces:
+            found.update(piece)
+        return found.digest()
+    return b""

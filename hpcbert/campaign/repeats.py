@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import calendar
-import contextlib
-import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign.record import Records
+from hpcbert.model import moment
 from hpcbert.slurm.states import parse
 
 if TYPE_CHECKING:
@@ -51,10 +49,7 @@ class TrackedCampaign:
     @cached_property
     def since(self) -> float:
         """A time, seconds since the epoch, before which it can have had no job."""
-        with contextlib.suppress(ValueError):
-            created = time.strptime(self.campaign.created[:19], "%Y-%m-%dT%H:%M:%S")
-            return max(0.0, calendar.timegm(created) - SLACK)
-        return 0.0
+        return max(0.0, (moment(self.campaign.created) or 0.0) - SLACK)
 
     @cached_property
     def places(self) -> frozenset[str]:
@@ -139,10 +134,8 @@ class Repeat:
     @property
     def accepted(self) -> float:
         """When sbatch answered, seconds since the epoch; else when it can have at the earliest."""
-        with contextlib.suppress(ValueError):
-            answered = time.strptime(self.array.submitted[:19], "%Y-%m-%dT%H:%M:%S")
-            return float(calendar.timegm(answered))
-        return self.watched.since
+        answered = moment(self.array.submitted)
+        return self.watched.since if answered is None else answered
 
     @property
     def tag(self) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 # A retry never keeps away from more than one node in four that could run it, nor from so many that
 # its point no longer fits.
@@ -117,8 +117,3 @@ def limit(suspects: Mapping[str, str], nodes: Mapping[str, bool], *, needed: int
         else:
             spared.append((node, why))
     return Verdict(tuple(excluded), tuple(spared))
-
-
-def chosen(names: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return nodes that a person wants to be kept away from."""
-    return tuple((name, "asked for with --exclude") for name in names)

@@ -155,7 +155,6 @@ def _meant(word: str, site_file: str) -> Path:
 
 
 def _campaign(names: Sequence[str], site_file: str) -> Path:
-    """Return the campaign that is named, or the newest one."""
     from hpcbert.campaign import store  # logs need none of this
     from hpcbert.config.site import load
 

@@ -162,7 +162,7 @@ def _words(
     return [*words, "--dry-run"] if dry else words
 
 
-def _on_node(here: Site, words: Sequence[str], follow: Callable[..., Any] = follow) -> Result:
+def _on_node(here: Site, words: Sequence[str]) -> Result:
     """Run the same in a job, and give what it gave."""
     if not traits(here.scheduler).srun:
         raise UsageError(
@@ -181,11 +181,6 @@ def _on_node(here: Site, words: Sequence[str], follow: Callable[..., Any] = foll
             hint="What srun printed tells why; hpcbert and its Python must be on a file system "
             "that the nodes see.",
         ) from None
-    return _as_given(document)
-
-
-def _as_given(document: dict[str, Any]) -> Result:
-    """Turn the node's document into a result again."""
     if document["data"]:
         return _result([Part(**one) for one in document["data"]["parts"]])
     kinds = {one.code: one for one in _ERRORS}

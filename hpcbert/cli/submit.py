@@ -189,7 +189,6 @@ def _described(array: Array) -> dict[str, Any]:
 
 
 def _submitted(directory: Path, campaign: Campaign, warnings: tuple[str, ...] = ()) -> Result:
-    """Say what was submitted and where it is."""
     points, count = {array.point for array in campaign.arrays}, len(campaign.current)
     lines = [f"campaign {campaign.id}: {len(points)} points, {count} repeats"]
     for array in campaign.arrays:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import shlex
 import sys
@@ -22,7 +23,7 @@ from hpcbert.slurm.states import Kind
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from hpcbert.flows.monitor import Change, Detail, View
     from hpcbert.flows.policy import RetryPolicy
     from hpcbert.flows.retry import RetryPlan
-    from hpcbert.logs.scan import Progress
     from hpcbert.slurm.states import RepeatState
 
 
@@ -49,10 +49,17 @@ class Display:
 
     def watching(self) -> AbstractContextManager[Sinks]:
         """Show states until this is left."""
-        if self.as_json:
-            return _events(err=self.err)
-        show = _on_terminal if draws(sys.stderr if self.err else sys.stdout) else _lines
-        return show(err=self.err)
+        if not self.as_json and draws(sys.stderr if self.err else sys.stdout):
+            return _on_terminal(err=self.err)
+        return contextlib.nullcontext(Sinks(changes=self._changes))
+
+    def _changes(self, found: Sequence[Change]) -> None:
+        for change in found:
+            if self.as_json:
+                text = escaped(json.dumps(_event(change), ensure_ascii=False))
+            else:
+                text = printable(line(change))
+            click.echo(text, err=self.err)
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
         """Print what was submitted again."""
@@ -120,18 +127,13 @@ def plan_text(plan: RetryPlan, *, dry: bool = False) -> str:
     return "\n".join(lines)
 
 
-class _Details:
-    """Reads how far repeats are, each campaign's logs by its own recipe."""
+# Each campaign's logs are read by its own recipe.
+_progress_reader = functools.cache(flow.progress_reader)
 
-    def __init__(self) -> None:
-        self._readers: dict[Path, Callable[[Path], Progress | None]] = {}
 
-    def __call__(self, repeat: Repeat, state: RepeatState, now: float) -> Detail:
-        directory = repeat.watched.directory
-        if directory not in self._readers:
-            self._readers[directory] = flow.progress_reader(directory)
-        progress = self._readers[directory](flow.log_path(repeat, state))
-        return flow.detail(repeat, progress, now=now)
+def _details(repeat: Repeat, state: RepeatState, now: float) -> Detail:
+    progress = _progress_reader(repeat.watched.directory)(flow.log_path(repeat, state))
+    return flow.detail(repeat, progress, now=now)
 
 
 @contextlib.contextmanager
@@ -141,25 +143,15 @@ def _on_terminal(*, err: bool) -> Iterator[Sinks]:
     context = click.get_current_context(silent=True)
     screen = console(sys.stderr if err else sys.stdout, colour=context.color if context else None)
     unicode = streams.holds_unicode(screen.file)
-    details = _Details()
 
     def view(now: View) -> None:
-        live.update(draw(now, details, unicode=unicode), refresh=True)
+        live.update(draw(now, _details, unicode=unicode), refresh=True)
 
     # A table that is taller than the screen scrolls: cut off it would hide what goes wrong.
     with Live(
         console=screen, auto_refresh=False, redirect_stdout=False, vertical_overflow="visible"
     ) as live:
         yield Sinks(view=view)
-
-
-@contextlib.contextmanager
-def _lines(*, err: bool) -> Iterator[Sinks]:
-    def changes(found: Sequence[Change]) -> None:
-        for change in found:
-            click.echo(printable(line(change)), err=err)
-
-    yield Sinks(changes=changes)
 
 
 def line(change: Change) -> str:
@@ -181,21 +173,10 @@ def line(change: Change) -> str:
     return "  ".join(word for word in words if word)
 
 
-@contextlib.contextmanager
-def _events(*, err: bool) -> Iterator[Sinks]:
-    details = _Details()
-
-    def changes(found: Sequence[Change]) -> None:
-        for change in found:
-            click.echo(escaped(json.dumps(_event(change, details), ensure_ascii=False)), err=err)
-
-    yield Sinks(changes=changes)
-
-
-def _event(change: Change, details: _Details) -> dict[str, Any]:
+def _event(change: Change) -> dict[str, Any]:
     """Return a change as an object for `--json`; `docs/reference/json.md` describes it."""
     repeat, state = change.repeat, change.state
-    detail = details(repeat, state, change.time) if state.kind == Kind.RUNNING else None
+    detail = _details(repeat, state, change.time) if state.kind == Kind.RUNNING else None
     return {
         "version": VERSION,
         "event": "state",

@@ -15,8 +15,8 @@ from hpcbert.campaign import evidence, judge, keeping, store
 from hpcbert.campaign.environment import FOLDER, Environments
 from hpcbert.campaign.evidence import EVIDENCE, SEAL, TABLE, Deviation
 from hpcbert.campaign.fingerprint import Fingerprint
-from hpcbert.campaign.memory import SCHEMA
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.standing import SCHEMA
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
 from hpcbert.logs.setting import Window
 from hpcbert.results.document import tables_data

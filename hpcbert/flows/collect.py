@@ -239,7 +239,6 @@ def ask_scheduler(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatSt
 
 
 def _replayed(point: Measured) -> bool:
-    """Say whether all that a point has are rehearsals."""
     return all(any(reason.code == "rehearsal" for reason in run.reasons) for run in point.runs)
 
 

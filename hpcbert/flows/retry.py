@@ -233,7 +233,7 @@ def _script(directory: Path, array: Array) -> str:
 def _verdict(
     findings: Findings, first: Array, text: str, policy: RetryPolicy, run: Runner
 ) -> Verdict:
-    asked = suspects.chosen(policy.exclude)
+    asked = tuple((node, "asked for with --exclude") for node in policy.exclude)
     runs_on = scheduler.of(findings.watched.campaign.scheduler, World(run))
     known = runs_on.nodes(text) if policy.suspect else None
     if known is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign.likeness import twins
@@ -42,10 +43,11 @@ class Framework(NamedTuple):
     model: str
 
 
+@dataclass(frozen=True, kw_only=True)
 class Reader:
     """Reads logs of whatever framework they are.
 
-    Args:
+    Attributes:
         known: What a person says about all of them.
         frameworks: Names of all frameworks, to recognise one in a path.
         load: Returns a framework by name.
@@ -54,27 +56,17 @@ class Reader:
         pattern: How the paths are read; folders then name no framework against `--fw`.
     """
 
-    def __init__(
-        self,
-        *,
-        known: Known,
-        frameworks: Collection[str],
-        load: Callable[[str], Framework],
-        rule: str,
-        window: Window,
-        pattern: str = "",
-    ) -> None:
-        self.known = known
-        self.frameworks = frameworks
-        self.load = load
-        self.rule = rule
-        self.window = window
-        self.pattern = pattern
-        self._loaded: dict[str, Framework] = {}
-        self._unfit: list[tuple[LogFile, UsageError]] = []
-        self._twins: list[LeftOut] = []
-        self._assumed: set[Shape] = set()
-        self._used: dict[tuple[str, str], Rule] = {}
+    known: Known
+    frameworks: Collection[str]
+    load: Callable[[str], Framework]
+    rule: str
+    window: Window
+    pattern: str = ""
+    _loaded: dict[str, Framework] = field(default_factory=dict, init=False)
+    _unfit: list[tuple[LogFile, UsageError]] = field(default_factory=list, init=False)
+    _twins: list[LeftOut] = field(default_factory=list, init=False)
+    _assumed: set[Shape] = field(default_factory=set, init=False)
+    _used: dict[tuple[str, str], Rule] = field(default_factory=dict, init=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -104,10 +96,10 @@ class Reader:
                 point = _point(one) if one.valid else _likely_point(one, certain)
                 _refuse_clash(one, points.get((point, one.rule), ()))
             except UnknownLogError as error:
-                self._leave_out(one.log, error)
+                self._unfit.append((one.log, error))
                 continue
             certain |= {point} if one.valid else set()
-            self._assumed |= {point.shape} if likely_shape(one.reading.setting) else set()
+            self._assumed.update([point.shape] if likely_shape(one.reading.setting) else [])
             points.setdefault((point, one.rule), []).append(one)
         if self._unfit and not points:
             raise self._unfit[0][1]
@@ -131,20 +123,17 @@ class Reader:
     def _without_twins(self, logs: Sequence[LogFile]) -> list[LogFile]:
         """Return the logs without those that are another one, compressed, beside it."""
         pairs = twins([log.path for log in logs])
-        self._twins += [
+        self._twins.extend(
             LeftOut(path, f"it holds what {shown(other)} does, which is read", wanted=False)
             for path, other in pairs.items()
-        ]
+        )
         return [log for log in logs if log.path not in pairs]
-
-    def _leave_out(self, log: LogFile, error: UsageError) -> None:
-        self._unfit.append((log, error))
 
     def _fit(self, log: LogFile) -> Read | None:
         try:
             return self._read(log)
         except UnknownLogError as error:
-            self._leave_out(log, error)
+            self._unfit.append((log, error))
             return None
 
     def _counted(self, reads: Sequence[Read]) -> Counted:

@@ -12,7 +12,7 @@ from hpcbert.model import Measured, Reason, Run, Shape
 from hpcbert.results.reduce import FOREIGN, Evidence, gate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hpcbert.campaign.fingerprint import Where
     from hpcbert.logs.layout import LogFile
@@ -120,13 +120,12 @@ def joined(points: dict[tuple[Point, str], list[Read]]) -> dict[tuple[Point, str
 
 def _are_runs_of_one(some: list[Read], others: list[Read]) -> bool:
     """Say whether names differ in the number of the run alone, and no number is there twice."""
-    places = [{_place(one.log) for one in reads} for reads in (some, others)]
+    places = [
+        {one.log._replace(path=one.log.path.parent, repeat=None, attempt=0) for one in reads}
+        for reads in (some, others)
+    ]
     numbers = [{one.log.repeat for one in reads} for reads in (some, others)]
     return bool(places[0] & places[1]) and not numbers[0] & numbers[1] and None not in numbers[0]
-
-
-def _place(log: LogFile) -> LogFile:
-    return log._replace(path=log.path.parent, repeat=None, attempt=0)
 
 
 def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[Where, ...]], ...]:
@@ -171,12 +170,8 @@ def _with_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:
     return tuple(known.get(number) or _absent(number) for number in range(1, highest + 1))
 
 
-def _accumulates(read: Read) -> bool:
-    return (read.reading.setting.accumulation or 1) > 1
-
-
-_MARKS = {
-    "accumulation": _accumulates,
+_MARKS: dict[str, Callable[[Read], bool]] = {
+    "accumulation": lambda read: (read.reading.setting.accumulation or 1) > 1,
     "unchecked": lambda read: read.valid and read.reading.unchecked,
 }
 
