@@ -188,7 +188,8 @@ def changes(
         now: The digests of its files.
     """
     before = document[EVIDENCE]["files"]
-    own = () if document.get(SEAL) == seal(document) else (_SEAL,)
+    broken = "the record itself was changed after it was written"
+    own = () if document.get(SEAL) == seal(document) else (Deviation("seal", MEASUREMENTS, broken),)
     lacking = lacks(watched.campaign, document)
     found = [
         _changed(watched, name, then, document, lacking)
@@ -200,9 +201,6 @@ def changes(
     goes_on = any(one.harmless and one.kind == "grew" for one in found)
     new = (_added(name, lacking, goes_on=goes_on) for name in now if name not in before)
     return (*own, *found, *new)
-
-
-_SEAL = Deviation("seal", MEASUREMENTS, "the record itself was changed after it was written")
 
 
 def _changed(

@@ -58,7 +58,11 @@ def read(options: PointOptions, *, dry: bool = False, rehearse: bool = False) ->
     found = recipe.load(places.find_recipe(options.fw, folders))
     _refuse_unused(found, here)
     shape = Shape(options.nodes, options.gpus_per_node)
-    scheduler, warnings = _scheduler(options.scheduler or here.scheduler, shape, dry=dry)
+    scheduler = options.scheduler or here.scheduler
+    warnings: tuple[str, ...] = ()
+    if dry and traits(scheduler).here and shape.nodes > 1:
+        note = f"The site's scheduler is {scheduler}, with one node: this is the script for Slurm."
+        scheduler, warnings = SLURM.name, (note,)
     request = Request(
         shape=shape,
         precisions=tuple(map(precision, _split(options.precision))),
@@ -110,13 +114,6 @@ def submitter() -> Submitter:
     except KeyError:
         user = str(os.geteuid())
     return Submitter(user, tuple(sys.argv), time.time(), secrets.token_hex(3))
-
-
-def _scheduler(name: str, shape: Shape, *, dry: bool) -> tuple[str, tuple[str, ...]]:
-    if dry and traits(name).here and shape.nodes > 1:
-        note = f"The site's scheduler is {name}, with one node: this is the script for Slurm."
-        return SLURM.name, (note,)
-    return name, ()
 
 
 def _split(text: str) -> tuple[str, ...]:

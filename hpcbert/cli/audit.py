@@ -75,9 +75,6 @@ def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_fil
     )
 
 
-command = audit
-
-
 def _data(directory: Path, made: Audit) -> dict[str, Any]:
     data = tables_data(made.tables)
     for table in data["tables"]:

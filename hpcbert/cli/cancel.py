@@ -48,9 +48,6 @@ def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
     return Result(data, text, warnings=target.left)
 
 
-command = cancel
-
-
 def _agreed(watched: TrackedCampaign, target: Target) -> bool:
     """Ask, on stderr.
 

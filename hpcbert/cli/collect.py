@@ -141,9 +141,6 @@ def collect(
     )
 
 
-command = collect
-
-
 def _meant(word: str, site_file: str) -> Path:
     """Return the path or campaign that a word means; a campaign as `store.resolve` has it."""
     path = Path(word)

@@ -23,6 +23,3 @@ def completion(*, shell: str) -> Result:
     source = found(root, {}, "hpcbert", "_HPCBERT_COMPLETE").source_vars()
     text = found.source_template % source
     return Result({"shell": shell, "script": text}, text, exact=True)
-
-
-command = completion

@@ -29,6 +29,3 @@ def config(*, site_file: str, with_origin: bool) -> Result:
         shown = list(value) if isinstance(value, tuple) else value
         lines.append(f"{key:<{width}} = {shown!r}" + (f"  # {by}" if with_origin else ""))
     return Result(data, "\n".join(lines), tuple(complaints(here)))
-
-
-command = config

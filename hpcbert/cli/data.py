@@ -158,6 +158,3 @@ def data_show(sample: int, directory: Path) -> Result:
         f"the second sentence {follows}",
     ]
     return Result(found, "\n".join(lines))
-
-
-command = data

@@ -37,6 +37,3 @@ def doctor(*, site_file: str, frameworks: tuple[str, ...], nodes: int) -> Result
     failed = [one.name for one in findings if one.status == "fail"]
     errors = (CheckError(f"Failed: {', '.join(failed)}."),) if failed else ()
     return Result(findings, "\n".join(lines), errors)
-
-
-command = doctor

@@ -108,6 +108,3 @@ def _lines(data: dict[str, Any]) -> list[str]:
         elif value not in (None, ""):
             lines.append(f"{name}: {value}")
     return lines
-
-
-command = frameworks

@@ -73,6 +73,3 @@ def _outranked(output: Path) -> list[str]:
     why = "because of HPCBERT_SITE" if by == "HPCBERT_SITE" else f"found {by}"
     remedy = "unset HPCBERT_SITE or give" if by == "HPCBERT_SITE" else "give"
     return [f"hpcbert uses {path} here, {why}. To use {output}, {remedy} --site {output}."]
-
-
-command = init

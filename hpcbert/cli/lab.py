@@ -95,6 +95,3 @@ def lab_down(*, directory: Path) -> Result:
         return Result(data, f"{removal.ended} processes ended, nothing is left.")
     error = CheckError(f"Left behind: {', '.join(removal.left)}.", where=str(directory))
     return Result(data, errors=(error,))
-
-
-command = lab

@@ -81,7 +81,11 @@ def draw(view: View, details: Details, *, unicode: bool) -> Group:
     parts: list[Text | Table] = []
     campaign = ""
     table = Table.grid()
-    for repeats in _by_point(view.repeats):
+    points: dict[tuple[str, str], list[Repeat]] = {}
+    for repeat in view.repeats:
+        name = repeat.watched.campaign.id, repeat.array.point.key
+        points.setdefault(name, []).append(repeat)
+    for repeats in points.values():
         if repeats[0].watched.campaign.id != campaign:
             campaign = repeats[0].watched.campaign.id
             table = Table.grid(padding=(0, 2, 0, 0))
@@ -95,14 +99,6 @@ def draw(view: View, details: Details, *, unicode: bool) -> Group:
         trouble = f"Slurm does not answer: {printable(view.trouble)}"
         parts.append(Text(trouble, style="yellow"))
     return Group(*parts)
-
-
-def _by_point(repeats: Sequence[Repeat]) -> Iterator[list[Repeat]]:
-    points: dict[tuple[str, str], list[Repeat]] = {}
-    for repeat in repeats:
-        name = repeat.watched.campaign.id, repeat.array.point.key
-        points.setdefault(name, []).append(repeat)
-    yield from points.values()
 
 
 def _point(view: View, repeats: Sequence[Repeat], *, unicode: bool) -> tuple[Text, Text, Text]:

@@ -24,7 +24,7 @@ from hpcbert.logs.lines import NotALogError, open_log
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpcbert.campaign.repeats import Repeat, TrackedCampaign
+    from hpcbert.campaign.repeats import Repeat
 
 _CONFLICTS = (
     Conflict(("tail",), lambda given: given["path_only"], "with --path"),
@@ -74,9 +74,6 @@ def logs(*, as_json: bool, path_only: bool, tail: int | None, **values: Any) -> 
     finish("logs", body, as_json=as_json)
 
 
-command = logs
-
-
 @dataclass(frozen=True)
 class Log:
     """A log and whose it is.
@@ -105,7 +102,13 @@ def _find(*, campaign: str, point: str, repeat: int | None, runs: str, site_file
     meant = [one for one in watched.repeats if repeat in {None, one.number}]
     meant = [one for one in meant if point in {"", one.array.point.key}]
     if not meant:
-        raise _none_meant(watched, point)
+        keys = [array.point.key for array in watched.campaign.arrays]
+        if point and point not in keys:
+            raise UsageError(f"There is no point {point!r}.", hint=did_you_mean(point, keys))
+        count = watched.campaign.protocol.repeats
+        raise UsageError(
+            "There is no such repeat.", hint=f"Repeats are numbered from 1 to {count}."
+        )
     found = [log for one in meant if (log := _log(one)) is not None]
     if not found:
         raise IncompleteError(
@@ -114,14 +117,6 @@ def _find(*, campaign: str, point: str, repeat: int | None, runs: str, site_file
             hint=f"See how far it is: hpcbert monitor --once {watched.campaign.id}",
         )
     return max(found, key=lambda log: log.path.stat().st_mtime)
-
-
-def _none_meant(watched: TrackedCampaign, point: str) -> UsageError:
-    keys = [array.point.key for array in watched.campaign.arrays]
-    if point and point not in keys:
-        return UsageError(f"There is no point {point!r}.", hint=did_you_mean(point, keys))
-    count = watched.campaign.protocol.repeats
-    return UsageError("There is no such repeat.", hint=f"Repeats are numbered from 1 to {count}.")
 
 
 def _log(repeat: Repeat) -> Log | None:

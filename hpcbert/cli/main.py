@@ -15,7 +15,7 @@ from hpcbert.cli import streams
 _OTHERS_WRITE = 0o022
 _COMPLETE = "_HPCBERT_COMPLETE"
 
-# name -> first line of its help; the module is hpcbert.cli.<name>, the object in it `command`.
+# name -> first line of its help; the module is hpcbert.cli.<name>, and so is the object in it.
 COMMANDS = {
     "init": "Write a site.toml for this cluster or machine.",
     "doctor": "Check that this machine can do what the site says.",
@@ -49,7 +49,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"hpcbert.cli.{cmd_name}")
-        command: click.Command = module.command
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -125,23 +125,18 @@ def main() -> None:
     # Nothing is written for others to change; a stricter umask stays. Jobs are submitted with it.
     os.umask(os.umask(_OTHERS_WRITE) | _OTHERS_WRITE)
     try:
-        _run(sys.argv[1:])
+        if instruction := os.environ.get(_COMPLETE):
+            from click.shell_completion import shell_complete
+
+            sys.exit(shell_complete(root, {}, "hpcbert", _COMPLETE, instruction))
+        # Unlike click's own `main`, without a word on any error.
+        with root.make_context("hpcbert", sys.argv[1:]) as context:
+            root.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as leave:
         raise SystemExit(leave.exit_code) from None
     except Exception as error:  # noqa: BLE001 - the border
         end(error)
-
-
-def _run(words: list[str]) -> None:
-    """Do what a command line says; unlike click's own `main`, without a word on any error."""
-    instruction = os.environ.get(_COMPLETE)
-    if instruction:
-        from click.shell_completion import shell_complete
-
-        raise SystemExit(shell_complete(root, {}, "hpcbert", _COMPLETE, instruction))
-    with root.make_context("hpcbert", words) as context:
-        root.invoke(context)
 
 
 def end(error: BaseException) -> NoReturn:

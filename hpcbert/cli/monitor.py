@@ -41,11 +41,7 @@ _CONFLICT = Conflict(("interval", "max_retries"), lambda given: given["once"], "
 )
 @click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
 @click.option("--once", is_flag=True, help="Look once, say how every repeat is, and leave.")
-@click.option(
-    "--interval",
-    type=float,
-    help="Seconds between two looks; not below the site's.",
-)
+@click.option("--interval", type=float, help="Seconds between two looks; not below the site's.")
 @click.option(
     "--max-retries",
     type=click.IntRange(0),
@@ -67,9 +63,6 @@ def monitor(*, as_json: bool, **values: Any) -> None:
     each change, and at last the document that every command ends with, whose data is the summary.
     """
     finish("monitor", lambda: _monitor(Display(as_json=as_json), **values), as_json=as_json)
-
-
-command = monitor
 
 
 def _monitor(

@@ -189,6 +189,3 @@ def _on_node(here: Site, words: Sequence[str]) -> Result:
         for one in document["errors"]
     )
     return Result(errors=errors)
-
-
-command = prepare

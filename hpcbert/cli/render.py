@@ -91,10 +91,9 @@ def _again(path: Path, text: str) -> str:
     header = next((line for line in text.splitlines() if line.startswith(_HEADER)), "")
     if not header:
         raise UsageError("No header names the command that renders it.", where=str(path))
-    with render_command.make_context("render", shlex.split(header[len(_HEADER) :])) as context:
+    with render.make_context("render", shlex.split(header[len(_HEADER) :])) as context:
         options = PointOptions.of(context.params)
     return _rendered(options).get(path.name, "")
 
 
-render_command = render
 command = render

@@ -95,9 +95,6 @@ def retry(
     return _result(plans, dry=dry_run)
 
 
-command = retry
-
-
 def _result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
     errors = tuple(
         IncompleteError(

@@ -221,6 +221,3 @@ def _data(directory: Path, campaign: Campaign) -> dict[str, Any]:
         "rehearse": campaign.rehearse,
         "arrays": [_described(array) for array in campaign.arrays],
     }
-
-
-command = submit

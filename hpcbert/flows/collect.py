@@ -12,7 +12,6 @@ from hpcbert.foreign.said import Known
 from hpcbert.logs.layout import discover
 from hpcbert.logs.setting import Window
 from hpcbert.results.reduce import tabulate
-from hpcbert.system import ownership
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -168,21 +167,18 @@ def _own_or_named(campaigns: Sequence[Path], paths: Sequence[Path]) -> tuple[lis
 
     In a directory of campaigns that several people write to, anybody's may lie.
     """
+    if not campaigns:
+        return [], []
+    from hpcbert.campaign import store
+
     count, left_out = [], []
     for directory in campaigns:
-        who = "" if directory in paths else _stranger(directory)
+        who = "" if directory in paths else store.stranger(directory)
         if who:
             left_out.append(f"{directory} is left out: it belongs to {who}. Name it to collect it.")
         else:
             count.append(directory)
     return count, left_out
-
-
-def _stranger(directory: Path) -> str:
-    try:
-        return ownership.stranger(directory)
-    except OSError:
-        return ""
 
 
 def _of_campaigns(

@@ -93,7 +93,9 @@ class Reader:
         reads = sorted(reads, key=lambda one: not one.valid)
         for one in reads:
             try:
-                point = _point(one) if one.valid else _likely_point(one, certain)
+                # A bad log may lack what the others of its point state.
+                likely = [] if one.valid else [point for point in certain if _agrees(one, point)]
+                point = likely[0] if len(likely) == 1 else _point(one)
                 _refuse_clash(one, points.get((point, one.rule), ()))
             except UnknownLogError as error:
                 self._unfit.append((one.log, error))
@@ -262,12 +264,6 @@ def _point(read: Read) -> Point:
         batch_size_per_device=setting.need("batch_size_per_device"),
         accumulation=setting.accumulation or 1,
     )
-
-
-def _likely_point(read: Read, points: Collection[Point]) -> Point:
-    """Return the one point that a bad log can belong to: it may lack what the others state."""
-    likely = [point for point in points if _agrees(read, point)]
-    return likely[0] if len(likely) == 1 else _point(read)
 
 
 def _agrees(read: Read, point: Point) -> bool:

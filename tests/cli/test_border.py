@@ -41,7 +41,7 @@ LEFT_OUT = {"lab up", "lab down"}
 def commands() -> Iterator[tuple[str, click.Command]]:
     """Yield every command with its whole name, those in groups too."""
     for name in COMMANDS:
-        command = importlib.import_module(f"hpcbert.cli.{name}").command
+        command = getattr(importlib.import_module(f"hpcbert.cli.{name}"), name)
         if isinstance(command, click.Group):
             for inner in command.commands.values():
                 yield f"{name} {inner.name}", inner

@@ -98,7 +98,7 @@ def test_what_would_be_ignored_is_refused(many: Callable[..., list[Any]], tmp_pa
 
 def test_every_option_that_resume_has_no_use_for_is_in_the_table() -> None:
     """A new option of submit has to say what it does beside --resume."""
-    command = importlib.import_module("hpcbert.cli.submit").command
+    command = importlib.import_module("hpcbert.cli.submit").submit
     used = {"--resume", "--wait", "--max-retries", "--runs", "--site", "--json", "--help"}
     options = {
         max(one.opts, key=len) for one in command.params if isinstance(one, click.Option)

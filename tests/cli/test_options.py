@@ -9,8 +9,8 @@ import click
 import pytest
 
 from hpcbert.cli.options import PointOptions
-from hpcbert.cli.render import command as render
-from hpcbert.cli.submit import command as submit
+from hpcbert.cli.render import render
+from hpcbert.cli.submit import submit
 
 HINTS = {
     name: hint

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from hpcbert.cli.collect import command
+from hpcbert.cli.collect import collect as command
 from hpcbert.config import places
 
 TEMPLATES = places.package_templates()

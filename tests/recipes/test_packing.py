@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hpcbert.cli.collect import command
+from hpcbert.cli.collect import collect as command
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from tests.kit.recipes import Reader, grammar

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from hpcbert.cli.render import command as render
-from hpcbert.cli.submit import command as submit
+from hpcbert.cli.render import render
+from hpcbert.cli.submit import submit
 from hpcbert.script import sandbox
 from tests.kit.paths import TEMPLATES
 
