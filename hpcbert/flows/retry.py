@@ -132,7 +132,7 @@ def look(
                 InvalidRepeat(array, number, one.state, "; ".join(map(str, one.reasons)))
             )
     runs_on.refuse_doubling(watched, [(one.array, one.number) for one in invalid])
-    spent = [one for one in invalid if _times(campaign, one) >= policy.limit]
+    spent = [one for one in invalid if _retries(campaign, one) >= policy.limit]
     return Findings(
         watched=watched,
         invalid=tuple(one for one in invalid if one not in spent),
@@ -147,8 +147,7 @@ def look(
     )
 
 
-def _times(campaign: Campaign, repeat: InvalidRepeat) -> int:
-    """Return how often a repeat was submitted again already."""
+def _retries(campaign: Campaign, repeat: InvalidRepeat) -> int:
     same = [one for one in campaign.arrays if one.point == repeat.array.point]
     return sum(repeat.number in one.repeats for one in same) - 1
 
@@ -202,32 +201,20 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
     for part, invalid in points.items():
         known = watched.campaign.arrays
         first = next(one for one in known if (one.point.key, one.offset) == part)
-        text = _script(watched.directory, first)
+        text = store.read_script(watched.directory, first).decode()
+        if not rewrite.writes_to(text, watched.directory):
+            raise UsageError(
+                "The campaign was moved or copied: its scripts write elsewhere.",
+                where=str(watched.directory),
+                hint="Retry it where it was submitted, or submit the point anew.",
+            )
         verdict = _verdict(findings, first, text, policy, run)
-        array, again = _array(
-            findings,
-            first,
-            invalid,
-            text,
-            verdict,
-            time_limit=policy.time_limit or limits.kept(watched, first),
-        )
+        time_limit = policy.time_limit or limits.kept(watched, first)
+        array, again = _array(findings, first, invalid, text, verdict, time_limit=time_limit)
         arrays.append(array)
         texts[array.name] = again
         spared |= dict(verdict.spared)
     return RetryPlan(findings, tuple(arrays), texts, tuple(spared.items()))
-
-
-def _script(directory: Path, array: Array) -> str:
-    """Return the script of a point's first submission, as it was rendered."""
-    text = store.read_script(directory, array).decode()
-    if not rewrite.writes_to(text, directory):
-        raise UsageError(
-            "The campaign was moved or copied: its scripts write elsewhere.",
-            where=str(directory),
-            hint="Retry it where it was submitted, or submit the point anew.",
-        )
-    return text
 
 
 def _verdict(
