@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign import store
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import HpcbertError, IncompleteError
+from hpcbert.model import utc
 from hpcbert.scheduler.poller import PlainPoller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+    from hpcbert.campaign.repeats import Key, Repeat
     from hpcbert.config.schedulers import Traits
     from hpcbert.config.site import Site
     from hpcbert.finding import Finding
@@ -280,6 +282,58 @@ def record(directory: Path, campaign: Campaign, *arrays: Array) -> Campaign:
             hint=f"Make room, then: {RESUME} {campaign.id} finds it.",
         ) from error
     return campaign
+
+
+class PlainScheduler(Scheduler):
+    """Takes what it is given: starts jobs, and finds those that were started before.
+
+    Attributes:
+        one_job: Whether one job runs all arrays of a submission; else each has its own.
+    """
+
+    one_job = False
+
+    @abstractmethod
+    def start(self, directory: Path, campaign: Campaign) -> str:
+        """Start a job that runs the arrays of a campaign, which are on disk; return its id.
+
+        Raises:
+            SchedulerError: It can't be started.
+        """
+
+    @abstractmethod
+    def find(self, directory: Path, arrays: Sequence[Array]) -> str:
+        """Return the job that an interrupted submission of arrays made, or nothing."""
+
+    def submit(self, directory: Path, campaign: Campaign) -> Campaign:
+        """Hand over every array that is not submitted yet, adopting what is there already."""
+        new = campaign.unsubmitted
+        for array in new:
+            store.read_script(directory, array)
+        for arrays in [new] if self.one_job and new else [(one,) for one in new]:
+            self.world.check()
+            campaign = self._hand_over(directory, campaign, arrays)
+        return campaign
+
+    def _hand_over(
+        self, directory: Path, campaign: Campaign, arrays: tuple[Array, ...]
+    ) -> Campaign:
+        job_id = self._left_behind(TrackedCampaign(directory, campaign), arrays)
+        if not job_id:
+            arrays = tuple(replace(one, called=utc(self.world.now())) for one in arrays)
+            campaign = record(directory, campaign, *arrays)
+            job_id = self.start(directory, replace(campaign, arrays=arrays))
+        job, stamp = Job(job_id, seen=False), utc(self.world.now())
+        return record(directory, campaign, *(job.of(one, stamp) for one in arrays))
+
+    def _left_behind(self, watched: TrackedCampaign, arrays: Sequence[Array]) -> str:
+        if not any(array.called for array in arrays):
+            return ""
+        found = self.find(watched.directory, arrays)
+        if not found:
+            self.world.pause(1.0)  # It may just have been started.
+            found = self.find(watched.directory, arrays)
+        return found or next(filter(None, (begun_by(watched, one) for one in arrays)), "")
 
 
 def begun_by(watched: TrackedCampaign, array: Array) -> str:

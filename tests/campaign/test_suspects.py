@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcbert.campaign.suspects import RepeatOutcome, limit, suspect
-from hpcbert.slurm.nodes import of_partition, read_sinfo
+from hpcbert.slurm.nodes import read_sinfo
 
 POINT = "bert-base_2n8g_fp32_b32"
 UP = {f"n{number}": True for number in range(1, 9)}
@@ -84,7 +84,6 @@ def test_sinfo_is_read_with_its_marks() -> None:
         "n1|gpu*|idle\nn2|gpu*|mixed\nn3|gpu*|down*\nn4|gpu*|drained\nn5|other|idle\n"
         "n6|gpu*|idle*\nnonsense\n"
     )
-    rows = read_sinfo(text)
     expected = {"n1": True, "n2": True, "n3": False, "n4": False, "n6": False}
-    assert of_partition(rows, "") == of_partition(rows, "gpu") == expected
-    assert of_partition(rows, "other") == {"n5": True}
+    assert read_sinfo(text, "") == read_sinfo(text, "gpu") == expected
+    assert read_sinfo(text, "other") == {"n5": True}

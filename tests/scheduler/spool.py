@@ -19,8 +19,7 @@ from hpcbert.config.site import Site
 from hpcbert.errors import SchedulerError
 from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign
-from hpcbert.scheduler.base import Target
-from hpcbert.scheduler.plain import PlainScheduler
+from hpcbert.scheduler.base import PlainScheduler, Target
 from hpcbert.slurm.states import UNKNOWN, Kind, RepeatState
 
 PLACE = "SPOOL"

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from hpcbert.errors import SchedulerError
 from hpcbert.finding import Finding
-from hpcbert.scheduler.base import Target
+from hpcbert.scheduler.base import PlainScheduler, Target
 from hpcbert.scheduler.local import queue
-from hpcbert.scheduler.plain import PlainScheduler
 from hpcbert.script import limits
 
 if TYPE_CHECKING:

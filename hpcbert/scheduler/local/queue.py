@@ -231,8 +231,11 @@ def states(
             if array.state == "intended" and not array.called:
                 state = RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
             else:
-                seen = Repeat(watched, array, number).newest
-                state = _state(seen, queues[array.job_id], now=now)
+                seen, queue = Repeat(watched, array, number).newest, queues[array.job_id]
+                state = seen.end_state or _unfinished(seen, queue)
+                if state.kind == Kind.RUNNING and seen.start is not None:
+                    state = replace(state, elapsed=max(0.0, now - seen.start))
+                state = replace(seen.complete(state), limit=queue.limit)
             found[array.name, number] = state
     return found
 
@@ -281,7 +284,11 @@ def _queue(directory: Path, job_id: str) -> _Queue:
             return _Queue(alive=False, cancelled=True, detail="it was cancelled", limit=limit)
         gone = "the local queue process is gone; submit anew for what is missing"
         return _Queue(alive=False, detail=f"{gone}{_last_words(directory)}", limit=limit)
-    if _holder(plan.lock) not in {"", job_id}:
+    try:
+        holder = Path(plan.lock).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        holder = ""
+    if holder not in {"", job_id}:
         return _Queue(alive=True, detail="another campaign is running on this machine", limit=limit)
     return _Queue(alive=True, detail="earlier repeats come first", limit=limit)
 
@@ -293,13 +300,6 @@ def _parts(job_id: str) -> tuple[int, int]:
     return 0, 0
 
 
-def _holder(lock: str) -> str:
-    try:
-        return Path(lock).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        return ""
-
-
 def _last_words(directory: Path) -> str:
     """Return the last line that the queue printed, which is its error if it had one."""
     try:
@@ -308,13 +308,6 @@ def _last_words(directory: Path) -> str:
         return ""
     lines = raw.decode(errors="replace").strip().splitlines()
     return f" (its last words: {lines[-1].strip()})" if lines else ""
-
-
-def _state(seen: JobRecord, queue: _Queue, *, now: float) -> RepeatState:
-    state = seen.end_state or _unfinished(seen, queue)
-    if state.kind == Kind.RUNNING and seen.start is not None:
-        state = replace(state, elapsed=max(0.0, now - seen.start))
-    return replace(seen.complete(state), limit=queue.limit)
 
 
 def _unfinished(seen: JobRecord, queue: _Queue) -> RepeatState:

@@ -27,7 +27,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from hpcbert.model import utc
 from hpcbert.scheduler.local.queue import CANCELLED, alive, name_of, read_plan
@@ -118,15 +118,11 @@ def run_queue(directory: Path) -> None:
             if not stop.why:
                 say(element.output(job_id))
                 _control(directory, number, element, plan, folder=Path(folder), stop=stop)
-            if not _finished(directory, element):
+            if not all(element.newest(directory / path).state for path in element.statuses):
                 cancelled = End("CANCELLED", None, "it was cancelled before it started")
                 died = End("FAILED", None, "its supervisor ended without a word")
                 finish(directory, element, cancelled if stop.why else died)
     say("cancelled" if stop.why else "done")
-
-
-def _finished(directory: Path, element: Element) -> bool:
-    return all(element.newest(directory / path).state for path in element.statuses)
 
 
 @contextlib.contextmanager
@@ -136,7 +132,11 @@ def held(path: Path, stop: Stop) -> Iterator[bool]:
     The system lets go of it when the process ends, however that happens.
     """
     with path.open("a+") as file:
-        taken = _taken(file, stop)
+        try:
+            taken = lock.wait(file.fileno(), patient=lambda: not stop.why, pause=_TICK)
+        except OSError as error:
+            taken = True
+            say(f"this file system has no locks ({error.strerror}): two campaigns may run at once")
         if taken:
             file.truncate(0)
             file.write(name_of(os.getpid()))
@@ -144,14 +144,6 @@ def held(path: Path, stop: Stop) -> Iterator[bool]:
         yield taken
         if taken:
             file.truncate(0)
-
-
-def _taken(file: IO[str], stop: Stop) -> bool:
-    try:
-        return lock.wait(file.fileno(), patient=lambda: not stop.why, pause=_TICK)
-    except OSError as error:
-        say(f"this file system has no locks ({error.strerror}): two campaigns may run at once")
-        return True
 
 
 def _control(
@@ -163,10 +155,13 @@ def _control(
 
     words = [sys.executable, "-m", "hpcbert.scheduler.local.worker", str(directory)]
     words += [str(number), name_of(os.getpid())]
+    # The GPUs that ranks may see: the first of the caller's, or of all.
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    known = map(str, range(element.gpus)) if devices is None else devices.split(",")
     controller = start_controller(
         folder,
         shlex.join(words),
-        cuda_devices=_visible(os.environ.get("CUDA_VISIBLE_DEVICES"), element.gpus),
+        cuda_devices=",".join(list(known)[: element.gpus]),
         timeout_min=plan.minutes + (plan.grace + _BEYOND) / 60,
         # Its warning signal is for submitit's own checkpoints; 0 is never.
         signal_delay_s=0,
@@ -176,18 +171,15 @@ def _control(
         if stop.why:
             controller.terminate()
         time.sleep(_SLOW_TICK)
-    left = kill_descendants()
-    if left:
-        say(f"processes that can't be killed: {left}")
+    _clean_up()
     for log in folder.iterdir():
         sys.stdout.write(log.read_text(encoding="utf-8", errors="replace"))
         log.unlink()
 
 
-def _visible(devices: str | None, gpus: int) -> str:
-    """Return the GPUs that ranks may see: the first of the caller's, or of all."""
-    known = [str(number) for number in range(gpus)] if devices is None else devices.split(",")
-    return ",".join(known[:gpus])
+def _clean_up() -> None:
+    if left := kill_descendants():
+        say(f"processes that can't be killed: {left}")
 
 
 def supervise(directory: Path, number: int, job_id: str) -> None:
@@ -216,9 +208,7 @@ def _run(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: St
         return End("FAILED", _NOT_FOUND, f"the script can't be started: {error}")
     step_back()
     code = _watch(pid, plan, job_id=job_id, stop=stop)
-    left = kill_descendants()
-    if left:
-        say(f"processes that can't be killed: {left}")
+    _clean_up()
     if stop.why:
         return End(stop.why, code, stop.reason)
     return End("FAILED" if code else "COMPLETED", code)

@@ -185,8 +185,8 @@ class Slurm(Scheduler):
     def nodes(self, script: str) -> Mapping[str, bool] | None:
         """Ask sinfo for the nodes of a script's partition; none where it does not say."""
         outcome = questions.query(self.world, nodes.sinfo_argv())
-        rows = nodes.read_sinfo(outcome.stdout if outcome.ok else "")
-        return nodes.of_partition(rows, directives.option(script, "partition"))
+        text = outcome.stdout if outcome.ok else ""
+        return nodes.read_sinfo(text, directives.option(script, "partition"))
 
     def describe(self, directory: Path, array: Array) -> str:
         """Return the sbatch command line."""

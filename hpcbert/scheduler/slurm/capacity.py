@@ -169,10 +169,12 @@ def _misfits(
     elsewhere = f" These have them: {', '.join(sorted(others))}." if others else ""
     gpus = " and ".join(_text(one) for one in job.resources)
     if not fitting and job.resources:
+        there = {_text(one) for group in partition.groups for one in group.resources}
+        has = ", ".join(sorted(there)) or "none"
         yield Finding(
             "GPUs",
             "fail",
-            f"No node of partition {partition.name} has {gpus}; its nodes have {_has(partition)}.",
+            f"No node of partition {partition.name} has {gpus}; its nodes have {has}.",
             f"Ask for fewer with --gpus-per-node, or for another partition.{elsewhere}",
             "site.toml: slurm.gres, nodes.gpus_per_node",
         )
@@ -216,11 +218,7 @@ def _misfits(
 
 def _fitting(job: Wanted, partition: Partition) -> int:
     """Return how many nodes of a partition have what a job wants of each."""
-    return sum(
-        group.count
-        for group in partition.groups
-        if all(group.has(resource) for resource in job.resources)
-    )
+    return sum(one.count for one in partition.groups if all(map(one.has, job.resources)))
 
 
 def _count(nodes: int) -> str:
@@ -229,11 +227,6 @@ def _count(nodes: int) -> str:
 
 def _text(resource: Resource) -> str:
     return ":".join(filter(None, (resource.name, resource.kind, str(resource.count))))
-
-
-def _has(partition: Partition) -> str:
-    each = {_text(one) for group in partition.groups for one in group.resources}
-    return ", ".join(sorted(each)) or "none"
 
 
 def _shared(runs: Path, found: Sequence[Partition]) -> Iterator[Finding]:

@@ -193,19 +193,15 @@ def _call(watched: TrackedCampaign, array: Array, world: World) -> tuple[Array, 
     plain = claims[0] if outcome.ok and len(outcome.stdout.split()) == 1 and claims else None
     # Nobody says otherwise at this moment; who asks later settles it (`Array.unsettled`).
     silent = plain is not None and plain.mine is None and not plain.unknown
-    found = None if silent else _found(watched, array, outcome, world)
+    # Where the controller refused it, without waiting.
+    refused = _DECIDED in outcome.stderr and not outcome.ok and not _says(outcome, _UNCERTAIN)
+    seek = look if refused else search
+    found = None if silent else seek(watched, array, world)
     if found:
         return found.of(array, utc(world.now())), "done"
     if plain and (silent or plain.unknown):
         return replace(plain.job.of(array, utc(world.now())), seen=""), "done"
     return _failed(watched, array, outcome, claims, world)
-
-
-def _found(watched: TrackedCampaign, array: Array, outcome: Outcome, world: World) -> Job | None:
-    """Look for the job that a call made; where the controller refused it, without waiting."""
-    if not outcome.ok and _DECIDED in outcome.stderr and not _says(outcome, _UNCERTAIN):
-        return look(watched, array, world)
-    return search(watched, array, world)
 
 
 def _failed(
