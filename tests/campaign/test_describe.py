@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hpcbert.campaign import fingerprint
 from hpcbert.system import redact
 from tests.kit.paths import REPOSITORY
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 

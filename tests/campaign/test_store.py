@@ -18,7 +18,7 @@ from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.system import lock
 from hpcbert.system.runner import run
 from tests.kit.paths import REPOSITORY
-from tests.waiting import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from hpcbert.container import probe
 from hpcbert.finding import Finding
 from hpcbert.system.runner import Outcome, run
 from tests.kit.drafts import changed
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpcbert.system.runner import run as start_process
+from tests.kit.cli import Done
 from tests.kit.logs import pytorch
+from tests.kit.waiting import CEILING
 
 # Root reads whatever it likes, unless it gives these up.
 _MORTAL = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
@@ -54,30 +55,6 @@ for number, one in enumerate(json.load(sys.stdin)):
 """
 
 
-@dataclass(frozen=True)
-class Done:
-    """What a command line did."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        """Its one JSON document; monitor's is the last line."""
-        return json.loads(self.out.splitlines()[-1])
-
-    def check(self, *, as_json: bool) -> None:
-        """Hold it to what every command keeps to."""
-        assert self.code in {0, 1, 2, 3, 4, 5}, self
-        assert "Traceback" not in self.err, self.err
-        assert "bug in hpcbert" not in self.out + self.err, self
-        if as_json:
-            assert self.document["exit_code"] == self.code, self
-        elif self.code:
-            assert "rror: " in self.err, self
-
-
 @pytest.fixture
 def many(tmp_path: Path) -> Callable[..., list[Done]]:
     """Run command lines, each in a process of its own, as somebody whom permissions bind."""
@@ -95,7 +72,6 @@ def many(tmp_path: Path) -> Callable[..., list[Done]]:
         here.mkdir()
         home = tmp_path / "home"
         home.mkdir(exist_ok=True)
-        root = os.geteuid() == 0
         cases = []
         for number, words in enumerate(lines):
             folder = here / f"cwd{number}" if gone else cwd or home
@@ -103,19 +79,18 @@ def many(tmp_path: Path) -> Callable[..., list[Done]]:
             cases.append(
                 {"words": words, "cwd": str(folder), "gone": gone, "env": env, "umask": umask}
             )
-        done = subprocess.run(
-            [*(_MORTAL if root else ()), sys.executable, "-c", _MANY, str(here)],
-            input=json.dumps(cases),
-            env={**os.environ, "HOME": str(home)},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=500,
-        )
-        codes = map(int, done.stdout.split())
+        done = start_process(
+            [*(_MORTAL if os.geteuid() == 0 else ()), sys.executable, "-c", _MANY, str(here)],
+            stdin=json.dumps(cases), env={**os.environ, "HOME": str(home)}, timeout=CEILING,
+        )  # fmt: skip
+        assert done.ok, done.stderr
         return [
-            Done(code, (here / f"{n}.out").read_text(), (here / f"{n}.err").read_text())
-            for n, code in enumerate(codes)
+            Done(
+                tuple(words),
+                int(code),
+                *((here / f"{n}.{end}").read_text() for end in ("out", "err")),
+            )
+            for n, (words, code) in enumerate(zip(lines, done.stdout.split(), strict=True))
         ]
 
     return run

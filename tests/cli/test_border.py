@@ -105,7 +105,7 @@ def test_a_path_that_cannot_be_used_is_a_sentence_everywhere(
     for words, done in zip(asked, many(asked, cwd=home), strict=True):
         done.check(as_json=True)
         harmless = {"--data", "--source", "--image", "--repository", "--runs"} & set(words)
-        assert done.code or harmless or "--leftovers" in words, (words, done)
+        assert done.returncode or harmless or "--leftovers" in words, (words, done)
 
 
 def test_every_command_survives_the_loss_of_its_working_directory(
@@ -120,8 +120,8 @@ def test_every_command_survives_the_loss_of_its_working_directory(
     for words, done in zip(asked, many(asked, gone=True), strict=True):
         done.check(as_json="--json" in words)
     told = many([["config"], ["--help"]], gone=True)
-    assert "working directory was removed" in told[0].err
-    assert (told[0].code, told[1].code) == (1, 0)
+    assert "working directory was removed" in told[0].stderr
+    assert (told[0].returncode, told[1].returncode) == (1, 0)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def campaign(home: Path, many: Callable[..., list[Any]]) -> Path:
     (done,) = many(
         [[*words, "--runs", str(home / "runs"), "--data", "/d", "--source", "/s"]], PATH=path
     )
-    assert done.code == 0, done
+    assert done.returncode == 0, done
     shutil.rmtree(tools)
     return Path(done.document["data"]["directory"])
 
@@ -160,7 +160,7 @@ def test_a_campaign_with_something_unreadable_in_it(
     for words, done in zip(asked, results, strict=True):
         done.check(as_json=True)
         # All of it was submitted: nothing has to be read.
-        assert done.code or words[0] == "submit", done
+        assert done.returncode or words[0] == "submit", done
 
 
 def test_a_folder_of_campaigns_that_cannot_be_read_is_not_an_empty_one(
@@ -173,7 +173,7 @@ def test_a_folder_of_campaigns_that_cannot_be_read_is_not_an_empty_one(
     runs.chmod(0o700)
     for done in results:
         done.check(as_json=True)
-        assert done.code == 1
+        assert done.returncode == 1
         assert "Permission denied" in done.document["errors"][0]["message"]
 
 
@@ -291,5 +291,5 @@ def test_a_nul_character_in_a_site(key: str, home: Path, many: Callable[..., lis
     (home / "site.toml").write_text(text + f'{name} = "a\\u0000b"\n')
     (done,) = many([["config", "--json"]], cwd=home)
     done.check(as_json=True)
-    assert done.code == 2
+    assert done.returncode == 2
     assert key in done.document["errors"][0]["message"]

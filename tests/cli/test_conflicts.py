@@ -88,7 +88,7 @@ def test_what_would_be_ignored_is_refused(many: Callable[..., list[Any]], tmp_pa
     for (words, option, beside), done in zip(REFUSED, results, strict=True):
         done.check(as_json=True)
         (error,) = done.document["errors"]
-        assert done.code == 2, (words, done)
+        assert done.returncode == 2, (words, done)
         assert error["code"] == "usage", words
         assert option in error["message"], (words, error)
         assert beside in error["message"], (words, error)
@@ -115,7 +115,7 @@ def test_defaults_conflict_with_nothing(many: Callable[..., list[Any]]) -> None:
         [*PREPARE, "--only", "source", "--repository", "r", "--json"],
     ]
     for words, done in zip(asked, many(asked), strict=True):
-        assert "no effect" not in done.out + done.err, (words, done)
+        assert "no effect" not in done.stdout + done.stderr, (words, done)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_precisions_on_the_command_line(many: Callable[..., list[Any]]) -> None:
     words = ["render", "--fw", "pytorch", "--scheduler", "slurm", "--json"]
     one, other, wrong = many([[*words, "--precision", p] for p in ("FP32,amp", "fp32,fp16", "fp8")])
     assert one.document["data"] == other.document["data"] != {}
-    assert (one.code, wrong.code) == (0, 2)
+    assert (one.returncode, wrong.returncode) == (0, 2)
     (refused,) = many([["collect", "--precision", "fp8", "--json"]])
-    assert refused.code == 2
+    assert refused.returncode == 2
 
 
 @pytest.mark.parametrize("kind", ["campaign", "logs"])
@@ -152,9 +152,9 @@ def test_what_says_of_logs_what_campaigns_record(
     where = str(finished if kind == "campaign" else logs)
     asked = [["collect", where, "--json", name, value] for name, value in options.items()]
     for words, done in zip(asked, many(asked), strict=True):
-        told = f"{words[3]} has no effect on campaigns" in done.out
+        told = f"{words[3]} has no effect on campaigns" in done.stdout
         assert told == (kind == "campaign"), (words, done)
-        assert not told or done.code == 2
+        assert not told or done.returncode == 2
 
 
 def test_a_table_takes_its_form_from_its_name(
@@ -187,7 +187,7 @@ def test_a_table_that_cannot_be_written_is_the_systems_refusal(
     (tmp_path / "file").write_text("x")
     places = (tmp_path / "absent" / "t.md", tmp_path / "file" / "t.md", Path("/dev/full"), tmp_path)
     for done in many([["collect", str(logs), "--json", "--output", str(one)] for one in places]):
-        assert done.code == 1, done
+        assert done.returncode == 1, done
         assert done.document["errors"][0]["code"] == "error"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.kit.campaigns import Built
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 

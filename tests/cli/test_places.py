@@ -28,7 +28,7 @@ def test_no_lab_there_hints_at_that_directory(
     many: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
     for done in many([["lab", "status", "--directory", str(tmp_path)]]):
-        assert f"hpcbert lab up --directory {tmp_path}" in done.err
+        assert f"hpcbert lab up --directory {tmp_path}" in done.stderr
 
 
 def test_prepare_has_places_of_its_own_in_the_lab(
@@ -51,12 +51,12 @@ def test_init_says_what_outranks_the_file_it_writes(
     other.write_text((tmp_path / "home" / "site.toml").read_text())
     words = ["init", "--local", "--force", "--json"]
     (done,) = many([words], HPCBERT_SITE=str(other))
-    assert done.code == 0
+    assert done.returncode == 0
     (warning,) = done.document["warnings"]
     assert "HPCBERT_SITE" in warning
     assert str(other) in warning
     (text,) = many([words[:-1]], HPCBERT_SITE=str(other))
-    assert "hpcbert doctor --site site.toml" in text.out
+    assert "hpcbert doctor --site site.toml" in text.stdout
     (done,) = many([words], HPCBERT_SITE=str(tmp_path / "absent.toml"))
     assert "HPCBERT_SITE" in done.document["warnings"][0]
     (done,) = many([[*words, "--output", str(tmp_path / "elsewhere.toml")]])
@@ -68,7 +68,7 @@ def test_a_check_of_nothing_fails(many: Callable[..., list[Any]], tmp_path: Path
     empty.mkdir()
     (empty / "script.sh").write_text("#!/bin/bash\n")
     for done in many([["render", "--check", str(empty), "--json"]]):
-        assert done.code == 5
+        assert done.returncode == 5
         assert done.document["errors"][0]["code"] == "check"
 
 
@@ -78,5 +78,5 @@ def test_templates_that_are_not_there_are_refused(many: Callable[..., list[Any]]
         ["render", "--templates", "absent", "--json"],
     ]
     for done in many(asked):
-        assert done.code == 2
+        assert done.returncode == 2
         assert "absent" in done.document["errors"][0]["message"]

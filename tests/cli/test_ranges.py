@@ -115,7 +115,7 @@ def test_an_interval_has_a_range(
 ) -> None:
     (done,) = many([["monitor", str(finished), f"--interval={value}", "--json"]])
     done.check(as_json=True)
-    assert done.code == 2
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_nothing_is_written_for_others_to_change(
         ["collect", str(logs), "--output", str(tmp_path / "table.md")],
     ]
     for done in many(asked, umask=umask, PATH=f"{tools}:/usr/bin:/bin"):
-        assert done.code == 0, done
+        assert done.returncode == 0, done
     made = [path for path in tmp_path.rglob("*") if path not in there and not path.is_symlink()]
     made = [path for path in made if path.parent.name != "results"]
     assert len(made) > 12

@@ -63,7 +63,7 @@ def test_every_text_and_every_error_is_ascii_there(
     ]  # fmt: skip
     both = [*asked, *([*words, "--json"] for words in asked if words != ["--help"])]
     for words, done in zip(both, many(both, LC_ALL="C"), strict=True):
-        assert (done.out + done.err).isascii(), (words, done)
+        assert (done.stdout + done.stderr).isascii(), (words, done)
         done.check(as_json="--json" in words)
     (error,) = many([["collect", "ünbekannt→…", "--json"]], LC_ALL="C")
     assert "ünbekannt→…" in error.document["errors"][0]["message"]
@@ -75,13 +75,15 @@ def test_scripts_and_documents_arrive_byte_by_byte(
     words = ["render", "--fw", "pytorch", "--scheduler", "slurm", "--data", "/dätä"]
     (there,) = many([words], LC_ALL="C.UTF-8")
     (here,) = many([words], LC_ALL="C")
-    assert here.out == there.out != ""
+    assert here.stdout == there.stdout != ""
     tables = [
-        json.loads(many([["collect", str(logs), "--format", "json"]], LC_ALL=one)[0].out)["tables"]
+        json.loads(many([["collect", str(logs), "--format", "json"]], LC_ALL=one)[0].stdout)[
+            "tables"
+        ]
         for one in ("C", "C.UTF-8")
     ]
     assert tables[0] == tables[1] != []
-    assert "/dätä" in many([words], LC_ALL="C")[0].out
+    assert "/dätä" in many([words], LC_ALL="C")[0].stdout
 
 
 def test_signs_become_what_resembles_them_and_letters_are_escaped() -> None:

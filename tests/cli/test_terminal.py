@@ -63,7 +63,7 @@ def test_pipes_and_files_get_the_columns_at_any_width(
     finished: Path, many: Callable[..., list[Any]], terminal: Any, tmp_path: Path
 ) -> None:
     (done,) = many([["collect", str(finished)]], COLUMNS="60")
-    assert re.search(FULL, done.out)
+    assert re.search(FULL, done.stdout)
     written = tmp_path / "table.txt"
     terminal("collect", str(finished), "--output", str(written), columns=60)
     assert re.search(FULL, written.read_text())

@@ -98,7 +98,7 @@ def test_every_command_with_a_time_takes_and_refuses_the_same(
     for words in commands:
         good, bad = many([[*words, f"--time={text}", "--json"] for text in ("1-12", "12 hours")])
         assert "time limit" in bad.document["errors"][0]["message"]
-        assert bad.code == 2
+        assert bad.returncode == 2
         assert "time limit" not in json.dumps(good.document["errors"])
         if words[0] == "render":
             assert "#SBATCH --time=1-12\n" in next(iter(good.document["data"].values()))

@@ -16,7 +16,7 @@ import pytest
 
 from tests.kit.containers import Image, Person, ended, ordinary_person
 from tests.kit.registry import Registry
-from tests.waiting import CEILING, until
+from tests.kit.waiting import CEILING, until
 
 LIMIT = CEILING
 

@@ -20,7 +20,7 @@ import pytest
 from hpcbert.container.cache import SCRIPT
 from tests.kit.containers import Image, Person, ended, kill_session, ordinary_person
 from tests.kit.registry import Registry, serving_tiny
-from tests.waiting import CEILING, until
+from tests.kit.waiting import CEILING, until
 
 LIMIT = CEILING
 STEM = "r+bert+tiny+1.0"

@@ -16,9 +16,9 @@ from hpcbert.container.cache import SCRIPT
 from hpcbert.lab import Lab
 from tests.kit.containers import SYSTEM_PATH, need_squashfs, open_stand_ins
 from tests.kit.registry import Registry, serving_tiny
+from tests.kit.waiting import CEILING, until
 from tests.prepare.test_prepare import KEYS, SITE
 from tests.prepare.test_records import hdf5
-from tests.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm
 STEM = "r+bert+tiny+1.0"

@@ -32,7 +32,7 @@ from tests.kit.containers import (
     real_enroot,
 )
 from tests.kit.registry import Registry
-from tests.waiting import CEILING, until
+from tests.kit.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.kit.paths import REPOSITORY
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 

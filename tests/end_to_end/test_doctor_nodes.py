@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.kit.cli import Cli
+
 pytestmark = pytest.mark.slurm
 
 
-def examined(as_user: Any, checkout: Any, work: Path, runs: str) -> dict[str, dict[str, str]]:
+def examined(hpcbert: Cli, work: Path, runs: str) -> dict[str, dict[str, str]]:
     (work / "site.toml").write_text(
         'schema = 1\nname = "x"\nscheduler = "slurm"\n[slurm]\npartition = "gpu"\n'
         f'[frameworks.pytorch]\npython = "/no/such/python"\n'
         f'[frameworks.oneflow]\npython = "/bin/bash"\ndata = "{work}"\nsource = "/no/source"\n'
     )
-    done = as_user(
-        [
-            *(checkout.python, "-m", "hpcbert", "doctor", "--nodes", "4", "--json"),
-            *("--site", str(work), "--fw", "pytorch", "--fw", "oneflow"),
-        ],
-        env={"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": runs},
-        cwd=work,
-    )
-    return {f"{one['name']}: {one['detail']}": one for one in json.loads(done.stdout)["data"]}
+    words = ("--nodes", "4", "--site", work, "--fw", "pytorch", "--fw", "oneflow", "--json")
+    done = hpcbert("doctor", *words, HPCBERT_RUNS=runs)
+    return {f"{one['name']}: {one['detail']}": one for one in done.data}
 
 
-def test_a_job_says_what_its_nodes_see(as_user: Any, checkout: Any, work: Path) -> None:
-    found = examined(as_user, checkout, work, str(work / "runs"))
+def test_a_job_says_what_its_nodes_see(hpcbert: Cli, work: Path) -> None:
+    found = examined(hpcbert, work, str(work / "runs"))
     status = {name: one["status"] for name, one in found.items() if "(n[1-4])" in name}
     assert status == {
         f"runs (n[1-4]): {work}/runs is the login node's": "ok",
@@ -41,11 +36,11 @@ def test_a_job_says_what_its_nodes_see(as_user: Any, checkout: Any, work: Path) 
 
 
 def test_a_directory_that_the_nodes_do_not_share_is_found(
-    as_user: Any, checkout: Any, work: Path, tmp_path_factory: pytest.TempPathFactory
+    as_user: Any, hpcbert: Cli, work: Path
 ) -> None:
     place = f"/tmp/hpcbert-{work.name}/runs"  # every node of the lab has a /tmp of its own
     try:
-        found = examined(as_user, checkout, work, place)
+        found = examined(hpcbert, work, place)
         (seen,) = [one for one in found.values() if one["name"] == "runs (n[1-4])"]
         assert seen["status"] == "fail"
         assert f"there is no {place}" in seen["detail"]

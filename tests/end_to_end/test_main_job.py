@@ -4,39 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcbert.script.render import directive
-from hpcbert.system.runner import Outcome
-from tests.waiting import until
+from tests.kit.cli import Cli
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture
-def hpcbert(as_user: Any, checkout: Any, work: Path) -> Callable[..., Outcome]:
-    """Run hpcbert as the ordinary user, in a directory with a space in its name."""
-    folder = work / "with a space"
-    as_user(["mkdir", "-p", str(folder)])
-
-    def command(*words: str, timeout: float = 300.0) -> Outcome:
-        outcome: Outcome = as_user(
-            [checkout.python, "-m", "hpcbert", *words],
-            env={"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": str(folder / "runs")},
-            cwd=folder,
-            timeout=timeout,
-        )
-        return outcome
-
-    return command
-
-
-def data(outcome: Outcome) -> Any:
-    return json.loads(outcome.stdout)["data"]
 
 
 def logs_under(work: Path) -> str:
@@ -45,13 +22,11 @@ def logs_under(work: Path) -> str:
     return "".join(parts)
 
 
-NASTY = (
-    "a b", 'a"b', "a'b", "a\\b", "a#b", "#", "$(id)", "`id`", "a;b", "%j", "-x", "é ü", " ", "a\\", "!",
-)  # fmt: skip
-
-
 def test_sbatch_reads_directives_as_they_were_typed(as_user: Any) -> None:
-    for text in NASTY:
+    for text in (
+        *("a b", 'a"b', "a'b", "a\\b", "a#b", "#", "$(id)", "`id`", "a;b", "%j", "-x"),
+        *("é ü", " ", "a\\", "!"),
+    ):
         line = directive(f"--comment={text}")
         script = f"#!/bin/bash\n#SBATCH --begin=now+1hour\n#SBATCH {line}\ntrue\n"
         job = as_user(["sbatch", "--parsable", "--output=/dev/null"], stdin=script)
@@ -73,13 +48,13 @@ def wait_for(as_user: Any, directory: str) -> None:
 
 
 def test_a_rehearsal_gets_every_node_gpu_and_rank_and_makes_no_table(
-    hpcbert: Callable[..., Outcome], as_user: Any
+    hpcbert: Cli, as_user: Any
 ) -> None:
     made = hpcbert(
         "submit", "--nodes", "4", "--gpus-per-node", "8", "--fw", "oneflow", "--rehearse", "--json"
     )
     assert made.ok, made.stderr
-    campaign = data(made)
+    campaign = made.data
     (array,) = campaign["arrays"]
     wait_for(as_user, campaign["directory"])
     fields = "JobID,State,ExitCode,AllocTRES%80,NNodes"
@@ -110,7 +85,7 @@ def test_a_rehearsal_gets_every_node_gpu_and_rank_and_makes_no_table(
 
 
 def test_ranks_train_over_tcp_between_nodes_and_give_a_table(
-    hpcbert: Callable[..., Outcome], checkout: Any, work: Path
+    hpcbert: Cli, checkout: Any, work: Path
 ) -> None:
     made = hpcbert(
         *("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "2", "--scaling"),
@@ -118,7 +93,7 @@ def test_ranks_train_over_tcp_between_nodes_and_give_a_table(
         *("--repeats", "2", "--python", checkout.python, "--wait", "--json"),
     )
     assert made.returncode == 0, made.stderr + logs_under(work)
-    (table,) = json.loads(made.stdout.splitlines()[-1])["data"]["tables"]
+    (table,) = made.data["tables"]
     assert [row["shape"] for row in table["rows"]] == ["1n1g", "1n2g", "2n2g"]
     for row in table["rows"]:
         assert row["repeats"] == {"ok": 2, "asked": 2}
@@ -131,7 +106,7 @@ def test_ranks_train_over_tcp_between_nodes_and_give_a_table(
 
 
 def test_repeats_that_run_at_once_on_a_node_are_marked(
-    hpcbert: Callable[..., Outcome], checkout: Any, work: Path
+    hpcbert: Cli, checkout: Any, work: Path
 ) -> None:
     """The lab's site lets jobs share nodes."""
     made = hpcbert(
@@ -140,7 +115,7 @@ def test_repeats_that_run_at_once_on_a_node_are_marked(
         *("--sbatch-arg=--nodelist=n1", "--python", checkout.python, "--wait", "--json"),
     )
     assert made.returncode == 0, made.stderr + logs_under(work)
-    (table,) = json.loads(made.stdout.splitlines()[-1])["data"]["tables"]
+    (table,) = made.data["tables"]
     (row,) = table["rows"]
     assert "shared-nodes" in row["flags"], [run["reasons"] for run in row["runs"]]
     assert row["median"] > 0
@@ -151,11 +126,18 @@ def test_repeats_that_run_at_once_on_a_node_are_marked(
 
 
 def test_what_did_not_end_well_is_in_no_median(
-    hpcbert: Callable[..., Outcome], as_user: Any, checkout: Any, work: Path
+    hpcbert: Cli, as_user: Any, checkout: Any, work: Path
 ) -> None:
     """Five repeats: one good, one cancelled, one failed, one timed out, one truncated."""
     program = work / "with a space" / "python stand-in"
-    program.write_text(STAND_IN.replace("PYTHON", checkout.python))
+    program.write_text(f"""#!/bin/bash
+case $SLURM_ARRAY_TASK_ID in
+  2|4) exec sleep 600 ;;
+  3) exit 7 ;;
+  5) "{checkout.python}" "$@" | head -n 8 ; exit 0 ;;
+esac
+exec "{checkout.python}" "$@"
+""")
     program.chmod(0o755)
     made = hpcbert(
         *("submit", "--fw", "pytorch", "--model", "bert-tiny", "--batch-size", "2"),
@@ -163,7 +145,7 @@ def test_what_did_not_end_well_is_in_no_median(
         *("--python", str(program), "--json"),
     )
     assert made.ok, made.stderr
-    campaign = data(made)
+    campaign = made.data
     (array,) = campaign["arrays"]
     log = Path(campaign["directory"]) / "logs/pytorch/bert/bz2/1n1g/bert_b2_fp32_2.log"
     until(log.exists, "the second repeat never began")
@@ -174,7 +156,7 @@ def test_what_did_not_end_well_is_in_no_median(
     wait_for(as_user, campaign["directory"])
     outcome = hpcbert("collect", campaign["directory"], "--json")
     assert outcome.returncode == 4
-    (row,) = data(outcome)["tables"][0]["rows"]
+    (row,) = outcome.data["tables"][0]["rows"]
     assert row["repeats"] == {"ok": 1, "asked": 5}
     runs = {run["repeat"]: run for run in row["runs"]}
     good = runs.pop(1)
@@ -188,13 +170,3 @@ def test_what_did_not_end_well_is_in_no_median(
     assert text.returncode == 4
     for word in ("CANCELLED", "FAILED", "TIMEOUT", "1/5"):
         assert word in text.stdout
-
-
-STAND_IN = """#!/bin/bash
-case $SLURM_ARRAY_TASK_ID in
-  2|4) exec sleep 600 ;;
-  3) exit 7 ;;
-  5) "PYTHON" "$@" | head -n 8 ; exit 0 ;;
-esac
-exec "PYTHON" "$@"
-"""

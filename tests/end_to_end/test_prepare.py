@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.kit.cli import Cli
 from tests.prepare.test_prepare import KEYS, PATCH, RECIPE, git
 from tests.prepare.test_records import hdf5
 
@@ -42,31 +43,22 @@ def tiny(work: Path) -> Path:
 
 @pytest.mark.parametrize("only", [(), ("source",)], ids=["all", "source"])
 def test_what_prepare_makes_in_a_lab_is_what_a_submission_uses(
-    only: tuple[str, ...], as_user: Any, checkout: Any, lab: Any, tiny: Path
+    only: tuple[str, ...], hpcbert: Cli, lab: Any, tiny: Path
 ) -> None:
     """As in the lab's shell: the site is that of HPCBERT_SITE, and nothing else is said of it."""
-
-    def hpcbert(*words: str, status: int = 0) -> Any:
-        own = ("--templates", str(tiny / "templates"), "--json")
-        done = as_user(
-            [checkout.python, "-m", "hpcbert", *words, *own],
-            env={"PYTHONPATH": str(checkout.path)},
-            cwd=tiny,
-        )
-        assert done.returncode == status, done.stdout + done.stderr
-        return json.loads(done.stdout)
-
+    own = ("--templates", tiny / "templates", "--json")
+    hpcbert = replace(hpcbert, env={"PYTHONPATH": hpcbert.env["PYTHONPATH"]})
     words = ("prepare", "--fw", "tiny", *(f"--only={one}" for one in only))
     words = words if only else (*words, "--data", str(tiny / "data"))
     # git reads no repository of another user: here root's.
-    (error,) = hpcbert(*words, status=4)["errors"]
+    error = hpcbert(*words, *own, status=4).error
     assert "safe.directory" in error["message"]
     assert "Run the command that git names" in error["hint"]
-    shutil.chown(tiny / "upstream", *_owner(tiny))
-    for path in (tiny / "upstream").rglob("*"):
-        shutil.chown(path, *_owner(tiny))
+    owner = f"--reference={tiny}"
+    subprocess.run(["chown", "-R", owner, str(tiny / "upstream")], check=True)
+    parts: dict[str, Any] = {}
     for status in ("done", "ready"):
-        parts = {one["kind"]: one for one in hpcbert(*words)["data"]["parts"]}
+        parts = {one["kind"]: one for one in hpcbert(*words, *own, status=0).data["parts"]}
         assert parts["source"]["status"] == status
         if not only:
             assert parts["image"]["status"] == "skipped"
@@ -75,9 +67,6 @@ def test_what_prepare_makes_in_a_lab_is_what_a_submission_uses(
     assert source.is_relative_to(lab.layout.sources)
     assert (source / "bert" / "train.py").read_text() == 'print("right")\n'
     shape = ("--nodes", "1", "--gpus-per-node", "1", "--data", str(tiny / "data"))
-    (array,) = hpcbert("submit", "--fw", "tiny", *shape, "--dry-run")["data"]["arrays"]
+    made = hpcbert("submit", "--fw", "tiny", *shape, "--dry-run", *own, status=0)
+    (array,) = made.data["arrays"]
     assert str(source) in array["script_text"]
-
-
-def _owner(path: Path) -> tuple[int, int]:
-    return path.stat().st_uid, path.stat().st_gid

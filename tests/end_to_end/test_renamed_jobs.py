@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,11 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.lab import Lab
-from hpcbert.system.runner import Outcome, run
-from tests.waiting import CEILING
+from hpcbert.system.runner import run
+from tests.kit.cli import Cli
+from tests.kit.scripts import tool
 
 pytestmark = pytest.mark.slurm
-
-# Renames as a job_submit plugin does, and prints a quota after the id, and fails at last.
-WRAPPER = """\
-#!/bin/bash
-job=$(/usr/bin/sbatch "$@") || exit
-scontrol update jobid="$job" jobname="proj-$job" >&2
-printf '%s\\n%s\\n' "$job" 7
-exit 1
-"""
 
 
 @pytest.fixture
@@ -41,48 +33,34 @@ def hidden(lab: Lab) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hidden")
-def test_a_renamed_job_is_followed_not_doubled_and_cancelled(
-    as_user: Any, checkout: Any, work: Path
-) -> None:
-    folder = work / "bin"
-    as_user(["mkdir", str(folder)])
-    wrapper = folder / "sbatch"
-    wrapper.write_text(WRAPPER)
-    wrapper.chmod(0o755)
-
-    def hpcbert(*words: str) -> Outcome:
-        outcome: Outcome = as_user(
-            [checkout.python, "-m", "hpcbert", *words, "--json"],
-            env={
-                "PYTHONPATH": str(checkout.path),
-                "HPCBERT_RUNS": str(work / "runs"),
-                "PATH": f"{folder}:/usr/bin:/bin:/usr/sbin:/sbin",
-                "USER": "jovyan",
-                "LOGNAME": "jovyan",
-            },
-            cwd=work,
-            timeout=CEILING,
-        )
-        assert outcome.ok, outcome.stdout + outcome.stderr
-        return outcome
-
+def test_a_renamed_job_is_followed_not_doubled_and_cancelled(as_user: Any, hpcbert: Cli) -> None:
+    # Renames as a job_submit plugin does, and prints a quota after the id, and fails at last.
+    tool(
+        hpcbert.cwd, "sbatch",
+        '#!/bin/bash\njob=$(/usr/bin/sbatch "$@") || exit\n'
+        'scontrol update jobid="$job" jobname="proj-$job" >&2\n'
+        "printf '%s\\n%s\\n' \"$job\" 7\nexit 1\n",
+    )  # fmt: skip
+    path = f"{hpcbert.cwd}:/usr/bin:/bin:/usr/sbin:/sbin"
+    somebody = {"PATH": path, "USER": "jovyan", "LOGNAME": "jovyan"}
+    hpcbert = replace(hpcbert, env={**hpcbert.env, **somebody})
     made = hpcbert(
         *("submit", "--fw", "pytorch", "--repeats", "2", "--python", "/usr/bin/python3"),
-        "--sbatch-arg=--hold",
-    )
-    document = json.loads(made.stdout)
+        *("--sbatch-arg=--hold", "--json"), status=0,
+    )  # fmt: skip
+    document = made.document
     (array,) = document["data"]["arrays"]
     job = array["job_id"]
     assert [one["what"] for one in array["changed"]] == ["JobName"]
     assert any(f"proj-{job}" in warning for warning in document["warnings"])
     directory = Path(document["data"]["directory"])
     assert store.read_manifest(directory).user != "jovyan"
-    *events, _ = map(json.loads, hpcbert("monitor", "--once", str(directory)).stdout.splitlines())
+    events = hpcbert("monitor", "--once", directory, "--json", status=0).events
     assert [event["state"] for event in events] == ["PENDING", "PENDING"]
     # By a relative path.
-    hpcbert("retry", f"runs/{directory.name}")
+    hpcbert("retry", f"runs/{directory.name}", "--json", status=0)
     queue = ["squeue", "--all", "--noheader", "--states=pending,running", "--format=%A"]
     assert as_user(queue).stdout.split() == [job]
-    cancelled = json.loads(hpcbert("cancel", "--yes", str(directory)).stdout)["data"]
+    cancelled = hpcbert("cancel", "--yes", directory, "--json", status=0).data
     assert cancelled["jobs"] == [job]
     assert as_user(queue).stdout.split() == []

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,69 +11,48 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.scheduler.local import queue as local
-from hpcbert.system.runner import Outcome, run
+from tests.kit.cli import Cli, Done
 from tests.kit.training import WORDS, stand_in
-from tests.waiting import CEILING, until
-
-pytestmark = pytest.mark.slow
-
-Command = Callable[..., Outcome]
-
-
-# The second repeat fails as long as a file is there.
-FAILS = "if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then exit 7; fi"
+from tests.kit.waiting import until
 
 
 @pytest.fixture
-def hpcbert(tmp_path: Path) -> Command:
-    environment = {
-        **{name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ},
-        "HOME": str(tmp_path),
-        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
-        "HPCBERT_RUNS": str(tmp_path / "runs"),
-    }
-
-    def command(*words: str) -> Outcome:
-        argv = [sys.executable, "-m", "hpcbert", *words]
-        return run(argv, env=environment, cwd=tmp_path, timeout=CEILING)
-
-    return command
+def hpcbert(tmp_path: Path) -> Cli:
+    return Cli(tmp_path, {"HOME": str(tmp_path), "HPCBERT_RUNS": str(tmp_path / "runs")})
 
 
 @pytest.fixture
 def failing(tmp_path: Path) -> tuple[Path, Path]:
-    """The program, and the file that makes it fail."""
+    """The program, and the file that makes its second repeat fail as long as it is there."""
     flag = tmp_path / "flag"
     flag.touch()
-    return stand_in(tmp_path, FAILS.format(flag=flag)), flag
+    bad = f"if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then exit 7; fi"
+    return stand_in(tmp_path, bad), flag
 
 
-def submitted(hpcbert: Command, program: Path, *words: str) -> Path:
-    made = hpcbert(*WORDS, "--python", str(program), "--scheduler", "local", "--json", *words)
-    return Path(json.loads(made.stdout)["data"]["directory"])
+def submitted(hpcbert: Cli, program: Path, *words: str) -> Path:
+    made = hpcbert(*WORDS, "--python", program, "--scheduler", "local", "--json", *words)
+    return Path(made.data["directory"])
 
 
 def over(directory: Path) -> None:
-    campaign = store.read_manifest(directory)
-    until(
-        lambda: (
-            not local.find(directory)
-            and all(
-                one.kind.over for one in local.states(TrackedCampaign(directory, campaign)).values()
-            )
-        ),
-        "it is still running",
-    )
+    tracked = TrackedCampaign(directory, store.read_manifest(directory))
+
+    def ended() -> bool:
+        states = local.states(tracked).values()
+        return not local.find(directory) and all(one.kind.over for one in states)
+
+    until(ended, "it is still running")
 
 
-def runs(outcome: Outcome) -> dict[int, Any]:
-    (table,) = json.loads(outcome.stdout)["data"]["tables"]
+def runs(done: Done) -> dict[int, Any]:
+    (table,) = done.data["tables"]
     return {run["repeat"]: run for run in table["rows"][0]["runs"]}
 
 
 @pytest.mark.parametrize("together", [False, True])
 def test_only_what_failed_runs_again_and_every_attempt_stays(
-    hpcbert: Command, failing: tuple[Path, Path], together: bool
+    hpcbert: Cli, failing: tuple[Path, Path], together: bool
 ) -> None:
     program, flag = failing
     one_job = ("--repeats-in", "one-job") if together else ()
@@ -87,15 +62,15 @@ def test_only_what_failed_runs_again_and_every_attempt_stays(
         )
     directory = submitted(hpcbert, program, "--repeats", "2", *one_job)
     over(directory)
-    planned = hpcbert("retry", str(directory), "--dry-run", "--json")
+    planned = hpcbert("retry", directory, "--dry-run", "--json")
     bad = [1, 2] if together else [2]
-    (array,) = json.loads(planned.stdout)["data"]["campaigns"][0]["arrays"]
+    (array,) = planned.data["campaigns"][0]["arrays"]
     assert [one["repeat"] for one in array["repeats"]] == bad
     assert {one["state"] for one in array["repeats"]} == {"FAILED"}
     assert (array["retry"], array["first_attempt"], array["job_id"]) == (1, 1, None)
     assert len(store.read_manifest(directory).arrays) == 1
     flag.unlink()
-    done = hpcbert("retry", str(directory), "--wait", "--json")
+    done = hpcbert("retry", directory, "--wait", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = runs(done)
     assert {number: run["attempt"] for number, run in found.items()} == {
@@ -105,36 +80,36 @@ def test_only_what_failed_runs_again_and_every_attempt_stays(
     assert (first["attempt"], first["state"], second["state"]) == (0, "FAILED", "COMPLETED")
     assert "exit status 7" in first["detail"]
     assert first["log"] != second["log"]
-    text = hpcbert("collect", str(directory))
+    text = hpcbert("collect", directory)
     assert "repeat 2 attempt 0" in text.stdout
-    nothing = hpcbert("retry", str(directory))
+    nothing = hpcbert("retry", directory)
     assert (nothing.returncode, "Nothing of" in nothing.stdout) == (0, True)
 
 
 def test_submit_heals_by_itself_until_the_limit(
-    hpcbert: Command, failing: tuple[Path, Path], tmp_path: Path
+    hpcbert: Cli, failing: tuple[Path, Path], tmp_path: Path
 ) -> None:
     program, _ = failing
     words = ("--repeats", "2", "--wait", "--max-retries", "1")
-    made = hpcbert(*WORDS, "--python", str(program), "--scheduler", "local", "--json", *words)
+    made = hpcbert(*WORDS, "--python", program, "--scheduler", "local", "--json", *words)
     assert made.returncode == 4
     assert "submitted again as job local-" in made.stderr
     second = runs(made)[2]
     assert (second["valid"], [one["attempt"] for one in second["attempts"]]) == (False, [0, 1])
     (directory,) = (tmp_path / "runs").iterdir()
-    spent = hpcbert("retry", str(directory), "--max-retries", "1", "--json")
+    spent = hpcbert("retry", directory, "--max-retries", "1", "--json")
     assert spent.returncode == 4
-    assert json.loads(spent.stdout)["data"]["campaigns"][0]["spent"][0]["repeat"] == 2
+    assert spent.data["campaigns"][0]["spent"][0]["repeat"] == 2
     assert len(store.read_manifest(directory).arrays) == 2
 
 
-def test_what_still_runs_is_left_alone(hpcbert: Command, tmp_path: Path) -> None:
+def test_what_still_runs_is_left_alone(hpcbert: Cli, tmp_path: Path) -> None:
     wait = f"while [[ ! -e {tmp_path}/go ]]; do sleep 0.1; done"
     program = stand_in(tmp_path, f"if [[ $SLURM_ARRAY_TASK_ID == 1 ]]; then exit 7; fi; {wait}")
     directory = submitted(hpcbert, program, "--repeats", "2")
     status = directory / store.read_manifest(directory).arrays[0].status(1)
     until(lambda: status.exists() and "finished" in status.read_text(), "it never finished")
-    refused = hpcbert("retry", str(directory))
+    refused = hpcbert("retry", directory)
     assert refused.returncode == 2
     assert "1 repeats still wait or run" in refused.stderr
     (tmp_path / "go").touch()
@@ -143,7 +118,7 @@ def test_what_still_runs_is_left_alone(hpcbert: Command, tmp_path: Path) -> None
 
 
 def test_an_interrupted_submission_is_taken_up_and_a_moved_campaign_is_not_retried(
-    hpcbert: Command, failing: tuple[Path, Path], tmp_path: Path
+    hpcbert: Cli, failing: tuple[Path, Path], tmp_path: Path
 ) -> None:
     directory = submitted(hpcbert, failing[0], "--repeats", "2")
     over(directory)
@@ -151,10 +126,10 @@ def test_an_interrupted_submission_is_taken_up_and_a_moved_campaign_is_not_retri
     (array,) = campaign.arrays
     lost = replace(array, state="intended", job_id="", submitted="")
     store.write_manifest(directory, store.update_array(campaign, lost))
-    again = hpcbert("submit", "--resume", str(directory))
+    again = hpcbert("submit", "--resume", directory)
     assert again.returncode == 0, again.stderr
     assert store.read_manifest(directory).arrays[0].job_id == array.job_id
     moved = directory.rename(tmp_path / "elsewhere")
-    refused = hpcbert("retry", str(moved))
+    refused = hpcbert("retry", moved)
     assert refused.returncode == 2
     assert "was moved or copied" in refused.stderr

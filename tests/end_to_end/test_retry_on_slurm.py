@@ -2,67 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcbert.campaign import record, store
-from hpcbert.system.runner import Outcome
+from tests.kit.cli import Cli
 from tests.kit.training import WORDS, stand_in
-from tests.waiting import CEILING
 
 pytestmark = pytest.mark.slurm
 
-# All repeats at once, each on a node of its own; the second fails as long as a file is there.
-BAD = """
-if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then exit 7; fi
-if [[ $SLURM_PROCID != 0 ]]; then exit 0; fi
-"""
 
-
-@pytest.fixture
-def hpcbert(as_user: Any, checkout: Any, work: Path) -> Callable[..., Outcome]:
-    def command(*words: str) -> Outcome:
-        env = {"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": str(work / "runs")}
-        argv = [checkout.python, "-m", "hpcbert", *words]
-        outcome: Outcome = as_user(argv, env=env, cwd=work, timeout=CEILING)
-        return outcome
-
-    return command
-
-
-def table(outcome: Outcome) -> Any:
-    (found,) = json.loads(outcome.stdout.splitlines()[-1])["data"]["tables"]
-    return found["rows"][0]
-
-
-def test_a_failed_repeat_runs_again_on_another_node(
-    hpcbert: Callable[..., Outcome],
-    as_user: Any,
-    work: Path,
-) -> None:
+def test_a_failed_repeat_runs_again_on_another_node(hpcbert: Cli, as_user: Any, work: Path) -> None:
     flag = work / "flag"
     flag.touch()
-    program = stand_in(work, BAD.format(flag=flag), gpus=8)
+    # All repeats at once, each on a node of its own; the second fails as long as a file is there.
+    bad = f"if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then exit 7; fi"
+    program = stand_in(work, f"{bad}\nif [[ $SLURM_PROCID != 0 ]]; then exit 0; fi", gpus=8)
     made = hpcbert(
         *(*WORDS, "--nodes", "1", "--gpus-per-node", "8", "--repeats", "3"),
-        *("--concurrent-repeats", "3", "--python", str(program), "--wait", "--json"),
+        *("--concurrent-repeats", "3", "--python", program, "--wait", "--json"),
     )
     assert made.returncode == 4, made.stderr
-    row = table(made)
+    (row,) = made.data["tables"][0]["rows"]
     assert row["repeats"] == {"ok": 2, "asked": 3}
     first = {run["repeat"]: run for run in row["runs"]}
     (bad_node,) = first[2]["nodes"]
     assert bad_node not in {node for one in (1, 3) for node in first[one]["nodes"]}
-    (directory,) = (work / "runs").iterdir()
+    (directory,) = (hpcbert.cwd / "runs").iterdir()
     flag.unlink()
     again = hpcbert("retry", "--json")
     assert again.returncode == 0, again.stderr
-    (array,) = json.loads(again.stdout)["data"]["campaigns"][0]["arrays"]
+    (array,) = again.data["campaigns"][0]["arrays"]
     assert [(one["repeat"], one["state"]) for one in array["repeats"]] == [(2, "FAILED")]
     assert [one["node"] for one in array["excluded"]] == [bad_node]
     assert "all that ended well ran elsewhere" in array["excluded"][0]["why"]
@@ -70,20 +43,17 @@ def test_a_failed_repeat_runs_again_on_another_node(
     assert f"ExcNodeList={bad_node}" in shown
     # While it waits or runs, and when it is good, there is nothing more to submit.
     twice = hpcbert("retry", "--json")
-    assert json.loads(twice.stdout)["data"]["campaigns"][0]["arrays"] == []
+    assert twice.data["campaigns"][0]["arrays"] == []
     healed = hpcbert("retry", "--wait", "--json")
     assert healed.returncode == 0, healed.stderr
-    run = {run["repeat"]: run for run in table(healed)["runs"]}[2]
+    (row,) = healed.data["tables"][0]["rows"]
+    run = {run["repeat"]: run for run in row["runs"]}[2]
     assert (run["valid"], run["attempt"], run["state_source"]) == (True, 1, "sacct")
     assert run["nodes"] != [bad_node]
     assert [one["state"] for one in run["attempts"]] == ["FAILED", "COMPLETED"]
-    check_witness(directory)
-
-
-def check_witness(directory: Path) -> None:
-    """The job says itself what the queue gave it, once for each attempt."""
-    array, *_ = store.read_manifest(directory).arrays
-    events = record.read(directory / array.status(2)).events
+    # The job says itself what the queue gave it, once for each attempt.
+    first_array, *_ = store.read_manifest(directory).arrays
+    events = record.read(directory / first_array.status(2)).events
     starts = [event for event in events if event["event"] == "start"]
     assert [event["attempt"] for event in starts] == [0, 1]
     assert len({event["job"] for event in starts}) == 2

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,15 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.flows import cancel
 from hpcbert.lab import Lab, start_daemon, stop_daemon
-from hpcbert.model import Array, Campaign, Point, Protocol, Shape
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import Outcome, run
-from tests.waiting import CEILING, until
+from tests.kit import campaigns
+from tests.kit.cli import Cli
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slurm
 
-FOLDERS = ("scripts", "slurm", "status")
 SCRIPT = """\
 #!/bin/bash
 status=CAMPAIGN/status/KEY.$SLURM_ARRAY_TASK_ID.jsonl
@@ -59,44 +59,27 @@ class Bench:
 
     def submit(self, *jobs: tuple[str, str, list[str]]) -> TrackedCampaign:
         """Submit an array for each (indices, body of the script's case, options)."""
-        directory = self.work / "20261121T100000Z-pytorch-aaaaaa"
-        self.as_user(["mkdir", "-p", *(str(directory / one) for one in FOLDERS)])
+        name = "20261121T100000Z-pytorch-aaaaaa"
+        directory = self.work / name
+        self.as_user(
+            ["mkdir", "-p", *(f"{directory}/{one}" for one in ("scripts", "slurm", "status"))]
+        )
         arrays = []
         for number, (indices, body, options) in enumerate(jobs, start=1):
-            point = Point("pytorch", "bert-base", Shape(1, number), "fp32", 32)
-            text = SCRIPT.replace("CAMPAIGN", f"'{directory}'").replace("KEY", point.key)
-            script = directory / "scripts" / f"{point.key}.sbatch"
+            one = campaigns.array(name, f"1n{number}g")
+            text = SCRIPT.replace("CAMPAIGN", f"'{directory}'").replace("KEY", one.point.key)
+            script = directory / one.script
             script.write_text(text.replace("BODY", body))
             shutil.chown(script, self.user)
-            name = f"hpcbert-{directory.name}-{point.key}"
-            output = f"{directory}/slurm/%A_%a.out"
-            words = ["sbatch", "--parsable", f"--array={indices}", "-J", name, "-o", output]
-            made = self.as_user([*words, *options, str(script)])
+            words = [f"--array={indices}", "-J", one.name, "-o", f"{directory}/slurm/%A_%a.out"]
+            made = self.as_user(["sbatch", "--parsable", *words, *options, str(script)])
             assert made.ok, made.stderr
             first, _, last = indices.partition("%")[0].partition("-")
             repeats = tuple(range(int(first), int(last or first) + 1))
-            job_id = made.stdout.strip()
-            log = f"logs/{point.key}_{{repeat}}.log"
-            arrays.append(Array(point, name, repeats, "", "", log, "submitted", job_id))
-        campaign = Campaign(
-            id=directory.name,
-            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 5)),
-            hpcbert="0",
-            user=self.user,
-            command=(),
-            scheduler="slurm",
-            site="lab",
-            runtime="none",
-            image="",
-            framework="pytorch",
-            recipe_digest="",
-            protocol=Protocol(),
-            concurrent_repeats=1,
-            concurrent_points=True,
-            rehearse=False,
-            arrays=tuple(arrays),
-        )
-        return TrackedCampaign(directory, campaign)
+            arrays.append(replace(one, repeats=repeats, job_id=made.stdout.strip()))
+        created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 5))
+        changes = {"created": created, "user": self.user, "concurrent_points": True}
+        return TrackedCampaign(directory, campaigns.campaign(name, *arrays, **changes))
 
     def tracker(self, one: TrackedCampaign) -> Tracker:
         return Tracker([one], run=self.run, environ={}, floor=0.5, chance=lambda: 0.0)
@@ -185,7 +168,7 @@ def test_a_lost_node_ends_a_repeat_or_sends_it_back_to_the_queue(bench: Bench) -
 
 
 def test_monitor_lists_a_requeued_campaign_and_follows_it_to_its_end(
-    bench: Bench, user: Any, checkout: Any
+    bench: Bench, user: Any, hpcbert: Cli
 ) -> None:
     # When it runs again, it still runs when a busy machine has started hpcbert.
     again = "*) [[ -z ${SLURM_RESTART_COUNT:-} ]] || sleep 15;;"
@@ -198,28 +181,22 @@ def test_monitor_lists_a_requeued_campaign_and_follows_it_to_its_end(
         store.write_manifest(runs / campaign.id, campaign)
     run(["chown", "-R", f"{user.uid}:{user.gid}", str(runs)])
 
-    def monitor(*words: str) -> list[dict[str, Any]]:
-        argv = [checkout.python, "-m", "hpcbert", "monitor", "--runs", str(runs), "--json", *words]
-        outcome = bench.as_user(argv, env={"PYTHONPATH": str(checkout.path)}, timeout=CEILING)
-        assert outcome.ok, outcome.stderr
-        return [json.loads(line) for line in outcome.stdout.splitlines()]
-
+    monitor = partial(hpcbert, "monitor", "--json", status=0, HPCBERT_RUNS=str(runs))
     bench.follow(bench.tracker(one), lambda found: words(found) == ["COMPLETED"])
     job = one.campaign.arrays[0].element(1)
     assert bench.as_root("scontrol", "requeue", job).ok
-    *events, summary = monitor("--once")
-    assert [(event["campaign"], event["kind"]) for event in events] == [
+    done = monitor("--once")
+    assert [(event["campaign"], event["kind"]) for event in done.events] == [
         (one.campaign.id, "waiting")
     ]
-    assert not summary["data"]["over"]
+    assert not done.data["over"]
     # Slurm lets two minutes pass before it starts a requeued job.
     bench.as_root("scontrol", "update", f"jobid={job}", "starttime=now")
     # By its name: on a busy machine it may have ended before monitor looks.
-    *events, summary = monitor(one.campaign.id)
-    assert (events[-1]["state"], events[-1]["attempt"]) == ("COMPLETED", 1)
-    assert summary["data"]["over"]
-    *_, summary = monitor()
-    assert summary["data"]["campaigns"][0]["campaign"] == later.id
+    done = monitor(one.campaign.id)
+    assert (done.events[-1]["state"], done.events[-1]["attempt"]) == ("COMPLETED", 1)
+    assert done.data["over"]
+    assert monitor().data["campaigns"][0]["campaign"] == later.id
 
 
 def test_without_accounting_for_a_while_squeue_tells(bench: Bench) -> None:

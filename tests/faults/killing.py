@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcbert.system.runner import Outcome
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 # Of a command: a system call and its how-manieth of that name.
 Call = tuple[str, int]

@@ -15,7 +15,7 @@ from hpcbert.lab import Lab, Process
 from hpcbert.lab.namespaces import inside
 from hpcbert.system import runner
 from hpcbert.system.runner import Outcome
-from tests.waiting import CEILING, until
+from tests.kit.waiting import CEILING, until
 
 ITERS, HALF = 12, 6
 RATE = 100.0

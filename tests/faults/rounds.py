@@ -16,7 +16,7 @@ from concurrent.futures import Future
 import pytest
 
 from tests.faults.kit import Cluster
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 Fault = Callable[[Cluster], None]
 ROUNDS = int(os.environ.get("HPCBERT_FAULTS_ROUNDS", "1"))

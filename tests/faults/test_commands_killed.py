@@ -21,7 +21,7 @@ from hpcbert.campaign import store
 from tests.faults.killing import chosen, deadly, system_calls
 from tests.kit.cli import Cli
 from tests.kit.slurm import Programs
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 

@@ -29,7 +29,7 @@ from hpcbert.lab.record import load
 from hpcbert.system.runner import Outcome, run
 from tests.faults.kit import GATE, HANG, Campaign, Cluster, Expected, wait_for
 from tests.faults.rounds import fault
-from tests.waiting import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slurm
 

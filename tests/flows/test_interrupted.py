@@ -13,7 +13,7 @@ import pytest
 from hpcbert.campaign import store
 from tests.kit.cli import Cli
 from tests.kit.slurm import Answer, Programs
-from tests.waiting import CEILING, until
+from tests.kit.waiting import CEILING, until
 
 pytestmark = pytest.mark.slow
 

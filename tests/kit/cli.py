@@ -21,7 +21,7 @@ from hpcbert.cli.main import root
 from hpcbert.system.runner import Outcome, Runner
 from hpcbert.system.runner import run as start_process
 from tests.kit.paths import REPOSITORY
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 # What a person who starts the tests may have set, and what a terminal's size would be taken from.
 _TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")

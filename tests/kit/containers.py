@@ -20,7 +20,7 @@ import pytest
 
 from hpcbert.system import processes
 from tests.kit.paths import REPOSITORY
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 HERE = REPOSITORY / "tests" / "container"
 # An account of every Debian. Not nobody: containers have their own.

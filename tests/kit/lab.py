@@ -23,7 +23,7 @@ from hpcbert.errors import HpcbertError
 from hpcbert.lab import Lab, LabPlan, check_packages, check_root, down, up
 from hpcbert.system.runner import Outcome, run
 from tests.kit.paths import REPOSITORY
-from tests.waiting import CEILING, until
+from tests.kit.waiting import CEILING, until
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from hpcbert.model import Point, Shape
 from hpcbert.script.plan import Request
 from tests.kit import drafts, logs
 from tests.kit.paths import REPOSITORY, TEMPLATES
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 HERE = REPOSITORY / "tests" / "recipes"
 NAMES = sorted(path.parent.name for path in TEMPLATES.glob("*/recipe.toml"))

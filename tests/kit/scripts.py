@@ -14,7 +14,7 @@ from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
 from tests.kit import drafts
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 # A program that stands in for the ranks' Python: it writes down how it was called.
 RECORDER = """#!/bin/bash

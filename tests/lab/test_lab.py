@@ -20,7 +20,7 @@ from hpcbert.lab import (
     stop_daemon,
 )
 from hpcbert.system.runner import Outcome, run
-from tests.waiting import CEILING, until
+from tests.kit.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm
 

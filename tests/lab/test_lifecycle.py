@@ -19,7 +19,7 @@ from hpcbert.lab.plan import Network
 from hpcbert.lab.record import MARK, Journal, locked
 from hpcbert.system.processes import identify
 from hpcbert.system.runner import Outcome, run
-from tests.waiting import until
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_packages")]
 

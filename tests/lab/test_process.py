@@ -14,7 +14,7 @@ from hpcbert.lab.namespaces import inside, listens, marked
 from hpcbert.lab.shell import must, spawn
 from hpcbert.system.processes import Process, boot_id, end, identify
 from hpcbert.system.runner import run
-from tests.waiting import CEILING, until
+from tests.kit.waiting import CEILING, until
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 

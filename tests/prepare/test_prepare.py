@@ -40,8 +40,8 @@ from tests.kit.containers import (
 from tests.kit.drafts import drafted, settled
 from tests.kit.paths import TEMPLATES
 from tests.kit.registry import Registry, serving_tiny
+from tests.kit.waiting import until
 from tests.prepare.test_records import hdf5
-from tests.waiting import until
 
 KEYS = ["input_ids", "input_mask"]
 

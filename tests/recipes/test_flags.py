@@ -13,8 +13,8 @@ import pytest
 from hpcbert.script.resolve import find_file
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import Case, Run, World, core, fringe, load, presets
+from tests.kit.waiting import CEILING
 from tests.recipes.flagtables import Program, keys, objections, split, table
-from tests.waiting import CEILING
 
 _PYTHON_ONLY = {"python"}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcbert.config import places, recipe
-from tests.waiting import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slurm
 

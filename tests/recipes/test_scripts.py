@@ -22,7 +22,7 @@ from tests.kit.recipes import (
     presets,
     render,
 )
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 
 def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name: str) -> None:

@@ -21,7 +21,7 @@ from hpcbert.slurm.states import RepeatState
 from hpcbert.system.processes import descendants, machine, started
 from hpcbert.system.runner import Outcome
 from tests.kit.campaigns import Built
-from tests.waiting import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,7 @@ from tests.kit.containers import Image, need_squashfs, open_stand_ins, real_enro
 from tests.kit.drafts import reference, settled
 from tests.kit.paths import REPOSITORY
 from tests.kit.scripts import events, only_script, records, run_script, slurm_in, tool
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 

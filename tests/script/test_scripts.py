@@ -39,7 +39,7 @@ from tests.kit.scripts import (
     tool,
     with_python,
 )
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from hpcbert.flows import cancel
 from hpcbert.scheduler.local import queue as local
 from hpcbert.system.processes import machine
 from tests.kit.campaigns import Built
-from tests.waiting import CEILING, until
+from tests.kit.waiting import CEILING, until
 
 Make = Callable[..., Built]
 

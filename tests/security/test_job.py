@@ -18,7 +18,7 @@ from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.jobrecord import newest
 from tests.kit.drafts import reference
 from tests.kit.scripts import RECORDER, drafted, run_script, slurm_in, tool, with_python
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 PATH = os.environ["PATH"]
 

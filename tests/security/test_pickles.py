@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 # Python itself tells of every pickle that is loaded and names something.
 WATCHED = """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 

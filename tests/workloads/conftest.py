@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hpcbert.workloads.bert_pretrain import Settings, Trainer
-from tests.waiting import CEILING
+from tests.kit.waiting import CEILING
 
 LAUNCHER_VARIABLES = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_(ADDR|PORT)|PMIX_.*|OMPI_.*|SLURM_.*)"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import CEILING, until
+from tests.kit.waiting import CEILING, until
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
 workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
