@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from hpcbert.campaign import store
-from tests.kit.campaigns import Built
-
-Build = Callable[..., Built]
-Collect = Callable[..., dict[str, Any]]
-
+from tests.kit.campaigns import Build, Built
+from tests.kit.tables import CollectJson, codes, first_row
 
 T = 1763717655
 LONG = 60
@@ -46,15 +42,10 @@ def run(
     made.log("1n1g", repeat, text)
 
 
-def codes(document: dict[str, Any]) -> list[list[str]]:
-    (table,) = document["data"]["tables"]
-    return [[one["code"] for one in run["reasons"]] for run in table["rows"][0]["runs"]]
-
-
 @pytest.mark.parametrize("rule", ["", "rate"], ids=["clock-rule", "rate-rule"])
 @pytest.mark.parametrize("fine", [True, False], ids=["clocks", "older-script"])
 def test_a_log_of_another_time_has_no_number(
-    build: Build, collect_json: Collect, rule: str, fine: bool
+    build: Build, collect_json: CollectJson, rule: str, fine: bool
 ) -> None:
     made = build("1n1g", repeats=4)
     run(made, 1, T + 0.25, fine=fine)
@@ -63,24 +54,24 @@ def test_a_log_of_another_time_has_no_number(
     run(made, 4, T + 300.5, fine=fine)
     document = collect_json(made.directory, *(("--rule", rule) if rule else ()))
     assert document["exit_code"] == 4
-    assert codes(document) == [[], ["clock"], ["clock"], []]
+    assert codes(first_row(document)) == [[], ["clock"], ["clock"], []]
 
 
 def test_a_clock_that_was_set_while_a_run_was_measured_spoils_it(
-    build: Build, collect_json: Collect
+    build: Build, collect_json: CollectJson
 ) -> None:
     made = build("1n1g", repeats=4)
     for repeat, moved in enumerate((0.0, 0.4, 3600.0, -1.5), start=1):
         run(made, repeat, T + 100 * repeat, moved=moved)
     document = collect_json(made.directory)
-    assert codes(document) == [[], [], ["clock"], ["clock"]]
+    assert codes(first_row(document)) == [[], [], ["clock"], ["clock"]]
     runs = document["data"]["tables"][0]["rows"][0]["runs"]
     assert "set forward by 3600.0 s" in runs[2]["reasons"][0]["detail"]
     assert "set back by 1.5 s" in runs[3]["reasons"][0]["detail"]
 
 
 def test_a_log_that_is_older_than_its_step_has_no_number(
-    build: Build, collect_json: Collect
+    build: Build, collect_json: CollectJson
 ) -> None:
     made = build("1n1g", repeats=3)
     for repeat in (1, 2, 3):
@@ -90,11 +81,11 @@ def test_a_log_that_is_older_than_its_step_has_no_number(
     # Where the record seems older too, as in a copy, the file system's times say nothing.
     status = made.directory / made.array("1n1g").status(3)
     os.utime(status, (T, T - 3600))
-    assert codes(collect_json(made.directory)) == [[], ["clock"], []]
+    assert codes(first_row(collect_json(made.directory))) == [[], ["clock"], []]
 
 
 def test_the_node_s_clock_may_be_wrong_if_the_controller_s_is_known(
-    build: Build, collect_json: Collect
+    build: Build, collect_json: CollectJson
 ) -> None:
     made = build("1n1g", repeats=2)
     for repeat, ahead in ((1, -300), (2, 0)):
@@ -102,10 +93,12 @@ def test_the_node_s_clock_may_be_wrong_if_the_controller_s_is_known(
         run(made, repeat, T + 100 * repeat + 300, ahead=ahead)
         log = store.log_path(made.directory, made.array("1n1g"), repeat)
         os.utime(log, (T, T + 100 * repeat + LONG))
-    assert codes(collect_json(made.directory)) == [[], ["clock"]]
+    assert codes(first_row(collect_json(made.directory))) == [[], ["clock"]]
 
 
-def test_a_record_that_tells_no_time_refuses_nothing(build: Build, collect_json: Collect) -> None:
+def test_a_record_that_tells_no_time_refuses_nothing(
+    build: Build, collect_json: CollectJson
+) -> None:
     made = build("1n1g", repeats=2)
     run(made, 1, T)
     made.complete("1n1g", 2, 10.0, start=1e9)
@@ -113,13 +106,13 @@ def test_a_record_that_tells_no_time_refuses_nothing(build: Build, collect_json:
     events = [json.loads(line) for line in path.read_text().splitlines()]
     kept = [one for one in events if one["event"] not in {"step", "start"}]
     path.write_text("".join(json.dumps(one) + "\n" for one in kept))
-    assert codes(collect_json(made.directory)) == [[], []]
+    assert codes(first_row(collect_json(made.directory))) == [[], []]
 
 
 @pytest.mark.parametrize("wrong", [-300, 300], ids=["slow", "fast"])
 @pytest.mark.parametrize("nodes", ["n1", "n[1-2]"], ids=["one-node", "two-nodes"])
 def test_a_clock_that_is_five_minutes_wrong_all_the_time_spoils_nothing_and_hides_nothing(
-    build: Build, collect_json: Collect, wrong: int, nodes: str
+    build: Build, collect_json: CollectJson, wrong: int, nodes: str
 ) -> None:
     """The file server's clock is right, and the node's is known to be wrong."""
     made = build("1n1g", repeats=4)
@@ -134,4 +127,4 @@ def test_a_clock_that_is_five_minutes_wrong_all_the_time_spoils_nothing_and_hide
         status = made.directory / made.array("1n1g").status(repeat)
         os.utime(status, (T, true + LONG))
     other = [] if nodes != "n1" else ["clock"]
-    assert codes(collect_json(made.directory)) == [[], ["clock"], other, ["clock"]]
+    assert codes(first_row(collect_json(made.directory))) == [[], ["clock"], other, ["clock"]]

@@ -18,7 +18,6 @@ from tests.kit.nodes import leave, node
 from tests.kit.scripts import RECORDER, SRUN, drafted, run_script, tool, with_python
 
 TOOL_PATH = os.environ["PATH"]
-ESCAPE = "\x1b[31m"
 
 
 @pytest.fixture
@@ -50,7 +49,8 @@ def test_equal_nodes_are_no_news(two: Any, collect_json: Any) -> None:
 
 
 def test_a_node_with_another_driver_is_flagged_in_every_format(two: Any, collect: Any) -> None:
-    other = node("n2", host__cuda_driver=f"12.4{ESCAPE}|=1")
+    escape = "\x1b[31m"
+    other = node("n2", host__cuda_driver=f"12.4{escape}|=1")
     leave(two.directory, two.array("2n2g"), 2, other)
     document = json.loads(collect(two.directory, "--json").stdout)
     found = row(document, "2n2g")
@@ -61,7 +61,7 @@ def test_a_node_with_another_driver_is_flagged_in_every_format(two: Any, collect
             "scope": "nodes",
             "values": [
                 {"value": "12.2", "of": ["n1", "n2"]},
-                {"value": f"12.4{ESCAPE}|=1", "of": ["n2"]},
+                {"value": f"12.4{escape}|=1", "of": ["n2"]},
             ],
         }
     ]
@@ -77,7 +77,7 @@ def test_a_node_with_another_driver_is_flagged_in_every_format(two: Any, collect
     assert lines[1]["flags"] == "mixed-environment"
     assert lines[1]["differences"].startswith("CUDA driver differs")
     for form in ("text", "markdown", "csv"):
-        assert ESCAPE not in collect(two.directory, "--format", form).stdout
+        assert escape not in collect(two.directory, "--format", form).stdout
 
 
 def test_a_point_on_another_kernel_than_the_baseline_is_flagged(

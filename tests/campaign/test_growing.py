@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,15 @@ import pytest
 from hpcbert.campaign import evidence as proof
 from hpcbert.campaign import judge, store
 from hpcbert.logs import scan
-from tests.kit.campaigns import Built
-
-Build = Callable[..., Built]
-Collect = Callable[..., dict[str, Any]]
+from tests.kit.campaigns import Build, Built
+from tests.kit.tables import CollectJson, first_row
 
 
 @pytest.fixture
 def one(build: Build) -> Built:
     made = build("1n1g", repeats=2)
-    for repeat in (1, 2):
-        made.complete("1n1g", repeat, 10.0 + repeat)
+    made.finish()
     return made
-
-
-# When all jobs ended.
-END = 1763717655
 
 
 def path_of(made: Built, file: str) -> Path:
@@ -37,19 +29,13 @@ def path_of(made: Built, file: str) -> Path:
     return made.directory / array.status(1)
 
 
-def runs(document: dict[str, Any]) -> list[dict[str, Any]]:
-    (table,) = document["data"]["tables"]
-    found: list[dict[str, Any]] = table["rows"][0]["runs"]
-    return found
-
-
 def evidence(made: Built) -> Any:
     return json.loads((made.directory / proof.MEASUREMENTS).read_text())["evidence"]
 
 
 @pytest.mark.parametrize("file", ["log", "status"])
 def test_a_file_that_grows_while_it_is_read_gives_no_number_and_no_evidence(
-    one: Built, collect_json: Collect, monkeypatch: pytest.MonkeyPatch, file: str
+    one: Built, collect_json: CollectJson, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     path = path_of(one, file)
     whole, read = path.read_bytes(), scan.read
@@ -62,7 +48,7 @@ def test_a_file_that_grows_while_it_is_read_gives_no_number_and_no_evidence(
 
     monkeypatch.setattr(judge, "read", growing)
     document = collect_json(one.directory)
-    first, second = runs(document)
+    first, second = first_row(document)["runs"]
     assert (document["exit_code"], second["valid"]) == (4, True)
     assert (first["throughput"], [reason["code"] for reason in first["reasons"]]) == (
         None,
@@ -74,12 +60,12 @@ def test_a_file_that_grows_while_it_is_read_gives_no_number_and_no_evidence(
     # It is not held against it later.
     monkeypatch.undo()
     path.write_bytes(whole)
-    assert [run["valid"] for run in runs(collect_json(one.directory))] == [True, True]
+    assert [run["valid"] for run in first_row(collect_json(one.directory))["runs"]] == [True, True]
     assert evidence(one)["files"]
 
 
 def test_a_log_that_grows_after_it_was_read_is_not_recorded_as_what_was_read(
-    one: Built, collect_json: Collect, monkeypatch: pytest.MonkeyPatch
+    one: Built, collect_json: CollectJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, renewed = path_of(one, "log"), proof.renewed
 
@@ -98,11 +84,13 @@ def test_a_log_that_grows_after_it_was_read_is_not_recorded_as_what_was_read(
 
 
 def test_files_that_a_file_system_shows_one_by_one_never_give_half_a_number(
-    one: Built, collect_json: Collect, monkeypatch: pytest.MonkeyPatch
+    one: Built, collect_json: CollectJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As attribute caches do: a name, then nothing in it, then a part, then all of it."""
-    monkeypatch.setattr("time.time", lambda: END + 30.0)
-    numbers = [run["throughput"] for run in runs(collect_json(one.directory))]
+    # When all jobs ended.
+    end = 1763717655
+    monkeypatch.setattr("time.time", lambda: end + 30.0)
+    numbers = [run["throughput"] for run in first_row(collect_json(one.directory))["runs"]]
     (one.directory / proof.MEASUREMENTS).unlink()
     (one.directory / proof.TABLE).unlink()
     paths = [path_of(one, file) for file in ("status", "log")]
@@ -113,7 +101,7 @@ def test_files_that_a_file_system_shows_one_by_one_never_give_half_a_number(
         for part in (None, b"", whole[: len(whole) // 2], whole[:-1], whole):
             if part is not None:
                 path.write_bytes(part)
-            first, second = runs(collect_json(one.directory))
+            first, second = first_row(collect_json(one.directory))["runs"]
             assert second["throughput"] == numbers[1]
             assert first["throughput"] in {None, numbers[0]}
             assert first["valid"] is (first["reasons"] == [])

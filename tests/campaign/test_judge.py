@@ -19,10 +19,10 @@ from hpcbert.logs import grammar
 from hpcbert.logs.setting import Window
 from hpcbert.model import Protocol, Row
 from hpcbert.slurm.states import RepeatState
+from tests.kit.campaigns import Build
 from tests.kit.cli import Done
 from tests.kit.collecting import gathered, nobody, says, unreachable
 
-Build = Callable[..., Any]
 States = Callable[[TrackedCampaign], Mapping[tuple[str, int], RepeatState]]
 
 
@@ -41,9 +41,7 @@ def codes(row: Row) -> dict[int, list[str]]:
 def five(build: Build) -> Any:
     """A campaign of one GPU and of two nodes, five good repeats each."""
     made = build("1n1g", "2n2g")
-    for repeat, rate in enumerate((10.0, 11.0, 12.0, 13.0, 14.0), start=1):
-        made.complete("1n1g", repeat, rate)
-        made.complete("2n2g", repeat, 4 * rate)
+    made.finish()
     return made
 
 
@@ -116,9 +114,6 @@ def test_repeats_that_never_were_submitted_say_so(five: Any) -> None:
     assert row.ok == 0
     assert "REFUSED" in str(row.runs[0].reasons[0])
     assert "invalid partition" in str(row.runs[0].reasons[0])
-
-
-# --- Who knows the state ----------------------------------------------------------------------
 
 
 def test_without_slurm_the_jobs_own_word_counts(five: Any) -> None:
@@ -194,9 +189,6 @@ def test_the_local_queue_is_not_asked_about_what_is_over(build: Build) -> None:
     assert codes(row) == {2: ["state"], 3: ["state"]}
 
 
-# --- Attempts ---------------------------------------------------------------------------------
-
-
 def test_of_a_requeued_repeat_the_new_attempt_counts(build: Build) -> None:
     made = build("1n1g", repeats=1)
     made.started("1n1g", 1)
@@ -218,9 +210,6 @@ def test_a_complete_attempt_outlives_a_requeue_by_hand(build: Build) -> None:
     assert (run.attempt, run.valid, run.state_source) == (0, True, "status-file")
 
 
-# --- Rehearsals -------------------------------------------------------------------------------
-
-
 def test_a_rehearsed_campaign_gives_no_number(five: Any, cli: Callable[..., Done]) -> None:
     made = five.change(rehearse=True)
     collected = gathered(made.directory, states=unreachable)
@@ -238,9 +227,6 @@ def test_a_log_that_was_replayed_does_not_count(five: Any) -> None:
     path.write_text("HPCBERT REHEARSAL rank=0/1\n" + path.read_text())
     row = rows(gathered(five.directory, states=says()))["1n1g"]
     assert codes(row) == {2: ["rehearsal"]}
-
-
-# --- What is written --------------------------------------------------------------------------
 
 
 def test_measurements_and_table_are_written_down(five: Any) -> None:
@@ -269,9 +255,6 @@ def test_a_directory_that_can_not_be_written_is_a_warning(
     made = gathered(five.directory, states=says())
     assert made.exit_code == 0
     assert "No space left on device" in made.warnings[0]
-
-
-# --- Several campaigns ------------------------------------------------------------------------
 
 
 def test_baselines_may_come_from_another_campaign(build: Build) -> None:
@@ -330,9 +313,6 @@ def test_accumulation_is_marked(build: Build) -> None:
     (table,) = gathered(made.directory, states=says()).tables
     assert (table.group.variant, table.rows[0].flags) == ("acc2", ("single-run", "accumulation"))
     assert table.rows[0].median == pytest.approx(8)
-
-
-# --- The command line -------------------------------------------------------------------------
 
 
 @pytest.fixture

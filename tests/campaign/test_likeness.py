@@ -11,9 +11,7 @@ import pytest
 
 from tests.kit.logs import pytorch
 from tests.kit.nodes import leave, node
-
-CollectJson = Callable[..., dict[str, Any]]
-
+from tests.kit.tables import CollectJson
 
 pytestmark = pytest.mark.slow
 
@@ -74,9 +72,6 @@ def whys(row: dict[str, Any]) -> dict[int, str]:
         for run in row["runs"]
         if not run["valid"]
     }
-
-
-# --- Logs of other origin -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -177,9 +172,6 @@ def test_logs_that_differ_only_at_their_end_are_no_copies(
         path.write_text("x\n" * 10_000 + path.read_text() + f"{number}\n")
     (row,) = rows(read(collect_json, tmp_path)).values()
     assert row["repeats"] == {"ok": 2, "asked": 2}
-
-
-# --- Campaigns ------------------------------------------------------------------------------------
 
 
 def test_a_copied_log_counts_nowhere_in_a_campaign(build: Any, collect_json: CollectJson) -> None:

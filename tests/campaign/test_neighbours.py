@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,9 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.model import MANIFEST
-from tests.kit.campaigns import Built
+from tests.kit.campaigns import Build, Built
 from tests.kit.cli import inside
-
-Build = Callable[..., Built]
-Collect = Callable[..., dict[str, Any]]
-
+from tests.kit.tables import CollectJson, codes, first_row
 
 T = 1763717655
 RATE = 10.0
@@ -55,18 +51,8 @@ def shared(made: Built, **more: Any) -> None:
         path.write_text("#!/bin/bash\n#SBATCH --nodes=1\n" + more.get("line", ""))
 
 
-def row(document: dict[str, Any]) -> dict[str, Any]:
-    (table,) = document["data"]["tables"]
-    found: dict[str, Any] = table["rows"][0]
-    return found
-
-
-def codes(found: dict[str, Any]) -> list[list[str]]:
-    return [[reason["code"] for reason in run["reasons"]] for run in found["runs"]]
-
-
 def test_repeats_that_ran_at_once_on_a_node_have_no_number(
-    build: Build, collect_json: Collect
+    build: Build, collect_json: CollectJson
 ) -> None:
     made = build("1n1g", repeats=3)
     measured(made, 1, 0, 60)
@@ -74,7 +60,7 @@ def test_repeats_that_ran_at_once_on_a_node_have_no_number(
     measured(made, 3, 90, 150)
     document = collect_json(made.directory)
     assert document["exit_code"] == 4
-    found = row(document)
+    found = first_row(document)
     assert codes(found) == [["shared-nodes"], ["shared-nodes"], []]
     assert [run["throughput"] is None for run in found["runs"]] == [True, True, False]
     detail = found["runs"][0]["reasons"][0]["detail"]
@@ -84,7 +70,7 @@ def test_repeats_that_ran_at_once_on_a_node_have_no_number(
 
 
 def test_where_the_site_lets_jobs_share_nodes_the_row_is_marked(
-    build: Build, collect_json: Collect
+    build: Build, collect_json: CollectJson
 ) -> None:
     made = build("1n1g", repeats=3)
     shared(made)
@@ -92,7 +78,7 @@ def test_where_the_site_lets_jobs_share_nodes_the_row_is_marked(
         measured(made, repeat, 0, 60)
     document = collect_json(made.directory)
     assert document["exit_code"] == 0
-    found = row(document)
+    found = first_row(document)
     assert codes(found) == [[], [], []]
     assert "shared-nodes" in found["flags"]
     assert all(run["flags"] == ["shared-nodes"] for run in found["runs"])
@@ -105,13 +91,13 @@ def test_where_the_site_lets_jobs_share_nodes_the_row_is_marked(
     ids=["exclusive", "exclusive-to-the-user"],
 )
 def test_only_who_has_nodes_alone_asked_for_it(
-    build: Build, collect_json: Collect, line: str, refused: bool
+    build: Build, collect_json: CollectJson, line: str, refused: bool
 ) -> None:
     made = build("1n1g", repeats=2)
     shared(made, line=line)
     measured(made, 1, 0, 60)
     measured(made, 2, 59, 90)
-    assert (row(collect_json(made.directory))["median"] is None) is refused
+    assert (first_row(collect_json(made.directory))["median"] is None) is refused
 
 
 @pytest.mark.parametrize(
@@ -120,17 +106,17 @@ def test_only_who_has_nodes_alone_asked_for_it(
     ids=["after", "elsewhere", "before"],
 )
 def test_runs_one_after_another_or_on_other_nodes_are_not_marked(
-    build: Build, collect_json: Collect, second: tuple[int, int], nodes: str
+    build: Build, collect_json: CollectJson, second: tuple[int, int], nodes: str
 ) -> None:
     made = build("1n1g", repeats=2)
     measured(made, 1, 0, 60)
     measured(made, 2, *second, nodes=nodes)
     document = collect_json(made.directory)
-    assert codes(row(document)) == [[], []]
+    assert codes(first_row(document)) == [[], []]
     assert not any("shared nodes" in text for text in document["warnings"])
 
 
-def test_points_of_one_campaign_disturb_each_other(build: Build, collect_json: Collect) -> None:
+def test_points_of_one_campaign_disturb_each_other(build: Build, collect_json: CollectJson) -> None:
     made = build("1n1g", "2n2g", repeats=1)
     measured(made, 1, 0, 60)
     measured(made, 1, 50, 90, nodes="n[1-2]", shape="2n2g")
@@ -140,7 +126,7 @@ def test_points_of_one_campaign_disturb_each_other(build: Build, collect_json: C
 
 @pytest.mark.parametrize("scheduler", ["slurm", "local"])
 def test_other_campaigns_beside_it_disturb_a_run(
-    build: Build, collect_json: Collect, scheduler: str
+    build: Build, collect_json: CollectJson, scheduler: str
 ) -> None:
     made = build("1n1g", repeats=2, name="20251121T093415Z-pytorch-aaaaaa")
     measured(made, 1, 0, 60)
@@ -148,18 +134,18 @@ def test_other_campaigns_beside_it_disturb_a_run(
     name = "20251121T093400Z-oneflow-bbbbbb"
     other = build("1n1g", name=name, id=name, framework="oneflow", scheduler=scheduler)
     measured(other, 1, 70, 80, nodes="n1.cluster", log=False)
-    found = row(collect_json(made.directory))
+    found = first_row(collect_json(made.directory))
     assert codes(found) == [[], ["shared-nodes"]]
     assert name in found["runs"][1]["reasons"][0]["detail"]
     # What was found out stands where the other campaign is no longer there.
     shutil.rmtree(other.directory)
     audited = inside("audit", made.directory, "--json")
     assert json.loads(audited.stdout)["data"]["status"] == "intact"
-    assert codes(row(collect_json(made.directory))) == [[], ["shared-nodes"]]
+    assert codes(first_row(collect_json(made.directory))) == [[], ["shared-nodes"]]
 
 
 def test_an_attempt_that_never_wrote_its_end_disturbs_while_its_log_grew(
-    build: Build, collect_json: Collect
+    build: Build, collect_json: CollectJson
 ) -> None:
     made = build("1n1g", repeats=2)
     measured(made, 1, 100, 160)
@@ -171,21 +157,21 @@ def test_an_attempt_that_never_wrote_its_end_disturbs_while_its_log_grew(
         other.mark("1n1g", 1, {**event, "time": T + 90})
     other.log("1n1g", 1, "killed\n")
     os.utime(store.log_path(other.directory, other.array("1n1g"), 1), (T + 130, T + 130))
-    assert codes(row(collect_json(made.directory))) == [["shared-nodes"], []]
+    assert codes(first_row(collect_json(made.directory))) == [["shared-nodes"], []]
 
 
 def test_a_copy_of_a_campaign_beside_it_is_no_neighbour(
-    build: Build, collect_json: Collect
+    build: Build, collect_json: CollectJson
 ) -> None:
     made = build("1n1g", repeats=2)
     measured(made, 1, 0, 60)
     measured(made, 2, 60, 120)
     shutil.copytree(made.directory, made.directory.with_name("copy"))
-    assert codes(row(collect_json(made.directory))) == [[], []]
+    assert codes(first_row(collect_json(made.directory))) == [[], []]
 
 
 def test_neighbours_that_cannot_be_read_are_passed_over(
-    build: Build, collect_json: Collect
+    build: Build, collect_json: CollectJson
 ) -> None:
     made = build("1n1g", repeats=1)
     measured(made, 1, 0, 60)
@@ -198,12 +184,12 @@ def test_neighbours_that_cannot_be_read_are_passed_over(
     (runs / "no way" / "status").mkdir(parents=True)
     (runs / "no way" / "status" / "k.1.jsonl").mkdir()
     (runs / "no way").chmod(0)
-    assert codes(row(collect_json(made.directory))) == [[]]
+    assert codes(first_row(collect_json(made.directory))) == [[]]
     (runs / "no way").chmod(0o700)
 
 
 def test_what_other_people_say_of_their_runs_refuses_nobody_s_number(
-    build: Build, collect_json: Collect, monkeypatch: pytest.MonkeyPatch
+    build: Build, collect_json: CollectJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = build("1n1g", repeats=1)
     measured(made, 1, 0, 60)
@@ -212,13 +198,13 @@ def test_what_other_people_say_of_their_runs_refuses_nobody_s_number(
     measured(other, 1, 0, 60, log=False)
     monkeypatch.setattr(store, "stranger", lambda path: "mallory" if path.name == name else "")
     document = collect_json(made.directory)
-    assert codes(row(document)) == [[]]
-    assert "shared-nodes" in row(document)["flags"]
+    assert codes(first_row(document)) == [[]]
+    assert "shared-nodes" in first_row(document)["flags"]
     assert any("mallory" in text for text in document["warnings"])
 
 
 def test_campaigns_of_another_time_are_not_read(
-    build: Build, collect_json: Collect, monkeypatch: pytest.MonkeyPatch
+    build: Build, collect_json: CollectJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = build("1n1g", repeats=1, name="20251121T093415Z-pytorch-aaaaaa")
     measured(made, 1, 0, 60)
@@ -239,5 +225,5 @@ def test_campaigns_of_another_time_are_not_read(
         return manifest(path)
 
     monkeypatch.setattr(store, "read_manifest", noted)
-    assert codes(row(collect_json(made.directory))) == [[]]
+    assert codes(first_row(collect_json(made.directory))) == [[]]
     assert set(read) == {made.directory}

@@ -13,11 +13,10 @@ import pytest
 
 from hpcbert.campaign import record
 from hpcbert.campaign.record import Records
-from tests.kit.campaigns import Built
+from tests.kit.campaigns import Build, Built
 from tests.kit.cli import Done, inside
 from tests.kit.slurm import Programs
 
-Build = Callable[..., Built]
 _opened: list[Counter[str]] = []
 
 
@@ -64,9 +63,7 @@ def finished(here: None, build: Build) -> Callable[..., Built]:
 
     def make(**changes: Any) -> Built:
         made = build("1n1g", "2n2g", **changes)
-        for repeat, rate in enumerate((10.0, 11.0, 12.0, 13.0, 14.0), start=1):
-            made.complete("1n1g", repeat, rate, batch=4)
-            made.complete("2n2g", repeat, 4 * rate, batch=4)
+        made.finish()
         return made
 
     return make

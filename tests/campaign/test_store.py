@@ -92,7 +92,8 @@ def test_what_is_written_is_its_owners_alone(tmp_path: Path) -> None:
     assert (tmp_path / "table.md").stat().st_mode & 0o777 == 0o644
 
 
-CONTENDER = """
+def test_of_many_who_find_a_dead_holders_lock_one_at_a_time_gets_in(tmp_path: Path) -> None:
+    contender = """
 import os, sys, time
 from pathlib import Path
 from hpcbert.campaign import store
@@ -109,12 +110,9 @@ try:
 except UsageError:
     os.write(1, b"out ")
 """
-
-
-def test_of_many_who_find_a_dead_holders_lock_one_at_a_time_gets_in(tmp_path: Path) -> None:
     (tmp_path / store.LOCK).write_text(f"{socket.gethostname()} 4194999 1\n")
     script = 'for n in 1 2 3 4 5; do "$3" -c "$1" "$2" & done; sleep 1; : >"$2"/go; wait'
-    argv = ["bash", "-c", script, "-", CONTENDER, str(tmp_path), sys.executable]
+    argv = ["bash", "-c", script, "-", contender, str(tmp_path), sys.executable]
     done = run(argv, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
     assert done.stderr == ""
     words = done.stdout.split()
@@ -195,7 +193,8 @@ def test_who_can_not_be_seen_is_not_dead(
     assert f"remove {tmp_path / store.LOCK}" in caught.value.hint
 
 
-HOLDER = """
+def test_a_holder_in_another_containers_processes_is_not_dead(tmp_path: Path) -> None:
+    holder_ = """
 import sys, time
 from pathlib import Path
 from hpcbert.campaign import store
@@ -205,14 +204,11 @@ with store.locked(place):
     while not (place / "go").exists():
         time.sleep(0.01)
 """
-
-
-def test_a_holder_in_another_containers_processes_is_not_dead(tmp_path: Path) -> None:
     inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     if os.getuid() or not run([*inside, "pass"]).ok:
         pytest.skip("only root can make a PID namespace")
-    with subprocess.Popen([*inside, HOLDER, str(tmp_path)], env=environment) as holder:
+    with subprocess.Popen([*inside, holder_, str(tmp_path)], env=environment) as holder:
         try:
             until((tmp_path / "held").exists, "nobody holds the lock", pause=0.01)
             with pytest.raises(UsageError, match="another PID namespace"), store.locked(tmp_path):
@@ -220,7 +216,7 @@ def test_a_holder_in_another_containers_processes_is_not_dead(tmp_path: Path) ->
             # And the other way round: who is in a container does not see who is outside.
             (tmp_path / store.LOCK).unlink()
             with store.locked(tmp_path):
-                done = run([*inside, HOLDER, str(tmp_path)], env=environment)
+                done = run([*inside, holder_, str(tmp_path)], env=environment)
             assert "another PID namespace" in done.stderr
         finally:
             (tmp_path / "go").touch()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ from typing import Any
 import pytest
 
 from hpcbert.checks.containers import examine
-from hpcbert.config.site import Site, read_site
+from hpcbert.config.site import Site
 from hpcbert.container import probe
 from hpcbert.finding import Finding
 from hpcbert.system.runner import Outcome, run
+from tests.kit import drafts
 from tests.kit.drafts import changed
 from tests.kit.waiting import CEILING
 
@@ -32,23 +32,14 @@ def printed(*lines: tuple[str, str, str, str]) -> str:
 def site_of(
     folder: Path, *, scheduler: str = "slurm", runtime: str = "enroot", more: str = ""
 ) -> Site:
-    file = folder / "site.toml"
-    file.write_text(
-        f'schema = 1\nname = "x"\nscheduler = "{scheduler}"\nruns = "runs"\n'
-        f'[container]\nruntime = "{runtime}"\n{more}'
-    )
-    return read_site(file, base=folder, env={})
+    start = f'schema = 1\nname = "x"\nscheduler = "{scheduler}"\nruns = "runs"\n'
+    return drafts.site_of(folder, f'[container]\nruntime = "{runtime}"\n{more}', start=start)
 
 
 def probed(tools: Path, *words: str, **environment: str) -> dict[str, probe.Probed]:
-    done = subprocess.run(
-        ["bash", str(probe.SCRIPT), *words],
-        env={"PATH": str(tools), "HOME": str(tools), **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == ""
+    env = {"PATH": str(tools), "HOME": str(tools), **environment}
+    done = run(["bash", str(probe.SCRIPT), *words], env=env)
+    assert (done.returncode, done.stderr) == (0, "")
     return {one.name: one for one in probe.read(done.stdout)}
 
 

@@ -8,17 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.kit.cli import Cli, Done
+from tests.kit.drafts import MINIMAL
 from tests.kit.slurm import Programs, failed
 
 pytestmark = pytest.mark.slow
 
 SINFO = "gpu*|up|4|1-00:00:00|1-infinite|gpu:8|n[1-4]"
-SITE = """schema = 1
-name = "x"
-scheduler = "slurm"
-[slurm]
-partition = "gpu"
-"""
+SITE = f'{MINIMAL}[slurm]\npartition = "gpu"\n'
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ import click
 import pytest
 
 from hpcbert.cli.main import COMMANDS
+from hpcbert.system.runner import Outcome, run
+from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
@@ -49,20 +51,12 @@ def commands() -> Iterator[tuple[str, click.Command]]:
             yield name, command
 
 
-def places() -> list[tuple[str, click.Parameter]]:
-    """Return every option and argument that takes a path, by command."""
-    return [
-        (name, one)
-        for name, command in commands()
-        for one in command.params
-        if one.name in PATHS and not getattr(one, "is_flag", False) and name not in LEFT_OUT
-    ]
-
-
 def lines(value: str) -> list[list[str]]:
     """Return a command line for each place that takes a path, with this one there."""
     found = []
-    for name, one in places():
+    for name, one in ((name, one) for name, command in commands() for one in command.params):
+        if one.name not in PATHS or getattr(one, "is_flag", False) or name in LEFT_OUT:
+            continue
         needs = NEEDS.get(name, []) if isinstance(one, click.Option) else []
         words = [one.opts[-1], value] if isinstance(one, click.Option) else [value]
         found.append([*name.split(), *needs, *words, "--json"])
@@ -177,18 +171,11 @@ def test_a_folder_of_campaigns_that_cannot_be_read_is_not_an_empty_one(
         assert "Permission denied" in done.document["errors"][0]["message"]
 
 
-def shell(line: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+def shell(line: str, cwd: Path) -> Outcome:
     """Run a shell line in which hpcbert is this one."""
     function = f'hpcbert() {{ "{sys.executable}" -m hpcbert "$@"; }}'
-    return subprocess.run(
-        ["bash", "-c", f"{function}\n{line}"],
-        cwd=cwd,
-        env={**os.environ, "HOME": str(cwd), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    words = ["bash", "-c", f"{function}\n{line}"]
+    return run(words, cwd=cwd, env={**os.environ, "HOME": str(cwd)}, timeout=CEILING)
 
 
 @pytest.mark.parametrize(

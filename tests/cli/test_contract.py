@@ -16,8 +16,6 @@ from hpcbert.cli.output import Result, envelope, printable
 from hpcbert.errors import CheckError, IncompleteError
 from tests.kit.cli import UNCOUNTED, Cli, Done
 
-HEAVY = ("jinja2", "submitit", "rich", "numpy", "pandas", "asyncio", "torch", "importlib.metadata")
-
 
 def hpcbert(*words: str, cwd: Path, env: dict[str, str] | None = None) -> Done:
     # Looking upward ends at home.
@@ -28,6 +26,16 @@ def hpcbert(*words: str, cwd: Path, env: dict[str, str] | None = None) -> Done:
     "words", [["--help"], ["--version"], ["-h"], *([name, "--help"] for name in COMMANDS)]
 )
 def test_help_ends_well_and_loads_nothing_heavy(words: list[str], tmp_path: Path) -> None:
+    heavy = (
+        "jinja2",
+        "submitit",
+        "rich",
+        "numpy",
+        "pandas",
+        "asyncio",
+        "torch",
+        "importlib.metadata",
+    )
     command = [sys.executable, "-X", "importtime", "-m", "hpcbert", *words]
     env = {**os.environ, **UNCOUNTED}
     done = subprocess.run(
@@ -35,7 +43,7 @@ def test_help_ends_well_and_loads_nothing_heavy(words: list[str], tmp_path: Path
     )
     assert done.returncode == 0, done.stderr[-500:]
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert not [name for name in HEAVY if name in loaded]
+    assert not [name for name in heavy if name in loaded]
 
 
 def test_every_command_is_listed_with_a_line_and_in_the_order_of_work(tmp_path: Path) -> None:

@@ -9,23 +9,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit.campaigns import Built
+from tests.kit.campaigns import Build, Built
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
-Make = Callable[..., Built]
-HEAVY = {"jinja2", "submitit", "rich", "numpy", "pandas", "asyncio", "torch", "importlib.metadata"}
-
 
 @pytest.fixture
-def story(slurm: Any, watched: Make) -> Built:
+def story(slurm: Any, watched: Build) -> Built:
     """Two repeats: one completes, one fails."""
     one = watched()
     slurm.answers(
@@ -114,7 +110,7 @@ def test_once_tells_every_repeat_and_leaves(hpcbert: Any, slurm: Any, story: Bui
 
 
 def test_without_a_name_it_follows_what_lives_and_else_looks_at_the_newest(
-    hpcbert: Any, slurm: Any, watched: Make
+    hpcbert: Any, slurm: Any, watched: Build
 ) -> None:
     watched("20261101T000000Z-pytorch-older1", job_id="5")
     newest = watched("20261102T000000Z-pytorch-newest", job_id="6")
@@ -140,7 +136,7 @@ def test_the_interval_has_the_sites_floor(hpcbert: Any, story: Built) -> None:
     assert "0.2 s" in error["hint"]
 
 
-def test_without_slurm_it_says_so_and_leaves_with_3(hpcbert: Any, watched: Make) -> None:
+def test_without_slurm_it_says_so_and_leaves_with_3(hpcbert: Any, watched: Build) -> None:
     watched()
     empty = {"PATH": str(hpcbert.cwd)}
     for words in (["monitor"], ["monitor", "--once"]):
@@ -161,7 +157,7 @@ def read_until(stream: Any, words: str) -> str:
 
 
 def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
-    hpcbert: Any, slurm: Any, watched: Make
+    hpcbert: Any, slurm: Any, watched: Build
 ) -> None:
     one = watched(repeats=1)
     slurm.answers(sacct=[one.sacct(1, "RUNNING")], squeue=[one.squeue(1, "RUNNING")])
@@ -210,7 +206,7 @@ def test_a_submission_that_waits_shows_changes_on_stderr(
 
 
 def test_a_submission_that_waits_says_on_an_interrupt_what_goes_on(
-    hpcbert: Any, slurm: Any, watched: Make
+    hpcbert: Any, slurm: Any, watched: Build
 ) -> None:
     one = watched(repeats=1)
     slurm.answers(sacct=[one.sacct(1, "RUNNING")], squeue=[one.squeue(1, "RUNNING")])
@@ -223,7 +219,7 @@ def test_a_submission_that_waits_says_on_an_interrupt_what_goes_on(
     assert slurm.calls("scancel") == []
 
 
-def test_a_reader_that_leaves_ends_it_quietly(hpcbert: Any, slurm: Any, watched: Make) -> None:
+def test_a_reader_that_leaves_ends_it_quietly(hpcbert: Any, slurm: Any, watched: Build) -> None:
     one = watched()
     slurm.answers(
         sacct=[
@@ -253,7 +249,9 @@ def test_on_a_terminal_a_table_is_drawn_in_place(hpcbert: Any, story: Built) -> 
     assert not re.search(r"\x1b\[[0-9;]*m", plain)
 
 
-def test_a_local_campaign_is_watched_without_slurm(hpcbert: Any, slurm: Any, watched: Make) -> None:
+def test_a_local_campaign_is_watched_without_slurm(
+    hpcbert: Any, slurm: Any, watched: Build
+) -> None:
     one = watched(job_id="local-1-1", scheduler="local", repeats=1)
     array = one.campaign.arrays[0]
     (one.directory / array.status(1)).write_text(
@@ -269,7 +267,7 @@ def test_a_local_campaign_is_watched_without_slurm(hpcbert: Any, slurm: Any, wat
     assert slurm.calls("sacct") == slurm.calls("squeue") == []
 
 
-def test_cancel_needs_a_yes(hpcbert: Any, slurm: Any, watched: Make) -> None:
+def test_cancel_needs_a_yes(hpcbert: Any, slurm: Any, watched: Build) -> None:
     one = watched()
     slurm.answers(squeue=[one.squeue(1, "RUNNING") + one.squeue(2, "PENDING")])
     refused = hpcbert("cancel", "aaaaaa")
@@ -290,14 +288,14 @@ def test_cancel_needs_a_yes(hpcbert: Any, slurm: Any, watched: Make) -> None:
     assert len(slurm.calls("scancel")) == 2
 
 
-def test_cancel_of_what_is_over_does_nothing(hpcbert: Any, slurm: Any, watched: Make) -> None:
+def test_cancel_of_what_is_over_does_nothing(hpcbert: Any, slurm: Any, watched: Build) -> None:
     watched()
     done = hpcbert("cancel", "aaaaaa")
     assert (done.returncode, slurm.calls("scancel")) == (0, [])
     assert "waits or runs" in done.stdout
 
 
-def test_logs_prints_the_bytes_of_the_log(hpcbert: Any, watched: Make) -> None:
+def test_logs_prints_the_bytes_of_the_log(hpcbert: Any, watched: Build) -> None:
     one = watched()
     first, second = one.reach(1, 30), one.reach(2, 40)
     now = time.time()
@@ -316,7 +314,7 @@ def test_logs_prints_the_bytes_of_the_log(hpcbert: Any, watched: Make) -> None:
 
 
 def test_logs_prefers_the_newest_attempt_and_falls_back_to_the_script(
-    hpcbert: Any, watched: Make
+    hpcbert: Any, watched: Build
 ) -> None:
     one = watched()
     empty = hpcbert("logs")
@@ -343,7 +341,7 @@ def test_logs_prefers_the_newest_attempt_and_falls_back_to_the_script(
     ],
 )
 def test_logs_of_what_is_not_there_are_refused(
-    hpcbert: Any, watched: Make, words: list[str], part: str
+    hpcbert: Any, watched: Build, words: list[str], part: str
 ) -> None:
     watched()
     done = hpcbert("logs", *words)
@@ -351,7 +349,7 @@ def test_logs_of_what_is_not_there_are_refused(
     assert part in done.stderr
 
 
-def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(hpcbert: Any, watched: Make) -> None:
+def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(hpcbert: Any, watched: Build) -> None:
     one = watched()
     path = one.reach(1, 1)
     path.write_bytes("\x1b[2Jé\x07\n".encode() * 3)
@@ -372,9 +370,19 @@ def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(hpcbert: Any, watch
     ],
 )
 def test_what_is_not_needed_is_not_loaded(
-    hpcbert: Any, watched: Make, words: list[str], allowed: set[str]
+    hpcbert: Any, watched: Build, words: list[str], allowed: set[str]
 ) -> None:
+    heavy = {
+        "jinja2",
+        "submitit",
+        "rich",
+        "numpy",
+        "pandas",
+        "asyncio",
+        "torch",
+        "importlib.metadata",
+    }
     watched().reach(1, 5)
     loaded = hpcbert(*words, PYTHONPROFILEIMPORTTIME="1").modules
     assert "hpcbert.cli.main" in loaded
-    assert not (loaded & HEAVY) - allowed
+    assert not (loaded & heavy) - allowed

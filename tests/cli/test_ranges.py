@@ -11,64 +11,52 @@ import pytest
 
 from hpcbert.config import recipe
 from hpcbert.config.places import package_templates
-from hpcbert.config.site import read_site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Point, Shape
 from hpcbert.script.labels import SHOWN, labels
 from hpcbert.script.plan import option_values
+from tests.kit.drafts import site_of
 
 pytestmark = pytest.mark.slow
 
-SITE = 'schema = 1\nname = "x"\nscheduler = "slurm"\n'
 ALWAYS_WRONG = ("inf", "-inf", "nan", "true", '"5"', "-1", f"1{'0' * 400}", "9223372036854775808")
-SITE_NUMBERS = {
-    "slurm.poll_floor": ("0", "0.0", "1e-300", "0.09", "3601", "1e300"),
-    "nodes.gpus_per_node": ("0", "1.5", "1025", "1000000"),
-    "nodes.cpus_per_gpu": ("0.5", "1e3", "5000"),
-    "frameworks.pytorch.batch_sizes.fp32": ("0", "1.0", "1000001"),
-}
-RECIPE_NUMBERS = {
-    "iters = 120": ("0", "1.5", "1000000001"),
-    "skip = 20": ("1.5", "1000000001"),
-}
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [(key, value) for key, own in SITE_NUMBERS.items() for value in (*ALWAYS_WRONG, *own)],
+    [
+        (key, value)
+        for key, own in {
+            "slurm.poll_floor": ("0", "0.0", "1e-300", "0.09", "3601", "1e300"),
+            "nodes.gpus_per_node": ("0", "1.5", "1025", "1000000"),
+            "nodes.cpus_per_gpu": ("0.5", "1e3", "5000"),
+            "frameworks.pytorch.batch_sizes.fp32": ("0", "1.0", "1000001"),
+        }.items()
+        for value in (*ALWAYS_WRONG, *own)
+    ],
     ids=lambda value: value if len(value) < 40 else "huge",
 )
 def test_numbers_of_a_site_have_ranges(key: str, value: str, tmp_path: Path) -> None:
     table, _, name = key.rpartition(".")
-    path = tmp_path / "site.toml"
-    path.write_text(f"{SITE}[{table}]\n{name} = {value}\n")
     with pytest.raises(ConfigError) as refused:
-        read_site(path, base=tmp_path, env={})
+        site_of(tmp_path, f"[{table}]\n{name} = {value}\n")
     assert key in str(refused.value)
-    assert str(path) in str(refused.value)
+    assert str(tmp_path / "site.toml") in str(refused.value)
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", f"1{'0' * 400}", "9223372036854775808"])
 def test_a_recipes_options_in_a_site_are_finite(value: str, tmp_path: Path) -> None:
-    path = tmp_path / "site.toml"
-    path.write_text(f"{SITE}[frameworks.pytorch.options]\nlr = {value}\n")
     with pytest.raises(ConfigError, match=r"frameworks\.pytorch\.options\.lr"):
-        read_site(path, base=tmp_path, env={})
+        site_of(tmp_path, f"[frameworks.pytorch.options]\nlr = {value}\n")
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "-inf", "1e999"])
 def test_a_recipes_options_on_the_command_line_are_finite(value: str, tmp_path: Path) -> None:
     found = recipe.load(package_templates() / "pytorch")
-    (tmp_path / "site.toml").write_text(SITE)
-    site = read_site(tmp_path / "site.toml", base=tmp_path, env={})
+    site = site_of(tmp_path)
     name = next(one.name for one in found.options.values() if one.kind == "float")
     with pytest.raises(UsageError, match="finite"):
         option_values(found, site, {name: value})
-
-
-def recipe_text(extra: str) -> str:
-    text = (package_templates() / "pytorch" / "recipe.toml").read_text()
-    return text + extra
 
 
 @pytest.mark.parametrize(
@@ -92,7 +80,7 @@ def recipe_text(extra: str) -> str:
 )
 def test_numbers_of_a_recipe_have_ranges(extra: str, key: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
-    path.write_text(recipe_text(extra))
+    path.write_text((package_templates() / "pytorch" / "recipe.toml").read_text() + extra)
     with pytest.raises(ConfigError) as refused:
         recipe.read_recipe(path, name="t", digest="")
     assert key in str(refused.value)

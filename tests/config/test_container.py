@@ -4,16 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.config.site import absolute_image, read_site
+from hpcbert.config.site import absolute_image
 from hpcbert.errors import ConfigError
-
-MINIMAL = 'schema = 1\nname = "x"\nscheduler = "local"\n'
-
-
-def written(folder: Path, text: str) -> Path:
-    path = folder / "site.toml"
-    path.write_text(MINIMAL + text)
-    return path
+from tests.kit.drafts import site_of
 
 
 def test_a_relative_file_is_relative_to_where_it_is_named(
@@ -27,8 +20,7 @@ def test_a_relative_file_is_relative_to_where_it_is_named(
 
 
 def test_paths_of_a_site_are_relative_to_its_file(tmp_path: Path) -> None:
-    path = written(tmp_path, '[container]\nimages = "i"\n[frameworks.a]\nimage = "./a.sqsh"\n')
-    site = read_site(path, base=tmp_path, env={})
+    site = site_of(tmp_path, '[container]\nimages = "i"\n[frameworks.a]\nimage = "./a.sqsh"\n')
     assert site.container.images == str(tmp_path / "i")
     assert site.settings("a").image == str(tmp_path / "a.sqsh")
 
@@ -39,4 +31,4 @@ def test_paths_of_a_site_are_relative_to_its_file(tmp_path: Path) -> None:
 )
 def test_a_wrong_container_key_is_named(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        read_site(written(tmp_path, f"[container]\n{text}\n"), base=tmp_path, env={})
+        site_of(tmp_path, f"[container]\n{text}\n")

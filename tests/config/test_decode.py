@@ -130,16 +130,22 @@ def test_a_missing_key_is_named_and_what_is_given_is_no_key() -> None:
         decode(Outer, {}, file="x", path="log", where="")
 
 
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=5,
-)
-names = st.sampled_from([one for one in Outer.__dataclass_fields__ if one != "where"])
-
-
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(st.dictionaries(names, plain, max_size=4))
+@given(
+    st.dictionaries(
+        (st.sampled_from([one for one in Outer.__dataclass_fields__ if one != "where"])),
+        (
+            st.recursive(
+                st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+                lambda inner: (
+                    st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner)
+                ),
+                max_leaves=5,
+            )
+        ),
+        max_size=4,
+    )
+)
 def test_any_document_is_read_or_refused_with_its_place(values: dict[str, Any]) -> None:
     message = ""
     try:

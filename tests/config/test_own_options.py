@@ -9,52 +9,10 @@ import pytest
 
 from hpcbert.cli.asked import read
 from hpcbert.cli.options import PointOptions
-from hpcbert.config import site
 from hpcbert.config.slurmwords import given, refusal
 from hpcbert.errors import ConfigError, UsageError
+from tests.kit.drafts import MINIMAL, site_of
 
-SBATCH = {
-    "job-name": [
-        ["--job-name=x"],
-        ["--job-name", "x"],
-        ["-J", "x"],
-        ["-Jx"],
-        ["-HJx"],
-        ["--job=x"],
-    ],
-    "array": [["--array=1-3"], ["-a1-3"], ["--arr=1"]],
-    "nodes": [["-N2"], ["--nodes=2"]],
-    "ntasks": [["-n", "3"], ["--ntasks=3"]],
-    "tasks-per-node": [["--tasks-per-node=2"]],
-    "ntasks-per-node": [["--ntasks-per-n=2"]],
-    "output": [["-o/dev/null"], ["--outp=x"], ["--output x"], ["-o x"]],
-    "error": [["-e", "x"], ["--err=x"]],
-    "open-mode": [["--open-mode=truncate"], ["--open=truncate"]],
-    "requeue": [["--requeue"], ["--req"]],
-    "no-requeue": [["--no-requeue"], ["--no-r"]],
-    "dependency": [["-dsingleton"], ["--dep=singleton"]],
-    "parsable": [["--parsable"]],
-    "wait": [["-W"], ["--wait"], ["-QW"]],
-    "wrap": [["--wrap=true"], ["--comment=a", "--wrap", "true"]],
-    "chdir": [["-D", "/"], ["--chdir=/"]],
-    "export": [["--export=NONE"], ["--export", "ALL"], ["--expo=ALL"]],
-    "export-file": [["--export-file=x"]],
-    "test-only": [["--test-only"]],
-    "version": [["-V"]],
-    "container-image": [["--container-image=x"]],
-}
-SRUN = {
-    "nodes": [["-N1"]],
-    "ntasks": [["--ntasks=1"]],
-    "output": [["--output=x"], ["-o", "x"]],
-    "label": [["-l"], ["--label"], ["-ul"]],
-    "kill-on-bad-exit": [["-K0"], ["--kill-on-bad-exit=0"]],
-    "wait": [["-W1"], ["--wait=1"]],
-    "export": [["--export=NONE"]],
-    "multi-prog": [["--multi-prog"]],
-    "container-image": [["--container-image=x"]],
-}
-SITE = 'schema = 1\nname = "x"\nscheduler = "slurm"\n[slurm]\n'
 ALLOWED = {
     "sbatch": [
         *(["--nice=100"], ["--mem=0"], ["--comment", "--job-name=x"], ["--hold"], ["-H"]),
@@ -76,12 +34,63 @@ def cases(table: dict[str, list[list[str]]]) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize(("name", "words"), cases(SBATCH))
+@pytest.mark.parametrize(
+    ("name", "words"),
+    cases(
+        {
+            "job-name": [
+                *(
+                    ["--job-name=x"],
+                    ["--job-name", "x"],
+                    ["-J", "x"],
+                    ["-Jx"],
+                    ["-HJx"],
+                    ["--job=x"],
+                ),
+            ],
+            "array": [["--array=1-3"], ["-a1-3"], ["--arr=1"]],
+            "nodes": [["-N2"], ["--nodes=2"]],
+            "ntasks": [["-n", "3"], ["--ntasks=3"]],
+            "tasks-per-node": [["--tasks-per-node=2"]],
+            "ntasks-per-node": [["--ntasks-per-n=2"]],
+            "output": [["-o/dev/null"], ["--outp=x"], ["--output x"], ["-o x"]],
+            "error": [["-e", "x"], ["--err=x"]],
+            "open-mode": [["--open-mode=truncate"], ["--open=truncate"]],
+            "requeue": [["--requeue"], ["--req"]],
+            "no-requeue": [["--no-requeue"], ["--no-r"]],
+            "dependency": [["-dsingleton"], ["--dep=singleton"]],
+            "parsable": [["--parsable"]],
+            "wait": [["-W"], ["--wait"], ["-QW"]],
+            "wrap": [["--wrap=true"], ["--comment=a", "--wrap", "true"]],
+            "chdir": [["-D", "/"], ["--chdir=/"]],
+            "export": [["--export=NONE"], ["--export", "ALL"], ["--expo=ALL"]],
+            "export-file": [["--export-file=x"]],
+            "test-only": [["--test-only"]],
+            "version": [["-V"]],
+            "container-image": [["--container-image=x"]],
+        }
+    ),
+)
 def test_an_option_of_sbatch_that_is_hpcberts_own_is_refused(name: str, words: list[str]) -> None:
     assert f"sbatch's --{name})" in refusal("sbatch", words)
 
 
-@pytest.mark.parametrize(("name", "words"), cases(SRUN))
+@pytest.mark.parametrize(
+    ("name", "words"),
+    cases(
+        {
+            "nodes": [["-N1"]],
+            "ntasks": [["--ntasks=1"]],
+            "output": [["--output=x"], ["-o", "x"]],
+            "label": [["-l"], ["--label"], ["-ul"]],
+            "kill-on-bad-exit": [["-K0"], ["--kill-on-bad-exit=0"]],
+            "wait": [["-W1"], ["--wait=1"]],
+            "export": [["--export=NONE"]],
+            "multi-prog": [["--multi-prog"]],
+            "container-image": [["--container-image=x"]],
+        }
+    ),
+)
 def test_an_option_of_srun_that_is_hpcberts_own_is_refused(name: str, words: list[str]) -> None:
     assert f"srun's --{name})" in refusal("srun", words)
 
@@ -105,7 +114,7 @@ def test_the_last_value_of_an_option_is_what_sbatch_takes() -> None:
 
 def test_the_command_line_names_the_option_that_is_meant_instead(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
-    path.write_text(SITE)
+    path.write_text(MINIMAL)
     named = PointOptions(site_file=str(path))
     for program, word, options in (
         ("sbatch", "-N3", replace(named, sbatch_arg=("-N3",))),
@@ -117,9 +126,6 @@ def test_the_command_line_names_the_option_that_is_meant_instead(tmp_path: Path)
 
 
 def test_a_site_that_names_one_is_refused_with_its_key(tmp_path: Path) -> None:
-    path = tmp_path / "site.toml"
     for program, word in (("sbatch", "-J"), ("srun", "--outp=x")):
-        text = f'{SITE}{program}_args = ["{word}", "y"]\n'
-        path.write_text(text)
         with pytest.raises(ConfigError, match=f"slurm.{program}_args"):
-            site.read_site(path, base=tmp_path, env={})
+            site_of(tmp_path, f'[slurm]\n{program}_args = ["{word}", "y"]\n')

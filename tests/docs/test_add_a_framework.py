@@ -6,19 +6,19 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit.paths import REPOSITORY
+from hpcbert.system.runner import run
+from tests.kit.paths import REFERENCE, REPOSITORY
+from tests.kit.scripts import tool
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
-REFERENCE = REPOSITORY / "docs" / "reference"
 _STEP = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -41,23 +41,13 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def typed(words: str, place: Path, *, status: int = 0) -> str:
     """Have bash do what a person typed, with hpcbert on the path, and return stdout."""
-    (place / "bin").mkdir(exist_ok=True)
-    program = place / "bin" / "hpcbert"
-    program.write_text(f'#!/bin/bash\nexec {shlex.quote(sys.executable)} -m hpcbert "$@"\n')
-    program.chmod(0o755)
+    program = f'#!/bin/bash\nexec {shlex.quote(sys.executable)} -m hpcbert "$@"\n'
+    tool(place / "bin", "hpcbert", program)
     path = f"{place / 'bin'}:{os.environ['PATH']}"
     strange = ("FORCE_COLOR", "HPCBERT_", "SLURM_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
-    done = subprocess.run(
-        ["bash", "-e", "-c", words],
-        cwd=place,
-        env={**kept, "PATH": path, "XDG_STATE_HOME": str(place / "state")},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=CEILING,
-        check=False,
-    )
+    env = {**kept, "PATH": path, "XDG_STATE_HOME": str(place / "state")}
+    done = run(["bash", "-e", "-c", words], cwd=place, env=env, timeout=CEILING)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 

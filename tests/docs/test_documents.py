@@ -24,15 +24,10 @@ from hpcbert.model import Campaign
 from hpcbert.results.words import FLAGS
 from hpcbert.slurm import reasons, states
 from hpcbert.timelimit import TimeLimit
-from tests.kit.paths import REPOSITORY
+from tests.kit.paths import REFERENCE, REPOSITORY
 
-REFERENCE = REPOSITORY / "docs" / "reference"
 PAGES = sorted(
-    [
-        *REPOSITORY.glob("*.md"),
-        *REPOSITORY.glob("docs/**/*.md"),
-        *REPOSITORY.glob("templates/*/*.md"),
-    ]
+    page for form in ("*.md", "docs/**/*.md", "templates/*/*.md") for page in REPOSITORY.glob(form)
 )
 _FENCE = re.compile(r"^(```+)(\w*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -83,9 +78,6 @@ def slug(title: str) -> str:
     return re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
 
 
-# --- Links ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_relative_links_lead_somewhere(page: Path) -> None:
     for link in _LINK.findall(prose(page.read_text(encoding="utf-8"))):
@@ -110,9 +102,6 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
         links = _LINK.findall(prose(page.read_text(encoding="utf-8")))
         todo += [page.parent / link.partition("#")[0] for link in links if ":" not in link]
     assert {page.resolve() for page in PAGES if "docs" in page.parts} <= seen
-
-
-# --- Command lines --------------------------------------------------------------------------------
 
 
 def command_lines(text: str) -> Iterator[tuple[str, bool]]:
@@ -168,8 +157,6 @@ def test_command_lines_in_documents_parse(page: Path) -> None:
         wrong[line] = complaint(line, complete=complete)
     assert not {line: why for line, why in wrong.items() if why}
 
-
-# --- docs/reference/command-line.md -----------------------------------------------------------------
 
 COMMAND_LINE = REFERENCE / "command-line.md"
 SHARED = "What is measured, and where"
@@ -239,9 +226,6 @@ def test_the_readme_of_commands_names_every_environment_variable() -> None:
     )
     read = set(re.findall(r"""(?:environ|env)(?:\.get\(|\[)["'](\w+)["']""", sources))
     assert {name for name in read if name.startswith(("HPCBERT_", "XDG_"))} <= named
-
-
-# --- The other pages of the reference ---------------------------------------------------------------
 
 
 def test_exit_codes_are_those_of_the_errors() -> None:

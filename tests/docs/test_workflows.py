@@ -11,13 +11,12 @@ import pytest
 import tomli
 import yaml
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
+from tests.kit.paths import REPOSITORY
+
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
 HOOKS = REPOSITORY / ".pre-commit-config.yaml"
 PROJECT: dict[str, Any] = tomli.loads((REPOSITORY / "pyproject.toml").read_text())
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
-# A full commit, and the release that it is.
-PINNED = re.compile(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -79,8 +78,10 @@ def test_the_matrix_is_the_pythons_that_the_project_promises() -> None:
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
 def test_every_action_is_pinned_and_every_job_may_only_read(workflow: Path) -> None:
+    # A full commit, and the release that it is.
+    pinned = re.compile(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
     used = [line.strip().removeprefix("- ") for line in workflow.read_text().splitlines()]
-    assert not [line for line in used if "uses:" in line and not PINNED.fullmatch(line)]
+    assert not [line for line in used if "uses:" in line and not pinned.fullmatch(line)]
     assert read(workflow)["permissions"] == {"contents": "read"}
     for step in steps(workflow):
         if "actions/checkout@" in step.get("uses", ""):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.scheduler.local import queue as local
-from tests.kit.cli import Cli, Done
+from tests.kit.cli import Cli
+from tests.kit.tables import runs
 from tests.kit.training import WORDS, stand_in
 from tests.kit.waiting import until
 
@@ -45,11 +45,6 @@ def over(directory: Path) -> None:
     until(ended, "it is still running")
 
 
-def runs(done: Done) -> dict[int, Any]:
-    (table,) = done.data["tables"]
-    return {run["repeat"]: run for run in table["rows"][0]["runs"]}
-
-
 @pytest.mark.parametrize("together", [False, True])
 def test_only_what_failed_runs_again_and_every_attempt_stays(
     hpcbert: Cli, failing: tuple[Path, Path], together: bool
@@ -72,7 +67,7 @@ def test_only_what_failed_runs_again_and_every_attempt_stays(
     flag.unlink()
     done = hpcbert("retry", directory, "--wait", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = runs(done)
+    found = runs(done.document)
     assert {number: run["attempt"] for number, run in found.items()} == {
         number: int(number in bad) for number in (1, 2)
     }
@@ -94,7 +89,7 @@ def test_submit_heals_by_itself_until_the_limit(
     made = hpcbert(*WORDS, "--python", program, "--scheduler", "local", "--json", *words)
     assert made.returncode == 4
     assert "submitted again as job local-" in made.stderr
-    second = runs(made)[2]
+    second = runs(made.document)[2]
     assert (second["valid"], [one["attempt"] for one in second["attempts"]]) == (False, [0, 1])
     (directory,) = (tmp_path / "runs").iterdir()
     spent = hpcbert("retry", directory, "--max-retries", "1", "--json")

@@ -43,12 +43,13 @@ def told(document: dict[str, Any]) -> set[tuple[str, str]]:
 @pytest.fixture
 def finished(build: Any) -> Any:
     made = build("1n1g", "2n2g")
-    for repeat, rate in enumerate((10.0, 11.0, 12.0, 13.0, 14.0), start=1):
-        for shape, times, nodes in (("1n1g", 1, ("n1",)), ("2n2g", 4, ("n1", "n2"))):
-            made.complete(shape, repeat, times * rate)
-            leave(made.directory, made.array(shape), repeat, *map(node, nodes))
-            script = made.directory / made.array(shape).script
-            script.write_text("#!/bin/bash\n")
+    made.finish()
+    for array in made.campaign.arrays:
+        for repeat in array.repeats:
+            leave(
+                made.directory, array, repeat, *map(node, ("n1", "n2")[: array.point.shape.nodes])
+            )
+        (made.directory / array.script).write_text("#!/bin/bash\n")
     assert gathered(made.directory, states=says()).exit_code == 0
     return made
 
@@ -434,9 +435,6 @@ def test_after_a_cancelled_retry_nothing_was_changed(finished: Any) -> None:
         assert gathered(made.directory, states=cancelled).exit_code == 0
         code, document = audited(made.directory)
         assert (code, document["data"]["status"]) == (0, "intact")
-
-
-# --- Files that come late -------------------------------------------------------------------------
 
 
 def old_record(directory: Path) -> None:

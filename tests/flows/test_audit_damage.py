@@ -18,12 +18,6 @@ from tests.kit.nodes import leave, node
 
 pytestmark = pytest.mark.slow
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner),
-    max_leaves=6,
-)
-
 
 @pytest.fixture
 def finished(build: Any) -> Any:
@@ -60,13 +54,18 @@ def changed(data: Any, path: tuple[Any, ...], value: Any) -> Any:
 )
 @given(data=st.data(), sealed=st.booleans())
 def test_any_change_of_the_record_is_answered(finished: Any, data: Any, sealed: bool) -> None:
+    values = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner),
+        max_leaves=6,
+    )
     path: Path = finished.directory / "measurements.json"
     kept = finished.directory / "kept"
     if not kept.exists():
         kept.write_text(path.read_text())
     before = json.loads(kept.read_text())
     place = data.draw(st.sampled_from(places(before)[1:]))
-    after = changed(before, place, data.draw(VALUES))
+    after = changed(before, place, data.draw(values))
     if sealed and isinstance(after, dict):
         after["seal"] = evidence.seal(after)
     path.write_text(json.dumps(after))

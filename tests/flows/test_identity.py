@@ -24,8 +24,6 @@ from tests.kit.asking import adopted, snapshot
 from tests.kit.drafts import curve, hurried
 from tests.kit.slurm import Answer, Job, Slurm, failed
 
-LATE = "sbatch: error: Batch job submission failed: Socket timed out"
-
 
 def one_point(tmp_path: Path) -> Draft:
     one = curve(tmp_path, ("fp32",))

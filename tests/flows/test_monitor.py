@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,10 @@ from hpcbert.scheduler.local import queue as local
 from hpcbert.slurm import ladder
 from hpcbert.slurm.states import Kind, RepeatState, parse
 from tests.kit import status
-from tests.kit.campaigns import Built
+from tests.kit.campaigns import Build, Built
 from tests.kit.clock import Clock
 from tests.kit.lines import T
 from tests.kit.slurm import Slurm, failed
-
-Make = Callable[..., Built]
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def follow(one: Built, run: Slurm, **options: Any) -> tuple[View, list[str], Clo
 
 
 @pytest.mark.usefixtures("at_once")
-def test_each_change_is_told_once_and_the_end_ends_it(watched: Make) -> None:
+def test_each_change_is_told_once_and_the_end_ends_it(watched: Build) -> None:
     one = watched()
     run = Slurm(
         sacct=[
@@ -66,7 +64,7 @@ def test_each_change_is_told_once_and_the_end_ends_it(watched: Make) -> None:
 
 
 def test_a_silent_slurm_is_given_up_after_some_polls_and_the_jobs_are_left_alone(
-    watched: Make,
+    watched: Build,
 ) -> None:
     one = watched()
     run = Slurm(
@@ -79,7 +77,7 @@ def test_a_silent_slurm_is_given_up_after_some_polls_and_the_jobs_are_left_alone
     assert [call[0] for call in run.calls] == ["sacct", "squeue"] * 3
 
 
-def test_where_there_is_no_slurm_nobody_waits(watched: Make) -> None:
+def test_where_there_is_no_slurm_nobody_waits(watched: Build) -> None:
     one = watched()
     missing = failed("no such program", 127)
     with pytest.raises(SchedulerError):
@@ -87,7 +85,7 @@ def test_where_there_is_no_slurm_nobody_waits(watched: Make) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_slurm_that_comes_back_is_taken_up_again(watched: Make) -> None:
+def test_a_slurm_that_comes_back_is_taken_up_again(watched: Build) -> None:
     one = watched(repeats=1)
     down = failed("Connection refused")
     run = Slurm(sacct=[down, down, one.sacct(1, "COMPLETED")], squeue=[down, down, ""])
@@ -97,7 +95,7 @@ def test_a_slurm_that_comes_back_is_taken_up_again(watched: Make) -> None:
     assert time.pauses == [20, 40]
 
 
-def test_one_look_is_one_look(watched: Make) -> None:
+def test_one_look_is_one_look(watched: Build) -> None:
     one = watched()
     run = Slurm(squeue=[one.squeue(1, "RUNNING")])
     view, found, time = follow(one, run, once=True)
@@ -108,7 +106,7 @@ def test_one_look_is_one_look(watched: Make) -> None:
 
 @pytest.mark.parametrize("comes", [True, False], ids=["late", "never"])
 def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(
-    watched: Make, *, comes: bool
+    watched: Build, *, comes: bool
 ) -> None:
     one = watched(repeats=1)
     time = Clock()
@@ -127,7 +125,7 @@ def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(
     assert [call[0] for call in run.calls] == ["sacct"]
 
 
-def test_one_look_says_that_an_end_is_not_visible_yet(watched: Make) -> None:
+def test_one_look_says_that_an_end_is_not_visible_yet(watched: Build) -> None:
     one = watched(repeats=1)
     view, _, _ = follow(one, Slurm(sacct=[one.sacct(1, "COMPLETED")]), once=True)
     (state,) = view.states.values()
@@ -137,7 +135,7 @@ def test_one_look_says_that_an_end_is_not_visible_yet(watched: Make) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_looked_at_view_is_refreshed_between_polls(watched: Make) -> None:
+def test_a_looked_at_view_is_refreshed_between_polls(watched: Build) -> None:
     one = watched(repeats=1)
     run = Slurm(
         sacct=[one.sacct(1, "RUNNING"), one.sacct(1, "COMPLETED")],
@@ -161,7 +159,7 @@ def ended(one: Built, repeat: int = 1, *, signal: str = "") -> None:
 
 
 def test_campaigns_that_still_live_are_found_with_one_question(
-    watched: Make, tmp_path: Path
+    watched: Build, tmp_path: Path
 ) -> None:
     over = watched("20261101T000000Z-pytorch-over01", job_id="1", repeats=1)
     ended(over)
@@ -191,7 +189,7 @@ def test_campaigns_that_still_live_are_found_with_one_question(
 )
 @pytest.mark.parametrize("signal", ["", "TERM"], ids=["ended-well", "ended-by-signal"])
 def test_a_requeued_campaign_is_not_over_although_its_attempt_wrote_its_end(
-    watched: Make, state: str, signal: str
+    watched: Build, state: str, signal: str
 ) -> None:
     one = watched("20261101T000000Z-pytorch-again1", job_id="1", repeats=1)
     ended(one, signal=signal)
@@ -201,7 +199,7 @@ def test_a_requeued_campaign_is_not_over_although_its_attempt_wrote_its_end(
 
 
 def test_a_local_campaign_of_another_machine_is_not_over_until_its_repeats_are(
-    watched: Make,
+    watched: Build,
 ) -> None:
     one = watched("20261101T000000Z-pytorch-local1", job_id="local-1-1", scheduler="local")
     plan = {"machine": "elsewhere 1", "lock": "", "minutes": 1, "grace": 1, "elements": []}
@@ -215,7 +213,7 @@ def test_a_local_campaign_of_another_machine_is_not_over_until_its_repeats_are(
     assert run.calls == []
 
 
-def test_campaigns_are_named_by_path_or_part_of_an_id_each_once(watched: Make) -> None:
+def test_campaigns_are_named_by_path_or_part_of_an_id_each_once(watched: Build) -> None:
     one = watched()
     runs = one.directory.parent
     names = ["aaaaaa", str(one.directory), "20261121T"]
@@ -226,7 +224,7 @@ def test_campaigns_are_named_by_path_or_part_of_an_id_each_once(watched: Make) -
         store.chosen((), runs / "elsewhere")
 
 
-def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched: Make) -> None:
+def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched: Build) -> None:
     one = watched()
     repeat = one.repeats[0]
     state = RepeatState("RUNNING", Kind.RUNNING, "sacct", attempt=1)
@@ -241,7 +239,7 @@ def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched: Make) -> Non
     assert (nothing.iteration, nothing.throughput, nothing.ends) == (None, None, None)
 
 
-def test_a_campaign_without_a_usable_recipe_is_watched_all_the_same(watched: Make) -> None:
+def test_a_campaign_without_a_usable_recipe_is_watched_all_the_same(watched: Build) -> None:
     one = watched()
     for text in ("[log]\nnonsense = 1\n", "["):
         (one.directory / "recipe.toml").write_text(text)
@@ -259,7 +257,7 @@ def drawn(view: View, *, unicode: bool = True) -> str:
     return out.getvalue()
 
 
-def test_the_table_shows_marks_progress_and_what_went_wrong(watched: Make) -> None:
+def test_the_table_shows_marks_progress_and_what_went_wrong(watched: Build) -> None:
     one = watched(repeats=4)
     array = one.campaign.arrays[0]
     kinds = ["COMPLETED", "FAILED", "RUNNING", "PENDING"]
@@ -294,7 +292,7 @@ def test_durations_are_shown_in_hours_minutes_seconds() -> None:
     assert duration(None) == ""
 
 
-def test_only_jobs_of_the_campaign_are_cancelled(watched: Make) -> None:
+def test_only_jobs_of_the_campaign_are_cancelled(watched: Build) -> None:
     one = watched(shapes=(1, 2, 4))
     lines = (
         one.squeue(1, "RUNNING")
@@ -314,14 +312,14 @@ def test_only_jobs_of_the_campaign_are_cancelled(watched: Make) -> None:
     assert [call[0] for call in nothing.calls] == ["squeue"]
 
 
-def test_nothing_is_cancelled_while_squeue_is_silent(watched: Make) -> None:
+def test_nothing_is_cancelled_while_squeue_is_silent(watched: Build) -> None:
     one = watched()
     run = Slurm(squeue=[failed("Unable to contact slurm controller")])
     with pytest.raises(SchedulerError, match="Unable to contact"):
         cancel.find(one, run=run)
 
 
-def test_a_reused_id_is_not_cancelled_and_a_second_job_of_the_name_is(watched: Make) -> None:
+def test_a_reused_id_is_not_cancelled_and_a_second_job_of_the_name_is(watched: Build) -> None:
     one = watched()
     lines = (
         one.squeue(1, "RUNNING", submit=int(one.since) - 1)
@@ -333,14 +331,14 @@ def test_a_reused_id_is_not_cancelled_and_a_second_job_of_the_name_is(watched: M
     assert [repeat.number for repeat in target.repeats] == [2]
 
 
-def test_a_job_that_ended_before_scancel_reached_it_is_no_error(watched: Make) -> None:
+def test_a_job_that_ended_before_scancel_reached_it_is_no_error(watched: Build) -> None:
     one = watched()
     gone = failed("scancel: error: Kill job error on job id 12: Invalid job id specified")
     run = Slurm(squeue=[one.squeue(1, "RUNNING")], scancel=[gone])
     cancel.cancel(one, cancel.find(one, run=run), run=run)
 
 
-def test_a_scancel_that_fails_is_reported(watched: Make) -> None:
+def test_a_scancel_that_fails_is_reported(watched: Build) -> None:
     one = watched()
     run = Slurm(
         squeue=[one.squeue(1, "RUNNING")], scancel=[failed("scancel: error: Access denied")]
@@ -349,7 +347,7 @@ def test_a_scancel_that_fails_is_reported(watched: Make) -> None:
         cancel.cancel(one, cancel.find(one, run=run), run=run)
 
 
-def test_a_local_campaign_whose_queue_is_gone_has_nothing_to_cancel(watched: Make) -> None:
+def test_a_local_campaign_whose_queue_is_gone_has_nothing_to_cancel(watched: Build) -> None:
     one = watched(job_id=f"local-{os.getpid()}-1", scheduler="local")
     run = Slurm()
     assert cancel.find(one, run=run).jobs == ()

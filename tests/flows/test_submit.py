@@ -115,20 +115,20 @@ def test_a_timed_out_sbatch_that_queued_anyway_is_adopted(tmp_path: Path) -> Non
     assert submitted(one, slurm) == ["100", "101", "102", "103"]
 
 
-UNCERTAIN = (
-    "Socket timed out on send/recv operation",
-    "Unable to contact slurm controller (receive failure)",
-    "Zero Bytes were transmitted or received",
-)
-
-
 def test_an_sbatch_that_was_killed_may_have_submitted(tmp_path: Path) -> None:
     one, slurm = curve(tmp_path), Slurm(sbatch=[failed("", -9, acts=True), None])
     assert submitted(one, slurm) == ["100", "101", "102", "103"]
     assert slurm.count("sbatch") == 4
 
 
-@pytest.mark.parametrize("why", UNCERTAIN)
+@pytest.mark.parametrize(
+    "why",
+    [
+        "Socket timed out on send/recv operation",
+        "Unable to contact slurm controller (receive failure)",
+        "Zero Bytes were transmitted or received",
+    ],
+)
 def test_a_lost_answer_is_looked_for_twice_before_sbatch_is_called_again(
     tmp_path: Path, why: str
 ) -> None:

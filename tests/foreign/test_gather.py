@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,10 @@ from typing import Any
 import pytest
 
 from hpcbert.model import Shape
-from tests.kit.cli import Done
-
-Collect = Callable[..., Done]
-CollectJson = Callable[..., dict[str, Any]]
-
+from tests.kit.logs import put
+from tests.kit.tables import Collect, CollectJson, rows
 
 DLPERF = "logs/Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5"
-RATE = [321.8, 574.66, 1143.46, 2458.74, 4849.68, 9418.44]
-TIME = [321.74, 574.59, 1143.29, 2458.22, 4848.89, 9415.85]
 DEEPSPEED = {
     "1n1g": (148.42, 143.61, 147.93, 147.81, 143.8),
     "1n4g": (577.14, 573.84, 575.07, 587.55, 572.11),
@@ -29,12 +24,6 @@ DEEPSPEED = {
     "2n8g": (2266.27, 2264.69, 2267.55, 2273.68, 2368.65),
     "4n8g": (4873.92, 4899.37, 4903.74, 4891.77, 4900.76),
 }
-
-
-def rows(document: dict[str, Any]) -> list[dict[str, Any]]:
-    (table,) = document["data"]["tables"]
-    found: list[dict[str, Any]] = table["rows"]
-    return found
 
 
 def codes(row: dict[str, Any]) -> dict[int, list[str]]:
@@ -60,12 +49,6 @@ def deepspeed_log(
     return "\n".join([*lines, ""])
 
 
-def put(root: Path, name: str, text: str) -> None:
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
 @pytest.fixture
 def deepspeed(tmp_path: Path) -> Path:
     """The 25 runs that DLPerf printed, as logs of DeepSpeed in DLPerf's layout."""
@@ -79,15 +62,13 @@ def deepspeed(tmp_path: Path) -> Path:
     return root
 
 
-# --- Published numbers ------------------------------------------------------------------------
-
-
 def test_the_thirty_logs_of_dlperf_by_their_rate(shared: Path, collect_json: CollectJson) -> None:
+    rate = [321.8, 574.66, 1143.46, 2458.74, 4849.68, 9418.44]
     document = collect_json(shared / DLPERF, "--fw", "tf2-resnet")
     assert (document["status"], document["exit_code"]) == ("success", 0)
     table = rows(document)
     assert [row["shape"] for row in table] == ["1n1g", "1n2g", "1n4g", "1n8g", "2n8g", "4n8g"]
-    assert [round(row["median"], 2) for row in table] == RATE
+    assert [round(row["median"], 2) for row in table] == rate
     assert [round(row["speedup"], 2) for row in table] == [1, 1.79, 3.55, 7.64, 15.07, 29.27]
     assert all(row["repeats"] == {"ok": 5, "asked": 5} for row in table)
 
@@ -95,8 +76,9 @@ def test_the_thirty_logs_of_dlperf_by_their_rate(shared: Path, collect_json: Col
 def test_the_thirty_logs_of_dlperf_by_its_time_rule(
     shared: Path, collect: Collect, collect_json: CollectJson
 ) -> None:
+    time = [321.74, 574.59, 1143.29, 2458.22, 4848.89, 9415.85]
     words = (shared / DLPERF, "--fw", "tf2-resnet", "--rule", "dlperf-time")
-    assert [round(row["median"], 2) for row in rows(collect_json(*words))] == TIME
+    assert [round(row["median"], 2) for row in rows(collect_json(*words))] == time
     result = collect(*words, "--format", "dlperf-json")
     published = json.loads((shared / DLPERF / "result" / "resnet50_result.json").read_text())
     assert json.loads(result.stdout) == published
@@ -111,9 +93,6 @@ def test_the_speeds_that_dlperf_printed_for_deepspeed(
     assert means == [146.31, 577.14, 1155.39, 2288.17, 4893.91]
     assert [round(row["speedup"], 2) for row in table] == [1, 3.89, 7.77, 15.34, 33.15]
     assert [row["shape"] for row in table if "superlinear" in row["flags"]] == ["4n8g"]
-
-
-# --- Repeats that don't count -----------------------------------------------------------------
 
 
 def test_bad_logs_are_in_no_median_and_say_why(
@@ -181,9 +160,6 @@ def test_one_rehearsal_among_real_runs_is_a_reason(
     path = deepspeed / "bert/bz32/1n1g/bert_b32_fp32_4.log"
     path.write_text("HPCBERT REHEARSAL\n" + path.read_text())
     assert codes(rows(collect_json(deepspeed))[0]) == {4: ["rehearsal"]}
-
-
-# --- Which log is which -----------------------------------------------------------------------
 
 
 def test_runs_from_zero_become_runs_from_one(tmp_path: Path, collect_json: CollectJson) -> None:
@@ -300,9 +276,6 @@ def test_a_log_without_its_header_belongs_to_its_siblings(
     (row,) = table["rows"]
     assert (row["median"], row["repeats"]) == (32.0, {"ok": 1, "asked": 2})
     assert row["flags"] == ["single-run", "incomplete", "accumulation"]
-
-
-# --- The command ------------------------------------------------------------------------------
 
 
 def test_the_table_goes_to_a_file_whole(deepspeed: Path, tmp_path: Path, collect: Collect) -> None:

@@ -5,44 +5,21 @@ from __future__ import annotations
 import gzip
 import lzma
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-Run = Callable[..., dict[str, Any]]
+from tests.kit.logs import put
+from tests.kit.recipes import sample
+from tests.kit.tables import CollectJson, only_run
 
-
-TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 TF1 = "1n8g/bert_b64_fp16_1.log"
-
-
-def put(root: Path, name: str, data: bytes | str) -> Path:
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data.encode() if isinstance(data, str) else data)
-    return path
-
-
-def sample(name: str) -> bytes:
-    return (TEMPLATES / name / "sample.log").read_bytes()
-
-
-def only_run(document: dict[str, Any]) -> dict[str, Any]:
-    (table,) = document["data"]["tables"]
-    (row,) = table["rows"]
-    (run,) = row["runs"]
-    found: dict[str, Any] = run
-    return found
 
 
 def reason(document: dict[str, Any]) -> tuple[str, str]:
     (one,) = only_run(document)["reasons"]
     return one["code"], one["detail"]
-
-
-# --- Options against the path -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -56,7 +33,7 @@ def reason(document: dict[str, Any]) -> tuple[str, str]:
     ],
 )
 def test_an_option_never_relabels_a_path(
-    tmp_path: Path, run: Run, flag: str, value: str, said: str
+    tmp_path: Path, run: CollectJson, flag: str, value: str, said: str
 ) -> None:
     put(tmp_path, f"ngc-tf1/{TF1}", sample("ngc-tf1"))
     document = run(tmp_path / "ngc-tf1", flag, value)
@@ -65,7 +42,7 @@ def test_an_option_never_relabels_a_path(
     assert "data" not in document or not (document["data"] or {}).get("tables")
 
 
-def test_all_gpus_of_a_path_agree_with_the_options(tmp_path: Path, run: Run) -> None:
+def test_all_gpus_of_a_path_agree_with_the_options(tmp_path: Path, run: CollectJson) -> None:
     put(tmp_path, "logs/bs64_fp16_gpu8.log", sample("ngc-tf1"))
     words = ("--fw", "ngc-tf1", "--pattern", "bs{batch_size}_{precision}_gpu{gpus}.log")
     assert only_run(run(tmp_path / "logs", *words, "--nodes", 1))["valid"]
@@ -75,7 +52,7 @@ def test_all_gpus_of_a_path_agree_with_the_options(tmp_path: Path, run: Run) -> 
     assert (document["exit_code"], message in document["errors"][0]["message"]) == (2, True)
 
 
-def test_a_folders_framework_is_not_overruled(tmp_path: Path, run: Run) -> None:
+def test_a_folders_framework_is_not_overruled(tmp_path: Path, run: CollectJson) -> None:
     put(tmp_path, f"ngc-tf1/{TF1}", sample("ngc-tf1"))
     document = run(tmp_path / "ngc-tf1", "--fw", "paddle")
     assert document["exit_code"] == 2
@@ -88,14 +65,11 @@ def test_a_folders_framework_is_not_overruled(tmp_path: Path, run: Run) -> None:
     assert "framework = ngc-tf1, --fw says paddle" in patterned["errors"][0]["message"]
 
 
-def test_a_folder_may_be_called_as_another_framework(tmp_path: Path, run: Run) -> None:
+def test_a_folder_may_be_called_as_another_framework(tmp_path: Path, run: CollectJson) -> None:
     """DLPerf keeps the logs of NVIDIA's PyTorch BERT in folders called pytorch."""
     put(tmp_path, "pytorch/1n8g/bert-base-adam-training_b32_fp32_1.log", sample("ngc-pytorch"))
     document = run(tmp_path / "pytorch", "--fw", "ngc-pytorch")
     assert only_run(document)["valid"]
-
-
-# --- The log against both -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -124,7 +98,7 @@ def test_a_folder_may_be_called_as_another_framework(tmp_path: Path, run: Run) -
     ],
 )
 def test_a_log_that_says_otherwise_is_refused_by_both_values(
-    tmp_path: Path, run: Run, name: str, words: tuple[str, ...], said: str
+    tmp_path: Path, run: CollectJson, name: str, words: tuple[str, ...], said: str
 ) -> None:
     path = put(tmp_path, f"logs/{name}", sample("ngc-tf1"))
     code, detail = reason(run(path, "--fw", "ngc-tf1", *words))
@@ -135,7 +109,7 @@ def test_a_log_that_says_otherwise_is_refused_by_both_values(
     "word", ["packing", "packing=0", "packing=2.5", "nodes=2", "packing=-1", "=2"]
 )
 def test_a_setting_of_logs_is_a_known_name_and_a_whole_number(
-    tmp_path: Path, run: Run, word: str
+    tmp_path: Path, run: CollectJson, word: str
 ) -> None:
     path = put(tmp_path, TF1, sample("ngc-tf1"))
     document = run(path, "--fw", "ngc-tf1", "--set", word)
@@ -145,15 +119,13 @@ def test_a_setting_of_logs_is_a_known_name_and_a_whole_number(
     assert "twice" in twice["errors"][0]["message"]
 
 
-# --- What it is instead -------------------------------------------------------------------------
-
 _MATCHED = ("deepspeed", "megatron", "mindspore", "mxnet", "ngc-pytorch", "ngc-tf1", "oneflow",
             "paddle", "paddle18", "pytorch")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", _MATCHED)
 def test_a_log_of_another_framework_is_recognised_by_its_lines(
-    tmp_path: Path, run: Run, name: str
+    tmp_path: Path, run: CollectJson, name: str
 ) -> None:
     fw = "mlperf-bert"
     path = put(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample(name))
@@ -162,13 +134,15 @@ def test_a_log_of_another_framework_is_recognised_by_its_lines(
     assert detail.endswith(f"is one of {fw}: this looks like a log of {name}")
 
 
-def test_programs_that_print_the_same_lines_are_both_named(tmp_path: Path, run: Run) -> None:
+def test_programs_that_print_the_same_lines_are_both_named(
+    tmp_path: Path, run: CollectJson
+) -> None:
     path = put(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample("tf2"))
     assert "a log of perfzero or tf2" in reason(run(path, "--fw", "oneflow"))[1]
 
 
 def test_a_line_that_two_frameworks_share_does_not_hide_which_it_is(
-    tmp_path: Path, run: Run
+    tmp_path: Path, run: CollectJson
 ) -> None:
     """Both MLPerf programs say run_start; only one of them prints steps like these."""
     path = put(tmp_path, "logs/1n8g/bert_b5_fp16_1.log", sample("perfzero"))
@@ -177,14 +151,14 @@ def test_a_line_that_two_frameworks_share_does_not_hide_which_it_is(
 
 
 def test_a_log_of_a_program_with_the_same_lines_keeps_its_own_batch(
-    tmp_path: Path, run: Run
+    tmp_path: Path, run: CollectJson
 ) -> None:
     path = put(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample("perfzero"))
     code, detail = reason(run(path, "--fw", "tf2"))
     assert (code, "a global batch of 760 is not 32 samples" in detail) == ("config", True)
 
 
-def test_without_a_framework_its_lines_give_the_hint(tmp_path: Path, run: Run) -> None:
+def test_without_a_framework_its_lines_give_the_hint(tmp_path: Path, run: CollectJson) -> None:
     path = put(tmp_path, "logs/1n8g/bert_b32_fp32_1.log", gzip.compress(sample("ngc-pytorch")))
     document = run(path)
     assert document["exit_code"] == 2
@@ -221,14 +195,14 @@ def test_without_a_framework_its_lines_give_the_hint(tmp_path: Path, run: Run) -
     ],
 )
 def test_what_is_no_log_of_any_framework_says_what_it_is(
-    tmp_path: Path, run: Run, data: bytes, code: str, said: str
+    tmp_path: Path, run: CollectJson, data: bytes, code: str, said: str
 ) -> None:
     put(tmp_path, "oneflow/1n1g/bert_b32_fp32_1.log", data)
     found, detail = reason(run(tmp_path / "oneflow"))
     assert (found, said in detail) == (code, True), detail
 
 
-def test_compressed_and_wide_logs_are_in_the_table(tmp_path: Path, run: Run) -> None:
+def test_compressed_and_wide_logs_are_in_the_table(tmp_path: Path, run: CollectJson) -> None:
     data = sample("ngc-tf1")
     put(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_1.log", data)
     put(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_2.log.gz", gzip.compress(data))
@@ -242,15 +216,12 @@ def test_compressed_and_wide_logs_are_in_the_table(tmp_path: Path, run: Run) -> 
         assert [one["repeat"] for one in row["runs"]] == [1, 2, 3, 4, 5]
 
 
-# --- Real logs ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "log",
     ["fp32_bs32_gpu1", "fp32_bs32_gpu8", "fp32_bs32_gpu32", "fp16_bs64_gpu1", "fp16_bs64_gpu32"],
 )
 def test_the_precision_of_a_real_tensorflow_log_is_read_from_its_steps(
-    tmp_path: Path, shared: Path, run: Run, log: str
+    tmp_path: Path, shared: Path, run: CollectJson, log: str
 ) -> None:
     folder = shared / "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert/OtherReports/TensorFlow/logs"
     precision, batch, gpus = log.split("_")
@@ -263,11 +234,10 @@ def test_the_precision_of_a_real_tensorflow_log_is_read_from_its_steps(
     assert (code, f"precision = {precision}" in detail) == ("config", True), detail
 
 
-# --- Folders ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("folder", ["fp32", "logs-fp32", "bz32", "fp16_ngc_bert_b96"])
-def test_a_folder_that_says_otherwise_is_named(tmp_path: Path, run: Run, folder: str) -> None:
+def test_a_folder_that_says_otherwise_is_named(
+    tmp_path: Path, run: CollectJson, folder: str
+) -> None:
     path = put(tmp_path, f"ngc-tf1/{folder}/{TF1}", sample("ngc-tf1"))
     document = run(tmp_path / "ngc-tf1")
     assert document["exit_code"] == 2
@@ -277,7 +247,7 @@ def test_a_folder_that_says_otherwise_is_named(tmp_path: Path, run: Run, folder:
     assert only_run(run(path, "--fw", "ngc-tf1", "--pattern", pattern))["valid"]
 
 
-def test_folders_label_logs_of_any_name(tmp_path: Path, run: Run) -> None:
+def test_folders_label_logs_of_any_name(tmp_path: Path, run: CollectJson) -> None:
     path = put(tmp_path, "fp16/bz64/1n8g/first.log", sample("ngc-tf1"))
     assert only_run(run(path, "--fw", "ngc-tf1"))["valid"]
     document = run(path, "--fw", "ngc-tf1", "--precision", "fp32")

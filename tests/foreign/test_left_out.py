@@ -5,17 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.foreign.test_gather import deepspeed_log, put, rows
-from tests.kit.cli import Done
-
-Collect = Callable[..., Done]
-CollectJson = Callable[..., dict[str, Any]]
+from tests.foreign.test_gather import deepspeed_log
+from tests.kit.logs import put
+from tests.kit.tables import Collect, CollectJson, rows
 
 
 @pytest.fixture
@@ -148,9 +145,6 @@ def test_links_to_logs_that_are_read_are_named(logs: Path, collect_json: Collect
     document = collect_json(logs)
     assert rows(document)[0]["repeats"] == {"ok": 2, "asked": 2}
     assert "is a link to" in left_out(document)["bert_b32_fp32_3.log"]
-
-
-# --- Windows, and shapes of which a path names the GPUs -------------------------------------------
 
 
 def test_a_window_goes_on_to_the_end(logs: Path, collect_json: CollectJson) -> None:

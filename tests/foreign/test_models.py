@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import pytest
 from hpcbert.logs.setting import Setting
 from hpcbert.logs.sizes import SIZES, name_of, stated_by
 from hpcbert.workloads.bert_pretrain import MODELS
-from tests.foreign.test_labels import only_run, put, reason, sample
-from tests.kit.recipes import load
-
-Run = Callable[..., dict[str, Any]]
-
+from tests.foreign.test_labels import reason
+from tests.kit.logs import put
+from tests.kit.recipes import load, sample
+from tests.kit.tables import CollectJson, only_run
 
 # How programs state a model.
 LINES = {
@@ -58,7 +56,9 @@ def options_of(recipe: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("recipe", sorted(LINES))
-def test_base_and_large_are_no_repeats_of_each_other(recipe: str, tmp_path: Path, run: Run) -> None:
+def test_base_and_large_are_no_repeats_of_each_other(
+    recipe: str, tmp_path: Path, run: CollectJson
+) -> None:
     for number, model in enumerate(("bert-base", "bert-large"), start=1):
         put(tmp_path, f"logs/run_{number}.log", log_of(recipe, model))
     ((row,),) = [
@@ -78,7 +78,7 @@ def test_base_and_large_are_no_repeats_of_each_other(recipe: str, tmp_path: Path
 @pytest.mark.parametrize("said", ["bert-large", "large", "BERT_LARGE", "bert-large-uncased"])
 @pytest.mark.parametrize("by", ["--model", "the path"])
 def test_a_log_of_another_model_than_was_said_is_refused(
-    said: str, by: str, tmp_path: Path, run: Run
+    said: str, by: str, tmp_path: Path, run: CollectJson
 ) -> None:
     model = said if by == "the path" else "run"
     log = put(tmp_path, f"logs/1n1g/{model}_b8_fp32_1.log", sample("pytorch"))
@@ -89,7 +89,9 @@ def test_a_log_of_another_model_than_was_said_is_refused(
     assert f"the log says hidden_size = 128, {by} says 1024" in detail
 
 
-def test_a_table_is_named_after_the_model_that_its_logs_state(tmp_path: Path, run: Run) -> None:
+def test_a_table_is_named_after_the_model_that_its_logs_state(
+    tmp_path: Path, run: CollectJson
+) -> None:
     put(tmp_path, "logs/run_1.log", sample("pytorch"))
     words = (tmp_path / "logs", *options_of("pytorch"))
     document = run(*words)
@@ -100,7 +102,7 @@ def test_a_table_is_named_after_the_model_that_its_logs_state(tmp_path: Path, ru
     assert document["data"]["tables"][0]["model"] == "my-bert"
 
 
-def test_a_campaign_counts_no_log_of_another_model(build: Any, collect_json: Run) -> None:
+def test_a_campaign_counts_no_log_of_another_model(build: Any, collect_json: CollectJson) -> None:
     built = build("1n1g", repeats=2)
     for repeat, model in enumerate(("tiny", "large"), start=1):
         hidden, layers = SIZES[f"bert-{model}"]
@@ -129,9 +131,6 @@ def test_a_model_has_the_name_of_its_sizes() -> None:
     assert stated_by("my-bert") == stated_by("bert") == {}
 
 
-# --- What nothing confirms ------------------------------------------------------------------------
-
-
 def changed(recipe: str, lost: str) -> str:
     """Return a recipe's sample without some lines."""
     lines = sample(recipe).decode(errors="replace").splitlines()
@@ -154,7 +153,7 @@ def changed(recipe: str, lost: str) -> str:
     ],
 )
 def test_a_number_of_gpus_that_nothing_confirms_is_flagged(  # noqa: PLR0917
-    recipe: str, lost: str, told: tuple[str, ...], expected: bool, tmp_path: Path, run: Run
+    recipe: str, lost: str, told: tuple[str, ...], expected: bool, tmp_path: Path, run: CollectJson
 ) -> None:
     put(tmp_path, "logs/run_1.log", changed(recipe, lost))
     document = run(tmp_path / "logs", *options_of(recipe), *told)
@@ -163,7 +162,7 @@ def test_a_number_of_gpus_that_nothing_confirms_is_flagged(  # noqa: PLR0917
     assert ("unchecked" in row["flags"]) is expected
 
 
-def test_a_path_confirms_nothing_either(tmp_path: Path, run: Run) -> None:
+def test_a_path_confirms_nothing_either(tmp_path: Path, run: CollectJson) -> None:
     put(tmp_path, "paddle/1n4g/bert_b64_fp16_1.log", changed("paddle", "TRAINERS|Local start"))
     (row,) = run(tmp_path)["data"]["tables"][0]["rows"]
     assert "unchecked" in row["flags"]
@@ -175,7 +174,7 @@ def test_markdown_explains_what_unchecked_is(tmp_path: Path, collect: Any) -> No
     assert "* unchecked: the number rests on how many nodes and GPUs were told" in text
 
 
-def test_runs_of_a_campaign_are_never_unchecked(build: Any, collect_json: Run) -> None:
+def test_runs_of_a_campaign_are_never_unchecked(build: Any, collect_json: CollectJson) -> None:
     built = build("1n1g", repeats=1)
     built.complete("1n1g", 1, 90.0)
     (row,) = collect_json(built.directory)["data"]["tables"][0]["rows"]

@@ -46,6 +46,14 @@ def pytorch(
     return "\n".join([*lines, ""])
 
 
+def put(root: Path, name: str, data: bytes | str) -> Path:
+    """Write a file below a folder, in a folder of its own if that is in its name."""
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
 def step(n: int, *, at: float | None = None, loss: str = "9.5", rate: object = "64.5") -> str:
     """Return a line that grammars/steps.toml reads; `at`: seconds, n where nothing is said."""
     moment = BEGIN + (n if at is None else at)

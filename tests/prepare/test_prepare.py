@@ -254,9 +254,6 @@ def test_without_preparation_a_campaign_records_nothing(place: Place) -> None:
     assert campaign.image == place.registry.uri()
 
 
-# --- The program ----------------------------------------------------------------------------------
-
-
 def test_the_pinned_commit_is_checked_out_with_its_patches(place: Place) -> None:
     pinned = place.commit
     (place.folder / "upstream" / "bert" / "train.py").write_text('print("newer")\n')
@@ -322,9 +319,6 @@ def test_no_user_of_a_url_is_shown_or_kept() -> None:
     assert parts.without_user("git@example.org:me/x.git") == "git@example.org:me/x.git"
 
 
-# --- The data --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -358,9 +352,6 @@ def test_a_site_that_names_no_data_is_told_which_key(place: Place) -> None:
     (error,) = place.says("prepare", "--fw", "tiny", "--only", "data", status=5)["errors"]
     assert error["code"] == "check"
     assert "frameworks.tiny.data" in error["hint"]
-
-
-# --- The image -------------------------------------------------------------------------------------
 
 
 def test_a_refused_login_is_told_with_where_to_look(place: Place) -> None:

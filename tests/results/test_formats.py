@@ -43,19 +43,6 @@ def tables() -> tuple[SpeedupTable, ...]:
     )
 
 
-EXPECTED_TEXT = """\
-oneflow · bert-base · fp32 · 32 samples per device
-rule dlperf-time · speedup to the median of 1n1g
-
-nodes  GPUs  median samples/s            min .. max     cv  speedup  efficiency  repeats  flags
-    1     1            140.20      140.20 .. 140.20  0.00%     1.00      100.0%      2/3  incomplete
-  ✗ repeat 3  loss: the loss is nan at iteration 7
-    4    32          4,322.50  4,321.50 .. 4,600.25  3.64%    30.83       96.3%      3/3  noisy, outlier
-  ! repeat 3: outlier (4,600.25, 6.4% above the median)
-
-hpcbert 1.2.3 · 2026-01-02 · hpcbert collect"""
-
-
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_holds_every_median(name: str, tables: tuple[SpeedupTable, ...]) -> None:
     rendered = FORMS[name].write(tables, MADE, 0)
@@ -73,7 +60,18 @@ def test_the_end_of_a_files_name_means_a_form(ending: str, name: str) -> None:
 
 
 def test_the_text_is_aligned_and_says_why(tables: tuple[SpeedupTable, ...]) -> None:
-    assert click.unstyle(text.render(tables, MADE)) == EXPECTED_TEXT
+    expected_text = """\
+oneflow · bert-base · fp32 · 32 samples per device
+rule dlperf-time · speedup to the median of 1n1g
+
+nodes  GPUs  median samples/s            min .. max     cv  speedup  efficiency  repeats  flags
+    1     1            140.20      140.20 .. 140.20  0.00%     1.00      100.0%      2/3  incomplete
+  ✗ repeat 3  loss: the loss is nan at iteration 7
+    4    32          4,322.50  4,321.50 .. 4,600.25  3.64%    30.83       96.3%      3/3  noisy, outlier
+  ! repeat 3: outlier (4,600.25, 6.4% above the median)
+
+hpcbert 1.2.3 · 2026-01-02 · hpcbert collect"""
+    assert click.unstyle(text.render(tables, MADE)) == expected_text
 
 
 def test_what_there_is_none_of_is_a_dash() -> None:
@@ -124,11 +122,9 @@ def test_markdown_begins_with_dlperfs_columns(tables: tuple[SpeedupTable, ...]) 
     assert lines[9] == "* 1n1g, repeat 3 does not count: loss: the loss is nan at iteration 7"
 
 
-HOSTILE = "a|b*_`<img src=x>`[x](y)\n# h"
-
-
 def test_markdown_shows_text_as_it_is() -> None:
-    group = Group(HOSTILE, "m", "fp32", 1, "r", HOSTILE)
+    hostile = "a|b*_`<img src=x>`[x](y)\n# h"
+    group = Group(hostile, "m", "fp32", 1, "r", hostile)
     rendered = markdown.render(tabulate([point(group, "1n1g", [1.0])]), MADE)
     assert "\\|b\\*\\_\\`\\<img src=x\\>\\`\\[x\\](y) \\# h" in rendered
     assert all(line.count(" | ") in (0, 9) for line in rendered.splitlines())

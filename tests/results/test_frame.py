@@ -9,14 +9,13 @@ from hpcbert.results.reduce import tabulate
 
 frame = pytest.importorskip("hpcbert.frame", reason="needs pandas", exc_type=ImportError)
 
-GROUP = Group("oneflow", "bert-base", "fp32", 32, "rate")
-
 
 def test_tables_become_data_frames() -> None:
+    group = Group("oneflow", "bert-base", "fp32", 32, "rate")
     bad = Run(2, 0, None, False, (Reason("loss", "nan"),), "FAILED", "sacct", "b.log")
     good = Run(1, 0, 140.5, True, (), "COMPLETED", "sacct", "a.log")
-    eight = Measured(GROUP, Shape(1, 8), 1, (bad,))
-    tables = tabulate([Measured(GROUP, Shape(1, 1), 2, (good, bad)), eight])
+    eight = Measured(group, Shape(1, 8), 1, (bad,))
+    tables = tabulate([Measured(group, Shape(1, 1), 2, (good, bad)), eight])
     rows, runs = frame.rows_frame(tables), frame.runs_frame(tables)
     assert rows["gpus"].tolist() == [1, 8]
     assert rows["median"].tolist()[0] == 140.5

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from hpcbert import __version__
-from tests.foreign.test_gather import deepspeed_log, put
-from tests.kit.cli import Done
-
-Collect = Callable[..., Done]
+from tests.foreign.test_gather import deepspeed_log
+from tests.kit.logs import put
+from tests.kit.tables import Collect
 
 
 @pytest.fixture

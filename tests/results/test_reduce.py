@@ -282,8 +282,6 @@ def test_marks_of_the_measuring_are_kept() -> None:
     assert rows(marked)[0].flags == ("single-run", "accumulation")
 
 
-# --- The gate ---------------------------------------------------------------------------------
-
 BAD_LOG = (Reason("incomplete", "the log ends at iteration 57 of 120"),)
 NO_LOG = (Reason("no-log", "1.log can't be read"),)
 
@@ -318,9 +316,6 @@ def test_the_state_is_explained() -> None:
     assert "suspended for 7 s" in reason.detail
     (reason,) = gate(Evidence("PENDING", None, (), over=False, detail="waits for nodes"))
     assert str(reason) == "state: it is PENDING, not COMPLETED: waits for nodes"
-
-
-# --- Which points share a table ---------------------------------------------------------------
 
 
 def measured_point(shape: str, accumulation: int = 1, xla: bool = False) -> Point:

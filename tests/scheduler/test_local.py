@@ -20,12 +20,10 @@ from hpcbert.scheduler.local.queue import enqueue, states
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.processes import descendants, machine, started
 from hpcbert.system.runner import Outcome
-from tests.kit.campaigns import Built
+from tests.kit.campaigns import Build, Built
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
-
-Make = Callable[..., Built]
 
 # What every script does first and last, as the rendered ones do.
 FRAME = """\
@@ -86,7 +84,7 @@ class Queue:
 
 
 @pytest.fixture
-def run_locally(tmp_path: Path, watched: Make) -> Iterator[Callable[..., Queue]]:
+def run_locally(tmp_path: Path, watched: Build) -> Iterator[Callable[..., Queue]]:
     """Write scripts, start the queue, and leave nothing of it behind."""
     queues: list[Queue] = []
 
@@ -337,7 +335,7 @@ def test_a_status_file_cut_by_a_full_disk_keeps_its_last_event_apart(run_locally
 
 
 def test_a_queue_of_another_machine_or_none_is_not_called_dead_or_alive(
-    run_locally: Start, watched: Make
+    run_locally: Start, watched: Build
 ) -> None:
     queue = run_locally("sleep 1000 & wait")
     queue.wait(lambda found: found[0].word == "RUNNING")
@@ -361,7 +359,7 @@ def test_a_queue_of_another_machine_or_none_is_not_called_dead_or_alive(
     )
 
 
-def test_a_queue_that_cannot_start_says_why(watched: Make, tmp_path: Path) -> None:
+def test_a_queue_that_cannot_start_says_why(watched: Build, tmp_path: Path) -> None:
     one = watched("", scheduler="local")
     (tmp_path / "file").touch()
     with pytest.raises(SchedulerError, match="Can't start the local queue"):

@@ -7,7 +7,6 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,11 +14,11 @@ from hpcbert.config import schedulers
 from hpcbert.model import MANIFEST
 from tests.kit.cli import Done, inside
 from tests.kit.paths import REPOSITORY
+from tests.kit.tables import runs
 from tests.kit.training import WORDS, stand_in
 from tests.scheduler import spool
 
 FAILS = "if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then rm {flag}; exit 7; fi"
-_COMPARED = re.compile(r"""(==|!=|\bin|\bcase) *[({\[]?["'](local|slurm)["']""")
 
 
 @pytest.fixture
@@ -49,11 +48,6 @@ def submit(tmp_path: Path, place: Path, flag: Path) -> Callable[..., Done]:
 def kinds() -> dict[str, int]:
     counts: dict[str, int] = inside("monitor", "--once", "--json").data["repeats"]
     return {name: count for name, count in counts.items() if name != "asked"}
-
-
-def rows(done: Done) -> dict[int, Any]:
-    (table,) = done.data["tables"]
-    return {run["repeat"]: run for run in table["rows"][0]["runs"]}
 
 
 def test_doctor_asks_it(place: Path) -> None:
@@ -94,7 +88,10 @@ def test_a_campaign_is_submitted_followed_retried_and_collected(
     spool.work(place)
     collected = inside("collect", "--json")
     assert collected.returncode == 0, collected.stderr
-    assert {repeat: run["attempt"] for repeat, run in rows(collected).items()} == {1: 0, 2: 1}
+    assert {repeat: run["attempt"] for repeat, run in runs(collected.document).items()} == {
+        1: 0,
+        2: 1,
+    }
 
 
 def test_who_waits_sees_it_retry_what_failed(
@@ -115,7 +112,7 @@ def test_who_waits_sees_it_retry_what_failed(
         over.set()
         daemon.join()
     assert done.returncode == 0, done.stderr
-    assert {repeat: run["attempt"] for repeat, run in rows(done).items()} == {1: 0, 2: 1}
+    assert {repeat: run["attempt"] for repeat, run in runs(done.document).items()} == {1: 0, 2: 1}
 
 
 def test_what_is_cancelled_stays_on_record_and_can_be_retried(
@@ -129,7 +126,7 @@ def test_what_is_cancelled_stays_on_record_and_can_be_retried(
     assert inside("cancel", str(directory), "--yes").stdout.startswith("Nothing of")
     spool.work(place)
     collected = inside("collect", "--json")
-    assert {run["state"] for run in rows(collected).values()} == {"CANCELLED"}
+    assert {run["state"] for run in runs(collected.document).values()} == {"CANCELLED"}
     inside("retry", "--json")
     spool.work(place)
     assert kinds() == {"well": 2}
@@ -159,11 +156,12 @@ def test_a_manifest_that_names_an_unknown_scheduler_is_damaged(
 
 
 def test_nobody_compares_a_schedulers_name() -> None:
+    compared = re.compile(r"""(==|!=|\bin|\bcase) *[({\[]?["'](local|slurm)["']""")
     files = [*(REPOSITORY / "hpcbert").rglob("*.py"), *(REPOSITORY / "templates").rglob("*.j2")]
     found = [
         f"{path.relative_to(REPOSITORY)}: {line.strip()}"
         for path in files
         for line in path.read_text(encoding="utf-8").splitlines()
-        if _COMPARED.search(line)
+        if compared.search(line)
     ]
     assert found == []

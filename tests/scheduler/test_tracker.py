@@ -4,7 +4,6 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,10 @@ from hpcbert.scheduler.poller import Pace
 from hpcbert.scheduler.slurm.submitit import Watcher
 from hpcbert.scheduler.tracker import Tracker
 from tests.kit.asking import snapshot
-from tests.kit.campaigns import Built
+from tests.kit.campaigns import Build, Built
 from tests.kit.clock import Clock
 from tests.kit.lines import NAME, T, sacct, squeue
 from tests.kit.slurm import Slurm, failed
-
-Make = Callable[..., Built]
-LIMIT = 10
 
 
 @pytest.fixture
@@ -34,7 +30,7 @@ def words(tracker: Tracker) -> list[str]:
     return [state.word for state in tracker.states.values()]
 
 
-def test_ranges_single_elements_and_words_are_told_apart(watched: Make, slurm: Slurm) -> None:
+def test_ranges_single_elements_and_words_are_told_apart(watched: Build, slurm: Slurm) -> None:
     one = watched("12")
     slurm.sacct = (
         sacct("12_1", "COMPLETED")
@@ -52,7 +48,7 @@ def test_ranges_single_elements_and_words_are_told_apart(watched: Make, slurm: S
     assert states[NAME, 4].nodes == ()
 
 
-def test_all_campaigns_share_one_query(watched: Make, slurm: Slurm) -> None:
+def test_all_campaigns_share_one_query(watched: Build, slurm: Slurm) -> None:
     several = [watched("12", "13", name="one"), watched("14", name="two")]
     tracker = Tracker(several, run=slurm)
     tracker.poll()
@@ -69,7 +65,7 @@ def test_all_campaigns_share_one_query(watched: Make, slurm: Slurm) -> None:
     [{"user": "somebody"}, {"name": "hpcbert-other"}, {"submit": T - 1_000_000}],
 )
 def test_a_job_id_that_was_used_again_is_not_ours(
-    watched: Make, slurm: Slurm, changes: dict[str, Any]
+    watched: Build, slurm: Slurm, changes: dict[str, Any]
 ) -> None:
     one = watched("12", repeats=1)
     slurm.sacct = sacct("12_1", "COMPLETED", **changes)
@@ -78,7 +74,7 @@ def test_a_job_id_that_was_used_again_is_not_ours(
     assert states[NAME, 1].kind == "unknown"
 
 
-def test_of_a_requeued_repeat_the_newest_run_counts(watched: Make, slurm: Slurm) -> None:
+def test_of_a_requeued_repeat_the_newest_run_counts(watched: Build, slurm: Slurm) -> None:
     one = watched("12", repeats=1)
     old, new = sacct("12_1", "NODE_FAIL"), sacct("12_1", "RUNNING", submit=T + 60)
     slurm.squeue = squeue("12_1", "RUNNING", submit=T + 60)
@@ -88,7 +84,7 @@ def test_of_a_requeued_repeat_the_newest_run_counts(watched: Make, slurm: Slurm)
         assert (state.word, state.attempt) == ("RUNNING", 1)
 
 
-def test_an_index_listed_in_a_range_and_alone_is_alone(watched: Make, slurm: Slurm) -> None:
+def test_an_index_listed_in_a_range_and_alone_is_alone(watched: Build, slurm: Slurm) -> None:
     one = watched("12", repeats=2)
     slurm.sacct = sacct("12_1", "RUNNING") + sacct("12_[1-2%1]", "PENDING")
     slurm.squeue = squeue("12_1", "RUNNING") + squeue("12_2", "PENDING")
@@ -96,7 +92,7 @@ def test_an_index_listed_in_a_range_and_alone_is_alone(watched: Make, slurm: Slu
     assert [(one.word, one.attempt) for one in states.values()] == [("RUNNING", 0), ("PENDING", 0)]
 
 
-def test_a_job_that_sacct_has_not_heard_of_yet_waits(watched: Make, slurm: Slurm) -> None:
+def test_a_job_that_sacct_has_not_heard_of_yet_waits(watched: Build, slurm: Slurm) -> None:
     one = watched("12")
     slurm.squeue = squeue("12_[1-5%1]", "PENDING")
     states = snapshot(one, run=slurm)
@@ -108,7 +104,7 @@ def test_a_job_that_sacct_has_not_heard_of_yet_waits(watched: Make, slurm: Slurm
     ["Slurm accounting storage is disabled", "fatal: Could not establish a configuration source"],
 )
 def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
-    watched: Make, slurm: Slurm, complaint: str
+    watched: Build, slurm: Slurm, complaint: str
 ) -> None:
     one = watched("12", repeats=3)
     slurm.sacct = failed(complaint)
@@ -127,7 +123,7 @@ def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
 
 
 def test_where_there_is_no_slurm_a_copied_directory_still_speaks(
-    watched: Make, slurm: Slurm
+    watched: Build, slurm: Slurm
 ) -> None:
     one = watched("12", repeats=2)
     slurm.sacct = failed("sacct: no such program", 127)
@@ -139,7 +135,7 @@ def test_where_there_is_no_slurm_a_copied_directory_still_speaks(
 
 
 def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(
-    watched: Make, slurm: Slurm
+    watched: Build, slurm: Slurm
 ) -> None:
     refused = watched("", repeats=1, name="refused", state="refused", error="Invalid partition")
     intended = watched("", repeats=2, name="camp")
@@ -151,7 +147,7 @@ def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(
     assert slurm.count("sacct") == 0
 
 
-def test_output_that_makes_no_sense_changes_nothing(watched: Make, slurm: Slurm) -> None:
+def test_output_that_makes_no_sense_changes_nothing(watched: Build, slurm: Slurm) -> None:
     one = watched("12", repeats=1)
     slurm.sacct = "\x00\xff|||\nCOMPLETED\n12_1|nobody|COMPLETED\n"
     slurm.squeue = "12_1 COMPLETED"
@@ -161,7 +157,7 @@ def test_output_that_makes_no_sense_changes_nothing(watched: Make, slurm: Slurm)
     assert tracker.garbage[-2:] == ("12_1|nobody|COMPLETED", "12_1 COMPLETED")
 
 
-def test_changes_are_told_once(watched: Make, slurm: Slurm, clock: Clock) -> None:
+def test_changes_are_told_once(watched: Build, slurm: Slurm, clock: Clock) -> None:
     one = watched("12", repeats=1)
     slurm.squeue = squeue("12_1", "RUNNING")
     slurm.sacct = sacct("12_1", "RUNNING")
@@ -180,7 +176,7 @@ def test_changes_are_told_once(watched: Make, slurm: Slurm, clock: Clock) -> Non
     assert slurm.count("sacct") == asked, "what is over is not asked about"
 
 
-def test_slurm_is_not_asked_before_it_is_time(watched: Make, slurm: Slurm, clock: Clock) -> None:
+def test_slurm_is_not_asked_before_it_is_time(watched: Build, slurm: Slurm, clock: Clock) -> None:
     one = watched("12", repeats=1)
     slurm.squeue = squeue("12_1", "RUNNING")
     slurm.sacct = sacct("12_1", "RUNNING")
@@ -211,15 +207,16 @@ def test_the_pace_slows_down_and_takes_up_again() -> None:
 
 
 def test_failures_are_counted_until_somebody_answers(
-    watched: Make, slurm: Slurm, clock: Clock
+    watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
+    limit = 10
     one = watched("12", repeats=1)
     slurm.sacct = failed("sacct: error: Problem talking to the database: Connection refused")
     slurm.squeue = failed("slurm_load_jobs error: Unable to contact slurm controller")
     tracker = Tracker([one], run=slurm, clock=clock)
     for _ in range(4):
         tracker.poll()
-        clock.now += LIMIT * 60
+        clock.now += limit * 60
     assert tracker.failures == 4
     assert not tracker.absent
     assert not tracker.over()
@@ -231,7 +228,7 @@ def test_failures_are_counted_until_somebody_answers(
 
 
 def test_a_lost_node_is_no_end_until_squeue_agrees(
-    watched: Make, slurm: Slurm, clock: Clock
+    watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
     """As seen with 22.05.8: for seconds sacct has NODE_FAIL alone, squeue already PENDING."""
     one = watched("15", repeats=1)
@@ -256,7 +253,7 @@ def test_a_lost_node_is_no_end_until_squeue_agrees(
 
 
 def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(
-    watched: Make, slurm: Slurm, clock: Clock
+    watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
     """As seen with 22.05.8: an element cancelled before it started never gets a row."""
     one = watched("1", repeats=2)
@@ -273,7 +270,7 @@ def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(
 
 
 def test_a_state_nobody_knows_is_not_given_up_while_squeue_fails(
-    watched: Make, slurm: Slurm, clock: Clock
+    watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
     one = watched("1", repeats=1)
     slurm.squeue = failed("Unable to contact slurm controller")
@@ -285,7 +282,7 @@ def test_a_state_nobody_knows_is_not_given_up_while_squeue_fails(
 
 
 def test_repeats_that_share_a_job_follow_its_status_files(
-    watched: Make, slurm: Slurm, clock: Clock
+    watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
     one = watched("9", repeats=3, together=True)
     slurm.sacct = sacct("9", "RUNNING")
@@ -304,7 +301,7 @@ def test_repeats_that_share_a_job_follow_its_status_files(
     assert tracker.over()
 
 
-def test_submitits_view_of_a_job_goes_by_our_table(watched: Make, slurm: Slurm) -> None:
+def test_submitits_view_of_a_job_goes_by_our_table(watched: Build, slurm: Slurm) -> None:
     one = watched("12", repeats=4)
     slurm.sacct = (
         sacct("12_1", "CANCELLED by 1000")
@@ -341,7 +338,7 @@ def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path: P
     assert logging.getLogger("submitit").handlers == []
 
 
-def test_a_thousand_elements_are_one_query_and_no_long_wait(watched: Make, slurm: Slurm) -> None:
+def test_a_thousand_elements_are_one_query_and_no_long_wait(watched: Build, slurm: Slurm) -> None:
     one = watched("12", repeats=1000)
     slurm.sacct = "".join(sacct(f"12_{number}", "COMPLETED") for number in range(1, 1001))
     tracker = Tracker([one], run=slurm)
@@ -351,7 +348,7 @@ def test_a_thousand_elements_are_one_query_and_no_long_wait(watched: Make, slurm
     assert set(words(tracker)) == {"COMPLETED"}
 
 
-def test_one_tracker_follows_both_schedulers(watched: Make, slurm: Slurm, clock: Clock) -> None:
+def test_one_tracker_follows_both_schedulers(watched: Build, slurm: Slurm, clock: Clock) -> None:
     here = watched("local-1-1", repeats=1, name="here", scheduler="local")
     there = watched("12", repeats=1)
     slurm.sacct = sacct("12_1", "RUNNING")
@@ -364,7 +361,7 @@ def test_one_tracker_follows_both_schedulers(watched: Make, slurm: Slurm, clock:
 
 
 def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(
-    watched: Make, slurm: Slurm, clock: Clock
+    watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
     """slurmctld 22.05.8 killed before it saved its state: neither command has a trace of the job."""
     one = watched("12", repeats=2)
@@ -394,7 +391,7 @@ def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(
     ids=["no accounting now", "no controller now", "its array is on record", "its array lives"],
 )
 def test_what_slurm_may_yet_know_is_not_lost(
-    watched: Make, slurm: Slurm, clock: Clock, sacct: Any, squeue: Any
+    watched: Build, slurm: Slurm, clock: Clock, sacct: Any, squeue: Any
 ) -> None:
     one = watched("12", repeats=2)
     clock.now = one.repeats[0].accepted + 600
@@ -407,7 +404,7 @@ def test_what_slurm_may_yet_know_is_not_lost(
 @pytest.mark.parametrize("later", [0, 1, 40], ids=["same-moment", "a-second", "later"])
 @pytest.mark.parametrize("first", ["REVOKED", "COMPLETED"])
 def test_a_sibling_of_a_federation_that_gave_a_job_up_is_no_attempt(
-    watched: Make, slurm: Slurm, first: str, later: int
+    watched: Build, slurm: Slurm, first: str, later: int
 ) -> None:
     one = watched("67108999", repeats=1)
     one.mark(
@@ -428,7 +425,7 @@ def test_a_sibling_of_a_federation_that_gave_a_job_up_is_no_attempt(
     assert (state.word, state.attempt, state.earlier) == ("COMPLETED", 0, ())
 
 
-def test_a_job_that_all_asked_clusters_gave_up_says_so(watched: Make, slurm: Slurm) -> None:
+def test_a_job_that_all_asked_clusters_gave_up_says_so(watched: Build, slurm: Slurm) -> None:
     one = watched("67108999", repeats=1)
     slurm.sacct = sacct("67108999_1", "REVOKED", place=one.directory, cluster="east")
     tracker = Tracker([one], run=slurm)
@@ -438,7 +435,7 @@ def test_a_job_that_all_asked_clusters_gave_up_says_so(watched: Make, slurm: Slu
     assert "another cluster of the federation" in state.detail
 
 
-def test_another_cluster_s_job_of_the_same_number_is_not_ours(watched: Make, slurm: Slurm) -> None:
+def test_another_cluster_s_job_of_the_same_number_is_not_ours(watched: Build, slurm: Slurm) -> None:
     one = watched("12", repeats=1, cluster="west")
     rows = (("COMPLETED", "east"), ("TIMEOUT", "west"))
     slurm.sacct = "".join(
@@ -450,7 +447,7 @@ def test_another_cluster_s_job_of_the_same_number_is_not_ours(watched: Make, slu
 
 
 def test_somebodys_heterogeneous_job_keeps_no_lost_array_from_being_found(
-    watched: Make, slurm: Slurm, clock: Clock
+    watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
     one = watched("12", repeats=1)
     slurm.squeue = squeue("13+0", "RUNNING", name="het") + squeue("13+1", "RUNNING", name="het")
@@ -471,7 +468,7 @@ def test_somebodys_heterogeneous_job_keeps_no_lost_array_from_being_found(
     ],
 )
 def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_attempt(
-    watched: Make, slurm: Slurm, word: str, says: str
+    watched: Build, slurm: Slurm, word: str, says: str
 ) -> None:
     one = watched("12", "20", repeats=1)
     first = one.campaign.arrays[0]
@@ -495,7 +492,7 @@ def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_
 
 
 def test_a_job_that_gang_scheduling_suspends_now_and_then_is_over_only_once_and_spoilt(
-    watched: Make, slurm: Slurm, clock: Clock
+    watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
     """It shows SUSPENDED in its turn; in the end only its times tell of it."""
     one = watched("12", repeats=1)

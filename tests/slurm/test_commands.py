@@ -163,10 +163,9 @@ def test_any_text_is_read_without_an_exception(text: str) -> None:
             assert row.covers(1) in {True, False}
 
 
-OTHERS = ("12+0", "12+1", "12+1.0", "12+0.batch", "12+[0-2].0", "12.batch", "12.0", "12_3.extern")
-
-
-@pytest.mark.parametrize("job", OTHERS)
+@pytest.mark.parametrize(
+    "job", ["12+0", "12+1", "12+1.0", "12+0.batch", "12+[0-2].0", "12.batch", "12.0", "12_3.extern"]
+)
 def test_steps_and_parts_of_heterogeneous_jobs_are_legible_and_none_of_ours(job: str) -> None:
     """A person's other jobs stand in the answer too (SchedMD/slurm, src/sacct/print.c)."""
     assert job_id(job) is None

@@ -160,20 +160,21 @@ class TestTogether:
 
 
 ROWS = st.none() | st.sampled_from([state.word for state in STATES]).map(row)
-RECORDS = st.builds(
-    JobRecord,
-    attempt=st.integers(0, 2),
-    start=st.none() | st.just(100.0),
-    end=st.none() | st.just(200.0),
-    exit=st.none() | st.integers(0, 3),
-    step_exit=st.none() | st.integers(0, 1),
-    state=st.sampled_from(["", "COMPLETED", "TIMEOUT"]),
-)
 ANSWERS: tuple[Answer, ...] = ("answered", "failed", "absent", "unasked")
 
 
 @given(
-    seen=RECORDS,
+    seen=(
+        st.builds(
+            JobRecord,
+            attempt=st.integers(0, 2),
+            start=st.none() | st.just(100.0),
+            end=st.none() | st.just(200.0),
+            exit=st.none() | st.integers(0, 3),
+            step_exit=st.none() | st.integers(0, 1),
+            state=st.sampled_from(["", "COMPLETED", "TIMEOUT"]),
+        )
+    ),
     accounting=ROWS,
     restarts=st.integers(0, 2),
     queue=ROWS,

@@ -23,8 +23,6 @@ from hpcbert.slurm.states import (
     recalled,
 )
 
-KINDS = {state.word: state.kind for state in STATES}
-
 
 @pytest.mark.parametrize(
     ("text", "word", "kind"),
@@ -72,15 +70,16 @@ def test_only_completed_is_a_success(text: str) -> None:
 def test_every_state_of_the_newest_slurm_is_in_the_table() -> None:
     # SchedMD/slurm@284c3b9, src/common/slurm_protocol_defs.c: job_state_string, and what only
     # job_state_string_complete names; slurm/slurm.h there and in slurm-22-05-8-1.
+    kinds = {state.word: state.kind for state in STATES}
     printed = (
         "LAUNCH_FAILED GETENV_FAILED RECONFIG_FAIL POWER_UP_NODE UPDATE_DB "
         "COMPLETING STAGE_OUT CONFIGURING EXPEDITING RESIZING REQUEUED REQUEUE_FED REQUEUE_HOLD "
         "SPECIAL_EXIT STOPPED REVOKED RESV_DEL_HOLD SIGNALING PENDING RUNNING SUSPENDED COMPLETED "
         "CANCELLED FAILED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE OUT_OF_MEMORY"
     )
-    assert set(printed.split()) <= set(KINDS)
-    assert [word for word, kind in KINDS.items() if kind == "well"] == ["COMPLETED"]
-    assert len(KINDS) == len(STATES)
+    assert set(printed.split()) <= set(kinds)
+    assert [word for word, kind in kinds.items() if kind == "well"] == ["COMPLETED"]
+    assert len(kinds) == len(STATES)
 
 
 def test_a_kind_is_alive_or_over_or_unknown_and_never_two_of_them() -> None:
@@ -333,11 +332,18 @@ JSON: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3),
     max_leaves=4,
 )
-KEYS = st.sampled_from(["event", "time", "attempt", "exit", "state", "signal", "nodelist"])
-EVENT = st.sampled_from(["start", "step", "step-end", "signal", "end", "finished"])
 
 
-@given(st.lists(st.dictionaries(KEYS, JSON | EVENT, max_size=7), max_size=6))
+@given(
+    st.lists(
+        st.dictionaries(
+            (st.sampled_from(["event", "time", "attempt", "exit", "state", "signal", "nodelist"])),
+            JSON | (st.sampled_from(["start", "step", "step-end", "signal", "end", "finished"])),
+            max_size=7,
+        ),
+        max_size=6,
+    )
+)
 def test_any_events_make_a_witness(events: list[dict[str, Any]]) -> None:
     seen = newest(events)
     assert seen.attempt >= 0
