@@ -47,12 +47,13 @@ def group_of(item: pytest.Item) -> str:
 def slow(item: pytest.Item) -> bool:
     """Say whether a test is left out of `make quick`, unless it says so itself."""
     marked = any(item.get_closest_marker(name) for name in ("slurm", "torch"))
-    needs = {"slurm_packages", "lab"} & set(getattr(item, "fixturenames", ()))
-    return marked or bool(needs) or item.path.relative_to(REPOSITORY).parts[1] in SLOW
+    return marked or item.path.relative_to(REPOSITORY).parts[1] in SLOW
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    if {"slurm_packages", "lab"} & set(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.slurm)
     if slow(item):
         item.add_marker(pytest.mark.slow)
 

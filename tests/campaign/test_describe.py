@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hpcbert.campaign import fingerprint
 from hpcbert.system import redact
 from tests.kit.paths import REPOSITORY
+from tests.kit.scripts import tool
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
@@ -26,22 +27,13 @@ TOOLS = f"{Path(shutil.which('bash') or '/bin/bash').parent}:/usr/bin:/bin"
 
 
 def describe(
-    folder: Path, part: str = "both", *, tools: str = TOOLS, **environment: str | bytes
-) -> subprocess.CompletedProcess[bytes]:
-    base = {"PATH": tools, "SLURMD_NODENAME": "n1"}
-    words = [
-        "bash",
-        "-c",
-        SCRIPT.read_text(),
-        "describe",
-        part,
-        str(folder),
-        "k.1.0",
-        "img",
-        "python3",
-    ]
+    folder: Path, part: str = "both", *, tools: str = TOOLS, script: str = "",
+    python: str = "python3", **environment: str | bytes,
+) -> subprocess.CompletedProcess[bytes]:  # fmt: skip
+    env = {"PATH": tools, "SLURMD_NODENAME": "n1", **environment}
+    words = ["bash", "-c", script or SCRIPT.read_text(), "describe", part, str(folder), "k.1.0"]
     return subprocess.run(
-        words, env={**base, **environment}, capture_output=True, check=False, timeout=CEILING
+        [*words, "img", python], env=env, capture_output=True, check=False, timeout=CEILING
     )
 
 
@@ -51,15 +43,8 @@ def written(folder: Path) -> dict[str, Any]:
     return data
 
 
-def original(text: str) -> bytes:
-    return text.encode("latin-1")
-
-
 def nvidia_smi(folder: Path, body: str) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "nvidia-smi"
-    path.write_text(f"#!/bin/bash\n{body}\n")
-    path.chmod(0o755)
+    tool(folder, "nvidia-smi", f"#!/bin/bash\n{body}\n")
     return f"{folder}:{TOOLS}"
 
 
@@ -93,7 +78,7 @@ def test_any_bytes_in_the_environment_come_back_as_they_were(
     assert describe(folder, SLURMD_NODENAME=node, **variables).returncode == 0
     found = written(folder)["image"]["environment"]
     for name, value in variables.items():
-        assert original(found[name]) == value or found[name] == redact.MASK
+        assert found[name].encode("latin-1") == value or found[name] == redact.MASK
     assert len(list(folder.iterdir())) == 1
 
 
@@ -191,22 +176,8 @@ def test_a_broken_nvidia_smi_only_leaves_the_gpus_out(tmp_path: Path, body: str)
 def test_what_hangs_is_ended(tmp_path: Path) -> None:
     tools = nvidia_smi(tmp_path / "bin", "exec sleep 300")
     script = SCRIPT.read_text().replace("PATIENCE=20", "PATIENCE=1")
-    words = [
-        "bash",
-        "-c",
-        script,
-        "describe",
-        "both",
-        str(tmp_path / "env"),
-        "k.1.0",
-        "",
-        "python3",
-    ]
     began = time.monotonic()
-    done = subprocess.run(
-        words, env={"PATH": tools}, capture_output=True, check=False, timeout=CEILING
-    )
-    assert done.returncode == 0
+    assert describe(tmp_path / "env", tools=tools, script=script).returncode == 0
     assert time.monotonic() - began < 30
     assert "gpus" not in written(tmp_path / "env")["host"]
 
@@ -219,30 +190,17 @@ def test_a_place_that_can_not_be_written_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_the_sites_python_is_never_started(tmp_path: Path) -> None:
-    trap = tmp_path / "python"
-    trap.write_text(f"#!/bin/bash\ntouch {tmp_path}/started\n")
-    trap.chmod(0o755)
-    words = [
-        "bash",
-        "-c",
-        SCRIPT.read_text(),
-        "describe",
-        "both",
-        str(tmp_path / "env"),
-        "k",
-        "",
-        str(trap),
-    ]
-    subprocess.run(words, env={"PATH": TOOLS}, check=True, timeout=CEILING)
+    trap = tool(tmp_path, "python", f"#!/bin/bash\ntouch {tmp_path}/started\n")
+    assert describe(tmp_path / "env", python=str(trap)).returncode == 0
     assert not (tmp_path / "started").exists()
     assert written(tmp_path / "env")["image"]["python"] == "python"
 
 
 def test_shellcheck_has_nothing_against_it() -> None:
-    tool = shutil.which("shellcheck")
-    if tool is None:
+    program = shutil.which("shellcheck")
+    if program is None:
         pytest.skip("shellcheck is not installed")
-    done = subprocess.run([tool, str(SCRIPT)], capture_output=True, text=True, check=False)
+    done = subprocess.run([program, str(SCRIPT)], capture_output=True, text=True, check=False)
     assert done.stdout == ""
 
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.kit.cli import UNCOUNTED
+from tests.kit.cli import UNCOUNTED, Cli
 
 
 def loaded(site: Path, *words: object) -> set[str]:
-    command = [sys.executable, "-X", "importtime", "-m", "hpcbert", "collect", *map(str, words)]
-    env = {**os.environ, **UNCOUNTED, "HPCBERT_SITE": str(site)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    env = {**UNCOUNTED, "HPCBERT_SITE": str(site), "PYTHONPROFILEIMPORTTIME": "1"}
+    done = Cli(site.parent, env)("collect", *words)
     assert done.returncode in (0, 4), done.stderr[-500:]
-    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    return done.modules
 
 
 def test_logs_are_collected_without_anything_heavy(tmp_path: Path, repository: Path) -> None:

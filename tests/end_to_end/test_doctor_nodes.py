@@ -5,11 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.kit.cli import Cli
-
-pytestmark = pytest.mark.slurm
 
 
 def examined(hpcbert: Cli, work: Path, runs: str) -> dict[str, dict[str, str]]:

@@ -7,13 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hpcbert.script.render import directive
 from tests.kit.cli import Cli
 from tests.kit.waiting import until
-
-pytestmark = pytest.mark.slurm
 
 
 def logs_under(work: Path) -> str:

@@ -10,34 +10,21 @@ from typing import Any
 import pytest
 
 from tests.kit.cli import Cli
-from tests.prepare.test_prepare import KEYS, PATCH, RECIPE, git
-from tests.prepare.test_records import hdf5
-
-pytestmark = pytest.mark.slurm
+from tests.kit.logs import put
+from tests.prepare.test_prepare import PATCH, RECIPE, git, make_sources
 
 
 @pytest.fixture
 def tiny(work: Path) -> Path:
     """Templates of a framework whose program lies in a repository beside them, and its data."""
-    upstream = work / "upstream"
-    (upstream / "bert").mkdir(parents=True)
-    git(upstream, "init", "--quiet")
-    (upstream / "bert" / "train.py").write_text('print("wrong")\n')
-    git(upstream, "add", ".")
-    git(upstream, "commit", "--quiet", "-m", "first")
-    data = work / "data" / "train"
-    data.mkdir(parents=True)
-    (data.parent / "vocab.txt").write_text("[PAD]\n")
-    for number in range(3):
-        hdf5(data / f"{number}.hdf5", KEYS)
-    folder = work / "templates" / "tiny"
-    folder.mkdir(parents=True)
+    make_sources(work)
+    upstream, folder = work / "upstream", work / "templates" / "tiny"
     image = "docker://registry.example.org#bert/tiny:1.0"
     commit = git(upstream, "rev-parse", "HEAD")
     text = RECIPE.format(repository=upstream, commit=commit, image=image, build="")
-    (folder / "recipe.toml").write_text(text)
-    (folder / "run.sh.j2").write_text("exec -- python3 {{ source }}/train.py\n")
-    (folder / "fix.patch").write_text(PATCH)
+    put(folder, "recipe.toml", text)
+    put(folder, "run.sh.j2", "exec -- python3 {{ source }}/train.py\n")
+    put(folder, "fix.patch", PATCH)
     return work
 
 

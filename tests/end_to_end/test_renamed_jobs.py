@@ -15,8 +15,6 @@ from hpcbert.system.runner import run
 from tests.kit.cli import Cli
 from tests.kit.scripts import tool
 
-pytestmark = pytest.mark.slurm
-
 
 @pytest.fixture
 def hidden(lab: Lab) -> Iterator[None]:

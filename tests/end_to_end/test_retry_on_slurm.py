@@ -6,13 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hpcbert.campaign import record, store
 from tests.kit.cli import Cli
 from tests.kit.training import WORDS, stand_in
-
-pytestmark = pytest.mark.slurm
 
 
 def test_a_failed_repeat_runs_again_on_another_node(hpcbert: Cli, as_user: Any, work: Path) -> None:

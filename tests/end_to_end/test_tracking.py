@@ -24,8 +24,6 @@ from tests.kit import campaigns
 from tests.kit.cli import Cli
 from tests.kit.waiting import until
 
-pytestmark = pytest.mark.slurm
-
 SCRIPT = """\
 #!/bin/bash
 status=CAMPAIGN/status/KEY.$SLURM_ARRAY_TASK_ID.jsonl

@@ -13,8 +13,6 @@ import pytest
 
 from tests.faults.kit import GATE, HANG, Cluster, wait_for
 
-pytestmark = pytest.mark.slurm
-
 
 @pytest.fixture
 def cluster(lab: Any, as_user: Any, checkout: Any, narrow: Path, work: Path) -> Iterator[Cluster]:

@@ -437,16 +437,6 @@ def test_after_a_cancelled_retry_nothing_was_changed(finished: Any) -> None:
         assert (code, document["data"]["status"]) == (0, "intact")
 
 
-def old_record(directory: Path) -> None:
-    """Make the record one of a version that remembered one state of each repeat."""
-    path = directory / "measurements.json"
-    data = json.loads(path.read_text())
-    for run in data["runs"]:
-        del run["verdicts"]
-    data["seal"] = evidence.seal(data)
-    path.write_text(json.dumps(data))
-
-
 @pytest.mark.parametrize("version", ["now", "old"])
 @pytest.mark.parametrize("seen", ["nothing", "start", "log"])
 def test_a_status_file_that_comes_late_heals(finished: Any, seen: str, version: str) -> None:
@@ -464,7 +454,12 @@ def test_a_status_file_that_comes_late_heals(finished: Any, seen: str, version: 
     assert made.exit_code == 4
     assert "exit" in codes(runs(made)[3])
     if version == "old":
-        old_record(finished.directory)
+        # One state of each repeat was remembered.
+        path = finished.directory / "measurements.json"
+        data = json.loads(path.read_text())
+        for run in data["runs"]:
+            del run["verdicts"]
+        path.write_text(json.dumps({**data, "seal": evidence.seal(data)}))
     status.write_bytes(whole)
     log.write_bytes(text)
     code, document = audited(finished.directory)

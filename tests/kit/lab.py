@@ -15,13 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from hpcbert.errors import HpcbertError
 from hpcbert.lab import Lab, LabPlan, check_packages, check_root, down, up
-from hpcbert.system.runner import Outcome, run
+from hpcbert.system.runner import Outcome, Runner, run
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING, until
 
@@ -36,18 +35,8 @@ class User:
     home: Path
 
 
-class AsUser(Protocol):
-    """Runs a command as an ordinary user, with the lab's environment and nothing of root's."""
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        stdin: str = "",
-        timeout: float = CEILING,
-    ) -> Outcome: ...
+# Runs a command as an ordinary user, with the lab's environment and nothing of root's.
+AsUser = Runner
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,8 @@ from tests.kit.containers import (
     need_squashfs,
     pointer,
 )
-from tests.kit.drafts import drafted, settled
+from tests.kit.drafts import MINIMAL, drafted, settled
+from tests.kit.logs import put
 from tests.kit.paths import TEMPLATES
 from tests.kit.registry import Registry, serving_tiny
 from tests.kit.waiting import until
@@ -45,17 +46,6 @@ from tests.prepare.test_records import hdf5
 
 KEYS = ["input_ids", "input_mask"]
 
-SITE = """\
-schema = 1
-name = "here"
-scheduler = "slurm"
-
-[container]
-runtime = "enroot"
-
-[frameworks.tiny]
-{more}
-"""
 RECIPE = """\
 schema = 1
 title = "A recipe for tests"
@@ -114,18 +104,17 @@ class Place:
     registry: Registry
 
     def write(self, *, build: str = "", more: str = "", commit: str = "", image: str = "") -> None:
-        (self.folder / "site.toml").write_text(SITE.format(more=more or f'data = "{self.data}"'))
-        target = self.folder / "templates" / "tiny"
-        target.mkdir(parents=True, exist_ok=True)
-        text = RECIPE.format(
-            repository=self.folder / "upstream",
-            commit=commit or self.commit,
-            image=image or self.registry.uri(),
-            build=build,
+        more = more or f'data = "{self.data}"'
+        (self.folder / "site.toml").write_text(
+            f'{MINIMAL}[container]\nruntime = "enroot"\n[frameworks.tiny]\n{more}\n'
         )
-        (target / "recipe.toml").write_text(text)
-        (target / "run.sh.j2").write_text("true\n")
-        (target / "fix.patch").write_text(PATCH)
+        target = self.folder / "templates" / "tiny"
+        text = RECIPE.format(
+            repository=self.folder / "upstream", commit=commit or self.commit,
+            image=image or self.registry.uri(), build=build,
+        )  # fmt: skip
+        for name, data in {"recipe.toml": text, "run.sh.j2": "true\n", "fix.patch": PATCH}.items():
+            put(target, name, data)
 
     @property
     def data(self) -> Path:
@@ -163,46 +152,43 @@ class Place:
         """Do the same in this process, which is quicker."""
         printed: list[str] = []
         context = Context(
-            run=runner.run,
-            follow=runner.follow,
-            say=printed.append,
-            env=self.cli.environment,
+            run=runner.run, follow=runner.follow, say=printed.append, env=self.cli.environment,
             dry=dry,
-        )
+        )  # fmt: skip
         site = settled(self.site, "tiny", repository=repository)
         return {one.kind: one for one in flow.prepare(self.recipe, site, context, only=only)}
 
     def drafts(self) -> Campaign:
         folders = (self.folder / "templates", TEMPLATES)
-        made = drafted(
-            self.site, Request(Shape(1, 1)), found=self.recipe, options={"folders": folders}
-        )
-        return made.campaign
+        request, options = Request(Shape(1, 1)), {"folders": folders}
+        return drafted(self.site, request, found=self.recipe, options=options).campaign
 
 
 def git(folder: Path, *words: str) -> str:
     identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
-    done = subprocess.run(
-        ["git", "-C", str(folder), *identity, *words], capture_output=True, text=True, check=True
-    )
+    done = runner.run(["git", "-C", str(folder), *identity, *words])
+    assert done.ok, done.stderr
     return done.stdout.strip()
+
+
+def make_sources(folder: Path) -> None:
+    """Make the repository of a program, and its data."""
+    upstream = folder / "upstream"
+    put(upstream, "bert/train.py", 'print("wrong")\n')
+    git(upstream, "init", "--quiet")
+    git(upstream, "add", ".")
+    git(upstream, "commit", "--quiet", "-m", "first")
+    data = put(folder, "data/vocab.txt", "[PAD]\n").parent / "train"
+    data.mkdir()
+    for number in range(3):
+        hdf5(data / f"{number}.hdf5", KEYS)
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     need_squashfs()
     (tmp_path / "temp").mkdir()
-    upstream = tmp_path / "upstream"
-    (upstream / "bert").mkdir(parents=True)
-    git(upstream, "init", "--quiet")
-    (upstream / "bert" / "train.py").write_text('print("wrong")\n')
-    git(upstream, "add", ".")
-    git(upstream, "commit", "--quiet", "-m", "first")
-    data = tmp_path / "data" / "train"
-    data.mkdir(parents=True)
-    (data.parent / "vocab.txt").write_text("[PAD]\n")
-    for number in range(3):
-        hdf5(data / f"{number}.hdf5", KEYS)
+    make_sources(tmp_path)
     with serving_tiny() as registry:
         one = Place(tmp_path, registry)
         one.write()

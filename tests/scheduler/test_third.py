@@ -18,8 +18,6 @@ from tests.kit.tables import runs
 from tests.kit.training import WORDS, stand_in
 from tests.scheduler import spool
 
-FAILS = "if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then rm {flag}; exit 7; fi"
-
 
 @pytest.fixture
 def place(tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -41,7 +39,9 @@ def flag(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def submit(tmp_path: Path, place: Path, flag: Path) -> Callable[..., Done]:
-    program = stand_in(tmp_path, FAILS.format(flag=flag))
+    program = stand_in(
+        tmp_path, f"if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then rm {flag}; exit 7; fi"
+    )
     return lambda *words: inside(*WORDS, "--repeats", "2", "--python", program, "--json", *words)
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -311,13 +310,6 @@ def test_of_repeats_in_one_job_the_one_that_was_suspended_is_spoilt(
     """Be it that the job completed, or that another of its repeats failed."""
     job = row(word, elapsed=100.0 - pause)
     assert resolve_state(Reports(seen, job, together=True)).suspended == spoilt
-
-
-def test_every_kind_of_evidence_is_judged() -> None:
-    words = [None, *(row(state.word) for state in STATES)]
-    for accounting, queue in itertools.product(words, words):
-        for seen in (JobRecord(), RAN, ENDED_WELL):
-            assert resolve_state(Reports(seen, accounting, queue=queue, squeue="answered")).word
 
 
 def test_a_requeue_that_never_comes_is_not_waited_for() -> None:

@@ -165,40 +165,6 @@ def test_reasons_are_shown_as_they_are_where_nobody_knows_them() -> None:
 
 
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
-# What slurmctld and burst buffers write into state_desc, 22.05 to 26.05, with names made up.
-FREE_TEXTS = (
-    DOWN,
-    DOWN.replace("DRAINED", "DRAINED, REBOOTING"),
-    "ReqNodeNotAvail, UnavailableNodes:n[1-2]",
-    "ReqNodeNotAvail, UnavailableNodes:n[1-2,4],m7",
-    "ReqNodeNotAvail, May be reserved for other job",
-    "ReqNodeNotAvail, Reserved for maintenance",
-    "job requeued in held state",
-    "job requeued in special exit state",
-    "launch failed requeued held",
-    "launch failure limit exceeded requeued held",
-    "user env retrieval failed requeued held",
-    "Job's account not permitted to use this partition (gpu allows a,b not c)",
-    "Job's account not permitted to use this partition (gpu denies a,c including c)",
-    "Job's QOS not permitted to use this partition (gpu allows a,b not c)",
-    "Job's QOS not known, so it can't use this partition (gpu allows a)",
-    "User's group not permitted to use this partition",
-    "uid 1000 not in group permitted to use this partition (gpu). groups allowed: a,b",
-    "License request 'a:1,b:2' is no longer valid, holding job",
-    "Reservation week was deleted",
-    "Reservation week is invalid",
-    "Reservation week, which this job was running under, has ended",
-    "Job is at or exceeds QOS q's group max TRES(gres/gpu) minutes of 10 with 11",
-    "Job is at or exceeds association (acc=a/user=u/part=p) group wall limit 10 with 11",
-    "Memory resize to 10MB failed on node n1",
-    "Unable to load job batch script",
-    "burst_buffer/lua: Stage-out in progress",
-    "Burst buffer pre_run error",
-    "Error managing persistent burst buffers",
-    "No suitable topology unit found for segment",
-    "No available nodes in topology",
-    "RaisedSignal:9(Killed)",
-)
 FORMS: dict[str, Callable[[str], str]] = {
     "squeue-r": str,
     "squeue-R": lambda text: f"({text})",
@@ -208,7 +174,44 @@ FORMS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("text", FREE_TEXTS, ids=lambda text: re.sub(r"\W+", "-", text)[:60])
+@pytest.mark.parametrize(
+    "text",
+    # What slurmctld and burst buffers write into state_desc, 22.05 to 26.05, with names made up.
+    [
+        DOWN,
+        DOWN.replace("DRAINED", "DRAINED, REBOOTING"),
+        "ReqNodeNotAvail, UnavailableNodes:n[1-2]",
+        "ReqNodeNotAvail, UnavailableNodes:n[1-2,4],m7",
+        "ReqNodeNotAvail, May be reserved for other job",
+        "ReqNodeNotAvail, Reserved for maintenance",
+        "job requeued in held state",
+        "job requeued in special exit state",
+        "launch failed requeued held",
+        "launch failure limit exceeded requeued held",
+        "user env retrieval failed requeued held",
+        "Job's account not permitted to use this partition (gpu allows a,b not c)",
+        "Job's account not permitted to use this partition (gpu denies a,c including c)",
+        "Job's QOS not permitted to use this partition (gpu allows a,b not c)",
+        "Job's QOS not known, so it can't use this partition (gpu allows a)",
+        "User's group not permitted to use this partition",
+        "uid 1000 not in group permitted to use this partition (gpu). groups allowed: a,b",
+        "License request 'a:1,b:2' is no longer valid, holding job",
+        "Reservation week was deleted",
+        "Reservation week is invalid",
+        "Reservation week, which this job was running under, has ended",
+        "Job is at or exceeds QOS q's group max TRES(gres/gpu) minutes of 10 with 11",
+        "Job is at or exceeds association (acc=a/user=u/part=p) group wall limit 10 with 11",
+        "Memory resize to 10MB failed on node n1",
+        "Unable to load job batch script",
+        "burst_buffer/lua: Stage-out in progress",
+        "Burst buffer pre_run error",
+        "Error managing persistent burst buffers",
+        "No suitable topology unit found for segment",
+        "No available nodes in topology",
+        "RaisedSignal:9(Killed)",
+    ],
+    ids=lambda text: re.sub(r"\W+", "-", text)[:60],
+)
 def test_free_texts_have_a_sentence_and_advice_in_every_form(text: str, form: str) -> None:
     shown = FORMS[form](text)
     assert "Slurm's reason" not in reason_sentence(shown)
@@ -249,8 +252,8 @@ def test_what_nobody_knows_stands_beside_what_is_known() -> None:
         "Slurm's reason is Frobbing, then more_words"
     )
     assert reason_sentence("(Frob)") == "Slurm's reason is (Frob)"
-    assert "n[1-2,4],m7" in reason_sentence(FREE_TEXTS[3])
-    assert "maintenance" in reason_sentence(FREE_TEXTS[5])
+    assert "n[1-2,4],m7" in reason_sentence("ReqNodeNotAvail, UnavailableNodes:n[1-2,4],m7")
+    assert "maintenance" in reason_sentence("ReqNodeNotAvail, Reserved for maintenance")
     for nothing in ("", " ", "None", "(None)", "(null)", "()"):
         assert (reason_sentence(nothing), reason_advice(nothing)) == ("", "")
 
