@@ -17,7 +17,7 @@ from hpcbert.lab import Lab
 from tests.kit.containers import SYSTEM_PATH, need_squashfs, open_stand_ins
 from tests.kit.registry import Registry, serving_tiny
 from tests.kit.waiting import CEILING, until
-from tests.prepare.test_prepare import KEYS, SITE
+from tests.prepare.test_prepare import KEYS, site_text
 from tests.prepare.test_records import hdf5
 
 pytestmark = pytest.mark.slurm
@@ -94,7 +94,7 @@ def test_prepare_runs_in_a_job_where_it_is_told_to(as_user: Any, checkout: Any, 
     (work / "data").mkdir()
     for number in range(2):
         hdf5(work / "data" / f"training_{number}.hdf5", [*KEYS, "segment_ids"])
-    site = SITE.replace("tiny", "pytorch").format(more=f'data = "{work / "data"}"')
+    site = site_text("pytorch", f'data = "{work / "data"}"')
     (work / "site.toml").write_text(site)
     words = ["prepare", "--fw", "pytorch", "--only", "data", "--on-node", "--json"]
     words += ["--site", str(work / "site.toml")]

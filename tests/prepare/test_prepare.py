@@ -96,6 +96,10 @@ PATCH = """\
 """
 
 
+def site_text(framework: str, more: str) -> str:
+    return f'{MINIMAL}[container]\nruntime = "enroot"\n[frameworks.{framework}]\n{more}\n'
+
+
 @dataclass(frozen=True)
 class Place:
     """A site with one recipe, and hpcbert run there as a person would."""
@@ -105,9 +109,7 @@ class Place:
 
     def write(self, *, build: str = "", more: str = "", commit: str = "", image: str = "") -> None:
         more = more or f'data = "{self.data}"'
-        (self.folder / "site.toml").write_text(
-            f'{MINIMAL}[container]\nruntime = "enroot"\n[frameworks.tiny]\n{more}\n'
-        )
+        (self.folder / "site.toml").write_text(site_text("tiny", more))
         target = self.folder / "templates" / "tiny"
         text = RECIPE.format(
             repository=self.folder / "upstream", commit=commit or self.commit,
