@@ -14,7 +14,7 @@ import pytest
 from hpcbert.cli.main import COMMANDS
 from hpcbert.cli.output import Result, envelope, printable
 from hpcbert.errors import CheckError, IncompleteError
-from tests.kit.cli import UNCOUNTED, Cli, Done
+from tests.kit.cli import HEAVY, UNCOUNTED, Cli, Done
 
 
 def hpcbert(*words: str, cwd: Path, env: dict[str, str] | None = None) -> Done:
@@ -26,19 +26,9 @@ def hpcbert(*words: str, cwd: Path, env: dict[str, str] | None = None) -> Done:
     "words", [["--help"], ["--version"], ["-h"], *([name, "--help"] for name in COMMANDS)]
 )
 def test_help_ends_well_and_loads_nothing_heavy(words: list[str], tmp_path: Path) -> None:
-    heavy = (
-        "jinja2",
-        "submitit",
-        "rich",
-        "numpy",
-        "pandas",
-        "asyncio",
-        "torch",
-        "importlib.metadata",
-    )
     done = Cli(tmp_path, {**UNCOUNTED, "PYTHONPROFILEIMPORTTIME": "1"})(*words)
     assert done.returncode == 0, done.stderr[-500:]
-    assert not [name for name in heavy if name in done.modules]
+    assert not HEAVY & done.modules
 
 
 def test_every_command_is_listed_with_a_line_and_in_the_order_of_work(tmp_path: Path) -> None:

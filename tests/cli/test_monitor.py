@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.kit.campaigns import Build, Built
+from tests.kit.cli import HEAVY
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
@@ -372,17 +373,7 @@ def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(hpcbert: Any, watch
 def test_what_is_not_needed_is_not_loaded(
     hpcbert: Any, watched: Build, words: list[str], allowed: set[str]
 ) -> None:
-    heavy = {
-        "jinja2",
-        "submitit",
-        "rich",
-        "numpy",
-        "pandas",
-        "asyncio",
-        "torch",
-        "importlib.metadata",
-    }
     watched().reach(1, 5)
     loaded = hpcbert(*words, PYTHONPROFILEIMPORTTIME="1").modules
     assert "hpcbert.cli.main" in loaded
-    assert not (loaded & heavy) - allowed
+    assert not (loaded & HEAVY) - allowed

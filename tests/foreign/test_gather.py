@@ -13,17 +13,10 @@ from typing import Any
 import pytest
 
 from hpcbert.model import Shape
-from tests.kit.logs import put
+from tests.kit.logs import DEEPSPEED, put
 from tests.kit.tables import Collect, CollectJson, rows
 
 DLPERF = "logs/Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5"
-DEEPSPEED = {
-    "1n1g": (148.42, 143.61, 147.93, 147.81, 143.8),
-    "1n4g": (577.14, 573.84, 575.07, 587.55, 572.11),
-    "1n8g": (1147.9, 1145.22, 1186.46, 1150.49, 1146.9),
-    "2n8g": (2266.27, 2264.69, 2267.55, 2273.68, 2368.65),
-    "4n8g": (4873.92, 4899.37, 4903.74, 4891.77, 4900.76),
-}
 
 
 def codes(row: dict[str, Any]) -> dict[int, list[str]]:

@@ -29,6 +29,11 @@ _TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
 # For a process that is asked what it loads: `make coverage` would load more.
 UNCOUNTED = {"COVERAGE_PROCESS_START": "", "COVERAGE_PROCESS_CONFIG": ""}
 
+# What no command loads that can do without it.
+HEAVY = frozenset(
+    ["asyncio", "importlib.metadata", "jinja2", "numpy", "pandas", "rich", "submitit", "torch"]
+)
+
 
 class Done(Outcome):
     """What a command line did."""
@@ -128,22 +133,10 @@ class Cli:
 
     def start(self, *words: object, **options: Any) -> subprocess.Popen[str]:
         """Start it and leave it at work; `options` are Popen's."""
-        streams = {
-            "stdin": subprocess.DEVNULL,
-            "stdout": subprocess.PIPE,
-            "stderr": subprocess.PIPE,
-        }
+        own = {"cwd": self.cwd, "env": self.environment, "text": True, "stdin": subprocess.DEVNULL}
+        own |= dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
         argv = [self.python, "-m", "hpcbert", *map(str, words)]
-        return subprocess.Popen(
-            **{
-                "args": argv,
-                "cwd": self.cwd,
-                "env": self.environment,
-                "text": True,
-                **streams,
-                **options,
-            },
-        )
+        return subprocess.Popen(argv, **{**own, **options})
 
     def on_terminal(
         self, *words: object, answer: str = "", rows: int = 24, columns: int = 150, **env: str

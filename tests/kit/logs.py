@@ -21,6 +21,15 @@ TEST_RECIPES = REPOSITORY / "tests" / "foreign" / "recipes"
 # When the logs that are written here begin, in seconds since the epoch.
 BEGIN = 1763717655.25
 
+# Printed by DLPerf for DeepSpeed (Oneflow-Inc/DLPerf@c202878, DeepSpeed/bert/README.md).
+DEEPSPEED = {
+    "1n1g": (148.42, 143.61, 147.93, 147.81, 143.8),
+    "1n4g": (577.14, 573.84, 575.07, 587.55, 572.11),
+    "1n8g": (1147.9, 1145.22, 1186.46, 1150.49, 1146.9),
+    "2n8g": (2266.27, 2264.69, 2267.55, 2273.68, 2368.65),
+    "4n8g": (4873.92, 4899.37, 4903.74, 4891.77, 4900.76),
+}
+
 
 def pytorch(
     shape: str,

@@ -127,7 +127,6 @@ class Registry:
         env: list[str] | None = None,
         workdir: str = "",
         entrypoint: list[str] | None = None,
-        cmd: list[str] | None = None,
         labels: dict[str, str] | None = None,
         oci: bool = False,
     ) -> str:
@@ -136,7 +135,7 @@ class Registry:
         Args:
             image: What it is called, NAME:TAG.
             layers: Bottom first; a directory, or contents by path (executable if under bin/).
-            env, workdir, entrypoint, cmd, labels: What its configuration says.
+            env, workdir, entrypoint, labels: What its configuration says.
             oci: Whether the manifest is OCI's instead of docker's schema 2.
         """
         packed = [_pack(layer) for layer in layers]
@@ -148,7 +147,6 @@ class Registry:
                     "Env": env or [],
                     "WorkingDir": workdir,
                     "Entrypoint": entrypoint,
-                    "Cmd": cmd,
                     "Labels": labels or {},
                 },
                 "rootfs": {

@@ -14,16 +14,9 @@ from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import Difference, Group, Measured, Point, Reason, Row, Run, Shape
 from hpcbert.results.reduce import FOREIGN, Evidence, gate, group_of, has_outlier, tabulate
+from tests.kit.logs import DEEPSPEED
 
 GROUP = Group("deepspeed", "bert-base", "fp32", 32, "rate")
-# Printed by DLPerf for DeepSpeed (Oneflow-Inc/DLPerf@c202878, DeepSpeed/bert/README.md).
-DEEPSPEED = {
-    "1n1g": (148.42, 143.61, 147.93, 147.81, 143.8),
-    "1n4g": (577.14, 573.84, 575.07, 587.55, 572.11),
-    "1n8g": (1147.9, 1145.22, 1186.46, 1150.49, 1146.9),
-    "2n8g": (2266.27, 2264.69, 2267.55, 2273.68, 2368.65),
-    "4n8g": (4873.92, 4899.37, 4903.74, 4891.77, 4900.76),
-}
 speeds = st.floats(1e-3, 1e7)
 
 
