@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import fingerprint
@@ -30,12 +31,19 @@ class Environments:
 
     def __init__(self, directory: Path) -> None:
         self.folder = directory / FOLDER
-        self._names: list[str] | None = None
+
+    @cached_property
+    def _names(self) -> list[str]:
+        try:
+            names = (path.name for path in self.folder.iterdir())
+            some = [name for name, _ in zip(names, range(_MOST), strict=False)]
+        except OSError:
+            return []
+        # Until it is finished a file is hidden, or has no such ending.
+        return sorted(name for name in some if name.endswith(".json") and not name.startswith("."))
 
     def names(self, key: str, repeat: int, attempt: int) -> tuple[str, ...]:
         """Return the names of the files that one attempt left, one a node, in order."""
-        if self._names is None:
-            self._names = _listed(self.folder)
         start = f"{key}.{repeat}.{attempt}."
         return tuple(name for name in self._names if name.startswith(start))
 
@@ -49,16 +57,6 @@ class Environments:
         return tuple(one for one in found if one is not None)
 
 
-def _listed(folder: Path) -> list[str]:
-    try:
-        names = (path.name for path in folder.iterdir())
-        some = [name for name, _ in zip(names, range(_MOST), strict=False)]
-    except OSError:
-        return []
-    # Until it is finished a file is hidden, or has no such ending.
-    return sorted(name for name in some if name.endswith(".json") and not name.startswith("."))
-
-
 def compared(points: Iterable[tuple[Measured, Sequence[Where]]]) -> tuple[Measured, ...]:
     """Return points with what differs between their nodes, and from their table's first point.
 
@@ -69,15 +67,11 @@ def compared(points: Iterable[tuple[Measured, Sequence[Where]]]) -> tuple[Measur
     """
     known = [(point, tuple(taken)) for point, taken in points]
     bases: dict[Group, tuple[Where, ...]] = {}
-    for point, taken in sorted(known, key=_rank):
+    ranked = sorted(known, key=lambda one: (one[0].shape.gpus, one[0].shape.nodes))
+    for point, taken in sorted(ranked, key=lambda one: one[0].shape != BASELINE):
         if taken:
             bases.setdefault(point.group, taken)
     return tuple(
         replace(point, differences=(*within(taken), *between(bases.get(point.group, ()), taken)))
         for point, taken in known
     )
-
-
-def _rank(known: tuple[Measured, tuple[Where, ...]]) -> tuple[bool, int, int]:
-    shape = known[0].shape
-    return shape != BASELINE, shape.gpus, shape.nodes

@@ -168,8 +168,14 @@ def hold(watched: TrackedCampaign) -> Held:
     document = previous(watched.directory)
     if document is None:
         return Held()
-    found = changes(watched, document, digests(watched))
-    return Held(found, acceptances(document[EVIDENCE]))
+    entries = document[EVIDENCE].get("history")
+    accepted = tuple(
+        f"changes were accepted at {one.get('at')}, because: {one['accepted']} "
+        f"({'; '.join(map(str, one.get('changes') or ()))})"
+        for one in (entries if isinstance(entries, list) else ())
+        if isinstance(one, dict) and one.get("accepted")
+    )
+    return Held(changes(watched, document, digests(watched)), accepted)
 
 
 def concerns_all(path: str) -> bool:
@@ -300,17 +306,6 @@ def renewed(
     if accepted:
         evidence["history"][-1] |= {"accepted": accepted, "at": utc(now)}
     return evidence
-
-
-def acceptances(record: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a person accepted of what was changed, and why, a sentence each."""
-    entries = record.get("history")
-    return tuple(
-        f"changes were accepted at {one.get('at')}, because: {one['accepted']} "
-        f"({'; '.join(map(str, one.get('changes') or ()))})"
-        for one in (entries if isinstance(entries, list) else ())
-        if isinstance(one, dict) and one.get("accepted")
-    )
 
 
 def kept(watched: TrackedCampaign) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcbert.campaign import evidence as proof
 from hpcbert.campaign import store
@@ -175,8 +175,13 @@ def _grammar(watched: TrackedCampaign) -> Grammar:
     path = watched.directory / store.RECIPE
     values = read_toml(path)
     grammar = grammars.parse(values.get("log", {}), where=str(path))
-    length = _usual_length(values)
-    return replace(grammar, sequence_length=length) if length else grammar
+    # What the option of that name is if nobody sets it.
+    options = values.get("options")
+    option = options.get("sequence_length") if isinstance(options, dict) else None
+    length = option.get("default") if isinstance(option, dict) else None
+    if length and isinstance(length, int):
+        return replace(grammar, sequence_length=length)
+    return grammar
 
 
 def _at_rest(
@@ -313,11 +318,3 @@ class _Judge:
             iters=protocol.iters if self.window.iters is None else self.window.iters,
             reach=protocol.iters,
         )._replace(**stated_by(point.model))
-
-
-def _usual_length(recipe: Mapping[str, Any]) -> int:
-    """Return what a recipe's option of that name is if nobody sets it; 0 without one."""
-    options = recipe.get("options", {})
-    option = options.get("sequence_length", {}) if isinstance(options, dict) else {}
-    default = option.get("default", 0) if isinstance(option, dict) else 0
-    return default if isinstance(default, int) else 0

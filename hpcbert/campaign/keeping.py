@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # Seconds after the end of a script within which such a scheduler adds its own line.
 _LAST_WORD = 60.0
-_AGAIN = "Collect it again when nothing writes to it any more."
 
 
 def write(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> tuple[str, ...]:
@@ -45,7 +44,8 @@ def write(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> tuple[
     busy = _written_to(watched.directory, gathered)
     if busy and over(watched, gathered, now=now):
         written = f"{watched.campaign.id}: {busy} is still written to"
-        return (f"{written}: no digests were recorded. {_AGAIN}",)
+        again = "Collect it again when nothing writes to it any more."
+        return (f"{written}: no digests were recorded. {again}",)
     return ()
 
 

@@ -164,7 +164,6 @@ def newest(runs: Path) -> Path:
 
 
 def _listed(directories: Sequence[Path]) -> str:
-    """Return the names of the last few directories."""
     names = [path.name for path in reversed(directories[-_SHOWN:])]
     more = len(directories) - len(names)
     return ", ".join(names) + (f" and {more} older" if more else "")

@@ -1,4 +1,4 @@
-"""Which nodes a retry should keep away from, and why. Pure.
+"""What a person says about retries, and which nodes one should keep away from and why. Pure.
 
 A node is suspected
 
@@ -24,6 +24,27 @@ if TYPE_CHECKING:
 _SHARE = 4
 _LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"})
 _FAILED = frozenset({"FAILED", "TIMEOUT", "UNKNOWN"})
+MAX_RETRIES = 2
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Which repeats are submitted again, and where.
+
+    Attributes:
+        limit: How often one repeat is submitted again at most.
+        exclude: Nodes to keep away from in any case.
+        suspect: Whether to keep away from nodes that failed.
+        cancelled: Whether repeats that somebody cancelled are submitted again too, as they are
+            when somebody asks for it. Else those that need a longer time limit are left alone too.
+        time_limit: Of one repeat, in sbatch's form; empty for the one that there was.
+    """
+
+    limit: int = MAX_RETRIES
+    exclude: tuple[str, ...] = ()
+    suspect: bool = True
+    cancelled: bool = True
+    time_limit: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,9 @@ from hpcbert.cli.main import root
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import UsageError
 
-_SHELLS = ("bash", "zsh", "fish")
-
 
 @click.command(epilog='\b\nExample:\n  eval "$(hpcbert completion bash)"')
-@click.argument("shell", type=click.Choice(_SHELLS))
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @returns_result
 def completion(*, shell: str) -> Result:
     """Print a completion script for a shell."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert.campaign import store
+from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.live import counts
@@ -18,7 +19,6 @@ from hpcbert.config.schedulers import traits
 from hpcbert.config.site import load
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
 from hpcbert.flows import monitor as flow
-from hpcbert.flows.policy import RetryPolicy
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:

@@ -163,7 +163,6 @@ def _words(
 
 
 def _on_node(here: Site, words: Sequence[str]) -> Result:
-    """Run the same in a job, and give what it gave."""
     if not traits(here.scheduler).srun:
         raise UsageError(
             f"--on-node needs Slurm, and the site's scheduler is {here.scheduler}.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert.campaign import store
+from hpcbert.campaign.suspects import MAX_RETRIES, RetryPolicy
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import checked_limit
@@ -16,7 +17,6 @@ from hpcbert.cli.watching import Display, followed, plan_text
 from hpcbert.config import site
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import IncompleteError
-from hpcbert.flows.policy import MAX_RETRIES, RetryPolicy
 from hpcbert.slurm.hostlist import expand
 from hpcbert.system.runner import run
 

@@ -118,8 +118,8 @@ def _carried_out(
         retries: With how many retries it is watched; None: it is not.
         warnings: What was noticed before.
     """
+    from hpcbert.campaign.suspects import RetryPolicy
     from hpcbert.cli.watching import Display, followed
-    from hpcbert.flows.policy import RetryPolicy
     from hpcbert.flows.submit import left_behind, submit_pending
 
     waiting = None if retries is None else Display(err=True).waiting

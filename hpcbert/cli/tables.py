@@ -101,7 +101,6 @@ def _framework(folder: Path) -> Framework:
 
 
 def _left_out(made: Collected) -> tuple[str, ...]:
-    """Return which files were left out, a sentence for each reason."""
     reasons: dict[str, list[str]] = {}
     for one in made.left_out:
         reasons.setdefault(one.why, []).append(shown(one.path))

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.campaign.repeats import Repeat, TrackedCampaign
+    from hpcbert.campaign.suspects import RetryPolicy
     from hpcbert.config.site import Site
     from hpcbert.flows.monitor import Change, Detail, View
-    from hpcbert.flows.policy import RetryPolicy
     from hpcbert.flows.retry import RetryPlan
     from hpcbert.slurm.states import RepeatState
 

@@ -206,7 +206,6 @@ def _known(run: Mapping[str, Any]) -> RepeatState:
 def _recomputed(
     directory: Path, document: Mapping[str, Any], gathered: Gathered
 ) -> Iterator[Deviation]:
-    """Yield where numbers that are made again differ from those on record."""
     keys = ("valid", "throughput", "attempt", "log")
     again = {one.key: one.run for one in gathered.repeats}
     for then in document["runs"]:
@@ -216,17 +215,13 @@ def _recomputed(
             if now != then.get(key):
                 detail = f"repeat {then['repeat']} has {key} {now}, on record is {then.get(key)}"
                 yield Deviation("changed", str(then.get("log", "")), detail)
-    yield from _table_again(directory, gathered)
-
-
-def _table_again(directory: Path, gathered: Gathered) -> Iterator[Deviation]:
     try:
-        then = store.read_json(directory / TABLE)
+        table = store.read_json(directory / TABLE)
     except UsageError as error:
         yield Deviation("changed", TABLE, error.message)
         return
-    now = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
-    for place in islice(_differences(then, json.loads(json.dumps(now))), _TOLD_AT_MOST):
+    made = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
+    for place in islice(_differences(table, json.loads(json.dumps(made))), _TOLD_AT_MOST):
         yield Deviation("changed", TABLE, f"{place} is not what the logs give")
 
 

@@ -64,12 +64,7 @@ class Collected(NamedTuple):
 
 
 # How options are spelled that say what logs don't.
-_FLAGS = {
-    "framework": "fw",
-    "gpus_per_node": "gpus-per-node",
-    "batch_size": "batch-size",
-    "settings": "set",
-}
+_FLAGS = {"framework": "fw", "settings": "set"}
 
 
 class _Source(NamedTuple):
@@ -153,7 +148,7 @@ def _refuse_for_logs(request: CollectRequest) -> None:
         UsageError: Such an option is given.
     """
     values = {**request.known._asdict(), "pattern": request.pattern}
-    given = [f"--{_FLAGS.get(name, name)}" for name in values if values[name]]
+    given = [f"--{_FLAGS.get(name, name).replace('_', '-')}" for name in values if values[name]]
     if given:
         raise UsageError(
             f"{' and '.join(given)} {'has' if len(given) == 1 else 'have'} no effect on campaigns, "

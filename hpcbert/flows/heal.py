@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.campaign.repeats import TrackedCampaign
+    from hpcbert.campaign.suspects import RetryPolicy
     from hpcbert.flows.monitor import Sinks, View
-    from hpcbert.flows.policy import RetryPolicy
     from hpcbert.flows.retry import RetryPlan
     from hpcbert.model import Array
     from hpcbert.system.runner import Runner

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.campaign.repeats import Key
-    from hpcbert.flows.policy import RetryPolicy
+    from hpcbert.campaign.suspects import RetryPolicy
     from hpcbert.model import Array, Campaign
     from hpcbert.slurm.states import RepeatState
     from hpcbert.system.runner import Runner

@@ -131,7 +131,6 @@ def left_behind(directory: Path) -> Campaign | None:
 
 
 def _interruption(directory: Path) -> Interruption:
-    """Return the error that says what of a campaign is queued, and what to do."""
     campaign = left_behind(directory)
     if campaign is None:
         return Interruption("Interrupted. Nothing was submitted.", hint="Submit again.")

@@ -139,7 +139,6 @@ class Reader:
             return None
 
     def _counted(self, reads: Sequence[Read]) -> Counted:
-        """Return what is counted of the logs of a point, which one rule has read."""
         usual, asked, first = Setting(), self.window, reads[0]
         return counted(
             self._used[first.framework, first.rule],

@@ -146,6 +146,5 @@ def unknown(names: list[str], log: LogFile) -> UnknownLogError:
     """Return the error that nobody says something that a number or its place needs."""
     flags = [_FLAGS[name] for name in names if name in _FLAGS]
     hint = f"Say it with {' '.join(flags)}, or name it in --pattern." if flags else ""
-    told = " and ".join(names)
-    message = f"Neither the path nor the log tells {told}."
+    message = f"Neither the path nor the log tells {' and '.join(names)}."
     return UnknownLogError(message, where=shown(log.path), hint=hint)

@@ -185,7 +185,7 @@ def follow(bench: Any, directory: Path) -> subprocess.Popen[str]:
     code = (
         "import sys; from pathlib import Path\n"
         "from hpcbert.cli.watching import follow; from hpcbert.config.site import load\n"
-        "from hpcbert.flows.policy import RetryPolicy\n"
+        "from hpcbert.campaign.suspects import RetryPolicy\n"
         "follow(Path(sys.argv[1]), RetryPolicy(0), load())"
     )
     return subprocess.Popen(

@@ -12,9 +12,9 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.flows import heal, submit
 from hpcbert.flows.monitor import Sinks, View, open_campaign
-from hpcbert.flows.policy import RetryPolicy
 from hpcbert.flows.retry import Findings, RetryPlan
 from hpcbert.model import Shape
 from hpcbert.script.plan import Request

@@ -10,9 +10,9 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import retry, submit
-from hpcbert.flows.policy import RetryPolicy
 from hpcbert.model import Array, Campaign, Shape
 from hpcbert.scheduler.base import World
 from hpcbert.script import limits

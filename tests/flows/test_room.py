@@ -10,9 +10,9 @@ import pytest
 from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import submit as flow
-from hpcbert.flows.policy import RetryPolicy
 from hpcbert.flows.retry import Findings, InvalidRepeat, plan
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import NoRoomError, World
