@@ -426,13 +426,11 @@ class Difference:
     decisive: bool = False
 
     def __str__(self) -> str:
-        return f"{self.fact} differs between {self.scope}: " + "; ".join(
-            f"{value or 'empty'} ({_some(who)})" for value, who in self.values
-        )
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")  # noqa: PLR2004
+        parts = []
+        for value, who in self.values:
+            more = f" and {len(who) - 4} more" if len(who) > 4 else ""  # noqa: PLR2004
+            parts.append(f"{value or 'empty'} ({', '.join(who[:4])}{more})")
+        return f"{self.fact} differs between {self.scope}: {'; '.join(parts)}"
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,6 @@ def decode(kind: type[T], values: Any, *, file: str, path: str = "", **given: An
 
 @cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """Return what reads a value of an annotation."""
     origin, kinds = get_origin(hint), get_args(hint)
     if origin is Annotated:
         written = isinstance(kinds[1], Written)
@@ -201,10 +200,6 @@ def choose(known: tuple[Any, ...], value: Any) -> Any:
         hint = did_you_mean(str(value), names)
         raise Invalid(f"must be one of {', '.join(names)}", hint, value=value)
     return value
-
-
-def _literal(known: tuple[Any, ...], value: Any) -> Any:
-    return choose(known, _plain(type(known[0]), value))
 
 
 def _parsed(kind: Any, value: Any) -> Any:
@@ -269,16 +264,13 @@ def _mapping(kinds: tuple[Any, ...], value: Any) -> dict[str, Any]:
         if get_origin(name_kind) is Literal and name not in get_args(name_kind):
             raise Invalid("is not known", did_you_mean(name, get_args(name_kind)), key=name)
         try:
-            own = {"name": name} if _is_named(kind) else {}
+            # A `name` that no document has is the key of its table.
+            named = bool(is_dataclass(kind)) and "name" in _unwritten(kind)
+            own = {"name": name} if named else {}
             made[_reader(name_kind)(name)] = _table(kind, one, own) if own else _reader(kind)(one)
         except Invalid as error:
             raise error.under(name) from None
     return made
-
-
-def _is_named(kind: Any) -> bool:
-    """Say whether a dataclass has a `name` that is the key of its table."""
-    return bool(is_dataclass(kind)) and "name" in _unwritten(kind)
 
 
 @cache
@@ -320,7 +312,7 @@ def _table(kind: Any, value: Any, given: Mapping[str, Any] = MappingProxyType({}
 
 
 _READERS = {
-    Literal: _literal,
+    Literal: lambda known, value: choose(known, _plain(type(known[0]), value)),
     Union: _either,
     UnionType: _either,
     tuple: _array,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
 
-_KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, "bool": bool}
+KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, "bool": bool}
 _NAMED = re.compile(r"\{(\w+)\}")
 # Samples per device where a recipe names a precision and no more.
 _BATCH = 32
@@ -49,7 +49,7 @@ class Option:
     @classmethod
     def narrowed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the annotations that follow from the kind."""
-        kind = _KINDS.get(str(values.get("kind")), str)
+        kind = KINDS.get(str(values.get("kind")), str)
         return {"default": kind, "choices": GenericAlias(tuple, (kind, ...))}
 
     def __post_init__(self) -> None:

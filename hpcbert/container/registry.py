@@ -67,15 +67,12 @@ def _get(address: str, token: str) -> tuple[dict[str, Any], str]:
         return _read(Request(address, headers=headers)), token  # noqa: S310 - http or https, above
     except HTTPError as error:
         with error:
-            challenge = _challenge(error.headers.get("WWW-Authenticate") or "")
+            # What a refusal says about where tokens are given.
+            header = error.headers.get("WWW-Authenticate") or ""
+        challenge = dict(_CHALLENGE.findall(header)) if header.startswith("Bearer ") else {}
         if token or not challenge:
             raise
     return _get(address, _anonymous(challenge))
-
-
-def _challenge(header: str) -> dict[str, str]:
-    """Return what a refusal says about where tokens are given; empty if it says nothing."""
-    return dict(_CHALLENGE.findall(header)) if header.startswith("Bearer ") else {}
 
 
 def _anonymous(challenge: dict[str, str]) -> str:

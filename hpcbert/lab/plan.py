@@ -129,7 +129,13 @@ def root_of(directory: Path, mark: str) -> Path:
     path = directory.resolve()
     plain = _PLAIN_PATH.fullmatch(str(path)) and len(str(path)) <= _LONGEST_ROOT
     private = any(path.is_relative_to(each) for each in NODE_PRIVATE)
-    if plain and not private and all(_open_to_all(parent) for parent in path.parents):
+    if (
+        plain
+        and not private
+        and all(
+            not parent.exists() or parent.stat().st_mode & stat.S_IXOTH for parent in path.parents
+        )
+    ):
         return path
     return FALLBACK_PARENT / f"hpcbert-lab-{mark}"
 
@@ -138,10 +144,6 @@ def command(word: str, directory: Path) -> str:
     """Return the command line that does something with the lab of a directory."""
     where = f" --directory {shlex.quote(str(directory))}" if directory != DEFAULT_DIRECTORY else ""
     return f"hpcbert lab {word}{where}"
-
-
-def _open_to_all(directory: Path) -> bool:
-    return not directory.exists() or bool(directory.stat().st_mode & stat.S_IXOTH)
 
 
 def _within(what: str, value: int, least: int, most: int) -> None:

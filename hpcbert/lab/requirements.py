@@ -81,11 +81,10 @@ def missing(*, accounting: bool) -> dict[str, str]:
     patterns = _FILES | (_ACCOUNTING_FILES if accounting else {})
     users = _USERS | (_ACCOUNTING_USERS if accounting else {})
     known = {entry.pw_name for entry in pwd.getpwall()}
-    return {
-        **{each: package for each, package in commands.items() if not _found(each)},
-        **{Path(each).name: package for each, package in patterns.items() if not _match(each)},
-        **{f"user {each}": package for each, package in users.items() if each not in known},
-    }
+    root = Path("/")
+    lacking = {one: to for one, to in commands.items() if not shutil.which(one, path=SEARCH_PATH)}
+    lacking |= {Path(one).name: to for one, to in patterns.items() if not any(root.glob(one[1:]))}
+    return lacking | {f"user {one}": to for one, to in users.items() if one not in known}
 
 
 def check_abilities(run: Runner) -> None:
@@ -109,11 +108,3 @@ def _try(run: Runner, argv: Sequence[str], what: str) -> None:
             where="hpcbert lab",
             hint="In a container, give it all privileges, or use a virtual machine.",
         )
-
-
-def _found(command: str) -> bool:
-    return shutil.which(command, path=SEARCH_PATH) is not None
-
-
-def _match(pattern: str) -> bool:
-    return any(Path("/").glob(pattern[1:]))

@@ -19,7 +19,7 @@ from hpcbert.results.words import basis
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpcbert.model import Provenance, Row, SpeedupTable
+    from hpcbert.model import Provenance, SpeedupTable
 
 
 def result(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
@@ -61,7 +61,13 @@ def _model(table: SpeedupTable) -> str:
 
 
 def _points(table: SpeedupTable) -> dict[str, Any]:
-    speeds = {row.shape: _speeds(row) for row in table.rows if row.median is not None}
+    speeds = {
+        row.shape: [
+            round(run.throughput, 2) for run in row.runs if run.valid and run.throughput is not None
+        ]
+        for row in table.rows
+        if row.median is not None
+    }
     medians = {shape: round(median(numbers), 2) for shape, numbers in speeds.items()}
     base = medians.get(BASELINE)
     return {
@@ -73,9 +79,3 @@ def _points(table: SpeedupTable) -> dict[str, Any]:
         }
         for shape, numbers in speeds.items()
     }
-
-
-def _speeds(row: Row) -> list[float]:
-    return [
-        round(run.throughput, 2) for run in row.runs if run.valid and run.throughput is not None
-    ]

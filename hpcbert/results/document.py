@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpcbert.model import Counted, Difference, Provenance, Row, Run, SpeedupTable
+    from hpcbert.model import Provenance, Row, Run, SpeedupTable
 
 
 def tables_data(tables: Iterable[SpeedupTable], made: Provenance | None = None) -> dict[str, Any]:
@@ -52,22 +52,22 @@ def _row_data(row: Row) -> dict[str, Any]:
         "efficiency": row.efficiency,
         "repeats": {"ok": row.ok, "asked": row.asked},
         "flags": list(row.flags),
-        "window": _window_data(row.counted) if row.counted else None,
-        "differences": [_difference_data(one) for one in row.differences],
+        "window": {
+            "skip": row.counted.skip,
+            "iters": "end" if row.counted.iters is None else row.counted.iters,
+            "counted": row.counted.what,
+        }
+        if row.counted
+        else None,
+        "differences": [
+            {
+                "fact": one.fact,
+                "scope": one.scope,
+                "values": [{"value": value, "of": list(who)} for value, who in one.values],
+            }
+            for one in row.differences
+        ],
         "runs": [_run_data(run) for run in row.runs],
-    }
-
-
-def _window_data(counted: Counted) -> dict[str, Any]:
-    iters = "end" if counted.iters is None else counted.iters
-    return {"skip": counted.skip, "iters": iters, "counted": counted.what}
-
-
-def _difference_data(difference: Difference) -> dict[str, Any]:
-    return {
-        "fact": difference.fact,
-        "scope": difference.scope,
-        "values": [{"value": value, "of": list(who)} for value, who in difference.values],
     }
 
 

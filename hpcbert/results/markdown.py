@@ -100,7 +100,6 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _legend(tables: Sequence[SpeedupTable]) -> list[str]:
-    """Return what the columns mean, and the flags that occur."""
     used = {flag for table in tables for row in table.rows for flag in row.flags}
     flags = [f"* {escape(name)}: {escape(text)}." for name, text in FLAGS.items() if name in used]
     return [_LEGEND, *(["\n".join(["Flags:", "", *flags])] if flags else [])] if tables else []

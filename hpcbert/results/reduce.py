@@ -152,16 +152,13 @@ def _table(group: Group, shapes: dict[Shape, Measured], require_all: bool) -> Sp
     ordered = sorted(shapes, key=lambda shape: (shape.gpus, shape.nodes))
     numbers = {shape: _numbers(shapes[shape], require_all) for shape in ordered}
     base = median(numbers[BASELINE]) if numbers.get(BASELINE) else None
-    rows = tuple(
-        _row(shapes[shape], numbers[shape], None if _estranged(shapes[shape]) else base)
-        for shape in ordered
-    )
-    return SpeedupTable(group, BASELINE if base else None, rows)
-
-
-def _estranged(point: Measured) -> bool:
-    """Say whether a point is another experiment than the one that its table is measured by."""
-    return any(one.decisive and one.scope == "points" for one in point.differences)
+    rows = []
+    for shape in ordered:
+        point = shapes[shape]
+        # It is another experiment than the one that its table is measured by.
+        foreign = any(one.decisive and one.scope == "points" for one in point.differences)
+        rows.append(_row(point, numbers[shape], None if foreign else base))
+    return SpeedupTable(group, BASELINE if base else None, tuple(rows))
 
 
 def _numbers(point: Measured, require_all: bool) -> list[float]:
@@ -182,7 +179,7 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         "noisy": cv is not None and cv > NOISY,
         "single-run": ok == 1,
         "incomplete": ok < point.asked,
-        "mixed-nodes": _mixed_nodes(point.runs),
+        "mixed-nodes": len({frozenset(run.nodes) for run in runs if run.valid and run.nodes}) > 1,
         "mixed-environment": bool(point.differences),
         "no-baseline": base is None,
     }
@@ -241,8 +238,3 @@ def expected(numbers: Sequence[float]) -> tuple[float, float]:
     deviation = median([abs(number - middle) for number in numbers])
     spread = _OUTLIER_DEVIATIONS * _DEVIATION_SCALE * deviation
     return middle - max(spread, _SLOW_SHARE * middle), middle + max(spread, _FAST_SHARE * middle)
-
-
-def _mixed_nodes(runs: tuple[Run, ...]) -> bool:
-    """Say whether valid runs, so far as their nodes are known, ran on different ones."""
-    return len({frozenset(run.nodes) for run in runs if run.valid and run.nodes}) > 1

@@ -14,20 +14,24 @@ from hpcbert.campaign import store
 from hpcbert.config import slurmwords
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Campaign, utc
-from hpcbert.script.labels import labels
 from hpcbert.script.plan import MOST_INDICES
 from hpcbert.script.render import render
 from hpcbert.script.resolve import resolve, sample_log
 from hpcbert.system import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.model import Point
     from hpcbert.script.plan import Request
     from hpcbert.script.resolve import Resolved, SubmitOptions
+
+# Characters of a job's name that squeue shows by default (squeue(1), `--format=%.8j`).
+SHOWN = 8
+_LETTER = {"fp32": "f", "tf32": "t", "fp16": "h", "bf16": "b"}
+_SHORT = {"fp32": "f32", "tf32": "t32", "fp16": "f16", "bf16": "b16"}
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,6 @@ def by_hand(
 
 
 def _written(resolved: Resolved) -> Iterator[tuple[Array, str]]:
-    """Yield every array with its script."""
     points = resolved.plan.points
     shown = labels(points)
     if resolved.by_hand:  # as its header's command, which renders it alone, gives it
@@ -139,6 +142,22 @@ def _written(resolved: Resolved) -> Iterator[tuple[Array, str]]:
             text = render(resolved, array)
             digest = hashlib.sha256(text.encode()).hexdigest()
             yield replace(array, script_sha256=digest), text
+
+
+def labels(points: Sequence[Point]) -> tuple[str, ...]:
+    """Return a label for each point of a campaign, all different in what squeue shows.
+
+    Nodes and GPUs with the precision, `4n8gf32`; where that names two points, or is too long, with
+    a letter, `h` for fp16, and the batch size, `4n8gf.64`; else after the point's number, `3.4n8g`.
+    """
+    ways = (
+        tuple(f"{one.shape}{_SHORT[one.precision]}" for one in points),
+        tuple(f"{one.shape}{_LETTER[one.precision]}.{one.batch_size_per_device}" for one in points),
+    )
+    for way in ways:
+        if len(set(way)) == len(points) and max(map(len, way)) <= SHOWN:
+            return way
+    return tuple(f"{number}.{one.shape}" for number, one in enumerate(points, start=1))
 
 
 def _arrays(resolved: Resolved, point: Point, label: str) -> Iterator[Array]:

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from hpcbert.config.decode import did_you_mean
+from hpcbert.config.recipe import KINDS
 from hpcbert.errors import UsageError
 from hpcbert.model import OptionValue, Point, Protocol, Shape
 
@@ -222,12 +223,11 @@ def _read(option: Option, text: str) -> OptionValue:
 
 
 def _checked(option: Option, value: OptionValue, where: str) -> OptionValue:
-    kinds: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
     if option.kind == "float" and type(value) is int:
         value = float(value)
     if isinstance(value, float) and not isfinite(value):
         raise UsageError(f"{option.name} takes a finite number, not {value}.", where=where)
-    if type(value) is not kinds[option.kind]:
+    if type(value) is not KINDS[option.kind]:
         raise UsageError(f"{option.name} takes a {option.kind}, not {value!r}.", where=where)
     if option.choices and value not in option.choices:
         listed = ", ".join(str(choice) for choice in option.choices)

@@ -196,7 +196,6 @@ def find_file(recipe: Recipe, name: str) -> Path:
 
 
 def _sources(site: Site, recipe: Recipe) -> dict[str, Path]:
-    """Return the files that a job reads or runs, by name."""
     own = {name: find_file(recipe, name) for name in (*recipe.files, _DESCRIBE)}
     entering = _ENROOT if site.container.runtime == "enroot" else ()
     return {**own, **{name: cache.SCRIPT.parent / name for name in entering}}

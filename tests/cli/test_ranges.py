@@ -13,7 +13,7 @@ from hpcbert.config import recipe
 from hpcbert.config.places import package_templates
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Point, Shape
-from hpcbert.script.labels import SHOWN, labels
+from hpcbert.script.draft import SHOWN, labels
 from hpcbert.script.plan import option_values
 from tests.kit.drafts import site_of
 
