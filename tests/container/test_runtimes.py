@@ -42,7 +42,6 @@ EVERY = pytest.mark.parametrize("trial", RUNTIMES, indirect=True)
 CONTAINERS = pytest.mark.parametrize("trial", RUNTIMES[:2], indirect=True)
 ENROOT = pytest.mark.parametrize("trial", RUNTIMES[:1], indirect=True)
 
-LIMIT = 180.0
 SCRATCH = "/tmp/hpcbert-scratch"
 # 200 KiB, in parts: the kernel takes no variable above 128 KiB.
 LONG = {f"LONG_{n}": f"{n}$x'\" " * 8600 for n in range(4)}

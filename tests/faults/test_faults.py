@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,6 @@ from tests.kit.waiting import until
 pytestmark = pytest.mark.slurm
 
 FIRST = "--sbatch-arg=--nodelist=n1"
-DRAINED = "--sbatch-arg=--nodelist=n2"
 CONTESTED = "--sbatch-arg=--nodelist=n3"
 CUT = "--sbatch-arg=--nodelist=n4"
 
@@ -137,9 +137,12 @@ def test_the_directory_is_full(cluster: Cluster) -> None:
     one.in_step(1)
     ballast = cluster.narrow / f"ballast-{runs.name}"
     manifest = (one.directory / "manifest.json").read_bytes()
-    fill(ballast)
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
     one.go()
-    wait_for("both repeats are over", lambda: not queued(cluster, one))
+    queue = ["squeue", "-h", "-j", one.job, "-o", "%i"]
+    wait_for("both repeats are over", lambda: not cluster.must(*queue).split())
     refused = cluster.hpcbert(*cluster.submission({}, repeats=1, runs=runs)[1])
     assert refused.returncode != 0
     assert "No space left" in refused.stdout
@@ -158,19 +161,6 @@ def gone(cluster: Cluster, job: str) -> None:
     """Wait until the last run of a job that was sent back has left its node."""
     words = ["scontrol", "show", "job", job]
     wait_for(f"{job} has left", lambda: "JobState=PENDING" in cluster.user(*words).stdout)
-
-
-def fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            return
-
-
-def queued(cluster: Cluster, one: Campaign) -> bool:
-    return bool(cluster.must("squeue", "-h", "-j", one.job, "-o", "%i").split())
 
 
 # --- Other jobs, and nodes ------------------------------------------------------------------------
@@ -203,7 +193,7 @@ def urgent(cluster: Cluster) -> None:
 
 @fault("drain")
 def test_a_node_is_drained(cluster: Cluster) -> None:
-    one = cluster.submit({"1.*": GATE}, DRAINED, repeats=2)
+    one = cluster.submit({"1.*": GATE}, "--sbatch-arg=--nodelist=n2", repeats=2)
     one.in_step(1)
     node(cluster, "n2", "drain")
     one.go()
@@ -343,7 +333,10 @@ def test_the_controller_dies_during_sbatch(cluster: Cluster) -> None:
 def test_the_controller_dies_after_sbatch(cluster: Cluster) -> None:
     one = cluster.submit({"*": GATE}, FIRST, repeats=2)
     one.in_step(1)
-    remembered()
+    # Wait until the controller has written down which jobs run: killed before, it would start them
+    # a second time, and drain the node that refuses to (SchedMD/slurm@slurm-22-05-8-1,
+    # src/slurmctld/state_save.c, SAVE_MAX_WAIT: five seconds).
+    time.sleep(6)
     stop_daemon(cluster.lab, "slurmctld", number=signal.SIGKILL)
     one.go()
     time.sleep(2)
@@ -386,15 +379,6 @@ def controller(cluster: Cluster) -> Process:
     process = found.daemons["slurmctld"]
     assert process is not None
     return process
-
-
-def remembered() -> None:
-    """Wait until the controller has written down which jobs run.
-
-    Killed before, it would start them a second time, and drain the node that refuses to.
-    """
-    # SchedMD/slurm@slurm-22-05-8-1, src/slurmctld/state_save.c, SAVE_MAX_WAIT: five seconds.
-    time.sleep(6)
 
 
 def resumed(cluster: Cluster, folder: Path) -> Campaign:

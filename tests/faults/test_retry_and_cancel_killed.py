@@ -41,12 +41,6 @@ def cancel_killed(desk: Desk, bystander: Path) -> tuple[list[Path], str]:
     return cancelled, f"{len(calls)} system calls, {len(cancelled) - 1} tried, {dead} killed"
 
 
-def anew(desk: Desk) -> Path:
-    directory = desk.submitted()
-    desk.must("cancel", str(directory), "--yes", "--json")
-    return directory
-
-
 def test_cancel_and_then_retry_killed_at_system_calls_lose_and_double_no_job(
     desk: Desk,
 ) -> None:
@@ -56,7 +50,10 @@ def test_cancel_and_then_retry_killed_at_system_calls_lose_and_double_no_job(
     found = desk.calls("retry", str(cancelled.pop()), "--json")
     tried = chosen(found, FEW)
     for call, number in tried:
-        directory = cancelled.pop() if cancelled else anew(desk)
+        if not cancelled:
+            cancelled.append(desk.submitted())
+            desk.must("cancel", str(cancelled[0]), "--yes", "--json")
+        directory = cancelled.pop()
         words = ("retry", str(directory), "--json")
         dead += desk.killed(call, number, *words)
         desk.must(*words)

@@ -160,10 +160,9 @@ def make(kind: str, path: Path) -> Path:
     return path
 
 
-KINDS = ["pipe", "directory", "loop", "device", "link to a device", "nothing"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["pipe", "directory", "loop", "device", "link to a device", "nothing"]
+)
 def test_what_is_no_file_is_said_to_be_none(tmp_path: Path, kind: str) -> None:
     path = make(kind, tmp_path / "it")
     assert of_log(path) == "None no-log 0\nNone\n"

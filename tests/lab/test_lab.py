@@ -24,24 +24,6 @@ from tests.kit.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm
 
-CONNECT = """
-import socket, sys
-name, port = sys.argv[1], int(sys.argv[2])
-if socket.gethostname() == name:
-    with socket.create_server((socket.gethostbyname(name), port)) as server:
-        server.settimeout(300)
-        print("server saw", server.accept()[1][0])
-else:
-    import time
-    for _ in range(6000):
-        try:
-            with socket.create_connection((name, port), timeout=1) as client:
-                print("client is", client.getsockname()[0])
-            break
-        except OSError:
-            time.sleep(0.05)
-"""
-
 
 def test_all_nodes_are_idle_and_all_daemons_alive(lab: Lab):
     now = status(lab.directory, run=run)
@@ -112,7 +94,24 @@ def test_nodes_are_hosts_of_their_own(as_user: Callable[..., Outcome], lab: Lab,
 def test_nodes_reach_each_other_by_name_over_tcp(
     as_user: Callable[..., Outcome], lab: Lab, work: Path, job_python: str
 ):
-    (work / "connect.py").write_text(CONNECT)
+    connect = """
+import socket, sys
+name, port = sys.argv[1], int(sys.argv[2])
+if socket.gethostname() == name:
+    with socket.create_server((socket.gethostbyname(name), port)) as server:
+        server.settimeout(300)
+        print("server saw", server.accept()[1][0])
+else:
+    import time
+    for _ in range(6000):
+        try:
+            with socket.create_connection((name, port), timeout=1) as client:
+                print("client is", client.getsockname()[0])
+            break
+        except OSError:
+            time.sleep(0.05)
+"""
+    (work / "connect.py").write_text(connect)
     words = ["srun", "--nodes=2", "--nodelist=n1,n2", "--ntasks-per-node=1", job_python]
     done = as_user([*words, "connect.py", "n1", "23456"], cwd=work)
     other = lab.network.address("n2")
@@ -144,8 +143,10 @@ def test_a_shell_that_sources_env_sh_uses_the_lab(as_user: Callable[..., Outcome
 
 
 def test_a_cut_cable_is_silence_and_a_mended_one_is_not(lab: Lab):
+    host = lab.hosts["n1"]
+    assert host is not None
     address = lab.network.address("n4")
-    ping = ["nsenter", f"--net=/proc/{_host(lab, 'n1')}/ns/net", "bash", "-c"]
+    ping = ["nsenter", f"--net=/proc/{host.pid}/ns/net", "bash", "-c"]
     knock = [*ping, f"exec 3<>/dev/tcp/{address}/{lab.network.node_port}"]
     assert run(knock, timeout=CEILING).ok
     cut_link(lab, "n4", run=run)
@@ -201,12 +202,6 @@ def test_an_unknown_daemon_is_named_with_those_that_there_are(lab: Lab):
     with pytest.raises(UsageError) as caught:
         stop_daemon(lab, "n9")
     assert "n4" in caught.value.hint
-
-
-def _host(lab: Lab, node: str) -> int:
-    process = lab.hosts[node]
-    assert process is not None
-    return process.pid
 
 
 def _pid(lab: Lab, name: str) -> int:

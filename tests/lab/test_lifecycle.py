@@ -23,14 +23,6 @@ from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_packages")]
 
-UP = """
-import sys
-from pathlib import Path
-from hpcbert.lab import LabPlan, up
-from hpcbert.system.runner import run
-up(LabPlan(directory=Path(sys.argv[1]), nodes=2, gpus_per_node=1), run=run, report=print)
-"""
-
 
 def quiet(_: str) -> None:
     return
@@ -109,51 +101,58 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_job(directory: Path):
     assert (again.ended, again.left) == (0, ())
 
 
-DOWN = """
+def test_down_from_another_mount_namespace_ends_nobody_else_s_processes(directory: Path):
+    program = """
 import sys
 from pathlib import Path
 from hpcbert.lab import down
 from hpcbert.system.runner import run
 assert not down(Path(sys.argv[1]), run=run, report=print).left
 """
-
-
-def test_down_from_another_mount_namespace_ends_nobody_else_s_processes(directory: Path):
     up(small(directory, nodes=1, accounting=False), run=run, report=quiet)
     trace = traced(directory)
     with subprocess.Popen(["sleep", "60"]) as bystander:
-        done = run(["unshare", "--mount", sys.executable, "-c", DOWN, str(directory)])
+        done = run(["unshare", "--mount", sys.executable, "-c", program, str(directory)])
         assert done.ok, done.stderr
         assert bystander.poll() is None
         bystander.kill()
     assert trace.remains() == []
 
 
-REACHED: dict[str, Callable[[Lab], bool]] = {
-    "record": lambda lab: True,
-    "switch": lambda lab: "switch" in lab.hosts,
-    "cable": lambda lab: lab.slot is not None,
-    "database tables": lambda lab: lab.layout.database.exists(),
-    "database": lambda lab: "mariadbd" in lab.daemons,
-    "first host": lambda lab: "n1" in lab.hosts,
-    "second host": lambda lab: lab.hosts.get("n2") is not None,
-    "slurmdbd": lambda lab: "slurmdbd" in lab.daemons,
-    "slurmctld": lambda lab: lab.daemons.get("slurmctld") is not None,
-    "first slurmd": lambda lab: "n1" in lab.daemons,
-    "all": lambda lab: lab.daemons.get("n2") is not None,
-}
-
-
-@pytest.mark.parametrize("point", REACHED)
-def test_down_leaves_nothing_of_an_up_that_was_killed(directory: Path, point: str):
-    words = [sys.executable, "-c", UP, str(directory)]
+@pytest.mark.parametrize(
+    "so_far",
+    [
+        pytest.param(lambda lab: True, id="record"),
+        pytest.param(lambda lab: "switch" in lab.hosts, id="switch"),
+        pytest.param(lambda lab: lab.slot is not None, id="cable"),
+        pytest.param(lambda lab: lab.layout.database.exists(), id="database tables"),
+        pytest.param(lambda lab: "mariadbd" in lab.daemons, id="database"),
+        pytest.param(lambda lab: "n1" in lab.hosts, id="first host"),
+        pytest.param(lambda lab: lab.hosts.get("n2") is not None, id="second host"),
+        pytest.param(lambda lab: "slurmdbd" in lab.daemons, id="slurmdbd"),
+        pytest.param(lambda lab: lab.daemons.get("slurmctld") is not None, id="slurmctld"),
+        pytest.param(lambda lab: "n1" in lab.daemons, id="first slurmd"),
+        pytest.param(lambda lab: lab.daemons.get("n2") is not None, id="all"),
+    ],
+)
+def test_down_leaves_nothing_of_an_up_that_was_killed(
+    directory: Path, so_far: Callable[[Lab], bool]
+):
+    program = """
+import sys
+from pathlib import Path
+from hpcbert.lab import LabPlan, up
+from hpcbert.system.runner import run
+up(LabPlan(directory=Path(sys.argv[1]), nodes=2, gpus_per_node=1), run=run, report=print)
+"""
+    words = [sys.executable, "-c", program, str(directory)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
 
         def reached() -> bool:
             assert process.poll() is None
-            return (lab := load(directory)) is not None and REACHED[point](lab)
+            return (lab := load(directory)) is not None and so_far(lab)
 
-        until(reached, f"it never came to {point}", pause=0.001)
+        until(reached, "it never came so far", pause=0.001)
         process.send_signal(signal.SIGKILL)
     trace = traced(directory)
     assert down(directory, run=run, report=quiet).left == ()

@@ -12,11 +12,6 @@ from hpcbert.logs.boundary import numbers
 from hpcbert.logs.setting import Setting
 from tests.kit.logs import Reader, codes, grammar_file, step, steps
 
-QUICK = settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=32, accumulation=1)
 TOML = (
     '[log]\npauses = ["saving a checkpoint"]\n'
@@ -118,7 +113,11 @@ def test_a_number_of_few_iterations_says_so(read: Reader, rule: str) -> None:
     assert read(shorter, whole(6), rule, few).flags == ()
 
 
-@QUICK
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     places=st.lists(st.integers(1, 120), max_size=3),
     factor=st.sampled_from([0.001, 0.01, 0.5, 1, 2, 100, 1e4]),

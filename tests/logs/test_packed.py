@@ -15,7 +15,6 @@ from hpcbert.logs.lines import NotALogError, bodies, ends
 from hpcbert.logs.setting import Setting
 
 TEXT = "".join(f"step {n} of 9 | loss 2.5 | 100 samples/s ünd so\n" for n in range(4000)).encode()
-WIDE = ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "utf-8-sig")
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "xz": lzma.compress,
@@ -53,7 +52,9 @@ def test_streams_that_were_joined_are_read_to_the_last(
     assert content(log) == TEXT
 
 
-@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize(
+    "name", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "utf-8-sig"]
+)
 def test_wide_characters_are_read_with_and_without_their_mark(log: Path, name: str) -> None:
     log.write_bytes(TEXT.decode().encode(name))
     assert content(log) == TEXT

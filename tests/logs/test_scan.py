@@ -20,7 +20,6 @@ ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=32)
 # Each of these tests is of one rule: what the others say of the same log is test_crosscheck.py's.
 STEPS = grammar_file("steps").read_text().replace('kind = "', 'cross_check = false\nkind = "')
 COUNTED = STEPS.replace('time = "epoch"', 'time = "epoch"\nrepeated = "count"')
-IGNORED = STEPS.replace('time = "epoch"', 'time = "epoch"\nrepeated = "ignore"')
 
 
 # --- What is no log ---------------------------------------------------------------------------
@@ -155,8 +154,9 @@ def test_repeated_steps_were_executed_and_are_counted(read: Reader) -> None:
 
 
 def test_repeated_steps_can_be_ignored_as_dlperf_did(read: Reader) -> None:
-    assert read(IGNORED, overflowing(), "clock", ONE).throughput == pytest.approx(3200 / 101)
-    assert read(IGNORED, overflowing(), "rate", ONE).throughput == 64.5
+    ignored = STEPS.replace('time = "epoch"', 'time = "epoch"\nrepeated = "ignore"')
+    assert read(ignored, overflowing(), "clock", ONE).throughput == pytest.approx(3200 / 101)
+    assert read(ignored, overflowing(), "rate", ONE).throughput == 64.5
 
 
 def test_a_repeated_last_line_of_the_warm_up_begins_the_window_late(read: Reader) -> None:
@@ -205,23 +205,21 @@ def test_a_loss_that_is_not_finite_spoils_the_run(read: Reader, loss: str, where
         assert reading.throughput is None
 
 
-APART = STEPS.replace(" loss: (?P<loss>\\S+)", " loss: \\S+").replace(
-    "[[log.rules]]",
-    "[[log.records]]\nname = 'loss'\ncontains = 'train loss '\n"
-    "match = 'train loss (?P<loss>.+)$'\n\n[[log.rules]]",
-    1,
-)
-
-
 @pytest.mark.parametrize("chunk", [90, CHUNK])
 def test_the_loss_of_the_last_iteration_may_come_after_it(
     read: Reader, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
+    apart = STEPS.replace(" loss: (?P<loss>\\S+)", " loss: \\S+").replace(
+        "[[log.rules]]",
+        "[[log.records]]\nname = 'loss'\ncontains = 'train loss '\n"
+        "match = 'train loss (?P<loss>.+)$'\n\n[[log.rules]]",
+        1,
+    )
     monkeypatch.setattr("hpcbert.logs.lines.CHUNK", chunk)
     log = "".join(step(n) + "train loss 9.5\n" for n in range(1, 120)) + step(120)
-    assert codes(read(APART, log + "train loss nan\n", "clock", ONE)) == ["loss"]
+    assert codes(read(apart, log + "train loss nan\n", "clock", ONE)) == ["loss"]
     later = log + "train loss 9.5\n" + step(121) + "train loss nan\n"
-    assert read(APART, later, "clock", ONE).throughput == 32
+    assert read(apart, later, "clock", ONE).throughput == 32
 
 
 TIMES = STEPS.replace('"epoch"', '"{form}"').replace(
@@ -497,7 +495,6 @@ def test_a_log_that_no_grammar_describes_is_read_by_a_function(tmp_path: Path) -
 # --- Windows of several ranks and of records --------------------------------------------------
 
 RANKS = STEPS.replace('time = "epoch"', 'time = "epoch"\nranks = "gpu"')
-TWO = ONE._replace(gpus_per_node=2, gpus=2)
 
 
 def ranked(skew: float = 0.5) -> str:
@@ -507,8 +504,9 @@ def ranked(skew: float = 0.5) -> str:
 
 
 def test_a_clock_of_several_ranks_takes_their_median_time(read: Reader) -> None:
-    assert read(RANKS, ranked(), "clock", TWO).throughput == pytest.approx(64)
-    assert codes(read(RANKS, ranked().replace(f"1: {step(20, at=20.5)}", ""), "clock", TWO)) == [
+    two = ONE._replace(gpus_per_node=2, gpus=2)
+    assert read(RANKS, ranked(), "clock", two).throughput == pytest.approx(64)
+    assert codes(read(RANKS, ranked().replace(f"1: {step(20, at=20.5)}", ""), "clock", two)) == [
         "window"
     ]
 

@@ -16,19 +16,6 @@ from hpcbert.logs.setting import Setting
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import HERE, NAMES, Reader, grammar, sample, setting
 
-# What a README must say of every program: that it is read, or that it is not printed.
-NEEDED = (
-    "nodes",
-    "gpus",
-    "batch_size_per_device",
-    "global_batch_size",
-    "precision",
-    "sequence_length",
-    "model",
-    "version",
-)
-# Of texts, the first one in a log stands: runs that differ in them are told apart by `collect`.
-TEXTS = ("version", "device")
 # Lines of facts that a sample's run had no reason to print, each with what it states.
 OTHERS: dict[str, dict[str, dict[str, int | str]]]
 OTHERS = tomli.loads((HERE / "facts.toml").read_text())
@@ -105,7 +92,18 @@ def test_the_table_of_a_readme_is_what_the_grammar_reads(name: str) -> None:
 
 
 def test_a_readme_says_of_each_label_whether_the_program_prints_it(name: str) -> None:
-    assert set(NEEDED) <= set(listed(name))
+    # What a README must say of every program: that it is read, or that it is not printed.
+    needed = {
+        "nodes",
+        "gpus",
+        "batch_size_per_device",
+        "global_batch_size",
+        "precision",
+        "sequence_length",
+        "model",
+        "version",
+    }
+    assert needed <= set(listed(name))
 
 
 # --- Contradictions -----------------------------------------------------------------------------
@@ -129,13 +127,14 @@ def test_a_line_is_known_for_every_fact(name: str) -> None:
     assert not missing
 
 
+# Of texts, the first one in a log stands: runs that differ in them are told apart by `collect`.
 @pytest.mark.parametrize(
     ("recipe", "one"),
     [
         pytest.param(recipe, one, id=f"{recipe}-{number}-{one}")
         for recipe in NAMES
         for number, one in enumerate(said(recipe))
-        if one.name not in TEXTS
+        if one.name not in ("version", "device")
     ],
 )
 def test_a_line_that_says_otherwise_refuses_the_run(recipe: str, one: Said, tmp_path: Path) -> None:
@@ -169,18 +168,18 @@ def test_a_header_with_another_number_refuses_the_run(
     doubled = b"%d" % (2 * int(match[one.name]))
     changed = sample(recipe).replace(one.line, one.line[:start] + doubled + one.line[end:])
     assert isinstance(one.value, int)
-    known = setting(recipe)._replace(**_asked(recipe))
+    # What a campaign expects: the sample's own, where its program prints it.
+    own = [other for other in said(recipe) if other.line in sample(recipe)]
+    asked: dict[str, Any] = {
+        other.name: other.value
+        for other in own
+        if other.name in ("sequence_length", "hidden_size", "layers")
+    }
+    known = setting(recipe)._replace(**asked)
     detail = refusal(recipe, tmp_path, changed, known)
     assert str(2 * one.value) in detail
     if one.name != "global_batch_size":
         assert re.search(rf"\b{one.value}\b", detail)
-
-
-def _asked(name: str) -> dict[str, Any]:
-    """Return what a campaign expects: the sample's own, where its program prints it."""
-    asked = ("sequence_length", "hidden_size", "layers")
-    own = [one for one in said(name) if one.line in sample(name)]
-    return {one.name: one.value for one in own if one.name in asked}
 
 
 @pytest.mark.parametrize(

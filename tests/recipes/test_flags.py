@@ -16,8 +16,6 @@ from tests.kit.recipes import Case, Run, World, core, fringe, load, presets
 from tests.kit.waiting import CEILING
 from tests.recipes.flagtables import Program, keys, objections, split, table
 
-_PYTHON_ONLY = {"python"}
-
 
 def runs(name: str, tmp_path: Path) -> list[tuple[Case, Run]]:
     """Run rank 0's script for all that a recipe can do; those that refuse a case say so and end."""
@@ -65,7 +63,7 @@ def test_every_word_is_a_flag_of_the_program_and_has_a_value_it_takes(
         tried.add(case.preset.name)
         for call in run.calls:
             for program, words in split(call):
-                if program in _PYTHON_ONLY:
+                if program == "python":
                     assert words in ([], ["-u"]), f"{case}: {words}"
                     continue
                 found = objections(words, _tables_of(program, programs))
@@ -91,16 +89,14 @@ def test_every_key_of_a_written_configuration_is_known(name: str, tmp_path: Path
     files = 0
     for case, run in runs(name, tmp_path):
         for file, text in run.files.items():
-            names = [_generic(key) for key in keys(json.loads(text))]
+            names = [
+                re.sub(r"(?<=\.)(128|512)(?=\.|$)", "<seq>", key) for key in keys(json.loads(text))
+            ]
             best = max(programs, key=lambda one: len(set(names) & set(one.flags)))
             unknown = [key for key in names if key not in best.flags]
             assert not unknown, f"{case}: {file}: {best.title} knows no {', '.join(unknown)}"
             files += 1
     assert files, "no configuration was seen"
-
-
-def _generic(key: str) -> str:
-    return re.sub(r"(?<=\.)(128|512)(?=\.|$)", "<seq>", key)
 
 
 def test_a_program_of_our_own_takes_every_word(name: str, tmp_path: Path) -> None:

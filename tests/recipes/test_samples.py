@@ -16,7 +16,6 @@ from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import Reader, grammar, load, sample, setting
 from tests.recipes import variants
 
-_DECLARED = 5e-5
 _SAME = 1e-9
 
 
@@ -62,7 +61,7 @@ def test_the_sample_gives_what_the_recipe_declares(name: str, tmp_path: Path) ->
     for rule in grammar(name).rules:
         reading = Reader(name, tmp_path).read(sample(name), rule.name)
         if rule.name in declared:
-            assert reading.throughput == pytest.approx(declared[rule.name], rel=_DECLARED), reading
+            assert reading.throughput == pytest.approx(declared[rule.name], rel=5e-5), reading
         else:
             assert reading.throughput is None, f"{rule.name} gives {reading.throughput}, undeclared"
             assert reading.reasons

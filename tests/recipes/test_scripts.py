@@ -14,7 +14,6 @@ from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import (
     RUNTIMES,
     Case,
-    Script,
     core,
     fringe,
     grammar,
@@ -85,7 +84,7 @@ def test_scripts_are_clean_for_shellcheck(name: str, tmp_path: Path) -> None:
         for shape, runtime in ((Shape(1, 1), "none"), (Shape(4, 8), "pyxis"))
     ]
     cases = [*core(one), *fringe(one)]
-    ranks = _unlike([_called(render(name, case)) for case in cases])
+    ranks = _unlike([f"#!/bin/bash\n{render(name, case).rank}\n" for case in cases])
     files = []
     for number, text in enumerate([*(script.text for script in whole), *ranks]):
         files.append(tmp_path / f"{number}.sh")
@@ -98,8 +97,3 @@ def test_scripts_are_clean_for_shellcheck(name: str, tmp_path: Path) -> None:
         timeout=CEILING,
     )
     assert done.returncode == 0, done.stdout
-
-
-def _called(script: Script) -> str:
-    """Return a rank script as a file; the variables that it finds are set by Slurm or the job."""
-    return f"#!/bin/bash\n{script.rank}\n"

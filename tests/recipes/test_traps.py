@@ -11,20 +11,6 @@ from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import Case, World, core, load, presets
 from tests.recipes.flagtables import split
 
-# They need ssh and host files, or exit 0 whatever becomes of the ranks (microsoft/DeepSpeed@1afca8f,
-# deepspeed/launcher/runner.py and launch.py). Slurm starts the ranks.
-_LAUNCHERS = {
-    "deepspeed",
-    "deepspeed.launcher.launch",
-    "deepspeed.launcher.runner",
-    "horovodrun",
-    "mpiexec",
-    "mpirun",
-    "orterun",
-    "pdsh",
-    "ssh",
-}
-
 
 def _calls(name: str, case: Case, tmp_path: Path) -> list[tuple[str, list[str]]]:
     world = World(name, tmp_path)
@@ -33,10 +19,23 @@ def _calls(name: str, case: Case, tmp_path: Path) -> list[tuple[str, list[str]]]
 
 
 def test_slurm_starts_the_ranks_and_nobody_hides_their_failures(name: str, tmp_path: Path) -> None:
+    # They need ssh and host files, or exit 0 whatever becomes of the ranks (microsoft/DeepSpeed@1afca8f,
+    # deepspeed/launcher/runner.py and launch.py). Slurm starts the ranks.
+    launchers = {
+        "deepspeed",
+        "deepspeed.launcher.launch",
+        "deepspeed.launcher.runner",
+        "horovodrun",
+        "mpiexec",
+        "mpirun",
+        "orterun",
+        "pdsh",
+        "ssh",
+    }
     for number, case in enumerate({c.preset.name: c for c in core(load(name))}.values()):
         folder = tmp_path / str(number)
         folder.mkdir()
-        assert not _LAUNCHERS & {program for program, _ in _calls(name, case, folder)}
+        assert not launchers & {program for program, _ in _calls(name, case, folder)}
 
 
 @pytest.mark.parametrize("iters", [120, 2000, 10000])

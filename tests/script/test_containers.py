@@ -277,16 +277,12 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
         assert list(kept.iterdir()) == []
 
 
-def _clean(path: Path) -> None:
-    assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
+def test_enter_sh_is_clean_for_bash_and_shellcheck() -> None:
+    assert subprocess.run(["bash", "-n", str(ENTER)], check=False).returncode == 0
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
-    found = subprocess.run(["shellcheck", str(path)], capture_output=True, text=True, check=False)
+    found = subprocess.run(["shellcheck", str(ENTER)], capture_output=True, text=True, check=False)
     assert found.stdout == ""
-
-
-def test_enter_sh_is_clean_for_bash_and_shellcheck() -> None:
-    _clean(ENTER)
 
 
 @pytest.mark.parametrize(

@@ -104,19 +104,17 @@ def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(
     assert found is None if ahead is None else abs(int(str(found)) - ahead) <= 1
 
 
-# Stops the whole job, be it that a rank, the script and all else is stopped at once, for a while.
-PAUSE = """#!/bin/bash
+@pytest.mark.parametrize("seconds", ["0", "3"])
+def test_a_script_notices_that_it_was_suspended(tmp_path: Path, seconds: str) -> None:
+    """CONT alone, which Slurm sends before it ends a job, is none."""
+    # Stops the whole job, be it that a rank, the script and all else is stopped at once, for a while.
+    pause = """#!/bin/bash
 if ((SLURM_PROCID == 0)); then
   setsid --fork bash -c 'kill -STOP -- -'"$GROUP"'; sleep '"$SECONDS_OFF"'; kill -CONT -- -'"$GROUP"'; touch '"$GO"
   until [[ -e $GO ]]; do sleep 0.05; done
 fi
 """
-
-
-@pytest.mark.parametrize("seconds", ["0", "3"])
-def test_a_script_notices_that_it_was_suspended(tmp_path: Path, seconds: str) -> None:
-    """CONT alone, which Slurm sends before it ends a job, is none."""
-    python = tool(tmp_path, "python", PAUSE.replace("$GO", str(tmp_path / "go")))
+    python = tool(tmp_path, "python", pause.replace("$GO", str(tmp_path / "go")))
     made = drafted(with_python(reference(tmp_path), python))
     write(made)
     (array,) = made.campaign.arrays

@@ -24,8 +24,6 @@ from tests.kit.waiting import CEILING, until
 
 Make = Callable[..., Built]
 
-STRANGER = 54321
-
 
 def listed(line: str, workdir: object, *, uid: int | None = None, command: object = "") -> str:
     """Return a line of squeue with what tells whose job it is."""
@@ -78,12 +76,13 @@ def test_a_manifest_that_names_another_job_of_mine_does_not_cancel_it(
 def test_a_manifest_that_names_somebody_elses_job_does_not_cancel_it(
     hpcbert: Any, slurm: Any, watched: Make
 ) -> None:
+    stranger = 54321
     one = watched()
-    store.write_manifest(one.directory, replace(one.campaign, uid=STRANGER))
-    slurm.answers(squeue=[listed(one.squeue(1, "RUNNING"), one.directory, uid=STRANGER)])
+    store.write_manifest(one.directory, replace(one.campaign, uid=stranger))
+    slurm.answers(squeue=[listed(one.squeue(1, "RUNNING"), one.directory, uid=stranger)])
     document, calls = cancelled(hpcbert, slurm, one.directory)
     assert (calls, document["data"]["cancelled"]) == ([], False)
-    assert document["warnings"] == [f"Not cancelled: job 12 belongs to user {STRANGER}."]
+    assert document["warnings"] == [f"Not cancelled: job 12 belongs to user {stranger}."]
 
 
 @pytest.mark.parametrize("how", ["linked", "moved", "by hand"])

@@ -15,7 +15,6 @@ from tests.kit.cli import Cli
 pytestmark = pytest.mark.slurm
 
 MALLORY = 54321
-LATER = "20991231T235959Z-pytorch-bbbbbb"
 
 
 @pytest.fixture
@@ -53,6 +52,7 @@ def plant(alices: Path, later: Path) -> None:
 def test_nothing_of_mallorys_is_run_cancelled_or_counted(
     hpcbert: Cli, as_user: Any, runs: Path
 ) -> None:
+    later = "20991231T235959Z-pytorch-bbbbbb"
     words = [
         "--nodes",
         "1",
@@ -67,7 +67,7 @@ def test_nothing_of_mallorys_is_run_cancelled_or_counted(
     made = hpcbert("submit", *words, "--sbatch-arg=--hold", "--json")
     assert made.ok, made.stderr
     alices = Path(json.loads(made.stdout)["data"]["directory"])
-    theirs = runs / LATER
+    theirs = runs / later
     plant(alices, theirs)
 
     def queued() -> list[str]:
@@ -79,11 +79,11 @@ def test_nothing_of_mallorys_is_run_cancelled_or_counted(
     before = queued()
     assert len(before) == 1
     for refused in (
-        ("retry", LATER),
+        ("retry", later),
         ("retry", str(theirs)),
-        ("submit", "--resume", LATER),
-        ("cancel", "--yes", LATER),
-        ("monitor", "--max-retries", "1", LATER),
+        ("submit", "--resume", later),
+        ("cancel", "--yes", later),
+        ("monitor", "--max-retries", "1", later),
     ):
         done = hpcbert(*refused)
         assert done.returncode == 2, done.stdout
@@ -97,7 +97,7 @@ def test_nothing_of_mallorys_is_run_cancelled_or_counted(
         ("cancel", "--yes", "pytorch"),
     ):
         done = hpcbert(*silent)
-        assert LATER not in done.stdout, silent
+        assert later not in done.stdout, silent
     assert queued() == before
     assert hpcbert("cancel", "--yes", alices.name).ok
     assert not list(runs.glob("sprung-*"))

@@ -65,16 +65,6 @@ def watched_run(
     return done
 
 
-COMMANDS = (
-    ["collect"],
-    ["monitor", "--once"],
-    ["logs"],
-    ["cancel", "--yes"],
-    ["retry", "--dry-run"],
-    ["audit"],
-)
-
-
 @pytest.fixture
 def trapped(slurm: Any, watched: Any, accounting: Any, tmp_path: Path) -> Path:
     """A campaign that is full of traps, which make the directory `sprung`."""
@@ -85,7 +75,18 @@ def trapped(slurm: Any, watched: Any, accounting: Any, tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["collect"],
+        ["monitor", "--once"],
+        ["logs"],
+        ["cancel", "--yes"],
+        ["retry", "--dry-run"],
+        ["audit"],
+    ],
+    ids=" ".join,
+)
 def test_a_planted_pickle_is_never_loaded(
     hpcbert: Any, trapped: Path, tmp_path: Path, words: list[str]
 ) -> None:

@@ -15,15 +15,6 @@ from hpcbert.cli.collect import collect as command
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 
-GADGETS = (
-    "subprocess:call",
-    "os:system",
-    "os:execv",
-    "runpy:run_path",
-    "pickle:load",
-    "builtins:open",
-)
-
 
 def reads_logs(path: Path, setting: Setting) -> Reading:
     return Reading(42.0, 12, 10, setting)
@@ -44,7 +35,17 @@ def made(build: Any, tmp_path: Path) -> Any:
     return made
 
 
-@pytest.mark.parametrize("reader", GADGETS)
+@pytest.mark.parametrize(
+    "reader",
+    [
+        "subprocess:call",
+        "os:system",
+        "os:execv",
+        "runpy:run_path",
+        "pickle:load",
+        "builtins:open",
+    ],
+)
 def test_a_function_that_reads_no_logs_is_not_called(
     made: Any, tmp_path: Path, reader: str
 ) -> None:
@@ -65,7 +66,6 @@ def test_a_module_in_the_campaign_is_not_imported(
     assert not (tmp_path / "sprung").exists()
 
 
-TRAP = "import pathlib; pathlib.Path({!r}).touch()\n"
 READER = """
 from pathlib import Path
 from hpcbert.logs.scan import Reading
@@ -83,7 +83,9 @@ def test_a_module_of_the_working_directory_is_not_imported(
     place, sprung = tmp_path / "work", tmp_path / "sprung"
     place.mkdir()
     for name in ("mine", "yours") + (("click", "tomli") if where == "-m" else ()):
-        (place / f"{name}.py").write_text(TRAP.format(str(sprung)) + READER)
+        (place / f"{name}.py").write_text(
+            f"import pathlib; pathlib.Path({str(sprung)!r}).touch()\n" + READER
+        )
     info = place / "yours-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: yours\nVersion: 1.0\n")

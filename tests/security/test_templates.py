@@ -22,7 +22,6 @@ SITE = 'schema = 1\nname = "t"\nscheduler = "slurm"\n'
 # One template a line: Jinja's and Python's ways out, as lists of template injections have them,
 # and what would use the machine up.
 ESCAPES = (HERE / "escapes.txt").read_text().splitlines()
-BOMBS = (HERE / "bombs.txt").read_text().splitlines()
 
 
 def name_of(template: str) -> str:
@@ -59,7 +58,7 @@ def test_no_template_gets_out(place: Path, template: str) -> None:
         assert f"{place}/templates/mine/run.sh.j2:2: A template" in message
 
 
-@pytest.mark.parametrize("template", BOMBS, ids=name_of)
+@pytest.mark.parametrize("template", (HERE / "bombs.txt").read_text().splitlines(), ids=name_of)
 def test_no_template_uses_the_machine_up(
     place: Path, template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
