@@ -57,12 +57,31 @@ NON_FINITE_LOSS = 3
 POSITIONS = 512
 CLS, SEP, MASK, FIRST_WORD = 101, 102, 103, 104  # ids of BERT's uncased English vocabulary
 SHORT, MASKED, AS_MASK, AS_OTHER = 0.1, 0.15, 0.8, 0.1  # shares of samples, tokens, masked tokens
+PREDICTIONS = {128: 20}  # of the published data sets; of other lengths MASKED of the tokens
+# Mean share of real tokens by name; "wiki": 255 of 512, as MLPerf Training's Wikipedia has.
+FILLS = {"full": 1.0, "wiki": 255 / 512}
 PRECISIONS = {"fp32": None, "tf32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 # Layers, hidden size, heads. google-research/bert, README.md: "Smaller BERT Models" and BERT-Base,
 # BERT-Large; there heads = hidden / 64 and intermediate = 4 * hidden throughout.
 MODELS = {"tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "medium": (8, 512, 8)}
 MODELS.update({"base": (12, 768, 12), "large": (24, 1024, 16)})
+
+
+# Dense peaks in 10^12 operations a second, by the name that the driver tells. Sources: NVIDIA's
+# data sheets "V100" (2020), "A100 80GB" (2021), "H100" and "H200" (2024); the last two state
+# tensor cores with sparsity, which is twice the dense peak.
+_V100 = {"fp16": 125.0, "fp32": 15.7}
+_A100 = {"fp16": 312.0, "bf16": 312.0, "tf32": 156.0, "fp32": 19.5}
+_H100 = {"fp16": 989.5, "bf16": 989.5, "tf32": 494.5, "fp32": 67.0}
+_H100_NVL = {"fp16": 835.5, "bf16": 835.5, "tf32": 417.5, "fp32": 60.0}
+PEAKS = {
+    r"(NVIDIA |Tesla )V100-SXM2-(16|32)GB": _V100,
+    r"(NVIDIA )?A100-(SXM4|SXM|PCIE)-(40|80)GB|NVIDIA A100 80GB PCIe": _A100,
+    r"NVIDIA (H100 80GB HBM3|H200)": _H100,
+    r"NVIDIA (H100 NVL|H200 NVL)": _H100_NVL,
+    r"NVIDIA H100 PCIe": {"fp16": 756.5, "bf16": 756.5, "tf32": 378.0, "fp32": 51.0},
+}
 
 
 class SetupError(Exception):
@@ -89,7 +108,9 @@ class Settings:
     vocab: int = _option(30522, "number of tokens", FIRST_WORD + 1)
     dropout: float = _option(0.1, "probability, also inside the attention", 0, 0.99)
     sequence_length: int = _option(128, "tokens a sample, padding included", 5, POSITIONS)
-    predictions: int = _option(20, "at most so many masked tokens a sample", 1)
+    predictions: int = _option(0, "masked tokens a sample, at most; 0: 20 of 128, else 15 %%")
+    fill: str = _option("generator", "real tokens: generator, full, wiki, or their mean share")
+    unpad: bool = _option(False, "leave padding out of the computation")
     batch_size: int = _option(32, "samples per device and micro step", 1)
     accumulation: int = _option(1, "micro steps per optimizer step", 1)
     precision: str = _option("fp32", "fp16 and bf16 by autocast", choices=tuple(PRECISIONS))
@@ -154,7 +175,10 @@ def parse_settings(argv: Sequence[str] | None = None) -> Settings:
     for number, name in enumerate(("layers", "hidden", "heads")):
         values[name] = values[name] or MODELS[values["model"]][number]
     values["intermediate"] = values["intermediate"] or 4 * values["hidden"]
-    settings, words = Settings(**values), values["sequence_length"] - 3
+    length = values["sequence_length"]
+    default = PREDICTIONS.get(length, max(1, length * round(100 * MASKED) // 100))
+    values["predictions"] = values["predictions"] or default
+    settings, words = Settings(**values), length - 3
     if settings.hidden % settings.heads:
         parser.error(f"--heads {settings.heads} does not divide --hidden {settings.hidden}")
     if settings.skip >= settings.iters:
@@ -163,7 +187,29 @@ def parse_settings(argv: Sequence[str] | None = None) -> Settings:
         parser.error(f"--predictions {settings.predictions} exceeds --sequence-length - 3: {words}")
     if settings.compile and not hasattr(torch, "compile"):
         parser.error(f"--compile needs PyTorch 2.0 or newer, this is {torch.__version__}")
+    if settings.compile and settings.unpad:
+        parser.error("--compile and --unpad exclude each other: each batch has shapes of its own")
+    if settings.data and settings.fill != "generator":
+        parser.error("--fill is for synthetic data: those of --data are as full as they are")
+    try:
+        mean_words(settings)
+    except ValueError as error:
+        parser.error(f"--fill {settings.fill}: {error}")
     return settings
+
+
+def mean_words(settings: Settings) -> int:
+    """Return a synthetic sample's mean of words, without [CLS] and both [SEP]; ValueError."""
+    if settings.fill == "generator":
+        return round((1 - SHORT / 2) * settings.sequence_length) - 3
+    try:
+        share = FILLS.get(settings.fill) or float(settings.fill)
+    except ValueError:
+        raise ValueError(f"neither generator, {', '.join(FILLS)} nor a number") from None
+    least = 5 / settings.sequence_length  # [CLS], two [SEP] and a word in each segment
+    if not least <= share <= 1:
+        raise ValueError(f"not between {least:.3g} and 1")
+    return round(share * settings.sequence_length) - 3
 
 
 # For each launcher: the variables that give it away, then those of rank, size and local rank; of
@@ -323,13 +369,43 @@ class Batch(NamedTuple):
     next_sentence_labels: Tensor  # 0 or 1, int64 [B]
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: float) -> Tensor:
+FIELDS = len(Batch._fields)
+
+
+class Packing(NamedTuple):
+    """Where the T real tokens of a micro batch are, for a model that leaves padding out."""
+
+    lengths: tuple[int, ...]  # real tokens of each sample
+    places: Tensor  # of the real tokens among all B * S, int64 [T]
+    starts: Tensor  # of each sample's first token among the real ones, int64 [B]
+    asked: Tensor  # of the N predictions that are no padding among all B * P, int64 [N]
+    masked: Tensor  # of their tokens among the real ones, int64 [N]
+
+
+def lay_out(batch: Batch) -> Packing:
+    """Find the real tokens and predictions; on a GPU this waits, so sources do it beforehand."""
+    lengths, asked = batch.attention_mask.sum(dim=1), batch.masked_weights.flatten().nonzero()[:, 0]
+    rows = asked // batch.masked_positions.shape[1]
+    among_real = batch.attention_mask.flatten().cumsum(0) - 1
+    among_all = rows * batch.input_ids.shape[1] + batch.masked_positions.flatten()[asked]
+    return Packing(
+        lengths=tuple(lengths.tolist()),
+        places=batch.attention_mask.flatten().nonzero()[:, 0],
+        starts=lengths.cumsum(0) - lengths,
+        asked=asked,
+        masked=among_real[among_all],
+    )
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float
+) -> Tensor:
     """Scaled dot-product attention over [B, heads, S, D]; `mask` is True where to look."""
     if hasattr(functional, "scaled_dot_product_attention"):
         return functional.scaled_dot_product_attention(query, key, value, mask, dropout)
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-    weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
-    return functional.dropout(weights, dropout) @ value
+    seen = scores if mask is None else scores.masked_fill(~mask, -math.inf)
+    return functional.dropout(seen.softmax(dim=-1), dropout) @ value
 
 
 class Block(nn.Module):
@@ -346,17 +422,28 @@ class Block(nn.Module):
         self.norm = nn.LayerNorm(settings.hidden, eps=1e-12)
         self.dropout = nn.Dropout(settings.dropout)
 
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Return [B, S, hidden]; `mask` is [B, 1, 1, S]."""
-        batch, length, width = hidden.shape
-        split = self.query_key_value(hidden).view(batch, length, 3, self.heads, -1)
-        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
-        context = attend(query, key, value, mask, self.dropout.p if self.training else 0.0)
-        attended = self.attention_output(context.transpose(1, 2).reshape(batch, length, width))
+    def forward(self, hidden: Tensor, mask: Tensor | None, lengths: tuple[int, ...] = ()) -> Tensor:
+        """Return [B, S, hidden], for `mask` [B, 1, 1, S]; or [T, hidden], for T = sum(lengths)."""
+        projected = self.query_key_value(hidden)
+        if lengths:
+            # One call a sample, without a mask: on CPUs faster than padding for the attention
+            # alone and than nested tensors (benchmarks/README.md).
+            parts = projected.split(lengths)
+            context = torch.cat([self._attend(part.unsqueeze(0), None)[0] for part in parts])
+        else:
+            context = self._attend(projected, mask)
+        attended = self.attention_output(context)
         hidden = self.attention_norm(hidden + self.dropout(attended))
         expanded = functional.gelu(self.expand(hidden))
         result: Tensor = self.norm(hidden + self.dropout(self.contract(expanded)))
         return result
+
+    def _attend(self, projected: Tensor, mask: Tensor | None) -> Tensor:
+        batch, length, width = projected.shape
+        split = projected.view(batch, length, 3, self.heads, -1)
+        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
+        context = attend(query, key, value, mask, self.dropout.p if self.training else 0.0)
+        return context.transpose(1, 2).reshape(batch, length, width // 3)
 
 
 class Bert(nn.Module):
@@ -373,16 +460,27 @@ class Bert(nn.Module):
         self.pooler = nn.Linear(settings.hidden, settings.hidden)
 
     def forward(
-        self, input_ids: Tensor, segment_ids: Tensor, attention_mask: Tensor
+        self,
+        input_ids: Tensor,
+        segment_ids: Tensor,
+        attention_mask: Tensor,
+        layout: Packing | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the sequence [B, S, hidden] and the pooled first token [B, hidden]."""
-        position = self.position.weight[: input_ids.shape[1]]
+        """Return the sequence [B, S, hidden] (with a layout [T, hidden]) and the pooled tokens."""
+        length, lengths = input_ids.shape[1], layout.lengths if layout else ()
+        if layout is None:
+            position = self.position.weight[:length]
+        else:
+            input_ids = input_ids.flatten()[layout.places]
+            segment_ids = segment_ids.flatten()[layout.places]
+            position = self.position(layout.places % length)
         total = self.token(input_ids) + position + self.segment(segment_ids)
         hidden = self.dropout(self.norm(total))
         mask = attention_mask[:, None, None, :]
         for block in self.blocks:
-            hidden = block(hidden, mask)
-        return hidden, torch.tanh(self.pooler(hidden[:, 0]))
+            hidden = block(hidden, mask, lengths)
+        first = hidden[:, 0] if layout is None else hidden[layout.starts]
+        return hidden, torch.tanh(self.pooler(first))
 
 
 class BertForPreTraining(nn.Module):
@@ -397,17 +495,28 @@ class BertForPreTraining(nn.Module):
         self.next_sentence = nn.Linear(settings.hidden, 2)
         self.apply(_initialize)
 
-    def forward(self, *fields: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the summed losses of masked tokens and of sentence pairs of a `Batch`."""
-        batch = Batch(*fields)
-        sequence, pooled = self.bert(batch.input_ids, batch.segment_ids, batch.attention_mask)
-        index = batch.masked_positions.unsqueeze(-1).expand(-1, -1, sequence.shape[-1])
-        masked = functional.gelu(self.transform(sequence.gather(1, index)))
+    def forward(self, *fields: Any) -> tuple[Tensor, Tensor]:
+        """Return the summed losses of masked tokens and of sentence pairs of a `Batch`.
+
+        A `Packing` behind the batch's fields leaves padding out: of tokens and of predictions.
+        """
+        batch = Batch(*fields[:FIELDS])
+        layout: Packing | None = fields[FIELDS] if len(fields) > FIELDS else None
+        sequence, pooled = self.bert(
+            batch.input_ids, batch.segment_ids, batch.attention_mask, layout
+        )
+        labels, weights = batch.masked_ids.flatten(), batch.masked_weights.flatten()
+        if layout is None:
+            index = batch.masked_positions.unsqueeze(-1).expand(-1, -1, sequence.shape[-1])
+            masked = sequence.gather(1, index).flatten(0, 1)
+        else:
+            masked = sequence[layout.masked]
+            labels, weights = labels[layout.asked], weights[layout.asked]
+        masked = functional.gelu(self.transform(masked))
         # Like all other norms in full precision, which autocast sees to on GPUs only.
         masked = self.transform_norm(masked.to(self.decoder_bias.dtype))
         logits = functional.linear(masked, self.bert.token.weight, self.decoder_bias)
-        losses = _cross_entropy(logits.flatten(0, 1), batch.masked_ids.flatten())
-        mlm_sum = (losses * batch.masked_weights.flatten()).sum()
+        mlm_sum = (_cross_entropy(logits, labels) * weights).sum()
         nsp_sum = _cross_entropy(self.next_sentence(pooled), batch.next_sentence_labels).sum()
         return mlm_sum, nsp_sum
 
@@ -462,12 +571,18 @@ def synthesize(samples: Tensor, settings: Settings) -> Batch:
 
     A sample is the same whichever rank makes it, in whichever batch. The statistics are those of
     google-research/bert, create_pretraining_data.py: nine of ten samples are full, the others of
-    any length; the two segments meet anywhere; 15 % of the tokens are predicted, 80 % of them
-    replaced by [MASK] and 10 % by another word; half of the pairs are labelled random.
+    any length, unless --fill spreads the lengths evenly around a mean; the two segments meet
+    anywhere; 15 % of the tokens are predicted, 80 % of them replaced by [MASK] and 10 % by another
+    word; half of the pairs are labelled random.
     """
     noise, room = Noise(samples, settings.seed), settings.sequence_length - 3
-    is_short = noise.uniform() < SHORT
-    total = torch.where(is_short, 2 + (noise.uniform() * (room - 1)).long(), room)
+    is_short, size = noise.uniform() < SHORT, noise.uniform()
+    if settings.fill == "generator":
+        total = torch.where(is_short, 2 + (size * (room - 1)).long(), room)
+    else:
+        mean = mean_words(settings)
+        reach = min(mean - 2, room - mean)
+        total = mean - reach + (size * (2 * reach + 1)).long()
     first = 1 + (noise.uniform() * (total - 1)).long()
     position = torch.arange(settings.sequence_length, device=samples.device)
     attention_mask = position < total + 3
@@ -506,7 +621,9 @@ def _choose_masked(
     return order[:, :predictions] * is_wanted, is_wanted
 
 
-def synthetic_source(settings: Settings, ranks: Ranks, device: torch.device) -> Iterator[Batch]:
+def synthetic_source(
+    settings: Settings, ranks: Ranks, device: torch.device
+) -> Iterator[tuple[Any, ...]]:
     """Make a rank's micro batches before the clock starts, and repeat them without end.
 
     Micro batch i of all ranks together is a run of consecutive samples, so two ranks see together
@@ -518,7 +635,12 @@ def synthetic_source(settings: Settings, ranks: Ranks, device: torch.device) -> 
     pool = [
         synthesize(torch.arange(start, start + size, device=device), settings) for start in starts
     ]
-    return itertools.cycle(pool)
+    return itertools.cycle([with_layout(batch, settings) for batch in pool])
+
+
+def with_layout(batch: Batch, settings: Settings) -> tuple[Any, ...]:
+    """Return what the model takes: a batch's fields, and a `Packing` to leave padding out."""
+    return (*batch, lay_out(batch)) if settings.unpad else batch
 
 
 def assign_shards(count: int, ranks: Ranks) -> list[tuple[int, int, int]]:
@@ -555,7 +677,7 @@ def read_shard(path: Path, rows: slice, settings: Settings) -> Batch:
             return Batch(
                 input_ids=read("input_ids", vocab, length),
                 segment_ids=read("segment_ids", 2, length),
-                attention_mask=read("input_mask", 2, length).bool(),
+                attention_mask=_check_mask(read("input_mask", 2, length).bool()),
                 masked_positions=positions,
                 masked_ids=read("masked_lm_ids", vocab, predictions),
                 # Position 0 holds [CLS], which is never masked: there it pads the list.
@@ -574,6 +696,12 @@ def _read_dataset(dataset: Any, rows: slice, shape: tuple[int, ...], limit: int)
     if values.numel() and not 0 <= int(values.min()) <= int(values.max()) < limit:
         raise ValueError(f"{dataset.name} has values outside 0 to {limit - 1}")
     return values
+
+
+def _check_mask(mask: Tensor) -> Tensor:
+    if not mask[:, 0].all():
+        raise ValueError("/input_mask leaves out the first token of a sample")
+    return mask
 
 
 def load_rows(settings: Settings, ranks: Ranks) -> Batch:
@@ -602,14 +730,29 @@ def load_rows(settings: Settings, ranks: Ranks) -> Batch:
     return loaded
 
 
-def shard_source(rows: Batch, size: int, device: torch.device) -> Iterator[Batch]:
+def shard_source(
+    rows: Batch, settings: Settings, device: torch.device
+) -> Iterator[tuple[Any, ...]]:
     """Walk through the rows in order, round and round, copying each batch to the device."""
-    for start in itertools.count(0, size):
-        index = torch.arange(start, start + size) % len(rows.input_ids)
-        yield Batch(*(values[index].to(device) for values in rows))
+    for start in itertools.count(0, settings.batch_size):
+        index = torch.arange(start, start + settings.batch_size) % len(rows.input_ids)
+        batch = Batch(*(values[index] for values in rows))
+        yield to_device(with_layout(batch, settings), device)
 
 
-def open_source(settings: Settings, ranks: Ranks, device: torch.device) -> Iterator[Batch]:
+def to_device(values: Any, device: torch.device) -> Any:
+    """Return named or plain tuples of tensors and numbers with the tensors on the device."""
+    if isinstance(values, Tensor):
+        return values.to(device)
+    if not isinstance(values, tuple):
+        return values
+    moved = [to_device(value, device) for value in values]
+    return type(values)(*moved) if hasattr(values, "_fields") else tuple(moved)
+
+
+def open_source(
+    settings: Settings, ranks: Ranks, device: torch.device
+) -> Iterator[tuple[Any, ...]]:
     """Return this rank's endless micro batches.
 
     Where one rank's data are not usable every rank raises SetupError, so that none waits.
@@ -624,7 +767,7 @@ def open_source(settings: Settings, ranks: Ranks, device: torch.device) -> Itera
     failures = sum_over_ranks(torch.tensor(float(rows is None), device=device), ranks)
     if failures or rows is None:
         raise failure or SetupError(f"{int(failures)} other rank(s) cannot use their data")
-    return shard_source(rows, settings.batch_size, device)
+    return shard_source(rows, settings, device)
 
 
 def learning_rate(step: int, settings: Settings) -> float:
@@ -654,7 +797,11 @@ class Trainer:
     """One rank's model, optimizer and data; `module` is the model without any wrapper."""
 
     def __init__(
-        self, settings: Settings, ranks: Ranks, device: torch.device, source: Iterator[Batch]
+        self,
+        settings: Settings,
+        ranks: Ranks,
+        device: torch.device,
+        source: Iterator[tuple[Any, ...]],
     ) -> None:
         # "highest" also undoes TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1, which some images set.
         torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
@@ -668,6 +815,8 @@ class Trainer:
         per_rank = settings.batch_size * settings.accumulation
         self.global_batch_size = per_rank * ranks.size
         self.steps = self.skipped_steps = 0
+        # This rank's real tokens, squares of the samples' lengths, and predictions so far.
+        self.work = torch.zeros(3, dtype=torch.float64, device=device)
         parallel = DistributedDataParallel if ranks.size > 1 else None
         self._parallel = parallel(self.module, gradient_as_bucket_view=True) if parallel else None
         model: Callable[..., Any] = self._parallel or self.module
@@ -681,7 +830,9 @@ class Trainer:
         are spread over ranks and micro steps. Its price is one more all-reduce, of one number.
         """
         batches = [next(self.source) for _ in range(self.settings.accumulation)]
-        predictions = torch.stack([batch.masked_weights.sum() for batch in batches]).sum()
+        work = torch.stack([count_work(Batch(*fields[:FIELDS])) for fields in batches]).sum(0)
+        self.work += work
+        predictions = work[2].float()
         predictions = sum_over_ranks(predictions, self.ranks).clamp(min=1)
         total = torch.zeros(2, device=self.device)
         for number, batch in enumerate(batches, 1):
@@ -715,6 +866,63 @@ class Trainer:
         self.steps += 1
 
 
+def count_work(batch: Batch) -> Tensor:
+    """Return real tokens, squares of the samples' lengths, and predictions, float64 [3]."""
+    lengths = batch.attention_mask.sum(dim=1).double()
+    return torch.stack([lengths.sum(), lengths.square().sum(), batch.masked_weights.sum().double()])
+
+
+def model_flops(settings: Settings, samples: float, work: Sequence[float]) -> float:
+    """Return the floating-point operations that training on so many samples needs.
+
+    6 N for each token (Kaplan et al. 2020, arXiv:2001.08361, section 2.1; backward is twice
+    forward), where N are the weights of matrix products: of the blocks for real tokens, of the
+    masked-LM head for predictions, of the pooler and its head for samples. Attention's own products
+    are 12 * hidden * length^2 a sample and layer (Chowdhery et al. 2022, arXiv:2204.02311, B).
+    Embeddings, norms, dropout, the optimizer and recomputation are left out.
+    """
+    tokens, squares, predictions = work
+    hidden = settings.hidden
+    block = 4 * hidden**2 + 2 * hidden * settings.intermediate
+    return (
+        6 * settings.layers * block * tokens
+        + 12 * settings.layers * hidden * squares
+        + 6 * (hidden**2 + hidden * settings.vocab) * predictions
+        + 6 * (hidden**2 + 2 * hidden) * samples
+    )
+
+
+def peak_flops(name: str, precision: str) -> float | None:
+    """Return a device's dense peak per second as its vendor states it; None if it is not known."""
+    for pattern, peaks in PEAKS.items():
+        if re.fullmatch(pattern, name) and precision in peaks:
+            return peaks[precision] * 1e12
+    return None
+
+
+def summarize_work(trainer: Trainer, done: Tensor, rate: float) -> dict[str, Any]:
+    """Return what the window's work of all ranks was worth at `rate` samples per second.
+
+    `done` is this rank's share of `Trainer.work`. MFU is model FLOP by the devices' peak: `mfu`
+    takes padding for no work, `mfu_padded` takes it for work, as most published figures do.
+    """
+    settings, ranks = trainer.settings, trainer.ranks
+    work = sum_over_ranks(done.clone(), ranks).tolist()
+    samples = trainer.global_batch_size * (settings.iters - settings.skip)
+    length = settings.sequence_length
+    full = (length, length**2, settings.predictions)
+    per_sample = model_flops(settings, samples, work) / samples
+    peak = peak_flops(device_name(trainer.device), settings.precision)
+    share = rate / (peak * ranks.size) if peak else None
+    return {
+        "real_tokens_per_second": rate * work[0] / samples,
+        "real_token_share": work[0] / (samples * length),
+        "model_flops_per_sample": per_sample,
+        "mfu": per_sample * share if share else None,
+        "mfu_padded": model_flops(settings, 1, full) * share if share else None,
+    }
+
+
 def emit(line: str, ranks: Ranks) -> None:
     """Write a line to stdout at once, on rank 0 only."""
     if ranks.rank == 0:
@@ -731,6 +939,7 @@ def describe_run(trainer: Trainer, backend: str) -> dict[str, Any]:
     asked["batch_size_per_device"] = asked.pop("batch_size")
     return {
         **asked,
+        "fill": None if asked["data"] else asked["fill"],
         # The end of a path tells more than its beginning, and the line must stay short.
         "data": asked["data"][-200:] or "synthetic",
         "device": device.type,
@@ -785,8 +994,8 @@ def peak_memory(device: torch.device, ranks: Ranks) -> int:
     return int(largest)
 
 
-def run_iterations(trainer: Trainer) -> tuple[list[float], float]:
-    """Train, print a line an iteration, and return the time stamps and the last loss.
+def run_iterations(trainer: Trainer) -> tuple[list[float], float, Tensor]:
+    """Train, print a line an iteration; return time stamps, the last loss and the window's work.
 
     NonFiniteLossError is raised on every rank alike.
     """
@@ -794,8 +1003,10 @@ def run_iterations(trainer: Trainer) -> tuple[list[float], float]:
     # Seconds since 1970 that no adjustment of the system's clock can bend on the way.
     offset = time.time() - time.perf_counter()
     stamps = [offset + time.perf_counter()]
-    loss = math.nan
+    loss, before = math.nan, trainer.work.clone()
     for iteration in range(1, settings.iters + 1):
+        if iteration == settings.skip + 1:
+            before = trainer.work.clone()
         own = trainer.step()
         # The losses are all-reduced behind the optimizer's work, and reading them waits for both:
         # so the time stamp is the end of the iteration on every device, not the moment when its
@@ -812,7 +1023,7 @@ def run_iterations(trainer: Trainer) -> tuple[list[float], float]:
         )
         if not math.isfinite(loss):
             raise NonFiniteLossError(_describe_failure(iteration, own, ranks))
-    return stamps, loss
+    return stamps, loss, trainer.work - before
 
 
 def _describe_failure(iteration: int, own: Tensor, ranks: Ranks) -> str:
@@ -833,13 +1044,15 @@ def train(settings: Settings, ranks: Ranks, environment: Mapping[str, str], star
     source = open_source(settings, ranks, device)
     trainer = Trainer(settings, ranks, device, source)
     emit("hpcbert-config " + json.dumps(describe_run(trainer, backend)), ranks)
-    stamps, loss = run_iterations(trainer)
+    stamps, loss, done = run_iterations(trainer)
+    times = summarize_times(stamps, settings.skip, trainer.global_batch_size)
     result = {
         "iters": settings.iters,
         "skip": settings.skip,
         "global_batch_size": trainer.global_batch_size,
         "world_size": ranks.size,
-        **summarize_times(stamps, settings.skip, trainer.global_batch_size),
+        **times,
+        **summarize_work(trainer, done, times["samples_per_second"]),
         "final_loss": loss,
         "skipped_steps": trainer.skipped_steps,
         "peak_memory_bytes": peak_memory(device, ranks),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.waiting import CEILING, until
+from tests.workloads.conftest import SMALL
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
 workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
@@ -134,6 +135,81 @@ def test_the_longest_header_stays_short(trainer):
     assert len("hpcbert-config " + json.dumps(longest)) < 1000
 
 
+def test_the_window_is_weighed_by_tokens_and_operations(main):
+    ended = main("--iters=3", "--skip=1", "--fill=0.5", "--batch-size=2")
+    result = json.loads(ended.stdout.splitlines()[-1].partition(" ")[2])
+    chosen = workload.parse_settings([*SMALL, "--fill=0.5"])
+    batch = workload.synthesize(torch.arange(2, 6), chosen)
+    lengths = batch.attention_mask.sum(dim=1)
+    tokens, squares = int(lengths.sum()), int((lengths**2).sum())
+    assert result["real_token_share"] == pytest.approx(tokens / (4 * 32))
+    rate = result["samples_per_second"] * tokens / 4
+    assert result["real_tokens_per_second"] == pytest.approx(rate)
+    work = (tokens, squares, int(batch.masked_weights.sum()))
+    expected = workload.model_flops(chosen, 4, work) / 4
+    assert result["model_flops_per_sample"] == pytest.approx(expected)
+    assert (result["mfu"], result["mfu_padded"]) == (None, None)
+
+
+# 50 % of 989 TFLOP/s are 7,071 samples/s of BERT-Base and 2,055 of BERT-Large.
+@pytest.mark.parametrize(("name", "goal"), [("base", 7071), ("large", 2055)])
+def test_operations_are_those_of_the_matrix_products(name, goal):
+    chosen = workload.parse_settings([f"--model={name}"])
+    needed = workload.model_flops(chosen, 1, (128, 128**2, 20))
+    assert 0.5 * 989e12 / needed == pytest.approx(goal, rel=1e-3)
+
+
+def test_operations_agree_with_those_that_pytorch_counts(settings, monkeypatch):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    # PyTorch does not count the products inside the CPU's fused attention.
+    monkeypatch.delattr(torch.nn.functional, "scaled_dot_product_attention")
+    chosen = settings("--fill=full", "--dropout=0", "--layers=3")
+    model = workload.BertForPreTraining(chosen)
+    batch = workload.synthesize(torch.arange(4), chosen)
+    with FlopCounterMode(display=False) as counter:
+        sum(model(*batch)).backward()
+    needed = workload.model_flops(chosen, 4, workload.count_work(batch).tolist())
+    assert counter.get_total_flops() == pytest.approx(needed, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", "bf16", 989.5e12),
+        ("NVIDIA H200", "fp32", 67e12),
+        ("NVIDIA H200 NVL", "tf32", 417.5e12),
+        ("NVIDIA A100-SXM4-80GB", "fp16", 312e12),
+        ("Tesla V100-SXM2-16GB", "fp16", 125e12),
+        ("Tesla V100-SXM2-16GB", "bf16", None),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "fp16", None),
+        ("NVIDIA H1000", "fp16", None),
+        ("AMD EPYC", "fp32", None),
+    ],
+)
+def test_peaks_are_told_of_known_devices_only(name, precision, peak):
+    assert workload.peak_flops(name, precision) == peak
+
+
+def test_mfu_of_a_known_device(monkeypatch, trainer):
+    made = trainer("--iters=2", "--skip=1", "--fill=0.5", "--batch-size=2")
+    monkeypatch.setattr(workload, "device_name", lambda _device: "NVIDIA A100-SXM4-80GB")
+    work = torch.tensor([32.0, 512.0, 6.0], dtype=torch.float64)
+    found = workload.summarize_work(made, work, 1e6)
+    real = workload.model_flops(made.settings, 2, work.tolist()) / 2
+    padded = workload.model_flops(made.settings, 1, (32, 32**2, 5))
+    assert found["mfu"] == pytest.approx(real * 1e6 / 19.5e12)
+    assert found["mfu_padded"] == pytest.approx(padded * 1e6 / 19.5e12)
+
+
+@pytest.mark.parametrize(("length", "expected"), [(128, 20), (512, 76), (64, 9), (8, 1)])
+def test_predictions_follow_the_sequence_length(length, expected):
+    chosen = workload.parse_settings([f"--sequence-length={length}"])
+    assert chosen.predictions == expected
+    given = workload.parse_settings([f"--sequence-length={length}", "--predictions=3"])
+    assert given.predictions == 3
+
+
 def test_named_sizes_can_be_overridden_one_by_one():
     chosen = workload.parse_settings(["--model=base", "--layers=3", "--hidden=384", "--heads=6"])
     assert (chosen.layers, chosen.hidden, chosen.heads, chosen.intermediate) == (3, 384, 6, 1536)
@@ -157,9 +233,17 @@ def test_named_sizes_can_be_overridden_one_by_one():
         (["--lr=inf"], "inf is not at least 0"),
         (["--dropout=1"], "1 is not between 0 and 0.99"),
         (["--sequence-length=513"], "513 is not between 5 and 512"),
-        (["--sequence-length=16"], "--predictions 20 exceeds --sequence-length - 3: 13"),
+        (
+            ["--sequence-length=16", "--predictions=20"],
+            "--predictions 20 exceeds --sequence-length - 3: 13",
+        ),
         (["--vocab=104"], "104 is not at least 105"),
         (["--model=huge"], "invalid choice: 'huge'"),
+        (["--fill=often"], "--fill often: neither generator, full, wiki nor a number"),
+        (["--fill=1.01"], "--fill 1.01: not between 0.0391 and 1"),
+        (["--fill=nan"], "--fill nan: not between"),
+        (["--fill=0.5", "--data=d"], "--fill is for synthetic data"),
+        (["--compile", "--unpad"], "--compile and --unpad exclude each other"),
         (["--precision=fp8"], "invalid choice: 'fp8'"),
         (["--master-port=65536"], "65536 is not between 0 and 65535"),
         (["--iter=3"], "unrecognized arguments: --iter=3"),

@@ -84,6 +84,16 @@ def test_synthetic_data_have_the_shape_and_statistics_of_bert(seed):
     assert 0.04 < count / len(before) < 0.1
 
 
+@pytest.mark.parametrize("fill", ["full", "wiki", "0.25", "0.9"])
+def test_fill_sets_the_mean_share_of_real_tokens(fill):
+    chosen = workload.parse_settings([f"--fill={fill}"])
+    lengths = workload.synthesize(torch.arange(4000), chosen).attention_mask.sum(dim=1)
+    share = workload.FILLS.get(fill) or float(fill)
+    assert float(lengths.double().mean()) == pytest.approx(share * 128, abs=1)
+    assert 5 <= int(lengths.min()) <= int(lengths.max()) <= 128
+    assert (int(lengths.min()) == 128) == (fill == "full")
+
+
 # --- HDF5 shards ---------------------------------------------------------------------------------
 
 
@@ -157,6 +167,7 @@ def test_no_more_rows_are_read_than_the_run_needs(settings, tmp_path):
         ({"input_mask": torch.ones(3, 32, dtype=torch.int8)}, "input_mask is int8 .3, 32."),
         ({"input_mask": torch.ones(4, 32)}, "input_mask is float32"),
         ({"input_ids": torch.full((4, 32), 160)}, "input_ids has values outside 0 to 159"),
+        ({"input_mask": torch.zeros(4, 32, dtype=torch.int8)}, "leaves out the first token"),
         ({"masked_lm_positions": torch.full((4, 5), -1)}, "masked_lm_positions has values"),
         ({"next_sentence_labels": torch.zeros(4, 1).int()}, "next_sentence_labels"),
     ],
@@ -203,6 +214,19 @@ def test_fewer_rows_than_a_batch_are_refused(settings, tmp_path):
     write_shard(tmp_path / "training.h5", [0, 1, 2], chosen)
     with pytest.raises(workload.SetupError, match="3 rows are no batch of 4"):
         workload.open_source(chosen, workload.Ranks(), CPU)
+
+
+@pytest.mark.torch
+def test_shards_train_without_their_padding(settings, tmp_path, main):
+    write_shard(tmp_path / "training.h5", list(range(8)), settings("--fill=0.5"))
+    options = (f"--data={tmp_path}", "--iters=3", "--skip=1", "--dropout=0")
+    padded, packed = main(*options), main(*options, "--unpad")
+    assert packed.status == 0
+    first, second = (
+        [line.split(" samples/s")[0] for line in ended.stdout.splitlines()[1:4]]
+        for ended in (padded, packed)
+    )
+    assert first == second
 
 
 @pytest.mark.torch

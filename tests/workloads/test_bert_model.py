@@ -98,6 +98,18 @@ def test_padding_tokens_and_padding_predictions_do_not_touch_the_losses(settings
             assert torch.allclose(expected, found, rtol=1e-6)
 
 
+@pytest.mark.torch
+def test_leaving_padding_out_changes_neither_losses_nor_gradients(settings):
+    model, batch = build(settings(*SIZES, "--batch-size=6", "--fill=0.5"))
+    model.double()
+    layout = workload.lay_out(batch)
+    assert sum(layout.lengths) < batch.attention_mask.numel()
+    for expected, found in zip(model(*batch), model(*batch, layout), strict=True):
+        assert torch.allclose(expected, found, rtol=1e-12)
+    padded, packed = gradient(model, batch), gradient(model, (*batch, layout))
+    assert (packed - padded).norm() / padded.norm() < 1e-12
+
+
 def test_a_new_model_knows_nothing(settings):
     chosen = settings(*SIZES, "--batch-size=64")
     model, batch = build(chosen)

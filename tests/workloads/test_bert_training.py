@@ -78,7 +78,10 @@ def assert_same_training(expected, found, start):
 # AdamW hardly feels a factor on all gradients; plain descent without clipping does.
 @pytest.mark.parametrize(
     ("optimizer", "shares"),
-    [("adamw", ["--batch-size=4"]), ("sgd", ["--batch-size=2", "--accumulation=2"])],
+    [
+        ("adamw", ["--batch-size=4", "--unpad"]),
+        ("sgd", ["--batch-size=2", "--accumulation=2"]),
+    ],
 )
 def test_two_ranks_equal_one_rank_with_the_doubled_batch(
     trainer, two_ranks, tmp_path, optimizer, shares
