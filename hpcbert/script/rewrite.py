@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
 from hpcbert.script.directives import option
-from hpcbert.script.render import directive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,6 +71,8 @@ def retried(
 
 
 def _sbatch(name: str, value: str) -> str:
+    from hpcbert.script.render import directive  # with Jinja, which who only watches does without
+
     return f"{_DIRECTIVE}{directive(f'--{name}={value}')}"
 
 
