@@ -2,9 +2,9 @@
 
 A field is a key, its default what an absent key means. `Annotated` adds what a type can't say:
 `Range`, or any function that returns the value or raises `Invalid`; `GIVEN` marks a field that no
-document has, `Written` one whose value is written as something else. A class whose `parse` takes a
-text is written as one. A classmethod `narrowed` returns the annotations that other keys of the same
-table narrow.
+document has, `Written` one whose value is written as something else. A class with a `FORM` is
+written as the text that its `parse` takes. A classmethod `narrowed` returns the annotations that
+other keys of the same table narrow.
 What no single key can say, `__post_init__` checks.
 """
 
@@ -75,19 +75,19 @@ class Invalid(ValueError):  # noqa: N818  it is what is said of a value
         self.message = message.removesuffix(".")
         self.hint = hint
         self.value = value
-        self.path = key
+        # None for the value itself: a key may be empty.
+        self.path = key or None
 
     def under(self, key: str) -> Invalid:
         """Return it with its place one level further up; a number in brackets counts from one."""
-        dot = "." if self.path and not self.path.startswith("[") else ""
-        self.path = f"{key}{dot}{self.path}"
+        rest = self.path
+        dot = "" if rest is None or rest.startswith("[") else "."
+        self.path = f"{key}{dot}{rest or ''}"
         return self
 
     def __str__(self) -> str:
-        number = isinstance(self.value, int | float) and not isinstance(self.value, bool)
-        shown = f"{self.value:,}" if number else repr(self.value)
-        found = "" if self.value is MISSING else f", not {shown}"
-        return f"{self.path} {self.message}{found}.".lstrip()
+        found = "" if self.value is MISSING else f", not {self.value!r}"
+        return f"{self.path or ''} {self.message}{found}.".lstrip()
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Range:
     """Refuses numbers outside of it.
 
     Attributes:
-        says: What the key must be, instead of `must be at least 1`.
+        says: What the key must be, instead of `must be at least 1, not 0`.
     """
 
     low: float
@@ -111,7 +111,7 @@ class Range:
         if self.low <= value <= self.most:
             return value
         bound = f"least {self.low:,}" if value < self.low else f"most {self.most:,}"
-        raise Invalid(self.says or f"must be at {bound}", value=value)
+        raise Invalid(self.says or f"must be at {bound}, not {value:,}")
 
 
 Count = Annotated[int, Range(1)]
@@ -160,11 +160,15 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return partial(_checked, _reader(kinds[1].kind if written else kinds[0]), kinds[1:])
     if origin in _READERS:
         return partial(_READERS[origin], kinds)
-    if is_dataclass(hint):
+    if _is_table(hint):
         return partial(_table, hint)
     if hint in (Any, NoneType):
         return lambda value: value
     return partial(_plain if hint in _NAMES else _parsed, hint)
+
+
+def _is_table(hint: Any) -> bool:
+    return is_dataclass(hint) and not hasattr(hint, "FORM")
 
 
 def _checked(read: Callable[[Any], Any], checks: tuple[Any, ...], value: Any) -> Any:
@@ -229,8 +233,8 @@ def _accepted(hint: Any) -> tuple[type, ...]:
         return _accepted(kinds[1].kind if isinstance(kinds[1], Written) else kinds[0])
     if origin is Literal:
         return tuple({type(one) for one in kinds})
-    if origin in (dict, Mapping) or is_dataclass(hint):
-        return (dict, str) if hasattr(hint, "parse") else (dict,)
+    if origin in (dict, Mapping) or _is_table(hint):
+        return (dict,)
     if origin is tuple:
         return (list, tuple)
     return (hint,) if hint in (*_NAMES, NoneType) else (str,)
@@ -250,7 +254,7 @@ def _element(kind: Any, number: int, value: Any) -> Any:
     try:
         return _reader(kind)(value)
     except Invalid as error:
-        if error.path or not isinstance(value, str):
+        if error.path is not None or not isinstance(value, str):
             raise error.under(f"[{number}]") from None
         raise Invalid(f"names {value!r}, which {error.message}", error.hint) from None
 
@@ -290,8 +294,6 @@ def keys(kind: Any) -> tuple[Field[Any], ...]:
 
 
 def _table(kind: Any, value: Any, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    if isinstance(value, str) and hasattr(kind, "parse"):
-        return _parsed(kind, value)
     if not isinstance(value, dict):
         raise Invalid("must be a table", value=value)
     hints = {**_hints(kind), **(kind.narrowed(value) if hasattr(kind, "narrowed") else {})}

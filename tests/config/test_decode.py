@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode, did_you_mean
 from hpcbert.errors import ConfigError
+from hpcbert.model import Shape
 from hpcbert.timelimit import TimeLimit
 
 
@@ -49,6 +50,7 @@ class Outer:
     named: Mapping[str, Inner] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     limit: TimeLimit | None = None
+    shape: Shape | None = None
     folder: Path = Path("/")
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -77,7 +79,7 @@ def test_values_have_the_types_of_their_fields() -> None:
 @pytest.mark.parametrize(
     ("values", "says", "hint"),
     [
-        ({"needed": 5}, "needed must be a text, not 5.", ""),
+        ({"needed": 5000}, "needed must be a text, not 5000.", ""),
         ({"nodes": True}, "nodes must be a whole number, not True.", ""),
         ({"nodes": 1.5}, "nodes must be a whole number, not 1.5.", ""),
         ({"nodes": 0}, "nodes must be at least 1, not 0.", ""),
@@ -107,6 +109,9 @@ def test_values_have_the_types_of_their_fields() -> None:
             "",
         ),
         ({"limit": "soon"}, "limit must look like HH:MM:SS: 'soon' is not a time limit.", "D-HH"),
+        ({"limit": {"seconds": 5}}, "limit must be a text, not {'seconds': 5}.", ""),
+        ({"shape": "1n1g"}, "shape must be a table, not '1n1g'.", ""),
+        ({"env": {"": 1}}, "env. must be a text, not 1.", ""),
         ({"partitions": 1, "exclusives": 1}, "partitions is not known.", "Known here"),
         ({"exclusives": True}, "exclusives is not known.", "Did you mean exclusive?"),
         ({"needed": "a.toml"}, "needed is where it came from.", "Name another."),
