@@ -5,7 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+# A busy machine takes its time.
+settings.register_profile("hpcbert", deadline=None)
+settings.load_profile("hpcbert")
 pytest.register_assert_rewrite("tests.kit", "tests.faults")
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Folders that start daemons, containers, trainings or processes without number, or try everything

@@ -37,7 +37,7 @@ T = TypeVar("T")
 N = TypeVar("N", int, float)
 
 # Of integers: what everything that reads TOML can hold (toml.io, v1.0.0, Integer).
-_MOST = (1 << 63) - 1
+MOST_INTEGER = (1 << 63) - 1
 # Of whatever is counted: iterations, samples, nodes.
 MOST_COUNT = 1_000_000_000
 # Marks a field that whoever decodes gives; `name` of a table in a mapping is given by its key.
@@ -180,9 +180,7 @@ def _checked(read: Callable[[Any], Any], checks: tuple[Any, ...], value: Any) ->
 
 
 def _plain(kind: type, value: Any) -> Any:
-    if isinstance(value, int) and abs(value) > _MOST:
-        raise Invalid(f"is out of range: at most {_MOST:,}")
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) <= MOST_INTEGER:
         return float(value)
     if type(value) is not kind:
         raise Invalid(f"must be {_NAMES[kind]}", value=value)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tomli
 
-from hpcbert.config.decode import Invalid, decode
+from hpcbert.config.decode import MOST_INTEGER, Invalid, decode
 from hpcbert.errors import ConfigError
 from hpcbert.system.files import read as read_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 SCHEMA = 1
@@ -50,5 +51,23 @@ def read(path: Path) -> dict[str, Any]:
     except (RecursionError, ValueError) as error:
         # Nested without end, or a number of thousands of digits.
         raise ConfigError(f"TOML that can't be read: {error}.", where=str(path)) from error
+    try:
+        _refuse_large(values)
+    except Invalid as error:
+        raise ConfigError(str(error), where=str(path)) from None
     decode(_Head, {key: values.pop(key) for key in ("schema",) if key in values}, file=str(path))
     return values
+
+
+def _refuse_large(value: Any) -> None:
+    """Refuse an integer that TOML can't hold, wherever it is; JSON has no such limit."""
+    pairs: Iterable[tuple[str, Any]] = value.items() if isinstance(value, dict) else ()
+    if isinstance(value, list):
+        pairs = ((f"[{number}]", one) for number, one in enumerate(value, 1))
+    for key, one in pairs:
+        if isinstance(one, int) and abs(one) > MOST_INTEGER:
+            raise Invalid(f"is out of range: at most {MOST_INTEGER:,}").under(key)
+        try:
+            _refuse_large(one)
+        except Invalid as error:
+            raise error.under(key) from None

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.system import lock
 from hpcbert.system.runner import run
+from tests.kit.drafts import drafted
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import until
 
@@ -80,6 +82,14 @@ def test_a_flush_that_fails_leaves_what_was_there(
     with pytest.raises(HpcbertError, match=os.strerror(number)):
         store.write_text(path, "new")
     assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
+
+
+def test_what_was_submitted_is_read_again_however_large_its_numbers(tmp_path: Path) -> None:
+    campaign = drafted(tmp_path).campaign
+    array = campaign.arrays[0]
+    large = replace(array, point=replace(array.point, accumulation=10**20))
+    store.write_manifest(tmp_path, replace(campaign, arrays=(large,)))
+    assert store.read_manifest(tmp_path).arrays == (large,)
 
 
 def test_what_is_written_is_its_owners_alone(tmp_path: Path) -> None:

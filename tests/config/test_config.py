@@ -77,6 +77,9 @@ def test_runs_are_relative_to_the_file_and_hpcbert_runs_beats_it(tmp_path: Path)
         (MINIMAL + "[frameworks.oneflow]\nimag = 'x'", r"frameworks.oneflow.imag is not known"),
         (MINIMAL + "[frameworks.oneflow.options]\nx = []", "must be a text, a number"),
         (MINIMAL + "[slurm]\npoll_floor = 0", "above 0"),
+        (MINIMAL + "[slurm.time_limit]\nseconds = 5", r"time_limit must be a text, not \{"),
+        (MINIMAL + f"nodes.gpus_per_node = {1 << 63}", "nodes.gpus_per_node is out of range"),
+        (MINIMAL + f"container.mounts = [{1 << 63}]", r"container.mounts\[1\] is out of range"),
     ],
 )
 def test_a_wrong_site_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
