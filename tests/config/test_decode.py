@@ -84,7 +84,7 @@ def test_values_have_the_types_of_their_fields() -> None:
         ({"nodes": 1.5}, "nodes must be a whole number, not 1.5.", ""),
         ({"nodes": 0}, "nodes must be at least 1, not 0.", ""),
         ({"nodes": 2_000_000_000}, "nodes must be at most 1,000,000,000, not 2,000,000,000.", ""),
-        ({"floor": 10**400}, f"floor must be a number, not {10**400}.", ""),
+        ({"floor": 10**20}, f"floor must be a number, not {10**20}.", ""),
         ({"floor": float("nan")}, "floor must be a finite number, not nan.", ""),
         ({"floor": "1"}, "floor must be a number, not '1'.", ""),
         ({"exclusive": 1}, "exclusive must be true or false, not 1.", ""),
