@@ -37,6 +37,7 @@ import resource
 import statistics
 import sys
 import time
+from collections import deque
 from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -117,7 +118,8 @@ class Settings:
     iters: int = _option(120, "optimizer steps", 1)
     skip: int = _option(20, "first iterations that the result leaves out")
     lr: float = _option(1e-4, "peak learning rate")
-    warmup: int = _option(10000, "optimizer steps up to the peak")
+    optimizer: str = _option("adamw", "AdamW, or NVIDIA's LAMB", choices=("adamw", "lamb"))
+    warmup: int = _option(-1, "optimizer steps up to the peak; -1: a tenth of --iters", -1)
     clip_norm: float = _option(1.0, "limit of the gradient's norm; 0: none")
     seed: int = _option(42, "of weights, dropout and synthetic data", 0, 2**32 - 1)
     data: str = _option("", "directory of HDF5 shards; without it the data are synthetic")
@@ -178,6 +180,8 @@ def parse_settings(argv: Sequence[str] | None = None) -> Settings:
     length = values["sequence_length"]
     default = PREDICTIONS.get(length, max(1, length * round(100 * MASKED) // 100))
     values["predictions"] = values["predictions"] or default
+    if values["warmup"] < 0:
+        values["warmup"] = values["iters"] // 10
     settings, words = Settings(**values), length - 3
     if settings.hidden % settings.heads:
         parser.error(f"--heads {settings.heads} does not divide --hidden {settings.hidden}")
@@ -426,8 +430,8 @@ class Block(nn.Module):
         """Return [B, S, hidden], for `mask` [B, 1, 1, S]; or [T, hidden], for T = sum(lengths)."""
         projected = self.query_key_value(hidden)
         if lengths:
-            # One call a sample, without a mask: on CPUs faster than padding for the attention
-            # alone and than nested tensors (benchmarks/README.md).
+            # One call a sample, without a mask: on CPUs faster than putting the padding back for
+            # the attention alone (benchmarks/README.md).
             parts = projected.split(lengths)
             context = torch.cat([self._attend(part.unsqueeze(0), None)[0] for part in parts])
         else:
@@ -780,16 +784,70 @@ def learning_rate(step: int, settings: Settings) -> float:
     return settings.lr * (settings.iters - step) / (settings.iters - settings.warmup)
 
 
-def make_optimizer(model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    """Return AdamW with BERT's settings; biases and LayerNorms do not decay.
+class Lamb(torch.optim.Optimizer):
+    """LAMB (You et al. 2020, arXiv:1904.00962) as NVIDIA's BERT runs it.
 
-    google-research/bert, optimization.py: decay 0.01, betas 0.9 and 0.999, epsilon 1e-6.
+    NVIDIA/apex, csrc/multi_tensor_lamb.cu: Adam's update with bias correction, decoupled decay
+    added to it, scaled by the norm of the weights over its own; tensors without decay are not
+    scaled (use_nvlamb off). The global norm is clipped before, by --clip-norm.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], eps: float) -> None:
+        super().__init__(groups, {"lr": 0.0, "betas": (0.9, 0.999), "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Update all tensors that have a gradient; closures are not supported."""
+        if closure is not None:
+            raise ValueError("Lamb takes no closure")
+        for group in self.param_groups:
+            values = [value for value in group["params"] if value.grad is not None]
+            if values:
+                group["step"] = group.get("step", 0) + 1
+                self._update(values, group)
+
+    def _update(self, values: list[Tensor], group: dict[str, Any]) -> None:
+        for value in values:
+            if not self.state[value]:
+                kept = {"mean": torch.zeros_like(value), "square": torch.zeros_like(value)}
+                self.state[value].update(kept)
+        gradients = [value.grad for value in values if value.grad is not None]
+        means = [self.state[value]["mean"] for value in values]
+        squares = [self.state[value]["square"] for value in values]
+        beta, slow = group["betas"]
+        torch._foreach_mul_(means, beta)
+        torch._foreach_add_(means, gradients, alpha=1 - beta)
+        torch._foreach_mul_(squares, slow)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - slow)
+        divisors = torch._foreach_div(squares, 1 - slow ** group["step"])
+        torch._foreach_sqrt_(divisors)
+        torch._foreach_add_(divisors, group["eps"])
+        updates = torch._foreach_div(means, 1 - beta ** group["step"])
+        torch._foreach_div_(updates, divisors)
+        if group["weight_decay"]:
+            torch._foreach_add_(updates, values, alpha=group["weight_decay"])
+            for value, update in zip(values, updates):  # noqa: B905  # needs Python 3.10
+                weights, own = value.norm(), update.norm()
+                is_usable = (weights > 0) & (own > 0)
+                update.mul_(torch.where(is_usable, weights / own, torch.ones_like(own)))
+        torch._foreach_add_(values, updates, alpha=-group["lr"])
+
+
+def make_optimizer(
+    model: nn.Module, device: torch.device, name: str = "adamw"
+) -> torch.optim.Optimizer:
+    """Return AdamW or LAMB with BERT's settings; biases and LayerNorms do not decay.
+
+    google-research/bert, optimization.py: decay 0.01, betas 0.9 and 0.999, epsilon 1e-6; NVIDIA's
+    LAMB takes the same.
     """
     matrices = [value for value in model.parameters() if value.dim() > 1]
     vectors = [value for value in model.parameters() if value.dim() <= 1]
     # One kernel for all parameters, on GPUs since PyTorch 2.0, which also brought torch.compile.
     fused: Any = {"fused": True} if device.type == "cuda" and hasattr(torch, "compile") else {}
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    if name == "lamb":
+        return Lamb(groups, eps=1e-6)
     return torch.optim.AdamW(groups, lr=0.0, eps=1e-6, **fused)
 
 
@@ -809,12 +867,14 @@ class Trainer:
         self.module = BertForPreTraining(settings).to(device)
         # Equal weights but unequal dropout on every rank.
         torch.manual_seed(settings.seed + 1 + ranks.rank)
-        self.optimizer = make_optimizer(self.module, device)
+        self.optimizer = make_optimizer(self.module, device, settings.optimizer)
         self.scaler = make_scaler(settings.precision, device)
         self.settings, self.ranks, self.device, self.source = settings, ranks, device, source
         per_rank = settings.batch_size * settings.accumulation
         self.global_batch_size = per_rank * ranks.size
-        self.steps = self.skipped_steps = 0
+        self.steps = 0
+        self.skipped_steps = torch.zeros((), dtype=torch.int64, device=device)
+        self._one = torch.ones((), device=device)
         # This rank's real tokens, squares of the samples' lengths, and predictions so far.
         self.work = torch.zeros(3, dtype=torch.float64, device=device)
         parallel = DistributedDataParallel if ranks.size > 1 else None
@@ -857,11 +917,12 @@ class Trainer:
         if self.settings.clip_norm:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.clip_norm)
-        scale = self.scaler.get_scale()
+        scale = self.scaler.scale(self._one)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         # The scaler lowers its scale exactly when it has found an overflow and left the step out.
-        self.skipped_steps += self.scaler.get_scale() < scale
+        # Both are compared on the device: to ask for the scale as a number waits for the device.
+        self.skipped_steps += self.scaler.scale(self._one) < scale
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
 
@@ -947,7 +1008,6 @@ def describe_run(trainer: Trainer, backend: str) -> dict[str, Any]:
         "parameters": sum(value.numel() for value in trainer.module.parameters()),
         "world_size": ranks.size,
         "global_batch_size": trainer.global_batch_size,
-        "optimizer": "adamw",
         "device_name": device_name(device),
         "backend": backend,
         "launcher": ranks.launcher,
@@ -994,36 +1054,91 @@ def peak_memory(device: torch.device, ranks: Ranks) -> int:
     return int(largest)
 
 
+# How many iterations later the host reads a loss. On a GPU the host queues the next iteration
+# first, so that the device has work while the host prints; a CPU computes when it is asked to.
+READ_LATE = {"cuda": 1, "cpu": 0}
+
+
+class Ended(NamedTuple):
+    """An iteration of which all work is queued; on a GPU it is over once `end` is."""
+
+    number: int
+    own: Tensor  # this rank's share of both losses, on the device
+    losses: Tensor  # both losses of all ranks, in the host's memory when `end` has come
+    end: Any  # seconds of time.perf_counter(), or a CUDA event
+
+
+def mark_time(device: torch.device) -> Any:
+    """Return the time now, or an event that tells when the GPU has come this far."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def seconds_between(start: Any, end: Any) -> float:
+    """Return the seconds between two marks, and wait until the second one has come."""
+    if isinstance(end, float):
+        return end - float(start)
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1000
+
+
+def finish(trainer: Trainer, number: int, own: Tensor) -> Ended:
+    """Queue what ends an iteration: the sum of losses, their way to the host, and the mark.
+
+    The losses are all-reduced behind the optimizer's work, so the mark behind them is the end of
+    the iteration on every device, not the moment when its work was queued. The cost is the latency
+    of one all-reduce of two numbers. It also shows every rank the same loss, so that all end
+    together.
+    """
+    losses = sum_over_ranks(own.clone(), trainer.ranks)
+    if trainer.device.type == "cuda":
+        host = torch.empty(losses.shape, dtype=losses.dtype, pin_memory=True)
+        losses = host.copy_(losses, non_blocking=True)
+    return Ended(number, own, losses, mark_time(trainer.device))
+
+
 def run_iterations(trainer: Trainer) -> tuple[list[float], float, Tensor]:
     """Train, print a line an iteration; return time stamps, the last loss and the window's work.
 
     NonFiniteLossError is raised on every rank alike.
     """
-    settings, ranks = trainer.settings, trainer.ranks
+    settings, device = trainer.settings, trainer.device
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     # Seconds since 1970 that no adjustment of the system's clock can bend on the way.
-    offset = time.time() - time.perf_counter()
-    stamps = [offset + time.perf_counter()]
+    stamps, mark = [time.time()], mark_time(device)
     loss, before = math.nan, trainer.work.clone()
+    waiting: deque[Ended] = deque()
     for iteration in range(1, settings.iters + 1):
         if iteration == settings.skip + 1:
             before = trainer.work.clone()
-        own = trainer.step()
-        # The losses are all-reduced behind the optimizer's work, and reading them waits for both:
-        # so the time stamp is the end of the iteration on every device, not the moment when its
-        # work was queued. The cost is the latency of one all-reduce of two numbers and of one round
-        # trip to the host. It also shows every rank the same loss, so that all end together.
-        mlm_loss, nsp_loss = sum_over_ranks(own.clone(), ranks).tolist()
-        stamps.append(offset + time.perf_counter())
-        loss = mlm_loss + nsp_loss
-        rate = trainer.global_batch_size / (stamps[-1] - stamps[-2])
-        emit(
-            f"iteration: {iteration}/{settings.iters} loss: {loss:.4f} mlm_loss: {mlm_loss:.4f} "
-            f"nsp_loss: {nsp_loss:.4f} samples/s: {rate:.2f} time: {stamps[-1]:.6f}",
-            ranks,
-        )
-        if not math.isfinite(loss):
-            raise NonFiniteLossError(_describe_failure(iteration, own, ranks))
+        waiting.append(finish(trainer, iteration, trainer.step()))
+        is_last = iteration == settings.iters
+        while len(waiting) > (0 if is_last else READ_LATE[device.type]):
+            ended = waiting.popleft()
+            stamps.append(stamps[-1] + seconds_between(mark, ended.end))
+            mark = ended.end
+            loss = report(trainer, ended, stamps)
     return stamps, loss, trainer.work - before
+
+
+def report(trainer: Trainer, ended: Ended, stamps: Sequence[float]) -> float:
+    """Print the line of an iteration that is over, and return its loss; NonFiniteLossError."""
+    mlm_loss, nsp_loss = ended.losses.tolist()
+    loss: float = mlm_loss + nsp_loss
+    rate = trainer.global_batch_size / (stamps[-1] - stamps[-2])
+    emit(
+        f"iteration: {ended.number}/{trainer.settings.iters} loss: {loss:.4f} "
+        f"mlm_loss: {mlm_loss:.4f} nsp_loss: {nsp_loss:.4f} samples/s: {rate:.2f} "
+        f"time: {stamps[-1]:.6f}",
+        trainer.ranks,
+    )
+    if not math.isfinite(loss):
+        raise NonFiniteLossError(_describe_failure(ended.number, ended.own, trainer.ranks))
+    return loss
 
 
 def _describe_failure(iteration: int, own: Tensor, ranks: Ranks) -> str:
@@ -1054,7 +1169,7 @@ def train(settings: Settings, ranks: Ranks, environment: Mapping[str, str], star
         **times,
         **summarize_work(trainer, done, times["samples_per_second"]),
         "final_loss": loss,
-        "skipped_steps": trainer.skipped_steps,
+        "skipped_steps": int(trainer.skipped_steps),
         "peak_memory_bytes": peak_memory(device, ranks),
         "wall_seconds": time.perf_counter() - started,
     }

@@ -170,6 +170,54 @@ def test_only_matrices_decay(settings):
     assert len(decaying["params"]) + len(free["params"]) == len(names)
 
 
+def lamb_in_float64(value, gradients, rate, decay):
+    """The update of You et al. 2020 with bias correction, written down tensor by tensor."""
+    value, mean, square = value.double(), 0.0, 0.0
+    for number, gradient in enumerate(gradients, 1):
+        mean = 0.9 * mean + 0.1 * gradient.double()
+        square = 0.999 * square + 0.001 * gradient.double() ** 2
+        update = mean / (1 - 0.9**number) / ((square / (1 - 0.999**number)) ** 0.5 + 1e-6)
+        if decay:
+            update = update + decay * value
+            norms = float(value.norm()), float(update.norm())
+            update = update * (norms[0] / norms[1] if all(norms) else 1.0)
+        value = value - rate * update
+    return value
+
+
+def test_lamb_agrees_with_a_plain_one_in_float64():
+    torch.manual_seed(3)
+    starts = [torch.randn(6, 5), torch.zeros(4, 3), torch.randn(7), torch.zeros(3)]
+    gradients = [[torch.randn_like(start) for start in starts] for _ in range(6)]
+    values = [torch.nn.Parameter(start.clone()) for start in starts]
+    idle = torch.nn.Parameter(torch.ones(2, 2))
+    groups = [
+        {"params": [*values[:2], idle], "weight_decay": 0.01},
+        {"params": values[2:], "weight_decay": 0.0},
+    ]
+    lamb = workload.Lamb(groups, eps=1e-6)
+    for group in lamb.param_groups:
+        group["lr"] = 0.02
+    for step in gradients:
+        for value, gradient_of in zip(values, step, strict=True):
+            value.grad = gradient_of.clone()
+        lamb.step()
+    for number, value in enumerate(values):
+        own = [step[number] for step in gradients]
+        expected = lamb_in_float64(starts[number], own, 0.02, 0.01 if value.dim() > 1 else 0.0)
+        moved = (expected - starts[number]).norm()
+        assert (value.detach() - expected).norm() / moved < 1e-5
+    assert torch.equal(idle, torch.ones(2, 2))
+    with pytest.raises(ValueError, match="no closure"):
+        lamb.step(float)
+
+
+@pytest.mark.parametrize(("words", "steps"), [([], 12), (["--iters=9", "--skip=0"], 0)])
+def test_warm_up_is_a_tenth_of_the_run(words, steps):
+    assert workload.parse_settings(words).warmup == steps
+    assert workload.parse_settings([*words, "--warmup=7"]).warmup == 7
+
+
 @pytest.mark.parametrize("warmup", [0, 1, 9, 10, 10000])
 def test_learning_rate_climbs_and_falls_without_dividing_by_zero(settings, warmup):
     chosen = settings("--iters=10", "--skip=0", "--lr=2", f"--warmup={warmup}")

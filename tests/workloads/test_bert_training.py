@@ -21,7 +21,7 @@ from hpcbert.workloads import bert_pretrain as workload
 
 path, optimizer = sys.argv.pop(), sys.argv.pop()
 if optimizer == "sgd":
-    workload.make_optimizer = lambda model, _: torch.optim.SGD(model.parameters(), lr=0.0)
+    workload.make_optimizer = lambda model, *_: torch.optim.SGD(model.parameters(), lr=0.0)
 made = []
 
 class Kept(workload.Trainer):
@@ -153,6 +153,20 @@ def test_a_batch_can_be_learnt_by_heart(trainer, precision):
     assert losses[-1] < 1
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+@pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-5), ("bf16", 0.01)])
+def test_the_curve_of_losses_is_that_of_float64(trainer, optimizer, precision, limit):
+    rate = "1e-3" if optimizer == "adamw" else "1e-2"
+    shape = ("--iters=15", "--skip=0", "--dropout=0", "--synthetic-batches=1")
+    options = (*shape, f"--optimizer={optimizer}", f"--lr={rate}")
+    exact = trainer(*options)
+    exact.module.double()  # the optimizer's state follows the weights
+    expected, _ = train(exact)
+    found, _ = train(trainer(*options, f"--precision={precision}"))
+    assert expected[0] - expected[-1] > 0.4
+    assert found == pytest.approx(expected, abs=limit)
+
+
 def test_dropout_is_active_and_clipping_limits_the_step(trainer):
     calm, wild = trainer("--dropout=0"), trainer("--dropout=0.5")
     assert float(calm.step().sum()) != float(wild.step().sum())
@@ -189,6 +203,55 @@ def test_fp16_counts_the_steps_that_overflow(main, monkeypatch):
     result = json.loads(ended.stdout.splitlines()[-1].partition(" ")[2])
     assert result["skipped_steps"] == 4
     assert all(map(math.isfinite, losses_of(ended.stdout)))
+
+
+def test_losses_that_are_read_late_are_the_same(main, monkeypatch):
+    options = ("--iters=5", "--skip=1")
+    at_once = main(*options)
+    monkeypatch.setitem(workload.READ_LATE, "cpu", 1)
+    late = main(*options)
+    assert losses_of(late.stdout) == losses_of(at_once.stdout)
+    assert len(losses_of(late.stdout)) == 5
+    spoilt = main("--iters=50", "--lr=1e30", "--warmup=0")
+    assert spoilt.status == 3
+    *_, last = spoilt.stdout.splitlines()
+    iteration = re.fullmatch(r"iteration: (\d+)/50 loss: nan .*", last)
+    assert iteration
+    assert f"the loss of iteration {iteration[1]} is not finite" in spoilt.stderr
+
+
+class Event:
+    """Stands in for a CUDA event: the device is 2 s further at each."""
+
+    made = 0
+
+    def __init__(self, *, enable_timing):
+        assert enable_timing
+        Event.made += 1
+        self.at, self.waited = 2000.0 * Event.made, False
+
+    def record(self):
+        pass
+
+    def synchronize(self):
+        self.waited = True
+
+    def elapsed_time(self, end):
+        assert end.waited
+        return end.at - self.at
+
+
+def test_the_clock_of_a_gpu_is_its_own(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    gpu = torch.device("cuda", 0)
+    marks = [workload.mark_time(gpu) for _ in range(3)]
+    between = [workload.seconds_between(marks[0], mark) for mark in marks[1:]]
+    assert between == [2.0, 4.0]
+
+
+def test_no_step_asks_the_scaler_for_a_number(trainer, monkeypatch):
+    monkeypatch.setattr(torch.amp.GradScaler, "get_scale", None)
+    trainer("--precision=fp16").step()
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_status_3(main):
