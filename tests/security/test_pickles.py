@@ -66,10 +66,10 @@ def watched_run(
 
 
 @pytest.fixture
-def trapped(slurm: Any, watched: Any, accounting: Any, tmp_path: Path) -> Path:
+def trapped(slurm: Any, watched: Any, tmp_path: Path) -> Path:
     """A campaign that is full of traps, which make the directory `sprung`."""
     one = watched()
-    slurm.answers(sacct=[accounting(one, 1, "COMPLETED") + accounting(one, 2, "FAILED")])
+    slurm.answers(sacct=[one.sacct(1, "COMPLETED") + one.sacct(2, "FAILED")])
     plant(one.directory, "12", tmp_path / "sprung")
     directory: Path = one.directory
     return directory
@@ -91,7 +91,7 @@ def test_a_planted_pickle_is_never_loaded(
     hpcbert: Any, trapped: Path, tmp_path: Path, words: list[str]
 ) -> None:
     line = [*words, str(trapped)]
-    done = watched_run(line, cwd=hpcbert.path, env=hpcbert.environment)
+    done = watched_run(line, cwd=hpcbert.cwd, env=hpcbert.environment)
     assert not (tmp_path / "sprung").exists()
     assert "PICKLE" not in done.stderr
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from hpcbert.cli.collect import collect as command
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
+from tests.kit.cli import inside
 
 
 def reads_logs(path: Path, setting: Setting) -> Reading:
@@ -22,7 +21,7 @@ def reads_logs(path: Path, setting: Setting) -> Reading:
 
 def collected(made: Any, reader: str) -> Any:
     (made.directory / "recipe.toml").write_text(f'schema = 1\n[log]\ngrammar = "{reader}"\n')
-    return CliRunner().invoke(command, [str(made.directory)], catch_exceptions=False)
+    return inside("collect", made.directory)
 
 
 @pytest.fixture
@@ -70,6 +69,7 @@ READER = """
 from pathlib import Path
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
+from tests.kit.cli import inside
 def read(path: Path, setting: Setting) -> Reading:
     return Reading(43.0, 12, 10, setting)
 """
