@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from hpcbert.campaign import store
-from hpcbert.flows import retry
 from hpcbert.flows.monitor import open_campaign, watch
 from hpcbert.flows.submit import submit_pending
 from hpcbert.script import limits
@@ -118,6 +117,7 @@ def resubmit(
         Interruption, SchedulerError, UsageError, HpcbertError: As `submit_pending`, `retry.look`
             and `retry.plan`.
     """
+    from hpcbert.flows import retry  # who only watches does without
 
     def submitted() -> tuple[Array, ...]:
         return submit_pending(
