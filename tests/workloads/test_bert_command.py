@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.cli import inside
 from tests.kit.waiting import CEILING, until
 from tests.workloads.conftest import SMALL
 
@@ -295,3 +297,29 @@ def test_lines_reach_a_file_at_once_and_sigterm_ends_the_run(start, tmp_path):
         finally:
             process.kill()
     assert "iteration: 2/1000000 loss: " in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ((), {"predictions": 20, "warmup": 10000, "optimizer": "adamw", "unpad": False}),
+        (("sequence_length=512",), {"predictions": 76}),
+        (("predictions=9", "warmup_steps=0"), {"predictions": 9, "warmup": 0}),
+        (("warmup_steps=-1",), {"warmup": -1}),
+        (("optimizer=lamb", "unpad=true"), {"optimizer": "lamb", "unpad": True}),
+        (("fill=0.5",), {"fill": "0.5"}),
+    ],
+    ids=["as-it-is", "long", "own-numbers", "warm-up-left-to-the-program", "lamb", "half-full"],
+)
+def test_the_recipes_options_arrive_at_the_program(
+    words: tuple[str, ...],
+    wanted: dict[str, object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = [part for word in words for part in ("--set", word)]
+    (script,) = inside("render", "--fw", "pytorch", *settings, "--json").data.values()
+    command = script[script.index("bert_pretrain.py \\") :].partition("HPCBERT_RANK")[0]
+    found = vars(workload.make_parser().parse_args(shlex.split(command)[1:]))
+    assert {name: found[name] for name in wanted} == wanted
