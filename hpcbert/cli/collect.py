@@ -12,7 +12,7 @@ import click
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.tables import collected
+from hpcbert.cli.tables import collected, recipe_folders
 from hpcbert.errors import UsageError
 from hpcbert.flows.collect import CollectRequest
 from hpcbert.foreign.said import Known, parse_settings
@@ -129,6 +129,8 @@ def collect(
     notes: tuple[str, ...] = ()
     if form and named and form.removeprefix("dlperf-") != named:
         notes = (f"{output} holds {form}, as --format says, although its name says {named}.",)
+    # Before any path is looked at: recipes in strange hands are refused whatever is collected.
+    folders = recipe_folders(site_file, templates)
     meant = [_meant(word, site_file) for word in paths] or [_campaign((), site_file)]
     return collected(
         meant,
@@ -136,8 +138,7 @@ def collect(
         form=form or named or "text",
         output=output,
         notes=notes,
-        site_file=site_file,
-        templates=templates,
+        folders=folders,
     )
 
 

@@ -36,6 +36,16 @@ if TYPE_CHECKING:
 _NAMED = 10
 
 
+def recipe_folders(site_file: str = "", templates: tuple[str, ...] = ()) -> tuple[Path, ...]:
+    """Return where recipes are looked for, as `places.recipe_folders` has it.
+
+    Raises:
+        ConfigError: There is no such site, or it or its recipes are in strange hands.
+    """
+    site, _ = places.find_site(site_file, env=os.environ, cwd=Path.cwd())
+    return places.recipe_folders(site, templates)
+
+
 def collected(
     paths: Sequence[Path],
     request: CollectRequest | None = None,
@@ -43,8 +53,7 @@ def collected(
     form: str = "text",
     output: str = "",
     notes: tuple[str, ...] = (),
-    site_file: str = "",
-    templates: tuple[str, ...] = (),
+    folders: tuple[Path, ...] | None = None,
 ) -> Result:
     """Collect campaigns and logs.
 
@@ -54,14 +63,12 @@ def collected(
         form: Of the table, a name in `FORMS`.
         output: File that the table is written to; empty for stdout.
         notes: Further warnings.
-        site_file: What `--site` says.
-        templates: Folders with recipes of one's own.
+        folders: Where recipes are; without them the site's, as `recipe_folders` has them.
 
     Raises:
         HpcbertError: As `collect`, or the file can't be written.
     """
-    site, _ = places.find_site(site_file, env=os.environ, cwd=Path.cwd())
-    folders = places.recipe_folders(site, templates)
+    folders = recipe_folders() if folders is None else folders
     recipes = places.list_recipes(folders)
     made = collect(
         paths,

@@ -143,9 +143,16 @@ def test_four_who_resume_at_once_in_pid_namespaces_of_their_own_double_nothing(d
     directory = desk.submitted()
     desk.end("FAILED")
     argv = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "hpcbert"]
-    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    quiet = subprocess.DEVNULL
     resumed = [
-        desk.hpcbert.start(args=[*argv, "retry", str(directory), "--json"], **streams)
+        subprocess.Popen(
+            [*argv, "retry", str(directory), "--json"],
+            cwd=desk.hpcbert.cwd,
+            env=desk.hpcbert.environment,
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+        )
         for _ in range(4)
     ]
     codes = [one.wait(timeout=CEILING) for one in resumed]
