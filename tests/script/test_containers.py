@@ -199,7 +199,7 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
 ) -> None:
     mount = "/" + mount.translate({ord(char): "_" for char in ":,"})
     mount = mount if mount.isprintable() else "/x"
-    image = f"/{image}" if image.isprintable() else "/y"
+    image = f"/{image}" if image.isprintable() and image.strip() == image else "/y"
     tmp_path = tmp_path_factory.mktemp("words")
     where = reference(
         tmp_path, container={"runtime": "enroot", "mounts": (mount,), "scratch": f"/{scratch}"}
@@ -238,6 +238,8 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
     image = Image(environment={"PYTORCH_VERSION": "2"}, files={"etc/marker": "inside\n"})
     recorder = (
         "#!/bin/bash\necho $(cat /etc/marker) $RANK $WORLD_SIZE $(readlink /proc/self/ns/mnt)\n"
+        # As any training: no rank is through before the others have entered.
+        "sleep 1\n"
     )
     tool(tmp_path, "python", recorder)
     where = reference(

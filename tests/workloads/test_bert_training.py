@@ -33,7 +33,7 @@ workload.Trainer = Kept
 status = workload.main()
 if made[0].ranks.rank == 0:
     torch.save(made[0].module.state_dict(), path)
-sys.exit(status)
+workload.leave(status)
 """
 NAN_ON_RANK_1 = """
 import os
