@@ -526,8 +526,8 @@ end_step() {
   if [[ -n $terminated ]] && ! lives "$name"; then remove_container "$container"; fi
 }
 
-# Keep the namespaces until all of the node's ranks are in them, which takes no time but for the
-# shortest of commands.
+# Keep the namespaces, and the ranks' files, until all of the node's ranks are inside and have read
+# theirs, which takes no time but for the shortest of commands.
 await_joined() {
   local file pid begin joined tasks begun=$SECONDS
   tasks=$(tasks_here)
@@ -536,7 +536,7 @@ await_joined() {
     for file in "$step"/rank.*; do
       [[ $file =~ rank\.[0-9]+$ ]] || continue
       read -r pid begin <"$file" || continue
-      if ! alive "$pid" "$begin" || [[ /proc/$pid/ns/mnt -ef /proc/$holder/ns/mnt ]]; then
+      if ! alive "$pid" "$begin" || [[ /proc/$pid/ns/mnt -ef /proc/$holder/ns/mnt && ! -e $file.sh ]]; then
         joined=$((joined + 1))
       fi
     done

@@ -238,8 +238,6 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
     image = Image(environment={"PYTORCH_VERSION": "2"}, files={"etc/marker": "inside\n"})
     recorder = (
         "#!/bin/bash\necho $(cat /etc/marker) $RANK $WORLD_SIZE $(readlink /proc/self/ns/mnt)\n"
-        # As any training: no rank is through before the others have entered.
-        "sleep 1\n"
     )
     tool(tmp_path, "python", recorder)
     where = reference(
