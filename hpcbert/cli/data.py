@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -12,14 +13,12 @@ import click
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.data.names import FORMAT_NAMES, usual_predictions
 from hpcbert.errors import CheckError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-_FORMATS = ("tfrecord", "ofrecord", "hdf5", "npz", "paddle-text", "megatron")
-# Predictions of the published data sets: 20 of 128 tokens, 76 of 512.
-_PREDICTIONS = {128: 20}
 _CONFLICTS = (
     Conflict(("fill",), lambda given: given["text"] is not None, "with --text"),
     Conflict(("cased",), lambda given: given["text"] is None, "without --text"),
@@ -33,7 +32,9 @@ def data() -> None:
 
 
 @data.command("make")
-@click.option("--format", "form", type=click.Choice(_FORMATS), required=True, help="What to write.")
+@click.option(
+    "--format", "form", type=click.Choice(FORMAT_NAMES), required=True, help="What to write."
+)
 @click.option("--sequence-length", type=int, default=128, show_default=True, help="Tokens in each.")
 @click.option("--predictions", type=int, help="Masked tokens a sample; 20 of 128, else 15 %.")
 @click.option("--samples", type=int, help="How many; 100000, or of a text what one pass gives.")
@@ -78,7 +79,7 @@ def data_make(
     elif samples < 1:  # 0 means as many as a text gives, where nothing is said
         raise UsageError(f"--samples {samples} is out of range: 1 or more.")
     if predictions is None:
-        predictions = _PREDICTIONS.get(sequence_length, max(1, sequence_length * 15 // 100))
+        predictions = usual_predictions(sequence_length)
     stream = StreamSettings(sequence_length, predictions, samples, fill, seed)
     plan = DataPlan(directory, form, files, stream, text, vocabulary, lowercase=not cased)
     with _progress() as progress:
@@ -100,25 +101,18 @@ def _need_numpy() -> None:
         raise UsageError("This needs the Python package numpy.", hint=hint)
 
 
-class _progress:  # noqa: N801 - used as a function
-    """A bar on a terminal, nothing elsewhere."""
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Draw a bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _, __: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
 
-    def __enter__(self) -> Callable[[int, int], None]:
-        self._bar = None
-        if not sys.stderr.isatty():
-            return lambda _, __: None
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._bar = Progress(console=Console(stderr=True), transient=True)
-        self._bar.start()
-        task = self._bar.add_task("samples", total=None)
-        bar = self._bar
-        return lambda done, of: bar.update(task, completed=done, total=of)
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("samples", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 @data.command("check")

@@ -25,7 +25,6 @@ _CLUSTER: dict[str, str | None] = {
     "frameworks.pytorch.batch_sizes.fp32": None,
     "frameworks.pytorch.batch_sizes.bf16": None,
     "frameworks.pytorch.options.vocab_size": None,
-    "frameworks.pytorch.options.warmup_steps": None,
 }
 
 

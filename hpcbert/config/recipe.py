@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode, did_you_mean
 from hpcbert.config.toml import read
+from hpcbert.data.names import FormatName  # noqa: TC001  annotations are read
 from hpcbert.model import OptionValue, Precision, Shape
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Dataset:
     """
 
     files: str
-    format: Literal["tfrecord", "hdf5", "npz", "ofrecord", "gzip-text", "megatron"]
+    format: FormatName
     keys: tuple[str, ...] = ()
     at_least: Count = 1
     numbered: str = ""

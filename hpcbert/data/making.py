@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 DATA, FOLDER, VOCABULARY = "data.json", "training", "vocab.txt"
 SCHEMA = 1
 _BEGUN = ".making.json"
+# What readers of a data.json rely on.
+_KINDS = {"format": str, "sequence_length": int, "predictions": int, "samples": int, "files": list}
+_VOCABULARY_KINDS = {"size": int, "sha256": str}
+_FILE_KINDS = {"name": str, "bytes": int, "sha256": str, "samples": int}
 _MODE = 0o644
 _MOST_FILES = 1 << 16
 _USUAL_FILES = 32
@@ -116,7 +120,8 @@ def make(
     _check_files(plan, form)
     vocabulary = text.read_vocabulary(plan.vocabulary) if plan.vocabulary else Vocabulary()
     paths = text.files_of(plan.text) if plan.text else ()
-    begun = _begun(plan, vocabulary, paths)
+    words = plan.vocabulary.read_bytes() if plan.vocabulary else _synthetic_words(vocabulary)
+    begun = _begun(plan, vocabulary.size, words, paths)
     _refuse_other(plan.directory, begun)
     source = _Text(paths, plan, vocabulary) if paths else _Synthetic(plan, vocabulary)
     count = _file_count(plan, form, source.samples)
@@ -124,7 +129,7 @@ def make(
         (plan.directory / FOLDER).mkdir(parents=True, exist_ok=True)
         with locked(plan.directory):
             making = _Making(plan, begun, source)
-            _write_vocabulary(plan, vocabulary)
+            filing.write_bytes(plan.directory / VOCABULARY, words, mode=_MODE)
             return making.run(count, progress)
 
 
@@ -215,10 +220,9 @@ def _entry(path: Path, name: str) -> dict[str, Any]:
     return {"name": name, "bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
-def _begun(plan: DataPlan, vocabulary: Vocabulary, paths: tuple[Path, ...]) -> dict[str, Any]:
-    """Return what data.json says before anything is made."""
+def _begun(plan: DataPlan, size: int, words: bytes, paths: tuple[Path, ...]) -> dict[str, Any]:
+    """Return what data.json says before anything is made; `words` is a vocabulary of `size`."""
     stream = plan.stream
-    words = plan.vocabulary.read_bytes() if plan.vocabulary else _synthetic_words(vocabulary)
     return {
         "schema": SCHEMA,
         "format": plan.form,
@@ -232,7 +236,7 @@ def _begun(plan: DataPlan, vocabulary: Vocabulary, paths: tuple[Path, ...]) -> d
         "seed": stream.seed,
         "vocabulary": {
             "name": VOCABULARY,
-            "size": vocabulary.size,
+            "size": size,
             "sha256": hashlib.sha256(words).hexdigest(),
         },
         "asked_files": plan.files,
@@ -248,11 +252,6 @@ def _synthetic_words(vocabulary: Vocabulary) -> bytes:
         for number in range(vocabulary.size)
     ]
     return ("\n".join(words) + "\n").encode()
-
-
-def _write_vocabulary(plan: DataPlan, vocabulary: Vocabulary) -> None:
-    words = plan.vocabulary.read_bytes() if plan.vocabulary else _synthetic_words(vocabulary)
-    filing.write_bytes(plan.directory / VOCABULARY, words, mode=_MODE)
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
@@ -275,7 +274,27 @@ def read_document(path: Path) -> dict[str, Any]:
         raise UsageError("It is not JSON.", where=str(path), hint="Make the data again.") from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise UsageError(f"It is not a data.json of schema {SCHEMA}.", where=str(path))
+    if wrong := _damaged(document):
+        hint = "Make the data again."
+        raise UsageError(f"Its {wrong} is missing or damaged.", where=str(path), hint=hint)
     return document
+
+
+def _damaged(document: Mapping[str, Any]) -> str:
+    """Return the first key that does not hold what `make` writes there, else ""."""
+    entries = document.get("files")
+    tables = [
+        ("", document, _KINDS),
+        ("vocabulary.", document.get("vocabulary"), _VOCABULARY_KINDS),
+    ]
+    tables += (
+        [("files.", entry, _FILE_KINDS) for entry in entries] if isinstance(entries, list) else []
+    )
+    for prefix, table, kinds in tables:
+        for name, kind in kinds.items():
+            if not isinstance(table, dict) or not isinstance(table.get(name), kind):
+                return prefix + name
+    return ""
 
 
 def _refuse_other(directory: Path, begun: Mapping[str, Any]) -> None:
@@ -305,9 +324,8 @@ def _finished(directory: Path) -> list[dict[str, Any]]:
     path = directory / _BEGUN
     if not path.exists():
         return []
-    entries = read_document(path).get("files", [])
     whole = []
-    for entry in entries if isinstance(entries, list) else []:
+    for entry in read_document(path)["files"]:
         file = directory / entry["name"]
         if file.is_file() and sha256(file) == entry["sha256"]:
             whole.append(entry)
@@ -315,7 +333,7 @@ def _finished(directory: Path) -> list[dict[str, Any]]:
 
 
 def _check_packages(plan: DataPlan) -> None:
-    needed = {"tfrecord": ["google_crc32c"], "hdf5": ["h5py"]}.get(plan.form, [])
+    needed = ["h5py"] if plan.form == "hdf5" else []
     needed += ["tokenizers"] if plan.text else []
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from hpcbert.data.names import PREDICTED_PERCENT
 from hpcbert.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.integer]
 
-# google-research/bert@eedf571, create_pretraining_data.py: one sample in ten is short, 15 % of the
-# tokens are predicted, of which eight in ten read [MASK] and one another word.
+# google-research/bert@eedf571, create_pretraining_data.py: one sample in ten is short; of predicted
+# tokens eight in ten read [MASK] and one another word.
 _SHORT_ONE_IN = 10
-_PREDICTED_PERCENT = 15
 _AS_MASK, _AS_OTHER = 8, 9
 # Mean share of real tokens by name. `wiki`: 255 of 512 tokens, as MLPerf Training's Wikipedia has.
 FILLS = {"full": 1.0, "wiki": 255 / 512}
@@ -243,7 +243,7 @@ def masked(
     originals, is_second, is_word, labels = pairs
     length, predictions = settings.length, settings.predictions
     tokens = is_word.sum(axis=1, keepdims=True) + 3
-    wanted = np.clip((tokens * _PREDICTED_PERCENT + 50) // 100, 1, predictions)
+    wanted = np.clip((tokens * PREDICTED_PERCENT + 50) // 100, 1, predictions)
     # The position makes a key unique, so that no sort can settle a tie in another way.
     keys = (dice.bits(_KEYS, length) >> np.uint64(14)) * np.uint64(length) + np.arange(
         length, dtype=np.uint64

@@ -155,14 +155,11 @@ def pairs(corpus: Corpus, settings: StreamSettings, most: int) -> list[Pair]:
     found: list[Pair] = []
     count = len(corpus.documents) - 1
     number = 0
-    while number < count or len(found) < most:
-        found += _pairs_of(
-            corpus, number % count, Dice(np.array([number]), settings.seed), settings
-        )
+    while len(found) < most if most else number < count:
+        dice = Dice(np.array([number]), settings.seed)
+        found += _pairs_of(corpus, number % count, dice, settings)
         number += 1
-        if most and len(found) >= most:
-            break
-    return found[:most] if most else found
+    return found[: most or None]
 
 
 class _Rolls:

@@ -104,7 +104,7 @@ def _npz(path: Path) -> tuple[str, set[str] | None]:
     return f"npz, {_named(names)}", names
 
 
-def _gzip_text(path: Path) -> tuple[str, set[str] | None]:
+def _paddle_text(path: Path) -> tuple[str, set[str] | None]:
     """A line of fields parted by semicolons (PaddlePaddle/models@b71cf63, BERT/reader)."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
@@ -133,7 +133,7 @@ FORMATS: dict[str, Reader] = {
     "hdf5": _hdf5,
     "npz": _npz,
     "ofrecord": _record(protobuf.ONEFLOW, "OFRecord"),
-    "gzip-text": _gzip_text,
+    "paddle-text": _paddle_text,
     "megatron": _megatron,
 }
 

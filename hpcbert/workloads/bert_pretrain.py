@@ -70,18 +70,19 @@ MODELS.update({"base": (12, 768, 12), "large": (24, 1024, 16)})
 
 
 # Dense peaks in 10^12 operations a second, by the name that the driver tells. Sources: NVIDIA's
-# data sheets "V100" (2020), "A100 80GB" (2021), "H100" and "H200" (2024); the last two state
-# tensor cores with sparsity, which is twice the dense peak.
-_V100 = {"fp16": 125.0, "fp32": 15.7}
+# data sheets "V100" (2020), "A100 80GB" (2021), "H100", "H200" and "GH200" (2024), "HGX B200"
+# (2025); from H100 on they state tensor cores with sparsity, which is twice the dense peak.
 _A100 = {"fp16": 312.0, "bf16": 312.0, "tf32": 156.0, "fp32": 19.5}
 _H100 = {"fp16": 989.5, "bf16": 989.5, "tf32": 494.5, "fp32": 67.0}
 _H100_NVL = {"fp16": 835.5, "bf16": 835.5, "tf32": 417.5, "fp32": 60.0}
 PEAKS = {
-    r"(NVIDIA |Tesla )V100-SXM2-(16|32)GB": _V100,
+    r"(NVIDIA |Tesla )V100-SXM2-(16|32)GB": {"fp16": 125.0, "fp32": 15.7},
+    r"(NVIDIA |Tesla )V100-PCIE-(16|32)GB": {"fp16": 112.0, "fp32": 14.0},
     r"(NVIDIA )?A100-(SXM4|SXM|PCIE)-(40|80)GB|NVIDIA A100 80GB PCIe": _A100,
-    r"NVIDIA (H100 80GB HBM3|H200)": _H100,
+    r"NVIDIA (H100 80GB HBM3|H200|GH200 \d+GB)": _H100,
     r"NVIDIA (H100 NVL|H200 NVL)": _H100_NVL,
     r"NVIDIA H100 PCIe": {"fp16": 756.5, "bf16": 756.5, "tf32": 378.0, "fp32": 51.0},
+    r"NVIDIA B200": {"fp16": 2250.0, "bf16": 2250.0, "tf32": 1100.0, "fp32": 75.0},
 }
 
 
@@ -787,9 +788,13 @@ def learning_rate(step: int, settings: Settings) -> float:
 class Lamb(torch.optim.Optimizer):
     """LAMB (You et al. 2020, arXiv:1904.00962) as NVIDIA's BERT runs it.
 
-    NVIDIA/apex, csrc/multi_tensor_lamb.cu: Adam's update with bias correction, decoupled decay
-    added to it, scaled by the norm of the weights over its own; tensors without decay are not
-    scaled (use_nvlamb off). The global norm is clipped before, by --clip-norm.
+    NVIDIA/DeepLearningExamples@729963d, PyTorch/LanguageModeling/BERT: run_pretraining.py lines
+    423-430, lamb_amp_opt/csrc/multi_tensor_lamb.cu; the same formula as NVIDIA/apex@6424da3,
+    csrc/multi_tensor_lamb.cu. Gradients are clipped by their global norm, over all groups, before
+    (--clip-norm, 1). Adam's means with bias correction give the update, decoupled decay is added to
+    it (MOMENT_MODE_1), and it is scaled by the norm of the weights over its own, a tensor at a
+    time; by 1 where either norm is zero. Tensors without decay, biases and norms, are not scaled
+    (use_nvlamb off).
     """
 
     def __init__(self, groups: list[dict[str, Any]], eps: float) -> None:

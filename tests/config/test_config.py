@@ -114,7 +114,7 @@ def test_own_recipes_come_before_hpcberts(tmp_path: Path, repository: Path) -> N
         (('launch = "per-gpu"', 'launch = "per-rank"'), "launch must be one of per-gpu, per-node"),
         (("precisions = [", 'precisions = ["int8", '), "precisions names 'int8'"),
         (("models = [", "moduls = ["), "models must name at least one"),
-        (("default = 10000", 'default = "10000"'), "default must be a whole number"),
+        (("default = 30522", 'default = "30522"'), "default must be a whole number"),
         (("[batch_sizes]", "[batch_sizes]\nint8 = 3"), "batch_sizes.int8 is not known"),
         (('help = "Seed', 'halp = "Seed'), "options.seed.help is missing"),
     ],

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from hpcbert.data import making, protobuf, text
 from hpcbert.data.formats import FORMATS
+from hpcbert.data.names import FORMAT_NAMES, usual_predictions
 from hpcbert.data.samples import (
     StreamSettings,
     Vocabulary,
@@ -29,6 +30,7 @@ from hpcbert.data.samples import (
     synthetic,
 )
 from hpcbert.errors import UsageError
+from hpcbert.prepare import records
 from hpcbert.workloads import bert_pretrain
 from tests.kit.cli import Done, inside
 
@@ -189,6 +191,16 @@ def test_the_reference_reads_the_hdf5_files(tmp_path: Path) -> None:
     assert (masked == samples.masked_lm_ids).all()
     with h5py.File(paths[0]) as file:
         assert file["input_mask"].dtype == np.int8
+
+
+def test_every_format_that_is_named_can_be_written_and_its_first_record_read() -> None:
+    assert set(FORMAT_NAMES) == set(FORMATS) == set(records.FORMATS)
+
+
+def test_the_reference_takes_as_many_predictions_as_its_data_hold() -> None:
+    for length in range(8, 513):
+        asked = bert_pretrain.parse_settings([f"--sequence-length={length}"])
+        assert asked.predictions == usual_predictions(length)
 
 
 def test_numpy_reads_the_npz_files_without_pickles(tmp_path: Path) -> None:
@@ -426,8 +438,15 @@ def test_a_weight_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(None, "No such file"), ("{", "not JSON"), ("[]", "schema"), ('{"schema": 9}', "schema")],
-    ids=["missing", "cut", "list", "future"],
+    [
+        (None, "No such file"),
+        ("{", "not JSON"),
+        ("[]", "schema"),
+        ('{"schema": 9}', "schema"),
+        ('{"schema": 1}', "format is missing"),
+        ('{"schema": 1, "format": 4}', "format is missing or damaged"),
+    ],
+    ids=["missing", "cut", "list", "future", "empty", "another-kind"],
 )
 def test_a_data_json_that_is_none_is_refused(
     content: str | None, says: str, tmp_path: Path
@@ -439,6 +458,22 @@ def test_a_data_json_that_is_none_is_refused(
         done = inside("data", verb, tmp_path / "x", "--json")
         assert done.returncode == 2
         assert says in done.error["message"]
+
+
+@pytest.mark.parametrize("key", ["vocabulary.size", "files.sha256", "files.name", "samples"])
+@pytest.mark.parametrize("value", [None, 7.5], ids=["nothing", "another-kind"])
+def test_a_key_of_data_json_that_is_damaged_is_named(
+    key: str, value: object, tmp_path: Path
+) -> None:
+    make(tmp_path / "x")
+    document = documents(tmp_path / "x")
+    table = {"vocabulary": document["vocabulary"], "files": document["files"][1]}
+    place, _, name = key.rpartition(".")
+    table.get(place, document)[name] = value
+    (tmp_path / "x" / "data.json").write_text(json.dumps(document))
+    for verb in ("check", "show"):
+        done = inside("data", verb, tmp_path / "x", "--json")
+        assert (done.returncode, key in done.error["message"]) == (2, True), done
 
 
 @pytest.mark.parametrize("form", FORMATS)

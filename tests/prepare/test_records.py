@@ -136,10 +136,10 @@ def test_a_zip_file_of_something_else_is_no_npz(path: Path) -> None:
 
 def test_text_has_four_fields_a_line(path: Path) -> None:
     path.write_bytes(gzip.compress(b"1 2 3;0 0 0;0 1 2;1\n1 2;0 0;0 1;0\n"))
-    assert "3 tokens in the first sample" in records.first(path, "gzip-text")
+    assert "3 tokens in the first sample" in records.first(path, "paddle-text")
     path.write_bytes(gzip.compress(b"a;b\n"))
     with pytest.raises(ValueError, match="2 fields"):
-        records.first(path, "gzip-text")
+        records.first(path, "paddle-text")
 
 
 def test_the_index_of_megatron_tells_sentences(path: Path) -> None:

@@ -186,6 +186,9 @@ def test_operations_agree_with_those_that_pytorch_counts(settings, monkeypatch):
         ("Tesla V100-SXM2-16GB", "bf16", None),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "fp16", None),
         ("NVIDIA H1000", "fp16", None),
+        ("NVIDIA GH200 480GB", "bf16", 989.5e12),
+        ("NVIDIA B200", "bf16", 2250e12),
+        ("Tesla V100-PCIE-32GB", "fp16", 112e12),
         ("AMD EPYC", "fp32", None),
     ],
 )
@@ -302,14 +305,14 @@ def test_lines_reach_a_file_at_once_and_sigterm_ends_the_run(start, tmp_path):
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        ((), {"predictions": 20, "optimizer": "adamw", "unpad": False}),
+        ((), {"predictions": 20, "warmup": 12, "optimizer": "adamw", "unpad": False}),
         (("sequence_length=512",), {"predictions": 76}),
         (("predictions=9", "warmup_steps=0"), {"predictions": 9, "warmup": 0}),
-        (("warmup_steps=-1",), {"warmup": -1}),
+        (("sequence_length=64",), {"predictions": 9}),
         (("optimizer=lamb", "unpad=true"), {"optimizer": "lamb", "unpad": True}),
         (("fill=0.5",), {"fill": "0.5"}),
     ],
-    ids=["as-it-is", "long", "own-numbers", "warm-up-left-to-the-program", "lamb", "half-full"],
+    ids=["as-it-is", "long", "own-numbers", "short", "lamb", "half-full"],
 )
 def test_the_recipes_options_arrive_at_the_program(
     words: tuple[str, ...],
@@ -321,5 +324,5 @@ def test_the_recipes_options_arrive_at_the_program(
     settings = [part for word in words for part in ("--set", word)]
     (script,) = inside("render", "--fw", "pytorch", *settings, "--json").data.values()
     command = script.partition("exec -- ")[2].partition("HPCBERT_RANK")[0].replace("\\\n", " ")
-    found = vars(workload.make_parser().parse_args(shlex.split(command)[2:]))
+    found = vars(workload.parse_settings(shlex.split(command)[2:]))
     assert {name: found[name] for name in wanted} == wanted
