@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcbert.config.recipe import Recipe
 from hpcbert.model import Shape
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import (
@@ -28,7 +29,26 @@ def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name: str) ->
     one = load(name)
     here = {path.name for path in (TEMPLATES / name).iterdir()}
     assert {"recipe.toml", "run.sh.j2", "sample.log"} <= here
-    assert here <= {"recipe.toml", "run.sh.j2", "sample.log", "README.md", *one.files}
+    assert here <= {
+        "recipe.toml",
+        "run.sh.j2",
+        "sample.log",
+        "README.md",
+        *one.files,
+        *_patches(one),
+    }
+
+
+def _patches(one: Recipe) -> tuple[str, ...]:
+    return one.source.patches
+
+
+def test_a_patch_says_why_and_is_listed_in_the_readme(name: str) -> None:
+    for patch in _patches(load(name)):
+        why, diff, _ = (TEMPLATES / name / patch).read_text().partition("diff --git ")
+        assert len(why.split()) >= 5, f"{patch} gives no reason"
+        assert diff
+        assert f"`{patch}`" in (TEMPLATES / name / "README.md").read_text()
 
 
 def test_recipe_and_grammar_are_read_strictly(name: str) -> None:
