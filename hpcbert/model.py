@@ -8,7 +8,7 @@ from __future__ import annotations
 import calendar
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from hpcbert.errors import UsageError
@@ -481,6 +481,25 @@ class Provenance:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a point's numbers come from.
+
+    Attributes:
+        kind: A campaign, logs that hpcbert did not submit, or the published record.
+        name: What to call it: the campaign's id, the logs' path, a table of the record.
+        path: Where it lies now; empty where that is unknown. A copy has the same origin.
+    """
+
+    kind: Literal["campaign", "logs", "record"]
+    name: str
+    path: str = field(default="", compare=False)
+
+
+# What nodes and logs say of themselves: each fact by name with all values that were seen.
+Facts = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
 class Measured:
     """One point with all its runs, before they are reduced.
 
@@ -492,6 +511,8 @@ class Measured:
         differences: In what the nodes of its valid runs differ, from each other or from another
             point's.
         counted: Which part of its runs the numbers are of.
+        origin: Where it comes from; None where nobody asked.
+        facts: What the nodes and the logs of its valid runs are.
     """
 
     group: Group
@@ -501,6 +522,8 @@ class Measured:
     flags: tuple[str, ...] = ()
     differences: tuple[Difference, ...] = ()
     counted: Counted | None = None
+    origin: Origin | None = None
+    facts: Facts = ()
 
 
 @dataclass(frozen=True)
@@ -517,6 +540,7 @@ class Row:
         flags: Those of docs/explanation/numbers.md, the marks of its valid runs among them.
         differences: What `mixed-environment` stands for.
         counted: Which part of its runs the numbers are of.
+        origin, facts: As of the point.
     """
 
     shape: Shape
@@ -533,6 +557,8 @@ class Row:
     runs: tuple[Run, ...]
     differences: tuple[Difference, ...] = ()
     counted: Counted | None = None
+    origin: Origin | None = None
+    facts: Facts = ()
 
 
 @dataclass(frozen=True)

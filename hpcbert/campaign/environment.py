@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import fingerprint
-from hpcbert.campaign.fingerprint import Fingerprint, Where, between, within
+from hpcbert.campaign.fingerprint import Fingerprint, Where, between, known_of, within
 from hpcbert.results.reduce import BASELINE
 from hpcbert.system import files
 
@@ -58,9 +58,9 @@ class Environments:
 
 
 def compared(points: Iterable[tuple[Measured, Sequence[Where]]]) -> tuple[Measured, ...]:
-    """Return points with what differs between their nodes, and from their table's first point.
+    """Return points with what their nodes are, and in what these differ from each other.
 
-    A table's points are held against the one that is the unit of its speedups.
+    A table's points are held against the one too that is the unit of its speedups.
 
     Args:
         points: Each with the fingerprints of its valid runs.
@@ -72,6 +72,10 @@ def compared(points: Iterable[tuple[Measured, Sequence[Where]]]) -> tuple[Measur
         if taken:
             bases.setdefault(point.group, taken)
     return tuple(
-        replace(point, differences=(*within(taken), *between(bases.get(point.group, ()), taken)))
+        replace(
+            point,
+            differences=(*within(taken), *between(bases.get(point.group, ()), taken)),
+            facts=known_of(taken),
+        )
         for point, taken in known
     )

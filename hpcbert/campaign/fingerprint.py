@@ -17,7 +17,7 @@ from hpcbert.model import Difference
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from hpcbert.model import Scope
+    from hpcbert.model import Facts, Scope
 
 LARGEST = 1 << 20
 _LONGEST = 200
@@ -236,6 +236,15 @@ class Where(NamedTuple):
     point: str
     repeat: int
     fingerprint: Fingerprint
+
+
+def known_of(taken: Iterable[Where]) -> Facts:
+    """Return every fact of a point by name, with its values."""
+    found: dict[str, set[str]] = {}
+    for one in taken:
+        for name, value in one.fingerprint.facts.items():
+            found.setdefault(name, set()).add(value)
+    return tuple((name, tuple(sorted(values))) for name, values in sorted(found.items()))
 
 
 def within(taken: Iterable[Where]) -> tuple[Difference, ...]:

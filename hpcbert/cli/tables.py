@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time
@@ -14,13 +13,9 @@ import click
 from hpcbert import __version__
 from hpcbert.cli import streams
 from hpcbert.cli.output import Result
-from hpcbert.config import places
-from hpcbert.config.decode import decode
-from hpcbert.config.toml import read
 from hpcbert.errors import HpcbertError, IncompleteError
 from hpcbert.flows.collect import CollectRequest, collect
-from hpcbert.foreign.gather import Framework
-from hpcbert.logs import grammar
+from hpcbert.flows.results import find_places
 from hpcbert.logs.layout import shown
 from hpcbert.model import Provenance, utc
 from hpcbert.results.document import tables_data
@@ -31,19 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcbert.flows.collect import Collected
+    from hpcbert.flows.results import Places
 
 # Files that a sentence names; --json names all.
 _NAMED = 10
-
-
-def recipe_folders(site_file: str = "", templates: tuple[str, ...] = ()) -> tuple[Path, ...]:
-    """Return where recipes are looked for, as `places.recipe_folders` has it.
-
-    Raises:
-        ConfigError: There is no such site, or it or its recipes are in strange hands.
-    """
-    site, _ = places.find_site(site_file, env=os.environ, cwd=Path.cwd())
-    return places.recipe_folders(site, templates)
 
 
 def collected(
@@ -53,7 +39,7 @@ def collected(
     form: str = "text",
     output: str = "",
     notes: tuple[str, ...] = (),
-    folders: tuple[Path, ...] | None = None,
+    at: Places | None = None,
 ) -> Result:
     """Collect campaigns and logs.
 
@@ -63,18 +49,17 @@ def collected(
         form: Of the table, a name in `FORMS`.
         output: File that the table is written to; empty for stdout.
         notes: Further warnings.
-        folders: Where recipes are; without them the site's, as `recipe_folders` has them.
+        at: Where recipes are; by default as `find_places` has it.
 
     Raises:
         HpcbertError: As `collect`, or the file can't be written.
     """
-    folders = recipe_folders() if folders is None else folders
-    recipes = places.list_recipes(folders)
+    recipes = (at or find_places()).recipes
     made = collect(
         paths,
         request or CollectRequest(),
-        frameworks=recipes,
-        load=lambda name: _framework(recipes.get(name) or places.find_recipe(name, folders)),
+        frameworks=recipes.names,
+        load=recipes.load,
     )
     words = redact.command(["hpcbert", *sys.argv[1:]])
     how = Provenance(__version__, utc(time.time()), shlex.join(words))
@@ -96,15 +81,6 @@ def collected(
         errors=tuple(map(IncompleteError, _shortcomings(made))),
         warnings=(*made.warnings, *_left_out(made), *layout.unsaid(made.tables, how), *notes),
     )
-
-
-def _framework(folder: Path) -> Framework:
-    path = folder / "recipe.toml"
-    values = read(path)
-    named = values.get("models", ["bert"])
-    models = decode(tuple[str, ...], named, file=str(path), path="models")
-    log = grammar.parse(values.get("log", {}), where=str(path))
-    return Framework(folder.name, log, models[0])
 
 
 def _left_out(made: Collected) -> tuple[str, ...]:

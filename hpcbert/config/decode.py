@@ -4,7 +4,7 @@ A field is a key, its default what an absent key means. `Annotated` adds what a 
 `Range`, or any function that returns the value or raises `Invalid`; `GIVEN` marks a field that no
 document has, `Written` one whose value is written as something else. A class with a `FORM` is
 written as the text that its `parse` takes. A classmethod `narrowed` returns the annotations that
-other keys of the same table narrow.
+other keys of the same table narrow. Unknown keys are refused, except in tables that are `Open`.
 What no single key can say, `__post_init__` checks.
 """
 
@@ -117,6 +117,10 @@ class Range:
 Count = Annotated[int, Range(1)]
 
 
+class Open:
+    """Marks a dataclass that ignores keys it doesn't know, as newer versions may add them."""
+
+
 @dataclass(frozen=True)
 class Written:
     """Says what a value is written as, and how it is made of that.
@@ -218,7 +222,7 @@ def _either(kinds: tuple[Any, ...], value: Any) -> Any:
         if type(value) in _accepted(kind):
             return _reader(kind)(value)
     names = {_NAMES[one]: None for kind in kinds for one in _accepted(kind) if one in _NAMES}
-    if float in kinds:
+    if _NAMES[float] in names:
         names.pop(_NAMES[int], None)
     raise Invalid(f"must be {', '.join(names)}", value=value)
 
@@ -235,6 +239,8 @@ def _accepted(hint: Any) -> tuple[type, ...]:
         return (dict,)
     if origin is tuple:
         return (list, tuple)
+    if hint is float:
+        return (float, int)
     return (hint,) if hint in (*_NAMES, NoneType) else (str,)
 
 
@@ -305,9 +311,9 @@ def _table(kind: Any, value: Any, given: Mapping[str, Any] = MappingProxyType({}
                 raise error.under(name) from None
         elif name not in given and one.default is MISSING and one.default_factory is MISSING:
             raise Invalid("is missing", key=name)
-    for key in value:
-        if key not in known:
-            raise Invalid("is not known", did_you_mean(key, known), key=key)
+    unknown = () if issubclass(kind, Open) else (key for key in value if key not in known)
+    for key in unknown:
+        raise Invalid("is not known", did_you_mean(key, known), key=key)
     return kind(**made)
 
 

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign.environment import compared
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.foreign.gather import Reader
 from hpcbert.foreign.said import Known
-from hpcbert.logs.layout import discover
+from hpcbert.logs.layout import discover, shown
 from hpcbert.logs.setting import Window
+from hpcbert.model import Origin
 from hpcbert.results.reduce import tabulate
+from hpcbert.results.resultset import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from hpcbert.campaign.fingerprint import Where
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.campaign.standing import States
     from hpcbert.foreign.gather import Framework
-    from hpcbert.logs.layout import LeftOut
-    from hpcbert.model import Group, Measured, Shape, SpeedupTable
+    from hpcbert.logs.layout import LeftOut, LogFile
+    from hpcbert.model import Group, Measured, Row, Shape, SpeedupTable
     from hpcbert.slurm.states import RepeatState
 
 
@@ -48,12 +51,14 @@ class Collected(NamedTuple):
     Attributes:
         refused: Why something has no table at all, a sentence each.
         left_out: Files that were looked at and are in no table.
+        sources: The campaigns and logs that the tables are of.
     """
 
     tables: tuple[SpeedupTable, ...]
     refused: tuple[str, ...]
     warnings: tuple[str, ...]
     left_out: tuple[LeftOut, ...] = ()
+    sources: tuple[Source, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -67,12 +72,28 @@ class Collected(NamedTuple):
 _FLAGS = {"framework": "fw", "settings": "set"}
 
 
-class _Source(NamedTuple):
-    """A point and where it comes from."""
+class _Point(NamedTuple):
+    """A point, and the fingerprints of its valid runs."""
 
-    where: str
     point: Measured
     taken: tuple[Where, ...] = ()
+
+    def out_of(self, origin: Origin) -> _Point:
+        """Return it with where it comes from."""
+        return self._replace(point=replace(self.point, origin=origin))
+
+
+class _OfCampaign(NamedTuple):
+    """What one campaign gives.
+
+    Attributes:
+        refused: Why it has no points.
+    """
+
+    source: Source
+    points: Sequence[_Point] = ()
+    refused: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def collect(
@@ -107,11 +128,13 @@ def collect(
         raise UsageError(
             left_out[0], where=str(paths[0]), hint="Name the campaigns' own directories."
         )
-    sources: list[_Source] = []
+    sources: list[_Point] = []
     refused: list[str] = []
     warnings = [*found.warnings, *left_out]
     files = list(found.left_out)
-    for own, why, notes in _of_campaigns(campaigns, request, states or ask_scheduler):
+    known: list[Source] = []
+    for source, own, why, notes in _of_campaigns(campaigns, request, states or ask_scheduler):
+        known.append(source)
         sources += own
         refused += why
         warnings += notes
@@ -124,21 +147,23 @@ def collect(
             window=request.window,
             pattern=request.pattern,
         )
-        sources += [_Source("the logs", *one) for one in reader.gather(found.logs)]
+        origin = _logs(paths, found.logs)
+        sources += [_Point(*one).out_of(origin) for one in reader.gather(found.logs)]
+        known.append(Source(**asdict(origin)))
         warnings += reader.warnings
         files += reader.left_out
     trained = [one for one in sources if not _replayed(one.point)]
     refused += [
         f"{point.group.framework} {point.shape}: {len(point.runs)} rehearsed, nothing was trained."
-        for _, point, _ in sources
+        for point, _ in sources
         if _replayed(point)
     ]
-    _refuse_twice(trained)
+    refuse_twice((one.point.group, one.point) for one in trained)
     tables = tabulate(
         compared((one.point, one.taken) for one in trained), require_all=request.require_all
     )
     notes = (*warnings, *_mixed_windows(trained))
-    return Collected(tables, tuple(refused), notes, tuple(files))
+    return Collected(tables, tuple(refused), notes, tuple(files), tuple(known))
 
 
 def _refuse_for_logs(request: CollectRequest) -> None:
@@ -178,8 +203,8 @@ def _own_or_named(campaigns: Sequence[Path], paths: Sequence[Path]) -> tuple[lis
 
 def _of_campaigns(
     directories: Sequence[Path], request: CollectRequest, states: States
-) -> Iterator[tuple[list[_Source], tuple[str, ...], tuple[str, ...]]]:
-    """Yield each campaign's points, why it has none, and warnings."""
+) -> Iterator[_OfCampaign]:
+    """Yield what each campaign gives."""
     if directories:
         # Foreign logs need none of this: manifests, states and their history take time to import.
         from hpcbert.campaign import store
@@ -193,21 +218,21 @@ def _of_campaigns(
             yield _of_campaign(watched, request, states)
 
 
-def _of_campaign(
-    watched: TrackedCampaign, request: CollectRequest, states: States
-) -> tuple[list[_Source], tuple[str, ...], tuple[str, ...]]:
+def _of_campaign(watched: TrackedCampaign, request: CollectRequest, states: States) -> _OfCampaign:
     from hpcbert.campaign import judge, keeping, store
+    from hpcbert.campaign.sources import source_of
 
     directory, campaign = watched.directory, watched.campaign
     if campaign.rehearse:
-        return [], (f"{campaign.id} is a rehearsal: nothing was trained, so no table.",), ()
+        why = f"{campaign.id} is a rehearsal: nothing was trained, so no table."
+        return _OfCampaign(source_of(directory, campaign, ()), refused=(why,))
     gathered = judge.gather(watched, rule=request.rule, window=request.window, states=states)
     accepted = tuple(f"{campaign.id}: {one}" for one in gathered.held.accepted)
     notes = (*store.caution(directory), *accepted)
     if not store.stranger(directory):
         notes += keeping.write(watched, gathered, now=time.time())
     own = [
-        _Source(str(directory), point, taken)
+        _Point(point, taken).out_of(Origin("campaign", campaign.id, str(directory)))
         for point, taken in zip(gathered.points, gathered.taken, strict=True)
     ]
     refused: tuple[str, ...] = ()
@@ -216,7 +241,8 @@ def _of_campaign(
         told = "; ".join(map(str, gathered.held.changed))
         how = 'bring it back, or accept it with hpcbert audit --accept "WHY"'
         refused = (f"{campaign.id} was changed since it was collected: {told}. {how}.",)
-    return own, refused, (*gathered.warnings, *notes)
+    source = source_of(directory, campaign, gathered.repeats)
+    return _OfCampaign(source, own, refused, (*gathered.warnings, *notes))
 
 
 def ask_scheduler(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
@@ -233,21 +259,39 @@ def _replayed(point: Measured) -> bool:
     return all(any(reason.code == "rehearsal" for reason in run.reasons) for run in point.runs)
 
 
-def _refuse_twice(sources: Sequence[_Source]) -> None:
+def refuse_twice(points: Iterable[tuple[Group, Measured | Row]]) -> None:
+    """Refuse points that come from several places.
+
+    Raises:
+        UsageError: One does; both places are named.
+    """
     seen: dict[tuple[Group, Shape], str] = {}
-    for one in sources:
-        group, shape = one.point.group, one.point.shape
-        if (group, shape) in seen:
-            what = f"{group.framework} {group.model} {shape} {group.precision}"
-            places = f"{seen[group, shape]} and in {one.where}"
+    for group, one in points:
+        where = _where(one.origin)
+        if (group, one.shape) in seen:
+            what = f"{group.framework} {group.model} {one.shape} {group.precision}"
+            places = f"{seen[group, one.shape]} and in {where}"
             raise UsageError(
                 f"{what} b{group.batch_size_per_device} is in {places}.",
                 hint="Collect the two apart: runs of two campaigns are not runs of one point.",
             )
-        seen[group, shape] = one.where
+        seen[group, one.shape] = where
 
 
-def _mixed_windows(sources: Sequence[_Source]) -> tuple[str, ...]:
+def _where(origin: Origin | None) -> str:
+    if origin is None:
+        return "a table"
+    return origin.path if origin.kind == "campaign" else f"the logs {origin.name}"
+
+
+def _logs(paths: Sequence[Path], logs: Sequence[LogFile]) -> Origin:
+    """Return where logs lie, as it was said."""
+    of_logs = [one for one in paths if any(log.path.is_relative_to(one) for log in logs)] or paths
+    more = f" and {len(of_logs) - 1} more" if len(of_logs) > 1 else ""
+    return Origin("logs", f"{shown(of_logs[0])}{more}", "" if more else shown(of_logs[0]))
+
+
+def _mixed_windows(sources: Sequence[_Point]) -> tuple[str, ...]:
     """Say which tables compare numbers that were taken over different iterations."""
     windows: dict[Group, dict[str, Shape]] = {}
     for one in sources:

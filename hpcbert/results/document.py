@@ -1,4 +1,7 @@
-"""Speedup tables as plain data for JSON: numbers unrounded, None where there is none."""
+"""Speedup tables as plain data for JSON: numbers unrounded, None where there is none.
+
+`results.saved` reads them back.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,11 @@ if TYPE_CHECKING:
     from hpcbert.model import Provenance, Row, Run, SpeedupTable
 
 
+# What a file of results says that it is. The schema is raised by changes that break readers.
+FORMAT = "hpcbert-results"
+SCHEMA = 1
+
+
 def tables_data(tables: Iterable[SpeedupTable], made: Provenance | None = None) -> dict[str, Any]:
     """Return `{"tables": […]}` as docs/reference/json.md describes it, with how they were made."""
     data: dict[str, Any] = {"made": asdict(made)} if made else {}
@@ -20,18 +28,13 @@ def tables_data(tables: Iterable[SpeedupTable], made: Provenance | None = None) 
 
 def render(tables: Iterable[SpeedupTable], made: Provenance, _width: int = 0) -> str:
     """Return the JSON text."""
-    return json.dumps(tables_data(tables, made), indent=1, ensure_ascii=False, allow_nan=False)
+    data = {"format": FORMAT, "schema": SCHEMA, **tables_data(tables, made)}
+    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
 
 
 def _table_data(table: SpeedupTable) -> dict[str, Any]:
-    group = table.group
     return {
-        "framework": group.framework,
-        "model": group.model,
-        "precision": group.precision,
-        "batch_size_per_device": group.batch_size_per_device,
-        "variant": group.variant,
-        "rule": group.rule,
+        **asdict(table.group),
         "baseline": str(table.baseline) if table.baseline else None,
         "rows": [_row_data(row) for row in table.rows],
     }
@@ -67,6 +70,8 @@ def _row_data(row: Row) -> dict[str, Any]:
             }
             for one in row.differences
         ],
+        "origin": {"kind": row.origin.kind, "name": row.origin.name} if row.origin else None,
+        "facts": {name: list(values) for name, values in row.facts},
         "runs": [_run_data(run) for run in row.runs],
     }
 

@@ -200,6 +200,8 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         runs=runs,
         differences=point.differences,
         counted=point.counted,
+        origin=point.origin,
+        facts=point.facts,
     )
 
 

@@ -1,0 +1,47 @@
+"""A campaign as the source of results: what stays known of it where its directory is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcbert.results.resultset import NodeFacts, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from hpcbert.campaign.judge import JudgedRepeat
+    from hpcbert.model import Campaign
+
+
+def source_of(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRepeat]) -> Source:
+    """Return what a campaign is, and what the nodes of its valid runs are."""
+    from hpcbert.system import redact
+
+    return Source(
+        kind="campaign",
+        name=campaign.id,
+        path=str(directory),
+        created=campaign.created,
+        hpcbert=campaign.hpcbert,
+        command=tuple(redact.command(list(campaign.command))),
+        site=campaign.site,
+        scheduler=campaign.scheduler,
+        runtime=campaign.runtime,
+        image=campaign.image,
+        framework=campaign.framework,
+        recipe_digest=campaign.recipe_digest,
+        protocol=campaign.protocol,
+        materials=campaign.materials,
+        environments=_environments(repeats),
+    )
+
+
+def _environments(repeats: Iterable[JudgedRepeat]) -> tuple[NodeFacts, ...]:
+    """Return each environment once, with all its nodes."""
+    taken = [found for one in repeats if one.run.valid for found in one.fingerprints]
+    nodes: dict[str, set[str]] = {}
+    for one in taken:
+        nodes.setdefault(one.digest, set()).add(one.node)
+    facts = {one.digest: one.facts for one in taken}
+    return tuple(NodeFacts(key, tuple(sorted(nodes[key])), facts[key]) for key in nodes)

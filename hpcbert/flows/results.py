@@ -1,0 +1,163 @@
+"""The one way to results, wherever they are: campaigns, logs of other origin, saved results."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert.config import places
+from hpcbert.errors import UsageError
+from hpcbert.flows.collect import CollectRequest, collect, refuse_twice
+from hpcbert.foreign.recipes import Recipes
+from hpcbert.logs.layout import shown
+from hpcbert.model import MANIFEST
+from hpcbert.results.resultset import ResultSet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcbert.campaign.standing import States
+
+_SAVED = ".json"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a person's campaigns and recipes are.
+
+    Attributes:
+        recipes: The frameworks that logs can be of.
+        site: What `--site` says; empty if not given.
+    """
+
+    recipes: Recipes
+    site: str = ""
+
+    @property
+    def runs(self) -> Path:
+        """Where campaigns are; the site is read for it."""
+        from hpcbert.config.site import load as load_site
+
+        return Path(load_site(self.site).runs)
+
+
+def find_places(site: str = "", templates: tuple[str, ...] = ()) -> Places:
+    """Return where things are for this process: by its environment and working directory.
+
+    Args:
+        site: What `--site` says; empty if not given.
+        templates: Further folders with recipes.
+
+    Raises:
+        ConfigError: There is no such site, or it or its recipes are in strange hands.
+    """
+    file, _ = places.find_site(site, env=os.environ, cwd=Path.cwd())
+    return Places(Recipes(places.recipe_folders(file, templates)), site)
+
+
+def load(
+    words: Sequence[str],
+    at: Places,
+    request: CollectRequest | None = None,
+    *,
+    states: States | None = None,
+) -> ResultSet:
+    """Return the results that words mean, all in one.
+
+    A word is the path of a campaign, its id or a part of it; a directory or a file of logs; or a
+    file of results, which ends in `.json`. Campaigns and logs are collected now, together, as
+    `collect` does it. Tables come in that order; those of saved results stay tables of their own.
+
+    Args:
+        words: Without any, the newest campaign is meant.
+        at: Where campaigns and recipes are.
+        request: How campaigns and logs are collected.
+        states: As of `collect`.
+
+    Raises:
+        UsageError: A word means nothing, what it means can't be read, or a point is there twice.
+    """
+    from hpcbert.results import saved
+
+    paths = [meant(word, at) for word in words] or [newest(at)]
+    files = [path for path in paths if is_saved(path)]
+    rest = [path for path in paths if path not in files]
+    found = [_collected(rest, at, request, states)] if rest else _unasked(request)
+    found += [saved.read(path) for path in files]
+    refuse_twice(
+        (table.group, row)
+        for one in found
+        for table in one.tables
+        for row in table.rows
+        if not (row.origin and row.origin.kind == "record")
+    )
+    return ResultSet(
+        tables=tuple(table for one in found for table in one.tables),
+        made=found[0].made if len(found) == 1 else None,
+        sources=tuple(source for one in found for source in one.sources),
+        refused=tuple(text for one in found for text in one.refused),
+        warnings=tuple(text for one in found for text in one.warnings),
+        left_out=tuple(file for one in found for file in one.left_out),
+    )
+
+
+def _collected(
+    paths: Sequence[Path], at: Places, request: CollectRequest | None, states: States | None
+) -> ResultSet:
+    made = collect(
+        paths,
+        request or CollectRequest(),
+        frameworks=at.recipes.names,
+        load=at.recipes.load,
+        states=states,
+    )
+    files = tuple((shown(one.path), one.why) for one in made.left_out)
+    return ResultSet(made.tables, None, made.sources, made.refused, made.warnings, files)
+
+
+def _unasked(request: CollectRequest | None) -> list[ResultSet]:
+    """Refuse a request where nothing is collected.
+
+    Raises:
+        UsageError: It asks for something.
+    """
+    if request and request != CollectRequest():
+        raise UsageError(
+            "Saved results stay as they were collected.",
+            hint="Leave out the options that say how logs are read, or name campaigns or logs.",
+        )
+    return []
+
+
+def is_saved(path: Path) -> bool:
+    """Say whether a file holds results rather than a log: by its name."""
+    return path.suffix.lower() == _SAVED and not path.is_dir()
+
+
+def meant(word: str, at: Places) -> Path:
+    """Return the path or campaign that a word means; a campaign as `store.resolve` has it.
+
+    Raises:
+        UsageError: It means nothing.
+    """
+    path = Path(word)
+    if path.exists() and (os.sep in word or not (path / MANIFEST).exists()):
+        return path
+    if os.sep in word or is_saved(path):
+        raise UsageError("There is no such file or directory.", where=word)
+    from hpcbert.campaign import store  # logs need none of this
+
+    return store.resolve(word, at.runs)
+
+
+def newest(at: Places) -> Path:
+    """Return the caller's newest campaign.
+
+    Raises:
+        UsageError: There is none.
+    """
+    from hpcbert.campaign import store
+
+    return store.newest(at.runs)

@@ -1,0 +1,324 @@
+"""What a document of results holds, part by part: `results.saved` reads it by this description.
+
+The tables' own numbers are held against their runs: a table in which one was changed is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003 - the reader of documents looks it up
+from dataclasses import dataclass, field, fields
+from math import isclose
+from typing import Annotated, Any, Literal, TypeVar
+
+from hpcbert.config.decode import Count, Invalid, Open, Range, Written
+from hpcbert.errors import UsageError
+from hpcbert.logs.arithmetic import median
+from hpcbert.model import (
+    Attempt,
+    Counted,
+    Difference,
+    Group,
+    Material,
+    Origin,
+    Protocol,
+    Provenance,
+    Reason,
+    Row,
+    Run,
+    Scope,
+    Shape,
+    SpeedupTable,
+)
+from hpcbert.results.resultset import NodeFacts, Source
+
+T = TypeVar("T")
+
+# Numbers are written to the last digit; some other program may have dropped it.
+_NEAR = 1e-9
+
+
+def _shape(text: str) -> Shape:
+    try:
+        return Shape.parse(text)
+    except UsageError as error:
+        raise Invalid("must be a shape such as 4n8g", value=text) from error
+
+
+def _positive(value: float) -> float:
+    if value <= 0:
+        raise Invalid("must be above 0", value=value)
+    return value
+
+
+def _named(text: str) -> str:
+    if not text:
+        raise Invalid("is empty")
+    return text
+
+
+_Shape = Annotated[Shape, Written(str, _shape)]
+_Speed = Annotated[float, _positive]
+_Whole = Annotated[int, Range(0)]
+
+
+@dataclass(frozen=True)
+class _Made(Provenance, Open):
+    """How tables were made."""
+
+
+@dataclass(frozen=True)
+class _Reason(Reason, Open):
+    """Why a run doesn't count."""
+
+
+@dataclass(frozen=True)
+class _Attempt(Attempt, Open):
+    """One attempt of a repeat."""
+
+
+@dataclass(frozen=True)
+class _Origin(Origin, Open):
+    """Where a row comes from."""
+
+
+@dataclass(frozen=True)
+class _Environment(Open):
+    """A node's fingerprint."""
+
+    node: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class _Run(Open):
+    """One repeat."""
+
+    repeat: Count
+    attempt: _Whole
+    throughput: _Speed | None
+    valid: bool
+    state: str
+    state_source: str
+    log: str
+    reasons: tuple[_Reason, ...] = ()
+    flags: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    environments: tuple[_Environment, ...] = ()
+    attempts: tuple[_Attempt, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.valid and self.throughput is None:
+            raise Invalid("is missing, and the run counts", key="throughput")
+
+    @property
+    def run(self) -> Run:
+        """It as the model has it."""
+        return model_of(
+            Run,
+            self,
+            reasons=tuple(model_of(Reason, one) for one in self.reasons),
+            environments=tuple((one.node, one.digest) for one in self.environments),
+            attempts=tuple(model_of(Attempt, one) for one in self.attempts),
+        )
+
+
+@dataclass(frozen=True)
+class _Value(Open):
+    """One of the values of a fact that differs."""
+
+    value: str
+    of: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Difference(Open):
+    """In what nodes differ."""
+
+    fact: str
+    scope: Scope
+    values: tuple[_Value, ...]
+
+    @property
+    def difference(self) -> Difference:
+        """It as the model has it; no document says what it decided."""
+        return Difference(self.fact, self.scope, tuple((one.value, one.of) for one in self.values))
+
+
+@dataclass(frozen=True)
+class _Window(Open):
+    """What of each run was counted."""
+
+    skip: _Whole
+    iters: Count | Literal["end"]
+    counted: str
+
+
+@dataclass(frozen=True)
+class _Repeats(Open):
+    """Repeats that count, and that were asked for."""
+
+    ok: _Whole
+    asked: _Whole
+
+
+@dataclass(frozen=True)
+class _Row(Open):
+    """One point."""
+
+    shape: _Shape
+    median: _Speed | None
+    repeats: _Repeats
+    mean: _Speed | None = None
+    min: _Speed | None = None
+    max: _Speed | None = None
+    cv: Annotated[float, Range(0)] | None = None
+    speedup: _Speed | None = None
+    efficiency: _Speed | None = None
+    flags: tuple[str, ...] = ()
+    window: _Window | None = None
+    differences: tuple[_Difference, ...] = ()
+    origin: _Origin | None = None
+    facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    runs: tuple[_Run, ...] = ()
+
+    def __post_init__(self) -> None:
+        speeds = [one.throughput for one in self.runs if one.valid and one.throughput is not None]
+        published = self.origin is not None and self.origin.kind == "record"
+        if not published and self.repeats.ok != len(speeds):
+            found = f"is {self.repeats.ok}, and of its runs {len(speeds)} count"
+            raise Invalid(found, key="repeats.ok")
+        if self.median is None or published:
+            return
+        if not speeds:
+            raise Invalid(f"is {self.median:g}, and none of its runs counts", key="median")
+        _hold("median", self.median, median(speeds))
+        _hold("min", self.min, min(speeds))
+        _hold("max", self.max, max(speeds))
+
+    @property
+    def row(self) -> Row:
+        """It as the model has it."""
+        window = self.window
+        iters = None if window is None or window.iters == "end" else int(window.iters)
+        return model_of(
+            Row,
+            self,
+            ok=self.repeats.ok,
+            asked=self.repeats.asked,
+            runs=tuple(one.run for one in self.runs),
+            differences=tuple(one.difference for one in self.differences),
+            counted=Counted(window.skip, iters, window.counted) if window else None,
+            origin=self.origin and model_of(Origin, self.origin),
+            facts=tuple(self.facts.items()),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table(Group, Open):
+    """The rows that share a group."""
+
+    framework: Annotated[str, _named]
+    model: Annotated[str, _named]
+    precision: Annotated[str, _named]
+    batch_size_per_device: Count
+    baseline: _Shape | None
+    rows: tuple[_Row, ...]
+
+    def __post_init__(self) -> None:
+        shapes = [one.shape for one in self.rows]
+        base = next((one.median for one in self.rows if one.shape == self.baseline), None)
+        for number, one in enumerate(self.rows, 1):
+            place = f"rows[{number}]"
+            if one.shape in shapes[: number - 1]:
+                raise Invalid(f"is {one.shape}, which is there already", key=place)
+            if one.speedup is not None and base and one.median:
+                speedup = one.median / base
+                _hold(f"{place}.speedup", one.speedup, speedup)
+                _hold(f"{place}.efficiency", one.efficiency, speedup / one.shape.gpus)
+
+    @property
+    def table(self) -> SpeedupTable:
+        """It as the model has it."""
+        return SpeedupTable(
+            model_of(Group, self), self.baseline, tuple(one.row for one in self.rows)
+        )
+
+
+@dataclass(frozen=True)
+class _Taken(NodeFacts, Open):
+    """What some nodes are."""
+
+
+@dataclass(frozen=True)
+class _Protocol(Protocol, Open):
+    """How points were measured."""
+
+
+@dataclass(frozen=True)
+class _Material(Material, Open):
+    """What `prepare` had made ready."""
+
+
+@dataclass(frozen=True)
+class _Source(Source, Open):
+    """What points come from."""
+
+    protocol: _Protocol | None = None
+    materials: tuple[_Material, ...] = ()
+    environments: tuple[_Taken, ...] = ()
+
+    @property
+    def source(self) -> Source:
+        """It as the model has it."""
+        return model_of(
+            Source,
+            self,
+            protocol=self.protocol and model_of(Protocol, self.protocol),
+            materials=tuple(model_of(Material, one) for one in self.materials),
+            environments=tuple(model_of(NodeFacts, one) for one in self.environments),
+        )
+
+
+@dataclass(frozen=True)
+class _LeftOut(Open):
+    """A file that is in no table."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Results(Open):
+    """All of it."""
+
+    tables: tuple[_Table, ...]
+    made: _Made | None = None
+    sources: tuple[_Source, ...] = ()
+    refused: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    left_out: tuple[_LeftOut, ...] = ()
+
+
+@dataclass(frozen=True)
+class Envelope(Open):
+    """What `--json` prints."""
+
+    version: int
+    command: str
+    data: Results
+
+
+def model_of(kind: type[T], part: object, **made: Any) -> T:
+    """Return a part of a document as the model has it."""
+    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: getattr(part, name) for name in names if name not in made}, **made)
+
+
+def _hold(key: str, stated: float | None, found: float) -> None:
+    """Hold a number against what its runs give.
+
+    Raises:
+        Invalid: It is another one.
+    """
+    if stated is not None and not isclose(stated, found, rel_tol=_NEAR):
+        raise Invalid(f"is {stated!r}, and its runs give {found!r}", key=key)

@@ -1,0 +1,142 @@
+"""`results.json` written, and results read back: those, `--format json`, what `--json` printed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.config.decode import decode
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.model import (
+    Group,
+    Provenance,
+    Shape,
+)
+from hpcbert.results.described import Envelope, Results, model_of
+from hpcbert.results.document import FORMAT, SCHEMA, tables_data
+from hpcbert.results.resultset import ResultSet
+from hpcbert.system import files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Versions of the document that `--json` prints; hpcbert.cli.output writes it.
+_ENVELOPE = 1
+_HOW = "Name what hpcbert collect --json or --format json has written."
+
+
+def render(results: ResultSet) -> str:
+    """Return the text of a results.json, without its last newline."""
+    data = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        **tables_data(results.tables, results.made),
+        "sources": [asdict(one) for one in results.sources],
+        "refused": results.refused,
+        "warnings": results.warnings,
+        "left_out": [{"path": path, "why": why} for path, why in results.left_out],
+    }
+    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def read(path: Path) -> ResultSet:
+    """Read results: what `--format json` has written, or what `--json` printed with tables in it.
+
+    Raises:
+        UsageError: The file can't be read, is something else, damaged, or of a newer hpcbert.
+            File and place are named.
+    """
+    try:
+        text = files.read(path).decode("utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"Can't read: {error.strerror}.", where=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise UsageError("These are no results: not UTF-8.", where=str(path), hint=_HOW) from error
+    return parse(text, file=str(path))
+
+
+def parse(text: str, *, file: str) -> ResultSet:
+    """Return the results that a text holds.
+
+    Args:
+        text: The document.
+        file: What to call it in messages.
+
+    Raises:
+        UsageError: As `read`.
+    """
+    data = _data(text, file)
+    try:
+        if "data" in data:
+            found = decode(Envelope, data, file=file).data
+        else:
+            found = decode(Results, data, file=file)
+    except ConfigError as error:
+        wrong = f"The results are damaged: {error.message}"
+        raise UsageError(wrong, where=file, hint=error.hint) from error
+    _refuse_doubles(found, file)
+    return ResultSet(
+        tables=tuple(one.table for one in found.tables),
+        made=found.made and model_of(Provenance, found.made),
+        sources=tuple(one.source for one in found.sources),
+        refused=found.refused,
+        warnings=found.warnings,
+        left_out=tuple((one.path, one.why) for one in found.left_out),
+    )
+
+
+def _data(text: str, file: str) -> dict[str, Any]:
+    """Return a document that this version reads.
+
+    Raises:
+        UsageError: It is another one.
+    """
+    try:
+        data = json.loads(text, object_pairs_hook=_single)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"No valid JSON: {error}.", where=file, hint=_HOW) from error
+    if not isinstance(data, dict):
+        raise UsageError("These are no results: no table in it.", where=file, hint=_HOW)
+    inner = data.get("data") if "data" in data and "command" in data else data
+    if not isinstance(inner, dict) or "tables" not in inner:
+        command = data.get("command")
+        what = f"what hpcbert {command} printed" if isinstance(command, str) else "JSON"
+        raise UsageError(
+            f"These are no results: it is {what}, without tables.", where=file, hint=_HOW
+        )
+    if data.get("format", FORMAT) != FORMAT:
+        named = data["format"]
+        raise UsageError(f"These are no results: the format is {named!r}.", where=file, hint=_HOW)
+    for key, known in (("schema", SCHEMA), ("version", _ENVELOPE)):
+        if data.get(key, known) != known or isinstance(data.get(key), bool):
+            raise UsageError(
+                f"The results have {key} {data[key]!r}, this hpcbert reads {known}.",
+                where=file,
+                hint="Use the version of hpcbert that wrote them, or a newer one.",
+            )
+    return data
+
+
+def _single(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object whose keys are there once each; JSON lets the last of several win."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return made
+
+
+def _refuse_doubles(found: Results, file: str) -> None:
+    seen: dict[tuple[Group, Shape], str] = {}
+    for number, table in enumerate(found.tables, 1):
+        group, place = model_of(Group, table), f"tables[{number}]"
+        for row in table.rows:
+            if (group, row.shape) in seen and not (row.origin and row.origin.kind == "record"):
+                first = seen[group, row.shape]
+                raise UsageError(
+                    f"The results are damaged: {row.shape} is in {first} and in {place}.",
+                    where=file,
+                )
+            seen[group, row.shape] = place

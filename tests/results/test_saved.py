@@ -1,0 +1,298 @@
+"""Results written down are read back as they were, and nothing that was changed is believed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcbert.errors import UsageError
+from hpcbert.model import (
+    Attempt,
+    Counted,
+    Difference,
+    Group,
+    Material,
+    Measured,
+    Origin,
+    Protocol,
+    Provenance,
+    Reason,
+    Run,
+    Shape,
+)
+from hpcbert.results.document import tables_data
+from hpcbert.results.reduce import tabulate
+from hpcbert.results.reporters import FORMS
+from hpcbert.results.resultset import NodeFacts, ResultSet, Source
+from hpcbert.results.saved import parse, read, render
+
+MADE = Provenance("1.2.3", "2026-01-02T03:04:05Z", "hpcbert collect")
+# What JSON can hold: no lone halves of characters beyond its first plane.
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+names = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=8)
+speeds = st.floats(1e-3, 1e7)
+few = st.integers(1, 9)
+listed = st.lists(texts, max_size=2).map(tuple)
+attempts = st.builds(
+    Attempt,
+    *(st.integers(0, 9), texts, texts, texts, listed),
+    *(st.none() | st.floats(0, 1e9), st.none() | st.floats(0, 1e9), texts, texts),
+)
+
+
+@st.composite
+def runs(draw: st.DrawFn, repeat: int) -> Run:
+    speed = draw(st.none() | speeds)
+    valid = speed is not None and draw(st.booleans())
+    return Run(
+        repeat=repeat,
+        attempt=draw(st.integers(0, 3)),
+        throughput=speed,
+        valid=valid,
+        reasons=() if valid else (Reason("loss", draw(texts)),),
+        state=draw(texts),
+        state_source=draw(texts),
+        log=draw(texts),
+        nodes=draw(listed),
+        attempts=tuple(draw(st.lists(attempts, max_size=2))),
+        environments=draw(st.lists(st.tuples(texts, texts), max_size=2).map(tuple)),
+        flags=draw(listed),
+    )
+
+
+@st.composite
+def points(draw: st.DrawFn, group: Group, shape: Shape) -> Measured:
+    count = draw(st.integers(0, 4))
+    between = st.builds(
+        Difference,
+        texts,
+        st.sampled_from(("nodes", "repeats", "points")),
+        st.lists(st.tuples(texts, listed), max_size=2).map(tuple),
+    )
+    window = st.builds(Counted, st.integers(0, 9), st.none() | st.integers(10, 99), texts)
+    return Measured(
+        group=group,
+        shape=shape,
+        asked=count + draw(st.integers(0, 2)),
+        runs=tuple(draw(runs(number)) for number in range(1, count + 1)),
+        flags=draw(listed),
+        differences=draw(st.lists(between, max_size=2).map(tuple)),
+        counted=draw(st.none() | window),
+        origin=draw(st.none() | st.builds(Origin, st.sampled_from(("campaign", "logs")), texts)),
+        facts=tuple(draw(st.dictionaries(texts, listed, max_size=3)).items()),
+    )
+
+
+@st.composite
+def results(draw: st.DrawFn) -> ResultSet:
+    groups = draw(
+        st.lists(st.builds(Group, names, names, names, few, names, texts), max_size=3, unique=True)
+    )
+    shapes = st.lists(st.builds(Shape, few, few), min_size=1, max_size=3, unique=True)
+    measured = [draw(points(group, shape)) for group in groups for shape in draw(shapes)]
+    tables = tabulate(measured, require_all=draw(st.booleans()))
+    source = Source(
+        "campaign",
+        draw(texts),
+        command=draw(listed),
+        protocol=draw(st.none() | st.just(Protocol())),
+        materials=(Material("image", draw(texts), draw(texts), draw(texts)),),
+        environments=(NodeFacts(draw(texts), draw(listed), {draw(texts): draw(texts)}),),
+    )
+    return ResultSet(
+        tables=tables,
+        made=draw(st.none() | st.builds(Provenance, texts, texts, texts)),
+        sources=(source,),
+        refused=draw(listed),
+        warnings=draw(listed),
+        left_out=draw(st.lists(st.tuples(texts, texts), max_size=2).map(tuple)),
+    )
+
+
+@given(results())
+def test_results_are_read_back_as_they_were(found: ResultSet) -> None:
+    assert parse(render(found), file="x.json") == found
+
+
+@given(results())
+def test_what_collect_writes_is_read_back(found: ResultSet) -> None:
+    made = found.made or MADE
+    printed = {"version": 1, "command": "collect", "data": tables_data(found.tables, made)}
+    for text in (FORMS["json"].write(found.tables, made, 0), json.dumps(printed)):
+        assert parse(text, file="x.json") == ResultSet(found.tables, made)
+
+
+def run(repeat: int, speed: float) -> Run:
+    return Run(repeat, 0, speed, True, (), "COMPLETED", "sacct", f"{repeat}.log")
+
+
+def sample() -> Any:
+    group = Group("oneflow", "bert-base", "fp32", 32, "rate")
+    measured = [
+        Measured(group, Shape(1, 1), 3, tuple(run(n, 100.0 + n) for n in (1, 2, 3))),
+        Measured(group, Shape(1, 4), 3, tuple(run(n, 390.0 + n) for n in (1, 2, 3))),
+    ]
+    return json.loads(render(ResultSet(tabulate(measured), MADE)))
+
+
+def refusal(document: object) -> str:
+    text = document if isinstance(document, str) else json.dumps(document)
+    with pytest.raises(UsageError) as caught:
+        parse(text, file="r.json")
+    assert caught.value.where == "r.json"
+    assert caught.value.message.count("\n") == 0
+    return caught.value.message
+
+
+def _row(data: Any) -> Any:
+    return data["tables"][0]["rows"][1]
+
+
+DAMAGE: dict[str, tuple[Callable[[Any], object], str]] = {
+    "a number that is a text": (
+        lambda data: _row(data).update(median="5"),
+        "tables[1].rows[2].median must be a number",
+    ),
+    "another median": (
+        lambda data: _row(data).update(median=500.0),
+        "tables[1].rows[2].median is 500.0, and its runs give 392.0",
+    ),
+    "another speed of a run": (
+        lambda data: _row(data)["runs"][1].update(throughput=1.0),
+        "tables[1].rows[2].median is 392.0, and its runs give 391.0",
+    ),
+    "another speedup": (
+        lambda data: _row(data).update(speedup=9.0),
+        "tables[1].rows[2].speedup is 9.0",
+    ),
+    "another efficiency": (
+        lambda data: _row(data).update(efficiency=0.1),
+        "tables[1].rows[2].efficiency is 0.1",
+    ),
+    "a run too few": (
+        lambda data: _row(data)["runs"].pop(),
+        "tables[1].rows[2].repeats.ok is 3, and of its runs 2 count",
+    ),
+    "no shape": (
+        lambda data: _row(data).update(shape="many"),
+        "tables[1].rows[2].shape must be a shape such as 4n8g, not 'many'",
+    ),
+    "a shape twice": (
+        lambda data: _row(data).update(shape="1n1g", speedup=None, efficiency=None),
+        "tables[1].rows[2] is 1n1g, which is there already",
+    ),
+    "a table twice": (
+        lambda data: data["tables"].append(data["tables"][0]),
+        "1n1g is in tables[1] and in tables[2]",
+    ),
+    "a negative speed": (
+        lambda data: _row(data).update(min=-1.0),
+        "tables[1].rows[2].min must be above 0",
+    ),
+    "a valid run without a number": (
+        lambda data: _row(data)["runs"][0].update(throughput=None),
+        "tables[1].rows[2].runs[1].throughput is missing",
+    ),
+    "no rows": (lambda data: data["tables"][0].pop("rows"), "tables[1].rows is missing"),
+    "rows that are no list": (
+        lambda data: data["tables"][0].update(rows={}),
+        "tables[1].rows must be an array",
+    ),
+    "true for a number": (
+        lambda data: _row(data)["repeats"].update(asked=True),
+        "tables[1].rows[2].repeats.asked must be a whole number",
+    ),
+    "a later schema": (
+        lambda data: data.update(schema=2),
+        "The results have schema 2, this hpcbert reads 1",
+    ),
+    "another format": (lambda data: data.update(format="other"), "the format is 'other'"),
+    "no tables": (lambda data: data.pop("tables"), "These are no results"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_named_with_its_place(name: str) -> None:
+    change, said = DAMAGE[name]
+    document = sample()
+    change(document)
+    assert said in refusal(document)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("key", ["median", "mean", "cv", "speedup"])
+def test_what_is_not_finite_is_refused(key: str, value: float) -> None:
+    document = sample()
+    _row(document)[key] = value
+    assert f"tables[1].rows[2].{key} must be a finite number" in refusal(document)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "7", "null", '"x"', "{}", "[" * 5000, '{"tables": 1e999}', "9" * 5000],
+    ids=["empty", "half", "list", "number", "null", "text", "object", "deep", "huge", "digits"],
+)
+def test_what_is_no_document_of_results_is_refused(text: str) -> None:
+    assert refusal(text)
+
+
+def test_a_key_twice_is_refused() -> None:
+    assert "the key 'tables' is there twice" in refusal('{"tables": [], "tables": []}')
+
+
+def test_what_another_command_printed_is_named() -> None:
+    printed = {"version": 1, "command": "monitor", "data": {"campaigns": []}}
+    assert "hpcbert monitor printed" in refusal(printed)
+    later = {"version": 2, "command": "collect", "data": {"tables": []}}
+    assert "version 2, this hpcbert reads 1" in refusal(later)
+
+
+def test_keys_of_later_versions_are_ignored() -> None:
+    document = sample()
+    for part in (document, document["made"], document["tables"][0], _row(document)):
+        part["later"] = {"more": 1}
+    _row(document)["runs"][0]["evidence"] = {}
+    assert parse(json.dumps(document), file="r.json") == parse(json.dumps(sample()), file="r.json")
+
+
+def test_whole_numbers_are_numbers() -> None:
+    document = sample()
+    _row(document).update(median=392, min=391)
+    assert parse(json.dumps(document), file="r.json").tables[0].rows[1].median == 392
+
+
+def test_results_of_before_rows_had_origins_are_read() -> None:
+    document = sample()
+    for row in document["tables"][0]["rows"]:
+        for key in ("origin", "facts", "window", "differences"):
+            row.pop(key)
+    (table,) = parse(json.dumps(document), file="r.json").tables
+    assert [replace(row, origin=None).median for row in table.rows] == [102, 392]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"\xff\xfe{\x00", "not UTF-8"), (b"", "No valid JSON"), (None, "No such file")],
+    ids=["utf-16", "empty", "absent"],
+)
+def test_a_file_that_is_something_else(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "results.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=said) as caught:
+        read(path)
+    assert caught.value.where == str(path)
+
+
+def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(sample()), encoding="utf-8-sig")
+    assert read(path).made == MADE
