@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _PROC = Path("/proc")
-_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_SET_CHILD_SUBREAPER, _SET_PARENT_DEATH_SIGNAL = 36, 1  # linux/prctl.h
 _DEAD = frozenset({b"Z", b"X"})
 
 
@@ -102,16 +102,21 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def step_back(pid: int = 0) -> None:
-    """Let a process run only where nobody else wants the processor, and what it starts from now on.
+def die_with(parent: int, number: int) -> None:
+    """Send this process a signal when its parent dies, and at once if it has died already."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, number, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def step_back() -> None:
+    """Let this process run only where nobody else wants the processor, and what it starts then.
 
     What watches over a measurement takes no time from it then. There is no way back.
-
-    Args:
-        pid: The process; 0 is this one.
     """
     with contextlib.suppress(OSError):
-        os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def reap() -> dict[int, int]:

@@ -1,38 +1,37 @@
-"""The processes of the local queue: `python -m hpcbert.scheduler.local.worker CAMPAIGN [ELEMENT]`.
+"""The processes of the local queue: `python -m hpcbert.scheduler.local.worker CAMPAIGN`.
 
-Without ELEMENT it is the queue: it waits until no other campaign runs on this machine, then has
-submitit's local controller run the elements one after another. The controller starts this module
-again with ELEMENT, as the element's supervisor, which runs the script.
-
-submitit's controller is used and not its LocalExecutor, which would pickle a function and its
-result to run what is a command. The controller takes a command, and writes but two logs, to a
-folder that is removed in the end. What it can't do is the supervisor's part: it knows no exit
-status, gives one second between INT and KILL, signals only the process that it started, and runs
-a command that ends with status 144 again. So its own time limit lies beyond the supervisor's.
+The queue waits until no other campaign runs on this machine, then goes through the elements. For
+each it forks a supervisor, which runs the script.
 
 Nothing a script starts outlives it: the supervisor, and above it the queue, inherit whatever
 process loses its parent, and kill what is left when the script has ended. A supervisor whose queue
-has died ends its script.
+has died ends its script. Both sleep until a signal comes: a child's end, or somebody's wish.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
-import shlex
+import select
 import signal
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.model import utc
-from hpcbert.scheduler.local.queue import CANCELLED, alive, name_of, read_plan
+from hpcbert.scheduler.local.queue import CANCELLED, name_of, read_plan
 from hpcbert.system import lock
-from hpcbert.system.processes import adopt_orphans, kill_descendants, reap, step_back
+from hpcbert.system.processes import (
+    adopt_orphans,
+    die_with,
+    kill_descendants,
+    reap,
+    step_back,
+)
 from hpcbert.system.runner import start
 
 if TYPE_CHECKING:
@@ -41,10 +40,8 @@ if TYPE_CHECKING:
 
     from hpcbert.scheduler.local.queue import Element, Plan
 
-# Seconds between two looks: of the supervisor at its script, of the queue at all the rest.
-_TICK, _SLOW_TICK = 0.2, 0.5
-# What the controller grants beyond the supervisor's limit and grace.
-_BEYOND = 60.0
+# Seconds between two tries to get the lock that another campaign has.
+_TICK = 0.2
 _NOT_FOUND = 127
 
 
@@ -54,14 +51,25 @@ class Stop:
     def __init__(self) -> None:
         self.why = ""
         self.reason = ""
+        self._ear, mouth = os.pipe()
+        for end in (self._ear, mouth):
+            fcntl.fcntl(end, fcntl.F_SETFL, os.O_NONBLOCK)
+        signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
         # INT too: who is started in the background of a shell without job control ignores it, and
         # so would everything below this process, the script's trap for it included.
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        # The controller says INT when its time limit is reached.
-        self.why = self.why or ("TIMEOUT" if number == signal.SIGINT else "CANCELLED")
+        if number != signal.SIGCHLD:
+            self.why = self.why or "CANCELLED"
+
+    def rest(self, seconds: float | None = None) -> None:
+        """Sleep until a signal comes, also one that came since the last rest, or time is up."""
+        select.select([self._ear], [], [], seconds)
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._ear, select.PIPE_BUF):
+                pass
 
 
 @dataclass(frozen=True)
@@ -113,11 +121,11 @@ def run_queue(directory: Path) -> None:
     plan, job_id = read_plan(directory), name_of(os.getpid())
     if (directory / CANCELLED).exists():
         stop.why = "CANCELLED"
-    with held(Path(plan.lock), stop), tempfile.TemporaryDirectory(prefix="hpcbert-") as folder:
-        for number, element in enumerate(plan.elements):
+    with held(Path(plan.lock), stop):
+        for element in plan.elements:
             if not stop.why:
                 say(element.output(job_id))
-                _control(directory, number, element, plan, folder=Path(folder), stop=stop)
+                _supervised(directory, element, plan, job_id=job_id, stop=stop)
             if not all(element.newest(directory / path).state for path in element.statuses):
                 cancelled = End("CANCELLED", None, "it was cancelled before it started")
                 died = End("FAILED", None, "its supervisor ended without a word")
@@ -129,7 +137,8 @@ def run_queue(directory: Path) -> None:
 def held(path: Path, stop: Stop) -> Iterator[bool]:
     """Hold a lock, waiting for it as long as nothing asks this process to end.
 
-    The system lets go of it when the process ends, however that happens.
+    The system lets go of it when this process and the supervisor, which it is handed on to, have
+    ended, however that happens: then a script is really over.
     """
     with path.open("a+") as file:
         try:
@@ -146,35 +155,30 @@ def held(path: Path, stop: Stop) -> Iterator[bool]:
             file.truncate(0)
 
 
-def _control(
-    directory: Path, number: int, element: Element, plan: Plan, *, folder: Path, stop: Stop
+def _supervised(
+    directory: Path, element: Element, plan: Plan, *, job_id: str, stop: Stop
 ) -> None:
-    """Have submitit's controller run the supervisor of one element, and clean up behind it."""
-    os.environ["SUBMITIT_LOG_LEVEL"] = "NOCONFIG"
-    from submitit.local.local import start_controller
-
-    words = [sys.executable, "-m", "hpcbert.scheduler.local.worker", str(directory)]
-    words += [str(number), name_of(os.getpid())]
-    # The GPUs that ranks may see: the first of the caller's, or of all.
-    devices = os.environ.get("CUDA_VISIBLE_DEVICES")
-    known = map(str, range(element.gpus)) if devices is None else devices.split(",")
-    controller = start_controller(
-        folder,
-        shlex.join(words),
-        cuda_devices=",".join(list(known)[: element.gpus]),
-        timeout_min=plan.minutes + (plan.grace + _BEYOND) / 60,
-        # Its warning signal is for submitit's own checkpoints; 0 is never.
-        signal_delay_s=0,
-        stderr_to_stdout=True,
-    )
-    while controller.poll() is None:
-        if stop.why:
-            controller.terminate()
-        time.sleep(_SLOW_TICK)
+    """Fork the supervisor of one element, wait for its end, and clean up behind it."""
+    queue = os.getpid()
+    sys.stdout.flush()
+    supervisor = os.fork()
+    if not supervisor:
+        try:
+            die_with(queue, signal.SIGTERM)
+            own = Stop()
+            own.why = own.why or stop.why  # What came before this process had ears of its own.
+            finish(directory, element, _run(directory, element, plan, job_id=job_id, stop=own))
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        os._exit(0)  # What is above on the stack is the queue's.
+    told = False
+    while supervisor not in reap():
+        if stop.why and not told:
+            told = True
+            os.kill(supervisor, signal.SIGTERM)
+        stop.rest()
     _clean_up()
-    for log in folder.iterdir():
-        sys.stdout.write(log.read_text(encoding="utf-8", errors="replace"))
-        log.unlink()
 
 
 def _clean_up() -> None:
@@ -182,22 +186,15 @@ def _clean_up() -> None:
         say(f"processes that can't be killed: {left}")
 
 
-def supervise(directory: Path, number: int, job_id: str) -> None:
-    """Run one element's script and record how it ended."""
-    stop = Stop()
-    adopt_orphans()
-    # The controller looks at this process 24 times a second: 0.8 % of a core where it was tried.
-    step_back(os.getppid())
-    plan = read_plan(directory)
-    element = plan.elements[number]
-    # The queue's lock goes with the queue; this one goes when the script is really over.
-    with held(Path(f"{plan.lock}.element"), stop):
-        finish(directory, element, _run(directory, element, plan, job_id=job_id, stop=stop))
-
-
 def _run(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: Stop) -> End:
-    env = {name: text for name, text in os.environ.items() if not name.startswith("SUBMITIT_")}
-    env |= {"HPCBERT_LOCAL": "1", "SLURM_ARRAY_JOB_ID": job_id}
+    """Run an element's script as its supervisor."""
+    queue = os.getppid()
+    adopt_orphans()
+    # The GPUs that ranks may see: the first of the caller's, or of all.
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    known = map(str, range(element.gpus)) if devices is None else devices.split(",")
+    env = {**os.environ, "HPCBERT_LOCAL": "1", "SLURM_ARRAY_JOB_ID": job_id}
+    env["CUDA_VISIBLE_DEVICES"] = ",".join(list(known)[: element.gpus])
     if not element.together:
         env["SLURM_ARRAY_TASK_ID"] = str(element.repeats[0])
     output = directory / element.output(job_id)
@@ -207,41 +204,38 @@ def _run(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: St
     except OSError as error:
         return End("FAILED", _NOT_FOUND, f"the script can't be started: {error}")
     step_back()
-    code = _watch(pid, plan, job_id=job_id, stop=stop)
+    code = _watch(pid, plan, queue=queue, stop=stop)
     _clean_up()
     if stop.why:
         return End(stop.why, code, stop.reason)
     return End("FAILED" if code else "COMPLETED", code)
 
 
-def _watch(pid: int, plan: Plan, *, job_id: str, stop: Stop) -> int:
+def _watch(pid: int, plan: Plan, *, queue: int, stop: Stop) -> int:
     """Wait for the script and return its exit status; end it when it is time to."""
     limit = plan.minutes * 60
     deadline = time.monotonic() + limit
-    last = 0.0
+    asked = False
     while (code := reap().get(pid)) is None:
-        time.sleep(_TICK)
-        if not stop.why and time.monotonic() > deadline:
-            stop.why, stop.reason = "TIMEOUT", f"reached its time limit of {limit:g} s"
-        if not stop.why and not alive(job_id):
-            stop.why, stop.reason = "CANCELLED", "its queue process was killed"
-        if stop.why and not last:
-            last = time.monotonic() + plan.grace
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-        if last and time.monotonic() > last:
+        late = time.monotonic() >= deadline
+        if asked and late:
             kill_descendants()
             return 128 + signal.SIGKILL
+        if late and not stop.why:
+            stop.why, stop.reason = "TIMEOUT", f"reached its time limit of {limit:g} s"
+        if stop.why and not asked:
+            asked, deadline = True, time.monotonic() + plan.grace
+            if os.getppid() != queue:
+                stop.reason = "its queue process was killed"
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        stop.rest(max(0.0, deadline - time.monotonic()))
     return code
 
 
 def main() -> None:
-    """Be the queue of a campaign, or the supervisor of one of its elements."""
-    directory = Path(sys.argv[1])
-    if len(sys.argv) > 2:  # noqa: PLR2004
-        supervise(directory, int(sys.argv[2]), sys.argv[3])
-    else:
-        run_queue(directory)
+    """Be the queue of a campaign."""
+    run_queue(Path(sys.argv[1]))
 
 
 if __name__ == "__main__":
