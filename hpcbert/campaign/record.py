@@ -139,6 +139,12 @@ class Records:
             if one.stamp is not None and path.is_relative_to(directory.absolute())
         }
 
+    def stirred(self) -> bool:
+        """Read again what has another stamp than when it was read; say whether anything had."""
+        changed = [path for path, one in self._read.items() if one.stamp != _stamp(path)]
+        self._read |= {path: read(path) for path in changed}
+        return bool(changed)
+
     def refresh(self) -> None:
         """Forget what may have changed since it was read.
 

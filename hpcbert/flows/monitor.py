@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from hpcbert.system.runner import Runner
 
 TOLERANCE = 10
+# Seconds between two looks at the status files, which costs no question.
+_LOOK = 0.25
 _SHORTEST = 0.05
 
 
@@ -188,7 +190,14 @@ def watch(
         if tracker.absent or tracker.failures >= tolerance:
             raise unreachable(view)
         rest = max(_SHORTEST, tracker.pause())
-        pause(min(rest, sinks.refresh) if sinks.view else rest)
+        _rest(min(rest, sinks.refresh) if sinks.view else rest, tracker, pause)
+
+
+def _rest(seconds: float, tracker: Tracker, pause: Callable[[float], None]) -> None:
+    """Wait, but no longer than until jobs wrote what makes a poll worth it."""
+    while seconds > 0 and not tracker.stirred():
+        pause(min(seconds, _LOOK))
+        seconds -= _LOOK
 
 
 def unreachable(view: View) -> SchedulerError:

@@ -24,6 +24,9 @@ FLOOR = 10.0
 _SPAN = 6
 _GROWTH = 1.5
 _JITTER = 0.2
+# Seconds after which it is first asked about an end that a job wrote: its script is still there
+# when it writes.
+_MOMENT = 0.25
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,45 @@ class Pace:
         return max(self.floor, self.interval) * (1 + _JITTER * chance)
 
 
+@dataclass(frozen=True)
+class Haste:
+    """When to ask ahead of time, about ends that jobs wrote.
+
+    All questions together are no more than one a floor's time, and those that a quiet while saved.
+
+    Attributes:
+        floor: Shortest interval between two polls, seconds.
+        saved: Questions that may be asked, as of `asked`; at most what the longest interval saves.
+        asked: When a question was asked last, seconds since the epoch.
+        wait: Seconds to the next one ahead of time.
+        due: When that is.
+    """
+
+    floor: float
+    saved: float = _SPAN
+    asked: float = 0.0
+    wait: float = _MOMENT
+    due: float = float("inf")
+
+    def heard(self, now: float) -> Haste:
+        """Return it after an end that was written just now."""
+        return replace(self, wait=_MOMENT, due=now + _MOMENT)
+
+    def after(self, now: float, *, changed: bool) -> Haste:
+        """Return it after a question, whenever it was asked; later and later where none helps."""
+        wait = _MOMENT if changed else min(self.wait * 2, max(_MOMENT, self.floor))
+        saved = max(0.0, self._saved(now) - 1)
+        return replace(self, saved=saved, asked=now, wait=wait, due=now + wait)
+
+    def allows(self, now: float, *, last: bool) -> bool:
+        """Say whether it may be asked; about the last end of all it always may, in its time."""
+        return now >= self.due and (last or self._saved(now) >= 1)
+
+    def _saved(self, now: float) -> float:
+        more = (now - self.asked) / self.floor if self.floor else _SPAN
+        return min(_SPAN, self.saved + max(0.0, more))
+
+
 class Poller(Protocol):
     """Polls one scheduler about campaigns.
 
@@ -75,6 +117,9 @@ class Poller(Protocol):
 
     def pause(self) -> float | None:
         """Return the seconds to wait before the next poll is worth it; None: none ever is."""
+
+    def stirred(self) -> bool:
+        """Say, without asking anybody, whether jobs wrote what makes a poll worth it by now."""
 
     def settled(self, key: Key) -> bool:
         """Say whether a repeat's state is an end that stands beyond doubt, or never will."""
@@ -100,6 +145,10 @@ class PlainPoller(Poller):
     def pause(self) -> float | None:
         """Return the same seconds whatever happens."""
         return INTERVAL
+
+    def stirred(self) -> bool:
+        """Say whether anything was written."""
+        return any([one.records.stirred() for one in self._watched])  # each brings itself up to date
 
     def settled(self, key: Key) -> bool:
         """Say whether a repeat has ended, or nobody knows how it did."""

@@ -67,6 +67,10 @@ class Tracker:
         pauses = (one.pause() for one in self._pollers)
         return min((one for one in pauses if one is not None), default=0.0)
 
+    def stirred(self) -> bool:
+        """Say, without asking anybody, whether jobs wrote what makes a poll worth it by now."""
+        return any([one.stirred() for one in self._pollers])  # each takes its own note
+
     def over(self) -> bool:
         """Say whether nothing watched can change any more, as far as anybody can tell."""
         return all(one.settled(key) for one, keys in self._pollers.items() for key in keys)

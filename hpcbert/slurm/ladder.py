@@ -35,8 +35,6 @@ Answer = Literal["answered", "failed", "absent", "unasked"]
 _USELESS = ("accounting storage is disabled", "Could not establish a configuration source")
 _NO_PROGRAM = 127
 
-# The job ended by its own account this many seconds ago and sacct still lets it run.
-STALE = 60.0
 # What a node wrote may be visible elsewhere so many seconds later: NFS keeps what it knows of a
 # directory and of a file for up to 60 s (nfs(5), acdirmax and acregmax).
 VISIBLE = 90.0
@@ -90,7 +88,7 @@ def answer_of(outcome: Outcome) -> Answer:
     return "absent" if useless or outcome.returncode == _NO_PROGRAM else "failed"
 
 
-def doubtful(reports: Reports, *, now: float) -> bool:
+def doubtful(reports: Reports) -> bool:
     """Say whether squeue has to be asked, because sacct alone can't be believed."""
     if reports.accounting is None:
         return True
@@ -98,11 +96,8 @@ def doubtful(reports: Reports, *, now: float) -> bool:
     if state.returns or state.kind.queued or state.kind is Kind.UNKNOWN:
         # It may wait again although it ended, and why it waits now only squeue knows.
         return True
-    if state.kind.over or reports.together or reports.own is None:
-        return False
-    # It wrote its end, and sacct lets it run: that is a lag for a while, and then an accounting
-    # that stands still.
-    return now - (reports.record.end or now) > STALE
+    # It wrote its end, and sacct, which lags, lets it run.
+    return not state.kind.over and not reports.together and reports.own is not None
 
 
 def resolve_state(reports: Reports) -> RepeatState:

@@ -31,8 +31,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder, "VISIBLE", 0.0)
 
 
-def follow(one: Built, run: Slurm, **options: Any) -> tuple[View, list[str], Clock]:
-    time, found = Clock(), list[str]()
+def follow(
+    one: Built, run: Slurm, *, time: Clock | None = None, **options: Any
+) -> tuple[View, list[str], Clock]:
+    time, found = time or Clock(), list[str]()
 
     def changes(several: Sequence[Change]) -> None:
         found.extend(f"{change.repeat.number} {change.state.word}" for change in several)
@@ -60,7 +62,7 @@ def test_each_change_is_told_once_and_the_end_ends_it(watched: Build) -> None:
     ]
     assert view.count() == {"well": 1, "badly": 1}
     assert view.failed == 1
-    assert time.pauses == [10, 10, 10]
+    assert time.now == T + 30
 
 
 def test_a_silent_slurm_is_given_up_after_some_polls_and_the_jobs_are_left_alone(
@@ -92,7 +94,75 @@ def test_a_slurm_that_comes_back_is_taken_up_again(watched: Build) -> None:
     view, found, time = follow(one, run, tolerance=3)
     assert found == ["1 UNKNOWN", "1 COMPLETED"]
     assert view.trouble == ""
-    assert time.pauses == [20, 40]
+    assert time.now == T + 60
+
+
+@pytest.mark.parametrize("floor", [1.0, 10.0, 60.0], ids=["1s", "10s", "60s"])
+@pytest.mark.parametrize(
+    ("code", "word"), [(0, "COMPLETED"), (3, "FAILED")], ids=["success", "failure"]
+)
+def test_a_jobs_end_is_seen_within_two_seconds_and_accounting_is_not_waited_for(
+    watched: Build, floor: float, code: int, word: str
+) -> None:
+    one, time = watched(repeats=1), Clock()
+    one.started("1n1g", 1)
+    run = Slurm(sacct=[one.sacct(1, "RUNNING")], squeue=[one.squeue(1, "RUNNING")])
+    asked: list[int] = []
+
+    def end() -> None:
+        one.ended("1n1g", 1, code=code)
+        asked.append(len(run.calls))
+
+    def leave() -> None:
+        run.squeue = [one.squeue(1, word, end=T + 301)]
+
+    time.at(300, end)
+    time.at(301, leave)
+    _, found, _ = follow(one, run, time=time, floor=floor)
+    assert found == ["1 RUNNING", f"1 {word}"]
+    assert time.now <= T + 302.5
+    questions = [call[0] for call in run.calls[asked[0] :]]
+    assert len(questions) <= 4
+    assert "sacct" not in questions or floor < 2, "by chance it may be time for it"
+
+
+def test_ends_that_come_one_by_one_are_no_more_questions_than_time_allows(watched: Build) -> None:
+    repeats, floor = 200, 10.0
+    one, time = watched(repeats=repeats), Clock()
+    over: list[str] = []
+    run = Slurm(sacct=[""], squeue=[one.squeue(repeats, "RUNNING")])
+
+    def end(number: int) -> None:
+        one.ended("1n1g", number)
+        over.append(one.squeue(number, "COMPLETED", end=T + number))
+        alive = [one.squeue(left, "RUNNING") for left in range(number + 1, repeats + 1)]
+        run.squeue = ["".join([*over, *alive])]
+
+    for number in range(1, repeats + 1):
+        one.started("1n1g", number)
+        time.at(number, lambda number=number: end(number))  # type: ignore[misc]
+    view, _, _ = follow(one, run, time=time, floor=floor)
+    assert view.count() == {"well": repeats}
+    assert time.now <= T + repeats + 2
+    questions = sum(call[0] == "squeue" for call in run.calls)
+    assert questions <= repeats / floor + 6 + 3
+
+
+def test_an_end_that_slurm_contradicts_waits_for_accounting(watched: Build) -> None:
+    one, time = watched(repeats=1), Clock()
+    one.started("1n1g", 1)
+    run = Slurm(sacct=[one.sacct(1, "RUNNING")], squeue=[one.squeue(1, "RUNNING")])
+
+    def end() -> None:
+        one.ended("1n1g", 1)
+        run.squeue = [one.squeue(1, "OUT_OF_MEMORY", end=T + 20)]
+
+    time.at(20, end)
+    time.at(30, lambda: setattr(run, "sacct", [one.sacct(1, "OUT_OF_MEMORY")]))
+    view, found, _ = follow(one, run, time=time)
+    assert found == ["1 RUNNING", "1 OUT_OF_MEMORY"]
+    assert view.failed == 1
+    assert time.now >= T + 30
 
 
 def test_one_look_is_one_look(watched: Build) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.kit.lines import T
 
 
 class Clock:
-    """Seconds since the epoch; waiting moves it on."""
+    """Seconds since the epoch; waiting moves it on, and what was to happen by then happens."""
 
     def __init__(self, now: float = T) -> None:
         self.now = float(now)
         self.pauses: list[float] = []
+        self._planned: list[tuple[float, Callable[[], None]]] = []
+
+    def at(self, seconds: float, act: Callable[[], None]) -> None:
+        """Plan what happens so many seconds after T."""
+        self._planned.append((T + seconds, act))
 
     def __call__(self) -> float:
         return self.now
@@ -18,3 +25,7 @@ class Clock:
     def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
         self.now += seconds
+        due = [act for when, act in self._planned if when <= self.now]
+        self._planned = [(when, act) for when, act in self._planned if when > self.now]
+        for act in due:
+            act()

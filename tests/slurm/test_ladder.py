@@ -77,7 +77,7 @@ def test_a_job_runs_by_its_own_account_while_slurm_does_not_answer() -> None:
 @pytest.mark.parametrize("word", [state.word for state in STATES if state.returns])
 def test_an_end_that_slurm_may_take_back_is_checked_with_squeue(word: str) -> None:
     lost = Reports(RAN, row(word))
-    assert doubtful(lost, now=NOW)
+    assert doubtful(lost)
     again = replace(lost, queue=row("PENDING", reason="BeginTime"), squeue="answered")
     assert resolve_state(again).word == "PENDING"
     assert resolve_state(replace(lost, squeue="answered")).word == word
@@ -86,8 +86,8 @@ def test_an_end_that_slurm_may_take_back_is_checked_with_squeue(word: str) -> No
 
 def test_an_end_beyond_doubt_needs_no_second_question() -> None:
     for word in ("COMPLETED", "FAILED", "CANCELLED by 7", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"):
-        assert not doubtful(Reports(ENDED_WELL, row(word)), now=NOW)
-    assert not doubtful(Reports(RAN, row("RUNNING")), now=NOW)
+        assert not doubtful(Reports(ENDED_WELL, row(word)))
+    assert not doubtful(Reports(RAN, row("RUNNING")))
     # squeue still cleans up what sacct has ended
     ending = Reports(RAN, row("COMPLETED"), queue=row("COMPLETING"), squeue="answered")
     assert resolve_state(ending).word == "COMPLETED"
@@ -95,8 +95,7 @@ def test_an_end_beyond_doubt_needs_no_second_question() -> None:
 
 def test_accounting_that_stands_still_is_noticed() -> None:
     stale = Reports(ENDED_WELL, row("RUNNING"))
-    assert doubtful(stale, now=NOW)
-    assert not doubtful(stale, now=210)
+    assert doubtful(stale)
     gone = replace(stale, squeue="answered")
     assert (resolve_state(gone).word, resolve_state(gone).source) == ("COMPLETED", "status-file")
     ended = replace(stale, queue=row("FAILED"), squeue="answered")
@@ -331,7 +330,7 @@ def test_time_that_a_job_was_suspended_is_told() -> None:
 def test_why_a_job_waits_is_told_by_squeue(recorded: str) -> None:
     """Accounting keeps the reason of the moment when it first heard of the job."""
     waits = Reports(JobRecord(), row("PENDING", reason=recorded, start=None))
-    assert doubtful(waits, now=NOW)
+    assert doubtful(waits)
     held = replace(waits, queue=row("PENDING", reason="JobHeldUser"), squeue="answered")
     state = resolve_state(held)
     assert (state.source, state.reason) == ("sacct", "JobHeldUser")

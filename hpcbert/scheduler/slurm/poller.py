@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign.repeats import Lines
-from hpcbert.scheduler.poller import Pace, Poller, differ
+from hpcbert.scheduler.poller import Haste, Pace, Poller, differ
 from hpcbert.scheduler.slurm import questions
 from hpcbert.scheduler.slurm.submitit import Watcher
 from hpcbert.slurm import commands
@@ -55,24 +55,56 @@ class SlurmPoller(Poller):
         self._repeats = [repeat for one in watched for repeat in one.repeats]
         self._watcher = Watcher(self._repeats, world)
         self._pace, self._due = Pace(floor=floor), 0.0
+        self._haste = Haste(floor=floor)
+        self._ended: dict[Key, Repeat] = {}
         self._calm: dict[Key, int] = {}
         self._known: set[str] = set()
         self._squeue: Answer = "unasked"
         self._queue_garbage: tuple[str, ...] = ()
 
     def poll(self) -> None:
-        """Ask if it is time to, and set the next time: sooner while states change."""
-        if not self._open() or self._world.now() < self._due:
+        """Ask if it is time to, and set the next time: sooner while states change.
+
+        About ends that jobs wrote, squeue is asked ahead of time.
+        """
+        due = self._world.now() >= self._due
+        if not self._open() or not (due or self._hurries()):
             return
         before = dict(self.states)
-        self._ask()
+        if due:
+            self._ask()
+        else:
+            self._confirm()
         changed = any(differ(before.get(key), state) for key, state in self.states.items())
-        self._pace = self._pace.after(changed=changed, failed=self.failures > 0)
-        self._due = self._world.now() + self._pace.seconds(self._chance())
+        if due or changed:
+            self._pace = self._pace.after(changed=changed, failed=self.failures > 0)
+            self._due = self._world.now() + self._pace.seconds(self._chance())
+        self._haste = self._haste.after(self._world.now(), changed=changed)
+        self._note_ends()
 
     def pause(self) -> float | None:
         """Return the seconds to the next question; None if nothing is left to ask about."""
         return max(0.0, self._due - self._world.now()) if self._open() else None
+
+    def stirred(self) -> bool:
+        """Say whether jobs wrote ends that squeue can be asked about by now."""
+        if any([one.records.stirred() for one in self._watched]):  # each brings itself up to date
+            self._note_ends()
+        return self._hurries()
+
+    def _note_ends(self) -> None:
+        """Remember whose job wrote its end and is not known to be over."""
+        before = self._ended
+        self._ended = {one.key: one for one in self._open() if one.newest.ended}
+        if self._ended.keys() - before.keys():
+            self._haste = self._haste.heard(self._world.now())
+
+    def _hurries(self) -> bool:
+        """Say whether squeue is asked ahead of time about ends that jobs wrote."""
+        if not self._ended or self._squeue == "absent":
+            return False
+        last = len(self._ended) == len(self._open())
+        return self._haste.allows(self._world.now(), last=last)
 
     def settled(self, key: Key) -> bool:
         """Say whether a repeat's end has stood for long enough."""
@@ -104,21 +136,36 @@ class SlurmPoller(Poller):
             if self._is_lost(repeat):
                 heard[repeat.key] = replace(heard[repeat.key], lost=repeat.array.job_id)
         for repeat in open_:
-            one = heard[repeat.key]
-            judged = awaited(resolve_state(one), one.record, now=self._world.now())
-            state = _unsubmitted(repeat, one) or judged
-            self.states[repeat.key] = state
-            listed = one.queue is not None and not parse(one.queue.state).kind.over
-            self._calm[repeat.key] = 0 if listed else self._calmer(repeat, state)
+            self._judge(repeat, heard[repeat.key])
         answers = {self._watcher.answer, self._squeue}
         self.failures = 0 if "answered" in answers or answers == {"unasked"} else self.failures + 1
 
+    def _confirm(self) -> None:
+        """Judge the ends that jobs wrote: of what sacct does not know to be over, ask squeue."""
+        known = {key for key, one in self._ended.items() if self._accounted(one)}
+        queue = self._ask_squeue([one for key, one in self._ended.items() if key not in known])
+        for key, repeat in self._ended.items():
+            row, _ = queue.newest(repeat)
+            if key in known or (row is not None and parse(row.state).kind.over):
+                self._judge(repeat, replace(self._heard(repeat), queue=row, squeue=self._squeue))
+
+    def _accounted(self, repeat: Repeat) -> bool:
+        """Say whether sacct knows a repeat's job to have ended for good."""
+        return bool(repeat.job_id) and self._watcher.is_done(repeat.tag, mode="cache")
+
+    def _judge(self, repeat: Repeat, heard: Reports) -> None:
+        """Set the state of a repeat, and for how many polls it has stood."""
+        judged = awaited(resolve_state(heard), heard.record, now=self._world.now())
+        state = _unsubmitted(repeat, heard) or judged
+        self.states[repeat.key] = state
+        self._calm[repeat.key] = self._calmer(repeat, state, heard)
+
     def _doubts(self, repeat: Repeat, heard: Reports) -> bool:
         """Say whether squeue has to be asked; now and then about all, for sacct may stand still."""
-        if doubtful(heard, now=self._world.now()) or self._calm.get(repeat.key, 0) > 0:
+        if doubtful(heard) or self._calm.get(repeat.key, 0) > 0:
             return True
         checkup = (self._watcher.num_calls - 1) % _CHECKUP == 0
-        return checkup and not self._watcher.is_done(repeat.tag, mode="cache")
+        return checkup and not self._accounted(repeat)
 
     def _is_lost(self, repeat: Repeat) -> bool:
         """Say whether Slurm accepted a repeat's array some time ago and has no trace of it.
@@ -156,8 +203,14 @@ class SlurmPoller(Poller):
         self._queue_garbage = listing.garbage
         return Lines(listing.rows)
 
-    def _calmer(self, repeat: Repeat, state: RepeatState) -> int:
+    def _calmer(self, repeat: Repeat, state: RepeatState, heard: Reports) -> int:
         """Count the polls that an end has stood; one that is beyond doubt counts as enough."""
+        shown = heard.queue and parse(heard.queue.state)
+        if shown and not shown.kind.over:
+            return 0
+        own = heard.own
+        if shown and own and own.kind is state.kind and not shown.returns:
+            return _CALM  # The controller and the job agree; accounting, which lags, follows.
         row, _ = self._watcher.rows.get(repeat.tag, (None, 0))
         # The job that goes on after this repeat may yet be started anew with it.
         job_lives = repeat.array.together and row is not None and not parse(row.state).kind.over
