@@ -148,7 +148,7 @@ class PlainPoller(Poller):
 
     def stirred(self) -> bool:
         """Say whether anything was written."""
-        return any([one.records.stirred() for one in self._watched])  # each brings itself up to date
+        return any(one.records.stirred() for one in self._watched)
 
     def settled(self, key: Key) -> bool:
         """Say whether a repeat has ended, or nobody knows how it did."""

@@ -69,7 +69,7 @@ class Tracker:
 
     def stirred(self) -> bool:
         """Say, without asking anybody, whether jobs wrote what makes a poll worth it by now."""
-        return any([one.stirred() for one in self._pollers])  # each takes its own note
+        return any(one.stirred() for one in self._pollers)
 
     def over(self) -> bool:
         """Say whether nothing watched can change any more, as far as anybody can tell."""

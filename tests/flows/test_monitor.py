@@ -118,8 +118,9 @@ def test_a_jobs_end_is_seen_within_two_seconds_and_accounting_is_not_waited_for(
 
     time.at(300, end)
     time.at(301, leave)
-    _, found, _ = follow(one, run, time=time, floor=floor)
+    view, found, _ = follow(one, run, time=time, floor=floor)
     assert found == ["1 RUNNING", f"1 {word}"]
+    assert next(iter(view.states.values())).exit_code == code
     assert time.now <= T + 302.5
     questions = [call[0] for call in run.calls[asked[0] :]]
     assert len(questions) <= 4

@@ -155,9 +155,7 @@ def held(path: Path, stop: Stop) -> Iterator[bool]:
             file.truncate(0)
 
 
-def _supervised(
-    directory: Path, element: Element, plan: Plan, *, job_id: str, stop: Stop
-) -> None:
+def _supervised(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: Stop) -> None:
     """Fork the supervisor of one element, wait for its end, and clean up behind it."""
     queue = os.getpid()
     sys.stdout.flush()
@@ -168,7 +166,7 @@ def _supervised(
             own = Stop()
             own.why = own.why or stop.why  # What came before this process had ears of its own.
             finish(directory, element, _run(directory, element, plan, job_id=job_id, stop=own))
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the interpreter would have printed it
             sys.excepthook(*sys.exc_info())
             os._exit(1)
         os._exit(0)  # What is above on the stack is the queue's.

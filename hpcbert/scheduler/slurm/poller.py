@@ -88,7 +88,7 @@ class SlurmPoller(Poller):
 
     def stirred(self) -> bool:
         """Say whether jobs wrote ends that squeue can be asked about by now."""
-        if any([one.records.stirred() for one in self._watched]):  # each brings itself up to date
+        if any(one.records.stirred() for one in self._watched):
             self._note_ends()
         return self._hurries()
 
