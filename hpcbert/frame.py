@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hpcbert.model import Row, Run, SpeedupTable
 
-_GROUP = ("framework", "model", "precision", "batch_size_per_device", "variant", "rule")
+_GROUP = ("framework", "model", "precision", "batch_size_per_device", "variant", "rule", "device")
 _SHAPE = ("nodes", "gpus_per_node", "gpus")
 _NUMBERS = ("median", "mean", "min", "max", "cv", "speedup", "efficiency", "ok", "asked")
 

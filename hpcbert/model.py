@@ -33,6 +33,19 @@ _PRECISIONS = {
 }
 
 
+# What ranks compute on. `auto`: on GPUs, or on the CPU where the program finds none; its log says.
+Device = Literal["gpu", "cpu", "auto"]
+
+
+DEVICES: tuple[Device, ...] = ("gpu", "cpu", "auto")
+
+
+def device(word: str) -> str:
+    """Return the device that a word means, or else the word."""
+    plain = word.strip().lower()
+    return {"gpus": "gpu", "cuda": "gpu", "cpus": "cpu"}.get(plain, plain)
+
+
 def precision(word: str) -> str:
     """Return the precision that a word means, or else the word."""
     plain = word.strip().lower().replace("-", "").replace("_", "")
@@ -105,6 +118,7 @@ class Point:
         xla: Whether the framework's graph compiler (XLA, torch.compile) is on.
         protocol: Name of the recipe's protocol; empty where it has but one.
         options: The recipe's other options where they differ from its defaults, by name.
+        device: What the ranks compute on.
     """
 
     framework: str
@@ -116,6 +130,7 @@ class Point:
     xla: bool = False
     options: tuple[tuple[str, OptionValue], ...] = ()
     protocol: str = ""
+    device: Device = "gpu"
 
     @property
     def global_batch_size(self) -> int:
@@ -133,8 +148,13 @@ class Point:
 
     @property
     def key(self) -> str:
-        """Identity within a campaign, safe as a file and job name: `bert-base_4n8g_fp32_b32`."""
-        return f"{self.model}_{self.shape}_{self.precision}_b{self.batch_size_per_device}"
+        """Identity within a campaign, safe as a file and job name: `bert-base_4n8g_fp32_b32`.
+
+        On the CPU it ends with `_cpu`.
+        """
+        device = "_cpu" if self.device == "cpu" else ""
+        size = self.batch_size_per_device
+        return f"{self.model}_{self.shape}_{self.precision}_b{size}{device}"
 
 
 @dataclass(frozen=True)
@@ -440,6 +460,7 @@ class Group:
     Attributes:
         rule: Name of the rule that turned logs into numbers.
         variant: `Point.variant`: accumulation, XLA and options.
+        device: `gpu`, or `cpu` where ranks computed on that; `gpu` too where nobody says.
     """
 
     framework: str
@@ -448,6 +469,7 @@ class Group:
     batch_size_per_device: int
     rule: str
     variant: str = ""
+    device: Literal["gpu", "cpu"] = "gpu"
 
 
 @dataclass(frozen=True)

@@ -142,9 +142,12 @@ def gather(
     for one in repeats:
         points.setdefault(one.array.point, []).append(replace(one, run=runs[one.key]))
     points = _alike(watched, points)
+    # One campaign, one device: a run without a log is of the same table as the others.
+    said = (dict(one.facts).get("device_kind") for one in repeats)
+    stated = next((str(kind) for kind in said if kind), None)
     measured = [
         Measured(
-            group_of(point, points, chosen.name),
+            group_of(point, points, chosen.name, stated=stated),
             point.shape,
             asked=len(own),
             runs=tuple(one.run for one in own),
@@ -313,6 +316,7 @@ class _Judge:
             batch_size_per_device=point.batch_size_per_device,
             accumulation=point.accumulation,
             precision=point.precision,
+            device_kind=None if point.device == "auto" else point.device,
             sequence_length=length or self.grammar.sequence_length or None,
             skip=protocol.skip if self.window.skip is None else self.window.skip,
             iters=protocol.iters if self.window.iters is None else self.window.iters,

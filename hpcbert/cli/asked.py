@@ -15,7 +15,7 @@ from hpcbert.cli.conflicts import refuse_typed
 from hpcbert.config import places, site, slurmwords
 from hpcbert.config.schedulers import SLURM, traits
 from hpcbert.errors import UsageError
-from hpcbert.model import Shape, precision
+from hpcbert.model import Shape, device, precision
 from hpcbert.script.plan import Request
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def read(options: PointOptions, *, dry: bool = False, rehearse: bool = False) ->
         scaling=options.scaling,
         model=options.model,
         preset=options.preset,
+        device=device(options.device),
         accumulation=options.accumulation or 0,
         global_batch_size=options.global_batch_size or 0,
         xla=options.xla,

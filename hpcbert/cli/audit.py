@@ -18,7 +18,7 @@ from hpcbert.flows.collect import ask_scheduler
 from hpcbert.model import MANIFEST
 from hpcbert.results.document import tables_data
 from hpcbert.results.text import number
-from hpcbert.results.words import plain
+from hpcbert.results.words import on_cpu, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +107,8 @@ def _lines(made: Audit) -> Iterator[str]:
     for table in made.tables:
         group = table.group
         yield ""
-        title = f"{group.framework} · {group.model} · {group.precision} · rule {group.rule}"
+        title = f"{group.framework} · {group.model} · {group.precision}{on_cpu(group, ' · ')}"
+        title += f" · rule {group.rule}"
         yield click.style(plain(title), bold=True)
         for row in table.rows:
             flags = f" · {', '.join(row.flags)}" if row.flags else ""

@@ -67,6 +67,7 @@ def described(recipe: Recipe) -> dict[str, Any]:
         "title": recipe.title,
         "launch": recipe.launch,
         "models": list(recipe.models),
+        "devices": list(recipe.devices),
         "precisions": list(recipe.precisions),
         "batch_sizes": [
             {"precision": precision, "per_device": size}

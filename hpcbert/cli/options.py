@@ -52,6 +52,7 @@ class PointOptions(Overrides):
     fw: Annotated[str, "Framework: a recipe's name.", _SHOWN] = "pytorch"
     nodes: Annotated[int, "Nodes.", _COUNT, _SHOWN] = 1
     gpus_per_node: Annotated[int, "GPUs a node.", _COUNT, _SHOWN] = 1
+    device: Annotated[str, "gpu or cpu; the site's or recipe's first by default."] = ""
     precision: Annotated[str, f"fp32, tf32, fp16, bf16; {_SEVERAL}"] = ""
     batch_size: Annotated[str, f"Samples per device; {_SEVERAL}"] = ""
     model: Annotated[str, "Model; the site's or recipe's first by default."] = ""

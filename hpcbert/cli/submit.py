@@ -174,6 +174,7 @@ def _described(array: Array) -> dict[str, Any]:
         "shape": str(point.shape),
         "model": point.model,
         "precision": point.precision,
+        "device": point.device,
         "batch_size_per_device": point.batch_size_per_device,
         "global_batch_size": point.global_batch_size,
         "repeats": list(array.repeats),
@@ -195,7 +196,8 @@ def _submitted(directory: Path, campaign: Campaign, warnings: tuple[str, ...] = 
         point = array.point
         lines.append(
             f"  {point.framework} {point.model} {point.shape!s:>6} {point.precision} "
-            f"b{point.batch_size_per_device}  job {array.job_id}"
+            f"b{point.batch_size_per_device}{' cpu' if point.device == 'cpu' else ''}  "
+            f"job {array.job_id}"
         )
     where = shlex.quote(str(directory))
     lines += [f"in {directory}", f"watch it:  hpcbert monitor {where}"]

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode, did_you_mean
 from hpcbert.config.toml import read
-from hpcbert.data.names import FormatName  # noqa: TC001  annotations are read
-from hpcbert.model import OptionValue, Precision, Shape
+from hpcbert.config.variation import Variation, VirtualEnvironment  # noqa: TC001  annotations are
+from hpcbert.data.names import FormatName  # noqa: TC001  read
+from hpcbert.model import Device, OptionValue, Precision, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -198,6 +199,9 @@ class Recipe:
         models: Names that `--model` takes; the first is the default.
         precisions: Precisions it can run; the first is the default.
         batch_sizes: Default samples per device by precision, for each of them.
+        devices: What its ranks can compute on; the first is the default.
+        on: What is otherwise on a device.
+        environment: The virtual environment that it runs in; None where nothing is made.
         xla: Whether `--xla` means anything.
         accumulation: Whether `--accumulation` does.
         options: What `--set` takes, by name.
@@ -234,6 +238,9 @@ class Recipe:
     log: Mapping[str, Any] = field(default_factory=dict, compare=False)
     problems: tuple[str, ...] = ()
     sample: Sample | None = None
+    devices: Annotated[tuple[Device, ...], partial(_at_least_one, "device")] = ("gpu",)
+    on: Mapping[Device, Variation] = field(default_factory=dict)
+    environment: VirtualEnvironment | None = None
 
     def __post_init__(self) -> None:
         for one in set(self.batch_sizes) - set(self.precisions):
@@ -243,6 +250,12 @@ class Recipe:
         for name, preset in self.protocols.items():
             key, why = f"protocols.{name}.precisions", "the recipe does not"
             _refuse_foreign(preset.precisions, self.precisions, key, why)
+        _refuse_foreign(self.on, self.devices, "on", "is not among the recipe's devices")
+        for device, other in self.on.items():
+            key, why = f"on.{device}.precisions", "the recipe does not"
+            _refuse_foreign(other.precisions, self.precisions, key, why)
+            if self.protocols and not _runnable(self.protocols, other.precisions):
+                raise Invalid("leaves no protocol that could be run", key=key)
         if self.dataset:
             why = "is no option of the recipe"
             _refuse_foreign(sorted(self.dataset.names), self.options, "dataset", why)
@@ -258,9 +271,42 @@ class Recipe:
         """
         return self.protocols[name] if name else next(iter(self.protocols.values()))
 
+    def for_device(self, device: Device) -> Recipe:
+        """Return the recipe as it is on one of its devices."""
+        other = self.on.get(device)
+        if other is None:
+            return self
+        precisions = other.precisions or self.precisions
+        patches = (*self.source.patches, *other.patches)
+        return replace(
+            self,
+            launch=other.launch or self.launch,
+            precisions=precisions,
+            batch_sizes={one: self.batch_sizes[one] for one in precisions},
+            protocols=_runnable(self.protocols, precisions),
+            on={},
+            sample=None,  # of a run elsewhere
+            problems=(*self.problems, *other.problems),
+            env={**self.env, **other.env},
+            source=replace(self.source, patches=patches),
+            environment=other.environment or self.environment,
+        )
+
     def tasks_per_node(self, shape: Shape) -> int:
         """Return how many srun tasks this launch style wants on each node."""
         return shape.gpus_per_node if self.launch == "per-gpu" else 1
+
+
+def _runnable(
+    protocols: Mapping[str, Preset], precisions: tuple[Precision, ...]
+) -> dict[str, Preset]:
+    """Return the protocols that are for any of some precisions, of which none stands for all."""
+    found = {}
+    for name, one in protocols.items():
+        own = tuple(p for p in one.precisions if not precisions or p in precisions)
+        if own or not one.precisions:
+            found[name] = replace(one, precisions=own)
+    return found
 
 
 def _refuse_foreign(named: Iterable[str], known: Collection[str], key: str, why: str) -> None:

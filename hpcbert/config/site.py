@@ -58,6 +58,7 @@ class FrameworkSettings:
         repository: Where `prepare` fetches the program from, instead of the recipe's repository.
         python: Interpreter that ranks use; empty: hpcbert's own on this machine, else `python3`.
         model: Default model; empty for the recipe's.
+        device: What ranks compute on where nobody says it; empty for the recipe's first.
         batch_sizes: Default samples per device by precision, before the recipe's.
         options: Defaults for the recipe's options, as typed in TOML; the recipe says later which
             it knows.
@@ -69,6 +70,7 @@ class FrameworkSettings:
     repository: str = ""
     python: str = ""
     model: str = ""
+    device: str = ""
     batch_sizes: Mapping[Precision, _BatchSize] = field(default_factory=dict)
     options: Mapping[str, OptionValue] = field(default_factory=dict)
 

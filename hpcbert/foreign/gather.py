@@ -262,6 +262,7 @@ def _point(read: Read) -> Point:
         precision=str(setting.precision),
         batch_size_per_device=setting.need("batch_size_per_device"),
         accumulation=setting.accumulation or 1,
+        device="cpu" if setting.device_kind == "cpu" else "gpu",
     )
 
 
@@ -275,5 +276,6 @@ def _agrees(read: Read, point: Point) -> bool:
         (setting.precision, point.precision),
         (setting.batch_size_per_device, point.batch_size_per_device),
         (setting.accumulation, point.accumulation),
+        (setting.device_kind, point.device),
     )
     return all(told is None or told == its for told, its in pairs)

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from hpcbert.logs.lines import Line
 
 Value = int | str
-WORDS = ("precision", "model", "version", "device")
+WORDS = ("precision", "model", "version", "device", "device_kind")
+_KINDS = ("gpu", "cpu")
 # Nodes may differ in these, so the first one stands for the run.
 _FIRST_COUNTS = ("version", "device")
 _LONGEST = 80
@@ -70,6 +71,8 @@ def read(fact: Fact, name: str, text: bytes) -> Value | None:
     """Return a fact as hpcbert has it: a whole number or a word; None if the text is neither."""
     word = text.decode(errors="replace")
     word = fact.values.get(word, word)
+    if name == "device_kind":
+        return word if word in _KINDS else None
     if name in WORDS:
         return word.strip()[:_LONGEST] or None
     if not (word.isascii() and word.isdigit() and len(word) <= DIGITS):

@@ -42,11 +42,12 @@ FACTS = (
     "layers",
     "version",
     "device",
+    "device_kind",
 )
 REHEARSAL = b"HPCBERT REHEARSAL"
 
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "time")
-_TEXTS = ("precision", "model", "version", "device")
+_TEXTS = ("precision", "model", "version", "device", "device_kind")
 # The keys that a rule has for its kind, besides those that every rule has.
 _KEYS = {
     "rate": "field factor scope unit over_ranks average trim after until",

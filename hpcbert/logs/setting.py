@@ -42,6 +42,7 @@ class Setting(NamedTuple):
         layers: How many it has.
         version: Of the framework or of its image, as the log prints it.
         device: What the GPUs are, as the log prints it.
+        device_kind: What the ranks compute on: `gpu` or `cpu`.
         skip: Warm-up iterations of the protocol.
         iters: Iterations of the protocol, warm-up included.
         reach: Iteration that the run must have come to, whatever the rule reads; 0 for none.
@@ -62,6 +63,7 @@ class Setting(NamedTuple):
     layers: int | None = None
     version: str | None = None
     device: str | None = None
+    device_kind: str | None = None
     skip: int = 20
     iters: int = 120
     reach: int = 0

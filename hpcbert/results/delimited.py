@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from hpcbert.model import Provenance, Row, Run, SpeedupTable
 
-_GROUP = ("framework", "model", "precision", "batch_size_per_device", "variant", "rule")
+_GROUP = ("framework", "model", "precision", "batch_size_per_device", "variant", "rule", "device")
 _SHAPE = ("nodes", "gpus_per_node", "gpus")
 # A spreadsheet's line leaves its file: each says how it came to be.
 _MADE = ("window", "hpcbert", "date", "command")
@@ -79,6 +79,7 @@ def _place(table: SpeedupTable, row: Row) -> list[_Cell]:
         group.batch_size_per_device,
         cell(group.variant),
         cell(group.rule),
+        group.device,
         *(shape.nodes, shape.gpus_per_node, shape.gpus),
     ]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.results.reduce import BASELINE
-from hpcbert.results.words import basis
+from hpcbert.results.words import basis, on_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +50,11 @@ def render(tables: Iterable[SpeedupTable], _made: Provenance, _width: int = 0) -
 def unsaid(tables: Iterable[SpeedupTable], made: Provenance) -> tuple[str, ...]:
     """Return what this shape has no place for, a sentence a table."""
     how = f"hpcbert {made.hpcbert}, {made.date}: {made.command}"
-    said = (f"rule {table.group.rule}; {basis(table)}{how}" for table in tables)
+    said = (
+        f"{on_cpu(table.group, 'device ')}{'; ' if table.group.device == 'cpu' else ''}"
+        f"rule {table.group.rule}; {basis(table)}{how}"
+        for table in tables
+    )
     return tuple(f"what dlperf-json has no key for: {one}" for one in said)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpcbert.results.words import FLAGS, basis, differences, marks, plain, why
+from hpcbert.results.words import FLAGS, basis, differences, marks, of_devices, on_cpu, plain, why
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,13 +51,14 @@ def render(tables: Sequence[SpeedupTable], made: Provenance, _width: int = 0) ->
 def _table(table: SpeedupTable) -> str:
     group = table.group
     variant = f", {group.variant}" if group.variant else ""
-    title = f"{group.framework} {group.model} {group.precision}"
+    title = f"{group.framework} {group.model} {group.precision}{on_cpu(group, ' ')}"
+    columns = ("node_num", "rank_num", *_COLUMNS[2:]) if group.device == "cpu" else _COLUMNS
     lines = [
         f"### {escape(f'{title}, batch size {group.batch_size_per_device} per device{variant}')}",
         "",
         f"Rule {escape(group.rule)}; {escape(basis(table))}median of the valid repeats.",
         "",
-        _line(_COLUMNS),
+        _line(columns),
         _line(["---:"] * (len(_COLUMNS) - 1) + [":---"]),
         *(_line(_cells(row)) for row in table.rows),
     ]
@@ -101,5 +102,13 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _legend(tables: Sequence[SpeedupTable]) -> list[str]:
     used = {flag for table in tables for row in table.rows for flag in row.flags}
-    flags = [f"* {escape(name)}: {escape(text)}." for name, text in FLAGS.items() if name in used]
-    return [_LEGEND, *(["\n".join(["Flags:", "", *flags])] if flags else [])] if tables else []
+    flags = [
+        f"* {escape(name)}: {escape(of_devices(text, tables))}."
+        for name, text in FLAGS.items()
+        if name in used
+    ]
+    return (
+        [of_devices(_LEGEND, tables), *(["\n".join(["Flags:", "", *flags])] if flags else [])]
+        if tables
+        else []
+    )

@@ -96,7 +96,9 @@ def _by_exit(evidence: Evidence) -> tuple[Reason, ...]:
     return (Reason("exit", f"the measured step ended with status {evidence.exit_code}"),)
 
 
-def group_of(point: Point, points: Iterable[Point], rule: str) -> Group:
+def group_of(
+    point: Point, points: Iterable[Point], rule: str, *, stated: str | None = None
+) -> Group:
     """Return the table that a point belongs to.
 
     Accumulation tells tables apart, unless it follows from a global batch size and so differs
@@ -106,7 +108,9 @@ def group_of(point: Point, points: Iterable[Point], rule: str) -> Group:
         point: The point.
         points: All that were measured with it.
         rule: Name of the rule that gave the numbers.
+        stated: The kind of device that logs state, for a point that leaves it to the program.
     """
+    device = stated if point.device == "auto" else point.device
     return Group(
         framework=point.framework,
         model=point.model,
@@ -114,6 +118,7 @@ def group_of(point: Point, points: Iterable[Point], rule: str) -> Group:
         batch_size_per_device=point.batch_size_per_device,
         rule=rule,
         variant=_variant(point, points),
+        device="cpu" if device == "cpu" else "gpu",
     )
 
 

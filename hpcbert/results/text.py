@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.results.words import basis, differences, earlier, marks, plain, why
+from hpcbert.results.words import basis, differences, earlier, marks, on_cpu, plain, why
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 NOTHING = "-"
 _GAP = "  "
 _BELOW = " " * 4
+# The column's title, and what it is called by in the code, whatever the device.
+_DEVICES = "GPUs"
 _COLUMNS = (
     "nodes",
-    "GPUs",
+    _DEVICES,
     "median samples/s",
     "min .. max",
     "cv",
@@ -31,9 +33,9 @@ _COLUMNS = (
 _LEFT = ("flags",)
 # What stays in columns where not all of them fit: as many as fit. The rest goes below its row.
 _NARROWER = (
-    ("nodes", "GPUs", "median samples/s", "cv", "speedup", "repeats"),
-    ("nodes", "GPUs", "median samples/s", "repeats"),
-    ("nodes", "GPUs", "median samples/s"),
+    ("nodes", _DEVICES, "median samples/s", "cv", "speedup", "repeats"),
+    ("nodes", _DEVICES, "median samples/s", "repeats"),
+    ("nodes", _DEVICES, "median samples/s"),
 )
 # Nothing is folded into less.
 _LEAST = 20
@@ -78,9 +80,13 @@ def fold(text: str, width: int, indent: str = "") -> list[str]:
 
 def _table(table: SpeedupTable, width: int) -> str:
     cells = [dict(zip(_COLUMNS, _cells(row), strict=True)) for row in table.rows]
-    widths = {title: max(len(title), *(len(one[title]) for one in cells)) for title in _COLUMNS}
+    named = {_DEVICES: "ranks (CPU)"} if table.group.device == "cpu" else {}
+    widths = {
+        title: max(len(named.get(title, title)), *(len(one[title]) for one in cells))
+        for title in _COLUMNS
+    }
     titles = _fitting(widths, width)
-    head = _line(dict(zip(_COLUMNS, _COLUMNS, strict=True)), titles, widths)
+    head = _line({one: named.get(one, one) for one in _COLUMNS}, titles, widths)
     lines = [*_heading(table, width), "", click.style(head, dim=True)]
     for row, own in zip(table.rows, cells, strict=True):
         lines += [_coloured(row, one) for one in _row(own, titles, widths, width)]
@@ -119,7 +125,7 @@ def _notes(sign: str, notes: Iterable[str], width: int, *, colour: str = "") -> 
 
 def _heading(table: SpeedupTable, width: int) -> list[str]:
     group = table.group
-    title = plain(f"{group.framework} · {group.model} · {group.precision}")
+    title = plain(f"{group.framework} · {group.model} · {group.precision}{on_cpu(group, ' · ')}")
     batch = f" · {group.batch_size_per_device} samples per device"
     variant = f" · {plain(group.variant)}" if group.variant else ""
     base = f"speedup to the median of {table.baseline}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcbert.model import Row, Run, SpeedupTable
+    from collections.abc import Iterable
+
+    from hpcbert.model import Group, Row, Run, SpeedupTable
 
 _SHOWN = 3
 # What each flag means, as tables explain it to those who read nothing else.
@@ -30,6 +32,17 @@ def plain(text: str) -> str:
     """Return text on one line, without control characters that could steer a terminal."""
     flat = " ".join(text.split())
     return "".join(char if char.isprintable() else "�" for char in flat)
+
+
+def on_cpu(group: Group, before: str) -> str:
+    """Return what a title says of a table of the CPU, after the words that precede it."""
+    return f"{before}CPU" if group.device == "cpu" else ""
+
+
+def of_devices(text: str, tables: Iterable[SpeedupTable]) -> str:
+    """Return a text that holds for tables on GPUs as it holds for these."""
+    on = {table.group.device for table in tables}
+    return text.replace("GPUs", "devices" if "gpu" in on else "ranks") if "cpu" in on else text
 
 
 def why(run: Run) -> str:

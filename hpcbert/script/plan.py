@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from hpcbert.config import places
 from hpcbert.config.decode import did_you_mean
-from hpcbert.config.recipe import KINDS
-from hpcbert.errors import UsageError
-from hpcbert.model import OptionValue, Point, Protocol, Shape
+from hpcbert.config.recipe import KINDS, load
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.model import DEVICES, OptionValue, Point, Protocol, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from hpcbert.config.recipe import Option, Preset, Recipe
     from hpcbert.config.site import Site
+    from hpcbert.model import Device
 
 _FIRST_STEP = 4  # DLPerf's curve within a node goes 1, 4, 8 (Oneflow-Inc/DLPerf@c89430b)
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -31,6 +35,7 @@ class Request:
         shape: The largest shape.
         scaling: Whether the smaller shapes of the curve are wanted too.
         preset: Name of one of the recipe's protocols; empty for its first.
+        device: What the ranks compute on; empty for the site's, then the recipe's first.
         accumulation: Micro-batches in one step; 0 leaves it to the protocol.
         global_batch_size: Samples in one step, from which the accumulation follows; 0 likewise.
         iters, skip: Iterations and warm-up; None leaves them to the protocol.
@@ -43,6 +48,7 @@ class Request:
     scaling: bool = False
     model: str = ""
     preset: str = ""
+    device: str = ""
     accumulation: int = 0
     global_batch_size: int = 0
     xla: bool = False
@@ -89,17 +95,53 @@ class MeasurementPlan:
     points: tuple[Point, ...]
 
 
+def device_of(recipe: Recipe, site: Site, asked: str, folders: tuple[Path, ...] = ()) -> Device:
+    """Return what ranks compute on: as asked, else as the site says, else the recipe's first.
+
+    Args:
+        recipe: What shall run.
+        site: Where.
+        asked: A device; empty for none in particular.
+        folders: Where there are other recipes, to name those that can.
+
+    Raises:
+        UsageError: There is no such device, or the recipe does not run on it.
+    """
+    wanted = asked or site.settings(recipe.name).device
+    where = "" if asked or not wanted else f"{site.where}: frameworks.{recipe.name}.device"
+    if wanted and wanted not in DEVICES:
+        message = f"There is no device {wanted!r}."
+        raise UsageError(message, where=where, hint=did_you_mean(wanted, DEVICES))
+    for device in recipe.devices:
+        if device == wanted or not wanted:
+            return device
+    able = " or ".join(recipe.devices)
+    others = ", ".join(_able(folders, wanted))
+    hint = f"These run on {wanted}: {others}." if others else ""
+    raise UsageError(f"{recipe.name} runs on {able}, not on {wanted}.", where=where, hint=hint)
+
+
+def _able(folders: tuple[Path, ...], device: str) -> Iterator[str]:
+    """Yield the names of recipes that run on a device."""
+    for name, folder in places.list_recipes(folders).items():
+        with suppress(ConfigError):
+            if device in load(folder).devices:
+                yield name
+
+
 def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
     """Decide what a request measures.
 
     Raises:
         UsageError: The recipe, the site or the protocol does not allow what is asked.
     """
+    device = device_of(recipe, site, request.device)
+    recipe = recipe.for_device(device)
     if request.preset:
         _one_of("protocol", request.preset, tuple(recipe.protocols))
     usual = recipe.preset(request.preset)
     protocol = _protocol(usual, request)
-    _check(recipe, site, request, usual)
+    _check(recipe, site, request, usual, device)
     model = request.model or site.settings(recipe.name).model or recipe.models[0]
     values = option_values(recipe, site, request.settings)
     identity = _identity(recipe, values)
@@ -113,10 +155,11 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
             shape=shape,
             precision=_one_of("precision", precision, precisions),
             batch_size_per_device=size,
-            accumulation=_accumulation(request, usual, shape, size),
+            accumulation=_accumulation(request, usual, shape, size, device),
             xla=request.xla or usual.xla,
             options=identity,
             protocol=usual.name,
+            device=device,
         )
         for precision in dict.fromkeys(request.precisions or precisions[:1])
         for size in dict.fromkeys(request.batch_sizes or (sizes.get(precision, 1),))
@@ -143,7 +186,7 @@ def _protocol(usual: Preset, request: Request) -> Protocol:
     return Protocol(request.repeats, iters, skip)
 
 
-def _accumulation(request: Request, usual: Preset, shape: Shape, size: int) -> int:
+def _accumulation(request: Request, usual: Preset, shape: Shape, size: int, device: Device) -> int:
     """Return the micro-batches in one step: as asked, else so that the global batch is right."""
     if request.accumulation:
         return request.accumulation
@@ -153,19 +196,21 @@ def _accumulation(request: Request, usual: Preset, shape: Shape, size: int) -> i
     micro = shape.gpus * size
     if total % micro:
         raise UsageError(
-            f"A global batch of {total} is no multiple of {shape.gpus} GPUs x {size} samples.",
+            f"A global batch of {total} is no multiple of {shape.gpus} "
+            f"{'ranks' if device == 'cpu' else 'GPUs'} x {size} samples.",
             hint="Change --batch-size or --global-batch-size, or give --accumulation.",
         )
     return total // micro
 
 
-def _check(recipe: Recipe, site: Site, request: Request, usual: Preset) -> None:
+def _check(recipe: Recipe, site: Site, request: Request, usual: Preset, device: Device) -> None:
     for size in request.batch_sizes:
         if size < 1:
             raise UsageError(f"A batch size must be at least 1, not {size}.")
     if min(request.accumulation, request.global_batch_size) < 0:
         raise UsageError("--accumulation and --global-batch-size must be at least 1.")
-    if usual.gpus and request.shape.gpus_per_node > site.nodes.gpus_per_node:
+    on_gpus = usual.gpus and device != "cpu"
+    if on_gpus and request.shape.gpus_per_node > site.nodes.gpus_per_node:
         raise UsageError(
             f"Nodes of site {site.name!r} have {site.nodes.gpus_per_node} GPUs, "
             f"{request.shape.gpus_per_node} are asked for.",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from hpcbert.script.resolve import Resolved
 
 _HEREDOC_END = "HPCBERT_RANK"
+# Ranks on the CPU see no GPU, whatever a node has.
+_HIDDEN = {"cpu": {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNSAFE_IN_DIRECTIVE = re.compile(r"[^\w@%+=:,./\[\]-]", re.ASCII)
 _ESCAPED_IN_QUOTES = re.compile(r'(["\\])')
@@ -137,7 +139,8 @@ def _environment(folders: tuple[Path, ...]) -> Environment:
 def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
     """Return the `#SBATCH` options of a job, one word each, unquoted."""
     slurm, shape, cpus = resolved.site.slurm, array.point.shape, _cpus_per_task(resolved, array)
-    gpus = slurm.gres if resolved.plan.preset.gpus else ""
+    on_gpus = resolved.plan.preset.gpus and resolved.device != "cpu"
+    gpus = slurm.gres if on_gpus else ""
     folder = "" if resolved.by_hand else resolved.directory.replace("%", "%%") + "/slurm/"
     count = len(array.repeats)
     throttle = min(resolved.options.concurrent, count)
@@ -198,7 +201,7 @@ def render(resolved: Resolved, array: Array) -> str:
         "files": resolved.files,
     }
     # What every rank exports: the site's, then the recipe's, which is pinned.
-    env = {**resolved.site.env, **dict(recipe.env)}
+    env = {**resolved.site.env, **dict(recipe.env), **_HIDDEN.get(resolved.device, {})}
     with bounded(Path(recipe.folder) / "run.sh.j2"):
         body = environment.get_template(f"{recipe.name}/run.sh.j2").render(context)
         rank_script = environment.get_template("rank.sh.j2").render(
@@ -253,6 +256,7 @@ def _reproduce(resolved: Resolved, point: Point) -> str:
         *("--precision", point.precision, "--batch-size", str(point.batch_size_per_device)),
         *("--repeats", str(protocol.repeats), "--iters", str(protocol.iters)),
         *("--skip", str(protocol.skip)),
+        *(("--device", point.device) if point.device != resolved.recipe.devices[0] else ()),
         *(("--protocol", point.protocol) if point.protocol else ()),
         *(("--accumulation", str(point.accumulation)) if point.accumulation != 1 else ()),
         *(("--xla",) if point.xla else ()),

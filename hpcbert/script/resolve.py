@@ -12,7 +12,7 @@ from hpcbert.config.schedulers import traits
 from hpcbert.container import cache, reference
 from hpcbert.errors import UsageError
 from hpcbert.script import inputs
-from hpcbert.script.plan import MOST_INDICES, plan
+from hpcbert.script.plan import MOST_INDICES, device_of, plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.schedulers import Traits
     from hpcbert.config.site import Site
+    from hpcbert.model import Device
     from hpcbert.script.inputs import Inputs
     from hpcbert.script.plan import MeasurementPlan, Request
 
@@ -66,6 +67,7 @@ class Resolved:
     Attributes:
         request, site, recipe, options: What it was decided from.
         scheduler: What the scheduler is like; may differ from the site's in a dry run.
+        device: What the ranks compute on; the recipe is as it is there.
         plan: What is measured: protocol, the recipe's options, points.
         found: What ranks run with, as site and `prepare` have it.
         inputs: The same as scripts have it: with an interpreter in any case, and in a dry run with
@@ -81,6 +83,7 @@ class Resolved:
     recipe: Recipe
     options: SubmitOptions
     scheduler: Traits
+    device: Device
     plan: MeasurementPlan
     found: Inputs
     inputs: Inputs
@@ -118,6 +121,8 @@ def resolve(
         UsageError: Recipe, site and request do not fit together; the hint says what to change.
     """
     by_hand, scheduler = directory == BY_HAND, traits(options.scheduler)
+    device = device_of(recipe, site, request.device, options.folders)
+    recipe = recipe.for_device(device)
     found = inputs.find(site, recipe, by_hand=by_hand)
     if site.container.runtime == "pyxis" and not scheduler.srun:
         raise UsageError(
@@ -156,6 +161,7 @@ def resolve(
         recipe=recipe,
         options=options,
         scheduler=scheduler,
+        device=device,
         found=found,
         inputs=used,
         directory=directory,

@@ -1,8 +1,9 @@
 #!/bin/bash
 # What one node is, as one JSON file: run once a node before a measured step, outside of it.
 #
-#   describe.sh PART FOLDER NAME REFERENCE PYTHON
+#   describe.sh PART FOLDER NAME REFERENCE PYTHON [cpu]
 #
+# With `cpu` no GPU is asked about: the ranks compute on the CPU.
 # PART is `image` (run inside the container), `host` (run outside) or `both` (no container). The
 # image's part waits in a hidden file until the host's part takes it in. What can't be told is left
 # out, and nothing here ends a job: the exit status is 0, and what hangs is ended by a time limit.
@@ -19,7 +20,7 @@ umask 077
 shopt -s nullglob
 exec </dev/null
 
-part=${1:-both} folder=${2:-.} label=${3:-node} reference=${4:-} python=${5:-python3}
+part=${1:-both} folder=${2:-.} label=${3:-node} reference=${4:-} python=${5:-python3} device=${6:-}
 node=${SLURMD_NODENAME:-}
 if [[ -z $node ]]; then IFS= read -r node </proc/sys/kernel/hostname || node=node; fi
 node=${node//[^A-Za-z0-9._-]/_}
@@ -220,7 +221,7 @@ network() {
 readonly FIELDS=index,name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory
 readonly MORE=clocks.sm,clocks.mem,temperature.gpu,power.draw,persistence_mode,ecc.mode.current,mig.mode.current,compute_mode,vbios_version
 gpus() {
-  command -v nvidia-smi >/dev/null || return 0
+  if [[ $device == cpu ]] || ! command -v nvidia-smi >/dev/null; then return 0; fi
   local full version topology lines=() fields=$FIELDS,$MORE
   exec {full}< <(ask --query-gpu="$fields" --format=csv,noheader,nounits)
   exec {version}< <(ask --version)

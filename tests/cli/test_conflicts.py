@@ -46,7 +46,7 @@ REFUSED = [
         (["submit", "--resume", "x", *words], words[0].partition("=")[0], "--resume")
         for words in (
             ["--fw", "pytorch"], ["--nodes", "1"], ["--gpus-per-node", "1"], ["--precision", "fp32"],
-            ["--batch-size", "4"], ["--model", "m"], ["--protocol", "p"], ["--accumulation", "2"],
+            ["--batch-size", "4"], ["--model", "m"], ["--device", "cpu"], ["--protocol", "p"], ["--accumulation", "2"],
             ["--global-batch-size", "8"], ["--xla"], ["--set", "a=b"], ["--scaling"],
             ["--repeats", "5"], ["--iters", "9"], ["--skip", "2"], ["--templates", "."],
             ["--scheduler", "local"], ["--runtime", "none"], ["--partition", "p"],

@@ -90,6 +90,7 @@ def test_the_document_holds_every_number_unrounded(tables: tuple[SpeedupTable, .
         "framework": "oneflow",
         "model": "bert-base",
         "precision": "fp32",
+        "device": "gpu",
         "batch_size_per_device": 32,
         "variant": "",
         "rule": "dlperf-time",

@@ -113,7 +113,7 @@ def _elements(campaign: Campaign) -> Iterator[Element]:
                 repeats=repeats,
                 script=array.script,
                 statuses=tuple(array.status(repeat) for repeat in repeats),
-                gpus=array.point.shape.gpus_per_node,
+                gpus=0 if array.point.device == "cpu" else array.point.shape.gpus_per_node,
                 together=array.together,
                 first_attempt=array.first_attempt,
             )

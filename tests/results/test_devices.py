@@ -1,0 +1,141 @@
+"""A table of ranks on the CPU says so, and is never one with those of GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.campaign import store
+from hpcbert.model import Device, Group, Provenance
+from hpcbert.results.reduce import tabulate
+from hpcbert.results.reporters import FORMS
+from tests.kit.campaigns import Built
+from tests.kit.cli import Done
+from tests.kit.collecting import gathered, says
+from tests.results.test_formats import point
+
+MADE = Provenance("1.2.3", "2026-11-21T10:00:00Z", "hpcbert collect")
+ON_GPU = Group("oneflow", "bert-base", "fp32", 32, "rate")
+ON_CPU = replace(ON_GPU, device="cpu")
+CONFIG = "hpcbert-config {"
+
+
+def on(built: Built, device: Device, stated: str = "") -> Built:
+    """Let a campaign have been asked for on a device, and its logs state one."""
+    arrays = tuple(
+        replace(one, point=replace(one.point, device=device)) for one in built.campaign.arrays
+    )
+    made = built.change(arrays=arrays)
+    made.finish()
+    for path in made.directory.rglob("*.log"):
+        text = path.read_text()
+        told = f'{CONFIG}"device": "{stated}", ' if stated else CONFIG
+        path.write_text(text.replace(CONFIG, told))
+    return made
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_no_form_calls_ranks_on_the_cpu_gpus(name: str) -> None:
+    flagged = [2.0, 9.0, 1.0]
+    (table,) = tabulate([point(ON_CPU, "1n1g", flagged), point(ON_CPU, "1n2g", [99.0])])
+    text = FORMS[name].write((table,), MADE, 0)
+    said = "\n".join([text, *FORMS[name].unsaid((table,), MADE)])
+    assert "cpu" in said.lower()
+    assert "GPU" not in said
+    same = FORMS[name].write(tabulate([point(ON_GPU, "1n1g", [1.0])]), MADE, 0)
+    assert "CPU" not in same
+
+
+def test_both_in_one_document_are_two_tables() -> None:
+    tables = tabulate([point(ON_CPU, "1n1g", [1.0]), point(ON_GPU, "1n1g", [100.0])])
+    assert [table.group.device for table in tables] == ["cpu", "gpu"]
+    assert all(row.speedup == 1.0 for table in tables for row in table.rows)
+    document = json.loads(FORMS["json"].write(tables, MADE, 0))
+    assert [table["device"] for table in document["tables"]] == ["cpu", "gpu"]
+    narrow = FORMS["text"].write(tables[:1], MADE, 40)
+    assert "ranks (CPU)" in narrow
+    markdown = FORMS["markdown"].write(tables, MADE, 0)
+    assert "| node_num | rank_num |" in markdown
+    assert "| node_num | gpu_num |" in markdown
+    assert "over all devices" in markdown
+
+
+@pytest.mark.parametrize(
+    ("asked", "stated", "table"),
+    [
+        ("auto", "cpu", "cpu"),
+        ("auto", "cuda", "gpu"),
+        ("auto", "", "gpu"),
+        ("gpu", "", "gpu"),
+        ("gpu", "cuda", "gpu"),
+        ("cpu", "", "cpu"),
+        ("cpu", "cpu", "cpu"),
+        ("auto", "xpu", "gpu"),
+    ],
+)
+def test_the_table_is_of_what_was_computed_on(
+    build: Callable[..., Built], asked: Device, stated: str, table: str
+) -> None:
+    made = on(build("1n1g", "1n2g", repeats=2), asked, stated)
+    found = gathered(made.directory, states=says())
+    (one,) = found.tables
+    assert one.group.device == table
+    assert [row.ok for row in one.rows] == [2, 2]
+
+
+@pytest.mark.parametrize(("asked", "stated"), [("gpu", "cpu"), ("cpu", "cuda")])
+def test_a_run_on_another_device_than_asked_for_does_not_count(
+    build: Callable[..., Built], asked: Device, stated: str
+) -> None:
+    made = on(build("1n1g", repeats=2), asked, stated)
+    (table,) = gathered(made.directory, states=says()).tables
+    (row,) = table.rows
+    assert row.ok == 0
+    assert "device_kind" in row.runs[0].reasons[0].detail
+
+
+def test_runs_on_two_devices_share_no_table(build: Callable[..., Built]) -> None:
+    one = on(build("1n1g", repeats=2), "cpu")
+    other = on(build("1n1g", repeats=2, name="20261121-pytorch-def"), "gpu")
+    for log in one.directory.rglob("*.log"):
+        log.write_text(f"this is on the CPU\n{log.read_text()}")
+    found = gathered(one.directory, other.directory, states=says())
+    assert {table.group.device for table in found.tables} == {"cpu", "gpu"}
+
+
+def test_a_manifest_without_a_device_is_read_as_before(build: Callable[..., Built]) -> None:
+    made = build("1n1g", repeats=2)
+    path = made.directory / "manifest.json"
+    document: dict[str, Any] = json.loads(path.read_text())
+    del document["arrays"][0]["point"]["device"]
+    path.write_text(json.dumps(document))
+    assert store.read_manifest(made.directory) == made.campaign
+    assert made.campaign.arrays[0].point.key == "bert-tiny_1n1g_fp32_b4"
+
+
+def test_logs_from_elsewhere_are_of_the_device_that_they_state(
+    build: Callable[..., Built], collect_json: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    for stated, device in (("cpu", "cpu"), ("cuda", "gpu"), ("", "gpu")):
+        made = on(build("1n1g", repeats=2, name=f"c-{stated or 'none'}"), "auto", stated)
+        logs = tmp_path / f"logs-{stated}"
+        (made.directory / "logs").rename(logs)
+        document = collect_json(logs)
+        (table,) = document["data"]["tables"]
+        assert table["device"] == device
+
+
+def test_audit_names_the_device(
+    build: Callable[..., Built], collect: Callable[..., Done], run: Any
+) -> None:
+    from tests.kit.cli import inside
+
+    made = on(build("1n1g", repeats=2), "cpu")
+    gathered(made.directory, states=says())
+    done = inside("audit", made.directory)
+    assert "· CPU · rule" in done.stdout, done

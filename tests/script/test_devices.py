@@ -1,0 +1,230 @@
+"""What ranks compute on, from the command line to the script: GPUs, the CPU, or as the program finds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.config import recipe as recipes
+from hpcbert.config.recipe import Recipe
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.flows.submit import write
+from hpcbert.model import Shape, device
+from hpcbert.scheduler.local.queue import _elements
+from hpcbert.script.draft import by_hand
+from hpcbert.script.plan import Request, device_of, plan
+from tests.kit import drafts
+from tests.kit.cli import Done, inside
+from tests.kit.drafts import changed, drafted, reference, settled
+from tests.kit.logs import put
+from tests.kit.scripts import only_script
+
+RECIPE = """\
+schema = 1
+title = "A recipe for tests"
+launch = "per-node"
+models = ["bert-base"]
+precisions = ["fp16", "fp32"]
+devices = ["gpu", "cpu"]
+problems = ["One."]
+[batch_sizes]
+fp16 = 64
+[env]
+WORKERS = "4"
+EVERYWHERE = "1"
+[protocols.half]
+help = "For fp16."
+precisions = ["fp16"]
+[protocols.any]
+help = "For all."
+[on.cpu]
+launch = "per-gpu"
+precisions = ["fp32"]
+patches = ["cpu.patch"]
+problems = ["Two."]
+[on.cpu.env]
+WORKERS = "1"
+[[log.records]]
+name = "step"
+contains = "samples/s"
+match = '(?P<iteration>\\d+) (?P<loss>\\S+) (?P<rate>\\S+) samples/s'
+[[log.rules]]
+name = "rate"
+kind = "rate"
+record = "step"
+"""
+RUN = "exec train --on {{ point.device }}\n"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    put(tmp_path, "templates/two/recipe.toml", RECIPE)
+    put(tmp_path, "templates/two/run.sh.j2", RUN)
+    return recipes.load(tmp_path / "templates" / "two")
+
+
+def asked(on: str, **changes: Any) -> Request:
+    return Request(Shape(1, 2), device=on, **changes)
+
+
+def script(tmp_path: Path, on: str, found: Recipe | None = None, **options: Any) -> str:
+    folders = (tmp_path / "templates", *drafts.OPTIONS.folders)
+    site = settled(reference(tmp_path), model="")
+    request = asked(on, preset="any" if found else "")
+    return only_script(drafted(site, request, found=found, options={"folders": folders, **options}))
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("cpu", "cpu"), ("CPU", "cpu"), ("gpus", "gpu"), (" cuda ", "gpu"), ("tpu", "tpu"), ("", "")],
+)
+def test_devices_are_understood_in_every_spelling(word: str, meant: str) -> None:
+    assert device(word) == meant
+
+
+def test_a_recipe_on_the_cpu_is_otherwise_only_where_it_says_so(recipe: Recipe) -> None:
+    there = recipe.for_device("cpu")
+    assert (there.launch, there.precisions) == ("per-gpu", ("fp32",))
+    assert there.source.patches == ("cpu.patch",)
+    assert there.problems == ("One.", "Two.")
+    assert there.env == {"WORKERS": "1", "EVERYWHERE": "1"}
+    assert there.for_device("cpu") == there
+    assert recipe.for_device("gpu") == recipe
+    assert (there.name, there.digest, there.models) == (recipe.name, recipe.digest, recipe.models)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[on.cpu]", "[on.tpu]", "tpu"),
+        ('devices = ["gpu", "cpu"]', 'devices = ["gpu"]', "names 'cpu'"),
+        ('devices = ["gpu", "cpu"]', "devices = []", "at least one device"),
+        ('devices = ["gpu", "cpu"]', 'devices = ["gpu", "cpi"]', "must be one of"),
+        ('precisions = ["fp32"]\n', 'precisions = ["bf16"]\n', "names 'bf16'"),
+        ('launch = "per-gpu"', 'launsh = "per-gpu"', "launsh"),
+    ],
+)
+def test_a_recipe_that_contradicts_itself_is_refused(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    assert old in RECIPE
+    put(tmp_path, "two/recipe.toml", RECIPE.replace(old, new))
+    with pytest.raises(ConfigError, match=said):
+        recipes.load(tmp_path / "two")
+
+
+def test_the_device_is_asked_for_or_the_sites_or_the_recipes_first(
+    tmp_path: Path, recipe: Recipe
+) -> None:
+    site = reference(tmp_path)
+    on_cpu = settled(site, "two", device="cpu")
+    assert device_of(recipe, site, "") == "gpu"
+    assert device_of(recipe, on_cpu, "") == "cpu"
+    assert device_of(recipe, on_cpu, "gpu") == "gpu"
+    assert device_of(drafts.load(), site, "") == "auto"
+    assert plan(recipe, on_cpu, asked("", preset="any")).points[0].device == "cpu"
+
+
+def test_what_can_not_be_is_refused_with_a_name_for_what_can(
+    tmp_path: Path, recipe: Recipe
+) -> None:
+    site = reference(tmp_path)
+    folders = (tmp_path / "templates", *drafts.OPTIONS.folders)
+    with pytest.raises(UsageError, match="megatron runs on gpu, not on cpu") as refused:
+        device_of(drafts.load("megatron"), site, "cpu", folders)
+    assert "two" in refused.value.hint
+    assert "pytorch" in refused.value.hint
+    assert "megatron" not in refused.value.hint
+    with pytest.raises(UsageError, match="no device 'cup'") as wrong:
+        device_of(recipe, site, "cup")
+    assert "Did you mean cpu" in wrong.value.hint
+    with pytest.raises(UsageError, match="no device 'cup'") as wrong:
+        device_of(recipe, settled(site, "two", device="cup"), "")
+    assert "frameworks.two.device" in wrong.value.where
+    with pytest.raises(UsageError, match="no protocol 'half'"):
+        plan(recipe, site, asked("cpu", preset="half"))
+
+
+def test_the_cpu_is_part_of_a_points_names(tmp_path: Path) -> None:
+    site = reference(tmp_path)
+    on_gpu, on_cpu = (drafted(site, asked(one)) for one in ("gpu", "cpu"))
+    (one,), (other,) = on_gpu.campaign.arrays, on_cpu.campaign.arrays
+    assert other.point == replace(one.point, device="cpu")
+    assert (one.point.key + "_cpu", one.name + "_cpu") == (other.point.key, other.name)
+    assert other.script == "scripts/bert-tiny_1n2g_fp32_b4_cpu.sbatch"
+    (name,) = by_hand(asked("cpu"), site, drafts.load(), options=drafts.OPTIONS)
+    assert name == "pytorch_bert-tiny_1n2g_fp32_b4_cpu.sbatch"
+    write(on_cpu)
+    manifest = json.loads((on_cpu.directory / "manifest.json").read_text())
+    assert manifest["arrays"][0]["point"]["device"] == "cpu"
+
+
+@pytest.mark.parametrize("runtime", ["none", "enroot", "pyxis"])
+def test_on_the_cpu_no_gpu_is_asked_for_or_looked_for(tmp_path: Path, runtime: str) -> None:
+    site = changed(reference(tmp_path), container={"runtime": runtime}, nodes={"interface": "ib0"})
+    on_cpu, on_gpu = (only_script(drafted(site, asked(one))) for one in ("cpu", "gpu"))
+    assert "--gres=gpu:2" in on_gpu
+    for word in ("--gres", "NCCL", "per-gpu"):
+        assert word not in on_cpu
+    assert "GLOO_SOCKET_IFNAME" in on_cpu
+    assert "export CUDA_VISIBLE_DEVICES=''" in on_cpu
+    assert ("NVIDIA_VISIBLE_DEVICES=void" in on_cpu) == (runtime != "none")
+    assert "VISIBLE_DEVICES=" not in on_gpu
+    assert "--device cpu" in on_cpu
+    assert "--device cuda" in on_gpu
+
+
+def test_more_ranks_than_a_node_has_gpus_may_run_on_its_cpu(tmp_path: Path) -> None:
+    site, many = reference(tmp_path), Request(Shape(1, 12), device="cpu")
+    assert "--ntasks-per-node=12" in only_script(drafted(site, many))
+    with pytest.raises(UsageError, match="have 8 GPUs"):
+        drafted(site, replace(many, device="gpu"))
+    with pytest.raises(UsageError, match="no multiple of 12 ranks x 4"):
+        drafted(site, replace(many, global_batch_size=7))
+
+
+def test_a_template_is_told_the_device_and_gets_the_recipe_as_it_is_there(
+    tmp_path: Path, recipe: Recipe
+) -> None:
+    on_cpu, on_gpu = (script(tmp_path, one, recipe) for one in ("cpu", "gpu"))
+    assert "exec train --on cpu" in on_cpu
+    assert "exec train --on gpu" in on_gpu
+    assert "--ntasks-per-node=2" in on_cpu
+    assert "--ntasks-per-node=1" in on_gpu
+    assert "export WORKERS=1" in on_cpu
+    assert "export WORKERS=4" in on_gpu
+
+
+def test_the_local_queue_shows_no_gpu_to_ranks_on_the_cpu(tmp_path: Path) -> None:
+    shown = [
+        [one.gpus for one in _elements(drafted(reference(tmp_path), asked(on)).campaign)]
+        for on in ("cpu", "gpu", "")
+    ]
+    assert shown == [[0] * 5, [2] * 5, [2] * 5]
+
+
+def test_a_script_names_the_command_that_renders_it_again(
+    here: None, tmp_path: Path, recipe: Recipe
+) -> None:
+    """A round through `render --check`, for each device."""
+    for on in ("cpu", "gpu"):
+        done: Done = inside("render", "--device", on, "--output", tmp_path / "out")
+        assert done.returncode == 0, done
+    assert len(list((tmp_path / "out").iterdir())) == 2
+    assert inside("render", "--check", tmp_path / "out").returncode == 0
+
+
+def test_submit_tells_the_device(here: None) -> None:
+    words = ("submit", "--scheduler", "slurm", "--dry-run", "--json")
+    done = inside(*words, "--device", "CPU")
+    (array,) = done.data["arrays"]
+    assert array["device"] == "cpu"
+    assert inside(*words).data["arrays"][0]["device"] == "auto"
+    refused = inside(*words, "--fw", "nccl-tests", "--device", "cpu")
+    assert refused.returncode == 2
+    assert refused.error["message"] == "nccl-tests runs on gpu, not on cpu."
+    assert "pytorch" in refused.error["hint"]
