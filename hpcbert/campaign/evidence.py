@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert.campaign import store
 from hpcbert.campaign.lateness import goes_on, lacks
+from hpcbert.campaign.masking import Masking, masks
 from hpcbert.errors import UsageError
 from hpcbert.model import MANIFEST, utc
 from hpcbert.system.files import open_file, read
@@ -49,7 +50,7 @@ _UNRECORDED = "slurm/local."
 # Numbers are recorded as the protocol has them, whatever window a table was asked for.
 _WHOLE = {"skip": None, "iters": None}
 
-Kind = Literal["missing", "changed", "added", "grew", "late", "seal"]
+Kind = Literal["missing", "changed", "added", "grew", "late", "masked", "seal"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class Deviation:
 
     Attributes:
         kind: `missing`, `changed`, `added`, `grew` (what was recorded is still its beginning),
-            `late` (the file system showed it only later), or `seal`: the record itself was changed.
+            `late` (the file system showed it only later), `masked` (something in it looked like a
+            secret when it was archived), or `seal`: the record itself was changed.
         path: Relative to the campaign.
         detail: A sentence.
         harmless: Whether a campaign that goes on explains it, or a file system that is slow.
@@ -87,7 +89,7 @@ def digests(watched: TrackedCampaign) -> dict[str, dict[str, Any]]:
 
     Status files are what they were when they were read: that is what the states come from.
     """
-    return {name: _entry(watched, name) for name in sorted(_names(watched.directory))}
+    return {name: _entry(watched, name) for name in sorted(names(watched.directory))}
 
 
 def _entry(watched: TrackedCampaign, name: str) -> dict[str, Any]:
@@ -106,7 +108,12 @@ def _entry(watched: TrackedCampaign, name: str) -> dict[str, Any]:
     return {"bytes": size, "sha256": found.hexdigest()}
 
 
-def _names(directory: Path) -> Iterator[str]:
+def belongs(name: str) -> bool:
+    """Say whether a campaign can have a file of that path that its numbers come from."""
+    return name in {*_FILES, MEASUREMENTS} or name.startswith(tuple(f"{one}/" for one in _FOLDERS))
+
+
+def names(directory: Path) -> Iterator[str]:
     """Yield the paths of the files, without hidden ones, which are not finished."""
     yield from (name for name in _FILES if os.path.lexists(directory / name))
     for start in _FOLDERS:
@@ -120,7 +127,7 @@ def _names(directory: Path) -> Iterator[str]:
 def stamps(directory: Path) -> dict[str, tuple[int, int]]:
     """Return size and time of every log and status file, by path: what a writer changes."""
     found = {}
-    for name in _names(directory):
+    for name in names(directory):
         if name.startswith(_WRITTEN):
             with contextlib.suppress(OSError):
                 status = (directory / name).stat()
@@ -196,9 +203,11 @@ def changes(
     before = document[EVIDENCE]["files"]
     broken = "the record itself was changed after it was written"
     own = () if document.get(SEAL) == seal(document) else (Deviation("seal", MEASUREMENTS, broken),)
-    lacking = lacks(watched.campaign, document)
+    lacking, masked = lacks(watched.campaign, document), masks(watched.directory)
     found = [
-        _changed(watched, name, then, document, lacking)
+        _masked(name)
+        if masked.get(name) == Masking(then, now.get(name, {}))
+        else _changed(watched, name, then, document, lacking)
         if name in now
         else Deviation("missing", name, "it is missing")
         for name, then in before.items()
@@ -207,6 +216,10 @@ def changes(
     goes_on = any(one.harmless and one.kind == "grew" for one in found)
     new = (_added(name, lacking, goes_on=goes_on) for name in now if name not in before)
     return (*own, *found, *new)
+
+
+def _masked(name: str) -> Deviation:
+    return Deviation("masked", name, "secrets in it were masked to archive it", harmless=True)
 
 
 def _changed(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 RECIPE = "recipe.toml"
 SAMPLE = "sample.log"
+# What the names of archives end in.
+ARCHIVE = ".zip"
 LOCK = lock.LOCK
 
 # What the job script runs or sources lies in the first, what tells of its jobs in the others.
@@ -169,17 +171,32 @@ def _listed(directories: Sequence[Path]) -> str:
     return ", ".join(names) + (f" and {more} older" if more else "")
 
 
+def archived(name: str, runs: Path) -> Path | None:
+    """Return the archive that a person means, a path or a file's name; None: none is meant."""
+    if not name.lower().endswith(ARCHIVE):
+        return None
+    places = (Path(name), runs / name)
+    return next((path for path in places if path.exists() and not path.is_dir()), None)
+
+
 def resolve(name: str, runs: Path) -> Path:
     """Return the campaign that a person means: a path, an id, or a part of an id.
 
-    A campaign of somebody else's is meant only by its path or its whole id; where a word without a
-    slash could be that or the caller's own, it is the own one.
+    An archive is not meant: nothing of it is run, submitted or cancelled. A campaign of somebody
+    else's is meant only by its path or its whole id; where a word without a slash could be that or
+    the caller's own, it is the own one.
 
     The path is absolute: sbatch is run in the campaign, where a relative one leads nowhere.
 
     Raises:
-        UsageError: None is meant, or several are.
+        UsageError: None is meant, or several are, or an archive is.
     """
+    if packed := archived(name, runs):
+        raise UsageError(
+            "It is an archive: nothing of it is run, submitted or cancelled.",
+            where=str(packed),
+            hint=f"To measure the same again: hpcbert submit --like {packed}",
+        )
     named = [path for path in (Path(name), runs / name) if (path / MANIFEST).is_file()]
     own = [path for path in named if os.sep in name or not stranger(path)]
     if own:

@@ -7,7 +7,7 @@ import pwd
 import secrets
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hpcbert.cli.options import PointOptions
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
+    from hpcbert.script.again import Past
     from hpcbert.script.draft import Submitter
     from hpcbert.script.resolve import SubmitOptions
 
@@ -41,15 +42,26 @@ class Asked:
     warnings: tuple[str, ...]
 
 
-def read(options: PointOptions, *, dry: bool = False, rehearse: bool = False) -> Asked:
+def read(
+    options: PointOptions, *, dry: bool = False, rehearse: bool = False, then: Past | None = None
+) -> Asked:
     """Turn the shared options into a request, a site, a recipe.
 
+    Args:
+        options: The options.
+        dry: Whether nothing will be run.
+        rehearse: Whether nothing will be trained.
+        then: The campaign that says what is measured, instead of the options.
+
     Raises:
-        UsageError: A value is wrong.
+        UsageError: A value is wrong, or what was measured then can't be had.
     """
     from hpcbert.config import recipe  # whose dataclasses --help has no use for
+    from hpcbert.script import again
     from hpcbert.script.resolve import SubmitOptions
 
+    if then:
+        options, rehearse = _as_then(options, then), rehearse or then.campaign.rehearse
     here = site.load(options.site_file, options)
     for program, words in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
         if why := slurmwords.refusal(program, words):
@@ -79,6 +91,8 @@ def read(options: PointOptions, *, dry: bool = False, rehearse: bool = False) ->
         iters=options.iters,
         skip=options.skip,
     )
+    if then:
+        request = again.request(then, found, here)
     chosen = SubmitOptions(
         scheduler=scheduler,
         folders=folders,
@@ -89,6 +103,20 @@ def read(options: PointOptions, *, dry: bool = False, rehearse: bool = False) ->
         dry=dry,
     )
     return Asked(request, here, found, chosen, warnings)
+
+
+def _as_then(options: PointOptions, then: Past) -> PointOptions:
+    """Return the options with those of a campaign that are no part of its request."""
+    campaign, shape = then.campaign, then.largest.shape
+    return replace(
+        options,
+        fw=campaign.framework,
+        nodes=shape.nodes,
+        gpus_per_node=shape.gpus_per_node,
+        concurrent_repeats=campaign.concurrent_repeats,
+        concurrent_points=campaign.concurrent_points,
+        repeats_in="one-job" if any(one.together for one in campaign.arrays) else "array",
+    )
 
 
 def _refuse_unused(found: Recipe, here: Site) -> None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert.campaign import store
+from hpcbert.cli.campaigns import Opened, opened
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
-from hpcbert.errors import CheckError
+from hpcbert.errors import CheckError, UsageError
 from hpcbert.flows import audit as flow
 from hpcbert.flows.collect import ask_scheduler
 from hpcbert.model import MANIFEST
@@ -49,29 +50,36 @@ _HINTS = {
 def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_file: str) -> Result:
     """Check that a campaign's numbers still follow from its files.
 
-    CAMPAIGN is a campaign's directory, its id or a part of it; the newest one by default. Every
-    file is held against the digest that collect recorded, and all numbers are made again from the
-    logs. For each cell of the table its logs are listed with digests, states and who said so,
-    nodes and fingerprints. The exit code is 5 if anything is not as it was recorded.
+    CAMPAIGN is a campaign's directory or archive, its id or a part of it; the newest one by
+    default. Every file is held against the digest that collect recorded, and all numbers are made
+    again from the logs. For each cell of the table its logs are listed with digests, states and who
+    said so, nodes and fingerprints. The exit code is 5 if anything is not as it was recorded.
 
     With --accept a campaign is recorded as it is now, changed files and all. Every later audit and
     collect says so, with the reason.
     """
     if os.sep in campaign and (Path(campaign) / MANIFEST).is_file():
-        directory = Path(campaign).absolute()
+        path = Path(campaign).absolute()
+        found = Opened(path, path)
     else:
         folder = Path(runs or load(site_file).runs)
-        (directory,) = store.chosen([campaign] if campaign else (), folder)
+        (found,) = opened([campaign] if campaign else (), folder)
+    if accept is not None and found.packed:
+        raise UsageError(
+            "An archive stays as it was packed: nothing is accepted in it.",
+            where=str(found.shown),
+            hint="Accept it in the campaign's directory, then archive that again.",
+        )
     if accept is not None:
-        flow.accept(directory, accept, states=ask_scheduler, now=time.time())
-    made = flow.audit(directory, expected=expect.lower())
+        flow.accept(found.directory, accept, states=ask_scheduler, now=time.time())
+    made = flow.audit(found.directory, expected=expect.lower())
     told = f"{made.campaign.id} is {made.status}. {'; '.join(map(str, made.findings))}."
     intact = made.status == "intact"
     return Result(
-        data=_data(directory, made),
+        data=_data(found.shown, made),
         text="\n".join(_lines(made)),
         errors=() if intact else (CheckError(told, hint=_HINTS[made.status]),),
-        warnings=store.caution(directory),
+        warnings=store.caution(found.shown),
     )
 
 

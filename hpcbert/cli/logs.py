@@ -13,6 +13,7 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli import conflicts
+from hpcbert.cli.campaigns import Opened, opened
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, finish, printable
 from hpcbert.config.decode import did_you_mean
@@ -53,23 +54,31 @@ _MOST = 1 << 24
 def logs(*, as_json: bool, path_only: bool, tail: int | None, **values: Any) -> None:
     """Print the log of a repeat.
 
-    CAMPAIGN is a campaign's directory, its id or a part of it; the newest one by default. Where
-    several logs are meant, the one that was written to last is printed; of a requeued repeat, the
-    newest attempt's. A repeat that wrote no log yet shows what its job script printed.
+    CAMPAIGN is a campaign's directory or archive, its id or a part of it; the newest one by
+    default. Where several logs are meant, the one that was written to last is printed; of a
+    requeued repeat, the newest attempt's. A repeat that wrote no log yet shows what its job script
+    printed.
 
     With --json the document names the log, and holds the lines that --tail asks for.
     """
 
     def body() -> Result:
         conflicts.refuse(*_CONFLICTS)
-        log = _find(**values)
+        found, log = _find(**values)
+        cautions = store.caution(found.shown)
         if as_json:
             lines = _last_lines(log.path, tail or 0)
-            return Result(_data(log, lines), warnings=log.cautions)
+            return Result(_data(log, lines, log.place(found)), warnings=cautions)
+        if path_only and found.packed:
+            raise UsageError(
+                "What is in an archive has no path of its own.",
+                where=str(found.shown),
+                hint="Leave --path out, or unpack the archive.",
+            )
         if path_only:
-            return Result(text=str(log.path), warnings=log.cautions)
+            return Result(text=str(log.path), warnings=cautions)
         _print(_last_lines(log.path, tail) if tail is not None else _blocks(log.path))
-        return Result(warnings=(*log.cautions, *((log.warning,) if log.warning else ())))
+        return Result(warnings=(*cautions, *((log.warning,) if log.warning else ())))
 
     finish("logs", body, as_json=as_json)
 
@@ -90,15 +99,17 @@ class Log:
     path: Path
     warning: str = ""
 
-    @property
-    def cautions(self) -> tuple[str, ...]:
-        """Who else decides what its campaign says."""
-        return store.caution(self.repeat.watched.directory)
+    def place(self, campaign: Opened) -> str:
+        """Return where it is, for a person: in the campaign, or in the archive."""
+        directory = self.repeat.watched.directory
+        return str(campaign.shown / self.path.relative_to(directory))
 
 
-def _find(*, campaign: str, point: str, repeat: int | None, runs: str, site_file: str) -> Log:
-    (directory,) = store.chosen([campaign] if campaign else (), Path(runs or load(site_file).runs))
-    watched = open_campaign(directory)
+def _find(
+    *, campaign: str, point: str, repeat: int | None, runs: str, site_file: str
+) -> tuple[Opened, Log]:
+    (found,) = opened([campaign] if campaign else (), Path(runs or load(site_file).runs))
+    watched = open_campaign(found.directory)
     meant = [one for one in watched.repeats if repeat in {None, one.number}]
     meant = [one for one in meant if point in {"", one.array.point.key}]
     if not meant:
@@ -109,14 +120,14 @@ def _find(*, campaign: str, point: str, repeat: int | None, runs: str, site_file
         raise UsageError(
             "There is no such repeat.", hint=f"Repeats are numbered from 1 to {count}."
         )
-    found = [log for one in meant if (log := _log(one)) is not None]
-    if not found:
+    there = [log for one in meant if (log := _log(one)) is not None]
+    if not there:
         raise IncompleteError(
             "There is no log yet.",
-            where=str(watched.directory),
+            where=str(found.shown),
             hint=f"See how far it is: hpcbert monitor --once {watched.campaign.id}",
         )
-    return max(found, key=lambda log: log.path.stat().st_mtime)
+    return found, max(there, key=lambda log: log.path.stat().st_mtime)
 
 
 def _log(repeat: Repeat) -> Log | None:
@@ -137,13 +148,13 @@ def _log(repeat: Repeat) -> Log | None:
     return None
 
 
-def _data(log: Log, lines: Iterator[bytes]) -> dict[str, Any]:
+def _data(log: Log, lines: Iterator[bytes], place: str) -> dict[str, Any]:
     return {
         "campaign": log.repeat.watched.campaign.id,
         "point": log.repeat.array.point.key,
         "repeat": log.repeat.number,
         "attempt": log.attempt,
-        "path": str(log.path),
+        "path": place,
         "bytes": log.path.stat().st_size,
         "lines": [line.decode(errors="replace").rstrip("\n") for line in lines],
     }

@@ -11,6 +11,7 @@ import click
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import conflicts
+from hpcbert.cli.campaigns import Opened, opened
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.live import counts
 from hpcbert.cli.output import Result, finish, printable
@@ -22,7 +23,7 @@ from hpcbert.flows import monitor as flow
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.flows.monitor import View
@@ -57,7 +58,8 @@ def monitor(*, as_json: bool, **values: Any) -> None:
     """Watch campaigns until they end.
 
     CAMPAIGN is a campaign's directory, its id or a part of it; without any, all that are not over,
-    or else a look at the newest. Interrupting it leaves the jobs alone.
+    or else a look at the newest. An archive is looked at once. Interrupting it leaves the jobs
+    alone.
 
     With --json each line is an object: {"event":"state",…} for each repeat at first and then for
     each change, and at last the document that every command ends with, whose data is the summary.
@@ -82,8 +84,11 @@ def _monitor(
     site = load(site_file)
     directory = Path(runs or site.runs)
     watched = () if campaigns else flow.unfinished(directory, run=run)
-    once = once or not (campaigns or watched)
-    watched = watched or tuple(map(flow.open_campaign, store.chosen(campaigns, directory)))
+    found = tuple(Opened(one.directory, one.directory) for one in watched)
+    found = found or opened(campaigns, directory)
+    # In an archive nothing changes any more.
+    once = once or not (campaigns or watched) or any(one.packed for one in found)
+    watched = watched or tuple(flow.open_campaign(one.directory) for one in found)
     try:
         view = heal.follow(
             watched,
@@ -97,7 +102,8 @@ def _monitor(
     except KeyboardInterrupt:
         hint = cancel_hint(watched)
         return Result(errors=(Interruption("Interrupted. The jobs are left alone.", hint=hint),))
-    return _result(view, watched, exit_status=exit_status)
+    shown = {one.directory: one.shown for one in found}
+    return _result(view, watched, shown, exit_status=exit_status)
 
 
 def _interval(asked: float | None, floor: float, watched: Sequence[TrackedCampaign]) -> float:
@@ -116,17 +122,25 @@ def _interval(asked: float | None, floor: float, watched: Sequence[TrackedCampai
     return floor if asked is None else asked
 
 
-def _result(view: View, watched: Sequence[TrackedCampaign], *, exit_status: bool) -> Result:
+def _result(
+    view: View,
+    watched: Sequence[TrackedCampaign],
+    shown: Mapping[Path, Path],
+    *,
+    exit_status: bool,
+) -> Result:
     open_ = sum(not state.kind.over for state in view.states.values())
     errors: list[HpcbertError] = []
     if view.trouble and open_:
         errors.append(flow.unreachable(view))
     elif exit_status and view.failed:
         errors.append(IncompleteError(f"{view.failed} repeats ended badly or nobody knows how."))
-    collect = [f"then: hpcbert collect {shlex.quote(str(one.directory))}" for one in watched]
+    places = [shown[one.directory] for one in watched]
+    collect = [f"then: hpcbert collect {shlex.quote(str(place))}" for place in places]
     data = {
         "campaigns": [
-            {"campaign": one.campaign.id, "directory": str(one.directory)} for one in watched
+            {"campaign": one.campaign.id, "directory": str(place)}
+            for one, place in zip(watched, places, strict=True)
         ],
         "repeats": {"asked": len(view.repeats), **view.count()},
         "over": not any(one.kind.alive for one in view.states.values()),
@@ -136,7 +150,7 @@ def _result(view: View, watched: Sequence[TrackedCampaign], *, exit_status: bool
         text="\n".join([counts(view), *advice(view), *([] if open_ else collect)]),
         errors=tuple(errors),
         warnings=(
-            *(caution for one in watched for caution in store.caution(one.directory)),
+            *(caution for place in places for caution in store.caution(place)),
             *(f"Slurm's answer has a line that makes no sense: {one}" for one in view.garbage),
         ),
     )

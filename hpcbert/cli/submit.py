@@ -13,6 +13,7 @@ from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.cli import conflicts
 from hpcbert.cli.asked import read, submitter
+from hpcbert.cli.campaigns import opened
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
 from hpcbert.cli.output import Result, returns_result, say
@@ -25,6 +26,7 @@ from hpcbert.system.runner import run
 if TYPE_CHECKING:
     from hpcbert.config.site import Site
     from hpcbert.model import Array, Campaign
+    from hpcbert.script.again import Past
     from hpcbert.script.draft import Draft
 
 _CONFLICTS = (
@@ -34,6 +36,12 @@ _CONFLICTS = (
     *SHARED_CONFLICTS,
 )
 _MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
+# What --like says itself.
+_MEASURED = (
+    *("fw", "nodes", "gpus_per_node", "precision", "batch_size", "model", "preset", "settings"),
+    *("accumulation", "global_batch_size", "xla", "scaling", "repeats", "iters", "skip"),
+    *("concurrent_repeats", "concurrent_points", "repeats_in"),
+)
 # What may stand beside --resume.
 _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
 
@@ -43,7 +51,8 @@ _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
     "  hpcbert submit --fw pytorch --nodes 1 --gpus-per-node 2 --scaling --wait\n"
     "  hpcbert submit --fw oneflow --nodes 4 --gpus-per-node 8\n"
     "  hpcbert submit --fw oneflow --nodes 4 --gpus-per-node 8 --dry-run\n"
-    "  hpcbert submit --resume 20261121T100000Z-oneflow-3f9a1c"
+    "  hpcbert submit --resume 20261121T100000Z-oneflow-3f9a1c\n"
+    "  hpcbert submit --like table4.zip"
 )
 @point_options
 @click.option("--dry-run", is_flag=True, help="Show and check everything, run and write nothing.")
@@ -51,6 +60,7 @@ _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
 @click.option("--force", is_flag=True, help="Submit in spite of what is known to be missing.")
 @click.option("--wait", is_flag=True, help="Watch until all is over, then print the table.")
 @click.option("--resume", default="", metavar="CAMPAIGN", help="Take up an interrupted submission.")
+@click.option("--like", default="", metavar="CAMPAIGN", help="Measure the same again.")
 @click.option(
     "--max-retries",
     type=click.IntRange(0),
@@ -67,11 +77,15 @@ def submit(
     force: bool,
     wait: bool,
     resume: str,
+    like: str,
     max_retries: int,
 ) -> Result:
     """Submit a point, or a whole scaling curve, five repeats each.
 
     One sbatch script and one job array a point; prints what was submitted and where, and returns.
+
+    With --like the points, the options and the protocol are those of another campaign, or of an
+    archive; what is otherwise here, as image and site, is named.
     """
     conflicts.refuse(*_CONFLICTS)
     if resume:
@@ -82,13 +96,18 @@ def submit(
     from hpcbert.checks.obstacles import of_submission
     from hpcbert.script.draft import draft  # with Jinja, which --help has no use for
 
-    asked = read(options, dry=dry_run, rehearse=rehearse)
+    then = _past(like, options) if like else None
+    asked = read(options, dry=dry_run, rehearse=rehearse, then=then)
     name = asked.options.scheduler
     conflicts.refuse_typed(traits(name).unused, f"with the {name} scheduler")
     runs_on = scheduler.of(name, World(run))
     chosen = replace(asked.options, most_indices=runs_on.most_repeats(asked.site))
     made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
     warnings = (*asked.warnings, *made.resolved.warnings)
+    if then:
+        from hpcbert.script import again
+
+        warnings += again.differences(then.campaign, made.campaign)
     found = of_submission(made, run=run)
     if found and not (dry_run or force):
         errors = [UsageError(f"{one.name}: {one.detail}", hint=one.hint) for one in found]
@@ -99,6 +118,20 @@ def submit(
         return _dry_run(made, warnings)
     retries = max_retries if wait else None
     return _carried_out(made.directory, asked.site, made, retries=retries, warnings=warnings)
+
+
+def _past(name: str, options: PointOptions) -> Past:
+    """Return the campaign or archive that --like names; it says what is measured.
+
+    Raises:
+        UsageError: There is none, or it is damaged, or another option says what is measured.
+    """
+    from hpcbert.script import again
+
+    conflicts.refuse_typed(_MEASURED, "with --like, which says what is measured")
+    runs = Path(options.runs or site.load(options.site_file).runs)
+    (found,) = opened([name], runs)
+    return again.past(found.directory)
 
 
 def _carried_out(

@@ -71,8 +71,8 @@ class Audit:
     """What an audit found.
 
     Attributes:
-        status: `intact`; `stale`: the campaign went on since; `changed`: something that was
-            recorded is not there any more as it was.
+        status: `intact`, be it that secrets were masked to archive it; `stale`: the campaign went
+            on since; `changed`: something that was recorded is not there any more as it was.
         findings: What is not as recorded.
         recorded: When the evidence was recorded, ISO 8601 UTC.
         seal: The record's own digest: noted elsewhere, it proves that the record is the same one.
@@ -114,16 +114,19 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
     made = None if isinstance(gathered, Deviation) else gathered
     if isinstance(gathered, Deviation):
         found.append(gathered)
-    elif not any(one.harmless for one in found):
+    elif all(one.kind == "masked" for one in found if one.harmless):
         found += _recomputed(directory, document, gathered)
-    harmless = all(one.harmless for one in found)
+    status: Status = "stale" if all(one.harmless for one in found) else "changed"
+    if all(one.kind == "masked" for one in found):
+        # What was masked still gives the numbers that are sealed.
+        status = "intact"
     files, environments = document[EVIDENCE]["files"], Environments(directory)
     repeats = made.repeats if made else ()
     noted = document[EVIDENCE].get("history")
     history = noted if isinstance(noted, list) else []
     return Audit(
         campaign=campaign,
-        status="intact" if not found else "stale" if harmless else "changed",
+        status=status,
         findings=tuple(found),
         recorded=str(document[EVIDENCE].get("recorded", "")),
         seal=own,

@@ -75,9 +75,11 @@ _SIGN = re.compile(
 # `--name value`, as a command line has it, and the user and password that curl takes.
 _OPTION = re.compile(r"(?<!\S)(--?([\w-]{1,64}))(\s{1,8})(?![-\s])('[^']*'?|\"[^\"]*\"?|\S+)")
 _LOGIN = re.compile(
-    r"(?<!\S)((?:-u|--user|--proxy-user)(?:\s{1,8}|=)?['\"]?)([^\s:'\"]{1,256}):([^\s'\"]+)"
+    r"(?<!\S)((?:-u|--user|--proxy-user)(?:\s{1,8}|=)?['\"]?)(?!\+)([^\s:'\"]{1,256}):([^\s'\"]+)"
 )
 _LOGINS = ("-u", "--user", "--proxy-user")
+# MLPerf's records call their own names `key`.
+_RECORD = ":::MLLOG"
 _VALUE = re.compile(r"\"[^\"]*\"?|'[^']*'?|[^\s,;&]+")
 
 
@@ -87,15 +89,21 @@ def secret_name(name: str) -> bool:
     return _NAMES.search(f"_{plain}_") is not None
 
 
-def text(value: str) -> str:
-    """Return a text with `MASK` where it holds a secret; what is around it stays."""
+def text(value: str, *, program: bool = False) -> str:
+    """Return a text with `MASK` where it holds a secret; what is around it stays.
+
+    Args:
+        value: The text.
+        program: Whether it is a program's: there a name in small letters is a variable, not a
+            secret that somebody wrote down.
+    """
     masked = _PEM.sub(MASK, value)
     masked = _FORMS.sub(MASK, masked)
     masked = _IN_URL.sub(f"{MASK}@", masked)
     masked = _LOGIN.sub(_without_password, masked)
     masked = _OPTION.sub(_without_value, masked)
     masked = _HEADER.sub(rf"\g<1>{MASK}", masked)
-    masked = _without_assigned(masked)
+    masked = _without_assigned(masked, program=program)
     return _SCHEME.sub(rf"\g<1>\g<2>{MASK}", masked)
 
 
@@ -112,12 +120,17 @@ def _without_value(found: re.Match[str]) -> str:
     return f"{found[1]}{found[3]}{MASK}" if long and secret_name(found[2]) else found[0]
 
 
-def _without_assigned(text: str) -> str:
+def _without_assigned(text: str, *, program: bool) -> str:
     """Mask what is assigned to a secret name."""
     pieces: list[str] = []
     done = 0
     for match in _SIGN.finditer(text):
         if match.start() < done or not secret_name(match[1]) or _HEADER.match(match[0] + "x"):
+            continue
+        line = text.rfind("\n", 0, match.start()) + 1
+        if match[1] == "key" and _RECORD in text[line : match.start()]:
+            continue
+        if program and not match[1].isupper():
             continue
         value = _VALUE.match(text, match.end())
         if value is not None:

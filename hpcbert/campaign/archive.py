@@ -1,0 +1,328 @@
+"""A campaign as one file: what numbers come from, packed so that the same gives the same bytes.
+
+One ZIP file with one folder, the campaign's id; in it what evidence is recorded of, the
+measurements, and archive.json: digests of all files, and which were changed because something in
+them looks like a secret. It is read by unpacking it into a directory that is removed afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from hpcbert.campaign import evidence, store
+from hpcbert.campaign.masking import INDEX, masks
+from hpcbert.errors import CheckError, UsageError
+from hpcbert.model import MANIFEST
+from hpcbert.system import redact, zipped
+from hpcbert.system.files import open_file, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCHEMA = 1
+_MOST_INDEX = 1 << 24
+_MOST_DOCUMENT = 1 << 26
+# Bytes that are looked through for secrets at once, to the end of a line; a private key that begins
+# in the last so many of them is left to the next piece.
+_PIECE = 1 << 22
+_KEY = 1 << 16
+# What digests and seal of the rest are in: changed, they would be worth nothing.
+_UNTOUCHED = (MANIFEST, evidence.MEASUREMENTS)
+# The earliest time that a ZIP file can name: when it was packed is nobody's business.
+_TIME = (1980, 1, 1, 0, 0, 0)
+_MODE = (stat.S_IFREG | 0o600) << 16
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was packed.
+
+    Attributes:
+        path: The archive.
+        size: Its bytes.
+        sha256: Their digest.
+        files: How many files of the campaign are in it.
+        masked: Those of which secrets were masked.
+    """
+
+    path: Path
+    size: int
+    sha256: str
+    files: int
+    masked: tuple[str, ...]
+
+
+def pack(directory: Path, target: Path) -> Packed:
+    """Write a campaign into one file, which must not be there yet.
+
+    Args:
+        directory: The campaign.
+        target: The archive.
+
+    Raises:
+        UsageError: Something of the campaign is a link or too much, or the target is there.
+        CheckError: What can't be changed without losing its digests holds a secret.
+        HpcbertError: The file system refused.
+    """
+    if os.path.lexists(target):
+        raise UsageError(
+            "It is there already, and is not overwritten.",
+            where=str(target),
+            hint="Remove it, or name another file with --output.",
+        )
+    campaign = store.read_manifest(directory)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    with refusal("write", target):
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        try:
+            with os.fdopen(descriptor, "w+b") as file:
+                index = _write(file, directory, campaign.id)
+                file.flush()
+                os.fsync(descriptor)
+                size, sha256 = file.seek(0, os.SEEK_END), _digest(file)
+            _publish(temporary, target)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+    return Packed(target, size, sha256, len(index["files"]), tuple(index["masked"]))
+
+
+def _digest(file: BinaryIO) -> str:
+    file.seek(0)
+    found = hashlib.sha256()
+    while block := file.read(_PIECE):
+        found.update(block)
+    return found.hexdigest()
+
+
+def _publish(temporary: Path, target: Path) -> None:
+    """Give a finished file its name; one that came there meanwhile stays."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        raise UsageError("It came there meanwhile, and stays.", where=str(target)) from None
+    except OSError:  # A file system without links.
+        temporary.rename(target)
+
+
+def _write(file: BinaryIO, directory: Path, identity: str) -> dict[str, Any]:
+    """Write the files of a campaign in their order, and at last what is said about them."""
+    index: dict[str, Any] = {"schema": SCHEMA, "campaign": identity, "files": {}, "masked": {}}
+    before = masks(directory)
+    names = sorted({*evidence.names(directory), *_measured(directory)})
+    if len(names) >= zipped.MOST_FILES:
+        raise _too_much(directory)
+    room = zipped.MOST_BYTES - _MOST_INDEX
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, allowZip64=False) as archive:
+        for name in names:
+            entry, original = _add(archive, directory, name, f"{identity}/{name}", room)
+            room -= entry["bytes"]
+            index["files"][name] = entry
+            if original["sha256"] != entry["sha256"]:
+                index["masked"][name] = original
+            elif name in before and before[name].now == original:
+                index["masked"][name] = dict(before[name].then)
+        text = json.dumps(index, indent=1, sort_keys=True) + "\n"
+        archive.writestr(_info(f"{identity}/{INDEX}"), text)
+    return index
+
+
+def _measured(directory: Path) -> Iterator[str]:
+    if os.path.lexists(directory / evidence.MEASUREMENTS):
+        yield evidence.MEASUREMENTS
+
+
+def _info(name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name, _TIME)
+    info.external_attr, info.create_system = _MODE, 3  # Unix, wherever it is packed
+    info.compress_type = zipfile.ZIP_DEFLATED
+    return info
+
+
+def _add(
+    archive: zipfile.ZipFile, directory: Path, name: str, entry: str, room: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Add a file; return what is said of it as it is packed, and as it was."""
+    path = directory / name
+    if not name.isprintable() or "\\" in name or len(entry) > zipped.LONGEST:
+        raise UsageError("Its name can't be archived.", where=repr(str(path)))
+    with refusal("archive", path, hint="Nothing was written. Put a plain file in its place."):
+        descriptor, _ = open_file(path, follow=False)
+    was, now = hashlib.sha256(), hashlib.sha256()
+    size = packed = 0
+    with os.fdopen(descriptor, "rb") as file, archive.open(_info(entry), "w") as target:
+        changed = int(os.fstat(file.fileno()).st_mtime)
+        for piece in _pieces(file, whole=name.endswith(".json")):
+            masked = _masked(name, piece)
+            if masked != piece and name in _UNTOUCHED:
+                raise CheckError(
+                    "It holds what looks like a secret, and can't be archived without it: its "
+                    "digest is on record.",
+                    where=str(path),
+                    hint="Nothing was written.",
+                )
+            was.update(piece)
+            now.update(masked)
+            size, packed = size + len(piece), packed + len(masked)
+            if packed > room:
+                raise _too_much(directory)
+            target.write(masked)
+    original = {"bytes": size, "sha256": was.hexdigest()}
+    return {"bytes": packed, "sha256": now.hexdigest(), "changed": changed}, original
+
+
+def _too_much(directory: Path) -> UsageError:
+    return UsageError(
+        f"The campaign has more than {zipped.MOST_BYTES >> 30} GiB or "
+        f"{zipped.MOST_FILES:,} files, which no archive holds.",
+        where=str(directory),
+        hint="Nothing was written. Pack the directory with another program.",
+    )
+
+
+def _pieces(file: BinaryIO, *, whole: bool) -> Iterator[bytes]:
+    """Yield a file's content in pieces that no secret lies across; a document at once."""
+    rest = file.read(_MOST_DOCUMENT) if whole else b""
+    while block := file.read(_PIECE):
+        rest += block
+        cut = rest.rfind(b"\n") + 1
+        key = rest.rfind(b"-----BEGIN ", max(0, cut - _KEY), cut)
+        cut = key if key > 0 else cut
+        # A line without an end is cut somewhere.
+        cut = cut if cut or len(rest) < 2 * _PIECE else len(rest)
+        if cut:
+            yield rest[:cut]
+        rest = rest[cut:]
+    if rest:
+        yield rest
+
+
+def _masked(name: str, content: bytes) -> bytes:
+    """Return what of a file may leave the campaign: as it is, or with secrets masked."""
+    if name.endswith(".json"):
+        return _json(content)
+    if name.endswith(".jsonl"):
+        return b"".join(map(_json, content.splitlines(keepends=True)))
+    text = content.decode("utf-8", "surrogateescape")
+    program = name == store.RECIPE or name.startswith("scripts/")
+    return redact.text(text, program=program).encode("utf-8", "surrogateescape")
+
+
+def _json(content: bytes) -> bytes:
+    """Return a JSON document, its texts without secrets; a damaged one is a text like any other."""
+    try:
+        data = json.loads(content)
+        found = _without_secrets(data)
+    except (ValueError, RecursionError):
+        return redact.text(content.decode("latin-1")).encode("latin-1")
+    if found == data:
+        return content
+    return json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def _without_secrets(data: Any, name: str = "") -> Any:
+    if isinstance(data, dict):
+        return {key: _without_secrets(value, key) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_without_secrets(one) for one in data]
+    if not isinstance(data, str):
+        return data
+    return redact.MASK if data and redact.secret_name(name) else redact.text(data)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Path]:
+    """Unpack an archive into a directory of its own, which is removed in the end.
+
+    Raises:
+        UsageError: It is not an archive of a campaign, damaged, hostile, or of a newer version.
+        HpcbertError: There is no room for it.
+    """
+    with contextlib.ExitStack() as stack:
+        with refusal("make a temporary directory", Path(tempfile.gettempdir())):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hpcbert-"))
+        yield _unpacked(path, Path(folder))
+
+
+def _unpacked(path: Path, folder: Path) -> Path:
+    with zipped.reading(path) as archive:
+        identity, index = _index(archive, path)
+        files, start = index["files"], f"{identity}/"
+        for info in archive.infolist():
+            name = info.filename.removeprefix(start)
+            if info.is_dir() or name == INDEX:
+                continue
+            if name not in files or not evidence.belongs(name):
+                raise UsageError(f"The archive has a file too much: {name!r}.", where=str(path))
+            zipped.unpack(archive, info, folder / identity / name)
+    directory = folder / identity
+    for name, entry in files.items():
+        _compare(directory / name, entry, f"{path}: {name}")
+    store.write_json(directory / INDEX, index)
+    if store.read_manifest(directory).id != identity:
+        raise UsageError("The archive's manifest is another campaign's.", where=str(path))
+    return directory
+
+
+def _index(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[str, Any]]:
+    """Return the campaign's id, which is the archive's one folder, and what archive.json says.
+
+    Raises:
+        UsageError: It is no archive of a campaign, or a newer hpcbert packed it.
+    """
+    foreign = UsageError(
+        "It is a ZIP file, but not an archive of a campaign.",
+        where=str(path),
+        hint="hpcbert archive makes one. Logs are read unpacked.",
+    )
+    tops = {info.filename.partition("/")[0] for info in archive.infolist()}
+    named = [info for info in archive.infolist() if info.filename.endswith(f"/{INDEX}")]
+    if len(tops) != 1 or len(named) != 1 or named[0].file_size > _MOST_INDEX:
+        raise foreign
+    (identity,) = tops
+    try:
+        index = json.loads(archive.read(named[0]))
+    except (ValueError, RecursionError):
+        raise foreign from None
+    schema = index.get("schema") if isinstance(index, dict) else None
+    if schema != SCHEMA:
+        raise UsageError(
+            f"The archive has schema {schema}, this hpcbert reads {SCHEMA}.",
+            where=str(path),
+            hint="Use the version of hpcbert that packed it, or a newer one.",
+        )
+    whole = all(isinstance(index.get(key), dict) for key in ("files", "masked"))
+    if not whole or index.get("campaign") != identity or MANIFEST not in index["files"]:
+        raise foreign
+    return identity, index
+
+
+def _compare(file: Path, entry: Any, where: str) -> None:
+    """Hold an unpacked file against its digest, and give it its time.
+
+    Raises:
+        UsageError: It is missing or another.
+    """
+    try:
+        with file.open("rb") as content:
+            same = isinstance(entry, dict) and _digest(content) == entry.get("sha256")
+        changed = entry.get("changed") if same else None
+        if isinstance(changed, int) and 0 <= changed < 1 << 34:
+            os.utime(file, (changed, changed))
+    except OSError:
+        same = False
+    if not same:
+        raise UsageError(
+            "It is not what the archive says was packed.",
+            where=where,
+            hint="Copy the archive again from where it comes from.",
+        )

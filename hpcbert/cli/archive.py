@@ -1,0 +1,61 @@
+"""hpcbert archive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcbert.campaign import archive as archives
+from hpcbert.campaign import evidence, store
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.config.site import load
+
+_UNCOLLECTED = (
+    "Nothing of it was recorded yet: who reads the archive has to ask this cluster how its repeats "
+    "ended. Run hpcbert collect when they are over, then archive it again."
+)
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  hpcbert archive\n"
+    "  hpcbert archive 3f9a1c --output table4.zip\n"
+    "  hpcbert collect table4.zip"
+)
+@click.argument("campaign", default="")
+@click.option("--output", default="", metavar="FILE", help="The archive; CAMPAIGN.zip by default.")
+@click.option("--runs", default="", help="Directory of the campaigns.")
+@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@returns_result
+def archive(*, campaign: str, output: str, runs: str, site_file: str) -> Result:
+    """Pack a campaign into one file.
+
+    CAMPAIGN is a campaign's directory, its id or a part of it; the newest one by default. The
+    archive holds all that its numbers come from, with digests; the same campaign gives the same
+    bytes. What looks like a secret is masked once more, and the file that held it is named.
+
+    collect, report, audit, compare, logs and monitor --once read an archive as they read the
+    directory, and submit --like submits the same again.
+    """
+    (directory,) = store.chosen([campaign] if campaign else (), Path(runs or load(site_file).runs))
+    target = Path(output or f"{directory.name}{store.ARCHIVE}")
+    if target.is_dir():
+        target /= f"{directory.name}{store.ARCHIVE}"
+    made = archives.pack(directory, target)
+    masked = tuple(f"{name}: what looked like a secret is masked." for name in made.masked)
+    recorded = evidence.previous(directory) is not None
+    lines = [f"{made.path}: {made.files} files, {made.size:,} bytes", f"sha256 {made.sha256}"]
+    return Result(
+        data={
+            "campaign": directory.name,
+            "directory": str(directory),
+            "path": str(made.path),
+            "bytes": made.size,
+            "sha256": made.sha256,
+            "files": made.files,
+            "masked": list(made.masked),
+        },
+        text="\n".join(lines),
+        warnings=(*store.caution(directory), *masked, *(() if recorded else (_UNCOLLECTED,))),
+    )

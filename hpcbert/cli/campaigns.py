@@ -1,0 +1,51 @@
+"""Campaigns that a command only reads: directories, and archives, unpacked while it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from hpcbert.campaign import store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+class Opened(NamedTuple):
+    """A campaign to be read.
+
+    Attributes:
+        directory: Where it lies; of an archive a temporary one.
+        shown: What a person knows it by: the directory, or the archive.
+    """
+
+    directory: Path
+    shown: Path
+
+    @property
+    def packed(self) -> bool:
+        """Whether it is an archive."""
+        return self.directory != self.shown
+
+
+def opened(names: Iterable[str], runs: Path) -> tuple[Opened, ...]:
+    """Return the campaigns that a person names, each once; without names the caller's newest.
+
+    Raises:
+        UsageError: As `store.resolve`, `store.newest` and `archive.opened`.
+    """
+    context = click.get_current_context()
+    found: list[Opened] = []
+    for name in dict.fromkeys(names):
+        if packed := store.archived(name, runs):
+            from hpcbert.campaign import archive  # directories need no zipfile
+
+            directory = context.with_resource(archive.opened(packed))
+            found.append(Opened(directory, packed.absolute()))
+        else:
+            directory = store.resolve(name, runs)
+            found.append(Opened(directory, directory))
+    newest = () if found else (store.newest(runs),)
+    return tuple(dict.fromkeys([*found, *(Opened(one, one) for one in newest)]))

@@ -1,0 +1,179 @@
+"""The same again: the request that a campaign's points came from, and what is otherwise here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.campaign import store
+from hpcbert.config.toml import read
+from hpcbert.errors import UsageError
+from hpcbert.script.plan import Request, plan
+from hpcbert.system.redact import MASK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
+    from hpcbert.model import Campaign, Material, OptionValue, Point
+
+
+@dataclass(frozen=True)
+class Past:
+    """A campaign that is to be measured again.
+
+    Attributes:
+        campaign: Its manifest.
+        defaults: What the recipe's measured options were if nobody set them, by name.
+    """
+
+    campaign: Campaign
+    defaults: Mapping[str, OptionValue]
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """What was measured, each once."""
+        return tuple(dict.fromkeys(one.point for one in self.campaign.arrays))
+
+    @property
+    def largest(self) -> Point:
+        """The point with the most GPUs."""
+        return max(self.points, key=lambda one: (one.shape.gpus, one.shape.nodes))
+
+    def values(self, point: Point) -> dict[str, OptionValue]:
+        """Return the values of a point's measured options, defaults among them."""
+        return {**self.defaults, **dict(point.options)}
+
+
+def past(directory: Path) -> Past:
+    """Read what a campaign measured.
+
+    Raises:
+        UsageError: Its manifest or its recipe is damaged, or it has no points.
+    """
+    campaign = store.read_manifest(directory)
+    if not campaign.arrays:
+        raise UsageError("The campaign has no points.", where=str(directory))
+    options = read(directory / store.RECIPE).get("options")
+    tables = options if isinstance(options, dict) else {}
+    return Past(
+        campaign,
+        {
+            name: one["default"]
+            for name, one in tables.items()
+            if isinstance(one, dict) and one.get("measured", True) and "default" in one
+        },
+    )
+
+
+def request(then: Past, recipe: Recipe, site: Site) -> Request:
+    """Return the request that makes the same points here.
+
+    Raises:
+        UsageError: A point can't be had here; the message says which, or why.
+    """
+    reason: UsageError | None = None
+    missing: tuple[Point, ...] = ()
+    for one in _candidates(then, recipe):
+        try:
+            made = plan(recipe, site, one)
+        except UsageError as error:
+            reason = reason or error
+            continue
+        had = {_bare(point): made.options for point in made.points}
+        lacking = tuple(point for point in then.points if not _is_had(then, point, had))
+        if not lacking and len(made.points) == len(then.points):
+            return one
+        missing = missing or lacking or then.points
+    if missing:
+        names = "; ".join(f"{one.key} {one.variant}".strip() for one in missing)
+        raise UsageError(
+            f"Not all that {then.campaign.id} measured can be had here: {names}.",
+            where=recipe.name,
+            hint="Recipe or site differ from then. Give the points with --fw, --nodes and so on.",
+        )
+    raise reason or UsageError("The campaign has no points.", where=then.campaign.id)
+
+
+def _bare(point: Point) -> Point:
+    return replace(point, options=())
+
+
+def _is_had(then: Past, point: Point, had: Mapping[Point, Mapping[str, OptionValue]]) -> bool:
+    """Say whether a plan has a point, with the same values of its options."""
+    here = had.get(_bare(point), {})
+    return _bare(point) in had and all(
+        here[name] == value if name in here else value == then.defaults.get(name)
+        for name, value in then.values(point).items()
+    )
+
+
+def _candidates(then: Past, recipe: Recipe) -> Iterator[Request]:
+    """Yield the requests that may have made the points: accumulation is said in three ways."""
+    points, largest, protocol = then.points, then.largest, then.campaign.protocol
+    one = Request(
+        shape=largest.shape,
+        precisions=tuple(dict.fromkeys(point.precision for point in points)),
+        batch_sizes=tuple(dict.fromkeys(point.batch_size_per_device for point in points)),
+        scaling=len({point.shape for point in points}) > 1,
+        model=largest.model,
+        preset=largest.protocol,
+        xla=largest.xla,
+        settings=_settings(then, recipe),
+        repeats=protocol.repeats,
+        iters=protocol.iters,
+        skip=protocol.skip,
+    )
+    yield one
+    if len({point.accumulation for point in points}) == 1:
+        yield replace(one, accumulation=largest.accumulation)
+    if len({point.global_batch_size for point in points}) == 1:
+        yield replace(one, global_batch_size=largest.global_batch_size)
+
+
+def _settings(then: Past, recipe: Recipe) -> dict[str, str]:
+    """Return all options as they were: those that no point has, as they were typed."""
+    values = then.values(then.largest)
+    settings = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in values.items()
+        if name in recipe.options or name in dict(then.largest.options)
+    }
+    return {**settings, **{name: text for name, text in _typed(then) if name not in values}}
+
+
+def _typed(then: Past) -> Iterator[tuple[str, str]]:
+    words = then.campaign.command
+    for before, word in zip(("", *words), words, strict=False):
+        text = word if before == "--set" else word.removeprefix("--set=")
+        name, equals, value = text.partition("=")
+        if (before == "--set" or text != word) and equals and MASK not in value:
+            yield name.strip(), value
+
+
+def differences(then: Campaign, now: Campaign) -> tuple[str, ...]:
+    """Return what is otherwise than it was, a sentence each."""
+    pairs: dict[str, tuple[Any, Any]] = {
+        "hpcbert": (then.hpcbert, now.hpcbert),
+        "site": (then.site, now.site),
+        "scheduler": (then.scheduler, now.scheduler),
+        "container runtime": (then.runtime, now.runtime),
+        "image": (then.image, now.image),
+        "recipe": (then.recipe_digest[:12], now.recipe_digest[:12]),
+        **{
+            kind: (_material(then.materials, kind), _material(now.materials, kind))
+            for kind in ("image file", "source", "data")
+        },
+    }
+    return tuple(
+        f"Not as in {then.id}: {what} was {before or 'none'}, here it is {here or 'none'}."
+        for what, (before, here) in pairs.items()
+        if before != here
+    )
+
+
+def _material(materials: tuple[Material, ...], kind: str) -> str:
+    found = (one for one in materials if one.kind == kind.partition(" ")[0])
+    return "; ".join(f"{one.name} {one.digest}" for one in found)
