@@ -113,10 +113,13 @@ def _is_had(then: Past, point: Point, had: Mapping[Point, Mapping[str, OptionVal
 def _candidates(then: Past, recipe: Recipe) -> Iterator[Request]:
     """Yield the requests that may have made the points: accumulation is said in three ways."""
     points, largest, protocol = then.points, then.largest, then.campaign.protocol
+    sizes: dict[str, tuple[int, ...]] = {}
+    for point in points:
+        sizes[point.precision] = (*sizes.get(point.precision, ()), point.batch_size_per_device)
     one = Request(
         shape=largest.shape,
-        precisions=tuple(dict.fromkeys(point.precision for point in points)),
-        batch_sizes=tuple(dict.fromkeys(point.batch_size_per_device for point in points)),
+        precisions=tuple(sizes),
+        sizes=sizes,
         scaling=len({point.shape for point in points}) > 1,
         model=largest.model,
         preset=largest.protocol,

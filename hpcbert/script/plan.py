@@ -33,6 +33,7 @@ class Request:
 
     Attributes:
         shape: The largest shape.
+        batch_sizes: Samples per device; `sizes` are those of one precision instead.
         scaling: Whether the smaller shapes of the curve are wanted too.
         preset: Name of one of the recipe's protocols; empty for its first.
         device: What the ranks compute on; empty for the site's, then the recipe's first.
@@ -45,6 +46,7 @@ class Request:
     shape: Shape
     precisions: tuple[str, ...] = ()
     batch_sizes: tuple[int, ...] = ()
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     scaling: bool = False
     model: str = ""
     preset: str = ""
@@ -162,7 +164,9 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
             device=device,
         )
         for precision in dict.fromkeys(request.precisions or precisions[:1])
-        for size in dict.fromkeys(request.batch_sizes or (sizes.get(precision, 1),))
+        for size in dict.fromkeys(
+            request.sizes.get(precision) or request.batch_sizes or (sizes.get(precision, 1),)
+        )
         for shape in shapes(request.shape, scaling=request.scaling)
     )
     return MeasurementPlan(usual, protocol, values, points)

@@ -53,7 +53,17 @@ REFUSED = [
             ["--account", "a"], ["--qos", "q"], ["--time", "60"], ["--image", "i"], ["--data", "d"],
             ["--source", "s"], ["--python", "p"], ["--sbatch-arg=x"], ["--srun-arg=x"],
             ["--concurrent-repeats", "1"], ["--concurrent-points"], ["--repeats-in", "array"],
-            ["--dry-run"], ["--rehearse"], ["--force"],
+            ["--dry-run"], ["--rehearse"], ["--force"], ["--like", "x"],
+        )
+    ),
+    *(
+        (["submit", "--like", "x", *words], words[0], "--like")
+        for words in (
+            ["--fw", "pytorch"], ["--nodes", "1"], ["--gpus-per-node", "1"], ["--precision", "fp32"],
+            ["--batch-size", "4"], ["--model", "m"], ["--protocol", "p"], ["--accumulation", "2"],
+            ["--global-batch-size", "8"], ["--xla"], ["--set", "a=b"], ["--scaling"],
+            ["--repeats", "5"], ["--iters", "9"], ["--skip", "2"], ["--concurrent-repeats", "1"],
+            ["--concurrent-points"], ["--repeats-in", "array"],
         )
     ),
     (["render", "--check", ".", "--fw", "pytorch"], "--fw", "--check"),
@@ -193,5 +203,5 @@ def test_a_table_that_cannot_be_written_is_the_systems_refusal(
 
 def test_every_command_is_known_to_this_table() -> None:
     """What has no conflicts is listed, so that a new command is thought about."""
-    none = {"config", "frameworks", "images", "cancel", "audit", "lab", "completion"}
+    none = {"config", "frameworks", "images", "cancel", "audit", "archive", "lab", "completion"}
     assert {words[0] for words, _, _ in REFUSED} | none == set(COMMANDS)

@@ -1,0 +1,212 @@
+"""Archives on the command line: packed, read as the directory is, measured again."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.campaign import store
+from hpcbert.flows.submit import write
+from tests.kit.campaigns import Build, Built
+from tests.kit.cli import inside
+from tests.kit.collecting import gathered, says
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+@pytest.fixture
+def done(build: Build) -> Built:
+    made = build("1n1g", "1n4g", repeats=3)
+    made.finish()
+    gathered(made.directory, states=says())
+    return made
+
+
+@pytest.fixture
+def packed(done: Built, tmp_path: Path) -> Path:
+    told = inside("archive", done.directory, "--json").data
+    path = tmp_path / f"{done.campaign.id}.zip"
+    assert told["path"] == path.name
+    assert (told["campaign"], told["masked"]) == (done.campaign.id, [])
+    assert told["bytes"] == path.stat().st_size
+    return path
+
+
+def test_where_it_is_written(done: Built, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    first = inside("archive", "pytorch", "--output", folder, "--json")
+    assert first.data["path"] == str(folder / f"{done.campaign.id}.zip")
+    assert not first.document["warnings"]
+    again = inside("archive", "pytorch", "--output", folder, "--json")
+    assert (again.returncode, again.error["code"]) == (2, "usage")
+    assert "not overwritten" in again.error["message"]
+    plain = inside("archive", "--output", "x.zip")
+    assert plain.stdout.startswith("x.zip: ")
+    assert (tmp_path / "x.zip").read_bytes() == Path(first.data["path"]).read_bytes()
+
+
+def test_what_was_never_collected_is_said(build: Build) -> None:
+    build("1n1g").finish()
+    told = inside("archive", "--json")
+    assert told.returncode == 0
+    assert "Nothing of it was recorded yet" in told.document["warnings"][0]
+
+
+def test_readers_take_it_as_the_directory(done: Built, packed: Path) -> None:
+    own: Callable[..., Any] = lambda *words: inside(*words, "--json").document  # noqa: E731
+    for words in (["collect"], ["audit"], ["logs"], ["monitor", "--once"]):
+        there, here = own(*words, done.directory), own(*words, packed)
+        for one in (there, here):
+            one["data"].pop("made", None)
+            one["data"].pop("directory", None)
+            one["data"].pop("campaigns", None)
+            one["data"]["path"] = Path(one["data"].get("path", "")).name
+        text = json.dumps(here)
+        assert "/hpcbert-" not in text, words
+        assert text.replace(packed.name, done.campaign.id) == json.dumps(there).replace(
+            str(done.directory), str(packed.with_suffix(""))
+        ), words
+
+
+def test_they_name_the_archive(done: Built, packed: Path) -> None:
+    assert inside("audit", packed, "--json").data["directory"] == str(packed)
+    (watched,) = inside("monitor", packed, "--json").data["campaigns"]
+    assert watched == {"campaign": done.campaign.id, "directory": str(packed)}
+    place = inside("logs", packed, "--repeat", "2", "--point", "bert-tiny_1n4g_fp32_b4", "--json")
+    assert place.data["path"] == f"{packed}/logs/pytorch/bert/bz4/1n4g/bert_b4_fp32_2.log"
+    before = packed.read_bytes()
+    assert inside("logs", packed, "--path").returncode == 2
+    assert inside("audit", packed, "--accept", "why").returncode == 2
+    assert packed.read_bytes() == before
+
+
+def test_it_is_found_among_the_campaigns(done: Built, tmp_path: Path) -> None:
+    inside("archive", "--output", tmp_path / "runs" / "table4.zip")
+    for words in (["collect"], ["audit"], ["logs", "--tail", "1"], ["monitor", "--once"]):
+        assert inside(*words, "table4.zip").returncode == 0, words
+
+
+@pytest.mark.parametrize(
+    "words", [["cancel"], ["retry"], ["submit", "--resume"], ["archive"]], ids=" ".join
+)
+def test_nothing_of_it_is_run(words: list[str], packed: Path) -> None:
+    told = inside(*words, packed, "--json")
+    assert told.returncode == 2
+    assert "It is an archive" in told.error["message"]
+    assert "submit --like" in told.error["hint"]
+
+
+def test_a_damaged_one_is_refused_by_every_reader(packed: Path) -> None:
+    packed.write_bytes(packed.read_bytes()[:-40])
+    for words in (["collect"], ["audit"], ["logs"], ["monitor", "--once"], ["submit", "--like"]):
+        told = inside(*words, packed, "--json")
+        assert told.returncode == 2, words
+        assert "ZIP file that was cut short" in told.error["message"], words
+
+
+# --- the same again -------------------------------------------------------------------------
+
+OPTIONS = ["--scheduler", "local", "--dry-run", "--json"]
+
+
+def points(document: dict[str, Any]) -> list[tuple[Any, ...]]:
+    keys = ("shape", "model", "precision", "batch_size_per_device", "global_batch_size", "repeats")
+    return [tuple(json.dumps(one[key]) for key in keys) for one in document["data"]["arrays"]]
+
+
+@pytest.mark.parametrize("form", ["directory", "archive", "id"])
+def test_the_same_is_submitted_again(form: str, done: Built, packed: Path) -> None:
+    name = {"directory": done.directory, "archive": packed, "id": "pytorch-abc"}[form]
+    told = inside("submit", "--like", name, *OPTIONS).document
+    assert [one[:4] for one in points(told)] == [
+        ('"1n1g"', '"bert-tiny"', '"fp32"', "4"),
+        ('"1n4g"', '"bert-tiny"', '"fp32"', "4"),
+    ]
+    assert all(one[5] == "[1, 2, 3]" for one in points(told))
+    text = " ".join(told["warnings"])
+    assert "scheduler was slurm, here it is local." in text
+    assert "recipe was none, here it is" in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--nodes", "2", "--gpus-per-node", "8", "--scaling", "--precision", "fp32,fp16"],
+        ["--batch-size", "8,16", "--accumulation", "2", "--repeats", "3", "--iters", "60", "--skip", "10"],
+        ["--nodes", "4", "--gpus-per-node", "8", "--scaling", "--global-batch-size", "4096"],
+        ["--repeats-in", "one-job", "--set", "sequence_length=64"],
+        ["--concurrent-repeats", "2", "--concurrent-points", "--scaling", "--gpus-per-node", "4"],
+    ],
+    ids=["precisions", "sizes", "global batch", "options", "concurrency"],
+)  # fmt: skip
+def test_it_makes_what_the_command_line_made(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a campaign was asked for with, --like makes the same points and the same scripts."""
+    command = importlib.import_module("hpcbert.cli.submit")
+    dry_run, drafts = command._dry_run, []
+    monkeypatch.setattr(
+        command, "_dry_run", lambda made, told: (drafts.append(made), dry_run(made, told))[1]
+    )
+    own = ["--scheduler", "slurm", "--dry-run", "--json"]
+    first = inside("submit", *own, "--model", "bert-tiny", *words)
+    assert first.returncode == 0, first
+    write(drafts[0])
+    again = inside("submit", "--like", drafts[0].directory, *own)
+    assert again.returncode == 0, again
+    assert points(again.document) == points(first.document)
+    assert not [one for one in again.document["warnings"] if "Not as in" in one]
+    bodies = [
+        [text.replace(made.campaign.id, "ID") for text in made.scripts.values()] for made in drafts
+    ]
+    assert bodies[0] == bodies[1]
+
+
+def test_what_cannot_be_had_is_named(done: Built) -> None:
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"model": "bert-vast"}, "bert-vast"),
+        ({"precision": "tf32", "protocol": "absent"}, "absent"),
+        ({"options": (("gone", 3),)}, "gone"),
+    )
+    for changes, message in wrong:
+        points_ = (replace(one.point, **changes) for one in done.campaign.arrays)
+        arrays = zip(done.campaign.arrays, points_, strict=True)
+        done.change(arrays=tuple(replace(one, point=point) for one, point in arrays))
+        told = inside("submit", "--like", done.directory, *OPTIONS)
+        assert told.returncode == 2
+        assert message in told.error["message"], told
+
+
+def test_an_option_that_has_another_default_now(done: Built, tmp_path: Path) -> None:
+    """What was the default then is asked for by name."""
+    recipe = done.directory / store.RECIPE
+    text = recipe.read_text()
+    start = text.index("[options.sequence_length]")
+    old = next(line for line in text[start:].splitlines() if line.startswith("default = "))
+    recipe.write_text(text[:start] + text[start:].replace(old, "default = 64", 1))
+    told = inside("submit", "--like", done.directory, *OPTIONS).document
+    assert told["exit_code"] == 0, told
+    assert all("64" in one["script_text"] for one in told["data"]["arrays"])
+
+
+def test_an_archive_of_an_empty_campaign(build: Build) -> None:
+    made = build("1n1g")
+    made.change(arrays=())
+    told = inside("submit", "--like", made.directory, *OPTIONS)
+    assert (told.returncode, told.error["message"].endswith("The campaign has no points.")) == (2, True)
+
+
+def test_it_is_an_ordinary_zip_file(packed: Path, done: Built) -> None:
+    with zipfile.ZipFile(packed) as archive:
+        names = archive.namelist()
+        assert archive.testzip() is None
+    assert names[:-1] == sorted(names[:-1])
+    assert {name.partition("/")[0] for name in names} == {done.campaign.id}
