@@ -269,8 +269,9 @@ class Material:
     digest: str
 
 
-# The file that makes a directory a campaign.
+# The file that makes a directory a campaign, and what the names of archives of one end in.
 MANIFEST = "manifest.json"
+ARCHIVE = ".zip"
 
 
 @dataclass(frozen=True)

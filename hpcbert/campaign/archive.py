@@ -160,7 +160,7 @@ def _add(
     was, now = hashlib.sha256(), hashlib.sha256()
     size = packed = 0
     with os.fdopen(descriptor, "rb") as file, archive.open(_info(entry), "w") as target:
-        changed = int(os.fstat(file.fileno()).st_mtime)
+        changed = os.fstat(file.fileno()).st_mtime_ns
         for piece in _pieces(file, whole=name.endswith(".json")):
             masked = _masked(name, piece)
             if masked != piece and name in _UNTOUCHED:
@@ -316,8 +316,8 @@ def _compare(file: Path, entry: Any, where: str) -> None:
         with file.open("rb") as content:
             same = isinstance(entry, dict) and _digest(content) == entry.get("sha256")
         changed = entry.get("changed") if same else None
-        if isinstance(changed, int) and 0 <= changed < 1 << 34:
-            os.utime(file, (changed, changed))
+        if isinstance(changed, int) and 0 <= changed < 1 << 63:
+            os.utime(file, ns=(changed, changed))
     except OSError:
         same = False
     if not same:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.config.decode import decode
 from hpcbert.config.schedulers import TABLE
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import MANIFEST, Array, Campaign
+from hpcbert.model import ARCHIVE, MANIFEST, Array, Campaign
 from hpcbert.system import files, lock, ownership
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 SCHEMA = 1
 RECIPE = "recipe.toml"
 SAMPLE = "sample.log"
-# What the names of archives end in.
-ARCHIVE = ".zip"
 LOCK = lock.LOCK
 
 # What the job script runs or sources lies in the first, what tells of its jobs in the others.

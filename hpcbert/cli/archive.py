@@ -10,6 +10,7 @@ from hpcbert.campaign import archive as archives
 from hpcbert.campaign import evidence, store
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
+from hpcbert.model import ARCHIVE
 
 _UNCOLLECTED = (
     "Nothing of it was recorded yet: who reads the archive has to ask this cluster how its repeats "
@@ -39,9 +40,9 @@ def archive(*, campaign: str, output: str, runs: str, site_file: str) -> Result:
     directory, and submit --like submits the same again.
     """
     (directory,) = store.chosen([campaign] if campaign else (), Path(runs or load(site_file).runs))
-    target = Path(output or f"{directory.name}{store.ARCHIVE}")
+    target = Path(output or f"{directory.name}{ARCHIVE}")
     if target.is_dir():
-        target /= f"{directory.name}{store.ARCHIVE}"
+        target /= f"{directory.name}{ARCHIVE}"
     made = archives.pack(directory, target)
     masked = tuple(f"{name}: what looked like a secret is masked." for name in made.masked)
     recorded = evidence.previous(directory) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,7 +11,7 @@ from hpcbert.campaign.environment import compared
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.foreign.gather import Reader
 from hpcbert.foreign.said import Known
-from hpcbert.logs.layout import discover, shown
+from hpcbert.logs.layout import discover, is_archive, shown
 from hpcbert.logs.setting import Window
 from hpcbert.model import Origin
 from hpcbert.results.reduce import tabulate
@@ -106,11 +107,11 @@ def collect(
 ) -> Collected:
     """Read campaigns and logs, judge every repeat, reduce what counts.
 
-    What a campaign gave is written into it, unless it is somebody else's; a directory of foreign
-    logs is never written to.
+    What a campaign gave is written into it, unless it is somebody else's, or an archive; a
+    directory of foreign logs is never written to.
 
     Args:
-        paths: Campaigns, directories and files.
+        paths: Campaigns, archives of them, directories and files.
         request: What is asked for.
         frameworks: Names of all frameworks.
         load: Returns a framework by name.
@@ -120,6 +121,27 @@ def collect(
         UsageError: A path holds nothing, something about a log is unknown, or the same point
             comes from two places.
     """
+    archives: dict[Path, Path] = {}
+    with ExitStack() as stack:
+        for path in paths:
+            if is_archive(path) and path not in archives.values():
+                from hpcbert.campaign.archive import opened  # directories need no zipfile
+
+                archives[stack.enter_context(opened(path))] = path
+        unpacked = {path: directory for directory, path in archives.items()}
+        meant = [unpacked.get(path, path) for path in paths]
+        return _collect(meant, request, archives, frameworks=frameworks, load=load, states=states)
+
+
+def _collect(
+    paths: Sequence[Path],
+    request: CollectRequest,
+    archives: Mapping[Path, Path],
+    *,
+    frameworks: Collection[str],
+    load: Callable[[str], Framework],
+    states: States | None,
+) -> Collected:
     found = discover(paths, request.pattern)
     if not found.logs:
         _refuse_for_logs(request)
@@ -133,7 +155,9 @@ def collect(
     warnings = [*found.warnings, *left_out]
     files = list(found.left_out)
     known: list[Source] = []
-    for source, own, why, notes in _of_campaigns(campaigns, request, states or ask_scheduler):
+    for source, own, why, notes in _of_campaigns(
+        campaigns, request, archives, states or ask_scheduler
+    ):
         known.append(source)
         sources += own
         refused += why
@@ -202,9 +226,12 @@ def _own_or_named(campaigns: Sequence[Path], paths: Sequence[Path]) -> tuple[lis
 
 
 def _of_campaigns(
-    directories: Sequence[Path], request: CollectRequest, states: States
+    directories: Sequence[Path],
+    request: CollectRequest,
+    archives: Mapping[Path, Path],
+    states: States,
 ) -> Iterator[_OfCampaign]:
-    """Yield what each campaign gives."""
+    """Yield what each campaign gives; of those that were unpacked, the archives are known."""
     if directories:
         # Foreign logs need none of this: manifests, states and their history take time to import.
         from hpcbert.campaign import store
@@ -215,24 +242,26 @@ def _of_campaigns(
         records = Records(keep_unchanged=True)
         for one in directories:
             watched = TrackedCampaign(one, store.read_manifest(one), records)
-            yield _of_campaign(watched, request, states)
+            yield _of_campaign(watched, request, archives.get(one, one), states)
 
 
-def _of_campaign(watched: TrackedCampaign, request: CollectRequest, states: States) -> _OfCampaign:
+def _of_campaign(
+    watched: TrackedCampaign, request: CollectRequest, place: Path, states: States
+) -> _OfCampaign:
     from hpcbert.campaign import judge, keeping, store
     from hpcbert.campaign.sources import source_of
 
     directory, campaign = watched.directory, watched.campaign
     if campaign.rehearse:
         why = f"{campaign.id} is a rehearsal: nothing was trained, so no table."
-        return _OfCampaign(source_of(directory, campaign, ()), refused=(why,))
+        return _OfCampaign(source_of(place, campaign, ()), refused=(why,))
     gathered = judge.gather(watched, rule=request.rule, window=request.window, states=states)
     accepted = tuple(f"{campaign.id}: {one}" for one in gathered.held.accepted)
-    notes = (*store.caution(directory), *accepted)
-    if not store.stranger(directory):
+    notes = (*store.caution(place), *accepted)
+    if place == directory and not store.stranger(directory):
         notes += keeping.write(watched, gathered, now=time.time())
     own = [
-        _Point(point, taken).out_of(Origin("campaign", campaign.id, str(directory)))
+        _Point(point, taken).out_of(Origin("campaign", campaign.id, str(place)))
         for point, taken in zip(gathered.points, gathered.taken, strict=True)
     ]
     refused: tuple[str, ...] = ()
@@ -241,7 +270,7 @@ def _of_campaign(watched: TrackedCampaign, request: CollectRequest, states: Stat
         told = "; ".join(map(str, gathered.held.changed))
         how = 'bring it back, or accept it with hpcbert audit --accept "WHY"'
         refused = (f"{campaign.id} was changed since it was collected: {told}. {how}.",)
-    source = source_of(directory, campaign, gathered.repeats)
+    source = source_of(place, campaign, gathered.repeats)
     return _OfCampaign(source, own, refused, (*gathered.warnings, *notes))
 
 

@@ -66,9 +66,10 @@ def load(
 ) -> ResultSet:
     """Return the results that words mean, all in one.
 
-    A word is the path of a campaign, its id or a part of it; a directory or a file of logs; or a
-    file of results, which ends in `.json`. Campaigns and logs are collected now, together, as
-    `collect` does it. Tables come in that order; those of saved results stay tables of their own.
+    A word is the path of a campaign, its id or a part of it; an archive of one, which ends in
+    `.zip`; a directory or a file of logs; or a file of results, which ends in `.json`. Campaigns
+    and logs are collected now, together, as `collect` does it. Tables come in that order; those of
+    saved results stay tables of their own.
 
     Args:
         words: Without any, the newest campaign is meant.
@@ -149,7 +150,7 @@ def meant(word: str, at: Places) -> Path:
         raise UsageError("There is no such file or directory.", where=word)
     from hpcbert.campaign import store  # logs need none of this
 
-    return store.resolve(word, at.runs)
+    return store.archived(word, at.runs) or store.resolve(word, at.runs)
 
 
 def newest(at: Places) -> Path:

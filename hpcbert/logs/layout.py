@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hpcbert.config.decode import did_you_mean
 from hpcbert.errors import UsageError
 from hpcbert.logs.packed import SUFFIXES
-from hpcbert.model import MANIFEST
+from hpcbert.model import ARCHIVE, MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -94,6 +94,11 @@ class Discovery(NamedTuple):
     logs: tuple[LogFile, ...]
     warnings: tuple[str, ...]
     left_out: tuple[LeftOut, ...] = ()
+
+
+def is_archive(path: Path) -> bool:
+    """Say whether a path is meant as a campaign's archive: by its name."""
+    return path.suffix.lower() == ARCHIVE and not path.is_dir()
 
 
 def discover(paths: Sequence[Path], pattern: str = "") -> Discovery:

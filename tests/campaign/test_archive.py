@@ -19,10 +19,9 @@ from pathlib import Path
 import pytest
 
 from hpcbert.campaign import archive
-from hpcbert.campaign.archive import INDEX
+from hpcbert.campaign.masking import INDEX
 from hpcbert.errors import CheckError, HpcbertError, UsageError
 from hpcbert.flows.audit import audit
-from hpcbert.system import zipped
 from tests.kit.campaigns import Build, Built
 from tests.kit.collecting import gathered, says, unreachable
 
@@ -138,7 +137,9 @@ def test_a_masked_file_that_was_changed_since_is_found(build: Build, tmp_path: P
 
 def test_a_secret_in_what_is_sealed_is_refused(done: Built, tmp_path: Path) -> None:
     done.change(command=("hpcbert", f"--x={TOKEN}"))
-    with pytest.raises(CheckError, match=r"manifest\.json: It holds what looks like a secret") as told:
+    with pytest.raises(
+        CheckError, match=r"manifest\.json: It holds what looks like a secret"
+    ) as told:
         archive.pack(done.directory, tmp_path / "a.zip")
     assert TOKEN not in str(told.value)
     assert not [*tmp_path.glob("*.zip*")]
@@ -151,7 +152,9 @@ def test_mlperfs_keys_are_not_secrets(done: Built, tmp_path: Path) -> None:
     assert not archive.pack(done.directory, tmp_path / "a.zip").masked
 
 
-def test_a_private_key_across_pieces(done: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_key_across_pieces(
+    done: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(archive, "_PIECE", 4096)
     key = "-----BEGIN RSA PRIVATE KEY-----\n" + "QUJD" * 50 + "\n-----END RSA PRIVATE KEY-----\n"
     for before in (0, 3500, 3900, 4090, 5000):
@@ -182,7 +185,7 @@ def test_links_and_pipes_of_a_campaign_are_not_followed(done: Built, tmp_path: P
         log = done.log_path("1n1g", 2)
         log.unlink()
         make(log)
-        with pytest.raises(HpcbertError, match="Can't archive: it is a (link|pipe), not a file"):
+        with pytest.raises(HpcbertError, match=r"Can't archive: it is a (link|pipe), not a file"):
             archive.pack(done.directory, tmp_path / "a.zip")
         assert not [*tmp_path.glob("*.zip*")]
 
@@ -251,6 +254,10 @@ def wide(path: Path) -> None:
     path.write_bytes(raw[:at] + b"PK\x06\x07" + bytes(16) + raw[at:])
 
 
+def text(path: Path) -> None:
+    path.write_text("hello\n" * 99)
+
+
 def cut(keep: float) -> Change:
     def change(path: Path) -> None:
         raw = path.read_bytes()
@@ -299,7 +306,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "cut at the end": (cut(0.98), "ZIP file that was cut short"),
     "cut in the middle": (cut(0.5), "ZIP file that was cut short"),
     "empty": (cut(0), "is not a ZIP file"),
-    "text": (lambda path: path.write_text("hello\n" * 99) and None, "is not a ZIP file"),
+    "text": (text, "is not a ZIP file"),
     "another's folder": (added("other/manifest.json"), "not an archive of a campaign"),
     "something else": (rewritten(INDEX, None), "not an archive of a campaign"),
     "not JSON": (rewritten(INDEX, b"{"), "not an archive of a campaign"),

@@ -14,6 +14,7 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.flows.submit import write
+from hpcbert.script.draft import Draft
 from tests.kit.campaigns import Build, Built
 from tests.kit.cli import inside
 from tests.kit.collecting import gathered, says
@@ -151,11 +152,14 @@ def test_it_makes_what_the_command_line_made(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a campaign was asked for with, --like makes the same points and the same scripts."""
-    command = importlib.import_module("hpcbert.cli.submit")
-    dry_run, drafts = command._dry_run, []
-    monkeypatch.setattr(
-        command, "_dry_run", lambda made, told: (drafts.append(made), dry_run(made, told))[1]
-    )
+    command, drafts = importlib.import_module("hpcbert.cli.submit"), []
+    dry_run = command._dry_run
+
+    def remembered(made: Draft, told: tuple[str, ...]) -> Any:
+        drafts.append(made)
+        return dry_run(made, told)
+
+    monkeypatch.setattr(command, "_dry_run", remembered)
     own = ["--scheduler", "slurm", "--dry-run", "--json"]
     first = inside("submit", *own, "--model", "bert-tiny", *words)
     assert first.returncode == 0, first
@@ -201,7 +205,10 @@ def test_an_archive_of_an_empty_campaign(build: Build) -> None:
     made = build("1n1g")
     made.change(arrays=())
     told = inside("submit", "--like", made.directory, *OPTIONS)
-    assert (told.returncode, told.error["message"].endswith("The campaign has no points.")) == (2, True)
+    assert (told.returncode, told.error["message"].endswith("The campaign has no points.")) == (
+        2,
+        True,
+    )
 
 
 def test_it_is_an_ordinary_zip_file(packed: Path, done: Built) -> None:
