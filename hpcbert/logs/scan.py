@@ -35,6 +35,7 @@ from hpcbert.logs.lines import (
 )
 from hpcbert.logs.setting import END, Setting, UnknownError, packing
 from hpcbert.logs.skipped import Skipped
+from hpcbert.logs.steps import steps_of
 from hpcbert.logs.times import Clock
 from hpcbert.logs.window import collector
 from hpcbert.model import Reason
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.logs.grammar import Grammar, Record, Rule
+    from hpcbert.logs.steps import Steps
     from hpcbert.logs.window import Collector
 
 
@@ -66,6 +68,7 @@ class Reading(NamedTuple):
             the recipe asks for.
         unchecked: Whether the number would be another, and nothing in the log against it, had
             more nodes or GPUs been told.
+        steps: How long its iterations took, as far as the rule's records tell it.
     """
 
     throughput: float | None
@@ -79,6 +82,7 @@ class Reading(NamedTuple):
     last: int = 0
     flags: tuple[str, ...] = ()
     unchecked: bool = False
+    steps: Steps | None = None
 
 
 def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
@@ -372,6 +376,7 @@ class _Scan:
             last=last,
             flags=flags,
             unchecked=throughput is not None and self._is_unchecked(throughput),
+            steps=steps_of(self.rule, setting, self.collector) if throughput else None,
         )
 
     def _is_unchecked(self, throughput: float) -> bool:

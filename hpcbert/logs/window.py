@@ -73,6 +73,11 @@ class Collector(Protocol):
         """The window in iterations, as far as it is known."""
         ...
 
+    @property
+    def seen(self) -> Sequence[Entry]:
+        """Every record up to the window's end, those of the warm-up too; none of closing lines."""
+        ...
+
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:
         """Take one record: its iteration (completed ones), its number and who printed it.
 
@@ -119,6 +124,7 @@ class _Footers:
     last = 0
     covered = 0
     span = Span()
+    seen: Sequence[Entry] = ()
 
     begun = True
     repeats = 0
@@ -187,6 +193,7 @@ class _Series:
         self._first = -1
         self._start: Entry | None = None
         self._entries: list[Entry] = []
+        self.seen: list[Entry] = []
         self._repeats = 0
         # The first record in the window whose number can't be read: refused only if it counts.
         self._unread: tuple[int, bytes] | None = None
@@ -229,6 +236,7 @@ class _Series:
         self._records += 1
         place = self._records * (self.rule.record.every or 1) if iteration is None else iteration
         again = self._follow(place)
+        self.seen.append((place, value))
         if self._position(self.rule.after.by, place) <= self.after:
             # A step count that falls back behind its beginning opens the window a second time.
             self._start, self._entries, self._repeats = (place, value), [], 0
@@ -408,6 +416,10 @@ class _RankedSeries:
         micro = self.rule.record.counts == "micro-batches"
         steps = self.until - self.after
         return setting.batch("global", micro=micro) * steps / duration(series)
+
+    @property
+    def seen(self) -> Sequence[Entry]:
+        return [(place, self._over_ranks(place)) for place in sorted(self._values)]
 
     def _over_ranks(self, place: int) -> float:
         values = list(self._values[place].values())

@@ -1,0 +1,83 @@
+"""How long each iteration of a run took, as its log tells it."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from hpcbert.logs.arithmetic import CannotReduceError, throughput
+from hpcbert.logs.setting import UnknownError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hpcbert.logs.grammar import Rule
+    from hpcbert.logs.setting import Setting
+    from hpcbert.logs.window import Collector, Entry
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The iterations of one run, up to the end of its window.
+
+    Attributes:
+        iterations: Where each record ends, in iterations completed, as the log counts them: of a
+            program that counts micro-batches, in those.
+        seconds: Of one iteration, on average over those that the record covers.
+        after, until: The window: iterations above `after` up to `until` are measured.
+    """
+
+    iterations: array[int]
+    seconds: array[float]
+    after: int
+    until: int
+
+    @property
+    def measured(self) -> list[float]:
+        """Seconds of the iterations in the window."""
+        pairs = zip(self.iterations, self.seconds, strict=True)
+        return [seconds for at, seconds in pairs if self.after < at <= self.until]
+
+
+def steps_of(rule: Rule, setting: Setting, collector: Collector) -> Steps | None:
+    """Return the iterations that a rule's records tell of; None where they tell of none."""
+    seen, span = collector.seen, collector.span
+    if not seen:
+        return None
+    try:
+        found = [
+            (at, seconds)
+            for at, seconds in _seconds(rule, setting, seen)
+            if math.isfinite(seconds) and seconds > 0
+        ]
+    except (CannotReduceError, UnknownError):
+        return None  # A closing line, a bandwidth, or a rate of unknown batches.
+    iterations = array("q", (at for at, _ in found))
+    until = seen[-1][0] if span.until is None else span.until
+    return Steps(iterations, array("d", (one for _, one in found)), span.after or 0, until)
+
+
+def _seconds(rule: Rule, setting: Setting, seen: Sequence[Entry]) -> Iterator[tuple[int, float]]:
+    """Yield each record's end, and the seconds of one of its iterations."""
+    if rule.kind == "clock":
+        for (before, begin), (at, end) in pairwise(seen):
+            if at > before:
+                yield at, (end - begin) / (at - before)
+        return
+    micro = rule.record.counts == "micro-batches"
+    batch = setting.batch("global", micro=micro)
+    if rule.kind == "rate":
+        for at, value in seen:
+            if value > 0:
+                yield at, batch / throughput(rule, value, setting)
+        return
+    # Of a program that counts the steps of a node alone, one is a share of the run's.
+    share = batch / setting.batch(rule.batch, micro=micro)
+    gaps = (b - a for (a, _), (b, _) in pairwise(seen) if b > a)
+    stride = (rule.record.every or min(gaps, default=1)) if rule.kind == "elapsed" else 1
+    for at, value in seen:
+        if value > 0:
+            yield at, share * (1 / value if rule.kind == "step-rate" else value / stride)
