@@ -8,6 +8,7 @@ from __future__ import annotations
 import calendar
 import re
 import time
+from collections.abc import Sequence  # noqa: TC003 - readers of documents look annotations up
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -523,6 +524,29 @@ Facts = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True)
+class Steps:
+    """The iterations of one run, up to the end of its window.
+
+    Attributes:
+        iterations: Where each record ends, in iterations completed, as the log counts them: of a
+            program that counts micro-batches, in those.
+        seconds: Of one iteration, on average over those that the record covers.
+        after, until: The window: iterations above `after` up to `until` are measured.
+    """
+
+    iterations: Sequence[int]
+    seconds: Sequence[float]
+    after: int
+    until: int
+
+    @property
+    def measured(self) -> list[float]:
+        """Seconds of the iterations in the window."""
+        pairs = zip(self.iterations, self.seconds, strict=True)
+        return [seconds for at, seconds in pairs if self.after < at <= self.until]
+
+
+@dataclass(frozen=True)
 class Measured:
     """One point with all its runs, before they are reduced.
 
@@ -536,6 +560,7 @@ class Measured:
         counted: Which part of its runs the numbers are of.
         origin: Where it comes from; None where nobody asked.
         facts: What the nodes and the logs of its valid runs are.
+        steps: How long the iterations of its runs took, by repeat, as far as logs tell it.
     """
 
     group: Group
@@ -547,6 +572,7 @@ class Measured:
     counted: Counted | None = None
     origin: Origin | None = None
     facts: Facts = ()
+    steps: tuple[tuple[int, Steps], ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -563,7 +589,7 @@ class Row:
         flags: Those of docs/explanation/numbers.md, the marks of its valid runs among them.
         differences: What `mixed-environment` stands for.
         counted: Which part of its runs the numbers are of.
-        origin, facts: As of the point.
+        origin, facts, steps: As of the point.
     """
 
     shape: Shape
@@ -582,6 +608,7 @@ class Row:
     counted: Counted | None = None
     origin: Origin | None = None
     facts: Facts = ()
+    steps: tuple[tuple[int, Steps], ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)

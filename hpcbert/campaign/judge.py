@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
     from hpcbert.campaign.standing import States
     from hpcbert.logs.grammar import Grammar, Rule
-    from hpcbert.model import Array, Counted, Point
+    from hpcbert.model import Array, Counted, Point, Steps
     from hpcbert.slurm.states import RepeatState
 
 
@@ -54,6 +54,7 @@ class JudgedRepeat:
         run: As it stands in a table.
         fingerprints: What its nodes were, as far as they wrote it down.
         facts: What its log states of itself.
+        steps: How long its iterations took, as far as the log tells it.
     """
 
     array: Array
@@ -61,6 +62,7 @@ class JudgedRepeat:
     run: Run
     fingerprints: tuple[Fingerprint, ...] = ()
     facts: tuple[tuple[str, int | str], ...] = ()
+    steps: Steps | None = None
 
     @property
     def key(self) -> Key:
@@ -153,6 +155,7 @@ def gather(
             runs=tuple(one.run for one in own),
             flags=("accumulation",) if point.accumulation > 1 else (),
             counted=judge.counted,
+            steps=tuple((one.run.repeat, one.steps) for one in own if one.run.valid and one.steps),
         )
         for point, own in points.items()
     ]
@@ -291,7 +294,7 @@ class _Judge:
             attempts=known.listed(directory),
             flags=reading.flags,
         )
-        return JudgedRepeat(array, known, run, found, reading.facts)
+        return JudgedRepeat(array, known, run, found, reading.facts, reading.steps)
 
     def _changed(self, known: History, log: str) -> tuple[Reason, ...]:
         """Return why a repeat does not count of which a file is not what was recorded."""

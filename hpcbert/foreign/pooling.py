@@ -146,6 +146,11 @@ def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[Where, .
             runs=whole,
             flags=tuple(name for name, holds in _MARKS.items() if any(map(holds, reads))),
             counted=point.counted,
+            steps=tuple(
+                (run.repeat, steps)
+                for run, read in zip(runs, reads, strict=True)
+                if run.valid and (steps := read.reading.steps)
+            ),
         )
         pairs = zip(runs, own, strict=True)
         taken = (where for run, account in pairs if run.valid for where in account.taken)

@@ -38,7 +38,7 @@ from hpcbert.logs.skipped import Skipped
 from hpcbert.logs.steps import steps_of
 from hpcbert.logs.times import Clock
 from hpcbert.logs.window import collector
-from hpcbert.model import Reason
+from hpcbert.model import Reason, Steps
 
 if TYPE_CHECKING:
     import re
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.logs.grammar import Grammar, Record, Rule
-    from hpcbert.logs.steps import Steps
     from hpcbert.logs.window import Collector
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hpcbert.logs.arithmetic import CannotReduceError, throughput
 from hpcbert.logs.setting import UnknownError
+from hpcbert.model import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,29 +17,6 @@ if TYPE_CHECKING:
     from hpcbert.logs.grammar import Rule
     from hpcbert.logs.setting import Setting
     from hpcbert.logs.window import Collector, Entry
-
-
-@dataclass(frozen=True)
-class Steps:
-    """The iterations of one run, up to the end of its window.
-
-    Attributes:
-        iterations: Where each record ends, in iterations completed, as the log counts them: of a
-            program that counts micro-batches, in those.
-        seconds: Of one iteration, on average over those that the record covers.
-        after, until: The window: iterations above `after` up to `until` are measured.
-    """
-
-    iterations: array[int]
-    seconds: array[float]
-    after: int
-    until: int
-
-    @property
-    def measured(self) -> list[float]:
-        """Seconds of the iterations in the window."""
-        pairs = zip(self.iterations, self.seconds, strict=True)
-        return [seconds for at, seconds in pairs if self.after < at <= self.until]
 
 
 def steps_of(rule: Rule, setting: Setting, collector: Collector) -> Steps | None:

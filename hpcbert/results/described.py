@@ -210,6 +210,7 @@ class _Row(Open):
             counted=Counted(window.skip, iters, window.counted) if window else None,
             origin=self.origin and model_of(Origin, self.origin),
             facts=tuple(self.facts.items()),
+            steps=(),
         )
 
 

@@ -207,6 +207,7 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         counted=point.counted,
         origin=point.origin,
         facts=point.facts,
+        steps=point.steps,
     )
 
 
