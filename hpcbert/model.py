@@ -359,7 +359,7 @@ class Reason:
     Attributes:
         code: One of a small vocabulary: `state`, `exit`, `no-log`, `format`, `incomplete`,
             `window`, `contradiction`, `loss`, `config`, `clock`, `shared-nodes`, `rehearsal`,
-            `rule`.
+            `rule`, `device-oom`, `host-oom`.
         detail: A sentence for a person.
     """
 

@@ -24,6 +24,7 @@ from hpcbert.campaign.likeness import Account, judged, stated
 from hpcbert.campaign.neighbours import undisturbed
 from hpcbert.campaign.standing import Memory, standing
 from hpcbert.config.toml import read as read_toml
+from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.counted import counted
 from hpcbert.logs.scan import Reading, read, read_on
@@ -271,6 +272,9 @@ class _Judge:
             suspended=state.suspended,
         )
         reasons = [*gate(evidence)]
+        # Slurm's own word for the host's memory leaves no other cause to look for.
+        if state.kind.over and not campaign.rehearse and state.word != "OUT_OF_MEMORY":
+            reasons = [*failures.blamed(path, self.grammar, reasons)]
         if len(chosen.seen.jobs) > 1:
             # A person submitted the script again by hand: both wrote to one log.
             jobs = " and ".join(chosen.seen.jobs)

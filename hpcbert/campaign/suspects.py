@@ -36,7 +36,8 @@ class RetryPolicy:
         exclude: Nodes to keep away from in any case.
         suspect: Whether to keep away from nodes that failed.
         cancelled: Whether repeats that somebody cancelled are submitted again too, as they are
-            when somebody asks for it. Else those that need a longer time limit are left alone too.
+            when somebody asks for it. Else those that need a longer time limit or a smaller batch
+            are left alone too.
         time_limit: Of one repeat, in sbatch's form; empty for the one that there was.
     """
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hpcbert.slurm.states import RepeatState
 
     Details = Callable[[Repeat, RepeatState, float], Detail]
+    Lacks = Callable[[Repeat, RepeatState], object]
 
 # What it is, its marks or state, and how far it is or why it waits.
 _COLUMNS = 3
@@ -72,8 +73,15 @@ def before(state: RepeatState) -> str:
     )
 
 
-def draw(view: View, details: Details, *, unicode: bool) -> Group:
-    """Return all points by campaign, with a line for each repeat that runs or went wrong."""
+def draw(view: View, details: Details, lacks: Lacks, *, unicode: bool) -> Group:
+    """Return all points by campaign, with a line for each repeat that runs or went wrong.
+
+    Args:
+        view: What there is.
+        details: Says how far a repeat is that runs.
+        lacks: Says what one that failed lacked, if its log tells.
+        unicode: Whether marks may be other than ASCII.
+    """
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -93,7 +101,7 @@ def draw(view: View, details: Details, *, unicode: bool) -> Group:
                 table.add_column(overflow="fold")
             parts += [Text(f"campaign {campaign}", style="bold"), table]
         table.add_row(*_point(view, repeats, unicode=unicode))
-        for row in _remarkable(view, repeats, details):
+        for row in _remarkable(view, repeats, details, lacks):
             table.add_row(*row)
     if view.trouble:
         trouble = f"Slurm does not answer: {printable(view.trouble)}"
@@ -117,7 +125,7 @@ def _point(view: View, repeats: Sequence[Repeat], *, unicode: bool) -> tuple[Tex
 
 
 def _remarkable(
-    view: View, repeats: Sequence[Repeat], details: Details
+    view: View, repeats: Sequence[Repeat], details: Details, lacks: Lacks
 ) -> Iterator[tuple[Any, ...]]:
     from rich.text import Text
 
@@ -133,7 +141,8 @@ def _remarkable(
             )
         elif state.kind in {Kind.FAILED, Kind.UNKNOWN, Kind.REQUEUED} or state.earlier:
             style = _MARKS[state.kind][2]
-            words = "; ".join(filter(None, (state.detail, before(state))))
+            lack = str(lacks(repeat, state) or "")
+            words = "; ".join(filter(None, (state.detail, lack, before(state))))
             yield Text(name), Text(state.word, style=style), Text(printable(words))
 
 

@@ -23,7 +23,7 @@ from hpcbert.system.runner import run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.flows.retry import RetryPlan
+    from hpcbert.flows.retry import InvalidRepeat, RetryPlan
 
 _CONFLICT = Conflict(("wait",), lambda given: given["dry_run"], "with --dry-run")
 
@@ -105,6 +105,16 @@ def _result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
         )
         for plan in plans
         for one in plan.findings.spent
+    ) + tuple(
+        IncompleteError(
+            f"{one.array.point.key} repeat {one.number} ran out of the device's memory, and would "
+            "again.",
+            where=plan.findings.watched.campaign.id,
+            hint="Submit the point anew with a smaller --batch-size; or, if another process had "
+            "the memory, keep away from its node: --exclude NODE.",
+        )
+        for plan in plans
+        for one in plan.findings.too_large
     )
     return Result(
         data={"campaigns": [_described(plan) for plan in plans], "submitted": not dry},
@@ -140,9 +150,14 @@ def _described(plan: RetryPlan) -> dict[str, Any]:
             for array in plan.arrays
         ],
         "spared": [{"node": node, "why": why} for node, why in plan.spared],
-        "spent": [
-            {"point": one.array.point.key, "repeat": one.number, "state": one.state, "why": one.why}
-            for one in plan.findings.spent
-        ],
+        "spent": _repeats(plan.findings.spent),
+        "too_large": _repeats(plan.findings.too_large),
         "open": plan.findings.open,
     }
+
+
+def _repeats(repeats: Sequence[InvalidRepeat]) -> list[dict[str, Any]]:
+    return [
+        {"point": one.array.point.key, "repeat": one.number, "state": one.state, "why": one.why}
+        for one in repeats
+    ]

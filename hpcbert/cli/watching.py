@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hpcbert.config.site import Site
     from hpcbert.flows.monitor import Change, Detail, View
     from hpcbert.flows.retry import RetryPlan
+    from hpcbert.logs.failures import Failure
     from hpcbert.slurm.states import RepeatState
 
 
@@ -131,6 +132,24 @@ def plan_text(plan: RetryPlan, *, dry: bool = False) -> str:
 _progress_reader = functools.cache(flow.progress_reader)
 
 
+_failure_reader = functools.cache(flow.failure_reader)
+
+
+@functools.cache
+def _read_failure(directory: Path, log: Path) -> Failure | None:
+    return _failure_reader(directory)(log)
+
+
+def _failure(repeat: Repeat, state: RepeatState) -> Failure | None:
+    """Return what a failed repeat lacked; its log is read once, for nothing writes to it any more.
+
+    A repeat that Slurm says ran out of the host's memory has no other cause to look for.
+    """
+    if state.kind != Kind.FAILED or state.word == "OUT_OF_MEMORY":
+        return None
+    return _read_failure(repeat.watched.directory, flow.log_path(repeat, state))
+
+
 def _details(repeat: Repeat, state: RepeatState, now: float) -> Detail:
     progress = _progress_reader(repeat.watched.directory)(flow.log_path(repeat, state))
     return flow.detail(repeat, progress, now=now)
@@ -145,7 +164,7 @@ def _on_terminal(*, err: bool) -> Iterator[Sinks]:
     unicode = streams.holds_unicode(screen.file)
 
     def view(now: View) -> None:
-        live.update(draw(now, _details, unicode=unicode), refresh=True)
+        live.update(draw(now, _details, _failure, unicode=unicode), refresh=True)
 
     # A table that is taller than the screen scrolls: cut off it would hide what goes wrong.
     with Live(
@@ -159,6 +178,7 @@ def line(change: Change) -> str:
     repeat, state = change.repeat, change.state
     number = f"{repeat.number}/{repeat.watched.campaign.protocol.repeats}"
     number += f" attempt {state.attempt}" if state.attempt else ""
+    failure = _failure(repeat, state)
     words = [
         utc(change.time),
         repeat.watched.campaign.id,
@@ -167,6 +187,7 @@ def line(change: Change) -> str:
         state.word,
         fold(state.nodes),
         f"({state.detail})" if state.detail else "",
+        f"({failure})" if failure else "",
         f"({before(state)})" if state.earlier else "",
         f"[{state.source}]",
     ]
@@ -177,6 +198,7 @@ def _event(change: Change) -> dict[str, Any]:
     """Return a change as an object for `--json`; `docs/reference/json.md` describes it."""
     repeat, state = change.repeat, change.state
     detail = _details(repeat, state, change.time) if state.kind == Kind.RUNNING else None
+    failure = _failure(repeat, state)
     return {
         "version": VERSION,
         "event": "state",
@@ -192,6 +214,7 @@ def _event(change: Change) -> dict[str, Any]:
         "reason": state.reason or None,
         "detail": state.detail or None,
         "advice": state.advice or None,
+        "failure": failure and failure._asdict(),
         "nodes": list(state.nodes),
         "exit_code": state.exit_code,
         "step_exit_code": state.step_exit,

@@ -52,7 +52,8 @@ def follow(
     """Watch campaigns, submit invalid repeats again, and watch on, until all is over.
 
     Nobody asks for these retries one by one, so what somebody cancelled stays cancelled, what needs
-    a longer time limit waits for somebody to give it one, and a rehearsal is never repeated.
+    a longer time limit or a smaller batch waits for somebody to give it one, and a rehearsal is
+    never repeated.
 
     Args:
         watched: The campaigns.

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.campaign.repeats import Key, Repeat
+    from hpcbert.logs.failures import Failure
+    from hpcbert.logs.grammar import Grammar
     from hpcbert.logs.scan import Progress
     from hpcbert.slurm.states import RepeatState
     from hpcbert.system.runner import Runner
@@ -228,16 +230,32 @@ def progress_reader(directory: Path) -> Callable[[Path], Progress | None]:
 
     A recipe whose grammar is of no use here makes it return None for every log.
     """
+    from hpcbert.logs.scan import progress
+
+    known = _grammar(directory)
+    return lambda log: progress(log, known) if known else None
+
+
+def failure_reader(directory: Path) -> Callable[[Path], Failure | None]:
+    """Return what says of a campaign's failed runs what they lacked, by its copy of the recipe.
+
+    A recipe whose grammar is of no use here makes it return None for every log.
+    """
+    from hpcbert.logs.failures import find
+
+    known = _grammar(directory)
+    return lambda log: find(log, known) if known else None
+
+
+def _grammar(directory: Path) -> Grammar | None:
     from hpcbert.config.toml import read
     from hpcbert.logs import grammar
-    from hpcbert.logs.scan import progress
 
     path = directory / store.RECIPE
     try:
-        known = grammar.parse(read(path).get("log", {}), where=str(path))
+        return grammar.parse(read(path).get("log", {}), where=str(path))
     except HpcbertError:
-        return lambda _: None
-    return lambda log: progress(log, known)
+        return None
 
 
 def log_path(repeat: Repeat, state: RepeatState) -> Path:

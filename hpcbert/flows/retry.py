@@ -18,6 +18,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RepeatOutcome, Verdict
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.logs import failures
 from hpcbert.logs.setting import Window
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
@@ -60,6 +61,8 @@ class Findings:
         open: How many repeats wait, run, or may yet.
         tries: How the others ended.
         attempts: Number of the newest attempt of each repeat.
+        too_large: Those that ran out of the device's memory and would again: none of their point
+            counts, and there is no node to keep away from.
     """
 
     watched: TrackedCampaign
@@ -68,6 +71,7 @@ class Findings:
     open: int
     tries: tuple[RepeatOutcome, ...]
     attempts: Mapping[Key, int]
+    too_large: tuple[InvalidRepeat, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,9 @@ def look(
     states, settled = _settled_states(watched, tracker, pause)
     gathered = judge.gather(watched, rule="", window=Window(), states=lambda _: states)
     judged = {one.key: one for one in gathered.repeats}
+    fits = {one.array.point for one in gathered.repeats if one.run.valid}
     invalid: list[InvalidRepeat] = []
+    too_large: list[InvalidRepeat] = []
     for array, number in campaign.current:
         key = array.name, number
         one = judged[key].run
@@ -128,8 +134,11 @@ def look(
         if left and not policy.cancelled:
             continue
         if key in settled and not one.valid:
-            invalid.append(
-                InvalidRepeat(array, number, one.state, "; ".join(map(str, one.reasons)))
+            lacked = any(reason.code == failures.DEVICE for reason in one.reasons)
+            hopeless = lacked and array.point not in fits and not policy.exclude
+            why = "; ".join(map(str, one.reasons))
+            (too_large if hopeless else invalid).append(
+                InvalidRepeat(array, number, one.state, why)
             )
     runs_on.refuse_doubling(watched, [(one.array, one.number) for one in invalid])
     spent = [one for one in invalid if _retries(campaign, one) >= policy.limit]
@@ -137,6 +146,7 @@ def look(
         watched=watched,
         invalid=tuple(one for one in invalid if one not in spent),
         spent=tuple(spent),
+        too_large=tuple(too_large),
         open=len(campaign.current) - len(settled),
         tries=tuple(
             RepeatOutcome(array.point.key, run.repeat, run.state, run.valid, run.nodes)

@@ -10,6 +10,7 @@ from hpcbert.campaign.likeness import twins
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.foreign.pooling import Numbered, Read, joined, measured, numbered
 from hpcbert.foreign.said import UnknownLogError, contradiction, likely_shape, setting_of, unknown
+from hpcbert.logs import failures
 from hpcbert.logs.counted import counted
 from hpcbert.logs.kind import kinds, unread
 from hpcbert.logs.layout import LeftOut, shown
@@ -224,11 +225,14 @@ class Reader:
         )
 
     def _explained(self, log: LogFile, framework: Framework, reading: Reading) -> Reading:
-        """Say of a log without lines of its framework what it is instead."""
+        """Say of a log without a number what its run lacked, or what it is instead of a log."""
         if any(reason.code in ("no-log", "rehearsal") for reason in reading.reasons):
             return reading
         if not reading.reasons and not reading.missing:
             return reading
+        blamed = failures.blamed(log.path, framework.grammar, reading.reasons)
+        if len(blamed) > len(reading.reasons):
+            return reading._replace(reasons=blamed)
         grammars = {**self._grammars(self.frameworks), framework.name: framework.grammar}
         alike = kinds(log.path, grammars, own=framework.name)
         if not (alike or reading.foreign):

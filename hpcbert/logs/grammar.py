@@ -73,11 +73,21 @@ def _within_a_line(text: str) -> bytes:
     return text.encode()
 
 
+def _filled(what: str, text: str) -> str:
+    if not text.strip():
+        raise Invalid(f"must say {what}")
+    return text
+
+
 def _compile(text: str) -> re.Pattern[bytes]:
     try:
         return re.compile(text.encode(), re.MULTILINE)
     except re.error as error:
         raise Invalid(f"is no regular expression: {error}") from error
+
+
+def _compile_folded(text: str) -> re.Pattern[bytes]:
+    return re.compile(_compile(text).pattern, re.MULTILINE | re.IGNORECASE)
 
 
 def _above(low: float, value: float) -> float:
@@ -312,6 +322,24 @@ class Skip(LineKind):
 
 
 @dataclass(frozen=True)
+class FailureWords:
+    """The words of a failed run's log that say what it lacked; letters count in either case.
+
+    Attributes:
+        kind: `device-oom`: memory of the device, which a smaller batch needs less of; `host-oom`:
+            memory of the host.
+        contains: As of any line.
+        match: What the line looks like.
+        source: Where the words are from: a project's file at a commit, or an issue that shows them.
+    """
+
+    kind: Literal["device-oom", "host-oom"]
+    contains: Annotated[bytes, Written(str, _within_a_line)]
+    match: Annotated[re.Pattern[bytes], Written(str, _compile_folded)]
+    source: Annotated[str, partial(_filled, "the project and file that the words are from")]
+
+
+@dataclass(frozen=True)
 class Grammar:
     """How a framework's logs are read.
 
@@ -332,6 +360,7 @@ class Grammar:
         skipped: Lines that tell of skipped optimizer steps.
         pauses: Texts of lines after which a record, or the one after it, may be slow: of a
             checkpoint or an evaluation; or of a record's own line.
+        failures: Words that say what a failed run lacked; the first that stands in the log counts.
     """
 
     records: tuple[Record, ...]
@@ -347,6 +376,7 @@ class Grammar:
     accumulation: Count = 0
     pauses: tuple[_Bytes, ...] = ()
     skipped: tuple[Skip, ...] = ()
+    failures: tuple[FailureWords, ...] = ()
 
     def __post_init__(self) -> None:
         if self.reader:

@@ -101,6 +101,47 @@ def test_a_whole_log_is_not_enough(
     assert row.median == pytest.approx(10)
 
 
+DEVICE = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 15.78 GiB total"
+HOST = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0."
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "line", "expected"),
+    [
+        ("FAILED", 1, DEVICE, ["state", "exit", "incomplete", "device-oom"]),
+        ("FAILED", 137, DEVICE, ["state", "exit", "incomplete", "device-oom"]),
+        ("TIMEOUT", None, DEVICE, ["state", "incomplete", "device-oom"]),
+        ("COMPLETED", 1, DEVICE, ["exit", "incomplete", "device-oom"]),
+        ("COMPLETED", 0, DEVICE, ["incomplete", "device-oom"]),
+        ("FAILED", 137, "Killed", ["state", "exit", "incomplete"]),
+        ("FAILED", 137, HOST, ["state", "exit", "incomplete", "host-oom"]),
+        ("FAILED", 137, f"{DEVICE}\n{HOST}", ["state", "exit", "incomplete", "host-oom"]),
+        ("OUT_OF_MEMORY", 137, f"{DEVICE}\n{HOST}", ["state", "exit", "incomplete"]),
+        ("RUNNING", None, DEVICE, ["state"]),
+    ],
+)
+def test_a_run_that_failed_says_which_memory_it_lacked(
+    build: Build, word: str, code: int | None, line: str, expected: list[str]
+) -> None:
+    made = build("1n1g", repeats=1)
+    made.log("1n1g", 1, made.text("1n1g", 10.0, last=7) + line + "\n")
+    made.started("1n1g", 1)
+    if code is not None:
+        made.ended("1n1g", 1, code=code)
+    row = rows(gathered(made.directory, states=says(word)))["1n1g"]
+    assert codes(row) == {1: expected}
+    if "device-oom" in expected:
+        assert row.runs[0].reasons[-1].detail == f"the device's memory did not suffice: {DEVICE}"
+
+
+def test_a_run_that_ended_well_lacked_nothing(build: Build) -> None:
+    made = build("1n1g", repeats=1)
+    made.log("1n1g", 1, f"{DEVICE}\n{made.text('1n1g', 10.0)}{DEVICE}\n")
+    made.started("1n1g", 1)
+    made.ended("1n1g", 1)
+    assert rows(gathered(made.directory, states=says()))["1n1g"].ok == 1
+
+
 def test_a_repeat_without_a_log_says_so(five: Any) -> None:
     (five.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_4.log").unlink()
     assert codes(rows(gathered(five.directory, states=says()))["1n1g"]) == {4: ["no-log"]}

@@ -81,7 +81,7 @@ def test_json_is_an_object_a_line_and_the_usual_document_last(hpcbert: Any, stor
         *("version", "event", "time", "campaign", "point", "repeat", "attempt", "job", "state"),
         *("kind", "source", "reason", "detail", "advice", "nodes", "exit_code", "step_exit_code"),
         *("start", "end", "elapsed", "time_limit", "iteration", "throughput", "expected_end"),
-        "attempts",
+        *("attempts", "failure"),
     }
     assert running["event"] == "state"
     assert running["job"] == "12_1"
@@ -100,6 +100,17 @@ def test_json_is_an_object_a_line_and_the_usual_document_last(hpcbert: Any, stor
     assert document["data"]["repeats"] == {"asked": 2, "well": 1, "badly": 1}
     assert document["data"]["over"] is True
     assert document["errors"][0]["code"] == "incomplete"
+
+
+def test_a_failed_repeat_says_which_memory_it_lacked(hpcbert: Any, story: Built) -> None:
+    line = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    story.log(str(story.campaign.arrays[0].point.shape), 2, f"it began\n{line}\n")
+    done = hpcbert("monitor", story.campaign.id, "--json")
+    *events, _ = map(json.loads, done.stdout.splitlines())
+    assert [one["failure"] for one in events[:-1]] == [None] * 4
+    assert events[-1]["failure"] == {"kind": "device-oom", "said": line}
+    again = hpcbert("monitor", story.campaign.id)
+    assert f"(the device's memory did not suffice: {line})" in again.stdout
 
 
 def test_once_tells_every_repeat_and_leaves(hpcbert: Any, slurm: Any, story: Built) -> None:

@@ -324,7 +324,7 @@ def drawn(view: View, *, unicode: bool = True) -> str:
     screen = console(out, colour=False)
     screen.width = 120
     detail = Detail(57, 120, 123.456, T + 60.0)
-    screen.print(draw(view, lambda *_: detail, unicode=unicode))
+    screen.print(draw(view, lambda *_: detail, lambda *_: "it lacked memory", unicode=unicode))
     return out.getvalue()
 
 

@@ -60,11 +60,16 @@ class Bench:
         events = [start, {"event": "step"}]
         if state == "COMPLETED":
             events += status.ended()
-            path = store.log_path(self.directory, array, repeat, attempt)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"this is repeat {repeat}\n{log()}")
+            self.said(repeat, f"this is repeat {repeat}\n{log()}", attempt=attempt)
         path = self.directory / array.status(repeat)
         status.append(path, *events, time=NOW, attempt=attempt)
+
+    def said(self, repeat: int, text: str, *, attempt: int = 0) -> None:
+        """Leave a log."""
+        array = [one for one in self.campaign.arrays if repeat in one.repeats][-1]
+        path = store.log_path(self.directory, array, repeat, attempt)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
     def look(self, policy: RetryPolicy | None = None) -> retry.Findings:
         clock = Clock(NOW)
@@ -290,3 +295,36 @@ def test_unattended_what_reached_its_time_limit_is_left_alone(late: Bench) -> No
     assert [one.number for one in late.look(unattended).invalid] == [3]
     longer = RetryPolicy(cancelled=False, time_limit="2:00:00")
     assert [one.number for one in late.look(longer).invalid] == [2, 3, 4]
+
+
+TOO_LARGE = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
+
+
+@pytest.mark.parametrize("unattended", [False, True])
+def test_what_ran_out_of_the_devices_memory_would_again(bench: Bench, *, unattended: bool) -> None:
+    for repeat in range(1, 6):
+        bench.ended(repeat, "FAILED")
+        bench.said(repeat, TOO_LARGE if repeat < 5 else "Killed\n")
+    found = bench.look(RetryPolicy(cancelled=not unattended))
+    assert [one.number for one in found.too_large] == [1, 2, 3, 4]
+    assert [one.number for one in found.invalid] == [5]
+    assert "device-oom: the device's memory did not suffice" in found.too_large[0].why
+    # Away from the nodes where somebody else may have had it.
+    asked = bench.look(RetryPolicy(exclude=("n1",)))
+    assert ([one.number for one in asked.invalid], asked.too_large) == ([1, 2, 3, 4, 5], ())
+
+
+def test_where_the_batch_fits_another_repeat_may_have_it(bench: Bench) -> None:
+    for repeat in range(1, 5):
+        bench.ended(repeat)
+    bench.ended(5, "FAILED", node="n2")
+    bench.said(5, TOO_LARGE)
+    found = bench.look()
+    assert ([one.number for one in found.invalid], found.too_large) == ([5], ())
+
+
+def test_the_hosts_memory_is_retried_as_ever(bench: Bench) -> None:
+    for repeat in range(1, 6):
+        bench.ended(repeat, "OUT_OF_MEMORY")
+        bench.said(repeat, TOO_LARGE)
+    assert [one.number for one in bench.look().invalid] == [1, 2, 3, 4, 5]

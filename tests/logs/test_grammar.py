@@ -18,6 +18,13 @@ RULE = """
 name = "rate"
 kind = "rate"
 """
+FAILURE = """
+[[log.failures]]
+kind = "device-oom"
+contains = 'x'
+match = '(?:x)'
+source = 'PyTorch'
+"""
 
 
 def test_a_small_grammar_has_the_protocols_window() -> None:
@@ -85,6 +92,11 @@ def test_the_first_rule_is_the_default_and_others_go_by_name() -> None:
             "group 'nods', which is no fact",
             "nodes",
         ),
+        (RECORD + RULE + FAILURE.replace("device-oom", "oom"), "must be one of", ""),
+        (RECORD + RULE + FAILURE.replace("'x'", "''"), "must be a text within one line", ""),
+        (RECORD + RULE + FAILURE.replace("'PyTorch'", "' '"), "must say the project", ""),
+        (RECORD + RULE + FAILURE.replace("source", "sources"), "source is missing", ""),
+        (RECORD + RULE + FAILURE.replace("'(?:x)'", "'('"), "is no regular expression", ""),
     ],
 )
 def test_mistakes_are_named_with_file_and_key(text: str, complaint: str, hint: str) -> None:

@@ -1,0 +1,121 @@
+"""What a failed run lacked, by the words of its log: memory of the device, or of the host.
+
+A log of a run that ended well is never read for it: programs try again after some of these words.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from hpcbert.logs.grammar import FailureWords
+from hpcbert.logs.lines import NotALogError, bodies, cut_line, find_lines, unlabelled
+from hpcbert.model import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from hpcbert.logs.grammar import Grammar
+
+DEVICE: Final = "device-oom"
+HOST: Final = "host-oom"
+# What says so for every program, whatever it printed before: Slurm killed one for its memory.
+#   slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been …
+#   slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0 cgroup. Some of your processes …
+_KILLED = FailureWords(
+    HOST,
+    b"oom",
+    re.compile(rb"^slurmstepd: error: Detected \d+ oom[-_]kill event", re.MULTILINE),
+    "SchedMD/slurm, src/slurmd/slurmstepd",
+)
+# The words of what many frameworks stand on; a framework's own are its recipe's.
+_COMMON = (
+    FailureWords(
+        DEVICE,
+        b"cuda failure ",
+        re.compile(rb"^(?:[^'\n]*NCCL WARN )?Cuda failure (?:\d+ )?'out of memory'", re.MULTILINE),
+        "NVIDIA/nccl, src/include/checks.h; printed in NVIDIA/nccl#962",
+    ),
+    FailureWords(
+        HOST,
+        b"memoryerror",
+        re.compile(rb"^(?:[\w.]+\.)?_?(?:Array)?MemoryError(?::.*)?$", re.MULTILINE),
+        "python/cpython and numpy/numpy: the exception's name",
+    ),
+    FailureWords(
+        HOST,
+        b"std::bad_alloc",
+        re.compile(rb"^ *what\(\): +std::bad_alloc", re.MULTILINE),
+        "gcc, libstdc++-v3/libsupc++/vterminate.cc",
+    ),
+)
+_SENTENCES = {
+    DEVICE: "the device's memory did not suffice",
+    HOST: "the host's memory did not suffice",
+}
+# What a log has against a run that the words may be the cause of.
+_CAUSED = frozenset({"state", "exit", "incomplete", "window"})
+_SHOWN = 120
+
+
+class Failure(NamedTuple):
+    """What a run lacked.
+
+    Attributes:
+        kind: `device-oom` or `host-oom`.
+        said: What the log says of it.
+    """
+
+    kind: str
+    said: str
+
+    def __str__(self) -> str:
+        return f"{_SENTENCES[self.kind]}: {self.said}"
+
+
+def find(path: Path, grammar: Grammar) -> Failure | None:
+    """Return what the log of a failed run says that it lacked; None if it says nothing.
+
+    The first words count: what comes after them may be other ranks' errors about their peers. But
+    where Slurm killed a process for the host's memory, that is the cause of all others.
+
+    Never raises for what is in the file, or for what is in its place.
+    """
+    words = (_KILLED, *_COMMON, *grammar.failures)
+    first: Failure | None = None
+    try:
+        with closing(bodies(path)) as pieces:
+            for data in pieces:
+                for which, failure in _found(data, words):
+                    if which is _KILLED:
+                        return failure
+                    first = first or failure
+    except NotALogError:
+        return None
+    return first
+
+
+def blamed(path: Path, grammar: Grammar, against: Sequence[Reason]) -> tuple[Reason, ...]:
+    """Return what is against a run, with what it lacked where that may be the cause of the rest.
+
+    Args:
+        path: Its log.
+        grammar: How the framework's logs are read.
+        against: Why the run does not count; empty if it does.
+    """
+    caused = any(one.code in _CAUSED for one in against)
+    failure = find(path, grammar) if caused else None
+    return (*against, Reason(failure.kind, str(failure))) if failure else tuple(against)
+
+
+def _found(data: bytes, words: tuple[FailureWords, ...]) -> Iterable[tuple[FailureWords, Failure]]:
+    """Yield the failures of a piece in the log's order, each with the words that it has."""
+    texts = tuple(one.contains.lower() for one in words)
+    for start, which, _, end in find_lines(data.lower(), texts):
+        line, one = cut_line(data, start, end)[0].text, words[which]
+        match = one.match.search(line) or one.match.search(unlabelled(line))
+        if match:
+            said = match.string[match.start() :].split(b"\n")[0].decode(errors="replace")
+            yield one, Failure(one.kind, " ".join(said.split())[:_SHOWN])
