@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Sequence  # noqa: TC003 - readers of documents look annotations up
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from hpcbert.errors import UsageError
@@ -325,7 +326,7 @@ class Campaign:
         """What Slurm's commands know the submitter by: the uid, which USER can't change."""
         return self.user if self.uid is None else str(self.uid)
 
-    @property
+    @cached_property
     def current(self) -> tuple[tuple[Array, int], ...]:
         """Every repeat with the array that it was submitted in last, points in their order."""
         newest: dict[tuple[Point, int], Array] = {}
@@ -349,7 +350,12 @@ class Campaign:
 
     def superseded(self, array: Array) -> bool:
         """Say whether retries took over all repeats of an array."""
-        return all(one.name != array.name for one, _ in self.current)
+        return array.name not in self._standing
+
+    @cached_property
+    def _standing(self) -> frozenset[str]:
+        """Names of the arrays that some repeat was submitted in last."""
+        return frozenset(array.name for array, _ in self.current)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from hpcbert.logs.scan import Reading, read, read_on
 from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.logs.sizes import stated_by
 from hpcbert.model import Measured, Reason, Run
-from hpcbert.results.reduce import Evidence, gate, group_of
+from hpcbert.results.reduce import Curves, Evidence, gate, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -148,9 +148,10 @@ def gather(
     # One campaign, one device: a run without a log is of the same table as the others.
     said = (dict(one.facts).get("device_kind") for one in repeats)
     stated = next((str(kind) for kind in said if kind), None)
+    curves = Curves(points)
     measured = [
         Measured(
-            group_of(point, points, chosen.name, stated=stated),
+            group_of(point, curves, chosen.name, stated=stated),
             point.shape,
             asked=len(own),
             runs=tuple(one.run for one in own),

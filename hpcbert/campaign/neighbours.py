@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.campaign import store
 from hpcbert.campaign.evidence import MEASUREMENTS
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.steps import meetings
 from hpcbert.errors import UsageError
 from hpcbert.model import Reason
 from hpcbert.system.files import read
@@ -138,12 +139,12 @@ def sharing(
     about = _About(since=since, begin=begin - _SLACK, end=end + _SLACK)
     others = _elsewhere(watched, about) if beside else ()
     runs, found = (*own, *others), {}
-    for ran in mine:
-        shared = [
-            (other, nodes)
-            for other in runs
-            if other is not ran and (nodes := ran.step.shared(other.step))
-        ]
+    met = meetings([ran.step for ran in runs])
+    for number, ran in enumerate(own):
+        if counted.get((ran.point, ran.repeat)) != ran.step.attempt:
+            continue
+        others_there = (runs[other] for other in sorted(met.get(number, ())))
+        shared = [(one, nodes) for one in others_there if (nodes := ran.step.shared(one.step))]
         if shared:
             found[ran.point, ran.repeat] = _said(shared)
     return found

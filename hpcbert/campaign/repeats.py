@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,11 +12,11 @@ from hpcbert.model import moment
 from hpcbert.slurm.states import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from hpcbert.campaign.record import RepeatRecord
-    from hpcbert.model import Array, Campaign
+    from hpcbert.model import Array, Campaign, Point
     from hpcbert.slurm.commands import JobRow
     from hpcbert.slurm.jobrecord import JobRecord
 
@@ -37,7 +38,7 @@ class TrackedCampaign:
     campaign: Campaign
     records: Records = field(default_factory=Records, compare=False, repr=False)
 
-    @property
+    @cached_property
     def repeats(self) -> tuple[Repeat, ...]:
         """All its repeats, points in their order; each as it was submitted last."""
         return tuple(Repeat(self, array, number) for array, number in self.campaign.current)
@@ -69,20 +70,40 @@ class TrackedCampaign:
         Sites add to names, cut them or replace them; the script stays. A name is a part of its
         retries' names, so the longest that fits is meant.
         """
-        fitting = [one for one in self.campaign.arrays if one.name in row.name]
-        if fitting:
-            return max(fitting, key=lambda one: len(one.name))
+        if found := self._names.longest(row.name):
+            return found
         command = f"{row.command.rstrip()} "
-        return next((one for path, one in self._scripts.items() if f"{path} " in command), None)
+        return next((one for place in self.places if (one := self._run(place, command))), None)
+
+    def _run(self, place: str, command: str) -> Array | None:
+        """Return the array of which a command runs the script, if the campaign is at a place."""
+        _, here, rest = command.partition(f"{place}/")
+        return self._scripts.get(rest.split(" ")[0]) if here else None
 
     @cached_property
     def _scripts(self) -> dict[str, Array]:
-        arrays = self.campaign.arrays
-        return {f"{place}/{one.script}": one for one in arrays for place in self.places}
+        return {one.script: one for one in reversed(self.campaign.arrays)}
+
+    @cached_property
+    def _names(self) -> Names:
+        return Names(self.campaign.arrays)
+
+    @cached_property
+    def _by_job(self) -> dict[str, Array]:
+        return {one.job_id: one for one in reversed(self.campaign.arrays)}
+
+    @cached_property
+    def submitted_in(self) -> dict[tuple[Point, int], tuple[Array, ...]]:
+        """The arrays that each repeat was submitted in, oldest first, by point and number."""
+        found: dict[tuple[Point, int], list[Array]] = {}
+        for array in self.campaign.arrays:
+            for number in array.repeats:
+                found.setdefault((array.point, number), []).append(array)
+        return {key: tuple(arrays) for key, arrays in found.items()}
 
     def array_of(self, row: JobRow) -> Array | None:
         """Return the array that a job was submitted for, be it once more and by hand."""
-        known = next((one for one in self.campaign.arrays if one.job_id == row.job), None)
+        known = self._by_job.get(row.job)
         if known and self.lists(row, known):
             return known
         label = self.labelled(row)
@@ -106,6 +127,31 @@ class TrackedCampaign:
         label = self.labelled(row)
         fits = self.owner_fits(row) or row.workdir in self.places
         return label is not None and label.name == array.name and fits
+
+
+class Names:
+    """The names of arrays, to be found in what a site made of them.
+
+    All begin alike, with the campaign's name; so what follows is looked up, by each of the few
+    lengths that there are.
+    """
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        names = [one.name for one in arrays]
+        self._common = os.path.commonprefix(names)
+        self._rests = {one.name[len(self._common) :]: one for one in reversed(arrays)}
+        self._lengths = sorted({len(rest) for rest in self._rests}, reverse=True)
+
+    def longest(self, text: str) -> Array | None:
+        """Return the array with the longest name that stands in a text."""
+        found: list[tuple[int, Array]] = []
+        at = text.find(self._common)
+        while at >= 0 and self._rests:
+            rest = text[at + len(self._common) :]
+            fitting = (one for size in self._lengths if (one := self._rests.get(rest[:size])))
+            found += [(len(one.name), one) for one in fitting]
+            at = text.find(self._common, at + 1)
+        return max(found, key=lambda one: one[0])[1] if found else None
 
 
 @dataclass(frozen=True)
@@ -160,13 +206,10 @@ class Repeat:
     @property
     def before(self) -> tuple[Repeat, ...]:
         """The same repeat in the arrays that it was submitted in before, oldest first."""
-        found = []
-        for array in self.watched.campaign.arrays:
-            if array.name == self.array.name:
-                break
-            if array.point == self.array.point and self.number in array.repeats:
-                found.append(Repeat(self.watched, array, self.number))
-        return tuple(found)
+        arrays = self.watched.submitted_in.get((self.array.point, self.number), ())
+        names = [one.name for one in arrays]
+        last = names.index(self.array.name) if self.array.name in names else len(names)
+        return tuple(Repeat(self.watched, one, self.number) for one in arrays[:last])
 
     def replaced(self, attempt: int, row: JobRow) -> bool:
         """Say whether a line is of a job that this one replaced, and that was requeued since."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.slurm.hostlist import expand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 _LATEST = 253_402_300_799
 _OFFSETS = 15 * 3600
@@ -64,6 +65,33 @@ class Step:
         ahead = self.ahead if apart and abs(self.ahead) > 1 else 0
         span = ((self.begin or 0.0) + ahead, (self.end or 0.0) + ahead)
         return span if fine else (math.floor(span[0]), math.floor(span[1]))
+
+
+def meetings(steps: Sequence[Step]) -> dict[int, set[int]]:
+    """Return which steps may have had a node at the same time, by their places in the sequence.
+
+    A sweep over each node's time, so that steps that never met are not held against each other.
+    `Step.shared` says of a pair whether it is so.
+    """
+    nodes: dict[str, list[tuple[float, float, int]]] = {}
+    for number, one in enumerate(steps):
+        if one.begin is not None and one.end is not None:
+            low = math.floor(one.begin + min(0, one.ahead))
+            high = one.end + max(0, one.ahead)
+            for node in one.nodes:
+                nodes.setdefault(node, []).append((low, high, number))
+    found: dict[int, set[int]] = {}
+    for spans in nodes.values():
+        there: list[tuple[float, float, int]] = []  # those that began, by their end
+        for low, high, number in sorted(spans):
+            while there and there[0][0] <= low:
+                heapq.heappop(there)
+            for _, began, other in there:
+                if began < high:
+                    found.setdefault(number, set()).add(other)
+                    found.setdefault(other, set()).add(number)
+            heapq.heappush(there, (high, low, number))
+    return found
 
 
 def steps(events: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:

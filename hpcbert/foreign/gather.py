@@ -18,7 +18,7 @@ from hpcbert.logs.scan import read, read_on
 from hpcbert.logs.setting import END, Setting
 from hpcbert.logs.sizes import name_of
 from hpcbert.model import Measured, Point, Shape
-from hpcbert.results.reduce import group_of
+from hpcbert.results.reduce import Curves, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -107,9 +107,9 @@ class Reader:
         if self._unfit and not points:
             raise self._unfit[0][1]
         points = joined(points)
-        curve = [point for point, _ in points]
+        curves = Curves(point for point, _ in points)
         found = [
-            Numbered(group_of(point, curve, rule), point.shape, self._counted(own), numbered(own))
+            Numbered(group_of(point, curves, rule), point.shape, self._counted(own), numbered(own))
             for (point, rule), own in points.items()
         ]
         return measured(found)

@@ -96,9 +96,36 @@ def _by_exit(evidence: Evidence) -> tuple[Reason, ...]:
     return (Reason("exit", f"the measured step ended with status {evidence.exit_code}"),)
 
 
-def group_of(
-    point: Point, points: Iterable[Point], rule: str, *, stated: str | None = None
-) -> Group:
+class Curves:
+    """Points by the curve that they are on: those that differ in shape and accumulation alone.
+
+    Args:
+        points: All that were measured together.
+    """
+
+    def __init__(self, points: Iterable[Point]) -> None:
+        self._curves: dict[Point, set[Point]] = {}
+        for point in points:
+            self._curves.setdefault(_plain(point), set()).add(point)
+
+    def variant(self, point: Point) -> str:
+        """Return what the table of a point is told from others by."""
+        curve = self._curves[_plain(point)]
+        shapes = {one.shape for one in curve}
+        accumulations = {one.accumulation for one in curve}
+        if len(accumulations) < 2 or len(shapes) < len(curve):  # noqa: PLR2004 - they don't differ
+            return point.variant
+        batches = {one.global_batch_size for one in curve}
+        note = f"gbs{batches.pop()}" if len(batches) == 1 else "acc by shape"
+        variant = replace(point, accumulation=1).variant
+        return f"{variant},{note}" if variant else note
+
+
+def _plain(point: Point) -> Point:
+    return replace(point, accumulation=1, shape=BASELINE)
+
+
+def group_of(point: Point, curves: Curves, rule: str, *, stated: str | None = None) -> Group:
     """Return the table that a point belongs to.
 
     Accumulation tells tables apart, unless it follows from a global batch size and so differs
@@ -106,7 +133,7 @@ def group_of(
 
     Args:
         point: The point.
-        points: All that were measured with it.
+        curves: Of all that were measured with it.
         rule: Name of the rule that gave the numbers.
         stated: The kind of device that logs state, for a point that leaves it to the program.
     """
@@ -117,21 +144,9 @@ def group_of(
         precision=point.precision,
         batch_size_per_device=point.batch_size_per_device,
         rule=rule,
-        variant=_variant(point, points),
+        variant=curves.variant(point),
         device="cpu" if device == "cpu" else "gpu",
     )
-
-
-def _variant(point: Point, points: Iterable[Point]) -> str:
-    plain = replace(point, accumulation=1)
-    curve = {one for one in points if replace(one, accumulation=1, shape=point.shape) == plain}
-    shapes = {one.shape for one in curve}
-    accumulations = {one.accumulation for one in curve}
-    if len(accumulations) < 2 or len(shapes) < len(curve):  # noqa: PLR2004 - they don't differ
-        return point.variant
-    batches = {one.global_batch_size for one in curve}
-    note = f"gbs{batches.pop()}" if len(batches) == 1 else "acc by shape"
-    return f"{plain.variant},{note}" if plain.variant else note
 
 
 def tabulate(points: Iterable[Measured], *, require_all: bool = False) -> tuple[SpeedupTable, ...]:

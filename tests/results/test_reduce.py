@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import Difference, Group, Measured, Point, Reason, Row, Run, Shape
-from hpcbert.results.reduce import FOREIGN, Evidence, gate, group_of, has_outlier, tabulate
+from hpcbert.results.reduce import FOREIGN, Curves, Evidence, gate, group_of, has_outlier, tabulate
 from tests.kit.logs import DEEPSPEED
 
 GROUP = Group("deepspeed", "bert-base", "fp32", 32, "rate")
@@ -317,15 +317,15 @@ def measured_point(shape: str, accumulation: int = 1, xla: bool = False) -> Poin
 
 def test_accumulation_tells_tables_apart() -> None:
     points = [measured_point("1n1g", 4), measured_point("1n8g", 4)]
-    assert {group_of(one, points, "rate").variant for one in points} == {"acc4"}
+    assert {group_of(one, Curves(points), "rate").variant for one in points} == {"acc4"}
     mixed = [measured_point("1n8g", 4), measured_point("1n8g", 2)]
-    assert {group_of(one, mixed, "rate").variant for one in mixed} == {"acc4", "acc2"}
+    assert {group_of(one, Curves(mixed), "rate").variant for one in mixed} == {"acc4", "acc2"}
 
 
 def test_accumulation_that_follows_from_a_global_batch_makes_one_curve() -> None:
     points = [measured_point("1n1g", 1024), measured_point("1n8g", 128), measured_point("4n8g", 32)]
-    assert {group_of(one, points, "rate").variant for one in points} == {"gbs32768"}
+    assert {group_of(one, Curves(points), "rate").variant for one in points} == {"gbs32768"}
     uneven = [measured_point("1n1g", 10), measured_point("1n8g", 2)]
-    assert {group_of(one, uneven, "rate").variant for one in uneven} == {"acc by shape"}
+    assert {group_of(one, Curves(uneven), "rate").variant for one in uneven} == {"acc by shape"}
     both = [*points, measured_point("1n1g", xla=True)]
-    assert group_of(both[-1], both, "rate").variant == "xla"
+    assert group_of(both[-1], Curves(both), "rate").variant == "xla"
