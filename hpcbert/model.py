@@ -334,6 +334,14 @@ class Campaign:
             newest |= {(array.point, number): array for number in array.repeats}
         return tuple((array, number) for (_, number), array in newest.items())
 
+    @cached_property
+    def of_point(self) -> dict[Point, tuple[Array, ...]]:
+        """The arrays of each point, oldest first."""
+        found: dict[Point, list[Array]] = {}
+        for array in self.arrays:
+            found.setdefault(array.point, []).append(array)
+        return {point: tuple(arrays) for point, arrays in found.items()}
+
     @property
     def accepted(self) -> bool:
         """Whether the scheduler took an array, or may have: its answer to one was never heard."""

@@ -89,8 +89,12 @@ class TrackedCampaign:
         return Names(self.campaign.arrays)
 
     @cached_property
-    def _by_job(self) -> dict[str, Array]:
-        return {one.job_id: one for one in reversed(self.campaign.arrays)}
+    def of_job(self) -> dict[str, tuple[Array, ...]]:
+        """The arrays that have a job's id on record."""
+        found: dict[str, list[Array]] = {}
+        for array in self.campaign.arrays:
+            found.setdefault(array.job_id, []).append(array)
+        return {job: tuple(arrays) for job, arrays in found.items()}
 
     @cached_property
     def submitted_in(self) -> dict[tuple[Point, int], tuple[Array, ...]]:
@@ -103,9 +107,9 @@ class TrackedCampaign:
 
     def array_of(self, row: JobRow) -> Array | None:
         """Return the array that a job was submitted for, be it once more and by hand."""
-        known = self._by_job.get(row.job)
-        if known and self.lists(row, known):
-            return known
+        for known in self.of_job.get(row.job, ())[:1]:
+            if self.lists(row, known):
+                return known
         label = self.labelled(row)
         return label if label and self.lists(row, replace(label, job_id="")) else None
 
@@ -138,7 +142,7 @@ class Names:
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         names = [one.name for one in arrays]
-        self._common = os.path.commonprefix(names)
+        self._common = os.path.commonprefix(names)  # noqa: RUF071 - names, not paths
         self._rests = {one.name[len(self._common) :]: one for one in reversed(arrays)}
         self._lengths = sorted({len(rest) for rest in self._rests}, reverse=True)
 

@@ -76,7 +76,7 @@ def meetings(steps: Sequence[Step]) -> dict[int, set[int]]:
     nodes: dict[str, list[tuple[float, float, int]]] = {}
     for number, one in enumerate(steps):
         if one.begin is not None and one.end is not None:
-            low = math.floor(one.begin + min(0, one.ahead))
+            low = float(math.floor(one.begin + min(0, one.ahead)))
             high = one.end + max(0, one.ahead)
             for node in one.nodes:
                 nodes.setdefault(node, []).append((low, high, number))

@@ -80,31 +80,37 @@ class Verdict:
     spared: tuple[tuple[str, str], ...] = ()
 
 
-def suspect(
-    point: str, tries: Sequence[RepeatOutcome], nodes: Mapping[str, bool]
-) -> dict[str, str]:
-    """Return the nodes that a point's next try should keep away from, the worst first.
+class Suspicion:
+    """What the ends of a campaign's repeats say against the nodes of one partition.
 
     Args:
-        point: Its key.
-        tries: How the campaign's repeats ended.
-        nodes: Nodes of its partition, and whether each is usable now.
+        tries: How the repeats ended.
+        nodes: Nodes of the partition, and whether each is usable now.
     """
-    healthy = {node for one in tries if one.good for node in one.nodes}
-    lost: dict[str, str] = {}
-    failed: dict[str, str] = {}
-    works = any(one.good for one in tries if one.point == point)
-    for one in tries:
-        if one.good:
-            continue
-        if one.state in _LOST:
-            lost |= _of_lost(one, healthy, nodes)
-        elif one.state in _FAILED and one.point == point and works:
-            why = (
-                f"repeat {one.repeat} was {one.state} on it, and all that ended well ran elsewhere"
-            )
-            failed |= dict.fromkeys((node for node in one.nodes if node not in healthy), why)
-    return {**lost, **{node: why for node, why in failed.items() if node not in lost}}
+
+    def __init__(self, tries: Sequence[RepeatOutcome], nodes: Mapping[str, bool]) -> None:
+        self.nodes = nodes
+        self._healthy = {node for one in tries if one.good for node in one.nodes}
+        self._lost: dict[str, str] = {}
+        self._tries: dict[str, list[RepeatOutcome]] = {}
+        for one in tries:
+            self._tries.setdefault(one.point, []).append(one)
+            if not one.good and one.state in _LOST:
+                self._lost |= _of_lost(one, self._healthy, nodes)
+
+    def of(self, point: str) -> dict[str, str]:
+        """Return the nodes that a point's next try should keep away from, the worst first."""
+        failed: dict[str, str] = {}
+        tries = self._tries.get(point, [])
+        works = any(one.good for one in tries)
+        for one in tries:
+            if works and not one.good and one.state in _FAILED:
+                why = f"repeat {one.repeat} was {one.state} on it"
+                why += ", and all that ended well ran elsewhere"
+                suspected = (node for node in one.nodes if node not in self._healthy)
+                failed |= dict.fromkeys(suspected, why)
+        rest = {node: why for node, why in failed.items() if node not in self._lost}
+        return {**self._lost, **rest}
 
 
 def _of_lost(one: RepeatOutcome, healthy: set[str], nodes: Mapping[str, bool]) -> dict[str, str]:

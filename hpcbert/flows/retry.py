@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from hpcbert import scheduler
 from hpcbert.campaign import judge, store, suspects
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.campaign.suspects import RepeatOutcome, Verdict
+from hpcbert.campaign.suspects import RepeatOutcome, Suspicion, Verdict
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs import failures
 from hpcbert.logs.setting import Window
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
-from hpcbert.script import limits, rewrite
+from hpcbert.script import directives, limits, rewrite
 from hpcbert.slurm.states import LOST
 
 if TYPE_CHECKING:
@@ -127,24 +127,28 @@ def look(
     too_large: list[InvalidRepeat] = []
     for array, number in campaign.current:
         key = array.name, number
-        one = judged[key].run
-        left = one.state in {"CANCELLED", LOST} or limits.pointless(
-            directory, array, one.state, policy.time_limit
+        outcome = judged[key].run
+        on_purpose = outcome.state in {"CANCELLED", LOST} or limits.pointless(
+            directory, array, outcome.state, policy.time_limit
         )
-        if left and not policy.cancelled:
+        if on_purpose and not policy.cancelled:
             continue
-        if key in settled and not one.valid:
-            lacked = any(reason.code == failures.DEVICE for reason in one.reasons)
+        if key in settled and not outcome.valid:
+            lacked = any(reason.code == failures.DEVICE for reason in outcome.reasons)
             hopeless = lacked and array.point not in fits and not policy.exclude
-            why = "; ".join(map(str, one.reasons))
+            why = "; ".join(map(str, outcome.reasons))
             (too_large if hopeless else invalid).append(
-                InvalidRepeat(array, number, one.state, why)
+                InvalidRepeat(array, number, outcome.state, why)
             )
     runs_on.refuse_doubling(watched, [(one.array, one.number) for one in invalid])
-    spent = [one for one in invalid if _retries(campaign, one) >= policy.limit]
+    left: list[InvalidRepeat] = []
+    spent: list[InvalidRepeat] = []
+    for one in invalid:
+        tried = len(watched.submitted_in[one.array.point, one.number])
+        (spent if tried > policy.limit else left).append(one)
     return Findings(
         watched=watched,
-        invalid=tuple(one for one in invalid if one not in spent),
+        invalid=tuple(left),
         spent=tuple(spent),
         too_large=tuple(too_large),
         open=len(campaign.current) - len(settled),
@@ -155,11 +159,6 @@ def look(
         ),
         attempts={key: state.attempt for key, state in states.items()},
     )
-
-
-def _retries(campaign: Campaign, repeat: InvalidRepeat) -> int:
-    same = [one for one in campaign.arrays if one.point == repeat.array.point]
-    return sum(repeat.number in one.repeats for one in same) - 1
 
 
 def _settled_states(
@@ -208,9 +207,10 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
         )
     arrays, texts = [], {}
     spared: dict[str, str] = {}
+    parts = {(one.point.key, one.offset): one for one in reversed(watched.campaign.arrays)}
+    suspicions: dict[str, Suspicion | None] = {}
     for part, invalid in points.items():
-        known = watched.campaign.arrays
-        first = next(one for one in known if (one.point.key, one.offset) == part)
+        first = parts[part]
         text = store.read_script(watched.directory, first).decode()
         if not rewrite.writes_to(text, watched.directory):
             raise UsageError(
@@ -218,7 +218,10 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
                 where=str(watched.directory),
                 hint="Retry it where it was submitted, or submit the point anew.",
             )
-        verdict = _verdict(findings, first, text, policy, run)
+        partition = directives.option(text, "partition")
+        if partition not in suspicions:
+            suspicions[partition] = _suspicion(findings, text, policy, run)
+        verdict = _verdict(watched.campaign, first, policy, suspicions[partition])
         time_limit = policy.time_limit or limits.kept(watched, first)
         array, again = _array(findings, first, invalid, text, verdict, time_limit=time_limit)
         arrays.append(array)
@@ -227,24 +230,28 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
     return RetryPlan(findings, tuple(arrays), texts, tuple(spared.items()))
 
 
-def _verdict(
-    findings: Findings, first: Array, text: str, policy: RetryPolicy, run: Runner
-) -> Verdict:
-    asked = tuple((node, "asked for with --exclude") for node in policy.exclude)
+def _suspicion(findings: Findings, text: str, policy: RetryPolicy, run: Runner) -> Suspicion | None:
+    """Return what speaks against the nodes of a script's partition; None where nobody knows."""
     runs_on = scheduler.of(findings.watched.campaign.scheduler, World(run))
     known = runs_on.nodes(text) if policy.suspect else None
-    if known is None:
+    return None if known is None else Suspicion(findings.tries, known)
+
+
+def _verdict(
+    campaign: Campaign, first: Array, policy: RetryPolicy, suspicion: Suspicion | None
+) -> Verdict:
+    asked = tuple((node, "asked for with --exclude") for node in policy.exclude)
+    if suspicion is None:
         return Verdict(asked)
     before = {
         node: why
-        for one in findings.watched.campaign.arrays
-        if one.point == first.point
+        for one in campaign.of_point[first.point]
         for node, why in one.excluded
         if node not in policy.exclude
     }
-    found = before | suspects.suspect(first.point.key, findings.tries, known)
+    found = before | suspicion.of(first.point.key)
     found = {node: why for node, why in found.items() if node not in policy.exclude}
-    verdict = suspects.limit(found, known, needed=first.point.shape.nodes)
+    verdict = suspects.limit(found, suspicion.nodes, needed=first.point.shape.nodes)
     return replace(verdict, excluded=(*asked, *verdict.excluded))
 
 
@@ -257,7 +264,7 @@ def _array(
     *,
     time_limit: str,
 ) -> tuple[Array, str]:
-    same = [one for one in findings.watched.campaign.arrays if one.point == first.point]
+    same = findings.watched.campaign.of_point[first.point]
     retry = 1 + max(one.retry for one in same)
     known = [findings.attempts.get((one.array.name, one.number), 0) for one in invalid]
     attempt = 1 + max(*known, *(one.first_attempt for one in same), 0)

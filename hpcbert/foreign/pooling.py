@@ -107,14 +107,12 @@ def _attempt(repeat: int, reads: list[Read]) -> Read:
 def joined(points: dict[tuple[Point, str], list[Read]]) -> dict[tuple[Point, str], list[Read]]:
     """Join points that only accumulation tells apart, where names say they are runs of one."""
     joined: dict[tuple[Point, str], list[Read]] = {}
+    akin: dict[tuple[Point, str], list[tuple[Point, str]]] = {}
     for (point, rule), reads in points.items():
-        alike = (
-            key
-            for key in joined
-            if key == (replace(point, accumulation=key[0].accumulation), rule)
-            and _are_runs_of_one(joined[key], reads)
-        )
-        joined.setdefault(next(alike, (point, rule)), []).extend(reads)
+        kin = akin.setdefault((replace(point, accumulation=1), rule), [])
+        key = next((one for one in kin if _are_runs_of_one(joined[one], reads)), (point, rule))
+        kin += [] if key in joined else [key]
+        joined.setdefault(key, []).extend(reads)
     return joined
 
 

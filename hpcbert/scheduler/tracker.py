@@ -48,9 +48,7 @@ class Tracker:
         self._pollers: dict[Poller, frozenset[Key]] = {}
         for runs_on, those in scheduler.each(watched, World(run, clock, environ=environ)):
             poller = runs_on.poller(those, floor=floor, chance=chance)
-            self._pollers[poller] = frozenset(
-                repeat.key for one in those for repeat in one.repeats
-            )
+            self._pollers[poller] = frozenset(repeat.key for one in those for repeat in one.repeats)
 
     def poll(self) -> dict[Key, RepeatState]:
         """Look once and return the states that changed since the last look."""

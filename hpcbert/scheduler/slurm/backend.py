@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hpcbert.campaign.repeats import Key, TrackedCampaign
     from hpcbert.config.site import Site
     from hpcbert.finding import Finding
-    from hpcbert.model import Array, Campaign
+    from hpcbert.model import Array, Campaign, Point
     from hpcbert.scheduler.slurm.poller import SlurmPoller
     from hpcbert.slurm.commands import JobRow
     from hpcbert.slurm.states import RepeatState
@@ -92,10 +92,12 @@ class Slurm(Scheduler):
         What waits or runs under one of the ids is taken for the campaign's, unless it was submitted
         in another directory and is called otherwise too.
         """
-        rows = self._listed(watched) if missing else []
+        wanted: dict[Point, set[int]] = {}
         for array, number in missing:
-            for row in rows:
-                if _is_of(watched, array, number, row):
+            wanted.setdefault(array.point, set()).add(number)
+        for row in self._listed(watched) if missing else ():
+            for array in _submitted_for(watched, row):
+                for number in _repeats_in(watched, row, array, wanted.get(array.point, set())):
                     where = f"{row.job}_{number}" if row.tasks else row.job
                     raise SchedulerError(
                         f"Repeat {number} of {array.point.key} is not over: Slurm lists job "
@@ -228,17 +230,29 @@ def _going_on(text: str) -> list[JobRow]:
     return [row for row in commands.read_squeue(text).rows if parse(row.state).kind.alive]
 
 
-def _is_of(watched: TrackedCampaign, array: Array, number: int, row: JobRow) -> bool:
-    """Say whether a living job may be that of one of a point's repeats."""
-    same = [
-        one for one in watched.campaign.arrays if one.point == array.point and number in one.repeats
-    ]
+def _submitted_for(watched: TrackedCampaign, row: JobRow) -> tuple[Array, ...]:
+    """Return the arrays of which a living job may be the job."""
     owner = watched.array_of(row)
     if owner is not None:
-        return owner in same and Repeat(watched, owner, number).is_in(row)
+        return (owner,)
     elsewhere = bool(row.workdir) and row.workdir not in watched.places
-    by_id = [one for one in same if one.job_id == row.job and not elsewhere]
-    return any(Repeat(watched, one, number).is_in(row) for one in by_id)
+    return () if elsewhere else watched.of_job.get(row.job, ())
+
+
+def _repeats_in(
+    watched: TrackedCampaign, row: JobRow, array: Array, numbers: set[int]
+) -> list[int]:
+    """Return which of some repeats of an array's point a line about the array is about."""
+    those = numbers
+    if len(row.tasks) == 1 and row.tasks[0][0] == row.tasks[0][1]:
+        those = numbers & {row.tasks[0][0] + array.offset}
+    known = watched.submitted_in
+    return sorted(
+        number
+        for number in those
+        if any(one.name == array.name for one in known.get((array.point, number), ()))
+        and Repeat(watched, array, number).is_in(row)
+    )
 
 
 def _foreign(watched: TrackedCampaign, row: JobRow) -> str:

@@ -1,0 +1,124 @@
+"""What is done per point, repeat, log and node grows no faster than their number.
+
+Calls of functions are counted, not seconds: the count is the same on a busy machine. Work on what
+is already there, such as imports, is done once before, so that the counts are of the growing part.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcbert.campaign.suspects import RetryPolicy
+from hpcbert.flows import retry
+from hpcbert.flows.collect import CollectRequest
+from hpcbert.flows.results import find_places, load
+from hpcbert.scheduler.tracker import Tracker
+from tests.kit.campaigns import Built, build
+from tests.kit.collecting import gathered, says
+from tests.kit.logs import pytorch
+from tests.kit.slurm import Slurm
+
+FEW, MANY = 8, 32
+# Beyond MANY / FEW: sorting takes a logarithm more, and some calls come once a block of data.
+SLACK, SOME = 1.4, 64
+
+# How often each function was called, by its place in the source.
+Calls = dict[str, int]
+Count = Callable[[Path, int], Calls]
+
+
+def calls(act: Callable[[], object]) -> Calls:
+    profile = cProfile.Profile()
+    profile.runcall(act)
+    stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    return {f"{file}:{line} {name}": found[1] for (file, line, name), found in stats.items()}
+
+
+def points(runs: Path, number: int) -> Built:
+    return finished(build(runs, *(f"{nodes}n1g" for nodes in range(1, number + 1)), repeats=1))
+
+
+def repeats(runs: Path, number: int) -> Built:
+    return finished(build(runs, "1n1g", repeats=number))
+
+
+def finished(one: Built) -> Built:
+    one.finish()
+    return one
+
+
+def lines(one: Built, state: str) -> Slurm:
+    places = [
+        (repeat, at) for at, array in enumerate(one.campaign.arrays) for repeat in array.repeats
+    ]
+    return Slurm(
+        sacct=["".join(one.sacct(repeat, state, array=at) for repeat, at in places)],
+        squeue=["".join(one.squeue(repeat, state, array=at) for repeat, at in places)],
+    )
+
+
+def collecting(one: Built) -> Calls:
+    return calls(lambda: gathered(one.directory, states=says()))
+
+
+def tracking(one: Built) -> Calls:
+    tracker = Tracker([one], run=lines(one, "RUNNING"))
+
+    def poll() -> None:
+        tracker.poll()
+        tracker.stirred()
+        tracker.over()
+        assert not any(tracker.settled(repeat.key) for repeat in one.repeats)
+
+    return calls(poll)
+
+
+def retrying(one: Built) -> Calls:
+    slurm = lines(one, "FAILED")
+    slurm.squeue = [""]
+    return calls(lambda: retry.look(one.directory, RetryPolicy(), run=slurm))
+
+
+def logs_of_points(folder: Path, number: int) -> Calls:
+    return logs(folder, {f"{nodes}n1g/bert_b4_fp32_1.log": nodes for nodes in range(1, number + 1)})
+
+
+def logs_of_repeats(folder: Path, number: int) -> Calls:
+    return logs(folder, dict.fromkeys((f"1n1g/bert_b4_fp32_{one}.log" for one in range(number)), 1))
+
+
+def logs(folder: Path, names: dict[str, int]) -> Calls:
+    for number, (name, nodes) in enumerate(names.items()):
+        path = folder / "pytorch" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"log {number}\n{pytorch(f'{nodes}n1g', nodes * (10 + number / 100))}")
+    at = find_places()
+    return calls(lambda: load([str(folder)], at, CollectRequest()))
+
+
+CASES: dict[str, Count] = {
+    "collect-points": lambda folder, number: collecting(points(folder, number)),
+    "collect-repeats": lambda folder, number: collecting(repeats(folder, number)),
+    "track-points": lambda folder, number: tracking(points(folder, number)),
+    "track-repeats": lambda folder, number: tracking(repeats(folder, number)),
+    "retry-points": lambda folder, number: retrying(points(folder, number)),
+    "retry-repeats": lambda folder, number: retrying(repeats(folder, number)),
+    "logs-of-points": logs_of_points,
+    "logs-of-repeats": logs_of_repeats,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_of_four_times_as_much_nothing_is_called_more_than_four_times_as_often(
+    tmp_path: Path, case: str
+) -> None:
+    count = CASES[case]
+    count(tmp_path / "first", 2)  # imports
+    few, many = count(tmp_path / "few", FEW), count(tmp_path / "many", MANY)
+    most = {name: few.get(name, 0) * MANY / FEW * SLACK + SOME for name in many}
+    assert {name: (few.get(name, 0), n) for name, n in many.items() if n > most[name]} == {}
