@@ -6,6 +6,7 @@ HpcbertError                exit code 1
 │   └── ConfigError         2   site.toml, recipe.toml or a campaign file is wrong
 ├── SchedulerError          3   Slurm refused, or could not be reached
 ├── IncompleteError         4   part of what was asked for is missing; the rest was written
+├── RegressionError         4   a point is slower than a gate allows, or lacking
 └── CheckError              5   a check that was asked for failed
 """
 
@@ -86,6 +87,21 @@ class IncompleteError(HpcbertError):
 
     exit_code = 4
     code = "incomplete"
+
+
+class RegressionError(HpcbertError):
+    """A point is slower than a gate allows, or has nothing that could be held against it.
+
+    Attributes:
+        point: Which one, among all that were compared.
+    """
+
+    exit_code = 4
+    code = "regression"
+
+    def __init__(self, message: str, *, where: str = "", hint: str = "", point: str = "") -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.point = point
 
 
 class CheckError(HpcbertError):

@@ -31,6 +31,7 @@ COMMANDS = {
     "cancel": "Cancel a campaign's jobs.",
     "retry": "Submit again the repeats that don't count.",
     "collect": "Reduce logs to a table of medians and speedups.",
+    "compare": "Compare results point by point, with a verdict on each.",
     "audit": "Check that a campaign's numbers still follow from its files.",
     "archive": "Pack a campaign into one file.",
     "lab": "Run a real Slurm cluster on this machine.",

@@ -67,7 +67,7 @@ def collected(
     layout = FORMS[form]
     text = layout.write(made.tables, how, width) if made.tables else ""
     if output and text:
-        _write(Path(output), click.unstyle(text) + "\n")
+        write_output(Path(output), click.unstyle(text) + "\n")
         text = ""
     files = [
         {"path": shown(one.path), "why": one.why, "wanted": one.wanted} for one in made.left_out
@@ -95,8 +95,17 @@ def _left_out(made: Collected) -> tuple[str, ...]:
     )
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all; what is no file, as /dev/stdout, is written into."""
+def write_output(path: Path, text: str, option: str = "--output") -> None:
+    """Write a file whole or not at all; what is no file, as /dev/stdout, is written into.
+
+    Args:
+        path: The file.
+        text: What it holds then.
+        option: The option that names it, for the error.
+
+    Raises:
+        HpcbertError: It can't be written.
+    """
     from hpcbert.campaign import store
 
     try:
@@ -105,7 +114,7 @@ def _write(path: Path, text: str) -> None:
         else:
             store.write_text(path, text, mode=0o666)
     except (HpcbertError, OSError) as error:
-        raise HpcbertError(f"--output can't be written: {error}") from error
+        raise HpcbertError(f"{option} can't be written: {error}") from error
 
 
 def _shortcomings(made: Collected) -> list[str]:

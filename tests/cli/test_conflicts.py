@@ -87,6 +87,8 @@ REFUSED = [
     (["init", "--slurm", "--local"], "--slurm", "--local"),
     (["doctor", "--nodes", "2"], "--nodes", "local scheduler"),
     (["collect", "--format", "csv"], "--format", "--json"),
+    (["compare", "a", "b", "--format", "text"], "--format", "--json"),
+    (["compare", "a", "b", "--junit", "x.xml"], "--junit", "--fail-under"),
 ]  # fmt: skip
 
 

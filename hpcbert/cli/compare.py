@@ -1,0 +1,132 @@
+"""hpcbert compare."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcbert.cli import conflicts, streams
+from hpcbert.cli.conflicts import Conflict
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.reading import reading_options, requested
+from hpcbert.cli.tables import write_output
+from hpcbert.errors import IncompleteError
+from hpcbert.flows.compare import CompareRequest, run
+from hpcbert.flows.results import find_places
+from hpcbert.results import verdicts
+from hpcbert.results.compare import DIMENSIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Unpack
+
+    from hpcbert.cli.reading import ReadingOptions
+
+_SHARE = re.compile(r"(?P<number>\d{1,4}(?:\.\d{1,12})?|\.\d{1,12}) *(?P<sign>%?)")
+_CONFLICTS = (
+    Conflict(("junit",), lambda given: given["fail_under"] is None, "without --fail-under"),
+    Conflict(("form",), lambda given: given["as_json"], "with --json"),
+)
+
+
+def _between(low: float, high: float) -> Callable[..., float | None]:
+    """Return click's callback that reads a share, written `97%` or `0.97`."""
+
+    def read(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+        if value is None:
+            return None
+        match = _SHARE.fullmatch(value.strip())
+        found = float(match["number"]) / (100 if match["sign"] else 1) if match else -1.0
+        if low <= found <= high:
+            return found
+        bounds = f"from {verdicts.share(low)} to {verdicts.share(high)}"
+        raise click.BadParameter(f"{value!r} is not a share {bounds}, such as 97% or 0.97.")
+
+    return read
+
+
+@click.command()
+@click.argument("base")
+@click.argument("new", nargs=-1)
+@click.option("--by", type=click.Choice([*DIMENSIONS]), help="Compare the points of one in this.")
+@click.option(
+    "--within",
+    callback=_between(0.0001, 0.5),
+    default="2%",
+    show_default=True,
+    metavar="SHARE",
+    help="What passes for equal.",
+)
+@click.option(
+    "--fail-under",
+    callback=_between(0.01, 10),
+    metavar="SHARE",
+    help="Exit with 4 if a point has less than this of BASE, or is lacking.",
+)
+@click.option("--junit", default="", metavar="FILE", help="Write what failed as JUnit XML.")
+@click.option("--anyway", is_flag=True, help="Compare what is not comparable, and mark it.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "markdown"]),
+    default="text",
+    help="Form of the comparison.",
+)
+@reading_options
+@returns_result
+def compare(
+    base: str,
+    new: tuple[str, ...],
+    *,
+    by: str | None,
+    within: float,
+    fail_under: float | None,
+    junit: str,
+    anyway: bool,
+    form: str,
+    templates: tuple[str, ...],
+    site_file: str,
+    **reading: Unpack[ReadingOptions],
+) -> Result:
+    """Compare results point by point, with a verdict on each.
+
+    BASE and NEW are campaigns, logs, or results that collect saved (*.json). Points are matched by
+    framework, model, precision, batch size, options and shape. A verdict needs four valid runs on
+    both sides. What was not measured in the same way is refused.
+
+    \b
+    Examples:
+      hpcbert compare 20261121 20261122
+      hpcbert compare main.json runs/20261122-pytorch-1a2b3c --fail-under 97% --junit gate.xml
+      hpcbert compare --by framework runs/20261121-oneflow-1a2b3c runs/20261121-pytorch-4d5e6f
+    """
+    conflicts.refuse(*_CONFLICTS)
+    request = CompareRequest(
+        (base, *new), by or "", within, fail_under, anyway=anyway, reading=requested(**reading)
+    )
+    made = run(request, find_places(site_file, templates))
+    if junit:
+        failures = {one.point: one.message for one in made.failures}
+        write_output(Path(junit), verdicts.junit(made.comparisons, failures) + "\n", "--junit")
+    width = streams.width(sys.stdout)
+    parts = [
+        verdicts.render_markdown(one, within)
+        if form == "markdown"
+        else verdicts.render(one, within, width)
+        for one in made.comparisons
+    ]
+    return Result(
+        data={
+            "within": within,
+            "fail_under": fail_under,
+            "comparisons": [verdicts.data(one) for one in made.comparisons],
+        },
+        text="\n\n".join(parts),
+        errors=(*made.failures, *map(IncompleteError, made.refused)),
+        warnings=made.warnings,
+    )

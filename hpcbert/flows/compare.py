@@ -1,0 +1,210 @@
+"""Results held against other results: campaigns, logs, saved results, in any combination."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.errors import RegressionError, UsageError
+from hpcbert.flows.collect import CollectRequest
+from hpcbert.flows.results import is_saved, load, meant
+from hpcbert.foreign.said import Known
+from hpcbert.model import MANIFEST, SpeedupTable
+from hpcbert.results.compare import DIMENSIONS, Comparison, compare
+from hpcbert.results.verdicts import case, share, some
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcbert.campaign.standing import States
+    from hpcbert.flows.results import Places
+    from hpcbert.results.resultset import ResultSet
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What is to be compared, and how.
+
+    Attributes:
+        words: What is compared with what: the first with each other one. With `by` all of it.
+        by: A name in `DIMENSIONS`; empty where the words themselves are the sides.
+        within: The share within which two numbers pass for equal.
+        least: The ratio below which a point fails; None where nothing can.
+        anyway: Whether what is not comparable is compared.
+        reading: How campaigns and logs are collected.
+    """
+
+    words: tuple[str, ...]
+    by: str = ""
+    within: float = 0.02
+    least: float | None = None
+    anyway: bool = False
+    reading: CollectRequest = field(default_factory=CollectRequest)
+
+
+class Compared(NamedTuple):
+    """What came of it.
+
+    Attributes:
+        failures: Why the gate is shut, a point each.
+        refused: What has no number at all, a sentence each.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    failures: tuple[RegressionError, ...]
+    refused: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+class _Side(NamedTuple):
+    name: str
+    tables: tuple[SpeedupTable, ...]
+
+
+def run(request: CompareRequest, at: Places, *, states: States | None = None) -> Compared:
+    """Compare results.
+
+    Args:
+        request: What is asked for.
+        at: Where campaigns and recipes are.
+        states: As of `collect`.
+
+    Raises:
+        UsageError: There is nothing to compare, or it is not comparable.
+    """
+    results = _read(request, at, states)
+    if request.by:
+        base, *others = _parted(results, request.by)
+    else:
+        named = zip(request.words, results, strict=True)
+        base, *others = [_Side(word, one.tables) for word, one in named]
+    comparisons = tuple(
+        compare(
+            base.tables,
+            other.tables,
+            names=(base.name, other.name),
+            within=request.within,
+            by=DIMENSIONS.get(request.by, ""),
+        )
+        for other in others
+    )
+    if not request.anyway:
+        _refuse_incomparable(comparisons)
+    return Compared(
+        comparisons,
+        tuple(failures(comparisons, request.least)) if request.least else (),
+        (*(text for one in results for text in one.refused), *_empty(comparisons)),
+        tuple(dict.fromkeys(text for one in results for text in one.warnings)),
+    )
+
+
+def _read(request: CompareRequest, at: Places, states: States | None) -> list[ResultSet]:
+    """Read every word with the options that say something of it.
+
+    Raises:
+        UsageError: Options say something of none of them; or as `load`.
+    """
+    if request.by:
+        return [load(request.words, at, request.reading, states=states)]
+    if len(request.words) < 2:  # noqa: PLR2004 - two are compared
+        raise UsageError(
+            "There is nothing to compare it with.",
+            hint="Name BASE and NEW, or say in what the points of one differ: --by framework.",
+        )
+    said = request.reading
+    of_campaigns = said._replace(known=Known(), pattern="")
+    asked = [_reading(word, at, said, of_campaigns) for word in request.words]
+    if said not in asked:
+        # None is of logs: the refusal names the options.
+        asked[0] = said
+    pairs = zip(request.words, asked, strict=True)
+    return [load([word], at, reading, states=states) for word, reading in pairs]
+
+
+def _reading(
+    word: str, at: Places, of_logs: CollectRequest, of_campaigns: CollectRequest
+) -> CollectRequest | None:
+    path = meant(word, at)
+    if is_saved(path):
+        return None
+    return of_campaigns if (path / MANIFEST).is_file() else of_logs
+
+
+def _parted(results: Sequence[ResultSet], by: str) -> list[_Side]:
+    """Return the sides that the values of a dimension make, in the order in which they come.
+
+    Raises:
+        UsageError: There is but one value.
+    """
+    parts: dict[str, list[SpeedupTable]] = {}
+    for table in (table for one in results for table in one.tables):
+        for value, part in _values(table, by):
+            parts.setdefault(value, []).append(part)
+    if len(parts) < 2:  # noqa: PLR2004 - two are compared
+        only = f": {next(iter(parts))}" if parts else ""
+        raise UsageError(f"There are not two values of {by} to compare{only}.")
+    return [_Side(value, tuple(tables)) for value, tables in parts.items()]
+
+
+def _values(table: SpeedupTable, by: str) -> list[tuple[str, SpeedupTable]]:
+    name = DIMENSIONS[by]
+    if name == "shape":
+        return [
+            (str(row.shape), SpeedupTable(table.group, table.baseline, (row,)))
+            for row in table.rows
+        ]
+    return [(str(getattr(table.group, name)) or "none", table)]
+
+
+def _refuse_incomparable(comparisons: Sequence[Comparison]) -> None:
+    """Refuse points that are no measurements of one thing.
+
+    Raises:
+        UsageError: There are such points; each reason is named, with points that it is true of.
+    """
+    reasons: dict[str, list[str]] = {}
+    for one in comparisons:
+        for pair in one.pairs:
+            for obstacle in pair.obstacles:
+                reasons.setdefault(str(obstacle), []).append(pair.new.name)
+    if reasons:
+        told = "; ".join(f"{why} ({some(names)})" for why, names in reasons.items())
+        raise UsageError(
+            f"This is not comparable: {told}.",
+            hint="--anyway compares it all the same, and marks it.",
+        )
+
+
+def _empty(comparisons: Sequence[Comparison]) -> list[str]:
+    return [
+        f"No point of {one.base} and {one.new} has a number in both."
+        for one in comparisons
+        if not one.pairs
+    ]
+
+
+def failures(comparisons: Sequence[Comparison], least: float) -> list[RegressionError]:
+    """Return why a gate is shut: a sentence for each point that is too slow or lacking.
+
+    Args:
+        comparisons: What was compared.
+        least: The ratio that is still enough.
+    """
+    found, floor = [], share(least)
+    for one in comparisons:
+        slow = [
+            (
+                pair.new.name,
+                f"{one.new} has {pair.ratio.value:.2%} of {one.base}, below {floor}",
+            )
+            for pair in one.pairs
+            if pair.ratio.value < least
+        ]
+        lost = [
+            (name, f"{one.new} can't be held against {one.base}: {why}")
+            for name, why in one.lacking
+        ]
+        found += [
+            RegressionError(f"{name}: {why}.", point=case(one, name)) for name, why in slow + lost
+        ]
+    return found

@@ -1,0 +1,331 @@
+"""Two sets of results held against each other, point by point, with a verdict on each; pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from hpcbert.errors import UsageError
+from hpcbert.model import Group
+from hpcbert.results import interval
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hpcbert.model import Counted, Row, SpeedupTable
+    from hpcbert.results.interval import Ratio
+
+Verdict = Literal["faster", "slower", "equal", "unknown"]
+_Key = tuple[tuple[str, object], ...]
+
+# What of a group is no part of a point's identity: whether it differs is said instead.
+_HOW = "rule"
+# What may be compared by, as it is typed, and the part of a point's identity that it is.
+DIMENSIONS = {
+    "framework": "framework",
+    "model": "model",
+    "precision": "precision",
+    "batch-size": "batch_size_per_device",
+    "options": "variant",
+    "device": "device",
+    "shape": "shape",
+}
+# Facts of logs that make another experiment of it, by what they are called in a sentence.
+_EXPERIMENT = {
+    "sequence_length": "sequence length",
+    "packing": "packing",
+    "hidden_size": "hidden size",
+    "layers": "number of layers",
+}
+_ACCUMULATION = re.compile(r"acc\d+|gbs\d+|acc by shape")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One point of one of the two sets."""
+
+    group: Group
+    row: Row
+
+    @property
+    def speeds(self) -> list[float]:
+        """Throughputs of the runs that count; the median where the runs were not published."""
+        found = [run.throughput for run in self.row.runs if run.valid and run.throughput]
+        return found or ([self.row.median] if self.row.median else [])
+
+    @property
+    def published(self) -> bool:
+        """Whether it is of the published record."""
+        return self.row.origin is not None and self.row.origin.kind == "record"
+
+    @property
+    def name(self) -> str:
+        """The point in words."""
+        group = self.group
+        words = [group.framework, group.model, str(self.row.shape), group.precision]
+        words.append(f"b{group.batch_size_per_device}")
+        words += [group.variant] if group.variant else []
+        words += [group.device] if group.device != "gpu" else []
+        return " ".join(words)
+
+
+class Contrast(NamedTuple):
+    """Something in that the two sides differ.
+
+    Attributes:
+        base, new: The values on both sides; empty where nobody knows.
+    """
+
+    what: str
+    base: tuple[str, ...]
+    new: tuple[str, ...]
+
+    def __str__(self) -> str:
+        base, new = (" and ".join(one) or "unknown" for one in (self.base, self.new))
+        return f"{self.what}: {base} in BASE, {new} in NEW"
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A point of both sets.
+
+    Attributes:
+        obstacles: Why the two are no measurements of one thing.
+        contrasts: In what else they differ, hardware first.
+        ratio: None where a side has no number.
+        repeats: How many of both it would take for a verdict; None where there is one, or where
+            it would be more than anybody runs.
+    """
+
+    base: Side
+    new: Side
+    obstacles: tuple[Contrast, ...]
+    contrasts: tuple[Contrast, ...]
+    ratio: Ratio
+    verdict: Verdict
+    repeats: int | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of two sets.
+
+    Attributes:
+        base, new: What they are called.
+        lacking: Points that the second lacks, or that have no number there or in the first: each
+            with the reason.
+        added: Points that only the second has.
+    """
+
+    base: str
+    new: str
+    pairs: tuple[Matched, ...]
+    lacking: tuple[tuple[str, str], ...]
+    added: tuple[str, ...]
+
+    @property
+    def obstacles(self) -> tuple[Contrast, ...]:
+        """Why points are not comparable, each reason once."""
+        return tuple(dict.fromkeys(one for pair in self.pairs for one in pair.obstacles))
+
+
+def compare(
+    base: Sequence[SpeedupTable],
+    new: Sequence[SpeedupTable],
+    *,
+    names: tuple[str, str],
+    within: float,
+    by: str = "",
+) -> Comparison:
+    """Hold the points of two sets against each other.
+
+    Args:
+        base: Tables of the one.
+        new: Tables of the other.
+        names: What to call them.
+        within: The share within which two numbers pass for equal.
+        by: The part of a point's identity in that the two sets differ on purpose.
+
+    Raises:
+        UsageError: They have no point in common, or a point is in one of them twice.
+    """
+    left, right = _points(base, by), _points(new, by)
+    matched = [(key, key) for key in left if key in right]
+    matched += _alike([one for one in left if one not in right], [*right.keys() - left.keys()])
+    if not matched:
+        raise _nothing_in_common([*left], [*right], names)
+    pairs, lacking = [], []
+    for one, other in sorted(matched, key=lambda keys: [*left].index(keys[0])):
+        sides = left[one], right[other]
+        if why := _absent(*sides):
+            lacking.append((sides[1].name, why))
+        else:
+            pairs.append(_pair(*sides, within, by))
+    found = {one for one, _ in matched}, {other for _, other in matched}
+    lacking += [(left[key].name, "it is not there") for key in left if key not in found[0]]
+    added = tuple(right[key].name for key in right if key not in found[1])
+    return Comparison(*names, tuple(pairs), tuple(lacking), added)
+
+
+def _points(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
+    found: dict[_Key, Side] = {}
+    for table in tables:
+        for row in table.rows:
+            side = Side(table.group, row)
+            key = tuple(one for one in _identity(side) if one[0] != by)
+            if key in found:
+                raise UsageError(
+                    f"{side.name} is there twice: as {_how(found[key])} and as {_how(side)}.",
+                    hint="Compare one of the two.",
+                )
+            found[key] = side
+    return found
+
+
+def _identity(side: Side) -> _Key:
+    names = (one.name for one in fields(Group) if one.name != _HOW)
+    return (*((name, getattr(side.group, name)) for name in names), ("shape", side.row.shape))
+
+
+def _how(side: Side) -> str:
+    return f"{side.name} by rule {side.group.rule}"
+
+
+def _alike(left: Sequence[_Key], right: Sequence[_Key]) -> list[tuple[_Key, _Key]]:
+    """Return points that are one but for the protocol or the sequence length, each with the other.
+
+    Where several could be meant, none is.
+    """
+
+    def short(key: _Key) -> _Key:
+        return tuple((name, _plain(value) if name == "variant" else value) for name, value in key)
+
+    lefts, rights = [short(key) for key in left], [short(key) for key in right]
+    return [
+        (key, right[rights.index(meant)])
+        for key, meant in zip(left, lefts, strict=True)
+        if lefts.count(meant) == rights.count(meant) == 1
+    ]
+
+
+def _plain(variant: object) -> str:
+    """Return options without those that make another experiment of a point."""
+    words = str(variant).split(",")
+    kept = [one for one in words if _is_option(one) and not one.startswith("sequence_length=")]
+    return ",".join(kept)
+
+
+def _is_option(word: str) -> bool:
+    """Say whether a word of a variant is an option, and not the name of a protocol."""
+    return word in ("", "xla") or "=" in word or bool(_ACCUMULATION.fullmatch(word))
+
+
+def _absent(base: Side, new: Side) -> str:
+    for side, name in ((new, "NEW"), (base, "BASE")):
+        if side.row.median is None:
+            return f"it has no number in {name}: {side.row.ok} of {side.row.asked} repeats count"
+    return ""
+
+
+def _pair(base: Side, new: Side, within: float, by: str) -> Matched:
+    found = interval.ratio(base.speeds, new.speeds)
+    if base.row.median and new.row.median:
+        # A published median need not be that of the runs that were published with it.
+        found = found._replace(value=new.row.median / base.row.median)
+    verdict = judge(found, within)
+    needed = _needed(base, new, found, within) if verdict == "unknown" else None
+    return Matched(
+        base, new, _obstacles(base, new, by), _contrasts(base, new), found, verdict, needed
+    )
+
+
+def judge(ratio: Ratio, within: float) -> Verdict:
+    """Return what can be said of a ratio.
+
+    Args:
+        ratio: The ratio.
+        within: The share within which two numbers pass for equal.
+    """
+    if not ratio.decides:
+        return "unknown"
+    if 1 - within <= ratio.low and ratio.high <= 1 + within:
+        return "equal"
+    if ratio.low > 1:
+        return "faster"
+    return "slower" if ratio.high < 1 else "unknown"
+
+
+def _needed(base: Side, new: Side, ratio: Ratio, within: float) -> int | None:
+    """Return how many repeats of both a verdict takes, if they go on as they did."""
+    spread = interval.scatter(base.speeds, new.speeds)
+    if spread is None:
+        return interval.least()
+    distance = abs(ratio.value - 1)
+    # Either the difference shows, or that there is none worth speaking of.
+    return interval.repeats(spread, max(distance, within - distance))
+
+
+def _obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
+    one, other = base.group, new.group
+    found = []
+    # Every framework has rules of its own.
+    if one.framework == other.framework:
+        found.append(Contrast("rule", (one.rule,), (other.rule,)))
+    if by != "variant":
+        found.append(Contrast("options", (one.variant or "none",), (other.variant or "none",)))
+    windows = base.row.counted, new.row.counted
+    if windows[0] and windows[1] and _asked(windows[0]) != _asked(windows[1]):
+        found.append(Contrast("window", (windows[0].what,), (windows[1].what,)))
+    facts = dict(base.row.facts), dict(new.row.facts)
+    found += [
+        Contrast(name, facts[0][fact], facts[1][fact])
+        for fact, name in _EXPERIMENT.items()
+        if fact in facts[0] and fact in facts[1]
+    ]
+    return tuple(one for one in found if one.base != one.new and all(one.base + one.new))
+
+
+def _asked(window: Counted) -> tuple[int, int | None]:
+    """Return which iterations were asked for; rules of several frameworks put it differently."""
+    return window.skip, window.iters
+
+
+def _contrasts(base: Side, new: Side) -> tuple[Contrast, ...]:
+    """Return the facts that both sides know and that differ; of the record's all that it states."""
+    facts = dict(base.row.facts), dict(new.row.facts)
+    published = base.published or new.published
+    names = [*facts[0], *(one for one in facts[1] if one not in facts[0])]
+    found = [
+        Contrast(name, facts[0].get(name, ()), facts[1].get(name, ()))
+        for name in names
+        if name not in _EXPERIMENT and (published or (name in facts[0] and name in facts[1]))
+    ]
+    differing = [one for one in found if one.base != one.new]
+    return tuple(sorted(differing, key=lambda one: (not one.what.startswith("GPU"), one.what)))
+
+
+def _nothing_in_common(
+    left: Sequence[_Key], right: Sequence[_Key], names: tuple[str, str]
+) -> UsageError:
+    message = f"{names[1]} has no point of {names[0]}."
+    if not left or not right:
+        return UsageError(message, hint="There is no table of one of the two.")
+    base, new = _values(left), _values(right)
+    apart = [name for name in base if not base[name] & new[name]]
+    words = {name: word for word, name in DIMENSIONS.items()}
+    told = [
+        f"{words[name]} ({', '.join(sorted(base[name]))}; {', '.join(sorted(new[name]))})"
+        for name in apart
+    ]
+    hint = f"They differ in {' and in '.join(told)}." if told else ""
+    more = f" To compare by it: --by {words[apart[0]]}." if len(apart) == 1 else ""
+    return UsageError(message, hint=hint + more)
+
+
+def _values(keys: Iterable[_Key]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for key in keys:
+        for name, value in key:
+            found.setdefault(name, set()).add(str(value) or "none")
+    return found

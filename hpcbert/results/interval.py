@@ -1,0 +1,150 @@
+"""How far a ratio of two medians can be trusted: limits from order statistics; pure.
+
+Nothing is assumed of how runs scatter but that they are independent. The chance that the median of
+a distribution lies outside of the i-th smallest and the i-th largest of n values is that of fewer
+than i heads, or tails, of n coins (H. A. David, H. N. Nagaraja, Order Statistics, 3rd edition,
+section 7.1). Each of the two medians gets such limits, chosen by the number of runs alone; the
+quotients of the limits are those of the ratio. docs/explanation/comparing.md has the figures.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import comb, log, sqrt
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.logs.arithmetic import median
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# What the limits of both medians cover together, where there are runs enough for it: five each are.
+CONFIDENCE = 0.875
+# The chance above which no difference is claimed where nothing differs.
+FALSE_ALARM = 0.05
+# More repeats than that nobody runs.
+MOST = 100
+
+
+class Ratio(NamedTuple):
+    """A ratio of two medians.
+
+    Attributes:
+        value: The ratio.
+        low, high: Its limits.
+        coverage: The chance that they hold the true ratio: at least that, however runs scatter.
+        false_alarm: The chance that they leave out 1 where both sets are of one distribution:
+            at most that.
+    """
+
+    value: float
+    low: float
+    high: float
+    coverage: float
+    false_alarm: float
+
+    @property
+    def decides(self) -> bool:
+        """Whether there are runs enough for a verdict."""
+        return self.false_alarm <= FALSE_ALARM
+
+
+def ratio(base: Sequence[float], new: Sequence[float]) -> Ratio:
+    """Return the ratio of the medians of two sets of runs, new over base.
+
+    Args:
+        base: Throughputs of the one, at least one, all above 0.
+        new: Those of the other, likewise.
+    """
+    left, right = sorted(base), sorted(new)
+    i, j = rank(len(left)), rank(len(right))
+    return Ratio(
+        value=median(right) / median(left),
+        low=right[j - 1] / left[-i],
+        high=right[-j] / left[i - 1],
+        coverage=covered(len(left), i) * covered(len(right), j),
+        false_alarm=false_alarm(len(left), len(right)),
+    )
+
+
+def covered(count: int, place: int) -> float:
+    """Return the chance that the median lies from the i-th smallest to the i-th largest value."""
+    tail = sum(comb(count, number) for number in range(place))
+    return 1 - 2 * tail / (1 << count)
+
+
+@cache
+def rank(count: int) -> int:
+    """Return which smallest and largest of n values are the limits of their median.
+
+    The innermost that leave both medians together within their limits with CONFIDENCE, each with
+    its root; of few values the outermost.
+    """
+    wanted = sqrt(CONFIDENCE)
+    fitting = [place for place in range(1, count // 2 + 1) if covered(count, place) >= wanted]
+    return max(fitting, default=1)
+
+
+@cache
+def false_alarm(base: int, new: int) -> float:
+    """Return the chance that limits of n and m values of one distribution don't overlap.
+
+    All orders of the values are equally likely then; those are counted in which as many of the one
+    set as reach its limit come before the other's limit.
+    """
+    i, j = rank(base), rank(new)
+    above = _apart(base, base + 1 - i, new, j)
+    below = _apart(new, new + 1 - j, base, i)
+    return min(1.0, above + below)
+
+
+def _apart(count: int, upper: int, others: int, lower: int) -> float:
+    """Return the chance that the upper-th of n values is below the lower-th of m others."""
+    orders = sum(
+        comb(before + lower - 1, before) * comb(count - before + others - lower, count - before)
+        for before in range(upper, count + 1)
+    )
+    return orders / comb(count + others, count)
+
+
+def scatter(base: Sequence[float], new: Sequence[float]) -> float | None:
+    """Return by how much runs of both sets scatter: the standard deviation of their logarithms.
+
+    None where neither set has two runs.
+    """
+    squares, freedom = 0.0, 0
+    for runs in (base, new):
+        values = [log(one) for one in runs]
+        mean = sum(values) / len(values)
+        squares += sum((one - mean) ** 2 for one in values)
+        freedom += len(values) - 1
+    return sqrt(squares / freedom) if freedom else None
+
+
+def least() -> int:
+    """Return the number of repeats, the same of both, from which a verdict is possible."""
+    return next(count for count in range(1, MOST) if false_alarm(count, count) <= FALSE_ALARM)
+
+
+def repeats(spread: float, margin: float) -> int | None:
+    """Return how many repeats of both it takes until the limits are that near to the ratio.
+
+    An expectation, for runs that scatter normally; None if it is more than MOST.
+
+    Args:
+        spread: By how much runs scatter, as a share.
+        margin: The distance, as a share.
+    """
+    counts = range(least(), MOST + 1)
+    return next((count for count in counts if reach(count) * spread <= margin), None)
+
+
+def reach(count: int) -> float:
+    """Return how far the limits of a ratio lie from it on average, in standard deviations.
+
+    The expectation of a normal order statistic is G. Blom's: Statistical Estimates and
+    Transformed Beta-Variables, 1958.
+    """
+    from statistics import NormalDist
+
+    return -2 * NormalDist().inv_cdf((rank(count) - 0.375) / (count + 0.25))

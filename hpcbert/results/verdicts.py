@@ -1,0 +1,233 @@
+"""Comparisons written down: for a terminal, as Markdown, as plain data for JSON, as JUnit XML."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcbert.results import markdown
+from hpcbert.results.interval import MOST, least
+from hpcbert.results.text import NOTHING, fold, number
+from hpcbert.results.words import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from hpcbert.results.compare import Comparison, Contrast, Matched, Side
+
+_COLUMNS = ("point", "BASE samples/s", "NEW samples/s", "NEW/BASE", "interval", "runs", "verdict")
+_PER_GPU = ("BASE per GPU", "NEW per GPU")
+_TEXTS = ("point", "verdict")
+_COLOURS = {"faster": "green", "slower": "red", "unknown": "yellow"}
+_SHOWN, _NAMED = 8, 3
+
+
+def data(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as docs/reference/json.md describes it."""
+    return {
+        "base": comparison.base,
+        "new": comparison.new,
+        "points": [_point_data(pair) for pair in comparison.pairs],
+        "lacking": [{"point": name, "why": why} for name, why in comparison.lacking],
+        "added": list(comparison.added),
+    }
+
+
+def _point_data(pair: Matched) -> dict[str, Any]:
+    return {
+        "point": pair.new.name,
+        "base": _side_data(pair.base),
+        "new": _side_data(pair.new),
+        "ratio": pair.ratio.value,
+        "low": pair.ratio.low,
+        "high": pair.ratio.high,
+        "coverage": pair.ratio.coverage,
+        "false_alarm": pair.ratio.false_alarm,
+        "verdict": pair.verdict,
+        "repeats": pair.repeats,
+        "comparable": not pair.obstacles,
+        "obstacles": [_contrast_data(one) for one in pair.obstacles],
+        "differences": [_contrast_data(one) for one in pair.contrasts],
+    }
+
+
+def _contrast_data(contrast: Contrast) -> dict[str, Any]:
+    return {"what": contrast.what, "base": list(contrast.base), "new": list(contrast.new)}
+
+
+def _side_data(side: Side) -> dict[str, Any]:
+    row = side.row
+    median = row.median or 0.0
+    return {
+        **asdict(side.group),
+        "shape": str(row.shape),
+        "gpus": row.shape.gpus,
+        "median": row.median,
+        "per_gpu": median / row.shape.gpus,
+        "runs": side.speeds,
+        "origin": {"kind": row.origin.kind, "name": row.origin.name} if row.origin else None,
+    }
+
+
+def verdict(pair: Matched, within: float) -> str:
+    """Return a verdict in words."""
+    words = {"equal": f"equal within {share(within)}", "unknown": _untold(pair)}
+    said = words.get(pair.verdict, pair.verdict)
+    return f"{said} (not comparable)" if pair.obstacles else said
+
+
+def _untold(pair: Matched) -> str:
+    count = f"about {pair.repeats}" if pair.repeats else f"more than {MOST}"
+    return f"can't be told: it takes {count} repeats of both"
+
+
+def share(value: float) -> str:
+    """Return a share in percent, as people write it."""
+    return f"{value * 100:.6g} %"
+
+
+def render(comparison: Comparison, within: float, width: int = 0) -> str:
+    """Return a comparison for a terminal; colours are in it.
+
+    Args:
+        comparison: What to show.
+        within: The share within which two numbers pass for equal.
+        width: Characters that a line may have, for what is folded. 0: any number.
+    """
+    rows = [_cells(pair, within) for pair in comparison.pairs]
+    columns = _columns(comparison)
+    widths = {one: max(len(one), *(len(row[one]) for row in rows), 0) for one in columns}
+    lines = [f"BASE {plain(comparison.base)}", f"NEW  {plain(comparison.new)}", ""]
+    lines.append(click.style(_line(dict(zip(columns, columns, strict=True)), widths), dim=True))
+    for pair, row in zip(comparison.pairs, rows, strict=True):
+        lines.append(click.style(_line(row, widths), fg=_COLOURS.get(pair.verdict)))
+    notes = _folded(_notes(comparison), width)
+    return "\n".join([*lines, *notes, "", *fold(_legend(comparison), width)])
+
+
+def _folded(notes: Iterable[str], width: int) -> list[str]:
+    return [line for one in notes for line in fold(f"  · {plain(one)}", width, "    ")]
+
+
+def render_markdown(comparison: Comparison, within: float) -> str:
+    """Return a comparison as Markdown."""
+    columns = _columns(comparison)
+    rows = [_cells(pair, within) for pair in comparison.pairs]
+    base, new = markdown.escape(comparison.base), markdown.escape(comparison.new)
+    marks = [":---" if one in _TEXTS else "---:" for one in columns]
+    lines = [f"### {new} against {base}", "", _piped(columns), _piped(marks)]
+    lines += [_piped([markdown.escape(row[one]) for one in columns]) for row in rows]
+    notes = [f"* {markdown.escape(one)}" for one in _notes(comparison)]
+    parts = [*lines, *(["", *notes] if notes else []), "", markdown.escape(_legend(comparison))]
+    return "\n".join(parts)
+
+
+def _piped(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _columns(comparison: Comparison) -> tuple[str, ...]:
+    """Return the columns; with numbers of one GPU where somebody else published one side."""
+    published = any(one.base.published or one.new.published for one in comparison.pairs)
+    return (*_COLUMNS[:3], *(_PER_GPU if published else ()), *_COLUMNS[3:])
+
+
+def _cells(pair: Matched, within: float) -> dict[str, str]:
+    base, new, ratio = pair.base.row, pair.new.row, pair.ratio
+    return {
+        "point": plain(pair.new.name),
+        "BASE samples/s": number(base.median),
+        "NEW samples/s": number(new.median),
+        "BASE per GPU": number((base.median or 0) / base.shape.gpus),
+        "NEW per GPU": number((new.median or 0) / new.shape.gpus),
+        "NEW/BASE": f"{ratio.value:.2%}",
+        "interval": f"{ratio.low:.2%} .. {ratio.high:.2%}" if ratio.coverage else NOTHING,
+        "runs": f"{len(pair.base.speeds)}, {len(pair.new.speeds)}",
+        "verdict": verdict(pair, within),
+    }
+
+
+def _line(cells: Mapping[str, str], widths: Mapping[str, int]) -> str:
+    padded = (
+        cells[one].ljust(width) if one in _TEXTS else cells[one].rjust(width)
+        for one, width in widths.items()
+    )
+    return "  ".join(padded).rstrip()
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """Return what else is to be said, a sentence each."""
+    obstacles = _told("not comparable: ", [(one, one.obstacles) for one in comparison.pairs])
+    contrasts = _told("", [(one, one.contrasts) for one in comparison.pairs])
+    more = len(contrasts) - _SHOWN
+    return [
+        *obstacles,
+        *contrasts[:_SHOWN],
+        *([f"{more} more differences: --json has them all"] if more > 0 else []),
+        *(f"{name} has no verdict: {why}" for name, why in comparison.lacking),
+        *(f"{name} is only in NEW" for name in comparison.added),
+    ]
+
+
+def _told(start: str, found: Sequence[tuple[Matched, tuple[Contrast, ...]]]) -> list[str]:
+    """Return each contrast once, with the points that it is true of unless it is of all."""
+    points: dict[str, list[str]] = {}
+    for pair, contrasts in found:
+        for one in contrasts:
+            points.setdefault(f"{start}{one}", []).append(pair.new.name)
+    return [
+        text if len(names) == len(found) else f"{text} ({some(names)})"
+        for text, names in points.items()
+    ]
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first few names, and how many more there are."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _legend(comparison: Comparison) -> str:
+    known = [pair.ratio for pair in comparison.pairs if pair.ratio.decides]
+    if not known:
+        return f"A verdict takes {least()} valid runs of both."
+    covered = min(one.coverage for one in known)
+    alarms = max(one.false_alarm for one in known)
+    return (
+        "samples/s are medians over all GPUs. The interval holds the ratio of the true medians "
+        f"with at least {covered:.1%}, however the runs scatter; where nothing differs, a "
+        f"difference is claimed in at most {alarms:.2%} of the cases."
+    )
+
+
+def junit(comparisons: Sequence[Comparison], failures: Mapping[str, str]) -> str:
+    """Return comparisons as JUnit XML: a case a point, of which some failed.
+
+    The form is that which Jenkins and GitLab read (testsuites, testsuite, testcase, failure).
+
+    Args:
+        comparisons: What was compared.
+        failures: Why points failed, by what `case` calls them.
+    """
+    from xml.etree import ElementTree as ET
+
+    root = ET.Element("testsuites", name="hpcbert compare")
+    for one in comparisons:
+        names = [pair.new.name for pair in one.pairs] + [name for name, _ in one.lacking]
+        failed = [name for name in names if case(one, name) in failures]
+        suite = ET.SubElement(root, "testsuite", name=plain(f"{one.new} against {one.base}"))
+        suite.attrib.update(tests=str(len(names)), failures=str(len(failed)), errors="0")
+        for name in names:
+            made = ET.SubElement(suite, "testcase", classname=plain(one.new), name=plain(name))
+            if name in failed:
+                why = plain(failures[case(one, name)])
+                ET.SubElement(made, "failure", message=why).text = why
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True)
+
+
+def case(comparison: Comparison, name: str) -> str:
+    """Return what a point of a comparison is called among all."""
+    return f"{comparison.new}\n{name}"

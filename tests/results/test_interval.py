@@ -1,0 +1,189 @@
+"""What docs/explanation/comparing.md promises of intervals and verdicts, held by simulation."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Callable
+from itertools import combinations, takewhile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcbert.results.compare import judge
+from hpcbert.results.interval import (
+    CONFIDENCE,
+    FALSE_ALARM,
+    Ratio,
+    covered,
+    false_alarm,
+    least,
+    rank,
+    ratio,
+    reach,
+    repeats,
+    scatter,
+)
+from tests.kit.paths import REPOSITORY
+
+PAGE = REPOSITORY / "docs" / "explanation" / "comparing.md"
+PAIRS = 2000
+SEED = 20261122
+Draw = Callable[[random.Random], float]
+# How runs scatter, each with a median of 1.
+DISTRIBUTIONS: dict[str, Draw] = {
+    "normal": lambda at: at.gauss(1, 0.02),
+    "heavy tails": lambda at: 1 + 0.01 * math.tan(math.pi * (at.random() - 0.5)) / 8,
+    "skewed": lambda at: 1.02 - 0.02 * at.expovariate(math.log(2)),
+    "ties": lambda at: 1 + at.choice((-0.01, 0, 0, 0.01)),
+    "two modes": lambda at: at.choice((0.95, 1.05)) + at.gauss(0, 0.001) + 0.0,
+    "constant": lambda _: 1.0,
+}
+
+
+def drawn(draw: Draw, count: int, at: random.Random) -> list[float]:
+    return [max(1e-6, draw(at)) for _ in range(count)]
+
+
+def above(rate: float) -> float:
+    """Return what a rate that holds exceeds in one of ten thousand tests at most."""
+    return rate + 3.8 * math.sqrt(rate * (1 - rate) / PAIRS) + 1 / PAIRS
+
+
+@pytest.mark.parametrize("counts", [(5, 5), (4, 7), (9, 9), (12, 5)], ids=str)
+@pytest.mark.parametrize("kind", DISTRIBUTIONS)
+def test_two_halves_of_one_set_are_quiet(kind: str, counts: tuple[int, int]) -> None:
+    at = random.Random(f"{SEED} {kind} {counts}")
+    verdicts = [
+        judge(ratio(*(drawn(DISTRIBUTIONS[kind], count, at) for count in counts)), 0.0001)
+        for _ in range(PAIRS)
+    ]
+    alarms = sum(one in ("faster", "slower") for one in verdicts) / PAIRS
+    assert alarms <= above(false_alarm(*counts))
+
+
+@pytest.mark.parametrize("counts", [(5, 5), (4, 7), (9, 9)], ids=str)
+@pytest.mark.parametrize("base", DISTRIBUTIONS)
+@pytest.mark.parametrize("new", ["normal", "skewed", "two modes"])
+def test_the_interval_holds_the_ratio(base: str, new: str, counts: tuple[int, int]) -> None:
+    """However differently the two scatter; the second is a third faster."""
+    at = random.Random(f"{SEED} {base} {new} {counts}")
+    held, least_covered = 0, 1.0
+    truth = 4 / 3
+    for _ in range(PAIRS):
+        left = drawn(DISTRIBUTIONS[base], counts[0], at)
+        right = [truth * one for one in drawn(DISTRIBUTIONS[new], counts[1], at)]
+        found = ratio(left, right)
+        held += found.low <= truth * (1 + 1e-12) and truth * (1 - 1e-12) <= found.high
+        least_covered = min(least_covered, found.coverage)
+    missed = 1 - held / PAIRS
+    assert missed <= above(1 - least_covered)
+
+
+def test_five_repeats_find_a_loss_of_five_percent() -> None:
+    at = random.Random(SEED)
+    found = 0
+    for _ in range(PAIRS):
+        base = [at.gauss(1, 0.01) for _ in range(5)]
+        new = [0.95 * at.gauss(1, 0.01) for _ in range(5)]
+        found += judge(ratio(base, new), 0.02) == "slower"
+    assert found / PAIRS > 0.97
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (2, 2), (3, 3), (2, 5), (1, 9)], ids=str)
+def test_too_few_runs_decide_nothing(counts: tuple[int, int]) -> None:
+    base, new = ([float(n + 1) for n in range(count)] for count in counts)
+    found = ratio(base, [one + 1e6 for one in new])
+    assert found.false_alarm > FALSE_ALARM
+    assert judge(found, 0.02) == "unknown"
+
+
+def test_five_runs_carry_the_confidence() -> None:
+    assert covered(5, rank(5)) ** 2 == pytest.approx(0.87890625)
+    assert false_alarm(5, 5) == pytest.approx(2 / 252)
+    assert least() == 4
+    assert all(covered(n, rank(n)) ** 2 >= CONFIDENCE for n in range(5, 200))
+
+
+@pytest.mark.parametrize("counts", [(2, 3), (4, 4), (5, 3), (9, 4)], ids=str)
+def test_the_chance_of_a_false_alarm_is_counted(counts: tuple[int, int]) -> None:
+    """By all orders in which the runs of one distribution can come."""
+    places = range(sum(counts))
+    alarms, orders = 0, 0
+    for chosen in combinations(places, counts[0]):
+        base = [1.0 + place for place in chosen]
+        new = [1.0 + place for place in places if place not in chosen]
+        found = ratio(base, new)
+        alarms += found.low > 1 or found.high < 1
+        orders += 1
+    assert false_alarm(*counts) == pytest.approx(alarms / orders)
+
+
+def table(heading: str) -> list[list[str]]:
+    """Return the rows of the page's table that begins so, as texts without their signs."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(heading))
+    rows = takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
+    return [[cell.strip(" %") for cell in row.strip("|").split("|")] for row in rows]
+
+
+def test_the_page_has_the_chances() -> None:
+    for count, limits, share, alarm in table("| runs, of both"):
+        n = int(count)
+        outer = [re.match(r"\d+", one) for one in limits.split(" and ")]
+        assert [int(one[0]) for one in outer if one] == [rank(n), n + 1 - rank(n)]
+        assert float(share) == pytest.approx(100 * covered(n, rank(n)) ** 2, abs=0.051)
+        assert float(alarm) == pytest.approx(100 * false_alarm(n, n), abs=0.0051)
+
+
+def normal(spread: float, factor: float, at: random.Random) -> list[Ratio]:
+    return [
+        ratio(
+            [at.gauss(1, spread) for _ in range(5)],
+            [factor * at.gauss(1, spread) for _ in range(5)],
+        )
+        for _ in range(PAIRS)
+    ]
+
+
+def test_the_page_has_the_rates() -> None:
+    gates = {row[0]: row[1:] for row in table("| runs scatter by | fails")}
+    for name, *written in table("| runs scatter by | false alarm"):
+        at = random.Random(f"{SEED} {name}")
+        drawn = {factor: normal(float(name) / 100, factor, at) for factor in (1, 0.98, 0.95, 0.9)}
+        said = {factor: [judge(one, 0.02) for one in found] for factor, found in drawn.items()}
+        false = sum(one in ("faster", "slower") for one in said[1])
+        found = [false, *(said[factor].count("slower") for factor in (0.98, 0.95, 0.9))]
+        found += [said[1].count("equal"), said[0.98].count("equal")]
+        found += [sum(one.value < 0.97 for one in drawn[factor]) for factor in (1, 0.95)]
+        # Four standard deviations of a share of so many pairs.
+        tolerance = 100 * 4 * 0.5 / math.sqrt(PAIRS)
+        rates = [100 * one / PAIRS for one in found]
+        assert rates == pytest.approx([*map(float, written + gates[name])], abs=tolerance), name
+
+
+speeds = st.lists(st.floats(1, 1e6), min_size=1, max_size=12)
+
+
+@given(speeds, speeds, st.floats(0.01, 100))
+def test_an_interval_holds_its_ratio_and_knows_no_unit(
+    base: list[float], new: list[float], unit: float
+) -> None:
+    found = ratio(base, new)
+    assert found.low <= found.value * (1 + 1e-12)
+    assert found.value <= found.high * (1 + 1e-12)
+    scaled = ratio([one * unit for one in base], [one * unit for one in new])
+    assert scaled == pytest.approx(found)
+    turned = ratio(new, base)
+    assert (1 / turned.high, 1 / turned.low) == pytest.approx((found.low, found.high))
+
+
+def test_what_more_repeats_would_tell() -> None:
+    assert scatter([1.0], [2.0]) is None
+    assert scatter([1.0, math.e**2], [1.0]) == pytest.approx(math.sqrt(2))
+    assert repeats(0.0, 0.02) == least()
+    assert repeats(0.01, 0.02) == 9
+    assert repeats(0.05, 0.0001) is None
+    assert reach(9) * 0.01 <= 0.02 < reach(8) * 0.01
