@@ -1,56 +1,92 @@
-"""Measure what leaving padding out is worth in the reference workload, as a ratio in one run.
+"""Measure the reference workload against variants of itself and transformers, as ratios in one run.
 
-Padded and unpadded steps of the same data take turns, so that whatever else the machine does meets
-both; printed are the medians' ratio and the share of real tokens.
+All candidates train on the same samples; their steps take turns, so that whatever else the machine
+does meets all of them. Printed are medians and the ratios of medians to the first candidate: of
+CPU time where they train on the CPU, which other programs hardly change, else of wall-clock time.
 
-    python benchmarks/reference.py --model base --sequence-length 512 --batch-size 2 --fill wiki
+    python benchmarks/reference.py --model base --sequence-length 512 --batch-size 2 --fill wiki \\
+        --against=--unpad
+    python benchmarks/reference.py --model base --against=transformers --against='--precision bf16'
+
+`transformers` needs that package, version 5.
 """
 
 from __future__ import annotations
 
+import argparse
+import shlex
 import statistics
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcbert.workloads import bert_pretrain as workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-STEPS = 9
+PEER = "transformers"
 
 
-def make_trainer(words: Sequence[str]) -> workload.Trainer:
+def open_trainer(words: Sequence[str]) -> workload.Trainer:
     """Return a trainer of one rank."""
     settings, ranks = workload.parse_settings(words), workload.Ranks()
+    if settings.threads:
+        workload.torch.set_num_threads(settings.threads)
     device = workload.choose_device(settings.device, ranks)
-    source = workload.open_source(settings, ranks, device)
-    return workload.Trainer(settings, ranks, device, source)
+    return workload.Trainer(settings, ranks, device, open_source(settings))
 
 
-def seconds_of(trainer: workload.Trainer) -> float:
+def open_source(settings: workload.Settings) -> Any:
+    ranks = workload.Ranks()
+    return workload.open_source(settings, ranks, workload.choose_device(settings.device, ranks))
+
+
+def open_candidate(words: Sequence[str], variant: str) -> Any:
+    """Return what has the `step` of a trainer."""
+    if variant != PEER:
+        return open_trainer([*words, *shlex.split(variant)])
+    import peers
+
+    trainer = open_trainer(words)
+    return peers.Peer(trainer, open_source(trainer.settings))
+
+
+def seconds_of(candidate: Any) -> float:
     """Return how long one optimizer step takes."""
-    start = time.perf_counter()
-    trainer.step().tolist()
-    return time.perf_counter() - start
+    clock = time.process_time if candidate.device.type == "cpu" else time.perf_counter
+    start = clock()
+    candidate.step().tolist()
+    return clock() - start
 
 
 def main() -> None:
-    """Print one line."""
-    words = sys.argv[1:]
-    padded, unpadded = make_trainer(words), make_trainer([*words, "--unpad"])
-    for trainer in (padded, unpadded):
-        seconds_of(trainer)
-    pairs = [(seconds_of(padded), seconds_of(unpadded)) for _ in range(STEPS)]
-    before, after = (statistics.median(times) for times in zip(*pairs, strict=True))
-    settings = padded.settings
-    whole = settings.batch_size * settings.sequence_length * settings.accumulation * padded.steps
-    real = float(padded.work[0]) / whole
+    """Print a line for each candidate."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, epilog="Other options are the workload's.")
+    parser.add_argument("--against", action="append", default=[], help="options, or transformers")
+    parser.add_argument("--turns", type=int, default=9)
+    asked, words = parser.parse_known_args()
+    variants = ["", *asked.against]
+    candidates = [open_candidate(words, variant) for variant in variants]
+    for candidate in candidates:
+        seconds_of(candidate)
+        seconds_of(candidate)
+    turns = [[seconds_of(candidate) for candidate in candidates] for _ in range(asked.turns)]
+    medians = [statistics.median(times) for times in zip(*turns, strict=True)]
+    for variant, candidate, median in zip(variants, candidates, medians, strict=True):
+        settings = candidate.settings
+        samples = settings.batch_size * settings.accumulation
+        sys.stdout.write(
+            f"{variant or 'as it is':30} {median:8.3f} s a step of {samples} samples, "
+            f"{medians[0] / median:.2f} x as fast\n"
+        )
+    first = candidates[0]
+    settings = first.settings
+    whole = settings.batch_size * settings.sequence_length * settings.accumulation * first.steps
+    share = float(first.work[0]) / whole
     sys.stdout.write(
-        f"{settings.model} {settings.sequence_length} {settings.precision} {settings.fill}: "
-        f"{100 * real:.0f} % real tokens, {before:.3f} s padded, {after:.3f} s unpadded, "
-        f"{before / after:.2f} x\n"
+        f"{settings.model} {settings.sequence_length} {settings.precision}, "
+        f"{100 * share:.0f} % real tokens\n"
     )
 
 

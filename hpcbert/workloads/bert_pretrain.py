@@ -27,6 +27,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
+import importlib.util
 import itertools
 import json
 import math
@@ -34,6 +36,7 @@ import os
 import platform
 import re
 import resource
+import shutil
 import statistics
 import sys
 import time
@@ -57,6 +60,7 @@ NON_FINITE_LOSS = 3
 
 POSITIONS = 512
 CLS, SEP, MASK, FIRST_WORD = 101, 102, 103, 104  # ids of BERT's uncased English vocabulary
+TILE, NEVER = 64, -1e4  # multiple that the vocabulary is padded to; the logit of a padding token
 SHORT, MASKED, AS_MASK, AS_OTHER = 0.1, 0.15, 0.8, 0.1  # shares of samples, tokens, masked tokens
 PREDICTIONS = {128: 20}  # of the published data sets; of other lengths MASKED of the tokens
 # Mean share of real tokens by name; "wiki": 255 of 512, as MLPerf Training's Wikipedia has.
@@ -84,6 +88,12 @@ PEAKS = {
     r"NVIDIA H100 PCIe": {"fp16": 756.5, "bf16": 756.5, "tf32": 378.0, "fp32": 51.0},
     r"NVIDIA B200": {"fp16": 2250.0, "bf16": 2250.0, "tf32": 1100.0, "fp32": 75.0},
 }
+
+
+# Where one kernel updates all parameters: on GPUs since PyTorch 2.0, which also brought
+# torch.compile, on CPUs since 2.4, which also brought torch.amp.is_autocast_available.
+FUSED = {"cuda"} if hasattr(torch, "compile") else set()
+FUSED |= {"cpu"} if hasattr(torch.amp, "is_autocast_available") else set()
 
 
 class SetupError(Exception):
@@ -116,6 +126,7 @@ class Settings:
     batch_size: int = _option(32, "samples per device and micro step", 1)
     accumulation: int = _option(1, "micro steps per optimizer step", 1)
     precision: str = _option("fp32", "fp16 and bf16 by autocast", choices=tuple(PRECISIONS))
+    weights: str = _option("fp32", "bf16: kept in fp32 too", choices=("fp32", "bf16"))
     iters: int = _option(120, "optimizer steps", 1)
     skip: int = _option(20, "first iterations that the result leaves out")
     lr: float = _option(1e-4, "peak learning rate")
@@ -126,7 +137,9 @@ class Settings:
     data: str = _option("", "directory of HDF5 shards; without it the data are synthetic")
     synthetic_batches: int = _option(32, "distinct micro batches a rank, used in turn", 1)
     device: str = _option("auto", "auto prefers GPUs", choices=("auto", "cpu", "cuda"))
-    compile: bool = _option(False, "use torch.compile")
+    compile: str = _option(
+        "auto", "torch.compile; auto: on GPUs, unless --unpad", choices=("auto", "true", "false")
+    )
     threads: int = _option(0, "CPU threads a rank; 0: torch's choice")
     master_addr: str = _option("", "host of rank 0, instead of MASTER_ADDR")
     master_port: int = _option(0, "port of rank 0, instead of MASTER_PORT", 0, 65535)
@@ -183,24 +196,60 @@ def parse_settings(argv: Sequence[str] | None = None) -> Settings:
     values["predictions"] = values["predictions"] or default
     if values["warmup"] < 0:
         values["warmup"] = values["iters"] // 10
-    settings, words = Settings(**values), length - 3
-    if settings.hidden % settings.heads:
-        parser.error(f"--heads {settings.heads} does not divide --hidden {settings.hidden}")
-    if settings.skip >= settings.iters:
-        parser.error(f"--skip {settings.skip} leaves nothing of --iters {settings.iters}")
-    if settings.predictions > words:
-        parser.error(f"--predictions {settings.predictions} exceeds --sequence-length - 3: {words}")
-    if settings.compile and not hasattr(torch, "compile"):
-        parser.error(f"--compile needs PyTorch 2.0 or newer, this is {torch.__version__}")
-    if settings.compile and settings.unpad:
-        parser.error("--compile and --unpad exclude each other: each batch has shapes of its own")
-    if settings.data and settings.fill != "generator":
-        parser.error("--fill is for synthetic data: those of --data are as full as they are")
+    settings = Settings(**values)
+    for is_wrong, sentence in _contradictions(settings):
+        if is_wrong:
+            parser.error(sentence)
     try:
         mean_words(settings)
     except ValueError as error:
         parser.error(f"--fill {settings.fill}: {error}")
     return settings
+
+
+def _contradictions(settings: Settings) -> list[tuple[Any, str]]:
+    """Return what would make the settings wrong, and the sentence that says so."""
+    words, version = settings.sequence_length - 3, torch.__version__
+    compiles = settings.compile == "true"
+    is_old = not hasattr(torch.amp, "GradScaler")
+    return [
+        (
+            settings.hidden % settings.heads,
+            f"--heads {settings.heads} does not divide --hidden {settings.hidden}",
+        ),
+        (
+            settings.skip >= settings.iters,
+            f"--skip {settings.skip} leaves nothing of --iters {settings.iters}",
+        ),
+        (
+            settings.predictions > words,
+            f"--predictions {settings.predictions} exceeds --sequence-length - 3: {words}",
+        ),
+        (
+            is_old and settings.optimizer == "lamb",
+            f"--optimizer lamb needs PyTorch 2.3 or newer, this is {version}",
+        ),
+        (
+            is_old and settings.weights == "bf16",
+            f"--weights bf16 needs PyTorch 2.3 or newer, this is {version}",
+        ),
+        (
+            compiles and not hasattr(torch, "compile"),
+            f"--compile needs PyTorch 2.0 or newer, this is {version}",
+        ),
+        (
+            compiles and settings.unpad,
+            "--compile and --unpad exclude each other: each batch has shapes of its own",
+        ),
+        (
+            settings.weights == "bf16" and settings.precision != "bf16",
+            f"--weights bf16 needs --precision bf16, not {settings.precision}",
+        ),
+        (
+            settings.data and settings.fill != "generator",
+            "--fill is for synthetic data: those of --data are as full as they are",
+        ),
+    ]
 
 
 def mean_words(settings: Settings) -> int:
@@ -348,18 +397,10 @@ def check_precision(precision: str, device: torch.device) -> None:
             raise SetupError("--precision tf32 contradicts NVIDIA_TF32_OVERRIDE=0")
 
 
-def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which matrix products are done in `precision`."""
-    dtype = PRECISIONS[precision]
+def autocast(settings: Settings, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which matrix products of fp32 weights are done in the precision."""
+    dtype = PRECISIONS[settings.precision] if settings.weights == "fp32" else None
     return torch.autocast(device.type, dtype=dtype) if dtype else contextlib.nullcontext()
-
-
-def make_scaler(precision: str, device: torch.device) -> Any:
-    """Return a loss scaler, which does nothing unless the precision is fp16."""
-    enabled = precision == "fp16"
-    if hasattr(torch.amp, "GradScaler"):
-        return torch.amp.GradScaler(device.type, enabled=enabled)
-    return torch.cuda.amp.GradScaler(enabled=enabled)
 
 
 class Batch(NamedTuple):
@@ -456,7 +497,8 @@ class Bert(nn.Module):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.token = nn.Embedding(settings.vocab, settings.hidden)
+        self.is_full = settings.fill == "full"  # a mask would only slow the attention down
+        self.token = nn.Embedding(padded_vocab(settings), settings.hidden)
         self.position = nn.Embedding(POSITIONS, settings.hidden)
         self.segment = nn.Embedding(2, settings.hidden)
         self.norm = nn.LayerNorm(settings.hidden, eps=1e-12)
@@ -481,7 +523,7 @@ class Bert(nn.Module):
             position = self.position(layout.places % length)
         total = self.token(input_ids) + position + self.segment(segment_ids)
         hidden = self.dropout(self.norm(total))
-        mask = attention_mask[:, None, None, :]
+        mask = None if self.is_full else attention_mask[:, None, None, :]
         for block in self.blocks:
             hidden = block(hidden, mask, lengths)
         first = hidden[:, 0] if layout is None else hidden[layout.starts]
@@ -496,9 +538,13 @@ class BertForPreTraining(nn.Module):
         self.bert = Bert(settings)
         self.transform = nn.Linear(settings.hidden, settings.hidden)
         self.transform_norm = nn.LayerNorm(settings.hidden, eps=1e-12)
-        self.decoder_bias = nn.Parameter(torch.zeros(settings.vocab))
+        self.decoder_bias = nn.Parameter(torch.zeros(padded_vocab(settings)))
         self.next_sentence = nn.Linear(settings.hidden, 2)
         self.apply(_initialize)
+        with torch.no_grad():
+            # Their probability is exactly 0, so that no gradient ever reaches them.
+            self.decoder_bias[settings.vocab :] = NEVER
+            self.bert.token.weight[settings.vocab :] = 0
 
     def forward(self, *fields: Any) -> tuple[Tensor, Tensor]:
         """Return the summed losses of masked tokens and of sentence pairs of a `Batch`.
@@ -529,6 +575,17 @@ class BertForPreTraining(nn.Module):
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return functional.cross_entropy(wide, labels, reduction="none")
+
+
+def padded_vocab(settings: Settings) -> int:
+    """Return the rows of the embedding table: tensor cores want multiples of 64."""
+    return -(-settings.vocab // TILE) * TILE
+
+
+def count_parameters(settings: Settings, module: nn.Module) -> int:
+    """Return the number of weights, without the rows that only pad the vocabulary."""
+    rows = padded_vocab(settings) - settings.vocab
+    return sum(value.numel() for value in module.parameters()) - rows * (settings.hidden + 1)
 
 
 def _initialize(module: nn.Module) -> None:
@@ -794,11 +851,19 @@ class Lamb(torch.optim.Optimizer):
     (--clip-norm, 1). Adam's means with bias correction give the update, decoupled decay is added to
     it (MOMENT_MODE_1), and it is scaled by the norm of the weights over its own, a tensor at a
     time; by 1 where either norm is zero. Tensors without decay, biases and norms, are not scaled
-    (use_nvlamb off).
+    (use_nvlamb off). A group's `parts` says how many of NVIDIA's tensors one of its tensors holds.
+
+    `grad_scale` and `found_inf` are what torch's own fused optimizers take by these names: what
+    gradients are divided by, and 1.0 where they are not finite and nothing must change. Nothing
+    here asks the device for a number.
     """
 
+    _step_supports_amp_scaling = True
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+
     def __init__(self, groups: list[dict[str, Any]], eps: float) -> None:
-        super().__init__(groups, {"lr": 0.0, "betas": (0.9, 0.999), "eps": eps})
+        super().__init__(groups, {"lr": 0.0, "betas": (0.9, 0.999), "eps": eps, "parts": 1})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -808,34 +873,48 @@ class Lamb(torch.optim.Optimizer):
         for group in self.param_groups:
             values = [value for value in group["params"] if value.grad is not None]
             if values:
-                group["step"] = group.get("step", 0) + 1
-                self._update(values, group)
+                self._update(values, [value.grad for value in values], group)
 
-    def _update(self, values: list[Tensor], group: dict[str, Any]) -> None:
+    def _update(self, values: list[Tensor], gradients: list[Any], group: dict[str, Any]) -> None:
         for value in values:
             if not self.state[value]:
                 kept = {"mean": torch.zeros_like(value), "square": torch.zeros_like(value)}
                 self.state[value].update(kept)
-        gradients = [value.grad for value in values if value.grad is not None]
         means = [self.state[value]["mean"] for value in values]
         squares = [self.state[value]["square"] for value in values]
+        if self.grad_scale is not None:
+            torch._foreach_div_(gradients, self.grad_scale)
+        counts: Any = 1.0  # a step that does not count changes nothing
+        if self.found_inf is not None:
+            counts = 1.0 - self.found_inf
+            gradients = [one.where(counts > 0, torch.zeros_like(one)) for one in gradients]
+        steps = group["step"] = group.get("step", 0.0) + counts
+        number = steps + (1 - counts)
         beta, slow = group["betas"]
-        torch._foreach_mul_(means, beta)
+        torch._foreach_mul_(means, 1 - (1 - beta) * counts)
         torch._foreach_add_(means, gradients, alpha=1 - beta)
-        torch._foreach_mul_(squares, slow)
+        torch._foreach_mul_(squares, 1 - (1 - slow) * counts)
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - slow)
-        divisors = torch._foreach_div(squares, 1 - slow ** group["step"])
+        divisors = torch._foreach_div(squares, 1 - slow**number)
         torch._foreach_sqrt_(divisors)
         torch._foreach_add_(divisors, group["eps"])
-        updates = torch._foreach_div(means, 1 - beta ** group["step"])
+        updates = torch._foreach_div(means, 1 - beta**number)
         torch._foreach_div_(updates, divisors)
         if group["weight_decay"]:
             torch._foreach_add_(updates, values, alpha=group["weight_decay"])
-            for value, update in zip(values, updates):  # noqa: B905  # needs Python 3.10
-                weights, own = value.norm(), update.norm()
-                is_usable = (weights > 0) & (own > 0)
-                update.mul_(torch.where(is_usable, weights / own, torch.ones_like(own)))
-        torch._foreach_add_(values, updates, alpha=-group["lr"])
+            _adapt(values, list(updates), group["parts"])
+        torch._foreach_mul_(updates, -group["lr"] * counts)
+        torch._foreach_add_(values, updates)
+
+
+def _adapt(values: list[Tensor], updates: list[Tensor], parts: int) -> None:
+    """Scale each part of each update by LAMB's trust ratio."""
+    pieces = [piece for update in updates for piece in update.chunk(parts)]
+    weights = torch._foreach_norm([piece for value in values for piece in value.chunk(parts)])
+    ratios = torch.stack(weights) / torch.stack(torch._foreach_norm(pieces))
+    # Infinite or not a number where a norm is zero.
+    usable = ratios.isfinite() & (ratios > 0)
+    torch._foreach_mul_(pieces, list(ratios.where(usable, torch.ones_like(ratios))))
 
 
 def make_optimizer(
@@ -846,14 +925,59 @@ def make_optimizer(
     google-research/bert, optimization.py: decay 0.01, betas 0.9 and 0.999, epsilon 1e-6; NVIDIA's
     LAMB takes the same.
     """
-    matrices = [value for value in model.parameters() if value.dim() > 1]
+    threes = [part.query_key_value.weight for part in model.modules() if isinstance(part, Block)]
+    known = {id(value) for value in threes}
+    matrices = [one for one in model.parameters() if one.dim() > 1 and id(one) not in known]
     vectors = [value for value in model.parameters() if value.dim() <= 1]
-    # One kernel for all parameters, on GPUs since PyTorch 2.0, which also brought torch.compile.
-    fused: Any = {"fused": True} if device.type == "cuda" and hasattr(torch, "compile") else {}
-    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [
+        {"params": matrices, "weight_decay": 0.01},
+        {"params": threes, "weight_decay": 0.01, "parts": 3},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
     if name == "lamb":
         return Lamb(groups, eps=1e-6)
+    fused: Any = {"fused": True} if device.type in FUSED else {}
     return torch.optim.AdamW(groups, lr=0.0, eps=1e-6, **fused)
+
+
+def wants_compile(settings: Settings, device: torch.device) -> bool:
+    """Tell whether to use torch.compile: as asked, or on GPUs wherever it can work.
+
+    Inductor's kernels are Triton's, and Triton builds their launcher with a C compiler
+    (triton-lang/triton, python/triton/runtime/build.py: CC, else gcc or clang).
+    """
+    if settings.compile != "auto":
+        return settings.compile == "true"
+    has_compiler = bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
+    can = has_compiler and hasattr(torch, "compile") and importlib.util.find_spec("triton")
+    return bool(can) and device.type == "cuda" and not settings.unpad
+
+
+class LossScale:
+    """The factor on losses that keeps fp16's gradients from becoming zero; 1 in other precisions.
+
+    It moves as torch.amp.GradScaler's does by default, halved by an overflow and doubled after
+    2,000 steps without, but whether a step overflowed stays on the device.
+    """
+
+    START = 2.0**16
+
+    def __init__(self, precision: str, device: torch.device) -> None:
+        self.moves = precision == "fp16"
+        self.value = torch.full((), self.START if self.moves else 1.0, device=device)
+        self._without = torch.zeros((), dtype=torch.int32, device=device)
+
+    def move(self, overflow: Tensor) -> None:
+        """Follow a step; `overflow` is 1.0 where its gradients were not finite, else 0.0."""
+        torch._amp_update_scale_(self.value, self._without, overflow, 2.0, 0.5, 2000)
+
+
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """Return the norm of all gradients together, float32."""
+    many = hasattr(torch, "_foreach_norm")
+    norms = torch._foreach_norm(gradients) if many else [one.norm() for one in gradients]
+    total: Tensor = torch.stack(list(norms)).norm().float()
+    return total
 
 
 class Trainer:
@@ -873,19 +997,23 @@ class Trainer:
         # Equal weights but unequal dropout on every rank.
         torch.manual_seed(settings.seed + 1 + ranks.rank)
         self.optimizer = make_optimizer(self.module, device, settings.optimizer)
-        self.scaler = make_scaler(settings.precision, device)
+        # What computes: the same weights, or their copy in bf16, of which gradients and their
+        # all-reduce are bf16 as well, and which follows the weights after each step.
+        in_bf16 = settings.weights == "bf16"
+        self._worker = copy.deepcopy(self.module).to(torch.bfloat16) if in_bf16 else self.module
+        self.loss_scale = LossScale(settings.precision, device)
         self.settings, self.ranks, self.device, self.source = settings, ranks, device, source
         per_rank = settings.batch_size * settings.accumulation
         self.global_batch_size = per_rank * ranks.size
         self.steps = 0
         self.skipped_steps = torch.zeros((), dtype=torch.int64, device=device)
-        self._one = torch.ones((), device=device)
         # This rank's real tokens, squares of the samples' lengths, and predictions so far.
         self.work = torch.zeros(3, dtype=torch.float64, device=device)
         parallel = DistributedDataParallel if ranks.size > 1 else None
-        self._parallel = parallel(self.module, gradient_as_bucket_view=True) if parallel else None
-        model: Callable[..., Any] = self._parallel or self.module
-        self._model = torch.compile(model) if settings.compile else model
+        self._parallel = parallel(self._worker, gradient_as_bucket_view=True) if parallel else None
+        model: Callable[..., Any] = self._parallel or self._worker
+        self.compiles = wants_compile(settings, device)
+        self._model = torch.compile(model) if self.compiles else model
 
     def step(self) -> Tensor:
         """Do one optimizer step and return this rank's share of both losses, on the device.
@@ -902,11 +1030,11 @@ class Trainer:
         total = torch.zeros(2, device=self.device)
         for number, batch in enumerate(batches, 1):
             with self._gradients_stay_here(number < len(batches)):
-                with autocast(self.settings.precision, self.device):
+                with autocast(self.settings, self.device):
                     mlm_sum, nsp_sum = self._model(*batch)
                 losses = torch.stack([mlm_sum / predictions, nsp_sum / self.global_batch_size])
                 # DistributedDataParallel averages over ranks where a sum is wanted.
-                self.scaler.scale(losses.sum() * self.ranks.size).backward()
+                torch.autograd.backward(losses.sum() * self.ranks.size * self.loss_scale.value)
             total += losses.detach()
         self._update()
         return total
@@ -919,17 +1047,44 @@ class Trainer:
     def _update(self) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.steps, self.settings)
-        if self.settings.clip_norm:
-            self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.clip_norm)
-        scale = self.scaler.scale(self._one)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        # The scaler lowers its scale exactly when it has found an overflow and left the step out.
-        # Both are compared on the device: to ask for the scale as a number waits for the device.
-        self.skipped_steps += self.scaler.scale(self._one) < scale
+        weights: list[Tensor] = list(self.module.parameters())
+        working: list[Tensor] = list(self._worker.parameters())
+        is_copied = self._worker is not self.module
+        if is_copied:
+            for weight, one in zip(weights, working):  # noqa: B905  # needs Python 3.10
+                weight.grad = None if one.grad is None else one.grad.to(weight.dtype)
+            self._worker.zero_grad(set_to_none=True)
+        gradients = [one.grad for one in weights if one.grad is not None]
+        limit, scale = self.settings.clip_norm, self.loss_scale
+        divisor, overflow = None, None
+        if limit or scale.moves:
+            norm = total_norm(gradients)
+            divisor = scale.value * (norm / (scale.value * (limit or math.inf))).clamp(min=1)
+            overflow = 1 - norm.isfinite().float() if scale.moves else None
+        self._apply(gradients, divisor, overflow)
+        if overflow is not None:
+            scale.move(overflow)
+            self.skipped_steps += overflow.long()
         self.optimizer.zero_grad(set_to_none=True)
+        if is_copied:
+            with torch.no_grad():
+                torch._foreach_copy_(working, weights)
         self.steps += 1
+
+    def _apply(
+        self, gradients: list[Tensor], divisor: Tensor | None, overflow: Tensor | None
+    ) -> None:
+        """Step with gradients divided by `divisor`, unless they are not finite."""
+        optimizer: Any = self.optimizer
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            # Scale and clipping cost no pass over the gradients of their own.
+            optimizer.grad_scale, optimizer.found_inf = divisor, overflow
+        elif divisor is not None:
+            for gradient in gradients:
+                gradient.div_(divisor)
+            if overflow is not None and overflow:
+                return
+        optimizer.step()
 
 
 def count_work(batch: Batch) -> Tensor:
@@ -1006,11 +1161,12 @@ def describe_run(trainer: Trainer, backend: str) -> dict[str, Any]:
     return {
         **asked,
         "fill": None if asked["data"] else asked["fill"],
+        "compile": trainer.compiles,
         # The end of a path tells more than its beginning, and the line must stay short.
         "data": asked["data"][-200:] or "synthetic",
         "device": device.type,
         "threads": torch.get_num_threads(),
-        "parameters": sum(value.numel() for value in trainer.module.parameters()),
+        "parameters": count_parameters(trainer.settings, trainer.module),
         "world_size": ranks.size,
         "global_batch_size": trainer.global_batch_size,
         "device_name": device_name(device),

@@ -166,7 +166,8 @@ def test_operations_agree_with_those_that_pytorch_counts(settings, monkeypatch):
 
     # PyTorch does not count the products inside the CPU's fused attention.
     monkeypatch.delattr(torch.nn.functional, "scaled_dot_product_attention")
-    chosen = settings("--fill=full", "--dropout=0", "--layers=3")
+    # Nor is the padding of the vocabulary work of the model's: here it has none.
+    chosen = settings("--fill=full", "--dropout=0", "--layers=3", "--vocab=192")
     model = workload.BertForPreTraining(chosen)
     batch = workload.synthesize(torch.arange(4), chosen)
     with FlopCounterMode(display=False) as counter:
@@ -244,11 +245,12 @@ def test_named_sizes_can_be_overridden_one_by_one():
         ),
         (["--vocab=104"], "104 is not at least 105"),
         (["--model=huge"], "invalid choice: 'huge'"),
+        (["--weights=bf16"], "--weights bf16 needs --precision bf16, not fp32"),
         (["--fill=often"], "--fill often: neither generator, full, wiki nor a number"),
         (["--fill=1.01"], "--fill 1.01: not between 0.0391 and 1"),
         (["--fill=nan"], "--fill nan: not between"),
         (["--fill=0.5", "--data=d"], "--fill is for synthetic data"),
-        (["--compile", "--unpad"], "--compile and --unpad exclude each other"),
+        (["--compile=true", "--unpad"], "--compile and --unpad exclude each other"),
         (["--precision=fp8"], "invalid choice: 'fp8'"),
         (["--master-port=65536"], "65536 is not between 0 and 65535"),
         (["--iter=3"], "unrecognized arguments: --iter=3"),
@@ -264,7 +266,7 @@ def test_bad_arguments_end_with_status_2_and_a_sentence(capsys, options, complai
 def test_compile_is_refused_by_a_pytorch_without_it(monkeypatch, capsys):
     monkeypatch.delattr(torch, "compile")
     with pytest.raises(SystemExit):
-        workload.parse_settings(["--compile"])
+        workload.parse_settings(["--compile=true"])
     assert "--compile needs PyTorch 2.0" in capsys.readouterr().err
 
 
@@ -311,8 +313,10 @@ def test_lines_reach_a_file_at_once_and_sigterm_ends_the_run(start, tmp_path):
         (("sequence_length=64",), {"predictions": 9}),
         (("optimizer=lamb", "unpad=true"), {"optimizer": "lamb", "unpad": True}),
         (("fill=0.5",), {"fill": "0.5"}),
+        (("compile=true",), {"compile": "true"}),
+        (("compile=false", "weights=bf16"), {"compile": "false", "weights": "bf16"}),
     ],
-    ids=["as-it-is", "long", "own-numbers", "short", "lamb", "half-full"],
+    ids=["as-it-is", "long", "own-numbers", "short", "lamb", "half-full", "compiled", "light"],
 )
 def test_the_recipes_options_arrive_at_the_program(
     words: tuple[str, ...],
@@ -322,6 +326,8 @@ def test_the_recipes_options_arrive_at_the_program(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     settings = [part for word in words for part in ("--set", word)]
+    if "weights=bf16" in words:
+        settings += ["--precision", "bf16"]
     (script,) = inside("render", "--fw", "pytorch", *settings, "--json").data.values()
     command = script.partition("exec -- ")[2].partition("HPCBERT_RANK")[0].replace("\\\n", " ")
     found = vars(workload.parse_settings(shlex.split(command)[2:]))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -19,7 +20,7 @@ def build(settings):
 
 def gradient(model, batch, precision="fp32"):
     model.zero_grad(set_to_none=True)
-    with workload.autocast(precision, CPU):
+    with workload.autocast(workload.Settings(precision=precision), CPU):
         mlm_sum, nsp_sum = model(*batch)
     (mlm_sum + nsp_sum).backward()
     return torch.cat([value.grad.flatten().double() for value in model.parameters()])
@@ -35,14 +36,51 @@ def gradient(model, batch, precision="fp32"):
     ],
 )
 def test_named_sizes_have_the_published_parameter_counts(name, encoder, whole):
+    chosen = workload.parse_settings([f"--model={name}"])
     with torch.device("meta"):
-        model = workload.BertForPreTraining(workload.parse_settings([f"--model={name}"]))
+        model = workload.BertForPreTraining(chosen)
+    rows = workload.padded_vocab(chosen)
+    assert rows == 30528
+    padding = (rows - chosen.vocab) * chosen.hidden
+    assert sum(value.numel() for value in model.bert.parameters()) - padding == encoder
+    assert whole is None or workload.count_parameters(chosen, model) == whole
 
-    def count(module):
-        return sum(value.numel() for value in module.parameters())
 
-    assert count(model.bert) == encoder
-    assert whole is None or count(model) == whole
+@pytest.mark.torch
+def test_rows_that_pad_the_vocabulary_change_nothing(settings, monkeypatch):
+    model, batch = build(settings(*SIZES))
+    assert model.bert.token.weight.shape[0] == 256
+    plain_settings = settings(*SIZES)
+    monkeypatch.setattr(workload, "TILE", 1)
+    plain = workload.BertForPreTraining(plain_settings)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    for name in ("bert.token.weight", "decoder_bias"):
+        state[name] = state[name][:200]
+    plain.load_state_dict(state)
+    for expected, found in zip(plain(*batch), model(*batch), strict=True):
+        assert torch.allclose(expected, found, rtol=1e-6)
+    sum(model(*batch)).backward()
+    sum(plain(*batch)).backward()
+    for padded, other in (
+        (model.bert.token.weight.grad, plain.bert.token.weight.grad),
+        (model.decoder_bias.grad, plain.decoder_bias.grad),
+    ):
+        assert torch.allclose(padded[:200], other, atol=1e-6)
+        assert not padded[200:].any()
+
+
+def test_full_samples_need_no_mask(settings, monkeypatch):
+    masks = []
+
+    def attend(query, key, value, mask, dropout):
+        masks.append(mask)
+        return query
+
+    monkeypatch.setattr(workload, "attend", attend)
+    for fill in ("full", "0.5", "generator"):
+        model, batch = build(settings(*SIZES, f"--fill={fill}"))
+        model(*batch)
+    assert [mask is None for mask in masks] == [True, True, False, False, False, False]
 
 
 @pytest.mark.torch
@@ -162,52 +200,82 @@ def test_a_block_is_the_encoder_layer_of_the_paper(settings):
 
 def test_only_matrices_decay(settings):
     model, _ = build(settings(*SIZES))
-    decaying, free = workload.make_optimizer(model, CPU).param_groups
-    assert decaying["weight_decay"] == 0.01
+    *decaying, free = workload.make_optimizer(model, CPU).param_groups
+    assert [group["weight_decay"] for group in decaying] == [0.01, 0.01]
     assert free["weight_decay"] == 0
     names = {id(value): name for name, value in model.named_parameters()}
     assert all("norm" in names[id(value)] or "bias" in names[id(value)] for value in free["params"])
-    assert len(decaying["params"]) + len(free["params"]) == len(names)
+    assert sum(len(group["params"]) for group in (*decaying, free)) == len(names)
 
 
-def lamb_in_float64(value, gradients, rate, decay):
-    """The update of You et al. 2020 with bias correction, written down tensor by tensor."""
-    value, mean, square = value.double(), 0.0, 0.0
-    for number, gradient in enumerate(gradients, 1):
-        mean = 0.9 * mean + 0.1 * gradient.double()
-        square = 0.999 * square + 0.001 * gradient.double() ** 2
-        update = mean / (1 - 0.9**number) / ((square / (1 - 0.999**number)) ** 0.5 + 1e-6)
-        if decay:
-            update = update + decay * value
-            norms = float(value.norm()), float(update.norm())
-            update = update * (norms[0] / norms[1] if all(norms) else 1.0)
-        value = value - rate * update
-    return value
+def lamb_in_float64(values, gradients, rate, decays):
+    """NVIDIA's LAMB, term by term as its kernels have it, of tensors alone or in parts.
+
+    NVIDIA/DeepLearningExamples@729963d, PyTorch/LanguageModeling/BERT/lamb_amp_opt/csrc,
+    multi_tensor_lamb.cu: lines 79 (clipping), 148-155 (update) and 277-282 (trust ratio).
+    """
+    values = [value.double() for value in values]
+    means = [torch.zeros_like(value) for value in values]
+    squares = [torch.zeros_like(value) for value in values]
+    for number, step in enumerate(gradients, 1):
+        norm = math.sqrt(sum(float((one.double() ** 2).sum()) for one in step))
+        clipped = norm / 1.0 if norm > 1.0 else 1.0
+        for at, one in enumerate(step):
+            scaled = one.double() / clipped
+            means[at] = 0.9 * means[at] + 0.1 * scaled
+            squares[at] = 0.999 * squares[at] + 0.001 * scaled * scaled
+            unbiased = means[at] / (1 - 0.9**number), squares[at] / (1 - 0.999**number)
+            update = unbiased[0] / (unbiased[1].sqrt() + 1e-6) + decays[at] * values[at]
+            ratio = 1.0
+            if decays[at]:
+                norms = float(values[at].norm()), float(update.norm())
+                ratio = norms[0] / norms[1] if all(norms) else 1.0
+            values[at] = values[at] - rate * ratio * update
+    return values
 
 
-def test_lamb_agrees_with_a_plain_one_in_float64():
-    torch.manual_seed(3)
-    starts = [torch.randn(6, 5), torch.zeros(4, 3), torch.randn(7), torch.zeros(3)]
-    gradients = [[torch.randn_like(start) for start in starts] for _ in range(6)]
-    values = [torch.nn.Parameter(start.clone()) for start in starts]
-    idle = torch.nn.Parameter(torch.ones(2, 2))
-    groups = [
-        {"params": [*values[:2], idle], "weight_decay": 0.01},
-        {"params": values[2:], "weight_decay": 0.0},
+@pytest.mark.parametrize("size", [0.01, 1.0, 30.0], ids=["not-clipped", "clipped", "far-clipped"])
+def test_lamb_agrees_with_nvidias_in_float64(trainer, size):
+    made = trainer("--optimizer=lamb", "--lr=0.02", "--warmup=0", "--vocab=192")
+    generator = torch.Generator().manual_seed(3)
+    names = [name for name, _ in made.module.named_parameters()]
+    with torch.no_grad():
+        made.module.transform.weight.zero_()  # no trust ratio: its weights have no norm
+        made.module.next_sentence.weight.zero_()  # nor has this one's update
+    made.settings = dataclasses.replace(made.settings, iters=10**9)  # the rate stays
+    starts = [value.detach().clone() for value in made.module.parameters()]
+    gradients = [
+        [size * torch.randn(one.shape, generator=generator) / one.numel() ** 0.5 for one in starts]
+        for _ in range(4)
     ]
-    lamb = workload.Lamb(groups, eps=1e-6)
-    for group in lamb.param_groups:
-        group["lr"] = 0.02
     for step in gradients:
-        for value, gradient_of in zip(values, step, strict=True):
-            value.grad = gradient_of.clone()
-        lamb.step()
-    for number, value in enumerate(values):
-        own = [step[number] for step in gradients]
-        expected = lamb_in_float64(starts[number], own, 0.02, 0.01 if value.dim() > 1 else 0.0)
-        moved = (expected - starts[number]).norm()
-        assert (value.detach() - expected).norm() / moved < 1e-5
+        step[names.index("next_sentence.weight")].zero_()
+        for value, one in zip(made.module.parameters(), step, strict=True):
+            value.grad = one.clone()
+        made._update()
+    parts = [3 if name.endswith("query_key_value.weight") else 1 for name in names]
+
+    def split(tensors):
+        return [
+            piece for one, count in zip(tensors, parts, strict=True) for piece in one.chunk(count)
+        ]
+
+    decays = [0.01 if piece.dim() > 1 else 0.0 for piece in split(starts)]
+    expected = lamb_in_float64(split(starts), [split(one) for one in gradients], 0.02, decays)
+    found = split([value.detach() for value in made.module.parameters()])
+    for start, wanted, value in zip(split(starts), expected, found, strict=True):
+        moved = float((wanted - start).norm())
+        assert float((value - wanted).norm()) <= 1e-5 * moved + 1e-9
+
+
+def test_lamb_leaves_out_what_has_no_gradient_and_takes_no_closure():
+    idle, other = (torch.nn.Parameter(torch.ones(2, 2)) for _ in range(2))
+    lamb = workload.Lamb([{"params": [idle, other], "weight_decay": 0.01}], eps=1e-6)
+    other.grad = torch.ones(2, 2)
+    lamb.param_groups[0]["lr"] = 0.1
+    lamb.step()
     assert torch.equal(idle, torch.ones(2, 2))
+    assert not torch.equal(other, torch.ones(2, 2))
     with pytest.raises(ValueError, match="no closure"):
         lamb.step(float)
 

@@ -4,11 +4,13 @@ import contextlib
 import json
 import math
 import re
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
 workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
+dispatch: Any = pytest.importorskip("torch.utils._python_dispatch")
 
 pytestmark = pytest.mark.torch
 
@@ -138,15 +140,19 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(main):
     assert losses_of(one.stdout) != losses_of(other.stdout)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_batch_can_be_learnt_by_heart(trainer, precision):
+@pytest.mark.parametrize(
+    "words",
+    [("--precision=fp32",), ("--precision=bf16",), ("--precision=bf16", "--weights=bf16")],
+    ids=["fp32", "bf16", "bf16-weights"],
+)
+def test_a_batch_can_be_learnt_by_heart(trainer, words):
     learner = trainer(
         "--synthetic-batches=1",
         "--iters=80",
         "--lr=3e-3",
         "--warmup=5",
         "--dropout=0",
-        f"--precision={precision}",
+        *words,
     )
     losses, _ = train(learner)
     assert losses[0] > 5
@@ -165,6 +171,20 @@ def test_the_curve_of_losses_is_that_of_float64(trainer, optimizer, precision, l
     found, _ = train(trainer(*options, f"--precision={precision}"))
     assert expected[0] - expected[-1] > 0.4
     assert found == pytest.approx(expected, abs=limit)
+
+
+def test_weights_in_bf16_follow_those_in_fp32(trainer):
+    made = trainer("--precision=bf16", "--weights=bf16", "--dropout=0", "--lr=1e-3", "--warmup=0")
+    before = weights_of(made.module)
+    losses = [float(made.step().sum()) for _ in range(4)]
+    after = weights_of(made.module)
+    assert after.dtype == torch.float32
+    # Steps are smaller than bf16 can tell apart, and would be lost without weights in fp32.
+    assert 0 < float((after - before).abs().max()) < 0.02
+    assert torch.equal(weights_of(made._worker), after.to(torch.bfloat16))
+    assert all(value.grad is None for value in made._worker.parameters())
+    usual = trainer("--precision=bf16", "--dropout=0", "--lr=1e-3", "--warmup=0")
+    assert losses == pytest.approx([float(usual.step().sum()) for _ in range(4)], abs=0.02)
 
 
 def test_dropout_is_active_and_clipping_limits_the_step(trainer):
@@ -195,9 +215,7 @@ def test_fp32_turns_tf32_off_and_tf32_turns_it_on(trainer):
 
 
 def test_fp16_counts_the_steps_that_overflow(main, monkeypatch):
-    monkeypatch.setattr(
-        workload, "make_scaler", lambda _precision, _device: torch.amp.GradScaler("cpu", 2.0**40)
-    )
+    monkeypatch.setattr(workload.LossScale, "START", 2.0**40)
     ended = main("--precision=fp16", "--iters=4", "--skip=0")
     assert ended.status == 0, ended.stderr
     result = json.loads(ended.stdout.splitlines()[-1].partition(" ")[2])
@@ -249,9 +267,65 @@ def test_the_clock_of_a_gpu_is_its_own(monkeypatch):
     assert between == [2.0, 4.0]
 
 
-def test_no_step_asks_the_scaler_for_a_number(trainer, monkeypatch):
-    monkeypatch.setattr(torch.amp.GradScaler, "get_scale", None)
-    trainer("--precision=fp16").step()
+class Unasked(dispatch.TorchDispatchMode):  # type: ignore[misc]
+    """Fails where the host asks the device for a number, and so would wait for it."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert function not in ASKING, function
+        return function(*args, **(kwargs or {}))
+
+
+ASKING = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_no_step_asks_the_device_for_a_number(trainer, precision, optimizer):
+    made = trainer(f"--precision={precision}", f"--optimizer={optimizer}")
+    made.step()  # the optimizer's state is made
+    with Unasked():
+        made.step()
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
+def test_a_step_that_overflows_changes_nothing(trainer, monkeypatch, optimizer):
+    options = ("--precision=fp16", "--lr=1e-2", "--warmup=0", "--dropout=0")
+    made, calm = (
+        trainer(*options, f"--optimizer={optimizer.replace('sgd', 'adamw')}") for _ in "12"
+    )
+    if optimizer == "sgd":
+        for each in (made, calm):
+            each.optimizer = plain_descent(each.module)
+    made.step()
+    calm.step()
+    before = weights_of(made.module)
+    made.loss_scale.value.fill_(2.0**60)
+    made.step()
+    assert torch.equal(weights_of(made.module), before)
+    assert (int(made.skipped_steps), float(made.loss_scale.value)) == (1, 2.0**59)
+    # What comes after is as if nothing had been: means and counts are untouched, too.
+    made.loss_scale.value.fill_(2.0**16)
+    made.steps = calm.steps
+    next(calm.source)
+    made.step()
+    calm.step()
+    assert torch.equal(weights_of(made.module), weights_of(calm.module))
+    assert not torch.equal(weights_of(made.module), before)
+
+
+def test_the_loss_scale_moves_as_pytorchs_does():
+    theirs = torch.amp.GradScaler("cpu", growth_interval=2000)
+    ours = workload.LossScale("fp16", torch.device("cpu"))
+    value = torch.nn.Parameter(torch.zeros(1))
+    descent = torch.optim.SGD([value], lr=0.0)
+    theirs.scale(value)
+    for number in range(4100):
+        is_overflow = number in (3, 4, 50)
+        value.grad = torch.full((1,), math.inf if is_overflow else 1.0)
+        theirs.step(descent)
+        theirs.update()
+        ours.move(torch.tensor(float(is_overflow)))
+        assert float(ours.value) == theirs.get_scale()
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_status_3(main):
@@ -282,6 +356,30 @@ def test_compile_wraps_the_model_that_trains(trainer, monkeypatch):
         return model
 
     monkeypatch.setattr(torch, "compile", compile_model)
-    compiled = trainer("--compile")
+    compiled = trainer("--compile=true")
     trainer()
     assert wrapped == [compiled.module]
+
+
+@pytest.mark.parametrize(
+    ("words", "missing", "wanted"),
+    [
+        (("cuda",), "", True),
+        (("cpu",), "", False),
+        (("cuda", "--unpad"), "", False),
+        (("cuda", "--compile=false"), "", False),
+        (("cpu", "--compile=true"), "triton", True),
+        (("cuda",), "triton", False),
+        (("cuda",), "gcc", False),
+    ],
+    ids=["gpu", "cpu", "unpadded", "off", "on", "no-triton", "no-compiler"],
+)
+def test_gpus_compile_where_they_can(settings, monkeypatch, words, missing, wanted):
+    def find(name):
+        return None if missing == name else name
+
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(workload.importlib.util, "find_spec", find)
+    monkeypatch.setattr(workload.shutil, "which", lambda _: find("gcc"))
+    device, *options = words
+    assert workload.wants_compile(settings(*options), torch.device(device)) == wanted
