@@ -1,0 +1,68 @@
+"""Each format is read to its last record by its framework's own reader, which is another's code.
+
+Frameworks need Pythons and gigabytes of their own, so these tests run where somebody names an
+interpreter that has one: HPCBERT_PYTHON_MXNET=…/bin/python, and so on. `prepare` makes such ones.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcbert.data.samples import Samples, StreamSettings, synthetic
+from tests.kit.cli import inside
+from tests.kit.waiting import CEILING
+
+# For each framework: the format it reads, and the script that has it read all of a folder.
+READERS = {
+    "mxnet": ("npz", "read_npz.py"),
+    "oneflow-models": ("ofrecord", "read_ofrecord.py"),
+}
+SHAPES = {"128": (128, 20), "512": (512, 76)}
+SAMPLES, FILES = 300, 4
+
+VARIABLES = {name: f"HPCBERT_PYTHON_{name.upper().replace('-', '_')}" for name in READERS}
+# Tests run without hpcbert's variables, so these are read before them.
+INTERPRETERS = {name: os.environ.get(variable, "") for name, variable in VARIABLES.items()}
+
+
+def interpreter(framework: str) -> str:
+    named = INTERPRETERS[framework]
+    return named or pytest.skip(f"{VARIABLES[framework]} names no interpreter")
+
+
+def expected(one: Samples, name: str) -> np.ndarray:
+    return np.asarray(one.lengths if name == "valid_lengths" else getattr(one, name))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("framework", READERS)
+def test_the_framework_reads_every_sample_as_it_was_made(
+    framework: str, shape: str, tmp_path: Path
+) -> None:
+    python = interpreter(framework)
+    form, script = READERS[framework]
+    length, predictions = SHAPES[shape]
+    words = ("--sequence-length", length, "--predictions", predictions)
+    data = tmp_path / "data"
+    made = inside(
+        "data", "make", "--format", form, *words, "--samples", SAMPLES, "--files", FILES, data
+    )
+    assert made.returncode == 0, made.output
+    output = tmp_path / "read.npz"
+    argv = [python, Path(__file__).parent / "readers" / script, data / "training"]
+    argv += [FILES, SAMPLES, length, predictions, output]
+    done = subprocess.run(
+        [str(word) for word in argv], capture_output=True, text=True, check=False, timeout=CEILING
+    )
+    assert done.returncode == 0, done.stderr
+    own = synthetic(np.arange(SAMPLES), StreamSettings(length, predictions, samples=SAMPLES))
+    with np.load(output) as arrays:
+        assert {"input_ids", "masked_lm_ids", "masked_lm_weights"} <= set(arrays.files)
+        for name in arrays.files:
+            right = expected(own, name).reshape(SAMPLES, -1)
+            assert np.array_equal(arrays[name].reshape(SAMPLES, -1), right), name
