@@ -281,6 +281,7 @@ class Recipe:
         return replace(
             self,
             launch=other.launch or self.launch,
+            mpi=other.mpi or self.mpi,
             precisions=precisions,
             batch_sizes={one: self.batch_sizes[one] for one in precisions},
             protocols=_runnable(self.protocols, precisions),

@@ -67,6 +67,7 @@ class Variation:
 
     Attributes:
         launch: How ranks are started.
+        mpi: The `srun --mpi=` that they need there; `none` where they need none.
         precisions: Those that it can run there.
         patches: Applied to the program after those of `[source]`.
         problems: Known problems, after the others.
@@ -75,6 +76,7 @@ class Variation:
     """
 
     launch: Literal["", "per-gpu", "per-node"] = ""
+    mpi: str = ""
     precisions: tuple[Precision, ...] = ()
     patches: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.grammar import parse as parse_grammar
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
-from hpcbert.model import Point, Shape
+from hpcbert.model import Device, Point, Shape
 from hpcbert.script.plan import Request
 from tests.kit import drafts, logs
 from tests.kit.paths import REPOSITORY, TEMPLATES
@@ -56,9 +56,10 @@ class Case(NamedTuple):
     model: str = ""
     settings: tuple[tuple[str, str], ...] = ()
     iters: int | None = None
+    device: str = ""
 
     def __str__(self) -> str:
-        words = [str(self.shape), self.preset.name, self.precision, self.model]
+        words = [str(self.shape), self.preset.name, self.precision, self.model, self.device]
         words += ["xla"] if self.xla else []
         return "-".join([word for word in words if word] + [f"{k}={v}" for k, v in self.settings])
 
@@ -77,16 +78,21 @@ def core(one: Recipe) -> list[Case]:
 
 
 def fringe(one: Recipe) -> list[Case]:
-    """Return every model, XLA and each value of each option, one at a time."""
+    """Return every model, XLA, other device and each value of each option, one at a time."""
     shape = Shape(4, 8)
     first = presets(one)[0]
+    devices = [Case(shape, *pair, device=to) for to in one.devices[1:] for pair in on(one, to)]
     found = [Case(shape, *first, model=model) for model in one.models]
     if one.xla:
         found += [Case(shape, *pair, xla=True) for pair in presets(one)]
     for option in one.options.values():
         for value in _values(option):
             found += [Case(shape, *first, settings=((option.name, value),))]
-    return found
+    return found + devices
+
+
+def on(one: Recipe, device: Device) -> list[tuple[Preset, str]]:
+    return presets(one.for_device(device))
 
 
 def _values(option: Option) -> list[str]:
@@ -124,6 +130,7 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
         xla=case.xla,
         settings=dict(case.settings),
         iters=case.iters,
+        device=case.device,
     )
     site = drafts.changed(where, frameworks={name: settings})
     made = drafts.drafted(site, request, found=load(name), options={"dry": True})
@@ -211,7 +218,10 @@ class World:
         """Run rank 0 of a script."""
         record = self.folder / "record"
         shape = script.point.shape
-        tasks = load(self.name).tasks_per_node(shape) * shape.nodes
+        one = load(self.name)
+        if script.case.device:
+            one = one.for_device(script.point.device)
+        tasks = one.tasks_per_node(shape) * shape.nodes
         addresses = [f"10.0.0.{number}" for number in range(1, shape.nodes + 1)]
         environment = {
             "PATH": os.environ["PATH"],

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.config.recipe import Recipe
+from hpcbert.config.variation import VirtualEnvironment
 from hpcbert.model import Shape
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import (
@@ -29,18 +30,31 @@ def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name: str) ->
     one = load(name)
     here = {path.name for path in (TEMPLATES / name).iterdir()}
     assert {"recipe.toml", "run.sh.j2", "sample.log"} <= here
-    assert here <= {
-        "recipe.toml",
-        "run.sh.j2",
-        "sample.log",
-        "README.md",
-        *one.files,
-        *_patches(one),
-    }
+    usual = {"recipe.toml", "run.sh.j2", "sample.log", "README.md"}
+    assert here <= {*usual, *one.files, *_patches(one), *_requirements(one)}
 
 
-def _patches(one: Recipe) -> tuple[str, ...]:
-    return one.source.patches
+def _environments(one: Recipe) -> list[VirtualEnvironment]:
+    found = (one.environment, *(other.environment for other in one.on.values()))
+    return [environment for environment in found if environment is not None]
+
+
+def _patches(one: Recipe) -> list[str]:
+    found = [*one.source.patches, *(patch for on in one.on.values() for patch in on.patches)]
+    return [*found, *(patch for made in _environments(one) for patch in made.patches)]
+
+
+def _requirements(one: Recipe) -> set[str]:
+    return {step.requirements for made in _environments(one) for step in made.install} - {""}
+
+
+def test_an_environment_has_a_version_for_each_package(name: str) -> None:
+    for file in _requirements(load(name)):
+        lines = (TEMPLATES / name / file).read_text().splitlines()
+        packages = [line for line in lines if line and not line.startswith("#")]
+        assert packages
+        for line in packages:
+            assert re.fullmatch(r"[\w.-]+(\[[\w,]+\])?==[\w.+!]+", line), f"{file}: {line}"
 
 
 def test_a_patch_says_why_and_is_listed_in_the_readme(name: str) -> None:

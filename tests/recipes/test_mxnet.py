@@ -1,0 +1,91 @@
+"""Horovod's ranks find each other without horovodrun and without MPI: rank 0 keeps the store."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kit.paths import TEMPLATES
+from tests.kit.waiting import CEILING
+
+# What gloo.py takes of Horovod 0.28.1, horovod/runner/http/http_server.py.
+HOROVOD = """
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class KVStoreHandler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_status_code(404)
+
+    def send_status_code(self, status_code):
+        self.send_response(status_code)
+        self.send_header("Content-Length", 0)
+        self.end_headers()
+
+
+class RendezvousHTTPServer(ThreadingHTTPServer):
+    def __init__(self, addr, handler, verbose):
+        super().__init__(addr, handler)
+"""
+# Rank 0 lives until the other has been served, as it does under Horovod.
+PROGRAM = """
+import os, sys, time, urllib.request
+from pathlib import Path
+import neighbour
+print(__name__, sys.argv)
+seen = Path(__file__).with_name("seen")
+if os.environ["HOROVOD_RANK"] == "0":
+    while not seen.exists():
+        time.sleep(0.05)
+else:
+    where = "http://{HOROVOD_GLOO_RENDEZVOUS_ADDR}:{HOROVOD_GLOO_RENDEZVOUS_PORT}/global/1"
+    request = urllib.request.Request(where.format_map(os.environ), method="DELETE")
+    with urllib.request.urlopen(request) as answer:
+        seen.write_text(str(answer.status))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    package = tmp_path / "lib" / "horovod" / "runner" / "http"
+    package.mkdir(parents=True)
+    (package / "http_server.py").write_text(HOROVOD)
+    program = tmp_path / "a program"
+    program.mkdir()
+    (program / "train.py").write_text(PROGRAM)
+    (program / "neighbour.py").write_text("")
+    return tmp_path
+
+
+def test_ranks_wait_for_the_store_and_run_the_program_as_itself(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    argv = [sys.executable, str(TEMPLATES / "mxnet" / "gloo.py"), "train.py", "--gpus="]
+    ranks = []
+    for rank in ("1", "0"):
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(folder / "lib"),
+            "HOROVOD_RANK": rank,
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        }
+        ranks.append(
+            subprocess.Popen(
+                argv,
+                env=env,
+                cwd=folder / "a program",
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    said = [rank.communicate(timeout=CEILING) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert (folder / "a program" / "seen").read_text() == "200"
+    assert [out for out, _ in said] == ["__main__ ['train.py', '--gpus=']\n"] * 2
