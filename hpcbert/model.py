@@ -258,14 +258,15 @@ class Material:
     """Something that `prepare` had made ready and a campaign used.
 
     Attributes:
-        kind: `image`, `source` or `data`.
-        name: What it is: an image reference, `REPOSITORY@COMMIT`, a format.
+        kind: `image`, `source`, `environment` or `data`.
+        name: What it is: an image reference, `REPOSITORY@COMMIT`, `Python 3.9.18`, a format.
         path: Where it lies.
         digest: `sha256:…` of an image's file, `git-tree:…` of a checkout, patches applied;
+            `packages:…` of a virtual environment: SHA-256 over its packages' names and versions;
             `listing:…` of data: SHA-256 over every file's name, size and beginning.
     """
 
-    kind: Literal["image", "source", "data"]
+    kind: Literal["image", "source", "environment", "data"]
     name: str
     path: str
     digest: str

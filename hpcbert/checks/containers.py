@@ -13,6 +13,7 @@ from hpcbert.container import cache, probe, symptoms
 from hpcbert.errors import HpcbertError
 from hpcbert.finding import Finding
 from hpcbert.script.inputs import find_image
+from hpcbert.script.prepared import data_path, options_for_data
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.hostlist import fold
 
@@ -92,7 +93,8 @@ def _words(site: Site, recipes: Sequence[Recipe], files: Sequence[str]) -> list[
     words += ["--images", site.container.images]
     for file in dict.fromkeys(files):
         words += ["--image", file]
-    for folder in dict.fromkeys(site.settings(recipe.name).data for recipe in recipes):
+    read = (data_path(site, recipe, options_for_data(site, recipe)) for recipe in recipes)
+    for folder in dict.fromkeys(read):
         words += ["--data", folder] if folder else []
     return words
 

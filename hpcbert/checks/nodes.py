@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from hpcbert.checks.containers import shared, step
 from hpcbert.container import probe
 from hpcbert.finding import Finding
+from hpcbert.script import inputs
+from hpcbert.script.prepared import options_for_data
 from hpcbert.slurm.hostlist import fold
 
 if TYPE_CHECKING:
@@ -62,10 +64,10 @@ def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner, nodes: int) -
         run: Starts srun.
         nodes: How many nodes to look at.
     """
-    settings = [site.settings(recipe.name) for recipe in recipes]
+    used = [inputs.find(site, one, options_for_data(site, one)) for one in recipes]
     on_host = site.container.runtime == "none"
-    pythons = [one.python or "python3" for one in settings] if on_host else []
-    files = [path for one in settings for path in (one.data, one.source) if path]
+    pythons = [one.python or "python3" for one in used] if on_host else []
+    files = [path for one in used for path in (one.data, one.source) if path]
     try:
         folder = tempfile.TemporaryDirectory(dir=shared(site), prefix=".doctor-")
     except OSError as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.cli.conflicts import refuse_typed
+from hpcbert.cli.options import pairs
 from hpcbert.config import places, site, slurmwords
 from hpcbert.config.schedulers import SLURM, traits
 from hpcbert.errors import UsageError
@@ -86,7 +87,7 @@ def read(
         accumulation=options.accumulation or 0,
         global_batch_size=options.global_batch_size or 0,
         xla=options.xla,
-        settings=_pairs(options.settings),
+        settings=pairs(options.settings),
         repeats=options.repeats,
         iters=options.iters,
         skip=options.skip,
@@ -153,13 +154,3 @@ def _number(text: str) -> int:
     if not text.isdigit():
         raise UsageError(f"--batch-size takes whole numbers, not {text!r}.")
     return int(text)
-
-
-def _pairs(words: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals:
-            raise UsageError(f"--set takes NAME=VALUE, not {word!r}.")
-        pairs[name.strip()] = value
-    return pairs

@@ -11,6 +11,7 @@ import click
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.config.schedulers import TABLE
 from hpcbert.config.site import RUNTIMES, Overrides
+from hpcbert.errors import UsageError
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
@@ -32,6 +33,21 @@ def checked_limit(_ctx: click.Context, _param: click.Parameter, value: str) -> s
     except ValueError as error:
         raise click.BadParameter(f"{error} {TimeLimit.FORMS}") from error
     return value
+
+
+def pairs(words: Iterable[str]) -> dict[str, str]:
+    """Read the words that `--set` takes.
+
+    Raises:
+        UsageError: One is not of the form NAME=VALUE.
+    """
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise UsageError(f"--set takes NAME=VALUE, not {word!r}.")
+        found[name.strip()] = value
+    return found
 
 
 def _one_of(names: Iterable[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import click
 
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.options import checked_limit
+from hpcbert.cli.options import checked_limit, pairs
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import places, recipe, site
 from hpcbert.config.schedulers import traits
@@ -25,7 +25,9 @@ from hpcbert.errors import (
     UsageError,
 )
 from hpcbert.flows import prepare as flow
+from hpcbert.model import device
 from hpcbert.prepare.parts import Context, Part
+from hpcbert.script.plan import device_of
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.system.runner import follow, run
 
@@ -46,8 +48,9 @@ _CONFLICTS = (
         "without --on-node",
     ),
     Conflict(("repository",), _without("source"), "without --only source"),
+    Conflict(("python",), _without("environment"), "without --only environment"),
     Conflict(("image", "runtime"), _without("image"), "without --only image"),
-    Conflict(("data",), _without("data"), "without --only data"),
+    Conflict(("data", "settings"), _without("data"), "without --only data"),
 )
 _ERRORS = (UsageError, ConfigError, SchedulerError, IncompleteError, CheckError, Interruption)
 _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "failed": "FAIL"}
@@ -63,15 +66,18 @@ _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "
 @click.option(
     "--only",
     multiple=True,
-    type=click.Choice(["source", "image", "data"]),
+    type=click.Choice(["source", "environment", "image", "data"]),
     help="Only this part; repeatable.",
 )
+@click.option("--device", default="", help="gpu or cpu; the site's or recipe's first by default.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @click.option("--templates", multiple=True, help="A folder with recipes of your own.")
 @click.option("--runtime", type=click.Choice(site.RUNTIMES), help="Container runtime.")
 @click.option("--image", default="", help="Container image, for a single framework.")
 @click.option("--data", default="", help="Training data, likewise.")
 @click.option("--repository", default="", help="Where the program is fetched from, likewise.")
+@click.option("--python", default="", help="Interpreter that environments are made with.")
+@click.option("--set", "settings", multiple=True, metavar="K=V", help="Option that data are for.")
 @click.option("--on-node", is_flag=True, help="Do it in a job on a compute node.")
 @click.option("--partition", default="", help="Slurm partition, with --on-node.")
 @click.option("--account", default="", help="Slurm account, likewise.")
@@ -86,11 +92,12 @@ def prepare(
     frameworks: tuple[str, ...],
     only: tuple[str, ...],
     templates: tuple[str, ...],
+    settings: tuple[str, ...],
     on_node: bool,
     dry_run: bool,
     **values: str,
 ) -> Result:
-    """Make image, program and data of frameworks ready.
+    """Make program, environment, image and data of frameworks ready.
 
     What is there already is left as it is; what was interrupted is taken up again. Later campaigns
     use what was prepared, and record it with digests.
@@ -100,12 +107,22 @@ def prepare(
     if here.container.runtime == "none":
         conflicts.refuse_typed(("image",), "with the container runtime none")
     folders = places.recipe_folders(Path(here.where), templates)
-    recipes = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
+    found = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
+    wanted = device(values["device"])
+    recipes = [one.for_device(device_of(one, here, wanted, folders)) for one in found]
     if on_node:
         own = tuple(str(Path(path).absolute()) for path in templates)
-        given = {"fw": frameworks, "only": only, "templates": own}
+        given = {"fw": frameworks, "only": only, "templates": own, "set": settings}
         return _on_node(here, _words(here, given, values, dry=dry_run))
-    context = Context(run=run, follow=follow, say=_say, env=dict(os.environ), dry=dry_run)
+    context = Context(
+        run=run,
+        follow=follow,
+        say=_say,
+        env=dict(os.environ),
+        dry=dry_run,
+        python=values["python"],
+        settings=pairs(settings),
+    )
     return _result(
         [part for one in recipes for part in flow.prepare(one, here, context, only=only)]
     )
@@ -157,7 +174,7 @@ def _words(
     """Return the command line for the node; the site's file by its path, all else as typed."""
     words = [word for name, all_ in given.items() for one in all_ for word in (f"--{name}", one)]
     words += ["--site", here.where]
-    for name in ("runtime", "image", "data", "repository"):
+    for name in ("device", "runtime", "image", "data", "repository", "python"):
         words += [f"--{name}", values[name]] if values[name] else []
     return [*words, "--dry-run"] if dry else words
 

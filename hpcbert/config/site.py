@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from hpcbert.config import slurmwords
-from hpcbert.config.decode import GIVEN, Invalid, Range, decode
+from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.schedulers import known
 from hpcbert.config.toml import read
@@ -52,10 +52,11 @@ class FrameworkSettings:
 
     Attributes:
         image: Image reference or path that stands in for the recipe's; empty for the recipe's.
-        data: Path of the training data on every node.
+        data: Path of the training data on every node; `synthetic` for data that `prepare` makes.
         source: Path of the upstream program's checkout, as the ranks see it; empty for the one
             that `prepare` made.
         repository: Where `prepare` fetches the program from, instead of the recipe's repository.
+        samples: How many samples `prepare` makes where data is `synthetic`.
         python: Interpreter that ranks use; empty: hpcbert's own on this machine, else `python3`.
         model: Default model; empty for the recipe's.
         device: What ranks compute on where nobody says it; empty for the recipe's first.
@@ -66,6 +67,7 @@ class FrameworkSettings:
 
     image: str = ""
     data: str = ""
+    samples: Count = 4096
     source: str = ""
     repository: str = ""
     python: str = ""

@@ -120,7 +120,7 @@ def make(
     _check_files(plan, form)
     vocabulary = text.read_vocabulary(plan.vocabulary) if plan.vocabulary else Vocabulary()
     paths = text.files_of(plan.text) if plan.text else ()
-    words = plan.vocabulary.read_bytes() if plan.vocabulary else _synthetic_words(vocabulary)
+    words = plan.vocabulary.read_bytes() if plan.vocabulary else synthetic_words(vocabulary)
     begun = _begun(plan, vocabulary.size, words, paths)
     _refuse_other(plan.directory, begun)
     source = _Text(paths, plan, vocabulary) if paths else _Synthetic(plan, vocabulary)
@@ -243,7 +243,7 @@ def _begun(plan: DataPlan, size: int, words: bytes, paths: tuple[Path, ...]) -> 
     }
 
 
-def _synthetic_words(vocabulary: Vocabulary) -> bytes:
+def synthetic_words(vocabulary: Vocabulary) -> bytes:
     """Return a vocabulary file whose special tokens are where BERT's are."""
     names = {0: "[PAD]", 100: "[UNK]"}
     names |= {vocabulary.cls: "[CLS]", vocabulary.sep: "[SEP]", vocabulary.mask: "[MASK]"}

@@ -18,6 +18,8 @@ from hpcbert.finding import Finding
 from hpcbert.logs import grammar
 from hpcbert.scheduler.base import World
 from hpcbert.script import inputs
+from hpcbert.script.plan import device_of
+from hpcbert.script.prepared import options_for_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +43,8 @@ def examine(
         UsageError: There is no framework of a name.
     """
     folders = places.recipe_folders(Path(site.where))
-    named = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
+    found = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
+    named = [one.for_device(device_of(one, site, "")) for one in found]
     yield Finding("site", "ok", site.where)
     for error in complaints(site):
         yield Finding("site", "fail", str(error), error.hint)
@@ -49,8 +52,10 @@ def examine(
     for name, folder in places.list_recipes(folders).items():
         yield _recipe(name, folder)
     for one in named:
-        found = tuple(obstacles.of_framework(site, one, inputs.find(site, one)))
-        yield from found or (Finding(f"what {one.name} needs", "ok", "it is here"),)
+        lacking = tuple(
+            obstacles.of_framework(site, one, inputs.find(site, one, options_for_data(site, one)))
+        )
+        yield from lacking or (Finding(f"what {one.name} needs", "ok", "it is here"),)
     yield from scheduler.of(site.scheduler, World(run)).examine(site, nodes=max(nodes, 1))
     yield from doctor_containers.examine(site, named, run=run, nodes=nodes)
     if nodes and traits(site.scheduler).srun:

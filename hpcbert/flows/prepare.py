@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import hpcbert
 from hpcbert.prepare.data import data
+from hpcbert.prepare.environment import environment
 from hpcbert.prepare.image import image
 from hpcbert.prepare.source import source
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from hpcbert.config.site import Site
     from hpcbert.prepare.parts import Context, Kind, Part
 
-# The program first: an image may be built with it.
-KINDS: tuple[Kind, ...] = ("source", "image", "data")
-_MAKE = {"source": source, "image": image, "data": data}
+# The program first: an environment, or an image, may be built with it.
+KINDS: tuple[Kind, ...] = ("source", "environment", "image", "data")
+_MAKE = {"source": source, "environment": environment, "image": image, "data": data}
 
 
 def prepare(
@@ -30,16 +31,17 @@ def prepare(
     """Yield what became of each part, one after another.
 
     Args:
-        recipe: What shall run.
+        recipe: What shall run, as it is on its device.
         site: Where it shall run.
         context: What to work with.
-        only: The kinds asked for; all of them if empty.
+        only: The kinds asked for; if empty, all that the recipe has.
 
     Raises:
         HpcbertError: Site and recipe are wrong, or the file system refused.
     """
+    usual = [kind for kind in KINDS if kind != "environment" or recipe.environment]
     for kind in KINDS:
-        if not only or kind in only:
+        if kind in (only or usual):
             yield _MAKE[kind](recipe, site, context)
 
 

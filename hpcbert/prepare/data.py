@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from hpcbert.prepare import records
 from hpcbert.prepare.parts import Context, Part, make_directory, write_down
-from hpcbert.script.inputs import data_record, record
+from hpcbert.prepare.synthetic import make
 from hpcbert.script.plan import option_values
+from hpcbert.script.prepared import SYNTHETIC, data_path, data_record, record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,18 +35,33 @@ def data(recipe: Recipe, site: Site, context: Context) -> Part:
         UsageError: An option that the site sets is wrong.
         HpcbertError: The file system refused.
     """
-    path = site.settings(recipe.name).data
-    if recipe.dataset is None or (not path and "data" not in recipe.needs):
+    named = site.settings(recipe.name).data
+    if recipe.dataset is None or (not named and "data" not in recipe.needs):
         return Part(recipe.name, "data", "skipped", recipe.data or "none are read")
-    if not path:
-        hint = f"Name them: frameworks.{recipe.name}.data in {site.where}. {recipe.data}"
+    if not named:
+        hint = f'Name them: frameworks.{recipe.name}.data in {site.where}; "{SYNTHETIC}" has '
+        hint += f"them made. {recipe.data}"
         return Part(recipe.name, "data", "failed", "the site names no data", hint=hint)
-    options = option_values(recipe, site, {})
+    options = option_values(recipe, site, context.settings)
+    path = data_path(site, recipe, options)
     if "://" in recipe.dataset.files.format_map(options):
         return Part(recipe.name, "data", "skipped", "they are read over the network", path)
+    unmade = make(recipe, site, options, context) if named == SYNTHETIC else None
+    return unmade or _looked_at(recipe, recipe.dataset, site, options, context)
+
+
+def _looked_at(
+    recipe: Recipe,
+    dataset: Dataset,
+    site: Site,
+    options: Mapping[str, OptionValue],
+    context: Context,
+) -> Part:
+    """Look whether data are what the program reads, and write down what they are."""
+    path = data_path(site, recipe, options)
     try:
-        files = _files(Path(path), recipe.dataset, options)
-        found = [_first(file, recipe.dataset) for file in sorted({files[0], files[-1]})]
+        files = _files(Path(path), dataset, options)
+        found = [_first(file, dataset) for file in sorted({files[0], files[-1]})]
         digest = _digest(files, Path(path))
     except _DataError as error:
         hint = f"What it wants: {recipe.data}"
@@ -57,13 +73,13 @@ def data(recipe: Recipe, site: Site, context: Context) -> Part:
     content = {
         "framework": recipe.name,
         "path": path,
-        "format": recipe.dataset.format,
+        "format": dataset.format,
         "files": len(files),
         "bytes": sum(file.stat().st_size for file in files),
         "digest": digest,
         "first": found[0],
     }
-    return _recorded(recipe, data_record(site, recipe), content, context)
+    return _recorded(recipe, data_record(site, recipe, options), content, context)
 
 
 def _recorded(recipe: Recipe, place: Path, content: dict[str, Any], context: Context) -> Part:

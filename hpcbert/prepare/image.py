@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from hpcbert.container import cache, reference, registry, symptoms
 from hpcbert.prepare.parts import Context, Part, make_directory
-from hpcbert.script.inputs import built_stem, prepared_image, record, source_record
+from hpcbert.script.inputs import built_stem, prepared_image
+from hpcbert.script.prepared import beside, record, source_record
 from hpcbert.system import ownership, redact
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _commands(recipe: Recipe, site: Site) -> tuple[list[str], str]:
     if not recipe.image.copy:
         return [], "\n".join(lines) + "\n"
     path = source_record(site, recipe)
-    folder = path.parent / path.name.removesuffix(".json") / recipe.source.path
+    folder = beside(path) / recipe.source.path
     if not record(path) or not folder.is_dir():
         return [], ""
     target = shlex.quote(recipe.image.copy)

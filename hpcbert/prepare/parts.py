@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert.campaign import store
-from hpcbert.script.inputs import SCHEMA
+from hpcbert.script.prepared import SCHEMA
 from hpcbert.system.files import refusal
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hpcbert.system.runner import Follower, Runner
 
-Kind = Literal["image", "source", "data"]
+Kind = Literal["source", "environment", "image", "data"]
 Status = Literal["ready", "done", "planned", "skipped", "failed"]
 _USER = re.compile(r"(?<=://)[^/@\s]*@")
 
@@ -54,6 +54,8 @@ class Context:
         say: Takes a line of progress.
         env: The environment for both.
         dry: Whether nothing may be made.
+        python: Interpreter that virtual environments are made with; empty to look for one.
+        settings: `--set NAME=VALUE`, unread: options that data are made or looked at for.
     """
 
     run: Runner
@@ -61,6 +63,8 @@ class Context:
     say: Callable[[str], None]
     env: Mapping[str, str] = field(repr=False)
     dry: bool = False
+    python: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def without_user(url: str) -> str:

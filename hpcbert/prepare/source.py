@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 
 from hpcbert.errors import HpcbertError, IncompleteError
 from hpcbert.prepare.parts import Context, Part, Status, make_directory, without_user, write_down
-from hpcbert.script.inputs import record, source_record
+from hpcbert.script.prepared import (
+    beside,
+    comes_with_environment,
+    record,
+    runs_in_environment,
+    source_record,
+)
 from hpcbert.system import redact
 from hpcbert.system.processes import started
 
@@ -34,14 +40,14 @@ def source(recipe: Recipe, site: Site, context: Context) -> Part:
     own = site.settings(recipe.name).source
     if own:
         return _own(recipe, own)
-    if not recipe.source.commit or ("source" not in recipe.needs and not recipe.image.copy):
-        return Part(recipe.name, "source", "skipped", "the program is not taken from a checkout")
+    if why := _unwanted(recipe, site):
+        return Part(recipe.name, "source", "skipped", why)
     path = source_record(site, recipe)
-    directory = path.parent / path.name.removesuffix(".json")
-    made = record(path)
+    directory = beside(path)
+    there = record(path)
     name = f"{without_user(recipe.source.repository)}@{recipe.source.commit[:12]}"
-    if made and directory.is_dir():
-        return _there(recipe, name, directory, made["digest"], context)
+    if there and directory.is_dir():
+        return _there(recipe, name, directory, there["digest"], context)
     if context.dry:
         return Part(recipe.name, "source", "planned", f"would check out {name} in {directory}")
     try:
@@ -51,6 +57,15 @@ def source(recipe: Recipe, site: Site, context: Context) -> Part:
     content = {"repository": without_user(recipe.source.repository), "commit": recipe.source.commit}
     write_down(path, {**content, "patches": list(recipe.source.patches), "digest": digest})
     return _part(recipe, "done", name, directory, digest)
+
+
+def _unwanted(recipe: Recipe, site: Site) -> str:
+    """Return why nothing is checked out; empty if something is."""
+    if comes_with_environment(site, recipe):
+        return "the program comes with its environment"
+    made = recipe.environment if runs_in_environment(site, recipe) else None
+    wanted = "source" in recipe.needs or recipe.image.copy or (made and made.builds_source)
+    return "" if recipe.source.commit and wanted else "the program is not taken from a checkout"
 
 
 def _own(recipe: Recipe, path: str) -> Part:

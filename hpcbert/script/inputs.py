@@ -6,24 +6,35 @@ the campaign's manifest.
 
 from __future__ import annotations
 
-import hashlib
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hpcbert.campaign import store
 from hpcbert.container import cache, mounts, reference
 from hpcbert.errors import UsageError
 from hpcbert.model import Material
+from hpcbert.script.prepared import (
+    SYNTHETIC,
+    beside,
+    comes_with_environment,
+    data_path,
+    data_record,
+    environment_record,
+    interpreter,
+    packages,
+    record,
+    runs_in_environment,
+    source_record,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.container.reference import Image
+    from hpcbert.model import OptionValue
 
-# Of what `prepare` writes down.
-SCHEMA = 1
 # pyxis writes mounts in double quotes into a file that a shell reads on the node
 # (NVIDIA/pyxis 0.24.0, pyxis_slurmstepd.c, enroot_create_start_config).
 _EXPANDED = '"$`\\'
@@ -37,7 +48,8 @@ class Inputs:
         image: Image that ranks enter; None without a container, or where there is none.
         data, source: Paths as the ranks see them.
         python: Interpreter.
-        materials: What `prepare` recorded of image, source and data, where they are its own.
+        materials: What `prepare` recorded of image, source, virtual environment and data, where
+            they are its own.
     """
 
     image: Image | None
@@ -47,27 +59,37 @@ class Inputs:
     materials: tuple[Material, ...] = ()
 
 
-def find(site: Site, recipe: Recipe, *, by_hand: bool = False) -> Inputs:
+def find(
+    site: Site, recipe: Recipe, options: Mapping[str, OptionValue], *, by_hand: bool = False
+) -> Inputs:
     """Return what a framework runs with at a site; each record of `prepare` is read once.
 
     Args:
         site: Where it shall run.
-        recipe: What shall run.
+        recipe: What shall run, as it is on its device.
+        options: The values of its options.
         by_hand: Whether a script to submit by hand is made, which names what the site names.
 
     Raises:
-        UsageError: The site or the recipe names an image in a form that is none.
+        UsageError: The site or the recipe names an image in a form that is none, or a file of the
+            recipe is missing.
     """
     settings = site.settings(recipe.name)
     image, imported = find_image(site, recipe, by_hand=by_hand)
     source = None if by_hand else _source(site, recipe)
-    data = None if by_hand else _data(site, recipe)
+    environment = None if by_hand else _environment(site, recipe)
+    path = data_path(site, recipe, options)
+    data = None if by_hand else _data(site, recipe, options, path)
+    if settings.data == SYNTHETIC and not (by_hand or data):
+        path = ""
+    python = interpreter(Path(environment.path)) if environment else settings.python
+    program = _program(site, recipe, environment) or source
     return Inputs(
         image=image,
-        data=settings.data,
-        source=str(Path(source.path) / recipe.source.path) if source else settings.source,
-        python=settings.python,
-        materials=tuple(one for one in (imported, source, data) if one),
+        data=path,
+        source=str(Path(program.path) / recipe.source.path) if program else settings.source,
+        python=str(python),
+        materials=tuple(one for one in (imported, source, environment, data) if one),
     )
 
 
@@ -85,9 +107,9 @@ def find_image(
     """
     if site.container.runtime == "none":
         return None, None
-    prepared = None if by_hand else prepared_image(site, recipe)
-    if prepared:
-        return reference.parse(prepared.path), prepared
+    imported = None if by_hand else prepared_image(site, recipe)
+    if imported:
+        return reference.parse(imported.path), imported
     directory, own = Path(site.container.images), site.settings(recipe.name).image
     if not (own or recipe.image.reference):
         built = cache.find_stem(directory, built_stem(recipe)) if by_hand else None
@@ -128,21 +150,38 @@ def built_stem(recipe: Recipe) -> str:
 
 def _source(site: Site, recipe: Recipe) -> Material | None:
     wanted = "source" in recipe.needs and recipe.source.commit and not recipe.source.incomplete
-    if site.settings(recipe.name).source or not wanted:
+    if site.settings(recipe.name).source or not wanted or comes_with_environment(site, recipe):
         return None
     path = source_record(site, recipe)
-    made = record(path)
-    directory = path.parent / path.name.removesuffix(".json")
+    made, directory = record(path), beside(path)
     if not made or not directory.is_dir():
         return None
-    return Material(
-        "source", f"{made['repository']}@{made['commit']}", str(directory), made["digest"]
-    )
+    name = f"{made['repository']}@{made['commit']}"
+    return Material("source", name, str(directory), made["digest"])
 
 
-def _data(site: Site, recipe: Recipe) -> Material | None:
-    path = site.settings(recipe.name).data
-    found = record(data_record(site, recipe))
+def _program(site: Site, recipe: Recipe, environment: Material | None) -> Material | None:
+    """Return the packages of an environment that the program is among."""
+    if not environment or not comes_with_environment(site, recipe):
+        return None
+    release = environment.name.removeprefix("Python ").rpartition(".")[0]
+    return replace(environment, path=str(packages(Path(environment.path), release)))
+
+
+def _environment(site: Site, recipe: Recipe) -> Material | None:
+    if not runs_in_environment(site, recipe):
+        return None
+    path = environment_record(site, recipe)
+    made, directory = record(path), beside(path)
+    if not made or not interpreter(directory).exists():
+        return None
+    return Material("environment", f"Python {made['python']}", str(directory), made["digest"])
+
+
+def _data(
+    site: Site, recipe: Recipe, options: Mapping[str, OptionValue], path: str
+) -> Material | None:
+    found = record(data_record(site, recipe, options))
     if not path or found.get("path") != path:
         return None
     return Material("data", found["format"], path, found["digest"])
@@ -171,29 +210,3 @@ def mount_specs(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
                 hint='pyxis can\'t mount it; container.runtime = "enroot" can.',
             )
     return tuple(mount.spec for mount in dict.fromkeys(found))
-
-
-def record(path: Path) -> dict[str, Any]:
-    """Return what was written down; nothing where it is missing, damaged or of another schema."""
-    try:
-        data = store.read_json(path)
-    except UsageError:
-        return {}
-    return data if isinstance(data, dict) and data.get("schema") == SCHEMA else {}
-
-
-def source_record(site: Site, recipe: Recipe) -> Path:
-    """Return where a checkout's record lies: beside the checkout, which has its name."""
-    name = recipe.source.repository.rstrip("/").rpartition("/")[2].removesuffix(".git")
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", name) + f"-{recipe.source.commit[:12]}"
-    if recipe.source.patches:
-        total = hashlib.sha256()
-        for patch in recipe.source.patches:
-            total.update((Path(recipe.folder) / patch).read_bytes())
-        name += f"+{total.hexdigest()[:8]}"
-    return Path(site.sources) / f"{name}.json"
-
-
-def data_record(site: Site, recipe: Recipe) -> Path:
-    """Return where it is written down what the data of a framework were found to be."""
-    return Path(site.sources) / f"{recipe.name}+data.json"

@@ -13,6 +13,7 @@ from hpcbert.container import cache, reference
 from hpcbert.errors import UsageError
 from hpcbert.script import inputs
 from hpcbert.script.plan import MOST_INDICES, device_of, plan
+from hpcbert.script.prepared import runs_in_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,7 +124,8 @@ def resolve(
     by_hand, scheduler = directory == BY_HAND, traits(options.scheduler)
     device = device_of(recipe, site, request.device, options.folders)
     recipe = recipe.for_device(device)
-    found = inputs.find(site, recipe, by_hand=by_hand)
+    measured = plan(recipe, site, request)
+    found = inputs.find(site, recipe, measured.options, by_hand=by_hand)
     if site.container.runtime == "pyxis" and not scheduler.srun:
         raise UsageError(
             f"pyxis belongs to srun, which the {scheduler.name} scheduler does without.",
@@ -131,18 +133,22 @@ def resolve(
             hint='Use container.runtime = "enroot", or "none" on the host.',
         )
     missing: list[str] = [need for need in recipe.needs if not getattr(found, need)]
+    if runs_in_environment(site, recipe) and not found.python:
+        missing.append("python")
     if site.container.runtime != "none" and not found.image:
         missing.append("image")
     elif options.rehearse:
         missing = []
-    shown, warnings = _left_open(site, recipe, missing, dry=options.dry or by_hand)
+    again = "" if device == device_of(recipe, site, "") else f" --device {device}"
+    dry = options.dry or by_hand
+    shown, warnings = _left_open(site, recipe, missing, again, dry=dry)
     here = scheduler.here and site.container.runtime == "none"
     used = replace(
         found,
         image=reference.parse(shown["image"]) if "image" in shown else found.image,
         data=shown.get("data", found.data),
         source=shown.get("source", found.source),
-        python=found.python or (sys.executable if here else "python3"),
+        python=found.python or shown.get("python") or (sys.executable if here else "python3"),
     )
     if scheduler.here and request.shape.nodes > 1:
         raise UsageError(
@@ -166,7 +172,7 @@ def resolve(
         inputs=used,
         directory=directory,
         sources=_sources(site, recipe),
-        plan=plan(recipe, site, request),
+        plan=measured,
         mounts=inputs.mount_specs(site, used, directory),
         warnings=warnings,
     )
@@ -208,7 +214,7 @@ def _sources(site: Site, recipe: Recipe) -> dict[str, Path]:
 
 
 def _left_open(
-    site: Site, recipe: Recipe, missing: list[str], *, dry: bool
+    site: Site, recipe: Recipe, missing: list[str], again: str, *, dry: bool
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the paths that a dry run shows for what nobody names, and a warning about them.
 
@@ -222,9 +228,9 @@ def _left_open(
         raise UsageError(
             f"{recipe.name} needs {' and '.join(missing)}, and site {site.name!r} names none.",
             where=site.where,
-            hint=f"Make it ready: hpcbert prepare --fw {recipe.name}; or set {keys} there, or give "
-            f"{' '.join('--' + need for need in missing)}. Without them --rehearse runs all but "
-            "the training.",
+            hint=f"Make it ready: hpcbert prepare --fw {recipe.name}{again}; or set {keys} there, "
+            f"or give {' '.join('--' + need for need in missing)}. Without them --rehearse runs "
+            "all but the training.",
         )
     warning = f"{site.where} does not set {keys}: the script shows {_MISSING}… instead."
     return {need: f"{_MISSING}{recipe.name}/{need}" for need in missing}, (warning,)

@@ -100,18 +100,22 @@ def wait(handle: int, *, patient: Callable[[], bool], pause: float = 0.05) -> bo
 
 
 @contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the campaign for one writer; the lock of a holder that is dead is taken over.
+def locked(directory: Path, what: str = "campaign") -> Iterator[None]:
+    """Hold a campaign for one writer; the lock of a holder that is dead is taken over.
+
+    Args:
+        directory: Where the lock lies.
+        what: What it is called that it locks, where that is no campaign.
 
     Raises:
-        UsageError: Somebody else is working on this campaign, or may be.
+        UsageError: Somebody else is working on it, or may be.
         HpcbertError: The directory can't be written to.
     """
     path = directory / LOCK
     holder = " ".join(here()) + "\n"
-    if not _take(path, holder):
-        _refuse_unless_dead(path)
-        _take_over(path, holder)
+    if not _take(path, holder, what):
+        _refuse_unless_dead(path, what)
+        _take_over(path, holder, what)
     try:
         yield
     finally:
@@ -120,10 +124,10 @@ def locked(directory: Path) -> Iterator[None]:
             path.unlink()
 
 
-def _take(path: Path, holder: str) -> bool:
+def _take(path: Path, holder: str, what: str) -> bool:
     """Make the lock, holder and all; say whether it was free."""
     own = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    with files.refusal("lock the campaign", path):
+    with files.refusal(f"lock the {what}", path):
         try:
             files.write_through(own, holder.encode(), files.PRIVATE)
             _link(own, path)
@@ -145,19 +149,19 @@ def _link(own: Path, path: Path) -> None:
         files.write_through(path, own.read_bytes(), files.PRIVATE)
 
 
-def _take_over(path: Path, holder: str) -> None:
+def _take_over(path: Path, holder: str, what: str) -> None:
     """Replace the lock of a holder that is gone; of several who try, one gets it."""
     with (path.with_name(f".{path.name}.takeover")).open("w") as file:
         with contextlib.suppress(OSError):
             wait(file.fileno(), patient=lambda: True)
         while True:
-            _refuse_unless_dead(path)
+            _refuse_unless_dead(path, what)
             path.unlink(missing_ok=True)
-            if _take(path, holder):
+            if _take(path, holder, what):
                 return
 
 
-def _refuse_unless_dead(path: Path) -> None:
+def _refuse_unless_dead(path: Path, what: str) -> None:
     """Refuse to go on while the holder of a lock lives, or can't be looked for from here."""
     try:
         with path.open("rb") as file:
@@ -172,7 +176,7 @@ def _refuse_unless_dead(path: Path) -> None:
             return
     raise UsageError(
         f"Process {holder.pid or '?'} on {holder.host or 'an unknown host'} is working on this "
-        f"campaign{unseen or ''}.",
+        f"{what}{unseen or ''}.",
         where=str(path),
         hint=f"Wait for it. If it is gone for certain, remove {path}.",
     )

@@ -80,6 +80,8 @@ REFUSED = [
     ([*PREPARE, "--qos", "p"], "--qos", "--on-node"),
     ([*PREPARE, "--time", "60"], "--time", "--on-node"),
     ([*PREPARE, "--only", "data", "--repository", "r"], "--repository", "--only"),
+    ([*PREPARE, "--only", "source", "--python", "p"], "--python", "--only"),
+    ([*PREPARE, "--only", "source", "--set", "a=b"], "--set", "--only"),
     ([*PREPARE, "--only", "source", "--image", "i"], "--image", "--only"),
     ([*PREPARE, "--only", "source", "--runtime", "enroot"], "--runtime", "--only"),
     ([*PREPARE, "--only", "image", "--data", "d"], "--data", "--only"),

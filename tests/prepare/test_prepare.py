@@ -23,7 +23,7 @@ from hpcbert.flows import prepare as flow
 from hpcbert.model import Campaign, Shape
 from hpcbert.prepare import parts
 from hpcbert.prepare.parts import Context, Part
-from hpcbert.script import inputs
+from hpcbert.script import prepared
 from hpcbert.script.inputs import built_stem
 from hpcbert.script.plan import Request
 from hpcbert.system import runner
@@ -271,7 +271,7 @@ def test_a_patch_that_does_not_fit_leaves_no_checkout(place: Place) -> None:
 
 
 def test_what_a_death_left_is_cleared_and_made_anew(place: Place) -> None:
-    name = inputs.source_record(place.site, place.recipe).name.removesuffix(".json")
+    name = prepared.source_record(place.site, place.recipe).name.removesuffix(".json")
     sources = place.folder / "sources"
     (sources / name).mkdir(parents=True)
     (sources / name / "half").write_text("")

@@ -16,7 +16,7 @@ import pytest
 from hpcbert.config import recipe, site
 from hpcbert.config.recipe import Recipe
 from hpcbert.container import cache, reference
-from hpcbert.script import inputs, plan, render, resolve, sandbox
+from hpcbert.script import inputs, plan, prepared, render, resolve, sandbox
 from tests.kit.cli import inside
 from tests.kit.drafts import load
 
@@ -33,7 +33,7 @@ ONCE: tuple[Callable[..., Any], ...] = (
     Recipe.preset,
     sandbox.Environment.__init__,
 )
-READERS = (cache._read, inputs.record)
+READERS = (cache._read, prepared.record)
 
 
 @contextmanager

@@ -1,0 +1,272 @@
+"""Preparing a virtual environment: the recipe's packages, installed once for all.
+
+It is made where it stays, because an environment can't be moved, under a lock; its record is
+written last. One without a record is what a killed run left: it is removed and made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.errors import IncompleteError
+from hpcbert.prepare import interpreter as pythons
+from hpcbert.prepare.parts import Context, Part, Status, make_directory, write_down
+from hpcbert.script.prepared import (
+    beside,
+    environment_record,
+    interpreter,
+    packages,
+    record,
+    runs_in_environment,
+    source_record,
+)
+from hpcbert.system import redact
+from hpcbert.system.files import refusal
+from hpcbert.system.lock import locked
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
+    from hpcbert.config.variation import InstallStep, VirtualEnvironment
+    from hpcbert.prepare.interpreter import Interpreter
+
+# Seconds that one call of pip may take: some packages are compiled.
+_PATIENCE = 7200.0
+# What would make pip install elsewhere, or a Python read elsewhere.
+_FOREIGN = re.compile(r"PYTHON(PATH|HOME|USERBASE)|PIP_(TARGET|PREFIX|USER|ROOT)|VIRTUAL_ENV")
+_USUAL = {"PIP_RETRIES": "2", "PIP_TIMEOUT": "20"}
+_SHOWN = 3
+_ERROR = re.compile(r"(?i)^\s*(fatal: |error: )+")
+# What pip or git say of what, and what to do about it.
+_SYMPTOMS = (
+    (
+        re.compile(r"No space left on device|Errno 28\]|Disk quota exceeded"),
+        "the file system is full",
+        "Make room in {sources}, or for temporary files, and repeat: nothing half made is kept.",
+    ),
+    (
+        re.compile(
+            r"NewConnectionError|[Tt]emporary failure in name resolution|Connection refused|"
+            r"ConnectTimeoutError|[Rr]ead ?timed ?out|ReadTimeoutError|Network is unreachable|"
+            r"No route to host|Max retries exceeded|ProxyError|Connection reset"
+        ),
+        "the package index does not answer",
+        "Prepare on a host that reaches it, or name another: PIP_INDEX_URL, or PIP_FIND_LINKS.",
+    ),
+    (
+        re.compile(r"No module named (venv|ensurepip)|ensurepip is not available"),
+        "this Python can make no virtual environments",
+        "On Debian: apt-get install {name}-venv. Or name another one with --python.",
+    ),
+)
+
+
+def environment(recipe: Recipe, site: Site, context: Context) -> Part:
+    """Make the virtual environment of a framework.
+
+    Raises:
+        UsageError: A file of the recipe is missing, or somebody else is making it.
+        HpcbertError: The file system refused.
+    """
+    wanted = recipe.environment
+    if wanted is None or not runs_in_environment(site, recipe):
+        return Part(recipe.name, "environment", "skipped", _unwanted(recipe, site))
+    path = environment_record(site, recipe)
+    installation = _Installation(recipe, wanted, site, beside(path), context)
+    made = record(path)
+    if made and interpreter(installation.directory).exists():
+        return installation.there(made)
+    try:
+        python = pythons.find(wanted.python, context, installation.env)
+        if context.dry:
+            return installation.part(
+                "planned", f"would install {installation.names} with {python.path}"
+            )
+        make_directory(installation.directory.parent)
+        guard = installation.directory.with_name(f".{installation.directory.name}.lock")
+        make_directory(guard)
+        with locked(guard, "virtual environment"):
+            made = installation.make(python)
+            write_down(path, made)
+    except IncompleteError as error:
+        return Part(recipe.name, "environment", "failed", error.message, hint=error.hint)
+    return installation.ready("done", made)
+
+
+def _unwanted(recipe: Recipe, site: Site) -> str:
+    if recipe.environment is None:
+        return "the recipe needs none"
+    if site.container.runtime != "none":
+        return "ranks run in an image"
+    return f"the site names an interpreter: frameworks.{recipe.name}.python"
+
+
+class _Installation:
+    """One virtual environment, and what is done about it."""
+
+    def __init__(
+        self, recipe: Recipe, wanted: VirtualEnvironment, site: Site, directory: Path,
+        context: Context,
+    ) -> None:  # fmt: skip
+        self.recipe, self.wanted, self.site = recipe, wanted, site
+        self.directory, self.context = directory, context
+        own = {name: text for name, text in context.env.items() if not _FOREIGN.match(name)}
+        self.env = {**_USUAL, **own, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+        self.env |= {"PYTHONNOUSERSITE": "1", "LC_ALL": "C.UTF-8"}
+
+    @property
+    def names(self) -> str:
+        """What is installed, by its files."""
+        files = [one.requirements or "the program" for one in self.wanted.install]
+        return ", ".join(dict.fromkeys(files)) or "nothing"
+
+    def part(self, status: Status, detail: str, digest: str = "", hint: str = "") -> Part:
+        """Return what became of it."""
+        path = str(self.directory)
+        return Part(self.recipe.name, "environment", status, detail, path, digest, hint)
+
+    def ready(self, status: Status, made: Mapping[str, Any]) -> Part:
+        """Return what became of one that is there."""
+        detail = f"Python {made['python']}, {len(made['packages'])} packages"
+        return self.part(status, detail, str(made["digest"]))
+
+    def there(self, made: Mapping[str, Any]) -> Part:
+        """Look whether it still holds what was installed in it."""
+        try:
+            changed = sorted(set(self._held()) ^ set(made["packages"]))
+            why = f"packages were changed since: {', '.join(changed[:_SHOWN])}" if changed else ""
+        except IncompleteError as error:
+            why = f"it can't be looked into: {error.message}"
+        if not why:
+            return self.ready("ready", made)
+        hint = f"Remove {self.directory} and its .json, and prepare again; or name an interpreter "
+        hint += f"of your own: frameworks.{self.recipe.name}.python."
+        return self.part("failed", why, hint=hint)
+
+    def make(self, python: Interpreter) -> dict[str, Any]:
+        """Make it; what fails leaves nothing.
+
+        Raises:
+            IncompleteError: Something can't be installed.
+            HpcbertError: The file system refused.
+        """
+        self._remove()
+        try:
+            self.context.say(f"making {self.directory.name} with {python.path}")
+            self._run(python.path, "-m", "venv", str(self.directory))
+            for step in self.wanted.install:
+                self._install(step)
+            for patch in self.wanted.patches:
+                self._patch(patch)
+            held = self._held()
+        except BaseException:
+            self._remove()
+            raise
+        said = "\n".join([python.version, *held, *self.wanted.patches])
+        return {
+            "framework": self.recipe.name,
+            "python": python.version,
+            "base": python.path,
+            "packages": held,
+            "patches": list(self.wanted.patches),
+            "digest": f"packages:{hashlib.sha256(said.encode()).hexdigest()}",
+        }
+
+    def _remove(self) -> None:
+        if self.directory.exists():
+            with refusal("remove", self.directory):
+                shutil.rmtree(self.directory)
+
+    def _install(self, step: InstallStep) -> None:
+        words = ["-m", "pip", "install", *step.options]
+        if step.requirements:
+            words += ["-r", str(Path(self.recipe.folder) / step.requirements)]
+        self.context.say(f"installing {step.requirements or 'the program'}")
+        python = str(interpreter(self.directory))
+        if not step.source:
+            self._run(python, *words, env=step.env)
+            return
+        # Builds write into what they build.
+        copy = self.directory / "src"
+        with refusal("copy the program", copy):
+            shutil.copytree(self._checkout(), copy, symlinks=True)
+        self._run(python, *words, str(copy), env=step.env)
+        with refusal("remove", copy):
+            shutil.rmtree(copy)
+
+    def _checkout(self) -> Path:
+        """Return the root of the program's checkout.
+
+        Raises:
+            IncompleteError: It is not there.
+        """
+        own = self.site.settings(self.recipe.name).source
+        path = source_record(self.site, self.recipe)
+        root = Path(own) if own else beside(path)
+        inner = Path(self.recipe.source.path).parts
+        if own and inner and root.parts[-len(inner) :] == inner:
+            root = root.parents[len(inner) - 1]
+        if not (root.is_dir() and (own or record(path))):
+            raise IncompleteError(
+                "it is made with the program's checkout, which is not there",
+                hint=f"hpcbert prepare --fw {self.recipe.name} --only source",
+            )
+        return root
+
+    def _patch(self, name: str) -> None:
+        folder = packages(self.directory, self.wanted.python)
+        patch = str(Path(self.recipe.folder) / name)
+        # Whatever repository it lies in is none of its own.
+        own = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
+        self._run("git", "apply", "--whitespace=nowarn", patch, cwd=folder, env=own)
+
+    def _held(self) -> list[str]:
+        """Return the packages in it, `NAME==VERSION` each.
+
+        Raises:
+            IncompleteError: Its pip does not say.
+        """
+        said = self._run(str(interpreter(self.directory)), "-m", "pip", "list", "--format=json")
+        try:
+            return sorted(f"{one['name']}=={one['version']}" for one in json.loads(said))
+        except (ValueError, KeyError, TypeError) as error:
+            raise IncompleteError("its pip does not list what is installed") from error
+
+    def _run(
+        self, *argv: str, cwd: Path | None = None, env: Mapping[str, str] = MappingProxyType({})
+    ) -> str:
+        """Run a command and return what it printed.
+
+        Raises:
+            IncompleteError: It failed; the message says why, as far as that is known.
+        """
+        done = self.context.run(argv, env={**self.env, **env}, cwd=cwd, timeout=_PATIENCE)
+        if done.ok:
+            return done.stdout
+        printed = redact.text(f"{done.stdout}\n{done.stderr}")
+        what = _called(argv)
+        for pattern, why, hint in _SYMPTOMS:
+            if pattern.search(printed):
+                said = hint.format(sources=self.site.sources, name=Path(argv[0]).name)
+                raise IncompleteError(f"{what} failed: {why}", hint=said)
+        lines = [line.strip() for line in printed.splitlines() if line.strip()]
+        errors = [_ERROR.sub("", line) for line in lines if _ERROR.match(line)] or lines[-1:]
+        for line in lines[-_SHOWN:]:
+            self.context.say(line)
+        hint = "Look at what is printed above; nothing half made is kept."
+        detail = "; ".join(errors[:_SHOWN]) or f"status {done.returncode}"
+        raise IncompleteError(f"{what} failed: {detail}", hint=hint)
+
+
+def _called(argv: Sequence[str]) -> str:
+    """Return a command's name for a message: `pip install`, `git apply`, `venv`."""
+    words = argv[2:] if argv[1] == "-m" else argv
+    return " ".join(word for word in words[:2] if "/" not in word)

@@ -1,0 +1,201 @@
+"""What `prepare` made or looked at: where it lies, what it is called, and what was written down.
+
+Names carry digests of all that goes in, so that another recipe, patch or option is another name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpcbert.campaign import store
+from hpcbert.config.recipe import number_of
+from hpcbert.data.names import usual_predictions
+from hpcbert.errors import UsageError
+from hpcbert.script.plan import option_values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
+    from hpcbert.model import OptionValue
+
+# Of what `prepare` writes down.
+SCHEMA = 1
+# What `frameworks.NAME.data` says where `prepare` makes the data.
+SYNTHETIC = "synthetic"
+_SUFFIX = ".json"
+
+
+def record(path: Path) -> dict[str, Any]:
+    """Return what was written down; nothing where it is missing, damaged or of another schema."""
+    try:
+        data = store.read_json(path)
+    except UsageError:
+        return {}
+    return data if isinstance(data, dict) and data.get("schema") == SCHEMA else {}
+
+
+def beside(path: Path) -> Path:
+    """Return the directory that a record is of."""
+    return path.parent / path.name.removesuffix(_SUFFIX)
+
+
+def source_record(site: Site, recipe: Recipe) -> Path:
+    """Return where a checkout's record lies: beside the checkout, which has its name.
+
+    Raises:
+        UsageError: A patch of the recipe is missing.
+    """
+    name = recipe.source.repository.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", name) + f"-{recipe.source.commit[:12]}"
+    if recipe.source.patches:
+        total = hashlib.sha256()
+        for patch in recipe.source.patches:
+            total.update(_own(recipe, patch))
+        name += f"+{total.hexdigest()[:8]}"
+    return Path(site.sources) / f"{name}{_SUFFIX}"
+
+
+def data_record(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> Path:
+    """Return where it is written down what the data of a framework were found to be.
+
+    Raises:
+        UsageError: As `synthetic`.
+    """
+    if site.settings(recipe.name).data != SYNTHETIC:
+        return Path(site.sources) / f"{recipe.name}+data{_SUFFIX}"
+    folder = synthetic_folder(site, recipe, options)
+    return folder.with_name(folder.name + _SUFFIX)
+
+
+# --- Virtual environments -----------------------------------------------------------------------
+
+
+def runs_in_environment(site: Site, recipe: Recipe) -> bool:
+    """Say whether ranks run in a virtual environment that `prepare` makes."""
+    own = site.settings(recipe.name).python
+    return recipe.environment is not None and site.container.runtime == "none" and not own
+
+
+def comes_with_environment(site: Site, recipe: Recipe) -> bool:
+    """Say whether the program is among the packages of such an environment."""
+    made = recipe.environment if runs_in_environment(site, recipe) else None
+    return bool(made and made.program) and not site.settings(recipe.name).source
+
+
+def environment_record(site: Site, recipe: Recipe) -> Path:
+    """Return where a virtual environment's record lies: beside it.
+
+    Raises:
+        UsageError: A file of the recipe is missing.
+    """
+    wanted = recipe.environment
+    if wanted is None:
+        raise UsageError(f"{recipe.name} has no environment.")
+    total = hashlib.sha256(wanted.python.encode())
+    for step in wanted.install:
+        said = [step.requirements, step.options, step.source, sorted(step.env.items())]
+        total.update(json.dumps(said).encode())
+        total.update(_own(recipe, step.requirements) if step.requirements else b"")
+    for patch in wanted.patches:
+        total.update(_own(recipe, patch))
+    if wanted.builds_source:
+        own = site.settings(recipe.name).source
+        total.update((own or source_record(site, recipe).name).encode())
+    name = f"{recipe.name}-py{wanted.python}-{total.hexdigest()[:12]}"
+    return Path(site.sources) / f"{name}{_SUFFIX}"
+
+
+def interpreter(environment: Path) -> Path:
+    """Return the interpreter of a virtual environment."""
+    return environment / "bin" / "python"
+
+
+def packages(environment: Path, release: str) -> Path:
+    """Return where a virtual environment of a release of Python has its packages."""
+    return environment / "lib" / f"python{release}" / "site-packages"
+
+
+def _own(recipe: Recipe, name: str) -> bytes:
+    path = Path(recipe.folder) / name
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"The recipe's file {name!r} can't be read: {error.strerror}.", where=str(path)
+        ) from error
+
+
+# --- Synthetic data -----------------------------------------------------------------------------
+
+
+class Synthetic(NamedTuple):
+    """What synthetic data of a framework are made by."""
+
+    form: str
+    length: int
+    predictions: int
+    vocabulary: int
+    samples: int
+    files: int
+
+
+def synthetic(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> Synthetic:
+    """Return what synthetic data a framework needs, with its options at these values.
+
+    Raises:
+        UsageError: The recipe reads none, or says a number that is none.
+    """
+    wanted = recipe.dataset
+    if wanted is None:
+        raise UsageError(f"{recipe.name} reads no data.", where=site.where)
+    said = wanted.synthetic
+    length = number_of(said.sequence_length, options)
+    return Synthetic(
+        wanted.format,
+        length,
+        number_of(said.predictions, options) or usual_predictions(length),
+        number_of(said.vocabulary, options),
+        site.settings(recipe.name).samples,
+        number_of(wanted.numbered or said.files, options),
+    )
+
+
+def synthetic_folder(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> Path:
+    """Return where synthetic data of a framework lie.
+
+    Raises:
+        UsageError: As `synthetic`.
+    """
+    wanted = recipe.dataset
+    names = [one.format_map(options) for one in (wanted.files, *wanted.also)] if wanted else []
+    said = json.dumps([*synthetic(site, recipe, options), names])
+    digest = hashlib.sha256(said.encode()).hexdigest()
+    return Path(site.sources) / f"{recipe.name}+{SYNTHETIC}-{digest[:12]}"
+
+
+def options_for_data(site: Site, recipe: Recipe) -> Mapping[str, OptionValue]:
+    """Return the options as the site has them, where it depends on them what the data are.
+
+    Raises:
+        UsageError: One is wrong.
+    """
+    made = site.settings(recipe.name).data == SYNTHETIC
+    return option_values(recipe, site, {}) if made else {}
+
+
+def data_path(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> str:
+    """Return where ranks find their data; empty where nobody names any.
+
+    Raises:
+        UsageError: As `synthetic`.
+    """
+    named = site.settings(recipe.name).data
+    if named != SYNTHETIC:
+        return named
+    return str(synthetic_folder(site, recipe, options) / "data")

@@ -1,0 +1,384 @@
+"""Virtual environments that prepare makes: with a scripted pip, and one really made from a wheel."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.config import recipe as recipes
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import Site
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.flows import prepare as flow
+from hpcbert.model import Shape
+from hpcbert.prepare.parts import Context, Part
+from hpcbert.script.plan import Request
+from hpcbert.script.prepared import beside, environment_record, packages
+from hpcbert.system import runner
+from hpcbert.system.lock import LOCK, locked
+from hpcbert.system.runner import Outcome
+from tests.kit.cli import Cli
+from tests.kit.drafts import drafted, settled, site_of
+from tests.kit.logs import put
+from tests.kit.paths import TEMPLATES
+
+HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
+RECIPE = """\
+schema = 1
+title = "A recipe for tests"
+launch = "per-gpu"
+models = ["bert-base"]
+precisions = ["fp32"]
+devices = ["gpu", "cpu"]
+needs = ["source"]
+[source]
+repository = "https://example.org/x"
+commit = "0123456789abcdef0123456789abcdef01234567"
+path = "tiny"
+[on.cpu.environment]
+python = "RELEASE"
+program = true
+patches = ["packages.patch"]
+[[on.cpu.environment.install]]
+requirements = "requirements.txt"
+options = ["--no-deps"]
+env = { TINY_BUILD = "1" }
+[[log.records]]
+name = "step"
+contains = "samples/s"
+match = '(?P<iteration>\\d+) (?P<loss>\\S+) (?P<rate>\\S+) samples/s'
+[[log.rules]]
+name = "rate"
+kind = "rate"
+record = "step"
+"""
+PATCH = """\
+The program calls what only GPUs have.
+
+--- a/tiny/train.py
++++ b/tiny/train.py
+@@ -1 +1 @@
+-print("gpu")
++print("cpu")
+"""
+
+
+def pip_answer(*held: str) -> str:
+    named = [one.partition("==") for one in held]
+    return json.dumps([{"name": name, "version": version} for name, _, version in named])
+
+
+@dataclass
+class Pip:
+    """Answers for python and pip, which writes down what it is asked.
+
+    Attributes:
+        releases: What interpreters are, by the ends of their paths.
+        fails: What a command prints that fails, by a word of it.
+    """
+
+    releases: Mapping[str, str] = field(default_factory=lambda: {"python3.9": "3.9.18"})
+    held: tuple[str, ...] = ("pip==23.0", "tiny==1.0")
+    fails: Mapping[str, str] = field(default_factory=dict)
+    asked: list[tuple[tuple[str, ...], Mapping[str, str]]] = field(default_factory=list)
+
+    def __call__(
+        self, argv: Sequence[str], *, stdin: str = "", env: Mapping[str, str] | None = None,
+        cwd: Path | None = None, timeout: float = 60.0,
+    ) -> Outcome:  # fmt: skip
+        words = tuple(argv)
+        if words[1] == "-c":
+            version = next((v for end, v in self.releases.items() if words[0].endswith(end)), "")
+            release = version.rpartition(".")[0]
+            return Outcome(
+                words, 0 if version else 127, f"{release} {version}\n" if version else ""
+            )
+        self.asked.append((words, env or {}))
+        for word, printed in self.fails.items():
+            if word in words:
+                return Outcome(words, 1, "", printed)
+        if words[2] == "venv":
+            put(Path(words[3]), "bin/python", "")
+        return Outcome(words, 0, pip_answer(*self.held) if "list" in words else "")
+
+
+@dataclass
+class Made:
+    """A site with a recipe that wants an environment."""
+
+    site: Site
+    recipe: Recipe
+    pip: Pip
+
+    @property
+    def directory(self) -> Path:
+        return beside(environment_record(self.site, self.recipe))
+
+    def prepares(self, *, run: Any = None, **context: Any) -> Part:
+        given = {"env": {"PATH": str(Path(self.site.where).parent / "bin"), "HOME": "/nowhere"}}
+        one = Context(
+            run=run or self.pip, follow=runner.follow, say=lambda _: None, **{**given, **context}
+        )
+        (part,) = flow.prepare(self.recipe, self.site, one, only=["environment"])
+        return part
+
+
+def written(folder: Path, release: str, text: str = RECIPE) -> Recipe:
+    put(folder, "templates/tiny/recipe.toml", text.replace("RELEASE", release))
+    put(folder, "templates/tiny/run.sh.j2", "exec {{ python }} {{ source }}/train.py\n")
+    put(folder, "templates/tiny/requirements.txt", "tiny==1.0\n")
+    put(folder, "templates/tiny/packages.patch", PATCH)
+    return recipes.load(folder / "templates" / "tiny").for_device("cpu")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    python = put(tmp_path, "bin/python3.9", "#!/bin/sh\n")
+    python.chmod(0o755)
+    return Made(site_of(tmp_path), written(tmp_path, "3.9"), Pip())
+
+
+def calls(made: Made) -> list[tuple[str, ...]]:
+    return [words for words, _ in made.pip.asked]
+
+
+def test_an_environment_is_made_once_and_recorded(made: Made) -> None:
+    part = made.prepares()
+    assert (part.status, part.path) == ("done", str(made.directory))
+    assert part.detail == "Python 3.9.18, 2 packages"
+    record = json.loads(environment_record(made.site, made.recipe).read_text())
+    assert record["packages"] == ["pip==23.0", "tiny==1.0"]
+    assert record["digest"] == part.digest
+    assert part.digest.startswith("packages:")
+    names = [words[2:4] if words[1] == "-m" else words[:2] for words in calls(made)]
+    install = ("pip", "install")
+    assert names == [("venv", str(made.directory)), install, ("git", "apply"), ("pip", "list")]
+    words, env = made.pip.asked[1]
+    assert words[4:] == ("--no-deps", "-r", f"{made.recipe.folder}/requirements.txt")
+    assert env["TINY_BUILD"] == "1"
+    made.pip.asked.clear()
+    again = made.prepares()
+    assert (again.status, again.digest) == ("ready", part.digest)
+    assert [words[2:4] for words in calls(made)] == [("pip", "list")]
+
+
+def test_what_it_is_made_of_is_its_name(made: Made, tmp_path: Path) -> None:
+    before = made.directory
+    assert before.name.startswith("tiny-py3.9-")
+    put(tmp_path, "templates/tiny/requirements.txt", "tiny==1.1\n")
+    assert made.directory != before
+    put(tmp_path, "templates/tiny/requirements.txt", "tiny==1.0\n")
+    assert made.directory == before
+    put(tmp_path, "templates/tiny/packages.patch", PATCH.replace("cpu", "none"))
+    assert made.directory != before
+
+
+def test_an_environment_without_its_record_is_made_again(made: Made) -> None:
+    put(made.directory, "half", "")
+    put(made.directory, "bin/python", "")
+    assert made.prepares().status == "done"
+    assert not (made.directory / "half").exists()
+
+
+def test_packages_that_were_changed_are_refused(made: Made) -> None:
+    made.prepares()
+    made.pip.held = ("pip==23.0", "tiny==1.2")
+    part = made.prepares()
+    assert part.status == "failed"
+    assert "tiny==1.0, tiny==1.2" in part.detail
+    assert str(made.directory) in part.hint
+
+
+@pytest.mark.parametrize(
+    ("word", "printed", "detail", "hint"),
+    [
+        ("install", "ERROR: [Errno 28] No space left on device", "file system is full", "sources"),
+        ("install", "WARNING: Retrying … 'NewConnectionError(…)'\nERROR: Could not find a version",
+         "the package index does not answer", "PIP_INDEX_URL"),
+        ("install", "Temporary failure in name resolution", "does not answer", "PIP_FIND_LINKS"),
+        ("install", "note\nERROR: No matching distribution found for tiny==1.0\nnotice",
+         "pip install failed: No matching distribution found for tiny==1.0", "printed above"),
+        ("venv", "/usr/bin/python3.9: No module named venv", "virtual environments",
+         "apt-get install python3.9-venv"),
+        ("apply", "error: patch failed: tiny/train.py:1", "git apply failed: patch failed", ""),
+    ],
+)  # fmt: skip
+def test_what_fails_is_told_and_leaves_nothing(
+    made: Made, word: str, printed: str, detail: str, hint: str
+) -> None:
+    made.pip.fails = {word: printed}
+    part = made.prepares()
+    assert part.status == "failed"
+    assert detail in part.detail
+    assert hint in part.hint
+    assert not made.directory.exists()
+    assert not environment_record(made.site, made.recipe).exists()
+    made.pip.fails = {}
+    assert made.prepares().status == "done"
+
+
+def test_a_python_that_is_not_there_is_told_with_where_it_was_looked_for(made: Made) -> None:
+    made.pip.releases = {"python3.9": "3.8.2", "python": "3.11.2"}
+    part = made.prepares()
+    assert part.status == "failed"
+    assert "no Python 3.9 here" in part.detail
+    assert "python3.9 is 3.8.2" in part.detail
+    assert "--python /path/to/python3.9" in part.hint
+    assert "frameworks.NAME.python" in part.hint
+    named = made.prepares(python="/opt/python")
+    assert "looked at --python: /opt/python is 3.11.2" in named.detail
+    assert calls(made) == []
+
+
+def test_a_python_below_the_home_directory_is_found(made: Made, tmp_path: Path) -> None:
+    path = put(tmp_path, ".pyenv/versions/3.9.18/bin/python3.9", "")
+    put(tmp_path, ".pyenv/versions/3.10.1/bin/python3.10", "")
+    env = {"PATH": "/nowhere", "HOME": str(tmp_path)}
+    assert made.prepares(env=env).status == "done"
+    assert calls(made)[0][0] == str(path)
+
+
+def test_pip_is_led_nowhere_else(made: Made) -> None:
+    env = {"PYTHONPATH": "/x", "PIP_TARGET": "/x", "PIP_INDEX_URL": "u", "PIP_RETRIES": "9"}
+    made.prepares(env={"PATH": str(Path(made.site.where).parent / "bin"), **env})
+    (_, seen) = made.pip.asked[1]
+    assert "PYTHONPATH" not in seen
+    assert "PIP_TARGET" not in seen
+    assert (seen["PIP_INDEX_URL"], seen["PIP_RETRIES"]) == ("u", "9")
+
+
+def test_two_do_not_make_one_environment(made: Made) -> None:
+    guard = made.directory.with_name(f".{made.directory.name}.lock")
+    guard.mkdir(parents=True)
+    with locked(guard), pytest.raises(UsageError, match="working on this virtual environment"):
+        made.prepares()
+    # Of one that was killed nothing is waited for.
+    (guard / LOCK).write_text(f"{made.site.name} 999999 1\n")
+    (guard / LOCK).unlink()
+    assert made.prepares().status == "done"
+
+
+def test_a_dry_run_says_what_it_would_install(made: Made) -> None:
+    part = made.prepares(dry=True)
+    assert part.status == "planned"
+    assert "requirements.txt" in part.detail
+    assert not Path(made.site.sources).exists()
+
+
+def test_the_program_can_be_installed_from_its_checkout(made: Made, tmp_path: Path) -> None:
+    text = RECIPE.replace("program = true\n", "").replace(
+        'requirements = "requirements.txt"', "source = true"
+    )
+    made.recipe = written(tmp_path, "3.9", text)
+    assert "checkout, which is not there" in made.prepares().detail
+    put(tmp_path, "own/tiny/train.py", "")
+    made.site = settled(made.site, "tiny", source=str(tmp_path / "own" / "tiny"))
+    seen: list[bool] = []
+
+    def run(argv: Sequence[str], **more: Any) -> Outcome:
+        if "install" in argv:
+            seen.append((Path(argv[-1]) / "tiny" / "train.py").is_file())
+        return made.pip(argv, **more)
+
+    assert made.prepares(run=run).status == "done"
+    assert seen == [True]
+    assert not (made.directory / "src").exists()
+
+
+def test_ranks_use_what_was_made_unless_the_site_names_another(made: Made, tmp_path: Path) -> None:
+    folders = {"folders": (tmp_path / "templates", TEMPLATES)}
+    request = Request(Shape(1, 1), device="cpu")
+
+    def draft(site: Site, **options: Any) -> Any:
+        found = recipes.load(tmp_path / "templates" / "tiny")
+        return drafted(site, request, found=found, options={**folders, **options})
+
+    with pytest.raises(UsageError, match="needs source and python") as refused:
+        draft(made.site)
+    assert "hpcbert prepare --fw tiny --device cpu;" in refused.value.hint
+    assert "/path/to/tiny/python" in "".join(draft(made.site, dry=True).scripts.values())
+    digest = made.prepares().digest
+    one = draft(made.site)
+    assert one.resolved.inputs.python == f"{made.directory}/bin/python"
+    assert one.resolved.inputs.source == f"{packages(made.directory, '3.9')}/tiny"
+    (material,) = one.campaign.materials
+    assert (material.kind, material.name) == ("environment", "Python 3.9.18")
+    assert (material.path, material.digest) == (str(made.directory), digest)
+    own = settled(made.site, "tiny", python="/own/python", source="/own")
+    other = draft(own).resolved.inputs
+    assert (other.python, other.source, other.materials) == ("/own/python", "/own", ())
+    made.site = own
+    assert "the site names an interpreter" in made.prepares().detail
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('python = "3.9"', 'python = "3"', "a release of Python"),
+        ('python = "3.9"', "", "python is missing"),
+        ('requirements = "requirements.txt"', "", "must name a file"),
+    ],
+)
+def test_an_environment_that_is_wrong_is_refused(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        written(tmp_path, "3.9", RECIPE.replace("RELEASE", "3.9").replace(old, new))
+
+
+def test_a_file_that_the_recipe_lacks_is_told(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "templates" / "tiny" / "requirements.txt").unlink()
+    with pytest.raises(UsageError, match=r"file 'requirements\.txt' can't be read"):
+        made.prepares()
+
+
+def wheel(folder: Path) -> None:
+    """Write a wheel of a program, as pip takes it."""
+    folder.mkdir()
+    info = "tiny-1.0.dist-info"
+    with zipfile.ZipFile(folder / "tiny-1.0-py3-none-any.whl", "w") as file:
+        file.writestr("tiny/train.py", 'print("gpu")\n')
+        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        file.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{info}/RECORD", "")
+
+
+@pytest.mark.slow
+def test_a_real_environment_from_prepare_to_the_script(tmp_path: Path) -> None:
+    """A folder with a space, a wheel from a folder, a patch in its packages."""
+    place = tmp_path / "a b"
+    written(place, HERE)
+    site_of(place, start='schema = 1\nname = "x"\nscheduler = "local"\n')
+    wheel(place / "wheels")
+    offline = {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": (place / "wheels").as_uri(),
+        "HOME": str(place),
+    }
+    cli = Cli(place, offline)
+    words = ("prepare", "--fw", "tiny", "--device", "cpu", "--json")
+    away = replace(cli, env={**offline, "PIP_FIND_LINKS": place.as_uri()})
+    refused = away(*words, "--python", sys.executable, status=4)
+    assert "tiny==1.0" in refused.error["message"]
+    done = cli(*words, "--python", sys.executable, status=0)
+    parts = {one["kind"]: one for one in done.data["parts"]}
+    assert {kind: one["status"] for kind, one in parts.items()} == {
+        "source": "skipped", "environment": "done", "image": "skipped", "data": "skipped",
+    }  # fmt: skip
+    again = cli(*words, status=0).data["parts"]
+    assert [one["status"] for one in again if one["kind"] == "environment"] == ["ready"]
+    ran = cli("submit", "--fw", "tiny", "--device", "cpu", "--repeats", "1", "--wait", "--json")
+    assert ran.returncode == 4  # the program prints no rate
+    (log,) = place.rglob("*.log")
+    assert log.read_text() == "cpu\n"
+    manifest = json.loads(next(place.rglob("manifest.json")).read_text())
+    assert manifest["materials"][0]["digest"] == parts["environment"]["digest"]

@@ -1,0 +1,115 @@
+"""Data that prepare makes where a site names none: for each recipe, under the names it looks for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcbert.config import recipe as recipes
+from hpcbert.config.site import Site
+from hpcbert.errors import UsageError
+from hpcbert.flows import prepare as flow
+from hpcbert.model import Shape
+from hpcbert.prepare.parts import Context, Part
+from hpcbert.script.plan import Request, option_values
+from hpcbert.script.prepared import SYNTHETIC, synthetic_folder
+from hpcbert.system import runner
+from tests.kit.cli import inside
+from tests.kit.drafts import drafted, load, settled, site_of
+from tests.kit.paths import TEMPLATES
+from tests.kit.recipes import NAMES
+
+READING = [name for name in NAMES if recipes.load(TEMPLATES / name).dataset]
+
+
+def site_with(folder: Path, name: str, samples: int = 64) -> Site:
+    return settled(site_of(folder), name, data=SYNTHETIC, samples=samples)
+
+
+def prepares(site: Site, name: str, *, dry: bool = False, **settings: str) -> Part:
+    context = Context(
+        run=runner.run, follow=runner.follow, say=lambda _: None, env={}, dry=dry, settings=settings
+    )
+    (part,) = flow.prepare(load(name), site, context, only=["data"])
+    return part
+
+
+@pytest.mark.parametrize("name", READING)
+def test_a_recipe_finds_what_is_made_for_it(tmp_path: Path, name: str) -> None:
+    site = site_with(tmp_path, name)
+    planned = prepares(site, name, dry=True)
+    assert planned.status == "planned", planned
+    assert "64 synthetic samples" in planned.detail
+    assert not Path(site.sources).exists()
+    made = prepares(site, name)
+    assert made.status == "done", made
+    assert made.path.startswith(f"{site.sources}/{name}+synthetic-")
+    again = prepares(site, name)
+    assert (again.status, again.digest, again.path) == ("ready", made.digest, made.path)
+    checked = inside("data", "check", Path(made.path).parent / "made")
+    assert checked.returncode == 0, checked
+    used = drafted(site, found=load(name), options={"dry": True}, request=Request(Shape(1, 1)))
+    assert used.resolved.found.data == made.path
+    assert [one.digest for one in used.campaign.materials] == [made.digest]
+
+
+def test_other_options_are_other_data(tmp_path: Path) -> None:
+    site, found = site_with(tmp_path, "pytorch"), load("pytorch")
+    short = prepares(site, "pytorch", vocab_size="8192")
+    assert short.status == "done"
+    longer = prepares(site, "pytorch", sequence_length="512", vocab_size="8192")
+    assert longer.path != short.path
+    document = json.loads((Path(longer.path).parent / "made" / "data.json").read_text())
+    assert (document["sequence_length"], document["predictions"]) == (512, 76)
+    assert document["vocabulary"]["size"] == 8192
+    assert document["samples"] == 64
+    request = Request(Shape(1, 1), settings={"sequence_length": "512", "vocab_size": "8192"})
+    assert drafted(site, request, found=found).resolved.found.data == longer.path
+    with pytest.raises(UsageError, match="takes a int"):
+        prepares(site, "pytorch", sequence_length="many")
+
+
+def test_data_that_are_not_there_yet_are_told_before_submission(tmp_path: Path) -> None:
+    site = settled(site_with(tmp_path, "tf2"), "tf2", data=SYNTHETIC, samples=64, source="/s")
+    with pytest.raises(UsageError, match="tf2 needs data") as refused:
+        drafted(site, found=load("tf2"), request=Request(Shape(1, 1)))
+    assert "hpcbert prepare --fw tf2" in refused.value.hint
+
+
+def test_what_was_interrupted_is_taken_up(tmp_path: Path) -> None:
+    site, found = site_with(tmp_path, "mxnet"), load("mxnet")
+    folder = synthetic_folder(site, found, option_values(found, site, {}))
+    # Killed between the making and the renaming, and after a beginning that is not whole.
+    prepares(site, "mxnet")
+    (folder / "data").rename(folder / ".data~99")
+    assert prepares(site, "mxnet").status == "ready"
+    (folder / "data").rename(folder / ".data~98")
+    document = json.loads((folder / "made" / "data.json").read_text())
+    (folder / "made" / "data.json").unlink()
+    begun = {
+        name: value
+        for name, value in document.items()
+        if name not in {"mean_tokens", "stream_sha256"}
+    }
+    kept = begun["files"][:3]
+    (folder / "made" / ".making.json").write_text(json.dumps({**begun, "files": kept}))
+    for one in begun["files"][3:]:
+        (folder / "made" / one["name"]).unlink()
+    assert prepares(site, "mxnet").status == "ready"
+
+
+def test_a_recipe_that_reads_none_says_so(tmp_path: Path) -> None:
+    site = site_with(tmp_path, "nccl-tests")
+    assert prepares(site, "nccl-tests").status == "skipped"
+    with pytest.raises(UsageError, match="reads no data"):
+        drafted(site, found=load("nccl-tests"), request=Request(Shape(1, 1)))
+
+
+def test_too_few_samples_are_refused_with_nothing_made(tmp_path: Path) -> None:
+    site = replace(site_with(tmp_path, "mxnet", samples=3))
+    part = prepares(site, "mxnet")
+    assert part.status == "failed"
+    assert "don't fill 8 files" in part.detail
