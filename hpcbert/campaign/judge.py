@@ -183,13 +183,22 @@ def _grammar(watched: TrackedCampaign) -> Grammar:
     path = watched.directory / store.RECIPE
     values = read_toml(path)
     grammar = grammars.parse(values.get("log", {}), where=str(path))
+    # One campaign, one device.
+    device = watched.campaign.arrays[0].point.device
+    if rule := _entry(values, "on", device, "rule"):
+        grammar = grammar.preferring(str(rule))
     # What the option of that name is if nobody sets it.
-    options = values.get("options")
-    option = options.get("sequence_length") if isinstance(options, dict) else None
-    length = option.get("default") if isinstance(option, dict) else None
+    length = _entry(values, "options", "sequence_length", "default")
     if length and isinstance(length, int):
         return replace(grammar, sequence_length=length)
     return grammar
+
+
+def _entry(values: object, *keys: str) -> object:
+    """Return what tables within each other hold under some keys; None where one is not there."""
+    for key in keys:
+        values = values.get(key) if isinstance(values, dict) else None
+    return values
 
 
 def _at_rest(

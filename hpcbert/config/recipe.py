@@ -288,7 +288,10 @@ class Recipe:
         for device, other in self.on.items():
             key, why = f"on.{device}.precisions", "the recipe does not"
             _refuse_foreign(other.precisions, self.precisions, key, why)
-            if self.protocols and not _runnable(self.protocols, other.precisions):
+            _refuse_foreign(other.protocols, self.protocols, f"on.{device}.protocols", why)
+            if other.rule:
+                _refuse_foreign([other.rule], _rules(self.log), f"on.{device}.rule", why)
+            if self.protocols and not self._protocols_on(other):
                 raise Invalid("leaves no protocol that could be run", key=key)
         if self.dataset:
             why = "is no option of the recipe"
@@ -318,7 +321,7 @@ class Recipe:
             mpi=other.mpi or self.mpi,
             precisions=precisions,
             batch_sizes={one: self.batch_sizes[one] for one in precisions},
-            protocols=_runnable(self.protocols, precisions),
+            protocols=self._protocols_on(other),
             on={},
             sample=None,  # of a run elsewhere
             problems=(*self.problems, *other.problems),
@@ -326,6 +329,11 @@ class Recipe:
             source=replace(self.source, patches=patches),
             environment=other.environment or self.environment,
         )
+
+    def _protocols_on(self, other: Variation) -> dict[str, Preset]:
+        """Return the protocols that can be run on a device, the default first."""
+        named = {name: self.protocols[name] for name in other.protocols or self.protocols}
+        return _runnable(named, other.precisions)
 
     def tasks_per_node(self, shape: Shape) -> int:
         """Return how many srun tasks this launch style wants on each node."""
@@ -342,6 +350,13 @@ def _runnable(
         if own or not one.precisions:
             found[name] = replace(one, precisions=own)
     return found
+
+
+def _rules(log: Mapping[str, Any]) -> list[str]:
+    """Return the names of the rules of a `[log]` table, which is yet unread."""
+    tables = log.get("rules")
+    found = tables if isinstance(tables, list) else []
+    return [str(one.get("name")) for one in found if isinstance(one, dict)]
 
 
 def _refuse_foreign(named: Iterable[str], known: Collection[str], key: str, why: str) -> None:

@@ -70,6 +70,8 @@ class Variation:
         mpi: The `srun --mpi=` that they need there; `none` where they need none.
         precisions: Those that it can run there.
         patches: Applied to the program after those of `[source]`.
+        protocols: Those that it can run there; the first is the default.
+        rule: The rule that `collect` takes there if none is named.
         problems: Known problems, after the others.
         env: VirtualEnvironment variables that every rank gets, beside the others.
         environment: Instead of the one for all devices.
@@ -79,6 +81,8 @@ class Variation:
     mpi: str = ""
     precisions: tuple[Precision, ...] = ()
     patches: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()
+    rule: str = ""
     problems: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     environment: VirtualEnvironment | None = None

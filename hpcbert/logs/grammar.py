@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping  # noqa: TC003  annotations are read
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal
 
@@ -414,6 +414,15 @@ class Grammar:
         if name and name not in named:
             raise UsageError(f"There is no rule {name!r}.", hint=did_you_mean(name, named))
         return named[name] if name else self.rules[0]
+
+    def preferring(self, name: str) -> Grammar:
+        """Return the grammar with another default rule.
+
+        Raises:
+            UsageError: There is none of that name.
+        """
+        first = self.rule(name)
+        return replace(self, rules=(first, *(rule for rule in self.rules if rule != first)))
 
 
 def _named(reader: str) -> str:

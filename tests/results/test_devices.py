@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import tomli
 
 from hpcbert.campaign import store
 from hpcbert.model import Device, Group, Provenance
@@ -97,6 +98,20 @@ def test_a_run_on_another_device_than_asked_for_does_not_count(
     (row,) = table.rows
     assert row.ok == 0
     assert "device_kind" in row.runs[0].reasons[0].detail
+
+
+def test_a_recipe_has_a_default_rule_for_each_device(build: Callable[..., Built]) -> None:
+    made = build("1n1g", repeats=2)
+    recipe = made.directory / store.RECIPE
+    text = recipe.read_text()
+    default, other = (one["name"] for one in tomli.loads(text)["log"]["rules"][:2])
+    recipe.write_text(f'{text}\n[on.cpu]\nrule = "{other}"\n')
+    for device, rule in (("gpu", default), ("cpu", other)):
+        made = on(made, cast("Device", device))
+        (table,) = gathered(made.directory, states=says(), rule="").tables
+        assert table.group.rule == rule
+        (table,) = gathered(made.directory, states=says(), rule=default).tables
+        assert table.group.rule == default
 
 
 def test_runs_on_two_devices_share_no_table(build: Callable[..., Built]) -> None:

@@ -106,6 +106,9 @@ def test_a_recipe_on_the_cpu_is_otherwise_only_where_it_says_so(recipe: Recipe) 
         ('devices = ["gpu", "cpu"]', 'devices = ["gpu", "cpi"]', "must be one of"),
         ('precisions = ["fp32"]\n', 'precisions = ["bf16"]\n', "names 'bf16'"),
         ('launch = "per-gpu"', 'launsh = "per-gpu"', "launsh"),
+        ('launch = "per-gpu"', 'protocols = ["all"]', "names 'all'"),
+        ('launch = "per-gpu"', 'protocols = ["half"]', "no protocol that could be run"),
+        ('launch = "per-gpu"', 'rule = "ratte"', "names 'ratte'"),
     ],
 )
 def test_a_recipe_that_contradicts_itself_is_refused(
@@ -115,6 +118,18 @@ def test_a_recipe_that_contradicts_itself_is_refused(
     put(tmp_path, "two/recipe.toml", RECIPE.replace(old, new))
     with pytest.raises(ConfigError, match=said):
         recipes.load(tmp_path / "two")
+
+
+def test_the_protocols_of_a_device_are_those_that_it_names_in_its_order(tmp_path: Path) -> None:
+    named = 'protocols = ["any", "all"]\n[on.cpu.env]'
+    text = RECIPE.replace("[on.cpu]", '[protocols.all]\nhelp = "Too."\n[on.cpu]')
+    put(tmp_path, "two/recipe.toml", text.replace("[on.cpu.env]", named))
+    recipe = recipes.load(tmp_path / "two")
+    assert list(recipe.for_device("cpu").protocols) == ["any", "all"]
+    assert list(recipe.protocols) == ["half", "any", "all"]
+    assert plan(recipe, reference(tmp_path), asked("cpu")).points[0].protocol == "any"
+    with pytest.raises(UsageError, match="half"):
+        plan(recipe, reference(tmp_path), asked("cpu", preset="half"))
 
 
 def test_the_device_is_asked_for_or_the_sites_or_the_recipes_first(

@@ -1,0 +1,57 @@
+"""What upstream programs print where newer releases of them run on a CPU."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hpcbert.logs.scan import Reading
+from hpcbert.logs.setting import Setting
+from tests.kit.recipes import Reader
+
+_MEMORY = "MemAllocated=0.26GB, MaxMemAllocated=9.02GB"
+# The timer's line by release (deepspeed/utils/timer.py at the tag).
+_DEEPSPEED = {
+    "v0.3.0": "0/{n}, SamplesPerSec={running}",
+    "v0.6.0": f"0/{{n}}, SamplesPerSec={{running}}, {_MEMORY}",
+    "v0.7.0": f"0/{{n}}, RunningAvgSamplesPerSec={{running}}, CurrSamplesPerSec={{current}}, {_MEMORY}",
+    "v0.8.0": f"epoch=0/micro_step={{n}}/global_step={{n}}, RunningAvgSamplesPerSec={{running}}, "
+    f"CurrSamplesPerSec={{current}}, {_MEMORY}",
+}
+_SETTING = Setting(
+    nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=8, accumulation=1, skip=4, iters=12
+)
+
+
+def deepspeed(tmp_path: Path, line: str, rule: str) -> Reading:
+    """Read steps of 8 samples that take two seconds and two thirds of one by turns."""
+    now, log = datetime(2026, 11, 22, 3, 11, 4), ""
+    for n in range(1, 13):
+        now += timedelta(seconds=2 if n % 2 else 2 / 3)
+        stamp = f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03}"
+        said = line.format(n=n, running=6.5, current=4.0 if n % 2 else 12.0)
+        log += f"bing_bert_progress: step={n}, loss=10.9, lr=0.0001, sample_count={8 * n}\n"
+        if n > 2:  # its first two steps are its warm-up  # noqa: PLR2004
+            log += f"[{stamp}] [INFO] [timer.py:264:stop] {said}\n"
+    return Reader("deepspeed", tmp_path).read(log.encode(), rule, _SETTING)
+
+
+@pytest.mark.parametrize("release", _DEEPSPEED)
+def test_deepspeed_of_every_release_has_a_clock(release: str, tmp_path: Path) -> None:
+    reading = deepspeed(tmp_path, _DEEPSPEED[release], "dlperf-time")
+    assert reading.throughput == pytest.approx(6, abs=0.01)
+    assert deepspeed(tmp_path, _DEEPSPEED[release], "dlperf-rate").throughput == pytest.approx(6.5)
+
+
+@pytest.mark.parametrize("release", ["v0.7.0", "v0.8.0"])
+def test_the_rates_of_uneven_steps_are_all_samples_over_all_time(
+    release: str, tmp_path: Path
+) -> None:
+    assert deepspeed(tmp_path, _DEEPSPEED[release], "current").throughput == pytest.approx(6)
+
+
+def test_deepspeed_before_0_7_printed_no_current_rate(tmp_path: Path) -> None:
+    reading = deepspeed(tmp_path, _DEEPSPEED["v0.6.0"], "current")
+    assert [one.code for one in reading.reasons] == ["rule"]
