@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -27,13 +27,13 @@ _SETTING = Setting(
 
 def deepspeed(tmp_path: Path, line: str, rule: str) -> Reading:
     """Read steps of 8 samples that take two seconds and two thirds of one by turns."""
-    now, log = datetime(2026, 11, 22, 3, 11, 4), ""
+    now, log = datetime(2026, 11, 22, 3, 11, 4, tzinfo=timezone.utc), ""
     for n in range(1, 13):
         now += timedelta(seconds=2 if n % 2 else 2 / 3)
         stamp = f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03}"
         said = line.format(n=n, running=6.5, current=4.0 if n % 2 else 12.0)
         log += f"bing_bert_progress: step={n}, loss=10.9, lr=0.0001, sample_count={8 * n}\n"
-        if n > 2:  # its first two steps are its warm-up  # noqa: PLR2004
+        if n > 2:  # its first two steps are its warm-up
             log += f"[{stamp}] [INFO] [timer.py:264:stop] {said}\n"
     return Reader("deepspeed", tmp_path).read(log.encode(), rule, _SETTING)
 
