@@ -284,7 +284,7 @@ class _Judge:
         reasons = [*gate(evidence)]
         # Slurm's own word for the host's memory leaves no other cause to look for.
         if state.kind.over and not campaign.rehearse and state.word != "OUT_OF_MEMORY":
-            reasons = [*failures.blamed(path, self.grammar, reasons)]
+            reasons = [*failures.blamed(path, self.grammar, reasons, array.point.device)]
         if len(chosen.seen.jobs) > 1:
             # A person submitted the script again by hand: both wrote to one log.
             jobs = " and ".join(chosen.seen.jobs)

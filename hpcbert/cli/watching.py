@@ -136,8 +136,8 @@ _failure_reader = functools.cache(flow.failure_reader)
 
 
 @functools.cache
-def _read_failure(directory: Path, log: Path) -> Failure | None:
-    return _failure_reader(directory)(log)
+def _read_failure(directory: Path, log: Path, device: model.Device) -> Failure | None:
+    return _failure_reader(directory)(log, device)
 
 
 def _failure(repeat: Repeat, state: RepeatState) -> Failure | None:
@@ -147,7 +147,8 @@ def _failure(repeat: Repeat, state: RepeatState) -> Failure | None:
     """
     if state.kind != Kind.FAILED or state.word == "OUT_OF_MEMORY":
         return None
-    return _read_failure(repeat.watched.directory, flow.log_path(repeat, state))
+    log, device = flow.log_path(repeat, state), repeat.array.point.device
+    return _read_failure(repeat.watched.directory, log, device)
 
 
 def _details(repeat: Repeat, state: RepeatState, now: float) -> Detail:

@@ -230,6 +230,7 @@ class Recipe:
         data: What it trains on, one sentence for a person.
         launch: `per-gpu` (one task a GPU) or `per-node` (one task a node).
         mpi: `srun --mpi=` that its ranks need, where the site names none; mostly empty.
+        alone: Why it can't run as more than one rank, one sentence; empty if it can.
         models: Names that `--model` takes; the first is the default.
         precisions: Precisions it can run; the first is the default.
         batch_sizes: Default samples per device by precision, for each of them.
@@ -256,6 +257,7 @@ class Recipe:
     launch: Literal["per-gpu", "per-node"]
     data: str = ""
     mpi: str = ""
+    alone: str = ""
     models: Annotated[tuple[str, ...], partial(_at_least_one, "model")] = ()
     precisions: Annotated[tuple[Precision, ...], partial(_at_least_one, "precision")] = ()
     batch_sizes: Mapping[Precision, Count] = field(default_factory=dict)
@@ -319,6 +321,8 @@ class Recipe:
             self,
             launch=other.launch or self.launch,
             mpi=other.mpi or self.mpi,
+            alone=other.alone or self.alone,
+            models=other.models or self.models,
             precisions=precisions,
             batch_sizes={one: self.batch_sizes[one] for one in precisions},
             protocols=self._protocols_on(other),

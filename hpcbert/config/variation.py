@@ -68,6 +68,8 @@ class Variation:
     Attributes:
         launch: How ranks are started.
         mpi: The `srun --mpi=` that they need there; `none` where they need none.
+        alone: Why no more than one rank can run there, one sentence; empty if more can.
+        models: Those that it can train there.
         precisions: Those that it can run there.
         patches: Applied to the program after those of `[source]`.
         protocols: Those that it can run there; the first is the default.
@@ -79,6 +81,8 @@ class Variation:
 
     launch: Literal["", "per-gpu", "per-node"] = ""
     mpi: str = ""
+    alone: str = ""
+    models: tuple[str, ...] = ()
     precisions: tuple[Precision, ...] = ()
     patches: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()

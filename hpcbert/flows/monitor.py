@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hpcbert.logs.failures import Failure
     from hpcbert.logs.grammar import Grammar
     from hpcbert.logs.scan import Progress
+    from hpcbert.model import Device
     from hpcbert.slurm.states import RepeatState
     from hpcbert.system.runner import Runner
 
@@ -236,15 +237,17 @@ def progress_reader(directory: Path) -> Callable[[Path], Progress | None]:
     return lambda log: progress(log, known) if known else None
 
 
-def failure_reader(directory: Path) -> Callable[[Path], Failure | None]:
+def failure_reader(directory: Path) -> Callable[[Path, Device], Failure | None]:
     """Return what says of a campaign's failed runs what they lacked, by its copy of the recipe.
+
+    It takes a log and what the run computed on.
 
     A recipe whose grammar is of no use here makes it return None for every log.
     """
     from hpcbert.logs.failures import find
 
     known = _grammar(directory)
-    return lambda log: find(log, known) if known else None
+    return lambda log, device: find(log, known, device) if known else None
 
 
 def _grammar(directory: Path) -> Grammar | None:

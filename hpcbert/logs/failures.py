@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.logs.grammar import Grammar
+    from hpcbert.model import Device
 
 DEVICE: Final = "device-oom"
 HOST: Final = "host-oom"
@@ -75,13 +76,18 @@ class Failure(NamedTuple):
         return f"{_SENTENCES[self.kind]}: {self.said}"
 
 
-def find(path: Path, grammar: Grammar) -> Failure | None:
+def find(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None:
     """Return what the log of a failed run says that it lacked; None if it says nothing.
 
     The first words count: what comes after them may be other ranks' errors about their peers. But
     where Slurm killed a process for the host's memory, that is the cause of all others.
 
     Never raises for what is in the file, or for what is in its place.
+
+    Args:
+        path: The log.
+        grammar: How the framework's logs are read.
+        device: What the run computed on; the CPU's memory is the host's, whatever it is called.
     """
     words = (_KILLED, *_COMMON, *grammar.failures)
     first: Failure | None = None
@@ -94,19 +100,22 @@ def find(path: Path, grammar: Grammar) -> Failure | None:
                     first = first or failure
     except NotALogError:
         return None
-    return first
+    return first._replace(kind=HOST) if first and device == "cpu" else first
 
 
-def blamed(path: Path, grammar: Grammar, against: Sequence[Reason]) -> tuple[Reason, ...]:
+def blamed(
+    path: Path, grammar: Grammar, against: Sequence[Reason], device: Device = "gpu"
+) -> tuple[Reason, ...]:
     """Return what is against a run, with what it lacked where that may be the cause of the rest.
 
     Args:
         path: Its log.
         grammar: How the framework's logs are read.
         against: Why the run does not count; empty if it does.
+        device: What the run computed on.
     """
     caused = any(one.code in _CAUSED for one in against)
-    failure = find(path, grammar) if caused else None
+    failure = find(path, grammar, device) if caused else None
     return (*against, Reason(failure.kind, str(failure))) if failure else tuple(against)
 
 

@@ -211,6 +211,11 @@ def _check(recipe: Recipe, site: Site, request: Request, usual: Preset, device: 
     for size in request.batch_sizes:
         if size < 1:
             raise UsageError(f"A batch size must be at least 1, not {size}.")
+    if recipe.alone and request.shape.gpus > 1:
+        raise UsageError(
+            f"{recipe.name} runs on {device} as one rank only, not as {request.shape}.",
+            hint=recipe.alone,
+        )
     if min(request.accumulation, request.global_batch_size) < 0:
         raise UsageError("--accumulation and --global-batch-size must be at least 1.")
     on_gpus = usual.gpus and device != "cpu"

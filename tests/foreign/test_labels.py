@@ -119,7 +119,7 @@ def test_a_setting_of_logs_is_a_known_name_and_a_whole_number(
     assert "twice" in twice["errors"][0]["message"]
 
 
-_MATCHED = ("deepspeed", "megatron", "mindspore", "mxnet", "ngc-pytorch", "ngc-tf1", "oneflow",
+_MATCHED = ("deepspeed", "megatron", "mxnet", "ngc-pytorch", "ngc-tf1", "oneflow",
             "paddle", "paddle18", "pytorch")  # fmt: skip
 
 

@@ -61,6 +61,18 @@ ONEFLOW = {
     "0.8": "  what():  Error: out of memory ",
     "0.9": "  what():  Error: CUDA out of memory. Tried to allocate 114.0 MB",
 }
+MINDSPORE = {
+    "1.1": "[EXCEPTION] DEVICE(77,7f2a,python):2021-02-03-04:06:10.123.456 [mindspore/ccsrc/"
+    "runtime/device/gpu/gpu_memory_allocator.cc:79] AllocDeviceMem] Memory not enough: current "
+    "free memory size[1048576] is smaller than required size[33554432].",
+    "1.1, kernel": "RuntimeError: mindspore/ccsrc/runtime/device/kernel_runtime.cc:441 "
+    "AssignNodeOutputMem] Device memory isn't enough and alloc failed, alloc size:33554432",
+    "2": "[ERROR] RUNTIME_FRAMEWORK(1,7f,python):2023-11-28-21:28:17.917.989 [mindspore/ccsrc/"
+    "runtime/graph_scheduler/actor/actor_common.h:70] Run] Device(id:0) memory isn't enough and"
+    " alloc failed, kernel name: Default/MatMul-op1, alloc size: 33554432B.",
+    "Ascend": "Out of Memory!!! Request memory size: 33100113920B, Memory Statistic:",
+    "driver": "The cudaStreamCreateWithFlags failed, ret[2], out of memory",
+}
 # What says that the device's memory did not suffice, as the sources in the recipes print it.
 DEVICE = {
     **dict.fromkeys(("pytorch", "deepspeed", "ngc-pytorch", "megatron", "mlperf-bert"), TORCH),
@@ -76,18 +88,7 @@ DEVICE = {
         "failed: e == cudaSuccess: CUDA: out of memory",
     },
     **dict.fromkeys(("oneflow", "oneflow-models"), ONEFLOW),
-    "mindspore": {
-        "1.1": "[EXCEPTION] DEVICE(77,7f2a,python):2021-02-03-04:06:10.123.456 [mindspore/ccsrc/"
-        "runtime/device/gpu/gpu_memory_allocator.cc:79] AllocDeviceMem] Memory not enough: current "
-        "free memory size[1048576] is smaller than required size[33554432].",
-        "1.1, kernel": "RuntimeError: mindspore/ccsrc/runtime/device/kernel_runtime.cc:441 "
-        "AssignNodeOutputMem] Device memory isn't enough and alloc failed, alloc size:33554432",
-        "2": "[ERROR] RUNTIME_FRAMEWORK(1,7f,python):2023-11-28-21:28:17.917.989 [mindspore/ccsrc/"
-        "runtime/graph_scheduler/actor/actor_common.h:70] Run] Device(id:0) memory isn't enough and"
-        " alloc failed, kernel name: Default/MatMul-op1, alloc size: 33554432B.",
-        "Ascend": "Out of Memory!!! Request memory size: 33100113920B, Memory Statistic:",
-        "driver": "The cudaStreamCreateWithFlags failed, ret[2], out of memory",
-    },
+    **dict.fromkeys(("mindspore", "mindspore-models"), MINDSPORE),
     "nccl-tests": {"test": "node1: Test CUDA failure common.cu:730 'out of memory'"},
 }
 NCCL = (
@@ -187,6 +188,14 @@ def test_the_devices_memory(recipe: str, tmp_path: Path) -> None:
             assert found, prefix + line
             assert found.kind == "device-oom", prefix + line
             assert " ".join(line.split())[:40] in found.said
+
+
+def test_on_the_cpu_the_devices_memory_is_the_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_text(f"{MINDSPORE['2']}\n")
+    found = failures.find(path, _grammar("mindspore-models"), "cpu")
+    assert found
+    assert found.kind == "host-oom"
 
 
 @pytest.mark.parametrize("words", HOST)

@@ -243,3 +243,19 @@ def test_submit_tells_the_device(here: None) -> None:
     assert refused.returncode == 2
     assert refused.error["message"] == "nccl-tests runs on gpu, not on cpu."
     assert "pytorch" in refused.error["hint"]
+
+
+def test_a_device_has_models_of_its_own_and_may_have_room_for_one_rank_only(
+    tmp_path: Path,
+) -> None:
+    site, paddle = reference(tmp_path), drafts.load("paddle")
+    one = Request(Shape(1, 1), device="cpu", model="bert-tiny", preset="dlperf")
+    assert plan(paddle, site, one).points[0].model == "bert-tiny"
+    with pytest.raises(UsageError, match="no model 'bert-tiny'"):
+        plan(paddle, site, replace(one, device="gpu"))
+    for shape in (Shape(1, 2), Shape(2, 1)):
+        with pytest.raises(UsageError, match=f"on cpu as one rank only, not as {shape}") as refused:
+            plan(paddle, site, replace(one, shape=shape))
+        assert "no collective operations" in refused.value.hint
+        on_gpus = replace(one, shape=shape, device="gpu", model="bert-base")
+        assert plan(paddle, site, on_gpus).points[0].shape == shape
