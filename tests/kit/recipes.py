@@ -81,7 +81,7 @@ def fringe(one: Recipe) -> list[Case]:
     """Return every model, XLA, other device and each value of each option, one at a time."""
     shape = Shape(4, 8)
     first = presets(one)[0]
-    devices = [Case(shape, *pair, device=to) for to in one.devices[1:] for pair in on(one, to)]
+    devices = [case for to in one.devices[1:] for case in _elsewhere(one, to)]
     found = [Case(shape, *first, model=model) for model in one.models]
     if one.xla:
         found += [Case(shape, *pair, xla=True) for pair in presets(one)]
@@ -91,8 +91,12 @@ def fringe(one: Recipe) -> list[Case]:
     return found + devices
 
 
-def on(one: Recipe, device: Device) -> list[tuple[Preset, str]]:
-    return presets(one.for_device(device))
+def _elsewhere(one: Recipe, device: Device) -> list[Case]:
+    """Return every protocol, precision and model on another device."""
+    there = one.for_device(device)
+    shape = Shape(1, 1) if there.alone else Shape(4, 8)
+    found = [Case(shape, *pair, device=device) for pair in presets(there)]
+    return found + [found[0]._replace(model=model) for model in there.models]
 
 
 def _values(option: Option) -> list[str]:
