@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import HpcbertError, IncompleteError
+from hpcbert.prepare.archive import is_archive, unpack
 from hpcbert.prepare.parts import Context, Part, Status, make_directory, without_user, write_down
 from hpcbert.script.prepared import (
     beside,
@@ -23,6 +24,8 @@ from hpcbert.system import redact
 from hpcbert.system.processes import started
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
 
@@ -51,10 +54,10 @@ def source(recipe: Recipe, site: Site, context: Context) -> Part:
     if context.dry:
         return Part(recipe.name, "source", "planned", f"would check out {name} in {directory}")
     try:
-        digest = _check_out(recipe, site, directory, context)
+        commit, digest = _check_out(recipe, site, directory, context)
     except IncompleteError as error:
-        return Part(recipe.name, "source", "failed", str(error), hint=error.hint)
-    content = {"repository": without_user(recipe.source.repository), "commit": recipe.source.commit}
+        return Part(recipe.name, "source", "failed", error.message, hint=error.hint)
+    content = {"repository": without_user(recipe.source.repository), "commit": commit}
     write_down(path, {**content, "patches": list(recipe.source.patches), "digest": digest})
     return _part(recipe, "done", name, directory, digest)
 
@@ -94,8 +97,8 @@ def _part(recipe: Recipe, status: Status, name: str, directory: Path, digest: st
     return Part(recipe.name, "source", status, name, str(directory), digest)
 
 
-def _check_out(recipe: Recipe, site: Site, directory: Path, context: Context) -> str:
-    """Check out under a private name, then rename; return the digest of the tree."""
+def _check_out(recipe: Recipe, site: Site, directory: Path, context: Context) -> tuple[str, str]:
+    """Check out under a private name, then rename; return the commit and the digest of the tree."""
     make_directory(directory.parent)
     _sweep(directory)
     url = site.settings(recipe.name).repository or recipe.source.repository
@@ -103,7 +106,7 @@ def _check_out(recipe: Recipe, site: Site, directory: Path, context: Context) ->
     private = directory.with_name(f".{directory.name}~{host}~{os.getpid()}~{secrets.token_hex(4)}")
     try:
         context.say(f"fetching {recipe.source.commit[:12]} of {without_user(url)}")
-        digest = _fetched(recipe, url, private, context)
+        made = _fetched(recipe, url, private, context)
         # Whoever was faster has the same; a directory without its record is an older death's.
         with contextlib.suppress(FileNotFoundError):
             directory.rename(private.with_name(f"{private.name}~old"))
@@ -113,10 +116,16 @@ def _check_out(recipe: Recipe, site: Site, directory: Path, context: Context) ->
     finally:
         shutil.rmtree(private, ignore_errors=True)
         shutil.rmtree(private.with_name(f"{private.name}~old"), ignore_errors=True)
-    return digest
+    return made
 
 
-def _fetched(recipe: Recipe, url: str, private: Path, context: Context) -> str:
+def _fetched(recipe: Recipe, url: str, private: Path, context: Context) -> tuple[str, str]:
+    """Bring a program into a new directory and patch it.
+
+    Returns:
+        The commit that it is, or the digest of an archive that does not say; and that of the tree.
+    """
+
     def git(*words: str, patience: float = 300.0) -> str:
         argv = ["git", "-C", str(private), "-c", "core.autocrlf=false", *words]
         outcome = context.run(argv, env={**context.env, **_QUIET}, timeout=patience)
@@ -128,7 +137,30 @@ def _fetched(recipe: Recipe, url: str, private: Path, context: Context) -> str:
         return outcome.stdout.strip()
 
     private.mkdir()
-    git("init", "--quiet")
+    if is_archive(url):
+        commit = unpack(Path(url).expanduser().absolute(), private)
+        _refuse_another(recipe, url, commit)
+        git("init", "--quiet")
+        git("add", "--all", "--force", ".")
+    else:
+        commit = recipe.source.commit
+        git("init", "--quiet")
+        _fetch(git, url, commit)
+    for patch in recipe.source.patches:
+        git("apply", "--index", "--whitespace=nowarn", str(Path(recipe.folder) / patch))
+    return commit, "git-tree:" + git("write-tree")
+
+
+def _refuse_another(recipe: Recipe, url: str, commit: str) -> None:
+    if commit != recipe.source.commit and not commit.startswith("sha256:"):
+        raise IncompleteError(
+            f"{url} holds commit {commit[:12]}, the recipe is for {recipe.source.commit[:12]}",
+            hint=f"Name an archive of that commit as frameworks.{recipe.name}.repository.",
+        )
+
+
+def _fetch(git: Callable[..., str], url: str, commit: str) -> None:
+    """Fetch and check out a commit."""
     try:
         git(
             "fetch",
@@ -136,17 +168,14 @@ def _fetched(recipe: Recipe, url: str, private: Path, context: Context) -> str:
             "--depth=1",
             "--no-tags",
             url,
-            recipe.source.commit,
+            commit,
             patience=_PATIENCE,
         )
     except IncompleteError:
         # Servers need not give out a commit that no branch or tag points to: then all they have.
         refs = ("+refs/heads/*:refs/remotes/all/*", "+refs/tags/*:refs/tags/*")
         git("fetch", "--quiet", url, *refs, patience=_PATIENCE)
-    git("checkout", "--quiet", "--detach", recipe.source.commit)
-    for patch in recipe.source.patches:
-        git("apply", "--index", "--whitespace=nowarn", str(Path(recipe.folder) / patch))
-    return "git-tree:" + git("write-tree")
+    git("checkout", "--quiet", "--detach", commit)
 
 
 def _hint(recipe: Recipe, said: str) -> str:

@@ -123,6 +123,7 @@ def _candidates(then: Past, recipe: Recipe) -> Iterator[Request]:
         scaling=len({point.shape for point in points}) > 1,
         model=largest.model,
         preset=largest.protocol,
+        device=largest.device,
         xla=largest.xla,
         settings=_settings(then, recipe),
         repeats=protocol.repeats,

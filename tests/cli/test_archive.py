@@ -145,8 +145,9 @@ def test_the_same_is_submitted_again(form: str, done: Built, packed: Path) -> No
         ["--nodes", "4", "--gpus-per-node", "8", "--scaling", "--global-batch-size", "4096"],
         ["--repeats-in", "one-job", "--set", "sequence_length=64"],
         ["--concurrent-repeats", "2", "--concurrent-points", "--scaling", "--gpus-per-node", "4"],
+        ["--device", "cpu"],
     ],
-    ids=["precisions", "sizes", "global batch", "options", "concurrency"],
+    ids=["precisions", "sizes", "global batch", "options", "concurrency", "device"],
 )  # fmt: skip
 def test_it_makes_what_the_command_line_made(
     words: list[str], monkeypatch: pytest.MonkeyPatch

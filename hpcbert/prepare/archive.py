@@ -1,0 +1,130 @@
+"""Unpacking a program that was handed over as one file: nothing of it lands outside its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import stat
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.errors import IncompleteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
+_SUFFIXES = (*_TARS, ".zip")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError)
+
+
+class _Member(NamedTuple):
+    """A file or link of an archive.
+
+    Attributes:
+        link: What a link leads to; empty for a file.
+    """
+
+    name: PurePosixPath
+    content: bytes
+    executable: bool = False
+    link: str = ""
+
+
+def is_archive(url: str) -> bool:
+    """Say whether a place of a program is the path of an archive."""
+    return "://" not in url and url.lower().endswith(_SUFFIXES)
+
+
+def unpack(archive: Path, target: Path) -> str:
+    """Unpack an archive into an empty folder, without the one folder that all of it lies in.
+
+    Returns:
+        The commit that it says it is of, as git and its servers write it; else its digest,
+        `sha256:…`.
+
+    Raises:
+        IncompleteError: It is missing, damaged, or holds what would lie elsewhere.
+        OSError: The folder can't be written to.
+    """
+    if not archive.is_file():
+        raise IncompleteError(f"there is no archive {archive}", hint="Name one that is here.")
+    try:
+        found = _zip(archive) if archive.name.lower().endswith(".zip") else _tar(archive)
+        # A repository's own folder could make git run what it names.
+        members = [one for one in found if ".git" not in one.name.parts]
+        said = _said(archive)
+    except _DAMAGE as error:
+        raise IncompleteError(
+            f"{archive.name} can't be unpacked: {str(error) or type(error).__name__}",
+            hint="It is damaged or no archive: fetch it again.",
+        ) from error
+    tops = {member.name.parts[0] for member in members if member.name.parts}
+    nested = len(tops) == 1 and all(len(member.name.parts) > 1 for member in members)
+    # Links last, so that nothing is written through one.
+    for member in sorted(members, key=lambda one: bool(one.link)):
+        inside = PurePosixPath(*member.name.parts[1:]) if nested else member.name
+        _refuse_outside(archive, inside, member.link)
+        _write(target / inside, member)
+    if _COMMIT.fullmatch(said):
+        return said
+    return f"sha256:{hashlib.sha256(archive.read_bytes()).hexdigest()}"
+
+
+def _said(archive: Path) -> str:
+    """Return the comment in which `git archive` names the commit (git-archive(1))."""
+    if archive.name.lower().endswith(".zip"):
+        with zipfile.ZipFile(archive) as file:
+            return file.comment.decode("ascii", "replace")
+    with tarfile.open(archive) as file:
+        return file.pax_headers.get("comment", "")
+
+
+def _tar(archive: Path) -> Iterator[_Member]:
+    with tarfile.open(archive) as file:
+        for one in file:
+            name = PurePosixPath(one.name)
+            if one.issym():
+                yield _Member(name, b"", link=one.linkname)
+            elif one.isreg() or one.islnk():
+                content = file.extractfile(one)
+                yield _Member(name, content.read() if content else b"", bool(one.mode & 0o100))
+            elif not one.isdir():
+                raise ValueError(f"{one.name} is neither a file nor a folder")
+
+
+def _zip(archive: Path) -> Iterator[_Member]:
+    with zipfile.ZipFile(archive) as file:
+        for one in file.infolist():
+            name, mode = PurePosixPath(one.filename), one.external_attr >> 16
+            if one.is_dir():
+                continue
+            content = file.read(one)
+            if stat.S_ISLNK(mode):
+                yield _Member(name, b"", link=content.decode())
+            else:
+                yield _Member(name, content, bool(mode & 0o100))
+
+
+def _refuse_outside(archive: Path, name: PurePosixPath, link: str) -> None:
+    depth = 0
+    for part in (*name.parent.parts, *PurePosixPath(link).parts) if link else name.parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0 or part == "/":
+            raise IncompleteError(
+                f"{archive.name} holds {name}, which leads out of its folder",
+                hint="Such an archive is not unpacked: look where it comes from.",
+            )
+
+
+def _write(path: Path, member: _Member) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if member.link:
+        path.symlink_to(member.link)
+        return
+    path.write_bytes(member.content)
+    path.chmod(0o755 if member.executable else 0o644)

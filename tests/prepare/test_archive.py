@@ -1,0 +1,182 @@
+"""A program that was handed over as one file: unpacked in its folder, or refused."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from hpcbert.config.recipe import Recipe, Upstream
+from hpcbert.errors import IncompleteError
+from hpcbert.flows import prepare as flow
+from hpcbert.prepare.archive import is_archive, unpack
+from hpcbert.prepare.parts import Context, Part
+from hpcbert.script.prepared import record, source_record
+from hpcbert.system import runner
+from tests.kit.drafts import settled, site_of
+from tests.kit.logs import put
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    done = runner.run(["git", "-C", str(folder), *identity, *words])
+    assert done.ok, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Path:
+    folder = put(tmp_path, "upstream/bert/train.py", 'print("wrong")\n').parent.parent
+    put(folder, "run.sh", "true\n").chmod(0o755)
+    (folder / "link.py").symlink_to("bert/train.py")
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "first")
+    return folder
+
+
+def packed(upstream: Path, name: str, prefix: str = "x-1.0/") -> Path:
+    path = upstream.parent / name
+    form = "zip" if name.endswith("zip") else "tar.gz" if name.endswith("gz") else "tar"
+    words = [
+        "git",
+        "-C",
+        str(upstream),
+        "archive",
+        f"--format={form}",
+        f"--prefix={prefix}",
+        "HEAD",
+    ]
+    path.write_bytes(subprocess.run(words, check=True, capture_output=True).stdout)
+    return path
+
+
+@pytest.mark.parametrize("name", ["x.tar.gz", "x.tgz", "x.tar", "X.ZIP", "x.zip"])
+@pytest.mark.parametrize("prefix", ["x-1.0/", ""])
+def test_what_git_packs_is_unpacked_with_its_commit(
+    upstream: Path, tmp_path: Path, name: str, prefix: str
+) -> None:
+    path = packed(upstream, name.lower(), prefix).rename(tmp_path / name)
+    assert is_archive(str(path))
+    target = tmp_path / "target"
+    assert unpack(path, target) == git(upstream, "rev-parse", "HEAD")
+    assert (target / "bert" / "train.py").read_text() == 'print("wrong")\n'
+    assert (target / "run.sh").stat().st_mode & 0o111
+    assert (target / "link.py").readlink() == Path("bert/train.py")
+
+
+def test_one_that_does_not_say_its_commit_has_a_digest(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+        file.writestr("top/a.py", "1\n")
+    assert unpack(tmp_path / "x.zip", tmp_path / "target").startswith("sha256:")
+    assert (tmp_path / "target" / "a.py").is_file()
+
+
+def test_a_repository_inside_is_left_out(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+        file.writestr("top/a.py", "1\n")
+        file.writestr("top/.git/config", "[core]\nfsmonitor = touch /tmp/run\n")
+    unpack(tmp_path / "x.zip", tmp_path / "target")
+    assert [path.name for path in (tmp_path / "target").iterdir()] == ["a.py"]
+
+
+def bad(folder: Path, name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> Path:
+    path = folder / "bad.tar.gz"
+    with tarfile.open(path, "w:gz") as file:
+        for one, what, to in (("top/ok", tarfile.REGTYPE, ""), (name, kind, link)):
+            entry = tarfile.TarInfo(one)
+            entry.type, entry.linkname = what, to
+            file.addfile(entry, io.BytesIO(b""))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "link"),
+    [
+        ("../x", tarfile.REGTYPE, ""),
+        ("top/../../x", tarfile.REGTYPE, ""),
+        ("/etc/x", tarfile.REGTYPE, ""),
+        ("top/x", tarfile.SYMTYPE, "../../y"),
+        ("top/x", tarfile.SYMTYPE, "/etc/passwd"),
+        ("top/x", tarfile.CHRTYPE, ""),
+        ("top/x", tarfile.FIFOTYPE, ""),
+    ],
+)
+def test_what_would_lie_elsewhere_is_refused(
+    tmp_path: Path, name: str, kind: bytes, link: str
+) -> None:
+    path = bad(tmp_path, name, kind, link)
+    with pytest.raises(IncompleteError):
+        unpack(path, tmp_path / "a" / "target")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["x.tar.gz", "x.zip"])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_damage_is_told(upstream: Path, tmp_path: Path, name: str, share: float) -> None:
+    path = packed(upstream, name)
+    raw = path.read_bytes()
+    path.write_bytes(raw[: int(len(raw) * share)])
+    with pytest.raises(IncompleteError, match="can't be unpacked"):
+        unpack(path, tmp_path / "target")
+    with pytest.raises(IncompleteError, match="there is no archive"):
+        unpack(tmp_path / f"absent-{name}", tmp_path / "target")
+
+
+def prepared(upstream: Path, url: Path, commit: str) -> tuple[Part, dict[str, str]]:
+    site = settled(site_of(upstream.parent), "tiny", repository=str(url))
+    put(
+        upstream.parent,
+        "tiny/fix.patch",
+        'Why.\n--- a/bert/train.py\n+++ b/bert/train.py\n@@ -1 +1 @@\n-print("wrong")\n+print("right")\n',
+    )
+    found = Recipe(
+        "tiny", str(upstream.parent / "tiny"), "", "", "per-gpu", models=("m",), precisions=("fp32",),
+        needs=("source",),
+        source=Upstream("https://example.org/x", commit, "bert", patches=("fix.patch",)),
+    )  # fmt: skip
+    context = Context(
+        run=runner.run, follow=runner.follow, say=lambda _: None, env={"PATH": "/usr/bin:/bin"}
+    )
+    (part,) = flow.prepare(found, site, context, only=["source"])
+    return part, record(source_record(site, found))
+
+
+def test_an_archive_stands_in_for_the_repository(upstream: Path) -> None:
+    commit = git(upstream, "rev-parse", "HEAD")
+    part, made = prepared(upstream, packed(upstream, "x.tar.gz"), commit)
+    assert part.status == "done", part
+    assert (Path(part.path) / "bert" / "train.py").read_text() == 'print("right")\n'
+    assert made["commit"] == commit
+    again, _ = prepared(upstream, upstream.parent / "x.tar.gz", commit)
+    assert (again.status, again.digest) == ("ready", part.digest)
+
+
+def test_an_archive_has_the_digest_of_the_checkout(upstream: Path) -> None:
+    commit = git(upstream, "rev-parse", "HEAD")
+    whole, _ = prepared(upstream, upstream, commit)
+    (upstream.parent / "sources").rename(upstream.parent / "before")
+    part, _ = prepared(upstream, packed(upstream, "x.zip"), commit)
+    assert part.digest == whole.digest
+
+
+def test_an_archive_of_another_commit_is_refused(upstream: Path) -> None:
+    part, made = prepared(upstream, packed(upstream, "x.tar.gz"), COMMIT)
+    assert part.status == "failed"
+    assert "the recipe is for 0123456789ab" in part.detail
+    assert made == {}
+
+
+def test_what_is_recorded_of_one_without_a_commit_is_its_digest(upstream: Path) -> None:
+    path = upstream.parent / "x.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("x/bert/train.py", 'print("wrong")\n')
+    part, made = prepared(upstream, path, COMMIT)
+    assert part.status == "done"
+    assert made["commit"].startswith("sha256:")
