@@ -26,7 +26,7 @@ from hpcbert.system import redact, zipped
 from hpcbert.system.files import open_file, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 SCHEMA = 1
 _MOST_INDEX = 1 << 24
@@ -94,6 +94,26 @@ def pack(directory: Path, target: Path) -> Packed:
             with contextlib.suppress(OSError):
                 temporary.unlink()
     return Packed(target, size, sha256, len(index["files"]), tuple(index["masked"]))
+
+
+def pack_logs(target: Path, logs: Mapping[str, Path]) -> tuple[str, ...]:
+    """Write logs into one new file, the same bytes for the same logs; return those with secrets.
+
+    Args:
+        target: The file.
+        logs: Where each entry's log lies.
+
+    Raises:
+        UsageError: One of them is a link, or they are too much.
+        HpcbertError: The file system refused.
+    """
+    room, masked = zipped.MOST_BYTES, []
+    with refusal("write", target), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
+        for entry, path in sorted(logs.items()):
+            packed, original = _add(archive, path.parent, path.name, entry, room)
+            room -= packed["bytes"]
+            masked += [entry] if original["sha256"] != packed["sha256"] else []
+    return tuple(masked)
 
 
 def _digest(file: BinaryIO) -> str:

@@ -32,6 +32,7 @@ COMMANDS = {
     "retry": "Submit again the repeats that don't count.",
     "collect": "Reduce logs to a table of medians and speedups.",
     "compare": "Compare results point by point, with a verdict on each.",
+    "report": "Write a report: a page, figures, tables, and all numbers.",
     "audit": "Check that a campaign's numbers still follow from its files.",
     "archive": "Pack a campaign into one file.",
     "lab": "Run a real Slurm cluster on this machine.",

@@ -23,13 +23,28 @@ from hpcbert.results.reporters import FORMS
 from hpcbert.system import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from hpcbert.flows.collect import Collected
     from hpcbert.flows.results import Places
+    from hpcbert.model import SpeedupTable
 
 # Files that a sentence names; --json names all.
 _NAMED = 10
+
+
+def provenance() -> Provenance:
+    """Return by what, when and how the tables of this process are made."""
+    words = redact.command(["hpcbert", *sys.argv[1:]])
+    return Provenance(__version__, utc(time.time()), shlex.join(words))
+
+
+def short_of(tables: Iterable[SpeedupTable]) -> tuple[str, ...]:
+    """Say how many of the repeats that were asked for do not count; nothing if all do."""
+    rows = [row for table in tables for row in table.rows]
+    asked, ok = sum(row.asked for row in rows), sum(row.ok for row in rows)
+    does = "does" if asked - ok == 1 else "do"
+    return (f"{asked - ok} of {asked} repeats {does} not count.",) if ok < asked else ()
 
 
 def collected(
@@ -61,8 +76,7 @@ def collected(
         frameworks=recipes.names,
         load=recipes.load,
     )
-    words = redact.command(["hpcbert", *sys.argv[1:]])
-    how = Provenance(__version__, utc(time.time()), shlex.join(words))
+    how = provenance()
     width = 0 if output else streams.width(sys.stdout)
     layout = FORMS[form]
     text = layout.write(made.tables, how, width) if made.tables else ""
@@ -118,10 +132,7 @@ def write_output(path: Path, text: str, option: str = "--output") -> None:
 
 
 def _shortcomings(made: Collected) -> list[str]:
-    rows = [row for table in made.tables for row in table.rows]
-    asked, ok = sum(row.asked for row in rows), sum(row.ok for row in rows)
-    does = "does" if asked - ok == 1 else "do"
-    short = [f"{asked - ok} of {asked} repeats {does} not count."] if ok < asked else []
     lost = [one for one in made.left_out if one.wanted]
     logs = "a log was" if len(lost) == 1 else f"{len(lost)} logs were"
-    return [*made.refused, *short, *([f"What may be {logs} left out."] if lost else [])]
+    left = [f"What may be {logs} left out."] if lost else []
+    return [*made.refused, *short_of(made.tables), *left]

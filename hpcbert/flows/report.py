@@ -1,0 +1,347 @@
+"""A report's directory: written whole or not at all, and nothing that was there is lost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.errors import ConfigError, HpcbertError, UsageError
+from hpcbert.model import ARCHIVE
+from hpcbert.report import files, markdown
+from hpcbert.report.content import compose
+from hpcbert.report.given import Exhibit, Given, Stretch
+from hpcbert.report.words import LANGUAGES, Words
+from hpcbert.results import saved
+from hpcbert.system.files import read, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.model import Campaign, Provenance, Row, SpeedupTable
+    from hpcbert.report.blocks import Report
+    from hpcbert.report.figures import Drawing
+    from hpcbert.results.resultset import ResultSet, Source
+
+# What makes a directory a report's: `sha256sum --check` reads it.
+SUMS = "SHA256SUMS"
+# Runs whose steps are drawn.
+_STRETCHES = 4
+_BLOCK = 1 << 20
+
+
+class Written(NamedTuple):
+    """What was written.
+
+    Attributes:
+        files: Names, relative to the directory.
+        masked: Logs of logs.zip in which secrets were masked.
+    """
+
+    directory: Path
+    files: tuple[str, ...]
+    masked: tuple[str, ...]
+
+
+def write(
+    results: ResultSet,
+    target: Path,
+    *,
+    made: Provenance,
+    recipes: Mapping[str, Path],
+    title: str = "",
+    language: str = LANGUAGES[0],
+    with_logs: bool = False,
+) -> Written:
+    """Write the report of some results into a directory.
+
+    Args:
+        results: What is reported.
+        target: The directory: new, empty, or an earlier report that nobody changed.
+        made: By what, when and by which command.
+        recipes: The folder of each framework that is known here, by its name.
+        title: Of the report; empty for the usual one.
+        language: Of the page: one of LANGUAGES. Markdown is written in all of them.
+        with_logs: Whether logs.zip is written.
+
+    Raises:
+        UsageError: The directory holds something else, or there is no result.
+        HpcbertError: The file system refused.
+    """
+    if not results.tables:
+        raise UsageError("There is no result to report.")
+    place = target.resolve()
+    _refuse_others(place, target)
+    with ExitStack() as stack:
+        campaigns = _campaigns(results, stack)
+        given = Given(
+            title=title,
+            made=made,
+            results=replace(results, made=results.made or made),
+            exhibits=tuple(_exhibit(source, results, campaigns) for source in results.sources),
+            recipes=_recipes(results, campaigns, recipes),
+            stretches=tuple(_stretches(results)),
+        )
+        temporary = place.with_name(f".{place.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+        with refusal("write", target):
+            temporary.mkdir(parents=True)
+        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+        for name, content in _documents(given, language):
+            _write(temporary / name, content)
+        masked = _pack(temporary / "logs.zip", results, campaigns) if with_logs else ()
+        names = _seal(temporary)
+        _publish(temporary, place, target)
+    return Written(target, names, masked)
+
+
+def _documents(given: Given, language: str) -> Iterator[tuple[str, bytes]]:
+    """Yield every file of a report but its logs."""
+    from hpcbert.report import figures, page
+
+    reports = {one: compose(given, Words(one)) for one in LANGUAGES}
+    for one, report in reports.items():
+        ending = ".md" if one == LANGUAGES[0] else f".{one}.md"
+        yield f"report{ending}", markdown.render(report).encode()
+    report = reports[language]
+    drawings = {one.name: figures.draw(one) for one in report.pictures}
+    yield "index.html", page.render(report, drawings, Words(language)).encode()
+    yield from _figures(drawings)
+    yield from _tables(report, language)
+    yield "results.json", f"{saved.render(given.results)}\n".encode()
+
+
+def _figures(drawings: Mapping[str, Drawing]) -> Iterator[tuple[str, bytes]]:
+    for name, drawing in drawings.items():
+        yield f"figures/{name}.svg", drawing.svg.encode()
+        if drawing.png and drawing.pdf:
+            yield f"figures/{name}.png", drawing.png
+            yield f"figures/{name}.pdf", drawing.pdf
+
+
+def _tables(report: Report, language: str) -> Iterator[tuple[str, bytes]]:
+    for grid in report.grids:
+        yield f"tables/{grid.name}.csv", files.comma_separated(grid).encode()
+        tex = files.latex(grid, han=language == "zh")
+        yield f"tables/{grid.name}.tex", tex.encode("utf-8", "replace")
+
+
+# --- what is known of the sources ----------------------------------------------------------------
+
+
+def _campaigns(results: ResultSet, stack: ExitStack) -> dict[str, Path]:
+    """Return the directory of each campaign that is still there, archives unpacked, by its id."""
+    found: dict[str, Path] = {}
+    for source in results.sources:
+        path = Path(source.path)
+        if source.kind != "campaign" or not source.path:
+            continue
+        if path.is_dir():
+            found[source.name] = path
+        elif path.name.endswith(ARCHIVE) and path.is_file():
+            from hpcbert.campaign import archive
+
+            with suppress(HpcbertError):
+                found[source.name] = stack.enter_context(archive.opened(path))
+    return found
+
+
+def _exhibit(source: Source, results: ResultSet, campaigns: Mapping[str, Path]) -> Exhibit:
+    directory = campaigns.get(source.name)
+    if source.kind == "logs":
+        return Exhibit(digests=_digests(source, results))
+    if directory is None:
+        return Exhibit()
+    from hpcbert.campaign import evidence, store
+
+    try:
+        campaign = store.read_manifest(directory)
+        record = evidence.recorded(directory)
+    except HpcbertError:
+        return Exhibit()
+    known = record[evidence.EVIDENCE]["files"] if record else {}
+    return Exhibit(
+        script=_script(directory, campaign),
+        topologies=_topologies(directory / "env"),
+        digests={str(path): str(entry["sha256"]) for path, entry in known.items()},
+    )
+
+
+def _digests(source: Source, results: ResultSet) -> dict[str, str]:
+    """Return digests of logs that hpcbert did not submit, as they are now."""
+    runs = (run for row in _rows(source, results) for run in row.runs if run.log)
+    found: dict[str, str] = {}
+    for run in runs:
+        with suppress(OSError):
+            found[run.log] = _digest(Path(run.log))
+    return found
+
+
+def _rows(source: Source, results: ResultSet) -> Iterator[Row]:
+    for table in results.tables:
+        for row in table.rows:
+            if row.origin and (row.origin.kind, row.origin.name) == (source.kind, source.name):
+                yield row
+
+
+def _script(directory: Path, campaign: Campaign) -> tuple[str, str]:
+    """Return the script of the largest shape."""
+    largest = max(campaign.arrays, key=lambda one: one.point.shape.gpus)
+    with suppress(OSError):
+        return largest.script, read(directory / largest.script).decode("utf-8", "replace")
+    return "", ""
+
+
+def _topologies(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Return what `nvidia-smi topo -m` printed on each node; of a node once."""
+    found: dict[str, tuple[str, ...]] = {}
+    for path in sorted(folder.glob("*.json")):
+        with suppress(OSError, ValueError, RecursionError):
+            data = json.loads(read(path))
+            host = data.get("host") if isinstance(data, dict) else None
+            lines = host.get("topology") if isinstance(host, dict) else None
+            if isinstance(lines, list) and isinstance(data.get("node"), str):
+                found.setdefault(data["node"], tuple(one for one in lines if isinstance(one, str)))
+    return found
+
+
+def _recipes(
+    results: ResultSet, campaigns: Mapping[str, Path], folders: Mapping[str, Path]
+) -> tuple[Recipe, ...]:
+    """Return the recipe of each framework: the copy that its campaign used, else the one here."""
+    from hpcbert.campaign import store
+    from hpcbert.config import recipe
+
+    found: dict[str, Recipe] = {}
+    for source in results.sources:
+        directory = campaigns.get(source.name)
+        if directory and source.framework not in found:
+            with suppress(ConfigError):
+                found[source.framework] = recipe.read_recipe(
+                    directory / store.RECIPE, name=source.framework, digest=source.recipe_digest
+                )
+    for table in results.tables:
+        name = table.group.framework
+        if name not in found and name in folders:
+            with suppress(ConfigError):
+                found[name] = recipe.load(folders[name])
+    return tuple(found.values())
+
+
+def _stretches(results: ResultSet) -> Iterator[Stretch]:
+    """Yield the steps of each table's run of the largest shape that is its median."""
+    for table in [one for one in results.tables if any(row.steps for row in one.rows)][:_STRETCHES]:
+        row = [one for one in table.rows if one.steps][-1]
+        yield _stretch(table, row)
+
+
+def _stretch(table: SpeedupTable, row: Row) -> Stretch:
+    speeds = {run.repeat: run.throughput or 0.0 for run in row.runs}
+    middle = row.median or 0.0
+    repeat, steps = min(row.steps, key=lambda one: abs(speeds[one[0]] - middle))
+    pairs = tuple(zip(steps.iterations, steps.seconds, strict=True))
+    return Stretch(table.group, row.shape, repeat, pairs, (steps.after + 1, steps.until))
+
+
+def _pack(target: Path, results: ResultSet, campaigns: Mapping[str, Path]) -> tuple[str, ...]:
+    """Write the logs of all runs, those of campaigns in folders of their own."""
+    from hpcbert.campaign import archive
+
+    logs: dict[str, Path] = {}
+    foreign: list[Path] = []
+    for source in results.sources:
+        for run in (run for row in _rows(source, results) for run in row.runs if run.log):
+            if source.name in campaigns:
+                logs[f"{source.name}/{run.log}"] = campaigns[source.name] / run.log
+            else:
+                foreign.append(Path(run.log).absolute())
+    if foreign:
+        base = Path(os.path.commonpath([path.parent for path in foreign]))
+        logs |= {f"logs/{path.relative_to(base)}": path for path in foreign}
+    there = {entry: path for entry, path in logs.items() if path.is_file()}
+    return archive.pack_logs(target, there)
+
+
+# --- the directory -------------------------------------------------------------------------------
+
+
+def _write(path: Path, content: bytes) -> None:
+    with refusal("write", path):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+
+
+def _digest(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            found.update(block)
+    return found.hexdigest()
+
+
+def _names(directory: Path) -> tuple[str, ...]:
+    found = (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
+    return tuple(sorted(str(path.relative_to(directory)) for path in found))
+
+
+def _seal(directory: Path) -> tuple[str, ...]:
+    """Write down the digest of every file."""
+    names = _names(directory)
+    lines = [f"{_digest(directory / name)}  {name}\n" for name in names]
+    _write(directory / SUMS, "".join(lines).encode())
+    return (*names, SUMS)
+
+
+def _refuse_others(place: Path, said: Path) -> None:
+    """Refuse a directory with anything in it that a report would replace and did not write.
+
+    Raises:
+        UsageError: It holds such a thing.
+    """
+    if not place.exists():
+        return
+    with refusal("read", said):
+        if not place.is_dir():
+            raise UsageError("It is no directory.", where=str(said), hint=_ELSEWHERE)
+        names = _names(place)
+        if not names and not any(place.iterdir()):
+            return
+        if SUMS not in names:
+            raise UsageError(
+                "The directory is not empty, and not a report.", where=str(said), hint=_ELSEWHERE
+            )
+        lines = read(place / SUMS).decode("utf-8", "replace").splitlines()
+        digests = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        others = [
+            name
+            for name in names
+            if name != SUMS
+            and ((place / name).is_symlink() or digests.get(name) != _digest(place / name))
+        ]
+    if others:
+        what = f"{others[0]!r} is not as the report there left it, and would be lost."
+        raise UsageError(what, where=str(said), hint=_ELSEWHERE)
+
+
+_ELSEWHERE = "Name another directory with --output, or move what is there."
+
+
+def _publish(temporary: Path, place: Path, said: Path) -> None:
+    """Give a finished report its name, in the place of an earlier one."""
+    with refusal("write", said):
+        if not place.exists():
+            temporary.rename(place)
+            return
+        old = temporary.with_suffix(".old")
+        place.rename(old)
+        try:
+            temporary.rename(place)
+        except OSError:
+            old.rename(place)
+            raise
+        shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,183 @@
+"""What a report is made of, before it is a page, a Markdown file or a table for LaTeX; pure.
+
+All texts are plain: each form escapes them by its own rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NOTHING = ""
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        title: Its heading.
+        form: How its numbers are shown, as `format` takes it; empty for a column of texts.
+    """
+
+    title: str
+    form: str = ""
+
+    def shown(self, cell: Cell) -> str:
+        """Return a cell as people read it; nothing where there is no number."""
+        if cell is None:
+            return NOTHING
+        return cell if isinstance(cell, str) else format(cell, self.form)
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A text."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list of short texts."""
+
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading inside a section."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """Text that is shown as it is: a command, a script.
+
+    Attributes:
+        title: What it is.
+        folded: Whether a page shows it only when asked.
+    """
+
+    title: str
+    text: str
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table.
+
+    Attributes:
+        name: Of its files in `tables/`, without ending.
+        title: Its caption.
+        rows: Numbers unrounded; as many cells as there are columns.
+        folded: Whether a page shows it only when asked.
+    """
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line, or one set of bars, of a figure.
+
+    Attributes:
+        points: Of each x, y, the lowest and the highest y; x is a place on an axis of names where
+            the figure has names.
+    """
+
+    label: str
+    points: tuple[tuple[float, float, float, float], ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes.
+
+    Attributes:
+        kind: `scaling` (lines with ranges, log-log), `bars` (side by side), `runs` (a mark a run),
+            `steps` (a line, the window shaded).
+        x, y: Their titles, with units.
+        series: What is drawn.
+        names: The places of an axis of names, from 0; empty for an axis of numbers.
+        ideal: Points of the ideal line; empty without one.
+        window: The part of x that is measured; empty without one.
+        legend: Names of what is no series: the ideal line, the window.
+    """
+
+    kind: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    names: tuple[str, ...] = ()
+    ideal: tuple[tuple[float, float], ...] = ()
+    window: tuple[float, ...] = ()
+    legend: str = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure: its panels, what they show in words, and their numbers.
+
+    Attributes:
+        name: Of its files in `figures/`, without ending.
+        alt: What it shows, for those who don't see it.
+        grid: The numbers that are drawn.
+    """
+
+    name: str
+    title: str
+    alt: str
+    panels: tuple[Panel, ...]
+    grid: Grid
+
+
+Block = Paragraph | Items | Heading | Code | Grid | Picture
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report.
+
+    Attributes:
+        key: Its anchor.
+    """
+
+    key: str
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole report in one language.
+
+    Attributes:
+        language: `en` or `zh`.
+        title: Its title.
+        lead: What stands below the title.
+    """
+
+    language: str
+    title: str
+    lead: tuple[str, ...]
+    sections: tuple[Section, ...]
+
+    @property
+    def grids(self) -> tuple[Grid, ...]:
+        """Every table, those of figures among them."""
+        blocks = [block for section in self.sections for block in section.blocks]
+        found = (one.grid if isinstance(one, Picture) else one for one in blocks)
+        return tuple(one for one in found if isinstance(one, Grid))
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """Every figure."""
+        blocks = (block for section in self.sections for block in section.blocks)
+        return tuple(one for one in blocks if isinstance(one, Picture))

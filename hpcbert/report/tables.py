@@ -1,0 +1,168 @@
+"""The sections with the results: published tables, pivots, figures and all runs; pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcbert.report.blocks import Block, Cell, Column, Grid, Heading, Paragraph
+from hpcbert.report.pictures import pictures
+from hpcbert.results.words import basis, differences, marks, plain, why
+
+if TYPE_CHECKING:
+    from hpcbert.model import Group, Row, Run, SpeedupTable
+    from hpcbert.report.given import Given
+    from hpcbert.report.words import Words
+
+
+def results(given: Given, words: Words) -> tuple[Block, ...]:
+    """Return each table as it is published, and the pivots that reports use."""
+    if not given.tables:
+        return (Paragraph(words("results.none")),)
+    blocks: list[Block] = [Paragraph(words("results.how"))]
+    for number, table in enumerate(given.tables, 1):
+        blocks += _published(number, table, words)
+    return (
+        *blocks,
+        Heading(words("pivot.heading")),
+        Paragraph(words("pivot.how")),
+        *_pivots(given.tables, words),
+    )
+
+
+def figures(given: Given, words: Words) -> tuple[Block, ...]:
+    """Return the figures, each with its numbers."""
+    found, more = pictures(given, words)
+    blocks: list[Block] = [Paragraph(words("figures.none"))] if not found else list(found)
+    return (*blocks, Paragraph(words("figures.more", count=more))) if more else tuple(blocks)
+
+
+def runs(given: Given, words: Words) -> tuple[Block, ...]:
+    """Return every run, those that don't count among them."""
+    columns = (
+        Column(words("column.table")),
+        Column(words("column.shape")),
+        Column(words("column.repeat"), "d"),
+        Column(words("column.attempt"), "d"),
+        Column(words("column.throughput"), ".2f"),
+        Column(words("column.counts")),
+        Column(words("column.state")),
+        Column(words("column.nodes-names")),
+        Column(words("column.flags")),
+        Column(words("column.log")),
+    )
+    rows = tuple(
+        _run(title(table.group, words), row, run, words)
+        for table in given.tables
+        for row in table.rows
+        for run in row.runs
+    )
+    return (Grid("runs", words("runs.table"), columns, rows),)
+
+
+def title(group: Group, words: Words) -> str:
+    """Return what a table is called."""
+    parts = [
+        plain(f"{group.framework} {group.model} {group.precision}"),
+        words("batch", size=group.batch_size_per_device),
+    ]
+    return words("comma").join([*parts, *([plain(group.variant)] if group.variant else [])])
+
+
+def _published(number: int, table: SpeedupTable, words: Words) -> list[Block]:
+    group = table.group
+    # DLPerf's header is `node_num | gpu_num | samples/s | speedup`.
+    columns = (
+        Column(words("column.node_num"), "d"),
+        Column(words("column.gpu_num"), "d"),
+        Column(words("column.samples"), ".2f"),
+        Column(words("column.speedup"), ".2f"),
+        Column(words("column.efficiency"), ".1%"),
+        Column(words("column.min"), ".2f"),
+        Column(words("column.max"), ".2f"),
+        Column(words("column.cv"), ".2%"),
+        Column(words("column.repeats")),
+        Column(words("column.flags")),
+    )
+    rows = tuple(map(_row, table.rows))
+    name = title(group, words)
+    base = "results.base" if table.baseline else "results.no-base"
+    how = words("results.rule", rule=plain(group.rule), basis=basis(table), base=words(base))
+    notes = [
+        Paragraph(words("results.note", shape=row.shape, note=plain(note)))
+        for row in table.rows
+        for note in (*marks(row), *differences(row))
+    ]
+    return [
+        Heading(name),
+        Paragraph(how),
+        Grid(f"results-{number}", words("results.table", name=name), columns, rows),
+        *notes,
+    ]
+
+
+def _row(row: Row) -> tuple[Cell, ...]:
+    spread = row.cv is not None
+    return (
+        row.shape.nodes,
+        row.shape.gpus,
+        row.median,
+        row.speedup,
+        row.efficiency,
+        # One run has no range.
+        row.min if spread else None,
+        row.max if spread else None,
+        row.cv,
+        f"{row.ok}/{row.asked}",
+        ", ".join(row.flags),
+    )
+
+
+def _pivots(tables: tuple[SpeedupTable, ...], words: Words) -> tuple[Grid, ...]:
+    """Return medians by cards and precision(batch), one table a framework, model and rule."""
+    alike: dict[tuple[str, str, str, str], list[SpeedupTable]] = {}
+    for table in tables:
+        group = table.group
+        key = (group.framework, group.model, group.rule, group.variant)
+        alike.setdefault(key, []).append(table)
+    return tuple(_pivot(number, own, words) for number, own in enumerate(alike.values(), 1))
+
+
+def _pivot(number: int, tables: list[SpeedupTable], words: Words) -> Grid:
+    ordered = sorted(
+        {row.shape for one in tables for row in one.rows},
+        key=lambda shape: (shape.gpus, shape.nodes),
+    )
+    medians = [{row.shape: row.median for row in one.rows} for one in tables]
+    groups = [one.group for one in tables]
+    columns = (
+        Column(words("column.cards"), "d"),
+        Column(words("column.shape")),
+        *(
+            Column(f"{plain(one.precision)}(bs{one.batch_size_per_device})", ".2f")
+            for one in groups
+        ),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (shape.gpus, str(shape), *(own.get(shape) for own in medians)) for shape in ordered
+    ]
+    first = groups[0]
+    parts = [plain(f"{first.framework} {first.model}"), words("rule", name=plain(first.rule))]
+    parts += [plain(first.variant)] if first.variant else []
+    name = words("comma").join(parts)
+    return Grid(f"pivot-{number}", words("pivot.table", name=name), columns, tuple(rows))
+
+
+def _run(name: str, row: Row, run: Run, words: Words) -> tuple[Cell, ...]:
+    counts = words("yes") if run.valid else words("no-because", why=why(run))
+    return (
+        name,
+        str(row.shape),
+        run.repeat,
+        run.attempt,
+        run.throughput,
+        counts,
+        plain(run.state),
+        plain(", ".join(run.nodes)),
+        plain(", ".join(run.flags)),
+        plain(run.log),
+    )

@@ -1,0 +1,42 @@
+"""The words of a report in its languages: all of them stand in catalogue.toml, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tomli
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LANGUAGES = ("en", "zh")
+_CATALOGUE = Path(__file__).with_name("catalogue.toml")
+
+
+@cache
+def catalogue() -> Mapping[str, Mapping[str, str]]:
+    """Return every word: its texts by language, by its key."""
+    return tomli.loads(_CATALOGUE.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of one language."""
+
+    language: str
+
+    def __call__(self, key: str, /, **values: object) -> str:
+        """Return a text with its places filled in.
+
+        Raises:
+            KeyError: There is no such text, or nothing for one of its places.
+        """
+        return catalogue()[key][self.language].format_map(values)
+
+    def known(self, key: str, default: str) -> str:
+        """Return a text without places, or what the program itself calls it."""
+        found = catalogue().get(key)
+        return found[self.language] if found else default
