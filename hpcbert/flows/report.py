@@ -83,7 +83,7 @@ def write(
         given = Given(
             title=title,
             made=made,
-            results=replace(results, made=results.made or made),
+            results=results,
             exhibits=tuple(_exhibit(source, results, campaigns) for source in results.sources),
             recipes=_recipes(results, campaigns, recipes),
             stretches=tuple(_stretches(results)),
@@ -113,7 +113,8 @@ def _documents(given: Given, language: str) -> Iterator[tuple[str, bytes]]:
     yield "index.html", page.render(report, drawings, Words(language)).encode()
     yield from _figures(drawings)
     yield from _tables(report, language)
-    yield "results.json", f"{saved.render(given.results)}\n".encode()
+    whole = replace(given.results, made=given.results.made or given.made)
+    yield "results.json", f"{saved.render(whole)}\n".encode()
 
 
 def _figures(drawings: Mapping[str, Drawing]) -> Iterator[tuple[str, bytes]]:

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from hpcbert.report.blocks import Block, Code, Column, Grid, Heading, Items, Paragraph
-from hpcbert.results.words import FLAGS, plain, why
+from hpcbert.results.words import FLAGS, of_devices, plain, why
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +101,9 @@ def flags(given: Given, words: Words) -> tuple[Block, ...]:
         flag for row in rows for flag in (*row.flags, *(f for run in row.runs for f in run.flags))
     }
     told = tuple(
-        (name, words.known(f"flag.{name}", text)) for name, text in FLAGS.items() if name in used
+        (name, of_devices(words.known(f"flag.{name}", text), given.tables))
+        for name, text in FLAGS.items()
+        if name in used
     )
     if not told:
         return (Paragraph(words("flags.none")),)
@@ -119,8 +121,11 @@ def digests(given: Given, words: Words) -> tuple[Block, ...]:
     bare = [source for source, exhibit in given.sources if not exhibit.digests]
     blocks: list[Block] = []
     if rows:
-        titles = ("column.origin", "column.file", "column.sha256")
-        columns = tuple(Column(words(one)) for one in titles)
+        columns = (
+            Column(words("column.origin")),
+            Column(words("column.file")),
+            Column(words("column.sha256")),
+        )
         blocks.append(Grid("digests", words("digests.table"), columns, rows, folded=True))
     blocks += [Paragraph(words("digests.none", name=plain(source.name))) for source in bare]
     return (*blocks, Paragraph(words("digests.how")))

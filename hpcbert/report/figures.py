@@ -32,6 +32,7 @@ _WIDTH, _HEIGHT = 4.6, 3.6
 _DPI = 150
 _CJK = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "SimHei")
 _LEGEND_AT_MOST = 8
+_LONGEST = 44
 _ASCII = re.compile(r"[\x00-\xff\u2013\u2212\u2026]*")
 
 
@@ -43,12 +44,17 @@ class Drawing(NamedTuple):
     pdf: bytes | None
 
 
-def draw(picture: Picture) -> Drawing:
-    """Draw a figure."""
+def draw(picture: Picture, *, forms: bool = True) -> Drawing:
+    """Draw a figure.
+
+    Args:
+        picture: What it shows.
+        forms: Whether all forms are wanted; else SVG alone.
+    """
     with _style(), _quietly():
         figure = chart(picture)
         svg = _saved(figure, "svg", Date=None, Creator=None).decode()
-        if not _has_fonts_for(picture):
+        if not (forms and _has_fonts_for(picture)):
             return Drawing(svg, None, None)
         # It is laid out.
         figure.set_layout_engine("none")
@@ -90,7 +96,7 @@ def inline(svg: str, name: str, label: str) -> str:
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'\bid="', f'id="{name}-', body)
     body = body.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
-    body = body.replace(_INK, "currentColor")
+    body = body.replace(_INK, "currentColor").replace("fill: #ffffff", "fill: none")
     # The page says how wide it is.
     body = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", body, count=1)
     body = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", body, count=1)
@@ -170,7 +176,7 @@ def _scaling(axes: Axes, panel: Panel) -> None:
             color=_INK,
             linewidth=0.8,
             linestyle=(0, (4, 3)),
-            label=panel.legend,
+            label=_cut(panel.legend),
         )
     for number, series in enumerate(panel.series):
         places, middles, low, high = _columns(series)
@@ -178,7 +184,7 @@ def _scaling(axes: Axes, panel: Panel) -> None:
             places,
             middles,
             yerr=(low, high),
-            label=series.label,
+            label=_cut(series.label),
             color=_COLOURS[number],
             marker=_MARKERS[number],
             linestyle=_DASHES[number],
@@ -200,6 +206,11 @@ def _narrow(panel: Panel) -> bool:
         value for series in panel.series for _, middle, *_ in series.points for value in [middle]
     ]
     return max(values) < 100 * min(values)
+
+
+def _cut(label: str) -> str:
+    """Return what of a label a figure has room for; the table beside it has all of it."""
+    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"
 
 
 def _plain_numbers(axes: Axes) -> None:
@@ -231,7 +242,7 @@ def _bars(axes: Axes, panel: Panel) -> None:
             hatch=_HATCHES[number],
             edgecolor="white",
             ecolor=_INK,
-            label=series.label,
+            label=_cut(series.label),
         )
     axes.set_xticks(range(len(panel.names)), labels=panel.names)
 
@@ -268,7 +279,9 @@ def _steps(axes: Axes, panel: Panel) -> None:
     """Draw a line through the iterations of a run, the measured ones shaded."""
     if panel.window:
         first, last = panel.window
-        axes.axvspan(first, last, color=_COLOURS[5], alpha=0.25, linewidth=0, label=panel.legend)
+        axes.axvspan(
+            first, last, color=_COLOURS[5], alpha=0.25, linewidth=0, label=_cut(panel.legend)
+        )
     for number, series in enumerate(panel.series):
         places, middles, _, _ = _columns(series)
         axes.plot(
@@ -278,9 +291,10 @@ def _steps(axes: Axes, panel: Panel) -> None:
             linewidth=0.9,
             marker=".",
             markersize=2.5,
-            label=series.label,
+            label=_cut(series.label),
         )
-    axes.set_ylim(bottom=0)
+    highest = max(point[1] for series in panel.series for point in series.points)
+    axes.set_ylim(0, 1.1 * highest)
 
 
 _DRAW = {"scaling": _scaling, "bars": _bars, "runs": _runs, "steps": _steps}

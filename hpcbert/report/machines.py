@@ -9,7 +9,7 @@ from hpcbert.report.blocks import Block, Code, Column, Grid, Heading, Items, Par
 from hpcbert.results.words import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from hpcbert.report.given import Given
     from hpcbert.report.words import Words
@@ -40,6 +40,21 @@ _FIRST = {
     "infiniband": ("InfiniBand",),
     "network": ("network",),
 }
+# What is not missed where nothing ran on a GPU.
+_OF_GPUS = frozenset(
+    (
+        "gpu",
+        "gpus",
+        "gpu-memory",
+        "clock",
+        "memory-clock",
+        "power",
+        "driver",
+        "cuda",
+        "cudnn",
+        "nccl",
+    )
+)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _LINKS = ("X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV")
 _LINK = re.compile(r"(X|SYS|NODE|PHB|PXB|PIX|NV(?=\d))\d*")
@@ -56,19 +71,21 @@ class _Kind(NamedTuple):
 def environment(given: Given, words: Words) -> tuple[Block, ...]:
     """Return what the nodes are, equal ones once."""
     kinds = _kinds(given)
+    on_gpus = any(table.group.device == "gpu" for table in given.tables)
+    unasked = () if on_gpus else _OF_GPUS
     blocks: list[Block] = []
     for number, kind in enumerate(kinds[:_SHOWN], 1):
-        blocks += _described(number, kind, words)
+        blocks += _described(number, kind, unasked, words)
     if len(kinds) > _SHOWN:
         blocks.append(Paragraph(words("environment.more", count=len(kinds) - _SHOWN)))
     return tuple(blocks) or (Paragraph(words("environment.none")),)
 
 
-def _described(number: int, kind: _Kind, words: Words) -> list[Block]:
+def _described(number: int, kind: _Kind, unasked: Collection[str], words: Words) -> list[Block]:
     told = {name: plain(value) for name, value in kind.facts.items()}
     first = {key: _first(told, names) for key, names in _FIRST.items()}
     rows = [(words(f"fact.{key}"), value) for key, value in first.items() if value]
-    missing = [words(f"fact.{key}") for key, value in first.items() if not value]
+    missing = [words(f"fact.{key}") for key in _FIRST if not first[key] and key not in unasked]
     rest = tuple((name, value) for name, value in sorted(told.items()) if name not in _TOLD)
     columns = (Column(words("column.fact")), Column(words("column.value")))
     blocks: list[Block] = [Heading(words("environment.title", of=plain(kind.source)))]
@@ -82,7 +99,9 @@ def _described(number: int, kind: _Kind, words: Words) -> list[Block]:
         # Of logs there is nothing else.
         title = words("environment.rest" if rows else "environment.stated", number=number)
         blocks.append(Grid(f"{name}-more", title, columns, rest, folded=bool(rows)))
-    if missing:
+    if not told:
+        blocks.append(Paragraph(words("environment.none")))
+    elif missing:
         names = words("comma").join(missing)
         blocks.append(Paragraph(words("environment.missing", names=names)))
     return blocks
@@ -157,8 +176,8 @@ def _matrix(lines: Sequence[str]) -> tuple[str, ...]:
 def _drawn(cells: Sequence[list[str]], name: str, title: str) -> Block:
     """Return the matrix as a table where it is one, else as it was printed."""
     header = [cell for cell in cells[0] if cell] if cells else []
-    # nvidia-smi ends some headings with tabs and not the rows, or the other way round.
-    rows = [row[: len(header) + 1] for row in cells[1:]]
+    # nvidia-smi puts two tabs between some columns of the rows, and one between their headings.
+    rows = [[cell for cell in row if cell][: len(header) + 1] for row in cells[1:]]
     if not rows or any(len(row) <= 1 for row in rows):
         return Code(title, "\n".join("  ".join(line) for line in cells))
     columns = (Column(""), *map(Column, header))

@@ -6,12 +6,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from hpcbert.report.blocks import Column, Grid, Panel, Picture, Series
-from hpcbert.results.words import plain
+from hpcbert.results.words import on_cpu, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from hpcbert.model import Row, SpeedupTable
+    from hpcbert.model import Group, Row, SpeedupTable
     from hpcbert.report.blocks import Cell
     from hpcbert.report.given import Given, Stretch
     from hpcbert.report.words import Words
@@ -38,11 +38,16 @@ def pictures(given: Given, words: Words) -> tuple[list[Picture], int]:
 
 
 def _alike(tables: Iterable[SpeedupTable]) -> dict[tuple[str, str], list[SpeedupTable]]:
-    """Return tables by model and precision: what may stand in one figure."""
+    """Return tables by what may stand in one figure, its name and the device."""
     found: dict[tuple[str, str], list[SpeedupTable]] = {}
     for table in tables:
-        found.setdefault((table.group.model, table.group.precision), []).append(table)
+        group = table.group
+        found.setdefault((_name(group), group.device), []).append(table)
     return found
+
+
+def _name(group: Group) -> str:
+    return plain(f"{group.model} {group.precision}{on_cpu(group, ' ')}")
 
 
 def _parts(tables: Sequence[SpeedupTable]) -> Iterator[tuple[SpeedupTable, ...]]:
@@ -60,18 +65,19 @@ def _label(table: SpeedupTable, words: Words) -> str:
 def _scalings(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
     """Yield throughput and speedup against GPUs, a figure a model and precision."""
     number = 0
-    for (model, precision), own in _alike(tables).items():
+    for (name, _), own in _alike(tables).items():
         for part in _parts(own):
             number += 1
-            yield _scaling(number, plain(f"{model} {precision}"), part, words)
+            yield _scaling(number, name, part, words)
 
 
 def _scaling(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) -> Picture:
+    device = tables[0].group.device
     rows = [(table, row) for table in tables for row in table.rows if row.median]
     gpus = sorted({row.shape.gpus for _, row in rows})
     throughput = Panel(
         "scaling",
-        words("axis.gpus"),
+        words(f"axis.devices.{device}"),
         words("axis.throughput"),
         tuple(Series(_label(one, words), tuple(_ranges(one))) for one in tables),
         ideal=_ideal(tables[0], gpus),
@@ -82,7 +88,7 @@ def _scaling(number: int, name: str, tables: Sequence[SpeedupTable], words: Word
     )
     speedup = Panel(
         "scaling",
-        words("axis.gpus"),
+        words(f"axis.devices.{device}"),
         words("axis.speedup"),
         ratios,
         ideal=tuple((gpu, gpu) for gpu in gpus),
@@ -91,7 +97,7 @@ def _scaling(number: int, name: str, tables: Sequence[SpeedupTable], words: Word
     columns = (
         Column(words("column.line")),
         Column(words("column.shape")),
-        Column(words("column.gpu_num"), "d"),
+        Column(words(f"column.devices.{device}"), "d"),
         Column(words("column.samples"), ".2f"),
         Column(words("column.min"), ".2f"),
         Column(words("column.max"), ".2f"),
@@ -156,14 +162,15 @@ def _ideal(table: SpeedupTable, gpus: Sequence[int]) -> tuple[tuple[float, float
 def _beside(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
     """Yield frameworks beside each other, samples per second of one GPU."""
     number = 0
-    for (model, precision), own in _alike(tables).items():
+    for (name, _), own in _alike(tables).items():
         if len({one.group.framework for one in own}) > 1:
             for part in _parts(own):
                 number += 1
-                yield _bars(number, plain(f"{model} {precision}"), part, words)
+                yield _bars(number, name, part, words)
 
 
 def _bars(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) -> Picture:
+    device = tables[0].group.device
     shapes = sorted(
         {row.shape for one in tables for row in one.rows if row.median},
         key=lambda shape: (shape.gpus, shape.nodes),
@@ -190,7 +197,7 @@ def _bars(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) 
     grid = Grid(f"figure-beside-{number}", title, columns, tuple(cells), folded=True)
     panel = Panel(
         "bars",
-        words("axis.shape"),
+        words(f"axis.shape.{device}"),
         words("axis.per-gpu"),
         tuple(series),
         names=tuple(map(str, shapes)),
@@ -223,19 +230,20 @@ def _runs(number: int, table: SpeedupTable, rows: Sequence[Row], words: Words) -
                 away = (run.throughput / row.median - 1) * 100
                 points.append((float(place), away, away, away))
                 cells.append((str(row.shape), run.repeat, run.throughput, away / 100))
-    label = _label(table, words)
+    label, group = _label(table, words), table.group
+    device = group.device
     columns = (
         Column(words("column.shape")),
         Column(words("column.repeat"), "d"),
         Column(words("column.throughput"), ".2f"),
         Column(words("column.distance"), "+.2%"),
     )
-    name = f"{label} {plain(f'{table.group.model} {table.group.precision}')}"
+    name = f"{label} {_name(group)}"
     title = words("figure.runs", name=name)
     grid = Grid(f"figure-runs-{number}", title, columns, tuple(cells), folded=True)
     panel = Panel(
         "runs",
-        words("axis.shape"),
+        words(f"axis.shape.{device}"),
         words("axis.distance"),
         (Series(words("figure.run"), tuple(points)),),
         names=tuple(str(row.shape) for row in rows),
@@ -247,7 +255,7 @@ def _runs(number: int, table: SpeedupTable, rows: Sequence[Row], words: Words) -
 
 def _steps(number: int, one: Stretch, words: Words) -> Picture:
     group = one.group
-    name = f"{plain(f'{group.framework} {group.model} {group.precision}')} {one.shape}"
+    name = f"{plain(group.framework)} {_name(group)} {one.shape}"
     name = words("figure.of-run", name=name, repeat=one.repeat)
     points = tuple((float(at), seconds, seconds, seconds) for at, seconds in one.steps)
     columns = (Column(words("axis.iteration"), "d"), Column(words("axis.seconds"), ".4f"))

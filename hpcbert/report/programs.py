@@ -37,6 +37,7 @@ _FEATURES = (
         "[batch_sizes]",
         lambda one, _: ", ".join(f"{name} {size}" for name, size in one.batch_sizes.items()),
     ),
+    _Feature("devices", "devices", lambda one, _: ", ".join(one.devices)),
     _Feature("launch", "launch", lambda one, words: words(f"launch.{one.launch}")),
     _Feature("xla", "xla", lambda one, words: _yes(one.xla, words)),
     _Feature("accumulation", "accumulation", lambda one, words: _yes(one.accumulation, words)),
@@ -75,7 +76,7 @@ def features(given: Given, words: Words) -> tuple[Block, ...]:
 
 
 def _source(place: int, recipe: Recipe, words: Words) -> str:
-    digest = recipe.digest[:_DIGITS] or words("unknown")
+    digest = f"{recipe.digest[:_DIGITS]}…" if recipe.digest else words("unknown")
     told = words("features.source", place=place, name=plain(recipe.name), digest=digest)
     upstream = plain(_program(recipe))
     flags = ", ".join(map(plain, recipe.source.flags))

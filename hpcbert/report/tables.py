@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.report.blocks import Block, Cell, Column, Grid, Heading, Paragraph
 from hpcbert.report.pictures import pictures
-from hpcbert.results.words import basis, differences, marks, plain, why
+from hpcbert.results.words import basis, differences, marks, on_cpu, plain, why
 
 if TYPE_CHECKING:
     from hpcbert.model import Group, Row, Run, SpeedupTable
@@ -39,7 +39,6 @@ def figures(given: Given, words: Words) -> tuple[Block, ...]:
 def runs(given: Given, words: Words) -> tuple[Block, ...]:
     """Return every run, those that don't count among them."""
     columns = (
-        Column(words("column.table")),
         Column(words("column.shape")),
         Column(words("column.repeat"), "d"),
         Column(words("column.attempt"), "d"),
@@ -50,19 +49,21 @@ def runs(given: Given, words: Words) -> tuple[Block, ...]:
         Column(words("column.flags")),
         Column(words("column.log")),
     )
-    rows = tuple(
-        _run(title(table.group, words), row, run, words)
-        for table in given.tables
-        for row in table.rows
-        for run in row.runs
+    return tuple(
+        Grid(
+            f"runs-{number}",
+            words("runs.table", name=title(table.group, words)),
+            columns,
+            tuple(_run(row, run, words) for row in table.rows for run in row.runs),
+        )
+        for number, table in enumerate(given.tables, 1)
     )
-    return (Grid("runs", words("runs.table"), columns, rows),)
 
 
 def title(group: Group, words: Words) -> str:
     """Return what a table is called."""
     parts = [
-        plain(f"{group.framework} {group.model} {group.precision}"),
+        plain(f"{group.framework} {group.model} {group.precision}{on_cpu(group, ' ')}"),
         words("batch", size=group.batch_size_per_device),
     ]
     return words("comma").join([*parts, *([plain(group.variant)] if group.variant else [])])
@@ -73,7 +74,7 @@ def _published(number: int, table: SpeedupTable, words: Words) -> list[Block]:
     # DLPerf's header is `node_num | gpu_num | samples/s | speedup`.
     columns = (
         Column(words("column.node_num"), "d"),
-        Column(words("column.gpu_num"), "d"),
+        Column(words(f"column.devices.{group.device}"), "d"),
         Column(words("column.samples"), ".2f"),
         Column(words("column.speedup"), ".2f"),
         Column(words("column.efficiency"), ".1%"),
@@ -119,10 +120,10 @@ def _row(row: Row) -> tuple[Cell, ...]:
 
 def _pivots(tables: tuple[SpeedupTable, ...], words: Words) -> tuple[Grid, ...]:
     """Return medians by cards and precision(batch), one table a framework, model and rule."""
-    alike: dict[tuple[str, str, str, str], list[SpeedupTable]] = {}
+    alike: dict[tuple[str, ...], list[SpeedupTable]] = {}
     for table in tables:
         group = table.group
-        key = (group.framework, group.model, group.rule, group.variant)
+        key = (group.framework, group.model, group.rule, group.variant, group.device)
         alike.setdefault(key, []).append(table)
     return tuple(_pivot(number, own, words) for number, own in enumerate(alike.values(), 1))
 
@@ -135,7 +136,7 @@ def _pivot(number: int, tables: list[SpeedupTable], words: Words) -> Grid:
     medians = [{row.shape: row.median for row in one.rows} for one in tables]
     groups = [one.group for one in tables]
     columns = (
-        Column(words("column.cards"), "d"),
+        Column(words(f"column.cards.{groups[0].device}"), "d"),
         Column(words("column.shape")),
         *(
             Column(f"{plain(one.precision)}(bs{one.batch_size_per_device})", ".2f")
@@ -146,16 +147,18 @@ def _pivot(number: int, tables: list[SpeedupTable], words: Words) -> Grid:
         (shape.gpus, str(shape), *(own.get(shape) for own in medians)) for shape in ordered
     ]
     first = groups[0]
-    parts = [plain(f"{first.framework} {first.model}"), words("rule", name=plain(first.rule))]
+    parts = [
+        plain(f"{first.framework} {first.model}{on_cpu(first, ' ')}"),
+        words("rule", name=plain(first.rule)),
+    ]
     parts += [plain(first.variant)] if first.variant else []
     name = words("comma").join(parts)
     return Grid(f"pivot-{number}", words("pivot.table", name=name), columns, tuple(rows))
 
 
-def _run(name: str, row: Row, run: Run, words: Words) -> tuple[Cell, ...]:
+def _run(row: Row, run: Run, words: Words) -> tuple[Cell, ...]:
     counts = words("yes") if run.valid else words("no-because", why=why(run))
     return (
-        name,
         str(row.shape),
         run.repeat,
         run.attempt,

@@ -1,0 +1,223 @@
+"""What names hold stays text in every form of a report."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from hpcbert.model import Group, Measured, Origin, Provenance, Reason, Run, Shape, Steps
+from hpcbert.report import figures, files, markdown, page
+from hpcbert.report.blocks import Column, Grid, Report
+from hpcbert.report.content import compose
+from hpcbert.report.given import Exhibit, Given, Stretch
+from hpcbert.report.words import LANGUAGES, Words
+from hpcbert.results.reduce import tabulate
+from hpcbert.results.resultset import NodeFacts, ResultSet, Source
+from tests.kit.waiting import CEILING
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "a|b|c",
+    r"\input{/etc/passwd}",
+    "=HYPERLINK(1)",
+    "+1-2",
+    '"><img src=x onerror=alert(1)>',
+    "](javascript:alert(1))",
+    "```\n# no heading",
+    "$x^2$ & 50% #1 ~_{}",
+    "{{ 7 * 7 }} {% raw %}",
+    "mathtext $\\frac{1}{2}$ and $",
+    "汉字 émoji 🙂 \x1b[31m",
+    "'; DROP TABLE runs; --",
+)
+MADE = Provenance("0", "2026-11-21T10:00:00Z", "hpcbert report <x> --output 'a|b'")
+
+
+def given(name: str) -> Given:
+    """Return what is reported of a table in which everything that can be named has a name."""
+    bad = Run(3, 0, None, False, (Reason("loss", name),), name, "sacct", name, nodes=(name,))
+    runs = tuple(
+        Run(number, 0, 10.0 + number, True, (), "COMPLETED", "sacct", name, nodes=(name,))
+        for number in (1, 2)
+    )
+    source = Source(
+        "campaign", name, name, command=("hpcbert", name), site=name, image=name,
+        environments=(NodeFacts("d", (name,), {"GPU": name, f"variable {name}": name}),),
+    )  # fmt: skip
+    origin = Origin("campaign", name, name)
+    steps = Steps((1, 2, 3), (0.5, 0.4, 0.4), 1, 3)
+    groups = (
+        Group(name, name, name, 32, name, name),
+        Group(f"{name} ", name, name, 32, name, name),
+    )
+    points = [
+        Measured(group, Shape(nodes, 8), 3, (*runs, bad), origin=origin, steps=((1, steps),))
+        for group in groups
+        for nodes in (1, 2)
+    ]
+    tables = tabulate([Measured(groups[0], Shape(1, 1), 3, (*runs, bad), origin=origin), *points])
+    results = ResultSet(tables, None, (source,), (name,), (name,), ((name, name),))
+    exhibit = Exhibit(
+        (name, f"echo {name}\n```\n</code></pre>"),
+        {name: (f"\tGPU0\t{name}", f"GPU0\tX\t{name}")},
+        {name: "0" * 64},
+    )
+    stretch = Stretch(
+        groups[0], Shape(1, 8), 1, tuple(zip(steps.iterations, steps.seconds, strict=True)), (2, 3)
+    )
+    return Given(name, MADE, results, (exhibit,), (), (stretch,))
+
+
+class Text(HTMLParser):
+    """The tags of a page, and its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def rendered(report: Report) -> str:
+    drawings = {one.name: figures.draw(one, forms=False) for one in report.pictures}
+    return page.render(report, drawings, Words(report.language))
+
+
+def test_names_are_text_on_the_page() -> None:
+    name = " ".join(HOSTILE)
+    plain, hostile = Text(), Text()
+    usual = rendered(compose(given("usual"), Words("en")))
+    plain.feed(usual)
+    found = rendered(compose(given(name), Words("en")))
+    hostile.feed(found)
+    assert hostile.tags == plain.tags
+    assert {key for key, _ in hostile.attributes} == {key for key, _ in plain.attributes}
+    said = " ".join(name.split()).replace("\x1b", "�")
+    assert said in " ".join("".join(hostile.text).split())
+    for parser in (plain, hostile):
+        links = [
+            value or "" for key, value in parser.attributes if key in ("href", "src", "xlink:href")
+        ]
+        assert all(link.startswith(("#", "data:,")) for link in links)
+        assert not {key for key, _ in parser.attributes if key.startswith("on")}
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_names_are_text_in_markdown(name: str) -> None:
+    usual = markdown.render(compose(given("usual"), Words("en"))).splitlines()
+    found = markdown.render(compose(given(name), Words("en"))).splitlines()
+    # Scripts are longer where names have several lines; what is a heading or a table stays one.
+    for begin in ("# ", "## ", "### ", "| ", "!["):
+        outside = [line for line in outside_fences(found) if line.startswith(begin)]
+        assert len(outside) == sum(line.startswith(begin) for line in outside_fences(usual)), begin
+    cells = {
+        line.replace("\\|", "").count("|")
+        for line in outside_fences(found)
+        if line.startswith("| ")
+    }
+    assert cells == {line.count("|") for line in outside_fences(usual) if line.startswith("| ")}
+    assert "<script>" not in "\n".join(outside_fences(found))
+
+
+def outside_fences(lines: list[str]) -> list[str]:
+    found, fence = [], ""
+    for line in lines:
+        if fence:
+            fence = "" if line == fence else fence
+        elif match := re.match(r"(`{3,})text$", line):
+            fence = match[1]
+        else:
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_no_cell_is_a_formula_and_numbers_are_unrounded(name: str) -> None:
+    for grid in compose(given(name), Words("en")).grids:
+        lines = list(csv.reader(io.StringIO(files.comma_separated(grid))))
+        assert {len(line) for line in lines} == {len(grid.columns)}
+        for line, row in zip(lines[1:], grid.rows, strict=True):
+            for text, cell in zip(line, row, strict=True):
+                if isinstance(cell, str):
+                    assert not text.startswith(("=", "+", "-", "@"))
+                else:
+                    assert (float(text) if text else None) == cell
+
+
+def test_latex_takes_no_name_for_a_command() -> None:
+    columns = (Column("a_b"), Column("50%", ".1%"))
+    text = files.latex(Grid("n", "t", columns, ((r"\input{x}", 0.5), ("[x] & *", None))))
+    assert r"\textbackslash{}input\{x\} & 50.0 \\" in text
+    assert r"{[x] \& *} & {} \\" in text
+    assert "{a\\_b} & {50\\% (\\%)}" in text
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex with booktabs and siunitx")
+def test_latex_compiles(tmp_path: Path) -> None:
+    bodies = [
+        files.latex(grid) for name in HOSTILE for grid in compose(given(name), Words("en")).grids
+    ]
+    start = r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{textcomp,booktabs,siunitx}"
+    text = "\n\n".join([rf"{start}\begin{{document}}\tiny", *bodies, r"\end{document}"])
+    (tmp_path / "all.tex").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=CEILING, check=False, errors="replace",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_figures_are_the_same_bytes_each_time(language: str) -> None:
+    for picture in compose(given("usual"), Words(language)).pictures:
+        first, second = figures.draw(picture), figures.draw(picture)
+        assert first == second
+        assert "<dc:date>" not in first.svg
+
+
+def test_every_figure_has_its_text_and_its_numbers() -> None:
+    report = compose(given("usual"), Words("en"))
+    assert {one.panels[0].kind for one in report.pictures} == {"scaling", "bars", "runs", "steps"}
+    for one in report.pictures:
+        assert one.alt
+        assert len(one.grid.rows) == sum(len(series.points) for series in one.panels[0].series)
+    text = rendered(report)
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'aria-labelledby="([^"]+)"', text)) <= set(ids)
+
+
+def test_both_languages_say_the_same() -> None:
+    english, chinese = (compose(given("usual"), Words(one)) for one in LANGUAGES)
+    assert [one.key for one in english.sections] == [one.key for one in chinese.sections]
+    for one, other in zip(english.grids, chinese.grids, strict=True):
+        numbers = [[cell for cell in row if not isinstance(cell, str)] for row in one.rows]
+        assert numbers == [
+            [cell for cell in row if not isinstance(cell, str)] for row in other.rows
+        ]
+
+
+def test_a_table_of_the_cpu_says_nothing_of_gpus() -> None:
+    one = given("usual")
+    tables = tuple(replace(table, group=replace(table.group, device="cpu")) for table in one.tables)
+    source = replace(one.results.sources[0], environments=())
+    one = replace(one, results=replace(one.results, tables=tables, sources=(source,)), exhibits=())
+    for language in LANGUAGES:
+        text = markdown.render(compose(one, Words(language)))
+        assert "GPU" not in text.replace("nvidia", "")
+        assert "CPU" in text

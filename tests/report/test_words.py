@@ -1,0 +1,113 @@
+"""Every word of a report stands in one catalogue, in each language."""
+
+from __future__ import annotations
+
+import ast
+import re
+import string
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+import pytest
+
+from hpcbert.report.words import LANGUAGES, Words, catalogue
+from hpcbert.results.words import FLAGS
+from tests.docs.test_documents import codes, rows
+from tests.kit.paths import REPOSITORY
+
+ROOM = REPOSITORY / "hpcbert" / "report"
+# Keys whose end comes from data: reasons, flags.
+_BY_DATA = ("flag.*", "reason.*")
+
+
+def places(text: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(text) if name}
+
+
+def asked(tree: ast.AST) -> Iterator[str]:
+    """Yield the keys that code asks for; `*` stands for what is only known when it runs."""
+    for node in ast.walk(tree):
+        named = isinstance(node, ast.Call) and node.args
+        if named and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("words", "known"):
+            yield from keys(node.args[0])
+
+
+def keys(node: ast.expr) -> Iterator[str]:
+    if isinstance(node, ast.Constant):
+        yield str(node.value)
+    elif isinstance(node, ast.IfExp):
+        yield from keys(node.body)
+        yield from keys(node.orelse)
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(
+            str(getattr(part, "value", "")) if isinstance(part, ast.Constant) else "*"
+            for part in node.values
+        )
+
+
+def sources() -> Iterator[str]:
+    for path in sorted(ROOM.glob("*.py")):
+        yield from asked(ast.parse(path.read_text(encoding="utf-8")))
+    yield from re.findall(
+        r'words\("([^"]+)"\)', (ROOM / "page.html.j2").read_text(encoding="utf-8")
+    )
+
+
+def test_every_text_is_there_in_each_language_with_the_same_places() -> None:
+    for key, texts in catalogue().items():
+        assert set(texts) == set(LANGUAGES), key
+        assert all(text.strip() for text in texts.values()), key
+        assert len({frozenset(places(text)) for text in texts.values()}) == 1, key
+
+
+def test_every_key_that_is_asked_for_is_there_and_none_is_left_over() -> None:
+    patterns = {*sources(), *_BY_DATA}
+    variables = {"results.base", "results.no-base"}
+    known = set(catalogue())
+    missing = {one for one in patterns if not any(fnmatchcase(key, one) for key in known)}
+    assert not missing
+    unused = {
+        key for key in known - variables if not any(fnmatchcase(key, one) for one in patterns)
+    }
+    assert not unused
+
+
+def test_no_word_stands_in_the_template() -> None:
+    text = (ROOM / "page.html.j2").read_text(encoding="utf-8")
+    plain = re.sub(r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}|<[^>]*>", "", text, flags=re.DOTALL)
+    assert re.findall(r"[^\W\d_]+", plain) == []
+
+
+@pytest.mark.parametrize(
+    "module", ["blocks", "content", "machines", "programs", "tables", "pictures", "accounts"]
+)
+def test_no_sentence_stands_in_the_code(module: str) -> None:
+    """Texts with a blank between letters are documentation or names of facts."""
+    tree = ast.parse((ROOM / f"{module}.py").read_text(encoding="utf-8"))
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in documentation
+    ]
+    facts = r"(GPU|CPU|memory,|library|package|variable|system|GPU clock|GPU memory|nic) .*"
+    found = [
+        text
+        for text in texts
+        if re.search(r"[a-z]{2,} [a-z]{2,}", text) and not re.fullmatch(facts, text)
+    ]
+    assert found == []
+
+
+def test_flags_and_reasons_are_explained_in_each_language() -> None:
+    numbers = (REPOSITORY / "docs" / "explanation" / "numbers.md").read_text(encoding="utf-8")
+    reasons = {code for row in rows(numbers, "reason") for code in codes(row[0])}
+    assert {
+        key.removeprefix("reason.") for key in catalogue() if key.startswith("reason.")
+    } == reasons
+    assert {name: Words("en")(f"flag.{name}") for name in FLAGS} == FLAGS
+    assert {key for key in catalogue() if key.startswith("flag.")} == {
+        f"flag.{name}" for name in FLAGS
+    }
