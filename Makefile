@@ -55,7 +55,7 @@ help:
 .setup/test: .setup/venv
 	@echo 'installing what the tests need into .venv'
 	@$(PIP) 'pip>=25.1'
-	@$(PIP) --editable '.[data,frame]' --group test --group lint
+	@$(PIP) --editable '.[data]' --group test --group lint
 	@touch $@
 
 demo: .setup/venv

@@ -1,7 +1,4 @@
-"""Speedup tables as data frames: the notebook interface.
-
-The one place that needs pandas: `pip install hpcbert[frame]`.
-"""
+"""Speedup tables as data frames."""
 
 from __future__ import annotations
 

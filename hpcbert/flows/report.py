@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # What makes a directory a report's: `sha256sum --check` reads it.
 SUMS = "SHA256SUMS"
 # Runs whose steps are drawn.
-_STRETCHES = 4
+_STRETCHES = 2
 _BLOCK = 1 << 20
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Colours and markers that can be told apart; more lines than these make a figure of their own.
 LINES = 6
 # Figures of each kind that a page holds; the tables have the numbers of all.
-_MOST = 6
+_MOST = 4
 # Places on an axis of names that can still be read.
 _PLACES = 24
 

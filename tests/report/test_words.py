@@ -27,8 +27,9 @@ def places(text: str) -> set[str]:
 def asked(tree: ast.AST) -> Iterator[str]:
     """Yield the keys that code asks for; `*` stands for what is only known when it runs."""
     for node in ast.walk(tree):
-        named = isinstance(node, ast.Call) and node.args
-        if named and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("words", "known"):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        if getattr(node.func, "id", getattr(node.func, "attr", "")) in ("words", "known"):
             yield from keys(node.args[0])
 
 

@@ -1,0 +1,293 @@
+"""`hpcbert report`: from campaigns, logs and saved results to a directory."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import re
+import resource
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from hpcbert.model import Group, Measured, Provenance, Run, Shape
+from hpcbert.results import saved
+from hpcbert.results.reduce import tabulate
+from hpcbert.results.resultset import ResultSet
+from tests.kit import nodes
+from tests.kit.cli import UNCOUNTED, Cli, Done, inside
+from tests.kit.logs import TEST_RECIPES, put, pytorch
+from tests.kit.shared import index
+
+Report = Callable[..., Done]
+DLPERF = "Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5"
+RESULT = f"logs/{DLPERF}/result/resnet50_result.json"
+
+
+@pytest.fixture
+def report(here: None) -> Report:
+    """Runs `hpcbert report WORDS --output out` in this process, without what only costs time."""
+    return lambda *words: inside("report", *words, "--output", "out", "--templates", TEST_RECIPES)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Logs of two shapes, three runs each."""
+    for shape, gpus in (("1n1g", 1), ("1n2g", 2)):
+        for repeat in (1, 2, 3):
+            text = pytorch(shape, gpus * (10.0 + repeat / 10), iters=120)
+            put(
+                tmp_path / "logs",
+                f"pytorch/{shape}/bert_b4_fp32_{repeat}.log",
+                f"run {repeat}\n{text}",
+            )
+    return tmp_path / "logs"
+
+
+def numbers(table: Path) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(table.read_text(encoding="utf-8"))))[1:]
+
+
+def test_dlperf_s_set_becomes_the_tables_that_were_published(shared: Path, report: Report) -> None:
+    """Its readme has every run by the printed rate, its JSON medians by the time stamps."""
+    runs: dict[str, list[float]] = {}
+    for one in index(shared):
+        if DLPERF in one.name and one.nodes:
+            runs.setdefault(f"{one.nodes}n{one.gpus // one.nodes}g", []).append(one.published)
+    readme = {shape: round(median(speeds), 2) for shape, speeds in runs.items()}
+    (stated,) = json.loads((shared / RESULT).read_text()).values()
+    for rule, speeds in (
+        ("rate", readme),
+        ("dlperf-time", {name: one["median_speed"] for name, one in stated.items()}),
+    ):
+        done = report(shared / f"logs/{DLPERF}", "--fw", "tf2-resnet", "--rule", rule)
+        assert done.returncode == 0, done.output
+        for num, gpus, speed, speedup, *_ in numbers(Path("out/tables/results-1.csv")):
+            shape = f"{num}n{int(gpus) // int(num)}g"
+            assert round(float(speed), 2) == speeds.pop(shape)
+            # DLPerf rounds medians before it divides them.
+            assert float(speedup) == pytest.approx(stated[shape]["speedup"], abs=0.02)
+        assert speeds == {}
+
+
+def test_a_report_has_every_file_and_the_same_numbers(logs: Path, report: Report) -> None:
+    done = report(logs, "--with-logs", "--json")
+    data = done.data
+    files = set(data["files"])
+    assert {
+        "index.html",
+        "report.md",
+        "report.zh.md",
+        "results.json",
+        "logs.zip",
+        "SHA256SUMS",
+    } <= files
+    assert {path.suffix for path in map(Path, files) if path.parts[0] == "figures"} == {
+        ".svg",
+        ".png",
+        ".pdf",
+    }
+    assert {Path(name).stem for name in files if name.endswith(".csv")} == {
+        Path(name).stem for name in files if name.endswith(".tex")
+    }
+    out = Path(data["directory"])
+    assert files == {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    for line in (out / "SHA256SUMS").read_text().splitlines():
+        digest, _, name = line.partition("  ")
+        assert hashlib.sha256((out / name).read_bytes()).hexdigest() == digest
+    assert (
+        saved.read(out / "results.json").tables[0].rows[1].median
+        == data["tables"][0]["rows"][1]["median"]
+    )
+    with zipfile.ZipFile(out / "logs.zip") as archive:
+        assert len(archive.namelist()) == 6
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert not re.findall(r'(?:src|href)="(?!#|data:,)', page)
+
+
+def test_saved_results_give_the_report_again_and_again(logs: Path, report: Report) -> None:
+    assert report(logs, "--title", "First").returncode == 0
+    first = Path("out").rename("first")
+    assert report(first / "results.json", "--title", "First").returncode == 0
+    for name in ("results-1.csv", "pivot-1.csv", "runs-1.csv", "figure-scaling-1.csv"):
+        assert (first / "tables" / name).read_bytes() == (Path("out/tables") / name).read_bytes()
+    assert (first / "figures/scaling-1.svg").read_bytes() == Path(
+        "out/figures/scaling-1.svg"
+    ).read_bytes()
+
+
+def test_a_page_in_chinese_says_so(logs: Path, report: Report) -> None:
+    assert report(logs, "--lang", "zh").returncode == 0
+    page = Path("out/index.html").read_text(encoding="utf-8")
+    assert '<html lang="zh">' in page
+    assert "测试环境" in page
+    assert "Environment" not in page
+
+
+def test_a_campaign_tells_its_nodes_commands_and_what_does_not_count(
+    build: Callable[..., Any], report: Report
+) -> None:
+    made = build(
+        "1n1g",
+        "1n8g",
+        repeats=2,
+        scheduler="local",
+        command=("hpcbert", "submit", "--fw", "pytorch"),
+    )
+    topology = [
+        "\tGPU0\tGPU1\tCPU Affinity",
+        "GPU0\t X \tNV12\t0-63",
+        "GPU1\tNV12\t X \t0-63",
+        "",
+        "Legend:",
+    ]
+    made.complete("1n1g", 1, 10.0)
+    made.complete("1n1g", 2, 10.2)
+    made.complete("1n8g", 1, 78.0)
+    made.log("1n8g", 2, made.text("1n8g", 78.0, last=7))
+    made.started("1n8g", 2)
+    made.ended("1n8g", 2, code=1)
+    for array in made.campaign.arrays:
+        (made.directory / array.script).write_text("#!/bin/bash\n# the script\n")
+        for repeat in array.repeats:
+            nodes.leave(made.directory, array, repeat, nodes.node("n1", host__topology=topology))
+    done = report(made.directory, "--json")
+    assert done.returncode == 4
+    assert done.document["status"] == "partial"
+    text = Path("out/report.md").read_text(encoding="utf-8")
+    assert "NVIDIA A100-SXM4-80GB" in text
+    assert "| GPU0 | X | NV12 | 0-63 |" in text
+    assert "NV\\#: over a bonded set" in text
+    assert "hpcbert submit --fw pytorch" in text
+    assert "# the script" in text
+    assert "| pytorch | 1n8g fp32 | 2 | state:" in text
+    assert "incomplete | fewer valid runs" in text
+    assert "docker://nvcr.io\\#nvidia/pytorch" in text
+    assert numbers(Path("out/tables/digests.csv"))
+
+
+def test_an_archive_is_reported_as_its_campaign(build: Callable[..., Any], report: Report) -> None:
+    made = build("1n1g", repeats=2, scheduler="local")
+    made.finish()
+    for array in made.campaign.arrays:
+        (made.directory / array.script).write_text("#!/bin/bash\n# the script\n")
+    assert inside("collect", made.directory).returncode == 0
+    assert inside("archive", made.directory, "--output", "a.zip").returncode == 0
+    assert report("a.zip", "--with-logs").returncode == 0
+    assert "# the script" in Path("out/report.md").read_text(encoding="utf-8")
+    with zipfile.ZipFile("out/logs.zip") as archive:
+        assert len(archive.namelist()) == 2
+
+
+def test_one_run_and_no_baseline_make_a_report_without_speedup(
+    tmp_path: Path, report: Report
+) -> None:
+    put(tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", pytorch("1n2g", 20.0, iters=120))
+    assert report(tmp_path / "pytorch").returncode == 0
+    ((_, _, speed, speedup, efficiency, low, high, cv, count, marks),) = numbers(
+        Path("out/tables/results-1.csv")
+    )
+    assert float(speed) == pytest.approx(20.0)
+    assert (speedup, efficiency, low, high, cv, count) == ("", "", "", "", "", "1/1")
+    assert "no-baseline" in marks
+
+
+def test_no_run_that_counts_makes_a_report_without_figures(tmp_path: Path, report: Report) -> None:
+    put(tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", pytorch("1n1g", 20.0, iters=120, last=9))
+    assert report(tmp_path / "pytorch").returncode == 4
+    assert not Path("out/figures").exists()
+    assert "There is nothing to draw" in Path("out/report.md").read_text()
+
+
+def test_nothing_that_was_there_is_lost(logs: Path, report: Report) -> None:
+    out = Path("out")
+    out.mkdir()
+    assert report(logs).returncode == 0
+    assert report(logs, "--lang", "zh").returncode == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    for name, content in (
+        ("notes.txt", "mine"),
+        ("report.md", "changed"),
+        ("figures/mine.svg", ""),
+    ):
+        path, old = out / name, before.get(out / name)
+        path.write_text(content)
+        done = report(logs, "--json")
+        assert done.returncode == 2
+        assert name in done.error["message"]
+        assert path.read_text() == content
+        path.unlink() if old is None else path.write_bytes(old)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert sorted(path.name for path in Path().iterdir() if "out" in path.name) == ["out"]
+
+
+def test_another_directory_and_a_file_are_refused(
+    logs: Path, report: Report, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    assert "not a report" in report(logs, "--json").error["message"]
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "years of work"
+    (tmp_path / "out" / "thesis.tex").unlink()
+    (tmp_path / "out").rmdir()
+    (tmp_path / "out").write_text("a file")
+    assert "no directory" in report(logs, "--json").error["message"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"tables": 3}',
+        '{"format": "other", "tables": []}',
+        '{"schema": 99, "tables": []}',
+        '{"tables": []}',
+    ],
+    ids=["empty", "cut", "list", "damaged", "foreign", "future", "nothing"],
+)
+def test_what_are_no_results_makes_no_report(text: str, report: Report, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text(text)
+    done = report("bad.json", "--json")
+    assert done.returncode == 2, done.output
+    assert "bug" not in done.error["message"]
+    assert not Path("out").exists()
+
+
+def test_a_thousand_points_take_seconds_and_little_memory(tmp_path: Path) -> None:
+    made = Provenance("0", "2026-11-21T10:00:00Z", "hpcbert collect")
+    points = [
+        Measured(Group(f"framework{number}", "bert-base", "fp32", 32, "rate"), Shape(1, gpus), 5, tuple(
+            Run(repeat, 0, gpus * (100.0 + number + repeat), True, (), "-", "none", f"{number}/{gpus}/{repeat}.log")
+            for repeat in range(1, 6)
+        ))
+        for number in range(125)
+        for gpus in range(1, 9)
+    ]  # fmt: skip
+    (tmp_path / "results.json").write_text(saved.render(ResultSet(tabulate(points), made)))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = Cli(tmp_path, UNCOUNTED)("report", "results.json", "--output", "out", "--json")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.output
+    assert len(done.data["tables"]) == 125
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert seconds < 10, seconds
+
+
+@pytest.mark.parametrize(
+    "words", [("collect",), ("compare", "logs"), ("--help",), ("report", "--help")], ids=" ".join
+)
+def test_no_other_command_loads_what_a_report_needs(words: tuple[str, ...], logs: Path) -> None:
+    env = {**UNCOUNTED, "PYTHONPROFILEIMPORTTIME": "1"}
+    more = (logs,) if words[0] in ("collect", "compare") else ()
+    modules = Cli(logs.parent, env)(*words, *more).modules
+    assert modules
+    assert not modules & {"matplotlib", "numpy", "pandas", "pyarrow", "jinja2"}
