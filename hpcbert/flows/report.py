@@ -15,7 +15,7 @@ from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import ARCHIVE
 from hpcbert.report import files, markdown
 from hpcbert.report.content import compose
-from hpcbert.report.given import Exhibit, Given, Stretch
+from hpcbert.report.given import Backing, Given, Stretch
 from hpcbert.report.words import LANGUAGES, Words
 from hpcbert.results import saved
 from hpcbert.system.files import read, refusal
@@ -36,7 +36,7 @@ _STRETCHES = 2
 _BLOCK = 1 << 20
 
 
-class Written(NamedTuple):
+class WrittenReport(NamedTuple):
     """What was written.
 
     Attributes:
@@ -58,7 +58,7 @@ def write(
     title: str = "",
     language: str = LANGUAGES[0],
     with_logs: bool = False,
-) -> Written:
+) -> WrittenReport:
     """Write the report of some results into a directory.
 
     Args:
@@ -84,7 +84,7 @@ def write(
             title=title,
             made=made,
             results=results,
-            exhibits=tuple(_exhibit(source, results, campaigns) for source in results.sources),
+            backings=tuple(_backing(source, results, campaigns) for source in results.sources),
             recipes=_recipes(results, campaigns, recipes),
             stretches=tuple(_stretches(results)),
         )
@@ -97,7 +97,7 @@ def write(
         masked = _pack(temporary / "logs.zip", results, campaigns) if with_logs else ()
         names = _seal(temporary)
         _publish(temporary, place, target)
-    return Written(target, names, masked)
+    return WrittenReport(target, names, masked)
 
 
 def _documents(given: Given, language: str) -> Iterator[tuple[str, bytes]]:
@@ -152,21 +152,21 @@ def _campaigns(results: ResultSet, stack: ExitStack) -> dict[str, Path]:
     return found
 
 
-def _exhibit(source: Source, results: ResultSet, campaigns: Mapping[str, Path]) -> Exhibit:
+def _backing(source: Source, results: ResultSet, campaigns: Mapping[str, Path]) -> Backing:
     directory = campaigns.get(source.name)
     if source.kind == "logs":
-        return Exhibit(digests=_digests(source, results))
+        return Backing(digests=_digests(source, results))
     if directory is None:
-        return Exhibit()
+        return Backing()
     from hpcbert.campaign import evidence, store
 
     try:
         campaign = store.read_manifest(directory)
         record = evidence.recorded(directory)
     except HpcbertError:
-        return Exhibit()
+        return Backing()
     known = record[evidence.EVIDENCE]["files"] if record else {}
-    return Exhibit(
+    return Backing(
         script=_script(directory, campaign),
         topologies=_topologies(directory / "env"),
         digests={str(path): str(entry["sha256"]) for path, entry in known.items()},

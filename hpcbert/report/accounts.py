@@ -26,14 +26,14 @@ def repeating(given: Given, words: Words) -> tuple[Block, ...]:
     if given.results.made:
         blocks.append(Code(words("repeat.saved"), given.results.made.command))
     columns = (Column(words("column.fact")), Column(words("column.value")))
-    for number, (source, exhibit) in enumerate(given.sources, 1):
+    for number, (source, backing) in enumerate(given.sources, 1):
         blocks.append(Heading(words(f"repeat.{source.kind}", name=plain(source.name))))
         if source.command:
             blocks.append(Code(words("repeat.command"), shlex.join(source.command)))
         facts = tuple((words(f"source.{key}"), plain(text)) for key, text in _used(source) if text)
         if facts:
             blocks.append(Grid(f"source-{number}", words("repeat.facts"), columns, facts))
-        name, text = exhibit.script
+        name, text = backing.script
         if text and number <= _SCRIPTS:
             blocks.append(Code(words("repeat.script", name=plain(name)), text, folded=True))
     return (*blocks, Paragraph(words("repeat.how")))
@@ -115,10 +115,10 @@ def digests(given: Given, words: Words) -> tuple[Block, ...]:
     """Return the digests of what the numbers come from."""
     rows = tuple(
         (plain(source.name), plain(path), digest)
-        for source, exhibit in given.sources
-        for path, digest in exhibit.digests.items()
+        for source, backing in given.sources
+        for path, digest in backing.digests.items()
     )
-    bare = [source for source, exhibit in given.sources if not exhibit.digests]
+    bare = [source for source, backing in given.sources if not backing.digests]
     blocks: list[Block] = []
     if rows:
         columns = (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Exhibit:
+class Backing:
     """What is read from the files of one source, as long as they are there.
 
     Attributes:
@@ -54,7 +54,7 @@ class Given:
         title: Of the report; empty for the usual one.
         made: By what, when and by which command.
         results: Tables and their sources.
-        exhibits: What is known of the sources' files, in the sources' order.
+        backings: What is known of the sources' files, in the sources' order.
         recipes: Of the frameworks in the tables, as far as there are any.
         stretches: Runs whose steps are shown.
     """
@@ -62,7 +62,7 @@ class Given:
     title: str
     made: Provenance
     results: ResultSet
-    exhibits: tuple[Exhibit, ...] = ()
+    backings: tuple[Backing, ...] = ()
     recipes: tuple[Recipe, ...] = ()
     stretches: tuple[Stretch, ...] = ()
 
@@ -72,7 +72,7 @@ class Given:
         return self.results.tables
 
     @property
-    def sources(self) -> tuple[tuple[Source, Exhibit], ...]:
+    def sources(self) -> tuple[tuple[Source, Backing], ...]:
         """The sources with what is known of their files."""
-        bare = repeat(Exhibit())
-        return tuple(zip(self.results.sources, chain(self.exhibits, bare), strict=False))
+        bare = repeat(Backing())
+        return tuple(zip(self.results.sources, chain(self.backings, bare), strict=False))

@@ -113,8 +113,8 @@ _TOLD = {name for names in _FIRST.values() for name in names}
 def topology(given: Given, words: Words) -> tuple[Block, ...]:
     """Return how GPUs, network cards and processors of a node are connected, with a legend."""
     seen: dict[tuple[str, ...], list[str]] = {}
-    for _, exhibit in given.sources:
-        for node, lines in exhibit.topologies.items():
+    for _, backing in given.sources:
+        for node, lines in backing.topologies.items():
             seen.setdefault(_matrix(lines), []).append(node)
     if not seen:
         return (Paragraph(words("topology.none")),)

@@ -17,7 +17,7 @@ from hpcbert.model import Group, Measured, Origin, Provenance, Reason, Run, Shap
 from hpcbert.report import figures, files, markdown, page
 from hpcbert.report.blocks import Column, Grid, Report
 from hpcbert.report.content import compose
-from hpcbert.report.given import Exhibit, Given, Stretch
+from hpcbert.report.given import Backing, Given, Stretch
 from hpcbert.report.words import LANGUAGES, Words
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.resultset import NodeFacts, ResultSet, Source
@@ -65,7 +65,7 @@ def given(name: str) -> Given:
     ]
     tables = tabulate([Measured(groups[0], Shape(1, 1), 3, (*runs, bad), origin=origin), *points])
     results = ResultSet(tables, None, (source,), (name,), (name,), ((name, name),))
-    exhibit = Exhibit(
+    backing = Backing(
         (name, f"echo {name}\n```\n</code></pre>"),
         {name: (f"\tGPU0\t{name}", f"GPU0\tX\t{name}")},
         {name: "0" * 64},
@@ -73,7 +73,7 @@ def given(name: str) -> Given:
     stretch = Stretch(
         groups[0], Shape(1, 8), 1, tuple(zip(steps.iterations, steps.seconds, strict=True)), (2, 3)
     )
-    return Given(name, MADE, results, (exhibit,), (), (stretch,))
+    return Given(name, MADE, results, (backing,), (), (stretch,))
 
 
 class Text(HTMLParser):
@@ -216,7 +216,7 @@ def test_a_table_of_the_cpu_says_nothing_of_gpus() -> None:
     one = given("usual")
     tables = tuple(replace(table, group=replace(table.group, device="cpu")) for table in one.tables)
     source = replace(one.results.sources[0], environments=())
-    one = replace(one, results=replace(one.results, tables=tables, sources=(source,)), exhibits=())
+    one = replace(one, results=replace(one.results, tables=tables, sources=(source,)), backings=())
     for language in LANGUAGES:
         text = markdown.render(compose(one, Words(language)))
         assert "GPU" not in text.replace("nvidia", "")
