@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import importlib
 import importlib.util
 import itertools
 import json
@@ -40,7 +41,10 @@ import shutil
 import statistics
 import sys
 import time
+import zipfile
+import zlib
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -62,6 +66,7 @@ POSITIONS = 512
 CLS, SEP, MASK, FIRST_WORD = 101, 102, 103, 104  # ids of BERT's uncased English vocabulary
 TILE, NEVER = 64, -1e4  # multiple that the vocabulary is padded to; the logit of a padding token
 SHORT, MASKED, AS_MASK, AS_OTHER = 0.1, 0.15, 0.8, 0.1  # shares of samples, tokens, masked tokens
+BLOCK, PREFETCHED = 4096, 4  # rows that are read at a time; micro batches that are ready ahead
 PREDICTIONS = {128: 20}  # of the published data sets; of other lengths MASKED of the tokens
 # Mean share of real tokens by name; "wiki": 255 of 512, as MLPerf Training's Wikipedia has.
 FILLS = {"full": 1.0, "wiki": 255 / 512}
@@ -134,7 +139,7 @@ class Settings:
     warmup: int = _option(-1, "optimizer steps up to the peak; -1: a tenth of --iters", -1)
     clip_norm: float = _option(1.0, "limit of the gradient's norm; 0: none")
     seed: int = _option(42, "of weights, dropout and synthetic data", 0, 2**32 - 1)
-    data: str = _option("", "directory of HDF5 shards; without it the data are synthetic")
+    data: str = _option("", "directory of HDF5 or npz files; without it the data are synthetic")
     synthetic_batches: int = _option(32, "distinct micro batches a rank, used in turn", 1)
     device: str = _option("auto", "auto prefers GPUs", choices=("auto", "cpu", "cuda"))
     compile: str = _option(
@@ -717,57 +722,121 @@ def assign_shards(count: int, ranks: Ranks) -> list[tuple[int, int, int]]:
     return [(shard, ranks.rank // count, len(range(shard, ranks.size, count)))]
 
 
-def read_shard(path: Path, rows: slice, settings: Settings) -> Batch:
-    """Read rows of an HDF5 shard; SetupError if it is none, or does not fit the settings.
+class Shard(NamedTuple):
+    """What one rank reads of a file: rows `first`, `first` + `stride` and so on."""
 
-    The format is that of NVIDIA/DeepLearningExamples (fd9fecd),
-    PyTorch/LanguageModeling/BERT/create_pretraining_data.py.
+    path: Path
+    first: int
+    stride: int
+
+
+@contextlib.contextmanager
+def open_columns(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Open a file of training data: names and arrays, or what h5py reads like them.
+
+    HDF5 is NVIDIA's (NVIDIA/DeepLearningExamples@fd9fecd, PyTorch/LanguageModeling/BERT), npz is
+    GluonNLP's (dmlc/gluon-nlp@7b7bf60, scripts/bert/data), both by create_pretraining_data.py.
+    """
+    with path.open("rb") as file:
+        is_zip = file.read(4) == b"PK\x03\x04"
+    # All that is needed beside torch, and by --data alone.
+    package = "numpy" if is_zip else "h5py"
+    try:
+        reader = importlib.import_module(package)
+    except ImportError as error:
+        raise SetupError(f"--data needs the Python package {package}") from error
+    if not is_zip:
+        with reader.File(path, "r") as columns:
+            yield columns
+        return
+    # Opened here: numpy leaves a file open that is not a whole zip file.
+    with path.open("rb") as file, reader.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    if {"input_ids", "valid_lengths"} <= set(arrays):
+        position = reader.arange(arrays["input_ids"].shape[-1])
+        arrays["input_mask"] = (position < arrays["valid_lengths"][:, None]).astype("int8")
+    yield arrays
+
+
+def read_shard(shard: Shard, settings: Settings) -> Iterator[Batch]:
+    """Yield a shard's rows, some thousand at a time.
+
+    SetupError if it is none, or does not fit the settings.
     """
     try:
-        import h5py  # the one need beside torch, and of --data alone
-    except ImportError as error:
-        raise SetupError("--data needs the Python package h5py") from error
+        with open_columns(shard.path) as columns:
+            _check_columns(columns, settings)
+            count = len(columns["input_ids"])
+            for begin in range(0, count, BLOCK):
+                rows = range(begin, min(begin + BLOCK, count))
+                kept = slice((shard.first - begin) % shard.stride, None, shard.stride)
+                yield _read_rows(columns, slice(rows.start, rows.stop), kept, settings)
+    except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
+        raise SetupError(f"{shard.path}: not a shard that fits the settings: {error}") from error
+
+
+UNREADABLE = (OSError, KeyError, AttributeError, TypeError, ValueError, IndexError, RuntimeError)
+
+
+def _expected(settings: Settings) -> dict[str, tuple[tuple[int, ...], int, str]]:
+    """Return of each column a row's shape, the limit of its values, and the options to blame."""
     length, predictions, vocab = settings.sequence_length, settings.predictions, settings.vocab
-    try:
-        with h5py.File(path, "r") as shard:
-            count = len(shard["input_ids"])
+    return {
+        "input_ids": ((length,), vocab, "--sequence-length, --vocab"),
+        "input_mask": ((length,), 2, "--sequence-length"),
+        "segment_ids": ((length,), 2, "--sequence-length"),
+        "masked_lm_positions": ((predictions,), length, "--predictions, --sequence-length"),
+        "masked_lm_ids": ((predictions,), vocab, "--predictions, --vocab"),
+        "next_sentence_labels": ((), 2, ""),
+    }
 
-            def read(name: str, limit: int, *shape: int) -> Tensor:
-                return _read_dataset(shard[name], rows, (count, *shape), limit)
 
-            positions = read("masked_lm_positions", length, predictions)
-            return Batch(
-                input_ids=read("input_ids", vocab, length),
-                segment_ids=read("segment_ids", 2, length),
-                attention_mask=_check_mask(read("input_mask", 2, length).bool()),
-                masked_positions=positions,
-                masked_ids=read("masked_lm_ids", vocab, predictions),
-                # Position 0 holds [CLS], which is never masked: there it pads the list.
-                masked_weights=(positions != 0).float(),
-                next_sentence_labels=read("next_sentence_labels", 2),
+def _check_columns(columns: Mapping[str, Any], settings: Settings) -> None:
+    for name, (shape, _, blamed) in _expected(settings).items():
+        if name not in columns:
+            raise ValueError(f"it has no {name}")
+        column, wanted = columns[name], (len(columns["input_ids"]), *shape)
+        if column.shape != wanted or column.dtype.kind not in "iu" or not column.size:
+            found = f"{column.dtype} {tuple(column.shape)}"
+            hint = f" ({blamed})" if column.shape[1:] != shape and blamed else ""
+            raise ValueError(
+                f"{name} is {found}, which should be integers {wanted}, not empty{hint}"
             )
-    except (OSError, KeyError, AttributeError, TypeError, ValueError) as error:
-        raise SetupError(f"{path}: not a shard that fits the settings: {error}") from error
 
 
-def _read_dataset(dataset: Any, rows: slice, shape: tuple[int, ...], limit: int) -> Tensor:
-    if dataset.shape != shape or dataset.dtype.kind not in "iu" or not dataset.size:
-        found = f"{dataset.dtype} {dataset.shape}"
-        raise ValueError(f"{dataset.name} is {found}, which should be integers {shape}, not empty")
-    values = torch.from_numpy(dataset[rows].astype("int64"))
-    if values.numel() and not 0 <= int(values.min()) <= int(values.max()) < limit:
-        raise ValueError(f"{dataset.name} has values outside 0 to {limit - 1}")
-    return values
-
-
-def _check_mask(mask: Tensor) -> Tensor:
+def _read_rows(columns: Mapping[str, Any], rows: slice, kept: slice, settings: Settings) -> Batch:
+    values = {}
+    for name, (_, limit, blamed) in _expected(settings).items():
+        found = values[name] = torch.from_numpy(columns[name][rows].astype("int64"))[kept]
+        if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < limit:
+            hint = f" ({blamed})" if blamed else ""
+            raise ValueError(f"{name} has values outside 0 to {limit - 1}{hint}")
+    mask, positions = values["input_mask"].bool(), values["masked_lm_positions"]
+    # Position 0 holds [CLS], which is never masked: there it pads the list.
+    weights = (positions != 0).float()
+    if "masked_lm_weights" in columns:
+        weights = torch.from_numpy(columns["masked_lm_weights"][rows].astype("float32"))[kept]
+        if weights.shape != positions.shape or not ((weights == 0) | (weights == 1)).all():
+            raise ValueError(
+                "masked_lm_weights has something else than 0 and 1 for each prediction"
+            )
     if not mask[:, 0].all():
-        raise ValueError("/input_mask leaves out the first token of a sample")
-    return mask
+        raise ValueError("input_mask leaves out the first token of a sample")
+    if not mask.gather(1, positions).all():
+        raise ValueError("masked_lm_positions has a prediction in the padding")
+    return Batch(
+        input_ids=values["input_ids"],
+        segment_ids=values["segment_ids"],
+        attention_mask=mask,
+        masked_positions=positions,
+        masked_ids=values["masked_lm_ids"],
+        masked_weights=weights,
+        next_sentence_labels=values["next_sentence_labels"],
+    )
 
 
-def load_rows(settings: Settings, ranks: Ranks) -> Batch:
-    """Read this rank's rows, as many as the run needs or as there are, before the clock starts.
+def find_shards(settings: Settings, ranks: Ranks) -> list[Shard]:
+    """Return what this rank reads, after looking at as many rows as the run needs.
 
     SetupError if there are no shards, one is malformed, or the rows do not fill a batch.
     """
@@ -778,38 +847,66 @@ def load_rows(settings: Settings, ranks: Ranks) -> Batch:
         raise SetupError(f"--data {directory}: {error.strerror}") from error
     if not paths:
         raise SetupError(f"--data {directory}: no file has 'training' in its name")
-    needed = settings.iters * settings.accumulation * settings.batch_size
-    parts: list[Batch] = []
-    for number, first, stride in assign_shards(len(paths), ranks):
-        if needed > 0:
-            rows = slice(first, first + needed * stride, stride)
-            parts.append(read_shard(paths[number], rows, settings))
-            needed -= len(parts[-1].input_ids)
-    loaded = Batch(*(torch.cat(tensors) for tensors in zip(*parts)))  # noqa: B905  # needs 3.10
-    found = len(loaded.input_ids)
+    shares = assign_shards(len(paths), ranks)
+    shards = [Shard(paths[number], first, stride) for number, first, stride in shares]
+    needed, found = settings.iters * settings.accumulation * settings.batch_size, 0
+    for block in itertools.chain.from_iterable(read_shard(one, settings) for one in shards):
+        found += len(block.input_ids)
+        if found >= needed:
+            break
     if found < settings.batch_size:
         raise SetupError(f"--data {directory}: {found} rows are no batch of {settings.batch_size}")
-    return loaded
+    return shards
 
 
-def shard_source(
-    rows: Batch, settings: Settings, device: torch.device
-) -> Iterator[tuple[Any, ...]]:
-    """Walk through the rows in order, round and round, copying each batch to the device."""
-    for start in itertools.count(0, settings.batch_size):
-        index = torch.arange(start, start + settings.batch_size) % len(rows.input_ids)
-        batch = Batch(*(values[index] for values in rows))
-        yield to_device(with_layout(batch, settings), device)
+def batches_of(shards: Sequence[Shard], settings: Settings) -> Iterator[Batch]:
+    """Walk through the shards' rows in order, round and round, a micro batch at a time."""
+    held: Batch | None = None
+    for shard in itertools.cycle(shards):
+        for block in read_shard(shard, settings):
+            parts = [block] if held is None else [held, block]
+            held = Batch(*(torch.cat(values) for values in zip(*parts)))  # noqa: B905  # needs 3.10
+            while len(held.input_ids) >= settings.batch_size:
+                yield Batch(*(values[: settings.batch_size] for values in held))
+                held = Batch(*(values[settings.batch_size :] for values in held))
 
 
-def to_device(values: Any, device: torch.device) -> Any:
-    """Return named or plain tuples of tensors and numbers with the tensors on the device."""
+class Prefetcher:
+    """Micro batches that a thread reads, lays out and pins while the device computes."""
+
+    def __init__(self, batches: Iterator[Batch], settings: Settings, device: torch.device) -> None:
+        self._batches, self._settings, self._device = batches, settings, device
+        self._thread = ThreadPoolExecutor(1, "data")
+        self._waiting = deque(self._thread.submit(self._prepare) for _ in range(PREFETCHED))
+
+    def _prepare(self) -> tuple[Any, ...]:
+        batch = with_layout(next(self._batches), self._settings)
+        if self._device.type == "cuda":
+            batch = convert(batch, Tensor.pin_memory)
+        return batch
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return self
+
+    def __next__(self) -> tuple[Any, ...]:
+        """Return the next micro batch, on its way to the device."""
+        batch = self._waiting.popleft().result()
+        self._waiting.append(self._thread.submit(self._prepare))
+        moved: tuple[Any, ...] = convert(batch, self._to_device)
+        return moved
+
+    def _to_device(self, value: Tensor) -> Tensor:
+        return value.to(self._device, non_blocking=True)
+
+
+def convert(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return named or plain tuples of tensors and numbers with the tensors changed."""
     if isinstance(values, Tensor):
-        return values.to(device)
+        return change(values)
     if not isinstance(values, tuple):
         return values
-    moved = [to_device(value, device) for value in values]
-    return type(values)(*moved) if hasattr(values, "_fields") else tuple(moved)
+    changed = [convert(value, change) for value in values]
+    return type(values)(*changed) if hasattr(values, "_fields") else tuple(changed)
 
 
 def open_source(
@@ -821,15 +918,15 @@ def open_source(
     """
     if not settings.data:
         return synthetic_source(settings, ranks, device)
-    failure, rows = None, None
+    failure, shards = None, None
     try:
-        rows = load_rows(settings, ranks)
+        shards = find_shards(settings, ranks)
     except SetupError as error:
         failure = error
-    failures = sum_over_ranks(torch.tensor(float(rows is None), device=device), ranks)
-    if failures or rows is None:
+    failures = sum_over_ranks(torch.tensor(float(shards is None), device=device), ranks)
+    if failures or shards is None:
         raise failure or SetupError(f"{int(failures)} other rank(s) cannot use their data")
-    return shard_source(rows, settings, device)
+    return Prefetcher(batches_of(shards, settings), settings, device)
 
 
 def learning_rate(step: int, settings: Settings) -> float:
@@ -1005,7 +1102,7 @@ class Trainer:
         self.settings, self.ranks, self.device, self.source = settings, ranks, device, source
         per_rank = settings.batch_size * settings.accumulation
         self.global_batch_size = per_rank * ranks.size
-        self.steps = 0
+        self.steps, self.waited = 0, 0.0  # seconds that the host waited for batches
         self.skipped_steps = torch.zeros((), dtype=torch.int64, device=device)
         # This rank's real tokens, squares of the samples' lengths, and predictions so far.
         self.work = torch.zeros(3, dtype=torch.float64, device=device)
@@ -1022,7 +1119,9 @@ class Trainer:
         and gradients are those of one rank with the whole batch, however unevenly the predictions
         are spread over ranks and micro steps. Its price is one more all-reduce, of one number.
         """
+        begin = time.perf_counter()
         batches = [next(self.source) for _ in range(self.settings.accumulation)]
+        self.waited += time.perf_counter() - begin
         work = torch.stack([count_work(Batch(*fields[:FIELDS])) for fields in batches]).sum(0)
         self.work += work
         predictions = work[2].float()
@@ -1261,21 +1360,27 @@ def finish(trainer: Trainer, number: int, own: Tensor) -> Ended:
     return Ended(number, own, losses, mark_time(trainer.device))
 
 
-def run_iterations(trainer: Trainer) -> tuple[list[float], float, Tensor]:
-    """Train, print a line an iteration; return time stamps, the last loss and the window's work.
+class Trained(NamedTuple):
+    """What a training leaves behind."""
 
-    NonFiniteLossError is raised on every rank alike.
-    """
+    stamps: list[float]  # of the start and of each iteration's end
+    loss: float  # the last
+    work: Tensor  # `Trainer.work` of the window
+    waited: float  # `Trainer.waited` of the window
+
+
+def run_iterations(trainer: Trainer) -> Trained:
+    """Train and print a line an iteration; NonFiniteLossError is raised on every rank alike."""
     settings, device = trainer.settings, trainer.device
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     # Seconds since 1970 that no adjustment of the system's clock can bend on the way.
     stamps, mark = [time.time()], mark_time(device)
-    loss, before = math.nan, trainer.work.clone()
+    loss, before, waited = math.nan, trainer.work.clone(), trainer.waited
     waiting: deque[Ended] = deque()
     for iteration in range(1, settings.iters + 1):
         if iteration == settings.skip + 1:
-            before = trainer.work.clone()
+            before, waited = trainer.work.clone(), trainer.waited
         waiting.append(finish(trainer, iteration, trainer.step()))
         is_last = iteration == settings.iters
         while len(waiting) > (0 if is_last else READ_LATE[device.type]):
@@ -1283,7 +1388,7 @@ def run_iterations(trainer: Trainer) -> tuple[list[float], float, Tensor]:
             stamps.append(stamps[-1] + seconds_between(mark, ended.end))
             mark = ended.end
             loss = report(trainer, ended, stamps)
-    return stamps, loss, trainer.work - before
+    return Trained(stamps, loss, trainer.work - before, trainer.waited - waited)
 
 
 def report(trainer: Trainer, ended: Ended, stamps: Sequence[float]) -> float:
@@ -1320,16 +1425,17 @@ def train(settings: Settings, ranks: Ranks, environment: Mapping[str, str], star
     source = open_source(settings, ranks, device)
     trainer = Trainer(settings, ranks, device, source)
     emit("hpcbert-config " + json.dumps(describe_run(trainer, backend)), ranks)
-    stamps, loss, done = run_iterations(trainer)
-    times = summarize_times(stamps, settings.skip, trainer.global_batch_size)
+    run = run_iterations(trainer)
+    times = summarize_times(run.stamps, settings.skip, trainer.global_batch_size)
     result = {
         "iters": settings.iters,
         "skip": settings.skip,
         "global_batch_size": trainer.global_batch_size,
         "world_size": ranks.size,
         **times,
-        **summarize_work(trainer, done, times["samples_per_second"]),
-        "final_loss": loss,
+        **summarize_work(trainer, run.work, times["samples_per_second"]),
+        "data_wait_seconds": run.waited,
+        "final_loss": run.loss,
         "skipped_steps": int(trainer.skipped_steps),
         "peak_memory_bytes": peak_memory(device, ranks),
         "wall_seconds": time.perf_counter() - started,

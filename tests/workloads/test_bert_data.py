@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import math
+import threading
 from collections import Counter
 
 import pytest
+
+from hpcbert.data.making import DataPlan, make
+from hpcbert.data.samples import StreamSettings, synthetic
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
 workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
@@ -142,20 +147,22 @@ def test_shards_are_read_in_order_round_and_round(settings, tmp_path):
             assert wanted.dtype == found.dtype
 
 
-def test_ranks_that_share_a_shard_take_different_rows(settings, tmp_path):
+def test_ranks_that_share_a_shard_take_different_rows(settings, tmp_path, monkeypatch):
     chosen = settings(f"--data={tmp_path}", "--batch-size=2")
     write_shard(tmp_path / "training.h5", list(range(5)), chosen)
-    seen = [workload.load_rows(chosen, workload.Ranks(rank, 2)).input_ids for rank in (0, 1)]
     everything = workload.synthesize(torch.arange(5), chosen).input_ids
-    assert torch.equal(seen[0], everything[0::2])
-    assert torch.equal(seen[1], everything[1::2])
+    monkeypatch.setattr(workload, "BLOCK", 2)
+    for rank in (0, 1):
+        (shard,) = workload.find_shards(chosen, workload.Ranks(rank, 2))
+        seen = torch.cat([block.input_ids for block in workload.read_shard(shard, chosen)])
+        assert torch.equal(seen, everything[rank::2])
 
 
-def test_no_more_rows_are_read_than_the_run_needs(settings, tmp_path):
+def test_no_more_rows_are_needed_than_the_run_takes(settings, tmp_path):
     chosen = settings(f"--data={tmp_path}", "--batch-size=2", "--iters=2", "--skip=0")
     write_shard(tmp_path / "training_0.h5", list(range(9)), chosen)
     (tmp_path / "training_1.h5").write_text("not reached")
-    assert len(workload.load_rows(chosen, workload.Ranks()).input_ids) == 4
+    assert len(take(workload.open_source(chosen, workload.Ranks(), CPU), 2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -170,13 +177,98 @@ def test_no_more_rows_are_read_than_the_run_needs(settings, tmp_path):
         ({"input_mask": torch.zeros(4, 32, dtype=torch.int8)}, "leaves out the first token"),
         ({"masked_lm_positions": torch.full((4, 5), -1)}, "masked_lm_positions has values"),
         ({"next_sentence_labels": torch.zeros(4, 1).int()}, "next_sentence_labels"),
+        (
+            {"input_ids": torch.zeros(4, 1024).int()},
+            r"4, 32., not empty .--sequence-length, --vocab",
+        ),
+        ({"input_ids": torch.full((4, 32), 160)}, "outside 0 to 159 .--sequence-length, --vocab"),
+        ({"input_ids": torch.full((4, 32), math.nan)}, "input_ids is float32"),
+        ({"masked_lm_positions": torch.full((4, 5), 31)}, "a prediction in the padding"),
+        ({"masked_lm_weights": torch.full((4, 5), math.nan)}, "else than 0 and 1"),
+        ({"masked_lm_weights": torch.ones(4, 2)}, "else than 0 and 1"),
     ],
+    ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )
 def test_malformed_shards_are_refused(settings, tmp_path, changes, complaint):
     chosen = settings(f"--data={tmp_path}")
-    write_shard(tmp_path / "training_0.h5", list(range(4)), chosen, **changes)
+    written = settings("--fill=0.5")
+    write_shard(tmp_path / "training_0.h5", list(range(4)), written, **changes)
     with pytest.raises(workload.SetupError, match=f"training_0.h5.*{complaint}"):
         workload.open_source(chosen, workload.Ranks(), CPU)
+
+
+@pytest.mark.parametrize("form", ["hdf5", "npz"])
+@pytest.mark.parametrize("block", [7, 4096])
+def test_data_that_hpcbert_made_are_read_alike(settings, tmp_path, monkeypatch, form, block):
+    monkeypatch.setattr(workload, "BLOCK", block)
+    stream = StreamSettings(32, 5, samples=50, fill="0.6")
+    make(DataPlan(tmp_path, form, 3, stream))
+    chosen = settings(f"--data={tmp_path / 'training'}", "--vocab=30522")
+    source = workload.open_source(chosen, workload.Ranks(), CPU)
+    found = workload.Batch(*pile(take(source, 25)))  # twice around
+    rows = torch.arange(100) % 50
+    samples = synthetic(rows.numpy(), stream)
+    for name, values in (
+        ("input_ids", samples.input_ids),
+        ("segment_ids", samples.segment_ids),
+        ("attention_mask", samples.input_mask),
+        ("masked_positions", samples.masked_lm_positions),
+        ("masked_ids", samples.masked_lm_ids),
+        ("masked_weights", samples.masked_lm_weights),
+        ("next_sentence_labels", samples.next_sentence_labels),
+    ):
+        assert getattr(found, name).tolist() == values.tolist(), name
+
+
+@pytest.mark.parametrize("size", [3, 400, 4000], ids=["signature", "start", "most"])
+def test_an_npz_file_that_is_cut_off_is_refused(settings, tmp_path, size):
+    make(DataPlan(tmp_path, "npz", 1, StreamSettings(32, 5, samples=50)))
+    (path,) = (tmp_path / "training").iterdir()
+    path.write_bytes(path.read_bytes()[:size])
+    chosen = settings(f"--data={tmp_path / 'training'}", "--vocab=30522")
+    with pytest.raises(workload.SetupError, match=r"training-00000\.npz: not a shard"):
+        workload.open_source(chosen, workload.Ranks(), CPU)
+
+
+def test_a_file_that_breaks_after_the_start_ends_the_run_with_a_sentence(settings, tmp_path, main):
+    write_shard(tmp_path / "training_0.h5", list(range(8)), settings())
+    options = (f"--data={tmp_path}", "--iters=30", "--skip=1")
+    chosen = settings(*options)
+    source = workload.open_source(chosen, workload.Ranks(), CPU)
+    (tmp_path / "training_0.h5").write_text("changed")
+    with pytest.raises(workload.SetupError, match=r"training_0\.h5: not a shard"):
+        take(source, 30)
+
+
+def test_batches_are_read_pinned_and_sent_while_the_device_computes(settings, monkeypatch):
+    calls = []
+
+    def pin(one):
+        calls.append("pin")
+        return one
+
+    def move(one, device, *, non_blocking):
+        calls.append(f"{device} {non_blocking}")
+        return one
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.Tensor, "to", move)
+    chosen = settings()
+    batch = workload.synthesize(torch.arange(4), chosen)
+    read = []
+
+    def batches():
+        while True:
+            read.append(threading.current_thread().name)
+            yield batch
+
+    source = workload.Prefetcher(batches(), chosen, torch.device("cuda", 0))
+    next(source)
+    for future in source._waiting:
+        future.result()
+    assert len(read) == workload.PREFETCHED + 1
+    assert set(read) == {"data_0"}
+    assert (calls.count("pin"), calls.count("cuda:0 True")) == (7 * (workload.PREFETCHED + 1), 7)
 
 
 def test_an_empty_shard_is_refused(settings, tmp_path):
