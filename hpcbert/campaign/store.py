@@ -7,22 +7,25 @@ campaigns may lie beside the caller's: they are read if they are named, and noth
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import stat
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcbert.campaign import ledger
+from hpcbert.campaign.ledger import Ledger
 from hpcbert.config.decode import decode
 from hpcbert.config.schedulers import TABLE
-from hpcbert.errors import ConfigError, UsageError
+from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import ARCHIVE, MANIFEST, Array, Campaign
 from hpcbert.system import files, lock, ownership
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 SCHEMA = 1
 RECIPE = "recipe.toml"
@@ -49,9 +52,15 @@ def read_json(path: Path) -> Any:
         UsageError: The file is absent, unreadable or no JSON.
     """
     try:
-        return json.loads(files.read(path).decode("utf-8"))
+        raw = files.read(path)
     except OSError as error:
         raise UsageError(f"Can't read: {error.strerror}.", where=str(path)) from error
+    return _parsed(raw, path)
+
+
+def _parsed(raw: bytes, path: Path) -> Any:
+    try:
+        return json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"No valid JSON: {error}.", where=str(path)) from error
 
@@ -71,18 +80,42 @@ def create(directory: Path) -> None:
 
 
 def write_manifest(directory: Path, campaign: Campaign) -> None:
-    """Write manifest.json."""
+    """Write manifest.json; it holds what was in changes beside it."""
     write_json(directory / MANIFEST, {"schema": SCHEMA, **asdict(campaign)})
+    with files.refusal("remove", directory / ledger.CHANGES):
+        ledger.remove(directory)
+
+
+@contextlib.contextmanager
+def changing(directory: Path, campaign: Campaign) -> Iterator[Ledger]:
+    """Open a campaign for many changes, each on disk at once; in the end the manifest has them.
+
+    Where it can't be rewritten then, they stay beside it: nothing is lost.
+
+    Args:
+        directory: The campaign; the caller holds its lock.
+        campaign: Its manifest as it was read under that lock.
+    """
+    changes = Ledger(directory, campaign, write_manifest)
+    try:
+        yield changes
+    finally:
+        with contextlib.suppress(HpcbertError):
+            changes.close()
 
 
 def read_manifest(directory: Path) -> Campaign:
-    """Read manifest.json.
+    """Read manifest.json, and the changes beside it that a submission has not made part of it.
 
     Raises:
         UsageError: There is none, it is damaged, or a newer hpcbert wrote it.
     """
     path = directory / MANIFEST
-    data = read_json(path)
+    try:
+        raw, changes = ledger.read(directory)
+    except OSError as error:
+        raise UsageError(f"Can't read: {error.strerror}.", where=str(path)) from error
+    data = _parsed(raw, path)
     schema = data.pop("schema", None) if isinstance(data, dict) else None
     if schema != SCHEMA:
         raise UsageError(
@@ -92,18 +125,13 @@ def read_manifest(directory: Path) -> Campaign:
         )
     try:
         campaign: Campaign = decode(Campaign, data, file=str(path))
+        campaign = ledger.changed(campaign, changes, file=str(directory / ledger.CHANGES))
     except ConfigError as error:
         raise UsageError(f"The manifest is damaged: {error.message}", where=str(path)) from error
     if campaign.scheduler not in TABLE:
         wrong = f"there is no scheduler {campaign.scheduler!r}"
         raise UsageError(f"The manifest is damaged: {wrong}.", where=str(path))
     return campaign
-
-
-def update_array(campaign: Campaign, array: Array) -> Campaign:
-    """Return the campaign with the array of the same name replaced."""
-    arrays = tuple(array if one.name == array.name else one for one in campaign.arrays)
-    return replace(campaign, arrays=arrays)
 
 
 def find_campaigns(runs: Path) -> tuple[Path, ...]:

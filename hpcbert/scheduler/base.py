@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from hpcbert.campaign.ledger import Ledger
     from hpcbert.campaign.repeats import Key, Repeat
     from hpcbert.config.schedulers import Traits
     from hpcbert.config.site import Site
@@ -263,25 +264,22 @@ class Scheduler(ABC):
         return ()
 
 
-def record(directory: Path, campaign: Campaign, *arrays: Array) -> Campaign:
-    """Put arrays into the manifest; a job whose id can't be written down is named at least.
+def record(ledger: Ledger, *arrays: Array) -> None:
+    """Write arrays down; a job whose id can't be written down is named at least.
 
     Raises:
         HpcbertError: The file system refused.
     """
-    for array in arrays:
-        campaign = store.update_array(campaign, array)
     try:
-        store.write_manifest(directory, campaign)
+        ledger.put(*arrays)
     except HpcbertError as error:
         if not arrays[0].job_id:
             raise
         raise HpcbertError(
             f"Job {arrays[0].job_id} is submitted, but that can't be written down: {error.message}",
             where=error.where,
-            hint=f"Make room, then: {RESUME} {campaign.id} finds it.",
+            hint=f"Make room, then: {RESUME} {ledger.directory.name} finds it.",
         ) from error
-    return campaign
 
 
 class PlainScheduler(Scheduler):
@@ -310,29 +308,29 @@ class PlainScheduler(Scheduler):
         new = campaign.unsubmitted
         for array in new:
             store.read_script(directory, array)
-        for arrays in [new] if self.one_job and new else [(one,) for one in new]:
-            self.world.check()
-            campaign = self._hand_over(directory, campaign, arrays)
-        return campaign
+        with store.changing(directory, campaign) as ledger:
+            for arrays in [new] if self.one_job and new else [(one,) for one in new]:
+                self.world.check()
+                self._hand_over(ledger, arrays)
+        return ledger.campaign
 
-    def _hand_over(
-        self, directory: Path, campaign: Campaign, arrays: tuple[Array, ...]
-    ) -> Campaign:
-        job_id = self._left_behind(TrackedCampaign(directory, campaign), arrays)
+    def _hand_over(self, ledger: Ledger, arrays: tuple[Array, ...]) -> None:
+        job_id = self._left_behind(ledger, arrays)
         if not job_id:
             arrays = tuple(replace(one, called=utc(self.world.now())) for one in arrays)
-            campaign = record(directory, campaign, *arrays)
-            job_id = self.start(directory, replace(campaign, arrays=arrays))
+            record(ledger, *arrays)
+            job_id = self.start(ledger.directory, replace(ledger.campaign, arrays=arrays))
         job, stamp = Job(job_id, seen=False), utc(self.world.now())
-        return record(directory, campaign, *(job.of(one, stamp) for one in arrays))
+        record(ledger, *(job.of(one, stamp) for one in arrays))
 
-    def _left_behind(self, watched: TrackedCampaign, arrays: Sequence[Array]) -> str:
+    def _left_behind(self, ledger: Ledger, arrays: Sequence[Array]) -> str:
         if not any(array.called for array in arrays):
             return ""
-        found = self.find(watched.directory, arrays)
+        found = self.find(ledger.directory, arrays)
         if not found:
             self.world.pause(1.0)  # It may just have been started.
-            found = self.find(watched.directory, arrays)
+            found = self.find(ledger.directory, arrays)
+        watched = TrackedCampaign(ledger.directory, ledger.campaign)
         return found or next(filter(None, (begun_by(watched, one) for one in arrays)), "")
 
 

@@ -10,6 +10,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.scheduler.local import queue as local
+from tests.kit.campaigns import updated
 from tests.kit.cli import Cli
 from tests.kit.tables import runs
 from tests.kit.training import WORDS, stand_in
@@ -120,7 +121,7 @@ def test_an_interrupted_submission_is_taken_up_and_a_moved_campaign_is_not_retri
     campaign = store.read_manifest(directory)
     (array,) = campaign.arrays
     lost = replace(array, state="intended", job_id="", submitted="")
-    store.write_manifest(directory, store.update_array(campaign, lost))
+    store.write_manifest(directory, updated(campaign, lost))
     again = hpcbert("submit", "--resume", directory)
     assert again.returncode == 0, again.stderr
     assert store.read_manifest(directory).arrays[0].job_id == array.job_id

@@ -7,16 +7,21 @@ is already there, such as imports, is done once before, so that the counts are o
 from __future__ import annotations
 
 import cProfile
+import hashlib
 import pstats
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.flows import retry
 from hpcbert.flows.collect import CollectRequest
 from hpcbert.flows.results import find_places, load
+from hpcbert.flows.submit import submit
+from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
 from tests.kit.campaigns import Built, build
 from tests.kit.collecting import gathered, says
@@ -27,6 +32,7 @@ FEW, MANY = 8, 32
 # Beyond MANY / FEW: sorting takes a logarithm more, and some calls come once a block of data.
 SLACK, SOME = 1.4, 64
 
+KIT = str(Path("tests", "kit"))
 # How often each function was called, by its place in the source.
 Calls = dict[str, int]
 Count = Callable[[Path, int], Calls]
@@ -84,6 +90,23 @@ def retrying(one: Built) -> Calls:
     return calls(lambda: retry.look(one.directory, RetryPolicy(), run=slurm))
 
 
+def submitting(runs: Path, number: int) -> Calls:
+    shapes = [f"{nodes}n1g" for nodes in range(1, number + 1)]
+    one = build(runs, *shapes, repeats=1, jobs=("",) * number)
+    arrays = []
+    for array in one.campaign.arrays:
+        text = f"#!/bin/bash\n#SBATCH --job-name={array.name}\n#SBATCH --array=1-1\n"
+        (one.directory / array.script).write_text(text)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        arrays.append(replace(array, script_sha256=digest))
+    store.write_manifest(one.directory, replace(one.campaign, arrays=tuple(arrays)))
+    slurm = Slurm()
+    found = calls(lambda: submit(one.directory, World(slurm)))
+    assert slurm.count("sbatch") == number
+    # What the stand-in does is its own affair.
+    return {name: count for name, count in found.items() if KIT not in name}
+
+
 def logs_of_points(folder: Path, number: int) -> Calls:
     return logs(folder, {f"{nodes}n1g/bert_b4_fp32_1.log": nodes for nodes in range(1, number + 1)})
 
@@ -106,6 +129,7 @@ CASES: dict[str, Count] = {
     "collect-repeats": lambda folder, number: collecting(repeats(folder, number)),
     "track-points": lambda folder, number: tracking(points(folder, number)),
     "track-repeats": lambda folder, number: tracking(repeats(folder, number)),
+    "submit-points": submitting,
     "retry-points": lambda folder, number: retrying(points(folder, number)),
     "retry-repeats": lambda folder, number: retrying(repeats(folder, number)),
     "logs-of-points": logs_of_points,

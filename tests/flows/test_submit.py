@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from hpcbert import scheduler
-from hpcbert.campaign import store
+from hpcbert.campaign import ledger, store
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.flows import submit as flow
-from hpcbert.model import MANIFEST
+from hpcbert.model import MANIFEST, Campaign
 from hpcbert.scheduler.base import Check, World
-from hpcbert.scheduler.slurm.submission import predecessor
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
+from tests.kit.campaigns import build, updated
 from tests.kit.drafts import curve, drafted, hurried, reference
 from tests.kit.slurm import Job, Slurm, failed
 
@@ -43,12 +45,25 @@ def test_each_point_waits_for_the_one_before_unless_told_otherwise(tmp_path: Pat
     submitted(one, slurm)
     waits = [call[2] if len(call) == 4 else "" for call in slurm.calls if call[0] == "sbatch"]
     assert waits == ["", *(f"--dependency=afterany:{job}" for job in (100, 101, 102))]
+
+
+def test_points_that_may_run_at_once_wait_for_none_but_a_retry_for_its_own(tmp_path: Path) -> None:
+    one, slurm = curve(tmp_path), Slurm()
+    flow.write(one)
     free = replace(one.campaign, concurrent_points=True)
-    assert predecessor(free, free.arrays[2]) is None
-    first = replace(free.arrays[0], job_id="100")
-    again = replace(first, name=f"{first.name}.t1", job_id="")
-    more = replace(free, arrays=(first, *free.arrays[1:], again))
-    assert predecessor(more, again) == first
+    store.write_manifest(one.directory, free)
+    campaign = flow.submit(one.directory, World(slurm))
+    first = free.arrays[0]
+    text = (one.directory / first.script).read_text().replace(first.name, f"{first.name}.t1")
+    (one.directory / "scripts/again.sbatch").write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    again = replace(
+        first, name=f"{first.name}.t1", retry=1, script="scripts/again.sbatch", script_sha256=digest
+    )
+    store.write_manifest(one.directory, replace(campaign, arrays=(*campaign.arrays, again)))
+    flow.submit(one.directory, World(slurm))
+    waits = [call[2:-1] for call in slurm.calls if call[0] == "sbatch"]
+    assert waits == [(), (), (), (), ("--dependency=afterany:100",)]
 
 
 def test_the_manifest_is_on_disk_before_sbatch_is_called(tmp_path: Path) -> None:
@@ -169,7 +184,7 @@ def test_what_squeue_does_not_list_is_looked_for_again_before_it_is_submitted(
     flow.write(one)
     first, *_ = one.campaign.arrays
     called = replace(first, called="2025-11-21T04:00:00Z")
-    store.write_manifest(one.directory, store.update_array(one.campaign, called))
+    store.write_manifest(one.directory, updated(one.campaign, called))
 
     def arrives(_: float) -> None:
         slurm.jobs.setdefault("99", Job(first.name))
@@ -184,7 +199,7 @@ def test_a_job_that_nobody_remembers_is_known_by_what_it_wrote(tmp_path: Path) -
     flow.write(one)
     first, *_ = one.campaign.arrays
     called = replace(first, called="2025-11-21T04:00:00Z")
-    store.write_manifest(one.directory, store.update_array(one.campaign, called))
+    store.write_manifest(one.directory, updated(one.campaign, called))
     (one.directory / first.status(2)).write_text(
         '{"event":"start","time":1,"attempt":0,"job":"77_2","nodelist":"n1"}\n'
     )
@@ -197,20 +212,94 @@ def test_a_job_whose_id_can_not_be_written_down_is_named_and_found_again(
 ) -> None:
     one, slurm = curve(tmp_path, ("fp32",)), Slurm()
     flow.write(one)
-    real = Path.replace
+    real = os.write
 
-    def full(source: Path, target: Path) -> Path:
-        if target.name == MANIFEST and slurm.jobs:
-            raise OSError(28, "No space left on device")
-        return real(source, target)
+    def full(descriptor: int, line: memoryview) -> int:
+        if not slurm.jobs:
+            return real(descriptor, line)
+        real(descriptor, line[:20])
+        raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", full)
+        patch.setattr(ledger.os, "write", full)  # type: ignore[attr-defined]
         with pytest.raises(HpcbertError, match="Job 100 is submitted") as caught:
             flow.submit(one.directory, hurried(slurm))
     assert "--resume" in caught.value.hint
     campaign = flow.submit(one.directory, hurried(slurm))
     assert [array.job_id for array in campaign.arrays] == sorted(slurm.jobs)
+    assert not (one.directory / ledger.CHANGES).exists()
+
+
+def test_a_manifest_that_can_not_be_rewritten_in_the_end_has_its_changes_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, slurm = curve(tmp_path), Slurm()
+    flow.write(one)
+    real = Path.replace
+
+    def full(source: Path, target: Path) -> Path:
+        if target.name == MANIFEST:
+            raise OSError(28, "No space left on device")
+        return real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        campaign = flow.submit(one.directory, hurried(slurm))
+    assert [array.job_id for array in campaign.arrays] == ["100", "101", "102", "103"]
+    assert store.read_manifest(one.directory) == campaign
+    assert (one.directory / ledger.CHANGES).exists()
+    store.write_manifest(one.directory, campaign)
+    assert not (one.directory / ledger.CHANGES).exists()
+    assert store.read_manifest(one.directory) == campaign
+
+
+def test_changes_of_another_manifest_and_half_a_line_change_nothing(tmp_path: Path) -> None:
+    one = curve(tmp_path)
+    flow.write(one)
+    changes = one.directory / ledger.CHANGES
+    first = replace(one.campaign.arrays[0], state="submitted", job_id="7")
+    with store.changing(one.directory, one.campaign) as open_:
+        open_.put(first)
+        text = changes.read_text()
+        changes.write_text(text + '{"arrays": [{"na')
+        assert store.read_manifest(one.directory).arrays[0] == first
+        changes.write_text(text.replace('"continues": "', '"continues": "0'))
+        assert store.read_manifest(one.directory) == one.campaign
+        changes.write_text(text + '{"arrays": 1}\n')
+        with pytest.raises(UsageError, match="is damaged"):
+            store.read_manifest(one.directory)
+        changes.write_text(text + "[]\n")
+        with pytest.raises(UsageError, match="no change of a manifest"):
+            store.read_manifest(one.directory)
+        changes.write_text(text + "{\n")
+        with pytest.raises(UsageError, match="No valid JSON"):
+            store.read_manifest(one.directory)
+        changes.write_text(text)
+    assert store.read_manifest(one.directory).arrays[0] == first
+
+
+def test_a_thousand_points_are_written_down_once_and_then_line_by_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = build(tmp_path, *(f"{nodes}n1g" for nodes in range(1, 41)), repeats=1, state="intended")
+    arrays = one.campaign.arrays
+    written: list[Path] = []
+    real = store.write_manifest
+
+    def write(directory: Path, campaign: Campaign) -> None:
+        written.append(directory)
+        real(directory, campaign)
+
+    monkeypatch.setattr(store, "write_manifest", write)
+    with store.changing(one.directory, one.campaign) as open_:
+        sizes = []
+        for array in arrays:
+            before = open_._size
+            open_.put(replace(array, state="submitted", job_id="9"))
+            sizes.append(open_._size - before)
+    assert max(sizes[1:]) - min(sizes[1:]) < 20
+    assert len(written) == 1
+    assert all(array.job_id == "9" for array in store.read_manifest(one.directory).arrays)
 
 
 def test_no_sbatch_on_this_machine(tmp_path: Path) -> None:

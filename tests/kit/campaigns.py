@@ -62,6 +62,12 @@ def campaign(name: str, *arrays: Array, **changes: Any) -> Campaign:
     return Campaign(**{**values, **changes})
 
 
+def updated(campaign: Campaign, array: Array) -> Campaign:
+    """Return a campaign with another array in the place of the one of its name."""
+    arrays = (array if one.name == array.name else one for one in campaign.arrays)
+    return replace(campaign, arrays=tuple(arrays))
+
+
 @dataclass(frozen=True, eq=False)
 class Built(TrackedCampaign):
     """A campaign on disk; a point is named by its shape, the first one otherwise."""

@@ -18,10 +18,11 @@ from hpcbert.scheduler.slurm.questions import query
 from hpcbert.slurm import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.model import Array
+    from hpcbert.model import Array, Campaign
     from hpcbert.scheduler.base import World
     from hpcbert.slurm.commands import JobRow
     from hpcbert.system.runner import Outcome
@@ -49,19 +50,34 @@ def look(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
 
 def adopted(watched: TrackedCampaign, world: World, *, strict: bool) -> TrackedCampaign:
     """Do what `Scheduler.adopted` says."""
-    for array in watched.campaign.arrays:
-        if not array.unsettled or watched.campaign.superseded(array):
-            continue
-        with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
-            job = look(watched, array, world)
-            done = job.of(array, utc(world.now())) if job else array
-            if done == array:
+    campaign = watched.campaign
+    found: dict[str, Array] = {}
+    try:
+        for array in campaign.arrays:
+            if not array.unsettled or campaign.superseded(array):
                 continue
-            watched = replace(watched, campaign=store.update_array(watched.campaign, done))
-            with store.locked(watched.directory):
-                campaign = store.read_manifest(watched.directory)
-                store.write_manifest(watched.directory, store.update_array(campaign, done))
+            with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
+                job = look(watched, array, world)
+                done = job.of(array, utc(world.now())) if job else array
+                if done != array:
+                    found[array.name] = done
+                    # What one array has is not another's.
+                    watched = replace(watched, campaign=_updated(watched.campaign, found))
+    finally:
+        if found:
+            with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
+                _write_down(watched.directory, found)
     return watched
+
+
+def _write_down(directory: Path, found: Mapping[str, Array]) -> None:
+    with store.locked(directory):
+        campaign = store.read_manifest(directory)
+        store.write_manifest(directory, _updated(campaign, found))
+
+
+def _updated(campaign: Campaign, found: Mapping[str, Array]) -> Campaign:
+    return replace(campaign, arrays=tuple(found.get(one.name, one) for one in campaign.arrays))
 
 
 def find_job(watched: TrackedCampaign, array: Array, world: World) -> Job | None:

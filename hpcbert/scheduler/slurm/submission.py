@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -29,9 +30,11 @@ from hpcbert.slurm import commands
 from hpcbert.slurm.states import parse
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from hpcbert.model import Array, Campaign
+    from hpcbert.campaign.ledger import Ledger
+    from hpcbert.model import Array, Campaign, Point
     from hpcbert.scheduler.base import World
     from hpcbert.system.runner import Outcome
 
@@ -84,56 +87,75 @@ def sbatch_argv(
     return ["sbatch", "--parsable", *words, str(directory / array.script)]
 
 
-def predecessor(campaign: Campaign, array: Array) -> Array | None:
+def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
+    """Do what `Scheduler.submit` says, an array after the other."""
+    open_ = {one.name for one in campaign.unsubmitted}
+    there: dict[Point | None, Array] = {}
+    with store.changing(directory, campaign) as ledger:
+        watched = TrackedCampaign(directory, campaign)
+        left = deque(campaign.arrays)
+        while left:
+            array = left.popleft()
+            if array.name in open_:
+                world.check()
+                array = _handed_over(
+                    ledger, watched, array, world, after=_before(there, array, campaign)
+                )
+                if array.state != "submitted":
+                    first, rest = _halves(array)
+                    ledger.split(array, (first, rest))
+                    watched = TrackedCampaign(directory, ledger.campaign)
+                    open_.add(rest.name)
+                    left.extendleft((rest, first))
+                    continue
+            if array.job_id:
+                there |= {None: array, array.point: array}
+    return ledger.campaign
+
+
+def _before(there: Mapping[Point | None, Array], array: Array, campaign: Campaign) -> Array | None:
     """Return the array whose job an array waits for: the one before it, if it must wait.
 
     A retry waits for its own point's in any case: repeats of a point never share the network
     unless that was asked for.
     """
-    before = campaign.arrays[: campaign.arrays.index(array)]
-    if campaign.concurrent_points:
-        before = tuple(one for one in before if one.point == array.point)
-    there = [one for one in before if one.job_id]
-    return there[-1] if there else None
+    return there.get(array.point if campaign.concurrent_points else None)
 
 
-def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
-    """Do what `Scheduler.submit` says, an array after the other."""
-    while campaign.unsubmitted:
-        array = campaign.unsubmitted[0]
-        world.check()
-        store.read_script(directory, array)
-        # An earlier try may have made its job, also one that sbatch seemed to refuse.
-        watched = TrackedCampaign(directory, campaign)
-        found = search(watched, array, world) if array.called else None
-        if found:
-            campaign = record(directory, campaign, found.of(array, utc(world.now())))
-            continue
-        tried = replace(array, called=utc(world.now()), workdir=os.path.realpath(directory))
-        campaign = record(directory, campaign, tried)
-        done, verdict = _settled(TrackedCampaign(directory, campaign), tried, world)
-        if verdict == "full" and len(done.repeats) > 1 and not done.together:
-            campaign = _halved(campaign, done)
-            store.write_manifest(directory, campaign)
-            continue
-        campaign = record(directory, campaign, done)
-        if verdict == "full":
-            raise _full(done, campaign)
-        if done.state != "submitted":
-            raise _refusal(done, campaign, world.again)
-    return campaign
+def _handed_over(
+    ledger: Ledger, watched: TrackedCampaign, array: Array, world: World, *, after: Array | None
+) -> Array:
+    """Return an array as submitted, or one that has to be submitted in parts.
+
+    Raises:
+        SchedulerError, NoRoomError: As `Scheduler.submit`.
+    """
+    store.read_script(ledger.directory, array)
+    # An earlier try may have made its job, also one that sbatch seemed to refuse.
+    known = TrackedCampaign(ledger.directory, ledger.campaign) if array.called else watched
+    if array.called and (found := search(known, array, world)):
+        done = found.of(array, utc(world.now()))
+        record(ledger, done)
+        return done
+    workdir = os.path.realpath(ledger.directory)
+    tried = replace(array, called=utc(world.now()), workdir=workdir)
+    record(ledger, tried)
+    done, verdict = _settled(watched, tried, after, world)
+    if verdict == "full" and len(done.repeats) > 1 and not done.together:
+        return done
+    record(ledger, done)
+    if verdict == "full":
+        raise _full(done, ledger.campaign)
+    if done.state != "submitted":
+        raise _refusal(done, ledger.campaign, world.again)
+    return done
 
 
-def _halved(campaign: Campaign, array: Array) -> Campaign:
-    """Return a campaign with an array made two, for a limit on how many jobs one may have."""
+def _halves(array: Array) -> tuple[Array, Array]:
+    """Return an array made two, for a limit on how many jobs one may have."""
     middle = (len(array.repeats) + 1) // 2
     first = _part(array, array.repeats[:middle], array.name)
-    rest = _part(array, array.repeats[middle:], f"{array.name}.p{array.repeats[middle]}")
-    names = [one.name for one in campaign.arrays]
-    at = names.index(array.name)
-    return replace(
-        campaign, arrays=(*campaign.arrays[:at], first, rest, *campaign.arrays[at + 1 :])
-    )
+    return first, _part(array, array.repeats[middle:], f"{array.name}.p{array.repeats[middle]}")
 
 
 def _part(array: Array, repeats: tuple[int, ...], name: str) -> Array:
@@ -165,21 +187,24 @@ def _refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
     return SchedulerError(f"{array.error}.{before}", where=array.name, hint=hint)
 
 
-def _settled(watched: TrackedCampaign, array: Array, world: World) -> tuple[Array, Verdict]:
+def _settled(
+    watched: TrackedCampaign, array: Array, after: Array | None, world: World
+) -> tuple[Array, Verdict]:
     """Call sbatch until it is known what became of the array."""
     for seconds in _PAUSES:
-        done, verdict = _call(watched, array, world)
+        done, verdict = _call(watched, array, after, world)
         if verdict != "again":
             return done, verdict
         world.pause(seconds)
-    return _call(watched, array, world)
+    return _call(watched, array, after, world)
 
 
-def _call(watched: TrackedCampaign, array: Array, world: World) -> tuple[Array, Verdict]:
+def _call(
+    watched: TrackedCampaign, array: Array, after: Array | None, world: World
+) -> tuple[Array, Verdict]:
     """Call sbatch once; return what became of the array, and whether calling again may help."""
     directory = watched.directory
     text = store.read_script(directory, array).decode()
-    after = predecessor(watched.campaign, array)
     argv = sbatch_argv(directory, array, after=after, text=text)
     environment = commands.submission_environment(world.environ)
     outcome = world.run(argv, cwd=directory, env=environment)

@@ -1,0 +1,186 @@
+"""A manifest while it changes: one line a change, beside it.
+
+A submission writes down twice for each array what it is about to do and what came of it. The whole
+manifest each time would make a thousand points a thousand times as slow as they need be, so changes
+go to the end of `manifest.changes.jsonl`, each on disk before anything is done about it. When
+the submission ends, they become part of the manifest and the file goes. Whoever is killed before
+leaves it to be read: its first line names the manifest that it continues, by digest, so that it is
+never taken for another's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.config.decode import decode
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.model import MANIFEST, Array, Campaign
+from hpcbert.system import files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+CHANGES = "manifest.changes.jsonl"
+# Looks at a manifest that is being rewritten at this moment.
+_LOOKS = 20
+
+
+class Ledger:
+    """The arrays of a campaign as they are submitted, and their changes on disk.
+
+    Args:
+        directory: The campaign; the caller holds its lock.
+        campaign: What is on disk now.
+        rewrite: Writes the whole manifest, after which no changes are left beside it.
+    """
+
+    def __init__(
+        self, directory: Path, campaign: Campaign, rewrite: Callable[[Path, Campaign], None]
+    ) -> None:
+        self.directory, self._base = directory, campaign
+        self._arrays = {one.name: one for one in campaign.arrays}
+        self._rewrite = partial(rewrite, directory)
+        self._descriptor: int | None = None
+        self._size = 0
+
+    @property
+    def campaign(self) -> Campaign:
+        """The campaign with all changes."""
+        return replace(self._base, arrays=tuple(self._arrays.values()))
+
+    def put(self, *arrays: Array) -> None:
+        """Write arrays down in the place of those of their names.
+
+        Raises:
+            HpcbertError: The file system refused; on disk stands what stood there before.
+        """
+        self._append({"arrays": [asdict(one) for one in arrays]})
+        self._arrays |= {one.name: one for one in arrays}
+
+    def split(self, array: Array, parts: Sequence[Array]) -> None:
+        """Write down what an array is divided into; the first part has its name.
+
+        Raises:
+            HpcbertError: As `put`.
+        """
+        self._append({"after": array.name, "arrays": [asdict(one) for one in parts]})
+        self._arrays = _inserted(self._arrays, array.name, parts)
+
+    def close(self) -> None:
+        """Make the changes part of the manifest.
+
+        Raises:
+            HpcbertError: The file system refused; the changes are on disk all the same.
+        """
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+            self._rewrite(self.campaign)
+
+    def _append(self, change: dict[str, Any]) -> None:
+        path = self.directory / CHANGES
+        with files.refusal("write", path):
+            if self._descriptor is None:
+                self._descriptor = self._open(path)
+            line = json.dumps(change, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+            try:
+                _write_through(self._descriptor, line)
+            except OSError:
+                # What is half there would swallow the line after it.
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._descriptor, self._size)
+                raise
+            self._size += len(line)
+
+    def _open(self, path: Path) -> int:
+        if path.exists():  # Somebody was killed; what was there is part of the campaign.
+            self._rewrite(self.campaign)
+        manifest = files.read(self.directory / MANIFEST)
+        head = {"continues": hashlib.sha256(manifest).hexdigest()}
+        files.write_bytes(path, json.dumps(head).encode() + b"\n")
+        self._size = path.stat().st_size
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _write_through(descriptor: int, line: bytes) -> None:
+    left = memoryview(line)
+    while left:
+        left = left[os.write(descriptor, left) :]
+    os.fsync(descriptor)
+
+
+def remove(directory: Path) -> None:
+    """Remove the changes of a manifest that holds them all."""
+    with contextlib.suppress(FileNotFoundError):
+        (directory / CHANGES).unlink()
+
+
+def read(directory: Path) -> tuple[bytes, tuple[dict[str, Any], ...]]:
+    """Return the manifest's bytes and the changes that continue it, of one moment.
+
+    Raises:
+        OSError: The manifest can't be read.
+        UsageError: The changes are damaged.
+    """
+    path = directory / MANIFEST
+    manifest = changes = b""
+    for _ in range(_LOOKS):
+        before = path.stat()
+        manifest, changes = files.read(path), _read(directory / CHANGES)
+        after = path.stat()
+        # Rewritten meanwhile: the changes may be gone that were not yet in what was read.
+        if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
+            break
+    lines = changes.split(b"\n")[:-1]  # What has no end was never written.
+    parsed = [_parsed(line, directory / CHANGES) for line in lines]
+    if not parsed or parsed[0].get("continues") != hashlib.sha256(manifest).hexdigest():
+        return manifest, ()
+    return manifest, tuple(parsed[1:])
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return files.read(path)
+    except FileNotFoundError:
+        return b""
+
+
+def _parsed(line: bytes, path: Path) -> dict[str, Any]:
+    try:
+        change = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"No valid JSON: {error}.", where=str(path)) from error
+    if isinstance(change, dict) and ("continues" in change or "arrays" in change):
+        return change
+    raise UsageError("A line of it is no change of a manifest.", where=str(path))
+
+
+def changed(campaign: Campaign, changes: Iterable[dict[str, Any]], *, file: str) -> Campaign:
+    """Return a campaign after changes.
+
+    Raises:
+        ConfigError: A change has another form.
+    """
+    arrays = {one.name: one for one in campaign.arrays}
+    for change in changes:
+        new: tuple[Array, ...] = decode(tuple[Array, ...], change["arrays"], file=file)
+        after = change.get("after")
+        if after is not None and after not in arrays:
+            raise ConfigError(f"there is no array {after!r}", where=file)
+        known = {one.name: one for one in new}
+        arrays = _inserted(arrays, str(after), new) if after is not None else arrays | known
+    return replace(campaign, arrays=tuple(arrays.values()))
+
+
+def _inserted(arrays: dict[str, Array], name: str, parts: Sequence[Array]) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    for one in arrays.values():
+        found |= {part.name: part for part in parts} if one.name == name else {one.name: one}
+    return found
