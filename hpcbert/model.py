@@ -413,6 +413,57 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """What a run's GPUs drew and held while it was measured, as their nodes' sampler saw it.
+
+    Attributes:
+        watts: Mean over the window, of all its GPUs together.
+        memory_mib: The most that one of them held, MiB.
+        gpus: How many GPUs that is of.
+        seconds: Length of the window.
+        samples: How many times each node's GPUs were looked at within it, the fewest of all nodes.
+    """
+
+    watts: float
+    memory_mib: float
+    gpus: int
+    seconds: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """How good a point's number is; None where something that it takes is unknown.
+
+    Attributes:
+        samples_per_second_per_gpu: The median over the number of GPUs.
+        tokens_per_second: The median times a sample's tokens, padding included.
+        step_seconds: Median time of an iteration, as the logs count them, inside the windows of all
+            valid runs.
+        step_seconds_p95: The time that 95 % of these took at most.
+        model_flops_per_sample: Floating-point operations that training on one sample needs.
+        peak_flops_per_second: Dense peak of one GPU at the precision, as its vendor states it.
+        mfu: Model FLOP utilization: the share of the GPUs' peak that these operations are.
+        gpu_memory_mib: The most that a GPU held, MiB.
+        watts: Mean of what all GPUs drew together inside the window; the median of the valid runs.
+        samples_per_joule: The median over watts.
+        unknown: Of each that is None its name, and why, as a clause.
+    """
+
+    samples_per_second_per_gpu: float | None = None
+    tokens_per_second: float | None = None
+    step_seconds: float | None = None
+    step_seconds_p95: float | None = None
+    model_flops_per_sample: float | None = None
+    peak_flops_per_second: float | None = None
+    mfu: float | None = None
+    gpu_memory_mib: float | None = None
+    watts: float | None = None
+    samples_per_joule: float | None = None
+    unknown: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class Run:
     """One repeat as it stands in a table.
 
@@ -430,6 +481,7 @@ class Run:
         attempts: All its attempts, this one too; empty where there was but one.
         environments: Name and digest of each node's fingerprint; equal nodes have equal digests.
         flags: Marks of this repeat, for example `outlier`; its row has them too.
+        sampled: What its GPUs drew; None where nothing sampled them.
     """
 
     repeat: int
@@ -444,6 +496,7 @@ class Run:
     attempts: tuple[Attempt, ...] = ()
     environments: tuple[tuple[str, str], ...] = ()
     flags: tuple[str, ...] = ()
+    sampled: Sampled | None = None
 
 
 @dataclass(frozen=True)
@@ -605,6 +658,7 @@ class Row:
         differences: What `mixed-environment` stands for.
         counted: Which part of its runs the numbers are of.
         origin, facts, steps: As of the point.
+        metrics: How good the number is; None where there is none.
     """
 
     shape: Shape
@@ -624,6 +678,7 @@ class Row:
     origin: Origin | None = None
     facts: Facts = ()
     steps: tuple[tuple[int, Steps], ...] = field(default=(), compare=False, repr=False)
+    metrics: Metrics | None = None
 
 
 @dataclass(frozen=True)

@@ -39,13 +39,15 @@ class Environments:
             some = [name for name, _ in zip(names, range(_MOST), strict=False)]
         except OSError:
             return []
-        # Until it is finished a file is hidden, or has no such ending.
-        return sorted(name for name in some if name.endswith(".json") and not name.startswith("."))
+        return sorted(name for name in some if not name.startswith("."))
 
-    def names(self, key: str, repeat: int, attempt: int) -> tuple[str, ...]:
-        """Return the names of the files that one attempt left, one a node, in order."""
+    def names(self, key: str, repeat: int, attempt: int, ending: str = ".json") -> tuple[str, ...]:
+        """Return the names of the files that one attempt left, one a node, in order.
+
+        Until it is finished a fingerprint is hidden, or has another ending.
+        """
         start = f"{key}.{repeat}.{attempt}."
-        return tuple(name for name in self._names if name.startswith(start))
+        return tuple(one for one in self._names if one.startswith(start) and one.endswith(ending))
 
     def of(self, key: str, repeat: int, attempt: int) -> tuple[Fingerprint, ...]:
         """Return the fingerprints of one attempt; what is damaged is passed over."""

@@ -22,6 +22,8 @@ from hpcbert.campaign.evidence import Held
 from hpcbert.campaign.fingerprint import Where
 from hpcbert.campaign.likeness import Account, judged, stated
 from hpcbert.campaign.neighbours import undisturbed
+from hpcbert.campaign.sampled import ENDING
+from hpcbert.campaign.sampled import read as read_samples
 from hpcbert.campaign.standing import Memory, standing
 from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import failures
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
     from hpcbert.campaign.standing import States
     from hpcbert.logs.grammar import Grammar, Rule
-    from hpcbert.model import Array, Counted, Point, Steps
+    from hpcbert.model import Array, Counted, Point, Sampled, Steps
     from hpcbert.slurm.states import RepeatState
 
 
@@ -307,8 +309,9 @@ class _Judge:
             environments=tuple((one.node, one.digest) for one in found),
             attempts=known.listed(directory),
             flags=reading.flags,
+            sampled=None if reasons else self._sampled(array, one.number, state.attempt, reading),
         )
-        return JudgedRepeat(array, known, run, found, reading.facts, reading.steps)
+        return JudgedRepeat(array, known, run, found, reading.told, reading.steps)
 
     def _changed(self, known: History, log: str) -> tuple[Reason, ...]:
         """Return why a repeat does not count of which a file is not what was recorded."""
@@ -321,6 +324,17 @@ class _Judge:
             if one.path in own or one.path.startswith(env) or proof.concerns_all(one.path)
         )
         return tuple(Reason("changed", str(one)) for one in found)
+
+    def _sampled(self, array: Array, number: int, attempt: int, reading: Reading) -> Sampled | None:
+        """Return what the GPUs of a valid run drew in its window."""
+        point, setting = array.point, reading.setting
+        names = self.environments.names(point.key, number, attempt, ENDING)
+        if not names or not reading.throughput or setting.iters == END:
+            return None
+        counted = (setting.iters - setting.skip) * point.global_batch_size
+        paths = (self.environments.folder / name for name in names)
+        gpus, seconds = point.shape.gpus_per_node, counted / reading.throughput
+        return read_samples(paths, gpus_per_node=gpus, seconds=seconds)
 
     def _setting(self, point: Point) -> Setting:
         protocol = self.watched.campaign.protocol

@@ -38,7 +38,17 @@ _CONFLICTS = (
 _MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
 # What --like says itself.
 _MEASURED = (
-    *("fw", "nodes", "gpus_per_node", "precision", "batch_size", "model", "preset", "settings"),
+    *(
+        "fw",
+        "nodes",
+        "gpus_per_node",
+        "device",
+        "precision",
+        "batch_size",
+        "model",
+        "preset",
+        "settings",
+    ),
     *("accumulation", "global_batch_size", "xla", "scaling", "repeats", "iters", "skip"),
     *("concurrent_repeats", "concurrent_points", "repeats_in"),
 )

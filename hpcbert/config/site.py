@@ -125,11 +125,13 @@ class NodeSettings:
         cpus_per_gpu: CPUs to ask for with each GPU; 0 leaves it to the cluster.
         interface: Network interface with the addresses that ranks use; empty: what names resolve
             to.
+        sampling: Seconds between two looks at what a node's GPUs draw; 0: nobody looks.
     """
 
     gpus_per_node: Annotated[int, Range(1, 1024)] = 8
     cpus_per_gpu: Annotated[int, Range(0, 4096)] = 0
     interface: str = ""
+    sampling: Annotated[int, Range(0, 3600)] = 1
 
 
 @dataclass(frozen=True)

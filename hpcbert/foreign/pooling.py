@@ -157,7 +157,7 @@ def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[Where, .
 
 
 def _account(shape: Shape, number: int, read: Read) -> Account:
-    facts = dict(read.reading.facts)
+    facts = dict(read.reading.told)
     if read.reading.setting.accumulation:
         facts["accumulation"] = read.reading.setting.accumulation
     taken = (stated(str(shape), number, facts),)

@@ -83,6 +83,13 @@ class Reading(NamedTuple):
     unchecked: bool = False
     steps: Steps | None = None
 
+    @property
+    def told(self) -> tuple[tuple[str, int | str], ...]:
+        """What is known of the run: the facts, and how long its samples are, whoever says so."""
+        length = self.setting.sequence_length
+        own = {"sequence_length": length} if length else {}
+        return tuple({**own, **dict(self.facts)}.items())
+
 
 def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
     """Read a log as far as its rule and the gate need it.

@@ -19,12 +19,14 @@ from hpcbert.model import (
     Difference,
     Group,
     Material,
+    Metrics,
     Origin,
     Protocol,
     Provenance,
     Reason,
     Row,
     Run,
+    Sampled,
     Scope,
     Shape,
     SpeedupTable,
@@ -90,6 +92,41 @@ class _Environment(Open):
 
 
 @dataclass(frozen=True)
+class _Sampled(Sampled, Open):
+    """What a run's GPUs drew."""
+
+
+@dataclass(frozen=True)
+class _Unknown(Open):
+    """What is not known of a point."""
+
+    metric: str
+    why: str
+
+
+@dataclass(frozen=True)
+class _Metrics(Open):
+    """How good a point's number is."""
+
+    samples_per_second_per_gpu: _Speed | None = None
+    tokens_per_second: _Speed | None = None
+    step_seconds: _Speed | None = None
+    step_seconds_p95: _Speed | None = None
+    model_flops_per_sample: _Speed | None = None
+    peak_flops_per_second: _Speed | None = None
+    mfu: _Speed | None = None
+    gpu_memory_mib: _Speed | None = None
+    watts: _Speed | None = None
+    samples_per_joule: _Speed | None = None
+    unknown: tuple[_Unknown, ...] = ()
+
+    @property
+    def metrics(self) -> Metrics:
+        """It as the model has it."""
+        return model_of(Metrics, self, unknown=tuple((one.metric, one.why) for one in self.unknown))
+
+
+@dataclass(frozen=True)
 class _Run(Open):
     """One repeat."""
 
@@ -105,6 +142,7 @@ class _Run(Open):
     nodes: tuple[str, ...] = ()
     environments: tuple[_Environment, ...] = ()
     attempts: tuple[_Attempt, ...] = ()
+    sampled: _Sampled | None = None
 
     def __post_init__(self) -> None:
         if self.valid and self.throughput is None:
@@ -119,6 +157,7 @@ class _Run(Open):
             reasons=tuple(model_of(Reason, one) for one in self.reasons),
             environments=tuple((one.node, one.digest) for one in self.environments),
             attempts=tuple(model_of(Attempt, one) for one in self.attempts),
+            sampled=self.sampled and model_of(Sampled, self.sampled),
         )
 
 
@@ -179,6 +218,7 @@ class _Row(Open):
     differences: tuple[_Difference, ...] = ()
     origin: _Origin | None = None
     facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    metrics: _Metrics | None = None
     runs: tuple[_Run, ...] = ()
 
     def __post_init__(self) -> None:
@@ -210,6 +250,7 @@ class _Row(Open):
             counted=Counted(window.skip, iters, window.counted) if window else None,
             origin=self.origin and model_of(Origin, self.origin),
             facts=tuple(self.facts.items()),
+            metrics=self.metrics and self.metrics.metrics,
             steps=(),
         )
 

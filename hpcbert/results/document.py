@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpcbert.model import Provenance, Row, Run, SpeedupTable
+    from hpcbert.model import Metrics, Provenance, Row, Run, SpeedupTable
 
 
 # What a file of results says that it is. The schema is raised by changes that break readers.
@@ -72,8 +72,14 @@ def _row_data(row: Row) -> dict[str, Any]:
         ],
         "origin": {"kind": row.origin.kind, "name": row.origin.name} if row.origin else None,
         "facts": {name: list(values) for name, values in row.facts},
+        "metrics": _metrics_data(row.metrics) if row.metrics else None,
         "runs": [_run_data(run) for run in row.runs],
     }
+
+
+def _metrics_data(metrics: Metrics) -> dict[str, Any]:
+    unknown = [{"metric": name, "why": why} for name, why in metrics.unknown]
+    return {**asdict(metrics), "unknown": unknown}
 
 
 def _run_data(run: Run) -> dict[str, Any]:
@@ -90,4 +96,5 @@ def _run_data(run: Run) -> dict[str, Any]:
         "nodes": list(run.nodes),
         "environments": [{"node": node, "digest": digest} for node, digest in run.environments],
         "attempts": [{**asdict(one), "nodes": list(one.nodes)} for one in run.attempts],
+        "sampled": asdict(run.sampled) if run.sampled else None,
     }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import Group, Measured, Point, Reason, Row, Run, Shape, SpeedupTable
+from hpcbert.results.metrics import metrics_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -223,6 +224,7 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         origin=point.origin,
         facts=point.facts,
         steps=point.steps,
+        metrics=metrics_of(point, middle),
     )
 
 

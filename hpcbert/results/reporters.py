@@ -50,6 +50,7 @@ class Form:
 # By their names for `collect --format`.
 FORMS = {
     "text": Form(text.render, (".txt",)),
+    "wide": Form(text.render_wide),
     "markdown": Form(markdown.render, (".md", ".markdown")),
     "csv": Form(delimited.render, (".csv",)),
     "csv-runs": Form(delimited.render_runs),

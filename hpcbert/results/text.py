@@ -10,7 +10,7 @@ import click
 from hpcbert.results.words import basis, differences, earlier, marks, on_cpu, plain, why
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from hpcbert.model import Provenance, Row, Run, SpeedupTable
 
@@ -46,6 +46,48 @@ _QUIET = ("no-baseline", "accumulation")
 def number(value: float | None, form: str = ",.2f") -> str:
     """Return a number as people read it, or a dash where there is none."""
     return NOTHING if value is None else format(value, form)
+
+
+def render_wide(tables: Iterable[SpeedupTable], made: Provenance, _width: int = 0) -> str:
+    """Return what `render` does, and below each table how good its numbers are; nothing folds."""
+    known = tuple(tables)
+    parts = [f"{_table(one, 0)}\n\n{_measures(one)}" for one in known]
+    return "\n\n".join([*parts, render((), made)])
+
+
+def _measures(table: SpeedupTable) -> str:
+    """Return a table of metrics, and below it why some are unknown."""
+    rows = [(row, row.metrics) for row in table.rows if row.metrics]
+    lines = [
+        (str(row.shape), *(write(getattr(own, name)) for _, name, write in _MEASURES))
+        for row, own in rows
+    ]
+    titles = ("shape", *(title for title, _, _ in _MEASURES))
+    widths = [max(map(len, column)) for column in zip(titles, *lines, strict=True)]
+    head, *rest = (
+        _GAP.join(cell.rjust(size) for cell, size in zip(line, widths, strict=True))
+        for line in (titles, *lines)
+    )
+    why = {(name, told): None for _, own in rows for name, told in own.unknown}
+    notes = [f"{_GAP}· no {name.replace('_', ' ')}: {plain(told)}" for name, told in why]
+    return "\n".join([click.style(head, dim=True), *rest, *notes])
+
+
+def _scaled(form: str, unit: float = 1.0) -> Callable[[float | None], str]:
+    return lambda value: number(None if value is None else value / unit, form)
+
+
+_MEASURES: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
+    ("samples/s each", "samples_per_second_per_gpu", _scaled(",.2f")),
+    ("tokens/s", "tokens_per_second", _scaled(",.0f")),
+    ("step, ms", "step_seconds", _scaled(",.1f", 1e-3)),
+    ("p95, ms", "step_seconds_p95", _scaled(",.1f", 1e-3)),
+    ("GFLOP/sample", "model_flops_per_sample", _scaled(",.1f", 1e9)),
+    ("MFU", "mfu", _scaled(".1%")),
+    ("memory, MiB", "gpu_memory_mib", _scaled(",.0f")),
+    ("W", "watts", _scaled(",.0f")),
+    ("samples/J", "samples_per_joule", _scaled(",.3f")),
+)
 
 
 def render(tables: Iterable[SpeedupTable], made: Provenance, width: int = 0) -> str:

@@ -139,8 +139,7 @@ def _environment(folders: tuple[Path, ...]) -> Environment:
 def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
     """Return the `#SBATCH` options of a job, one word each, unquoted."""
     slurm, shape, cpus = resolved.site.slurm, array.point.shape, _cpus_per_task(resolved, array)
-    on_gpus = resolved.plan.preset.gpus and resolved.device != "cpu"
-    gpus = slurm.gres if on_gpus else ""
+    gpus = slurm.gres if _on_gpus(resolved) else ""
     folder = "" if resolved.by_hand else resolved.directory.replace("%", "%%") + "/slurm/"
     count = len(array.repeats)
     throttle = min(resolved.options.concurrent, count)
@@ -163,6 +162,10 @@ def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
         f"--output={folder}{'%j.out' if array.together else '%A_%a.out'}",
         *slurm.sbatch_args,
     )
+
+
+def _on_gpus(resolved: Resolved) -> bool:
+    return resolved.plan.preset.gpus and resolved.device != "cpu"
 
 
 def _cpus_per_task(resolved: Resolved, array: Array) -> int:
@@ -227,6 +230,7 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
         "site": resolved.site,
         "recipe": resolved.recipe,
         "scheduler": resolved.scheduler,
+        "sampled": resolved.site.nodes.sampling > 0 and _on_gpus(resolved),
         "directives": _directives(resolved, array),
         "srun_options": _srun_options(resolved, array),
         "reproduce": _reproduce(resolved, array.point),

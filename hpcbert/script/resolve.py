@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 # Directory of a script to submit by hand: where sbatch is called.
 BY_HAND = "."
 _WORKLOADS = Path(__file__).parent.parent / "workloads"
-# What every campaign carries: it says what the nodes are.
-_DESCRIBE = "describe.sh"
+# What every campaign carries: they say what the nodes are, and what their GPUs draw.
+_EVERY = ("describe.sh", "sample.sh")
 # What enroot's side of a script runs, from hpcbert/container.
 _ENROOT = ("enter.sh", "image.sh")
 _MISSING = "/path/to/"
@@ -208,7 +208,7 @@ def find_file(recipe: Recipe, name: str) -> Path:
 
 
 def _sources(site: Site, recipe: Recipe) -> dict[str, Path]:
-    own = {name: find_file(recipe, name) for name in (*recipe.files, _DESCRIBE)}
+    own = {name: find_file(recipe, name) for name in (*recipe.files, *_EVERY)}
     entering = _ENROOT if site.container.runtime == "enroot" else ()
     return {**own, **{name: cache.SCRIPT.parent / name for name in entering}}
 

@@ -63,7 +63,7 @@ REFUSED = [
             ["--batch-size", "4"], ["--model", "m"], ["--protocol", "p"], ["--accumulation", "2"],
             ["--global-batch-size", "8"], ["--xla"], ["--set", "a=b"], ["--scaling"],
             ["--repeats", "5"], ["--iters", "9"], ["--skip", "2"], ["--concurrent-repeats", "1"],
-            ["--concurrent-points"], ["--repeats-in", "array"],
+            ["--concurrent-points"], ["--repeats-in", "array"], ["--device", "gpu"],
         )
     ),
     (["render", "--check", ".", "--fw", "pytorch"], "--fw", "--check"),

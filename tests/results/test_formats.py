@@ -113,6 +113,7 @@ def test_the_document_holds_every_number_unrounded(tables: tuple[SpeedupTable, .
         "nodes": ["n1"],
         "environments": [],
         "attempts": [],
+        "sampled": None,
     }
 
 

@@ -28,7 +28,9 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-@pytest.mark.parametrize("form", ["text", "markdown", "csv", "csv-runs", "json", "dlperf-json"])
+@pytest.mark.parametrize(
+    "form", ["text", "wide", "markdown", "csv", "csv-runs", "json", "dlperf-json"]
+)
 def test_every_form_says_how_it_was_made(logs: Path, collect: Collect, form: str) -> None:
     result = collect(logs, "--format", form, "--skip", "40")
     said = result.stdout if form != "dlperf-json" else result.stderr

@@ -1,0 +1,277 @@
+"""How good a number is: formulas held against the reference program, unknowns said, power sampled."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.campaign.sampled import looks, read, window
+from hpcbert.model import Counted, Group, Measured, Run, Sampled, Shape, Steps
+from hpcbert.results import saved
+from hpcbert.results.metrics import (
+    Model,
+    metrics_of,
+    model_flops,
+    model_named,
+    percentile,
+    predictions,
+)
+from hpcbert.results.peaks import PEAKS, peak
+from hpcbert.results.reduce import tabulate
+from hpcbert.results.resultset import ResultSet
+from tests.kit.campaigns import Build
+from tests.kit.cli import inside
+from tests.kit.collecting import gathered, says
+from tests.kit.paths import REPOSITORY
+from tests.kit.waiting import until
+
+A100 = "NVIDIA A100-SXM4-80GB"
+
+
+def point(**changes: Any) -> Measured:
+    runs = tuple(
+        Run(number, 0, 800.0, True, (), "COMPLETED", "sacct", "x.log") for number in (1, 2, 3)
+    )
+    values: dict[str, Any] = {
+        "group": Group("pytorch", "bert-base", "bf16", 32, "rate"),
+        "shape": Shape(1, 4),
+        "asked": 3,
+        "runs": runs,
+        "facts": (("GPU", (A100,)), ("sequence_length", ("128",))),
+        "counted": Counted(20, 120, "iterations 21 to 120"),
+    }
+    return Measured(**{**values, **changes})
+
+
+def sampled(watts: float, gpus: int = 4) -> Sampled:
+    return Sampled(watts, 30_000.0, gpus, 12.0, 12)
+
+
+def test_formula_and_peaks_are_those_of_the_reference_program() -> None:
+    pytest.importorskip("torch")
+    from hpcbert.workloads import bert_pretrain
+
+    assert dict(bert_pretrain.PEAKS) == PEAKS
+    for name in bert_pretrain.MODELS:
+        for length in (64, 128, 384, 512):
+            words = ["--model", name, "--sequence-length", str(length)]
+            settings = bert_pretrain.parse_settings(words)
+            model = model_named(f"bert-{name}")
+            assert model is not None
+            work = (length, length**2, settings.predictions)
+            assert predictions(length) == settings.predictions
+            assert model_flops(model, length) == bert_pretrain.model_flops(settings, 1, work)
+
+
+def test_the_page_has_the_figures() -> None:
+    text = (REPOSITORY / "docs/explanation/metrics.md").read_text()
+    for name, short, long in re.findall(
+        r"\| (bert-\w+) \| ([\d.,]+) GFLOP \| ([\d.,]+) GFLOP \|", text
+    ):
+        model = model_named(name)
+        assert model is not None
+        for length, told in ((128, short), (512, long)):
+            assert f"{model_flops(model, length) / 1e9:,.1f}" == told
+    rows = re.findall(r"^\| (.+?) \| ([\d.,]+) \| (\S+) \| (\S+) \| (\S+) \|$", text, re.MULTILINE)
+    told_ = [
+        tuple(None if one == "-" else float(one.replace(",", "")) for one in row[1:])
+        for row in rows
+    ]
+    known = [
+        tuple(one.get(key) for key in ("fp32", "tf32", "fp16", "bf16")) for one in PEAKS.values()
+    ]
+    assert told_ == known
+
+
+def test_model_flops_of_any_width() -> None:
+    """By hand, for a model of one layer: every product's multiplications and additions."""
+    model = Model(1, 4, 8, 10)
+    products = 4 * 4 * 4 + 4 * 8 + 8 * 4
+    assert model_flops(model, 2, 1) == 6 * products * 2 + 12 * 4 * 4 + 6 * (16 + 40) + 6 * (16 + 8)
+
+
+def test_metrics_of_a_point() -> None:
+    steps = Steps((10, 20, 30, 40), (9.0, 9.0, 0.16, 0.2), 20, 40)
+    runs = tuple(replace(one, sampled=sampled(1000.0 + one.repeat)) for one in point().runs)
+    (table,) = tabulate([point(runs=runs, steps=((1, steps), (2, steps)))])
+    found = table.rows[0].metrics
+    assert found is not None
+    flops = model_flops(model_named("bert-base") or Model(0, 0, 0), 128)
+    assert found.samples_per_second_per_gpu == 200.0
+    assert found.tokens_per_second == 800 * 128
+    assert found.step_seconds == pytest.approx(0.18)
+    assert found.step_seconds_p95 == 0.2
+    assert found.model_flops_per_sample == flops
+    assert found.mfu == pytest.approx(800 * flops / (4 * 312e12))
+    assert (found.watts, found.gpu_memory_mib) == (1002.0, 30_000.0)
+    assert found.samples_per_joule == pytest.approx(800 / 1002)
+    assert found.unknown == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "names", "why"),
+    [
+        ({"facts": (("sequence_length", ("128",)),)}, {"peak_flops_per_second", "mfu"}, "nothing says what the GPUs are"),
+        ({"facts": (("GPU", ("Homemade 9000",)), ("sequence_length", ("128",)))}, {"mfu"}, "peak of Homemade 9000 at bf16"),
+        ({"facts": (("GPU", (f"{A100} MIG 1g.10gb",)), ("sequence_length", ("128",)))}, {"mfu"}, "no data sheet"),
+        ({"facts": (("GPU", (A100, "NVIDIA H200")), ("sequence_length", ("128",)))}, {"mfu"}, "the GPUs differ"),
+        ({"facts": (("device", ("Tesla V100-SXM2-16GB",)), ("sequence_length", ("128",)))}, {"mfu"}, "at bf16"),
+        ({"facts": (("GPU", (A100,)),)}, {"tokens_per_second", "mfu", "model_flops_per_sample"}, "how many tokens"),
+        ({"facts": (("GPU", (A100,)), ("sequence_length", ("128", "512")))}, {"tokens_per_second"}, "how many tokens"),
+        ({"group": Group("x", "resnet50", "bf16", 32, "rate")}, {"mfu", "model_flops_per_sample"}, "sizes of resnet50"),
+        ({"group": Group("x", "bert-base", "bf16", 32, "rate", device="cpu")}, {"mfu", "watts"}, "CPU"),
+        ({}, {"step_seconds", "step_seconds_p95"}, "print no times"),
+        ({}, {"watts", "gpu_memory_mib", "samples_per_joule"}, "nothing sampled"),
+        ({"runs": (replace(point().runs[0], sampled=sampled(9.0, 2)),)}, {"watts"}, "2 of 4 GPUs were sampled"),
+    ],
+    ids=["no GPU", "unknown GPU", "MIG", "two GPUs", "V100 bf16", "no length", "two lengths", "model", "CPU", "steps", "power", "half the GPUs"],
+)  # fmt: skip
+def test_what_is_unknown_is_said(changes: dict[str, Any], names: set[str], why: str) -> None:
+    found = metrics_of(point(**changes), 800.0)
+    assert found is not None
+    told = dict(found.unknown)
+    for name in names:
+        assert getattr(found, name) is None
+        assert why in told[name], told
+    empty = {name for name in vars(found) if getattr(found, name) is None}
+    assert empty == set(told)
+
+
+def test_no_number_no_metrics() -> None:
+    run = replace(point().runs[0], valid=False, throughput=None)
+    (table,) = tabulate([point(runs=(run,))])
+    assert table.rows[0].metrics is None
+
+
+def test_percentiles_are_of_the_values() -> None:
+    assert percentile([1.0], 0.95) == 1.0
+    assert percentile(list(map(float, range(1, 101))), 0.95) == 95.0
+    assert percentile([3.0, 1.0, 2.0], 0.95) == 3.0
+
+
+def test_known_gpus_by_their_whole_names() -> None:
+    assert peak("Tesla V100-SXM2-16GB", "fp32") == 15.7e12
+    assert peak("NVIDIA H200", "bf16") == 989.5e12
+    assert peak("NVIDIA H200 NVL", "bf16") == 835.5e12
+    assert peak("NVIDIA H2000", "bf16") is None
+    assert peak("Tesla V100-SXM2-16GB", "bf16") is None
+
+
+def test_saved_results_keep_metrics() -> None:
+    runs = tuple(replace(one, sampled=sampled(1000.0)) for one in point().runs)
+    tables = tabulate([point(runs=runs), point(group=Group("x", "y", "fp32", 1, "r"))])
+    again = saved.parse(saved.render(ResultSet(tables)), file="x")
+    assert again.tables == tables
+
+
+# --- what was sampled -----------------------------------------------------------------------
+
+
+def smi(watts: list[list[float]], step: float = 1.0) -> str:
+    """Return nvidia-smi's lines: the watts of each GPU at each look."""
+    lines = []
+    for number, row in enumerate(watts):
+        for gpu, drawn in enumerate(row):
+            at = 1_700_000_000 + number * step + gpu * 0.001
+            stamp = (
+                time.strftime("%Y/%m/%d %H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03d}"
+            )
+            lines.append(f"{stamp}, {gpu}, {drawn:.2f}, {1000 + number}")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_window_is_where_most_is_drawn() -> None:
+    text = smi([[50.0, 60.0]] * 20 + [[300.0, 310.0]] * 30 + [[70.0, 60.0]] * 10)
+    found = window(looks(text), 2, 25.0)
+    assert found is not None
+    assert found.watts == pytest.approx(610.0)
+    assert found.gpus == 2
+    assert 1020 <= found.memory_mib <= 1050
+    one = window(looks(text), 1, 25.0)
+    assert one is not None
+    assert one.watts == pytest.approx(310.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "garbage", smi([[1.0]] * 4), smi([[1.0]] * 20), "2026/99/99 00:00:00, 0, 1, 1\n" * 9,
+     smi([[1.0]] * 90).replace("1.00", "[N/A]"), smi([[1.0]] * 90).replace("1.00", "nan"),
+     smi([[1.0]] * 90).replace("1.00", "1e9"), '"' * 9999, "\0\0\n" * 99],
+    ids=["empty", "garbage", "four looks", "too short", "no dates", "not available", "nan", "absurd", "quotes", "NUL"],
+)  # fmt: skip
+def test_what_was_not_looked_at_long_enough(text: str) -> None:
+    assert window(looks(text), 1, 25.0) is None
+
+
+def test_rocm_smi_is_understood() -> None:
+    table = (
+        "device,Average Graphics Package Power (W),VRAM Total Memory (B),VRAM Total Used Memory (B)\n"
+        "card0,{0}.0,68702699520,1073741824\ncard1,{0}.0,68702699520,2147483648\n\n"
+    )
+    text = "".join(f"17637176{at:02d}.123456\n{table.format(200)}" for at in range(30))
+    found = window(looks(text), 2, 20.0)
+    assert found is not None
+    assert (found.watts, found.memory_mib) == (400.0, 2048.0)
+    newer = text.replace("Average Graphics Package", "Current Socket Graphics Package")
+    assert window(looks(newer), 2, 20.0) == found
+
+
+def test_all_nodes_or_none(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text(smi([[100.0]] * 40))
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    whole = read(paths, gpus_per_node=1, seconds=20.0)
+    assert whole is not None
+    assert whole.watts == pytest.approx(200.0)
+    assert whole.gpus == 2
+    paths[1].write_text("cut short")
+    assert read(paths, gpus_per_node=1, seconds=20.0) is None
+    assert read([], gpus_per_node=1, seconds=20.0) is None
+
+
+def test_collect_shows_what_was_sampled(build: Build, here: None) -> None:
+    made = build("1n1g", repeats=3)
+    made.finish()
+    folder = made.directory / "env"
+    folder.mkdir()
+    for repeat in (1, 2):
+        name = f"bert-tiny_1n1g_fp32_b4.{repeat}.0.n1.csv"
+        (folder / name).write_text(smi([[40.0]] * 9 + [[250.0]] * 90, step=0.1))
+    (table,) = gathered(made.directory, states=says()).tables
+    metrics = table.rows[0].metrics
+    assert metrics is not None
+    assert metrics.watts == pytest.approx(250.0)
+    assert [bool(run.sampled) for run in table.rows[0].runs] == [True, True, False]
+    assert metrics.tokens_per_second == pytest.approx(11.0 * 128, rel=1e-3)
+    wide = inside("collect", made.directory, "--format", "wide").stdout
+    assert "samples/J" in wide
+    assert "no mfu: nothing says what the GPUs are" in wide
+    told = inside("collect", made.directory, "--json").data["tables"][0]["rows"][0]["metrics"]
+    assert told["watts"] == pytest.approx(250.0)
+    assert {one["metric"] for one in told["unknown"]} >= {"mfu"}
+
+
+def test_the_sampler_writes_what_the_tool_prints(tmp_path: Path) -> None:
+    """A stand-in for nvidia-smi; the sampler becomes it, and ends when it is told to."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text(
+        '#!/bin/bash\nprintf "%s\\n" "$@" >"${0%/*}/argv"\n'
+        'echo "2026/11/22 03:00:00.000, 0, 70.00, 500"\nexec sleep 600\n'
+    )
+    (tools / "nvidia-smi").chmod(0o755)
+    script = (REPOSITORY / "hpcbert/workloads/sample.sh").read_text()
+    words = ["bash", "-c", script, "sample", str(tmp_path), "key.1.0", "2"]
+    environment = {"PATH": f"{tools}:/usr/bin:/bin", "SLURMD_NODENAME": "n/1"}
+    with subprocess.Popen(words, env=environment) as sampler:
+        file = tmp_path / "key.1.0.n_1.csv"
+        until(lambda: file.exists() and file.read_text(), "what the tool prints")
+        sampler.terminate()
+    assert looks(file.read_text())[0].gpus == {"0": (70.0, 500.0)}
+    assert "--loop=2" in (tools / "argv").read_text().split()
