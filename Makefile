@@ -15,6 +15,8 @@ TORCH ?= torch==2.13.0
 PIP_ARGS ?=
 # Where `make dist` puts what it builds.
 DIST ?= dist
+# Of `make real`: which frameworks, where.
+REAL_ARGS ?=
 # The release of Debian that `make fresh` makes.
 SUITE ?= bookworm
 # Two workers mostly wait for Slurm, the third computes.
@@ -31,13 +33,14 @@ PACKAGES := python3-venv shellcheck hostname iproute2 mount strace util-linux \
 # Another apt may be at work: wait for its lock instead of failing.
 APT := apt-get -o DPkg::Lock::Timeout=300
 
-.PHONY: help demo test coverage quick fresh check dist packages clean
+.PHONY: help demo test coverage quick fresh check dist packages clean real
 
 help:
 	@echo 'make demo   train a small BERT on this machine, five repeats at two sizes; print the table'
 	@echo 'make test   install what the tests need (as root: Slurm too) and run all of them'
 	@echo 'make coverage  make test, and fail where less than pyproject.toml wants of hpcbert is run'
 	@echo 'make quick  what runs between two edits: no Slurm, no containers, no training'
+	@echo 'make real   run every framework that can on this CPU, from prepare to collect (hours at first)'
 	@echo 'make fresh  make test in a Debian made on the spot (as root; SUITE=trixie for Debian 13)'
 	@echo 'make check  linters and types only'
 	@echo 'make dist   build the release into dist/ and check it (TAG=v1.2.3: it must be that version)'
@@ -92,6 +95,10 @@ test: packages .setup/test check
 
 coverage: packages .setup/test check
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --cov
+
+# Upstream programs for real: REAL_ARGS="--fw tf2" for one of them. What it makes stays in .real/.
+real: packages .setup/test
+	@$(BIN)/python benchmarks/real.py $(REAL_ARGS)
 
 # What is missing in PACKAGES is missing there too.
 fresh:

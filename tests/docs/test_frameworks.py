@@ -1,0 +1,62 @@
+"""The page of real runs is what the rows on record give, and speaks of every recipe."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.kit.paths import REPOSITORY
+from tests.kit.recipes import NAMES
+
+
+@pytest.fixture(scope="module")
+def real() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("real", REPOSITORY / "benchmarks" / "real.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["real"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_the_rows_give(real: Any) -> None:
+    text = real.PAGE.read_text(encoding="utf-8")
+    assert text == real.page(real.read(), real.known(), text)
+    assert [one.name for one in real.known()] == list(NAMES)
+    for name in NAMES:
+        assert f"\n| {name} | " in text
+
+
+def test_rows_are_of_recipes_that_can(real: Any) -> None:
+    able = {one.name for one in real.known() if "cpu" in one.devices}
+    rows = real.read()
+    assert {row.framework for row in rows} <= able
+    places = [(row.framework, row.ranks) for row in rows]
+    assert len(set(places)) == len(places)
+    assert all(row.samples_per_second or row.result for row in rows)
+
+
+def test_a_run_that_gave_no_number_says_why(real: Any) -> None:
+    error = {"message": "tf2 needs data.", "hint": ""}
+    told = real.trained({"data": None, "errors": [error]})
+    assert told["result"] == "no table: tf2 needs data."
+    reasons = [{"code": "exit", "detail": "the measured step ended with status 134"}]
+    row = {"median": None, "runs": [{"reasons": reasons}]}
+    document = {"data": {"tables": [{"device": "cpu", "rows": [row]}]}, "errors": []}
+    assert real.trained(document) == {"number": None, "result": reasons[0]["detail"]}
+    good = {"median": 7.5, "runs": [{"reasons": []}]}
+    another = {"data": {"tables": [{"device": "cpu", "rows": [good]}]}, "errors": []}
+    assert real.trained(another) == {"number": 7.5, "result": "trained"}
+
+
+def test_what_was_prepared_is_named(real: Any, tmp_path: Path) -> None:
+    (found,) = (one for one in real.known() if one.name == "pytorch")
+    program, packages, _ = real.described(found, [])
+    assert program == "hpcbert's own"
+    assert packages.startswith("torch==")
