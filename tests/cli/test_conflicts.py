@@ -207,5 +207,15 @@ def test_a_table_that_cannot_be_written_is_the_systems_refusal(
 
 def test_every_command_is_known_to_this_table() -> None:
     """What has no conflicts is listed, so that a new command is thought about."""
-    none = {"config", "frameworks", "images", "cancel", "audit", "archive", "lab", "completion"}
+    none = {
+        "config",
+        "frameworks",
+        "images",
+        "cancel",
+        "audit",
+        "predict",
+        "archive",
+        "lab",
+        "completion",
+    }
     assert {words[0] for words, _, _ in REFUSED} | none == set(COMMANDS)

@@ -1,0 +1,115 @@
+"""hpcbert predict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.errors import IncompleteError
+from hpcbert.flows import predict as flow
+from hpcbert.flows.results import find_places
+from hpcbert.results.scaling import asked_for
+from hpcbert.results.words import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcbert.flows.predict import Forecast
+
+
+def _numbers(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, ...]:
+    try:
+        return asked_for(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is not numbers of nodes by commas, such as 16,64."
+        ) from None
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  hpcbert predict --nodes 8,16\n"
+    "  hpcbert predict 3f9a1c --nodes 16 --json"
+)
+@click.argument("paths", nargs=-1)
+@click.option("--nodes", callback=_numbers, required=True, metavar="N,N,…", help="How many nodes.")
+@click.option("--rule", default="", help="How a log becomes a number; the recipe's first.")
+@click.option("--templates", multiple=True, help="A folder with recipes of your own.")
+@click.option("--site", "site_file", default="", help="Whose runs, if no path is given.")
+@returns_result
+def predict(
+    paths: tuple[str, ...],
+    *,
+    nodes: tuple[int, ...],
+    rule: str,
+    templates: tuple[str, ...],
+    site_file: str,
+) -> Result:
+    """Say what more nodes would give, by the points that were measured.
+
+    PATHS are campaigns, archives, logs or saved results; without any, the newest campaign. A model
+    of the step time is fitted to the points of each table that have as many GPUs a node: what one
+    node takes, and what of the all-reduce between nodes is not hidden. It says its residuals and
+    an interval, and refuses to go further than the points carry; the exit code is 4 then.
+    """
+    found, warnings = flow.predict(paths, find_places(site_file, templates), nodes, rule=rule)
+    refused = [
+        f"{_title(one)}, {each.nodes} nodes: {each.why}"
+        for one in found
+        for each in one.predictions
+        if each.why
+    ]
+    if not found:
+        refused = ["There is no table to predict from."]
+    return Result(
+        data={"tables": [_data(one) for one in found]},
+        text="\n\n".join("\n".join(_lines(one)) for one in found),
+        errors=tuple(map(IncompleteError, refused)),
+        warnings=warnings,
+    )
+
+
+def _title(one: Forecast) -> str:
+    group = one.group
+    batch = f"{group.batch_size_per_device} samples per device"
+    return plain(f"{group.framework} {group.model} {group.precision} {batch} {group.variant}")
+
+
+def _data(one: Forecast) -> dict[str, Any]:
+    curve = one.curve
+    return {
+        **vars(one.group),
+        "gpus_per_node": curve.gpus_per_node,
+        "step_seconds_of_one_gpu": curve.alone,
+        "points": [
+            {"nodes": nodes, "step_seconds": seconds, "residual": dict(curve.residuals).get(nodes)}
+            for nodes, seconds in curve.points
+        ],
+        "models": [
+            {"step_seconds_of_one_node": fit.seconds, "terms": dict(fit.terms)}
+            for fit in curve.fits
+        ],
+        "reach": curve.reach,
+        "predictions": [vars(each) for each in one.predictions],
+    }
+
+
+def _lines(one: Forecast) -> Iterator[str]:
+    curve = one.curve
+    yield click.style(_title(one), bold=True)
+    for nodes, seconds in curve.points:
+        residual = dict(curve.residuals).get(nodes)
+        fitted = "" if residual is None else f", the model says {residual:+.1%}"
+        yield f"  {nodes}n{curve.gpus_per_node}g  {seconds * 1e3:,.1f} ms a step measured{fitted}"
+    for fit in curve.fits:
+        terms = "".join(f" + {value * 1e3:,.1f} ms x {name}" for name, value in fit.terms)
+        yield f"  model: {fit.seconds * 1e3:,.1f} ms on one node{terms}"
+    for each in one.predictions:
+        if each.throughput and each.low and each.high and each.efficiency:
+            yield (
+                f"  {each.nodes}n{each.gpus_per_node}g  {each.throughput:,.0f} samples/s, "
+                f"{each.low:,.0f} to {each.high:,.0f}; {each.efficiency:.1%} of one node's rate "
+                f"per GPU, {(each.exposed_seconds or 0) * 1e3:,.1f} ms of each step wait for others"
+            )

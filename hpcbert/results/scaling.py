@@ -1,0 +1,274 @@
+"""How long a step takes on more nodes: a model fitted to the points that there are. Pure.
+
+A step is what one node takes, and the part of the all-reduce between nodes that computation does
+not hide. Of that part only its growth with the number of nodes N is supposed: by the bytes that a
+ring between nodes carries, (N-1)/N, or one over all GPUs, (NG-1)/(NG) (Patarasuk and Yuan 2009,
+J. Parallel Distrib. Comput. 69, 117-124: 2(p-1)/p of the data through each link); by the latency
+of a tree, log2 N; by that of a ring, N-1. No coefficient is negative. Overlap needs no term of its
+own: what it hides on every number of nodes is in none of the coefficients.
+
+Few points can't tell these from each other. So each that the points allow is fitted, and what they
+predict differently is the interval's width; docs/explanation/prediction.md says how good it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from hpcbert.logs.arithmetic import median
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from hpcbert.model import Row, SpeedupTable
+
+# As far beyond the largest measured number of nodes as the published tables could be asked about.
+FARTHEST = 4
+# What the interval is wider than the models' own, on either side: held by the published tables.
+MARGIN = 0.05
+# Two node counts decide one coefficient; a model needs a point more than it has of these.
+_FEWEST = 2
+# Models whose squared relative residuals are no more than this multiple of the best's, and this
+# more, are as good as it.
+_ALIKE, _NOISE = 4.0, 1e-4
+_NEGATIVE = -1e-12
+_MOST_NODES = 1_000_000
+
+# Growth of the exposed all-reduce with nodes and GPUs a node.
+GROWTH: dict[str, Callable[[int, int], float]] = {
+    "ring": lambda nodes, _: (nodes - 1) / nodes,
+    "flat ring": lambda nodes, gpus: 0.0 if nodes == 1 else 1 - 1 / (nodes * gpus),
+    "tree": lambda nodes, _: math.log2(nodes),
+    "ring latency": lambda nodes, _: float(nodes - 1),
+}
+_ALONE = (("ring",), ("flat ring",), ("tree",), ("ring latency",))
+_TOGETHER = (("ring", "ring latency"), ("tree", "ring latency"))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One model.
+
+    Attributes:
+        seconds: Of a step on one node.
+        terms: Each growth with its coefficient, seconds.
+        residual: Sum of the squared relative residuals.
+    """
+
+    seconds: float
+    terms: tuple[tuple[str, float], ...]
+    residual: float
+
+    def at(self, nodes: int, gpus_per_node: int) -> float:
+        """Return the seconds of a step."""
+        return self.seconds + math.fsum(
+            value * GROWTH[name](nodes, gpus_per_node) for name, value in self.terms
+        )
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What is known of a table's growth over nodes.
+
+    Attributes:
+        gpus_per_node: Of all its points.
+        batch: Samples of one GPU in a step; the unit in which steps are told.
+        points: Number of nodes and seconds of a step, measured.
+        alone: Seconds of a step on one GPU; None where that was not measured.
+        fits: The models that the points allow, the best first.
+        why: Why there are none, as sentences; empty if there are.
+        spread: Half the range of a point's runs over its median, the largest.
+    """
+
+    gpus_per_node: int
+    batch: int
+    points: tuple[tuple[int, float], ...]
+    alone: float | None
+    fits: tuple[Fit, ...]
+    why: str = ""
+    spread: float = 0.0
+
+    @property
+    def reach(self) -> int:
+        """The number of nodes up to which it says anything."""
+        return FARTHEST * max((nodes for nodes, _ in self.points), default=0)
+
+    @property
+    def residuals(self) -> tuple[tuple[int, float], ...]:
+        """Of each measured number of nodes the share that the model is above what was measured."""
+        return tuple(
+            (nodes, self.seconds(nodes) / seconds - 1)
+            for nodes, seconds in self.points
+            if self.fits
+        )
+
+    def seconds(self, nodes: int) -> float:
+        """Return the seconds of a step: the middle of what the models say."""
+        if len(self.points) == _FEWEST:
+            return self.fits[0].at(nodes, self.gpus_per_node)
+        return median([one.at(nodes, self.gpus_per_node) for one in self.fits])
+
+    def predicted(self, nodes: int) -> Prediction:
+        """Return what is to be expected on some nodes, or why nothing is."""
+        if self.why or nodes > self.reach:
+            return Prediction(nodes, self.gpus_per_node, why=self.why or self._too_far(nodes))
+        times = [one.at(nodes, self.gpus_per_node) for one in self.fits]
+        margin = max(MARGIN, self.spread)
+        middle, low, high = self.seconds(nodes), min(times), max(times)
+        samples = nodes * self.gpus_per_node * self.batch
+        single = self.fits[0].seconds
+        return Prediction(
+            nodes,
+            self.gpus_per_node,
+            throughput=samples / middle,
+            low=samples / (high * (1 + margin)),
+            high=samples / (low * (1 - margin)),
+            step_seconds=middle,
+            exposed_seconds=max(0.0, middle - single),
+            efficiency=single / middle,
+        )
+
+    def _too_far(self, nodes: int) -> str:
+        largest = max(one for one, _ in self.points)
+        return (
+            f"{nodes} nodes are {nodes / largest:g} times the {largest} that were measured, and "
+            f"what {FARTHEST} times goes beyond was never held against a measurement. A run on "
+            f"{math.ceil(nodes / FARTHEST)} nodes would carry so far."
+        )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is to be expected on some nodes; None where nothing is.
+
+    Attributes:
+        throughput: Samples per second over all GPUs; `low` and `high` are its interval.
+        step_seconds: Of one step.
+        exposed_seconds: The part of it that waits for the all-reduce between nodes.
+        efficiency: The rate per GPU over that on one node.
+        why: Why nothing is to be expected.
+    """
+
+    nodes: int
+    gpus_per_node: int
+    throughput: float | None = None
+    low: float | None = None
+    high: float | None = None
+    step_seconds: float | None = None
+    exposed_seconds: float | None = None
+    efficiency: float | None = None
+    why: str = ""
+
+
+def curve_of(table: SpeedupTable) -> Curve:
+    """Fit the growth over nodes of a table's points, those of most node counts a number of GPUs."""
+    batch = table.group.batch_size_per_device
+    known = [row for row in table.rows if row.median]
+    widths = {row.shape.gpus_per_node for row in known}
+    counts = {one: [row for row in known if row.shape.gpus_per_node == one] for one in widths}
+    width = max(widths, key=lambda one: (len(counts[one]), one), default=0)
+    rows = sorted(counts.get(width, ()), key=lambda row: row.shape.nodes)
+    points = tuple((row.shape.nodes, _seconds(row, batch)) for row in rows)
+    alone = next((_seconds(row, batch) for row in known if row.shape.gpus == 1), None)
+    spread = max((_spread(row) for row in rows), default=0.0)
+    why = _lacking(points, width)
+    return Curve(width, batch, points, alone, () if why else _fits(points, width), why, spread)
+
+
+def _seconds(row: Row, batch: int) -> float:
+    return row.shape.gpus * batch / (row.median or math.inf)
+
+
+def _spread(row: Row) -> float:
+    return ((row.max or 0.0) - (row.min or 0.0)) / 2 / row.median if row.median else 0.0
+
+
+def _lacking(points: Sequence[tuple[int, float]], width: int) -> str:
+    """Say which run would make a prediction possible; empty if nothing lacks."""
+    if len(points) >= _FEWEST:
+        return ""
+    if not points:
+        return "No point has a number."
+    (only, _), shape = points[0], f"n{width}g"
+    other = 2 * only if only == 1 else 1
+    return (
+        f"Of {only}{shape} alone nothing follows about more nodes. A run of {other}{shape} would "
+        "say what the network costs."
+    )
+
+
+def _fits(points: Sequence[tuple[int, float]], width: int) -> tuple[Fit, ...]:
+    """Return the models that the points allow, the best first; of two points each fits exactly."""
+    if len(points) == _FEWEST:
+        return tuple(_fit(names, points, width) for names in _ALONE[:3])
+    found = [_fit(names, points, width) for names in (*_ALONE, *_TOGETHER)]
+    found.sort(key=lambda one: one.residual)
+    limit = _ALIKE * found[0].residual + _NOISE
+    return tuple(one for one in found if one.residual <= limit)
+
+
+def _fit(names: Sequence[str], points: Sequence[tuple[int, float]], width: int) -> Fit:
+    """Return the least squares of relative residuals with no coefficient below zero.
+
+    Of so few terms all subsets are tried: the best one without a negative coefficient is it.
+    """
+    fits = [
+        one
+        for count in range(len(names) + 1)
+        for chosen in combinations(names, count)
+        if (one := _unbounded(chosen, points, width)) is not None
+    ]
+    return min(fits, key=lambda one: one.residual)
+
+
+def _unbounded(names: Sequence[str], points: Sequence[tuple[int, float]], width: int) -> Fit | None:
+    lines = [
+        [1 / seconds, *(GROWTH[name](nodes, width) / seconds for name in names)]
+        for nodes, seconds in points
+    ]
+    found = _solved(lines)
+    if found is None or min(found) < _NEGATIVE:
+        return None
+    residual = math.fsum((math.fsum(map(_product, line, found)) - 1) ** 2 for line in lines)
+    return Fit(found[0], tuple(zip(names, found[1:], strict=True)), residual)
+
+
+def _product(one: float, other: float) -> float:
+    return one * other
+
+
+def _solved(lines: Sequence[Sequence[float]]) -> list[float] | None:
+    """Return x for which lines times x is nearest to ones, by the normal equations; None: any."""
+    size = len(lines[0])
+    system = [
+        [*(math.fsum(line[row] * line[column] for line in lines) for column in range(size)),
+         math.fsum(line[row] for line in lines)]
+        for row in range(size)
+    ]  # fmt: skip
+    for place in range(size):
+        pivot = max(range(place, size), key=lambda row: abs(system[row][place]))
+        if abs(system[pivot][place]) < 1e-12 * abs(system[0][0]):
+            return None
+        system[place], system[pivot] = system[pivot], system[place]
+        for row in range(size):
+            if row != place:
+                share = system[row][place] / system[place][place]
+                pairs = zip(system[row], system[place], strict=True)
+                system[row] = [own - share * other for own, other in pairs]
+    return [system[place][size] / system[place][place] for place in range(size)]
+
+
+def asked_for(text: str) -> tuple[int, ...]:
+    """Read numbers of nodes by commas, `16,64`; each once.
+
+    Raises:
+        ValueError: Something is no whole number from 1 to a million.
+    """
+    numbers: Iterable[str] = (one.strip() for one in text.split(","))
+    found = tuple(dict.fromkeys(int(one) if one.isdecimal() else 0 for one in numbers))
+    if not all(1 <= one <= _MOST_NODES for one in found):
+        raise ValueError(text)
+    return found

@@ -1,0 +1,219 @@
+"""Predictions: the formulas, what is refused, and every published scaling table less its largest shape."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from hpcbert.model import Group, Origin, Row, Shape, SpeedupTable
+from hpcbert.results import saved
+from hpcbert.results.resultset import ResultSet
+from hpcbert.results.scaling import FARTHEST, MARGIN, Curve, asked_for, curve_of
+from tests.kit.cli import inside
+
+GROUP = Group("oneflow", "bert-base", "fp16", 32, "rate")
+
+
+def row(shape: str, speed: float | None, spread: float = 0.0) -> Row:
+    return Row(
+        shape=Shape.parse(shape), median=speed, mean=speed,
+        min=speed and speed * (1 - spread), max=speed and speed * (1 + spread),
+        cv=None, speedup=None, efficiency=None, ok=0, asked=0, flags=(), runs=(),
+    )  # fmt: skip
+
+
+def table(speeds: dict[str, float | None], **changes: Any) -> SpeedupTable:
+    rows = sorted(
+        (row(shape, speed) for shape, speed in speeds.items()), key=lambda one: one.shape.gpus
+    )
+    return SpeedupTable(Group(**{**vars(GROUP), **changes}), None, tuple(rows))
+
+
+def law(nodes: int, *, ring: float = 0.0, latency: float = 0.0, tree: float = 0.0) -> float:
+    """Return samples/s of nodes of 8 GPUs whose step takes 100 ms and what the network costs."""
+    seconds = 0.1 + ring * (nodes - 1) / nodes + latency * (nodes - 1) + tree * math.log2(nodes)
+    return nodes * 8 * 32 / seconds
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [{}, {"ring": 0.03}, {"tree": 0.004}, {"latency": 0.002}, {"ring": 0.02, "latency": 0.001}],
+    ids=["nothing", "ring", "tree", "latency", "ring and latency"],
+)
+def test_what_follows_the_law_is_found(costs: dict[str, float]) -> None:
+    curve = curve_of(table({f"{n}n8g": law(n, **costs) for n in (1, 2, 4, 8)}))
+    for nodes in (1, 2, 4, 8, 16, 32):
+        told = curve.predicted(nodes)
+        assert told.low
+        assert told.high
+        assert told.low <= law(nodes, **costs) <= told.high
+    assert all(abs(share) < 0.01 for _, share in curve.residuals)
+    best = curve.fits[0]
+    assert best.seconds == pytest.approx(0.1, rel=1e-3)
+
+
+def test_what_is_said_of_a_prediction() -> None:
+    curve = curve_of(table({"1n1g": 300.0, "1n8g": law(1), "2n8g": law(2, ring=0.02)}))
+    told = curve.predicted(4)
+    assert curve.alone == pytest.approx(32 / 300)
+    assert told.throughput == pytest.approx(law(4, ring=0.02))
+    assert told.step_seconds == pytest.approx(0.115)
+    assert told.exposed_seconds == pytest.approx(0.015)
+    assert told.efficiency == pytest.approx(0.1 / 0.115)
+    assert told.low
+    assert told.high
+    assert told.throughput
+    assert told.low < told.throughput * (1 - MARGIN / 2)
+    assert told.high > told.throughput * (1 + MARGIN / 2)
+
+
+def test_scatter_widens_the_interval() -> None:
+    rows = tuple(
+        row(shape, law(n), spread) for shape, n, spread in (("1n8g", 1, 0.1), ("2n8g", 2, 0.2))
+    )
+    told = curve_of(SpeedupTable(GROUP, None, rows)).predicted(2)
+    assert told.low == pytest.approx(law(2) / 1.2)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "nodes", "why"),
+    [
+        ({"1n8g": 100.0, "1n4g": 50.0}, 2, "A run of 2n8g would"),
+        ({"4n8g": 100.0}, 8, "A run of 1n8g would"),
+        ({"1n8g": None, "2n8g": None}, 2, "No point has a number"),
+        ({"1n8g": 100.0, "2n8g": 190.0}, 9, "A run on 3 nodes would carry so far"),
+        ({"1n8g": 100.0, "2n8g": 190.0, "4n8g": 300.0}, 64, "64 nodes are 16 times the 4"),
+    ],
+    ids=["one node", "no single node", "no numbers", "9 of 2", "64 of 4"],
+)
+def test_it_goes_no_further_than_the_points_carry(
+    speeds: dict[str, float | None], nodes: int, why: str
+) -> None:
+    told = curve_of(table(speeds)).predicted(nodes)
+    assert why in told.why
+    assert told.throughput is told.low is told.high is None
+
+
+def test_faster_on_more_nodes_predicts_no_growth() -> None:
+    """No coefficient is negative: what was measured by luck does not grow."""
+    told = curve_of(table({"1n8g": 1000.0, "2n8g": 2100.0})).predicted(8)
+    assert told.efficiency == 1.0
+    assert told.throughput is not None
+    assert told.throughput <= 8 * 1050.0
+
+
+def test_of_several_widths_the_one_with_most_nodes_counts() -> None:
+    curve = curve_of(table({"1n1g": 1.0, "2n1g": 2.0, "1n8g": 8.0, "2n8g": 15.0, "4n8g": 28.0}))
+    assert (curve.gpus_per_node, [nodes for nodes, _ in curve.points]) == (8, [1, 2, 4])
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "a", "1.5", "1,,2", "1e3", "1000001", "²"])
+def test_numbers_of_nodes(text: str) -> None:
+    with pytest.raises(ValueError):
+        asked_for(text)
+    assert asked_for("16, 64,16") == (16, 64)
+
+
+# --- the published tables -------------------------------------------------------------------
+
+
+def published(shared: Path) -> dict[tuple[str, ...], dict[Shape, float]]:
+    """Return every published table: the speeds of its shapes."""
+    tables: dict[tuple[str, ...], dict[Shape, float]] = defaultdict(dict)
+    keys = ("source", "framework", "model", "precision", "batch_per_gpu")
+    with (shared / "logs/published.tsv").open(encoding="utf-8") as file:
+        for line in csv.DictReader(file, delimiter="\t"):
+            if line["nodes"].isdigit() and line["batch_per_gpu"].isdigit():
+                nodes = int(line["nodes"])
+                shape = Shape(nodes, int(line["gpus"]) // nodes)
+                speeds = tables[tuple(line[key] for key in keys)]
+                speeds.setdefault(shape, float(line["samples_per_s"]))
+    return tables
+
+
+def without_largest(
+    key: tuple[str, ...], speeds: dict[Shape, float], *, keep: int | None = None
+) -> tuple[Curve, Shape, float]:
+    """Return a curve of a table less its largest shape, that shape, and its speed."""
+    largest = max(speeds, key=lambda shape: (shape.gpus, shape.nodes))
+    rest = {
+        str(shape): speed
+        for shape, speed in speeds.items()
+        if shape != largest and (keep is None or shape.nodes <= keep)
+    }
+    return curve_of(table(dict(rest), batch_size_per_device=int(key[4]))), largest, speeds[largest]
+
+
+def test_every_published_table_less_its_largest_shape(shared: Path) -> None:
+    """docs/explanation/prediction.md states these figures."""
+    errors, inside_, refused = [], 0, 0
+    for key, speeds in published(shared).items():
+        if len(speeds) < 3:
+            continue
+        curve, largest, speed = without_largest(key, speeds)
+        told = curve.predicted(largest.nodes)
+        if told.throughput is None or curve.gpus_per_node != largest.gpus_per_node:
+            assert told.why or curve.gpus_per_node != largest.gpus_per_node
+            refused += 1
+            continue
+        assert told.low
+        assert told.high
+        errors.append(abs(told.throughput / speed - 1))
+        inside_ += told.low <= speed <= told.high
+    errors.sort()
+    assert (len(errors), refused, inside_) == (87, 49, 79)
+    assert round(median(errors), 3) == 0.029
+    assert round(errors[int(0.9 * len(errors))], 3) == 0.102
+    assert round(errors[-1], 3) == 0.235
+
+
+def test_tables_of_many_nodes_four_times_beyond(shared: Path) -> None:
+    """As far as is allowed: of 1 and 4 nodes, what 16 would give."""
+    errors = []
+    for key, speeds in published(shared).items():
+        nodes = {shape.nodes for shape in speeds}
+        if {1, 4, 16} <= nodes:
+            shorter = {shape: speed for shape, speed in speeds.items() if shape.nodes <= 16}
+            curve, largest, speed = without_largest(key, shorter)
+            told = curve.predicted(largest.nodes)
+            assert told.throughput is not None
+            errors.append(abs(told.throughput / speed - 1))
+    assert FARTHEST == 4
+    assert len(errors) == 8
+    assert round(median(errors), 3) == 0.031
+    assert round(max(errors), 3) == 0.077
+
+
+# --- the command ----------------------------------------------------------------------------
+
+
+def test_the_command(tmp_path: Path, here: None) -> None:
+    runs = {f"{n}n8g": law(n, ring=0.02) for n in (1, 2, 4)}
+    path = tmp_path / "r.json"
+    path.write_text(saved.render(ResultSet((recorded(runs),))))
+    told = inside("predict", path, "--nodes", "8,64", "--json")
+    assert told.returncode == 4
+    (found,) = told.data["tables"]
+    assert [one["nodes"] for one in found["points"]] == [1, 2, 4]
+    assert found["reach"] == 16
+    eight, far = found["predictions"]
+    assert eight["low"] < law(8, ring=0.02) < eight["high"]
+    assert far["throughput"] is None
+    assert "64 nodes are 16 times" in told.error["message"]
+    text = inside("predict", path, "--nodes", "8")
+    assert text.returncode == 0
+    assert "8n8g" in text.stdout
+    assert inside("predict", path, "--nodes", "x").returncode == 2
+
+
+def recorded(speeds: dict[str, float]) -> SpeedupTable:
+    made = table(dict(speeds))
+    rows = (replace(one, origin=Origin("record", "x"), ok=1, asked=1) for one in made.rows)
+    return replace(made, rows=tuple(rows))
