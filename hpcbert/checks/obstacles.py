@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hpcbert import scheduler
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import World
+from hpcbert.script.prepared import runs_in_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +67,14 @@ def of_framework(
     for kind, path in (("data", found.data), ("source", found.source)):
         if path and kind in recipe.needs and not os.access(path, os.F_OK):
             yield _lacks(recipe, kind, path)
+    if runs_in_environment(site, recipe) and not found.python:
+        yield Finding(
+            f"environment of {recipe.name}",
+            "fail",
+            "Its virtual environment is not made.",
+            _PREPARE.format(recipe.name),
+            f"site.toml: frameworks.{recipe.name}.python",
+        )
     if site.container.runtime == "none" and found.python and not shutil.which(found.python):
         yield Finding(
             f"python of {recipe.name}",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.errors import IncompleteError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
 _SUFFIXES = (*_TARS, ".zip")
@@ -40,15 +40,21 @@ def is_archive(url: str) -> bool:
     return "://" not in url and url.lower().endswith(_SUFFIXES)
 
 
-def unpack(archive: Path, target: Path) -> str:
+def unpack(archive: Path, target: Path, program: str = "") -> str:
     """Unpack an archive into an empty folder, without the one folder that all of it lies in.
+
+    Args:
+        archive: The file.
+        target: The folder.
+        program: The program's folder in the repository; an archive of that part of it is whole too.
 
     Returns:
         The commit that it says it is of, as git and its servers write it; else its digest,
         `sha256:…`.
 
     Raises:
-        IncompleteError: It is missing, damaged, or holds what would lie elsewhere.
+        IncompleteError: It is missing, damaged, lacks the program, or holds what would lie
+            elsewhere.
         OSError: The folder can't be written to.
     """
     if not archive.is_file():
@@ -63,16 +69,28 @@ def unpack(archive: Path, target: Path) -> str:
             f"{archive.name} can't be unpacked: {str(error) or type(error).__name__}",
             hint="It is damaged or no archive: fetch it again.",
         ) from error
-    tops = {member.name.parts[0] for member in members if member.name.parts}
-    nested = len(tops) == 1 and all(len(member.name.parts) > 1 for member in members)
+    nested = _is_nested(members, program)
     # Links last, so that nothing is written through one.
     for member in sorted(members, key=lambda one: bool(one.link)):
         inside = PurePosixPath(*member.name.parts[1:]) if nested else member.name
         _refuse_outside(archive, inside, member.link)
         _write(target / inside, member)
+    if not (target / program).is_dir():
+        raise IncompleteError(
+            f"{archive.name} holds no {program}", hint="Name one of the whole repository."
+        )
     if _COMMIT.fullmatch(said):
         return said
     return f"sha256:{hashlib.sha256(archive.read_bytes()).hexdigest()}"
+
+
+def _is_nested(members: Sequence[_Member], program: str) -> bool:
+    """Say whether all lies in one folder that is none of the repository's own."""
+    tops = {member.name.parts[0] for member in members if member.name.parts}
+    whole = PurePosixPath(program)
+    if program and any(one.name.is_relative_to(whole) for one in members):
+        return False
+    return len(tops) == 1 and all(len(member.name.parts) > 1 for member in members)
 
 
 def _said(archive: Path) -> str:

@@ -138,7 +138,7 @@ def _fetched(recipe: Recipe, url: str, private: Path, context: Context) -> tuple
 
     private.mkdir()
     if is_archive(url):
-        commit = unpack(Path(url).expanduser().absolute(), private)
+        commit = unpack(Path(url).expanduser().absolute(), private, recipe.source.path)
         _refuse_another(recipe, url, commit)
         git("init", "--quiet")
         git("add", "--all", "--force", ".")

@@ -78,6 +78,17 @@ def test_one_that_does_not_say_its_commit_has_a_digest(tmp_path: Path) -> None:
     assert (tmp_path / "target" / "a.py").is_file()
 
 
+def test_an_archive_of_the_programs_folder_keeps_its_place(upstream: Path, tmp_path: Path) -> None:
+    part = packed(upstream, "part.tar.gz", "")
+    assert unpack(part, tmp_path / "whole", "bert").isalnum()
+    with zipfile.ZipFile(tmp_path / "p.zip", "w") as file:
+        file.writestr("official/nlp/train.py", "1\n")
+    unpack(tmp_path / "p.zip", tmp_path / "kept", "official/nlp")
+    assert (tmp_path / "kept" / "official" / "nlp" / "train.py").is_file()
+    with pytest.raises(IncompleteError, match="holds no absent"):
+        unpack(part, tmp_path / "other", "absent")
+
+
 def test_a_repository_inside_is_left_out(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
         file.writestr("top/a.py", "1\n")

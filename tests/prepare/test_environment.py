@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hpcbert.checks.obstacles import of_framework
 from hpcbert.config import recipe as recipes
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
@@ -19,6 +20,7 @@ from hpcbert.errors import ConfigError, UsageError
 from hpcbert.flows import prepare as flow
 from hpcbert.model import Shape
 from hpcbert.prepare.parts import Context, Part
+from hpcbert.script import inputs
 from hpcbert.script.plan import Request
 from hpcbert.script.prepared import beside, environment_record, packages
 from hpcbert.system import runner
@@ -304,6 +306,8 @@ def test_ranks_use_what_was_made_unless_the_site_names_another(made: Made, tmp_p
         draft(made.site)
     assert "hpcbert prepare --fw tiny --device cpu;" in refused.value.hint
     assert "/path/to/tiny/python" in "".join(draft(made.site, dry=True).scripts.values())
+    (finding,) = of_framework(made.site, made.recipe, inputs.find(made.site, made.recipe, {}))
+    assert finding.detail == "Its virtual environment is not made."
     digest = made.prepares().digest
     one = draft(made.site)
     assert one.resolved.inputs.python == f"{made.directory}/bin/python"
