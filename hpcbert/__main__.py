@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+# Columns above which click makes help no wider.
+_WIDTH = 80
+
 
 def main() -> None:
     """Run the command line; an interrupt at whatever moment is a sentence and exit code 130."""
     try:
         try:
+            if _answered():
+                return
             from hpcbert.cli.main import main as run
 
             run()
@@ -18,6 +23,45 @@ def main() -> None:
             end(error)
     finally:
         _ignore_interrupts()
+
+
+def _answered() -> bool:
+    """Print what needs no command line: click takes three times as long to import as all the rest.
+
+    What can't be printed, and a page for a narrow terminal, are left to who does it with care.
+    """
+    import os
+    import sys
+
+    asked = sys.argv[1:]
+    if asked not in (["--version"], ["--help"], ["-h"]) or "_HPCBERT_COMPLETE" in os.environ:
+        return False
+    if asked == ["--version"]:
+        from hpcbert import __version__
+
+        text = f"hpcbert {__version__}\n".encode()
+    elif _is_wide():
+        with open(os.path.join(os.path.dirname(__file__), "cli", "help.txt"), "rb") as file:  # noqa: PTH118, PTH120, PTH123 - pathlib costs as much
+            text = file.read()
+    else:
+        return False
+    try:
+        return os.write(1, text) == len(text)
+    except OSError:
+        return False
+
+
+def _is_wide() -> bool:
+    """Say whether help has its full width, which is click's for 80 columns and more."""
+    import os
+
+    try:
+        columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size(1).columns
+    except ValueError:
+        return False
+    except OSError:  # No terminal.
+        return True
+    return columns >= _WIDTH or columns == 0
 
 
 def _ignore_interrupts() -> None:
