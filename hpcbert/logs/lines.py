@@ -69,14 +69,18 @@ def find_lines(data: bytes, texts: tuple[bytes, ...]) -> list[tuple[int, int, in
     In the order of the log; a line is named once for each text that it holds. Of a line that is
     longer than LINE to either side of the text, start and end are those of the piece to look at.
     """
-    found = []
+    # Many facts stand in one line: each text is looked for once, whoever wants it.
+    wanted: dict[bytes, list[int]] = {}
     for number, text in enumerate(texts):
+        wanted.setdefault(text, []).append(number)
+    found = []
+    for text, numbers in wanted.items():
         last, at = 0, data.find(text)
         while at >= 0:
             low = max(last, at - LINE)
             start = max(low, data.rfind(b"\n", low, at) + 1, data.rfind(b"\r", low, at) + 1)
             last = _end_of_line(data, at)
-            found.append((start, number, at, last))
+            found += [(start, number, at, last) for number in numbers]
             at = data.find(text, last)
     found.sort()
     return found
@@ -226,6 +230,17 @@ def _clean(data: bytes) -> bytes:
     return data
 
 
+def _has_long_line(data: bytes) -> bool:
+    """Say whether a line is longer than what srun leaves of one; it looks at few of the bytes."""
+    at, last = 0, len(data) - _SRUN_PAYLOAD
+    while at < last:
+        newline = data.rfind(b"\n", at, at + _SRUN_PAYLOAD + 1)
+        if newline < 0:
+            return True
+        at = newline + 1
+    return False
+
+
 def _is_cut(line: bytes) -> bool:
     label = re.match(_SRUN, line)
     return label is not None and len(line) - label.end() == _SRUN_PAYLOAD
@@ -239,6 +254,8 @@ class _Joiner:
 
     def join(self, data: bytes) -> bytes:
         """Return the lines, each cut one put together where its last part stands."""
+        if not self._open and not _has_long_line(data):
+            return data
         lines = data.split(b"\n")
         if not self._open and not any(_is_cut(line) for line in lines if len(line) > _SRUN_PAYLOAD):
             return data
