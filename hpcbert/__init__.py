@@ -1,5 +1,23 @@
-"""Hpcbert: BERT pre-training throughput on Slurm clusters."""
+"""Hpcbert: BERT pre-training throughput on Slurm clusters.
+
+In a notebook: `hpcbert.load("runs/…")`, see docs/how-to/notebook.md.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpcbert.notebook import Result, load
+
+__all__ = ["Result", "__version__", "load"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Import the notebook interface when it is asked for: pandas comes with it."""
+    if name in ("Result", "load"):
+        from hpcbert import notebook
+
+        return getattr(notebook, name)
+    raise AttributeError(f"module 'hpcbert' has no attribute {name!r}")

@@ -2,50 +2,117 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from hpcbert.model import Row, Run, SpeedupTable
+    from hpcbert.model import Provenance, Row, Run, SpeedupTable
 
-_GROUP = ("framework", "model", "precision", "batch_size_per_device", "variant", "rule", "device")
-_SHAPE = ("nodes", "gpus_per_node", "gpus")
-_NUMBERS = ("median", "mean", "min", "max", "cv", "speedup", "efficiency", "ok", "asked")
+# Columns with their types. Text is pandas' own kind of text, and never missing.
+_TEXT, _WHOLE, _NUMBER, _TRUTH = "string", "int64", "float64", "bool"
+_PLACE = {
+    "framework": _TEXT,
+    "model": _TEXT,
+    "precision": _TEXT,
+    "batch_size_per_device": _WHOLE,
+    "variant": _TEXT,
+    "rule": _TEXT,
+    "device": _TEXT,
+    "nodes": _WHOLE,
+    "gpus_per_node": _WHOLE,
+    "gpus": _WHOLE,
+}
+_NUMBERS = ("median", "mean", "min", "max", "cv", "speedup", "efficiency")
+_ROWS = {**_PLACE, **dict.fromkeys(_NUMBERS, _NUMBER), "ok": _WHOLE, "asked": _WHOLE}
+_ROWS |= {"flags": _TEXT, "window": _TEXT, "source": _TEXT}
+_RUNS = {**_PLACE, "repeat": _WHOLE, "attempt": _WHOLE, "throughput": _NUMBER, "valid": _TRUTH}
+_RUNS |= {"state": _TEXT, "reasons": _TEXT, "flags": _TEXT, "nodelist": _TEXT, "log": _TEXT}
+_RUNS |= {"source": _TEXT}
+_STEPS = {**_PLACE, "repeat": _WHOLE, "iteration": _WHOLE, "seconds": _NUMBER, "measured": _TRUTH}
+_STEPS |= {"source": _TEXT}
 
 
 def rows_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
-    """Return one line a point: its group, shape, numbers (NaN where there is none) and flags."""
-    columns = [*_GROUP, *_SHAPE, *_NUMBERS, "flags"]
-    records = [_point(table, row) for table in tables for row in table.rows]
-    return pd.DataFrame(records, columns=columns).astype(dict.fromkeys(_NUMBERS[:7], float))
+    """Return one line a point; numbers unrounded, NaN where there is none.
+
+    framework, model, precision, variant, rule, device, batch_size_per_device (samples): what its
+    table is of. nodes, gpus_per_node, gpus: its shape. median, mean, min, max (samples/s over all
+    devices), cv, speedup, efficiency (ratios): over the runs that count. ok, asked: runs that
+    count, and that were asked for. flags: separated by blanks. window: what of each run was
+    counted. source: the campaign or the logs.
+    """
+    points = ((table, row) for table in tables for row in table.rows)
+    return _frame(({**_place(*point), **_point(point[1])} for point in points), _ROWS)
 
 
 def runs_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
-    """Return one line a repeat, those that don't count with their reasons."""
-    columns = [*_GROUP, *_SHAPE, "repeat", "attempt", "throughput", "valid", "state", "reasons"]
-    records = [
-        {**_place(table, row), **_repeat(run)}
-        for table in tables
-        for row in table.rows
-        for run in row.runs
-    ]
-    return pd.DataFrame(records, columns=[*columns, "log"]).astype({"throughput": float})
+    """Return one line a repeat, those that don't count with their reasons.
+
+    The first columns and source are those of `rows_frame`. repeat: from 1. attempt: from 0.
+    throughput: samples/s over all devices, NaN where there is no trusted number. valid: whether it
+    counts. state: the scheduler's word. reasons, flags, nodelist (separated by `; ` or blanks),
+    log: its path.
+    """
+    runs = ((table, row, run) for table in tables for row in table.rows for run in row.runs)
+    return _frame(({**_place(table, row), **_repeat(run)} for table, row, run in runs), _RUNS)
+
+
+def steps_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
+    """Return one line a record of a log, of runs that count.
+
+    The first columns and source are those of `rows_frame`. repeat: the run. iteration: where the
+    record ends, in iterations completed. seconds: of one iteration, on average over those that the
+    record covers. measured: whether it lies in the window that the number is of.
+    """
+    return _frame(_records(tables), _STEPS)
+
+
+def parquet(tables: Iterable[SpeedupTable], made: Provenance) -> bytes:
+    """Return `rows_frame` as a Parquet file, by what it was made among its attributes."""
+    frame = rows_frame(tables)
+    for name, value in asdict(made).items():
+        frame.attrs[name] = value
+    stream = io.BytesIO()
+    frame.to_parquet(stream, engine="pyarrow", index=False)
+    return stream.getvalue()
+
+
+def _frame(records: Iterable[Mapping[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:
+    return pd.DataFrame(list(records), columns=list(types)).astype(dict(types))
 
 
 def _place(table: SpeedupTable, row: Row) -> dict[str, Any]:
-    group = {name: getattr(table.group, name) for name in _GROUP}
-    return {**group, **{name: getattr(row.shape, name) for name in _SHAPE}}
+    whole = {**asdict(table.group), **asdict(row.shape), "gpus": row.shape.gpus}
+    return {**whole, "source": row.origin.name if row.origin else ""}
 
 
-def _point(table: SpeedupTable, row: Row) -> dict[str, Any]:
-    numbers = {name: getattr(row, name) for name in _NUMBERS}
-    return {**_place(table, row), **numbers, "flags": " ".join(row.flags)}
+def _point(row: Row) -> dict[str, Any]:
+    numbers = {name: getattr(row, name) for name in (*_NUMBERS, "ok", "asked")}
+    window = row.counted.what if row.counted else ""
+    return {**numbers, "flags": " ".join(row.flags), "window": window}
 
 
 def _repeat(run: Run) -> dict[str, Any]:
     names = ("repeat", "attempt", "throughput", "valid", "state", "log")
-    reasons = "; ".join(map(str, run.reasons))
-    return {**{name: getattr(run, name) for name in names}, "reasons": reasons}
+    return {
+        **{name: getattr(run, name) for name in names},
+        "reasons": "; ".join(map(str, run.reasons)),
+        "flags": " ".join(run.flags),
+        "nodelist": " ".join(run.nodes),
+    }
+
+
+def _records(tables: Iterable[SpeedupTable]) -> Iterator[dict[str, Any]]:
+    for table in tables:
+        for row in table.rows:
+            place = _place(table, row)
+            for repeat, steps in row.steps:
+                for at, seconds in zip(steps.iterations, steps.seconds, strict=True):
+                    inside = steps.after < at <= steps.until
+                    own = {"iteration": at, "seconds": seconds, "measured": inside}
+                    yield {**place, "repeat": repeat, **own}

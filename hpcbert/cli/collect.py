@@ -12,6 +12,7 @@ from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.reading import reading_options, requested
 from hpcbert.cli.tables import collected
+from hpcbert.errors import UsageError
 from hpcbert.flows.results import find_places, meant, newest
 from hpcbert.results.reporters import FORMS, meant_by
 
@@ -63,12 +64,15 @@ def collect(
     notes: tuple[str, ...] = ()
     if form and named and form.removeprefix("dlperf-") != named:
         notes = (f"{output} holds {form}, as --format says, although its name says {named}.",)
+    chosen = form or named or "text"
+    if FORMS[chosen].pack and not output:
+        raise UsageError(f"{chosen} is no text.", hint="Name a file for it: --output FILE.")
     # Before any path is looked at: recipes in strange hands are refused whatever is collected.
     at = find_places(site_file, templates)
     return collected(
         [meant(word, at) for word in paths] or [newest(at)],
         request,
-        form=form or named or "text",
+        form=chosen,
         output=output,
         notes=notes,
         at=at,

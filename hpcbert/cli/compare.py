@@ -112,7 +112,9 @@ def compare(
     made = run(request, find_places(site_file, templates))
     if junit:
         failures = {one.point: one.message for one in made.failures}
-        write_output(Path(junit), verdicts.junit(made.comparisons, failures) + "\n", "--junit")
+        write_output(
+            Path(junit), f"{verdicts.junit(made.comparisons, failures)}\n".encode(), "--junit"
+        )
     width = streams.width(sys.stdout)
     parts = [
         verdicts.render_markdown(one, within)

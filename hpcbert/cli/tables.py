@@ -79,9 +79,10 @@ def collected(
     how = provenance()
     width = 0 if output else streams.width(sys.stdout)
     layout = FORMS[form]
-    text = layout.write(made.tables, how, width) if made.tables else ""
-    if output and text:
-        write_output(Path(output), click.unstyle(text) + "\n")
+    text = layout.write(made.tables, how, width) if made.tables and not layout.pack else ""
+    if output and made.tables:
+        packed = layout.pack and layout.pack(made.tables, how)
+        write_output(Path(output), packed or f"{click.unstyle(text)}\n".encode())
         text = ""
     files = [
         {"path": shown(one.path), "why": one.why, "wanted": one.wanted} for one in made.left_out
@@ -109,12 +110,12 @@ def _left_out(made: Collected) -> tuple[str, ...]:
     )
 
 
-def write_output(path: Path, text: str, option: str = "--output") -> None:
+def write_output(path: Path, content: bytes, option: str = "--output") -> None:
     """Write a file whole or not at all; what is no file, as /dev/stdout, is written into.
 
     Args:
         path: The file.
-        text: What it holds then.
+        content: What it holds then.
         option: The option that names it, for the error.
 
     Raises:
@@ -124,9 +125,9 @@ def write_output(path: Path, text: str, option: str = "--output") -> None:
 
     try:
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(content)
         else:
-            store.write_text(path, text, mode=0o666)
+            store.write_bytes(path, content, mode=0o666)
     except (HpcbertError, OSError) as error:
         raise HpcbertError(f"{option} can't be written: {error}") from error
 

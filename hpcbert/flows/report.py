@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.model import Campaign, Provenance, Row, SpeedupTable
-    from hpcbert.report.blocks import Report
+    from hpcbert.report.blocks import Picture, Report
     from hpcbert.report.figures import Drawing
     from hpcbert.results.resultset import ResultSet, Source
 
@@ -115,6 +115,12 @@ def _documents(given: Given, language: str) -> Iterator[tuple[str, bytes]]:
     yield from _tables(report, language)
     whole = replace(given.results, made=given.results.made or given.made)
     yield "results.json", f"{saved.render(whole)}\n".encode()
+
+
+def pictures_of(results: ResultSet, made: Provenance, language: str) -> tuple[Picture, ...]:
+    """Return the figures that a report of some results has."""
+    given = Given("", made, results, stretches=tuple(_stretches(results)))
+    return compose(given, Words(language)).pictures
 
 
 def _figures(drawings: Mapping[str, Drawing]) -> Iterator[tuple[str, bytes]]:

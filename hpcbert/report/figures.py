@@ -52,7 +52,7 @@ def draw(picture: Picture, *, forms: bool = True) -> Drawing:
         forms: Whether all forms are wanted; else SVG alone.
     """
     with _style(), _quietly():
-        figure = chart(picture)
+        figure = _chart(picture)
         svg = _saved(figure, "svg", Date=None, Creator=None).decode()
         if not (forms and _has_fonts_for(picture)):
             return Drawing(svg, None, None)
@@ -63,8 +63,13 @@ def draw(picture: Picture, *, forms: bool = True) -> Drawing:
     return Drawing(svg, png, pdf)
 
 
-def chart(picture: Picture) -> Figure:
-    """Return a figure as matplotlib's own, to be shown or changed."""
+def shown(picture: Picture) -> Figure:
+    """Return a figure as matplotlib's own, to be shown, changed or saved."""
+    with _style(), _quietly():
+        return _chart(picture)
+
+
+def _chart(picture: Picture) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -39,12 +39,20 @@ class Form:
         endings: Ends of a file's name that mean this form.
         exact: Whether programs read it: it is printed to the byte.
         unsaid: Returns what it has no place for, a sentence a table.
+        pack: Makes the file of a form that is no text; `write` is not asked then.
     """
 
     write: Reporter
     endings: tuple[str, ...] = ()
     exact: bool = False
     unsaid: Callable[[Sequence[SpeedupTable], Provenance], tuple[str, ...]] = lambda *_: ()
+    pack: Callable[[Sequence[SpeedupTable], Provenance], bytes] | None = None
+
+
+def _parquet(tables: Sequence[SpeedupTable], made: Provenance) -> bytes:
+    from hpcbert import frame  # pandas
+
+    return frame.parquet(tables, made)
 
 
 # By their names for `collect --format`.
@@ -55,6 +63,7 @@ FORMS = {
     "csv": Form(delimited.render, (".csv",)),
     "csv-runs": Form(delimited.render_runs),
     "json": Form(document.render, (".json",), exact=True),
+    "parquet": Form(text.render, (".parquet",), pack=_parquet),
     "dlperf-json": Form(dlperf.render, exact=True, unsaid=dlperf.unsaid),
 }
 

@@ -215,6 +215,7 @@ def test_every_command_is_known_to_this_table() -> None:
         "audit",
         "predict",
         "archive",
+        "report",
         "lab",
         "completion",
     }

@@ -1,0 +1,194 @@
+"""The notebook interface: `hpcbert.load`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert import __version__, frame
+from hpcbert.errors import UsageError
+from hpcbert.flows.collect import CollectRequest
+from hpcbert.flows.results import find_places
+from hpcbert.flows.results import load as load_results
+from hpcbert.foreign.said import Known, parse_settings
+from hpcbert.logs.setting import Window
+from hpcbert.model import Provenance, utc
+from hpcbert.model import precision as spelled
+from hpcbert.system import redact
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping
+
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from hpcbert.results.resultset import ResultSet
+
+# What attributes say of a source.
+_NAMED = ("kind", "name", "path", "hpcbert", "created", "recipe_digest")
+_FRAMES = ("rows", "runs", "steps", "environment")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What campaigns, archives, logs or saved results hold, as data frames.
+
+    Each frame's `attrs` say by what, when and of what it was made.
+
+    Attributes:
+        results: The tables that the frames are of.
+        made: By what, when and how.
+    """
+
+    results: ResultSet
+    made: Provenance
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """One line a point; columns and units: `hpcbert.frame.rows_frame`."""
+        return self._marked(frame.rows_frame(self.results.tables))
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One line a repeat, valid or not; columns and units: `hpcbert.frame.runs_frame`."""
+        return self._marked(frame.runs_frame(self.results.tables))
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One line a record of a log; columns and units: `hpcbert.frame.steps_frame`.
+
+        Saved results hold no steps: of them it is empty.
+        """
+        return self._marked(frame.steps_frame(self.results.tables))
+
+    @cached_property
+    def environment(self) -> pd.DataFrame:
+        """One line a fact: of a node what its fingerprint says, of a point what its logs state.
+
+        source: the campaign or the logs. node: empty for what logs state. point: the framework and
+        shape that it is of, empty for nodes. digest: of the node's fingerprint. fact, value: texts,
+        units as the fact's name says.
+        """
+        import pandas as pd
+
+        columns = ["source", "node", "point", "digest", "fact", "value"]
+        made = pd.DataFrame(list(self._facts()), columns=columns)
+        return self._marked(made.astype("string"))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What must be known of the numbers, a sentence each."""
+        return (*self.results.refused, *self.results.warnings)
+
+    def plot(self, name: str = "scaling-1", *, language: str = "en") -> Figure:
+        """Return one of the figures that a report of these results has.
+
+        Args:
+            name: `scaling-1` (throughput and speedup against GPUs), `beside-1` (frameworks beside
+                each other), `runs-1` (the runs of every point), `steps-1` (inside one run); higher
+                numbers where there are several.
+            language: `en` or `zh`.
+
+        Raises:
+            UsageError: There is no such figure; those that there are are named.
+        """
+        from hpcbert.flows.report import pictures_of
+        from hpcbert.report.figures import shown
+
+        found = {one.name: one for one in pictures_of(self.results, self.made, language)}
+        if name not in found:
+            there = ", ".join(found) or "none: no point has a number"
+            raise UsageError(f"There is no figure {name!r}.", hint=f"There is: {there}.")
+        return shown(found[name])
+
+    def to_parquet(self, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
+        """Write every frame to a file of its name in a folder, `rows.parquet`; return the files."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        files = tuple(place / f"{name}.parquet" for name in _FRAMES)
+        for file in files:
+            getattr(self, file.stem).to_parquet(file, engine="pyarrow", index=False)
+        return files
+
+    def _marked(self, made: pd.DataFrame) -> pd.DataFrame:
+        sources = [{name: getattr(one, name) for name in _NAMED} for one in self.results.sources]
+        for name, value in (*asdict(self.made).items(), ("sources", sources)):
+            made.attrs[name] = value
+        return made
+
+    def _facts(self) -> Iterator[dict[str, str]]:
+        for source in self.results.sources:
+            for one in source.environments:
+                for node in one.nodes:
+                    base = {"source": source.name, "node": node, "point": "", "digest": one.digest}
+                    for fact, value in one.facts.items():
+                        yield {**base, "fact": fact, "value": value}
+        known = {source.name for source in self.results.sources if source.environments}
+        for table in self.results.tables:
+            for row in table.rows:
+                name = row.origin.name if row.origin else ""
+                point = f"{table.group.framework} {row.shape}"
+                base = {"source": name, "node": "", "point": point, "digest": ""}
+                for fact, values in () if name in known else row.facts:
+                    yield {**base, "fact": fact, "value": ", ".join(values)}
+
+
+def load(
+    *paths: str | os.PathLike[str],
+    fw: str = "",
+    rule: str = "",
+    pattern: str = "",
+    model: str = "",
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    batch_size: int | None = None,
+    precision: str = "",
+    settings: Mapping[str, int] | None = None,
+    skip: int | None = None,
+    iters: int | None = None,
+    require_all: bool = False,
+    templates: tuple[str, ...] = (),
+    site: str = "",
+) -> Result:
+    """Return what campaigns, archives, logs and saved results hold, as data frames.
+
+    Args:
+        paths: As `hpcbert collect` takes them; without any, the newest campaign.
+        fw: Its option of that name, as all that follow.
+        rule: Likewise.
+        pattern: Likewise.
+        model: Likewise.
+        nodes: Likewise.
+        gpus_per_node: Likewise.
+        batch_size: Likewise.
+        precision: Likewise.
+        settings: Its `--set`.
+        skip: Likewise.
+        iters: Likewise.
+        require_all: Likewise.
+        templates: Likewise.
+        site: Likewise.
+
+    Raises:
+        HpcbertError: As the command; its message is a sentence, `hint` what to do.
+    """
+    said = tuple(f"{name}={value}" for name, value in (settings or {}).items())
+    known = Known(
+        fw,
+        model,
+        nodes,
+        gpus_per_node,
+        batch_size,
+        spelled(precision) or None,
+        parse_settings(said),
+    )
+    request = CollectRequest(rule, pattern, known, Window(skip, iters), require_all)
+    words = [str(path) for path in paths]
+    results = load_results(words, find_places(site, templates), request)
+    command = f"hpcbert.load({', '.join(map(repr, words))})"
+    made = Provenance(__version__, utc(time.time()), redact.text(command))
+    return Result(results, results.made or made)

@@ -1,0 +1,133 @@
+"""`hpcbert.load`: data frames with types, units and where they come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcbert
+from hpcbert.errors import UsageError
+from hpcbert.notebook import Result
+from hpcbert.report.words import Words
+from tests.kit import nodes
+from tests.kit.cli import UNCOUNTED, Cli, inside
+from tests.kit.logs import put, pytorch
+
+pd = pytest.importorskip("pandas")
+
+
+@pytest.fixture
+def campaign(build: Callable[..., Any], here: None) -> Path:
+    made = build("1n1g", "1n2g", repeats=3, scheduler="local")
+    for shape, gpus in (("1n1g", 1), ("1n2g", 2)):
+        for repeat in (1, 2):
+            made.complete(shape, repeat, gpus * (9.0 + repeat))
+            nodes.leave(made.directory, made.array(shape), repeat, nodes.node("n1"))
+    made.complete("1n1g", 3, 12.0)
+    made.log("1n2g", 3, made.text("1n2g", 24.0, last=5))
+    made.started("1n2g", 3)
+    made.ended("1n2g", 3, code=1)
+    directory: Path = made.directory
+    return directory
+
+
+@pytest.fixture
+def result(campaign: Path) -> Result:
+    return hpcbert.load(campaign)
+
+
+def test_frames_hold_what_collect_holds(campaign: Path, result: Result) -> None:
+    (table,) = inside("collect", campaign, "--json").data["tables"]
+    for row, line in zip(table["rows"], result.rows.to_dict("records"), strict=True):
+        for name in ("median", "mean", "min", "max", "cv", "speedup", "nodes", "gpus"):
+            assert line[name] == row[name]
+        assert line["flags"].split() == row["flags"]
+    runs = [run for row in table["rows"] for run in row["runs"]]
+    assert result.runs["valid"].tolist() == [run["valid"] for run in runs]
+    assert math.isnan(result.runs["throughput"].tolist()[-1])
+    assert result.runs["reasons"].tolist()[-1].startswith("state:")
+
+
+def test_columns_have_types_whatever_is_in_them(result: Result, tmp_path: Path) -> None:
+    put(tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", pytorch("1n2g", 20.0, iters=120, last=9))
+    nothing = hpcbert.load(tmp_path / "pytorch")
+    for name in ("rows", "runs", "steps", "environment"):
+        assert getattr(nothing, name).dtypes.to_dict() == getattr(result, name).dtypes.to_dict()
+    assert nothing.steps.empty
+    assert nothing.rows["median"].isna().all()
+    assert {str(one) for one in result.rows.dtypes} <= {"string", "int64", "float64"}
+
+
+def test_steps_are_those_of_the_window(result: Result) -> None:
+    # 10 of 12 iterations, of five runs that count; a clock tells nothing of the first.
+    assert len(result.steps) == 5 * 11
+    assert result.steps["measured"].sum() == 5 * 10
+    first = result.steps[(result.steps["gpus"] == 1) & (result.steps["repeat"] == 1)]
+    assert first["seconds"].median() == pytest.approx(4 / 10.0, rel=1e-4)
+
+
+def test_the_environment_is_of_nodes_or_of_what_logs_state(result: Result, tmp_path: Path) -> None:
+    facts = result.environment.set_index("fact")["value"]
+    assert facts["GPU"] == "NVIDIA A100-SXM4-80GB"
+    assert set(result.environment["node"]) == {"n1"}
+    put(tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", pytorch("1n1g", 20.0, iters=120))
+    logs = hpcbert.load(tmp_path / "pytorch").environment
+    assert set(logs["node"]) == {""}
+    assert "precision" in set(logs["fact"])
+
+
+def test_attributes_say_where_numbers_come_from(
+    campaign: Path, result: Result, tmp_path: Path
+) -> None:
+    for frame in (result.rows, result.runs, result.steps, result.environment):
+        assert frame.attrs["hpcbert"] == hpcbert.__version__
+        assert [one["name"] for one in frame.attrs["sources"]] == [campaign.name]
+    for file in result.to_parquet(tmp_path / "new" / "frames"):
+        back = pd.read_parquet(file)
+        own = getattr(result, file.stem)
+        assert back.attrs == own.attrs
+        pd.testing.assert_frame_equal(back, own)
+
+
+def test_saved_results_load_without_steps(campaign: Path, result: Result) -> None:
+    assert inside("report", campaign, "--output", "out").returncode == 4
+    again = hpcbert.load(Path("out/results.json"))
+    pd.testing.assert_frame_equal(again.rows, result.rows)
+    pd.testing.assert_frame_equal(again.runs, result.runs)
+    assert again.steps.empty
+
+
+def test_figures_are_those_of_a_report(result: Result) -> None:
+    assert [axes.get_ylabel() for axes in result.plot().axes] == ["samples/s", "speedup"]
+    assert result.plot("runs-1", language="zh").axes[0].get_ylabel() == Words("zh")("axis.distance")
+    with pytest.raises(UsageError) as found:
+        result.plot("nothing")
+    assert "scaling-1" in found.value.hint
+
+
+def test_what_can_not_be_loaded_says_why(here: None) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        hpcbert.load("absent/logs")
+    with pytest.raises(AttributeError):
+        _ = hpcbert.nothing
+
+
+def test_collect_writes_parquet_into_a_file_alone(campaign: Path) -> None:
+    refused = inside("collect", campaign, "--format", "parquet")
+    assert refused.returncode == 2
+    assert "--output FILE" in refused.output
+    assert inside("collect", campaign, "--output", "rows.parquet").returncode == 4
+    frame = pd.read_parquet("rows.parquet")
+    assert frame["gpus"].tolist() == [1, 2]
+    assert frame.attrs["command"].startswith("hpcbert")
+
+
+def test_hpcbert_itself_imports_nothing_heavy(tmp_path: Path) -> None:
+    env = {**UNCOUNTED, "PYTHONPROFILEIMPORTTIME": "1"}
+    modules = Cli(tmp_path, env)("--version").modules
+    assert "hpcbert" in modules
+    assert not modules & {"pandas", "numpy", "hpcbert.notebook", "hpcbert.flows"}
