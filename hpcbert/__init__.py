@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcbert.notebook import Result, load
+    from hpcbert.notebook import LoadedResult, load
 
-__all__ = ["Result", "__version__", "load"]
+__all__ = ["LoadedResult", "__version__", "load"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     """Import the notebook interface when it is asked for: pandas comes with it."""
-    if name in ("Result", "load"):
+    if name in ("LoadedResult", "load"):
         from hpcbert import notebook
 
         return getattr(notebook, name)

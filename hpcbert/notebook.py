@@ -34,7 +34,7 @@ _FRAMES = ("rows", "runs", "steps", "environment")
 
 
 @dataclass(frozen=True)
-class Result:
+class LoadedResult:
     """What campaigns, archives, logs or saved results hold, as data frames.
 
     Each frame's `attrs` say by what, when and of what it was made.
@@ -153,7 +153,7 @@ def load(
     require_all: bool = False,
     templates: tuple[str, ...] = (),
     site: str = "",
-) -> Result:
+) -> LoadedResult:
     """Return what campaigns, archives, logs and saved results hold, as data frames.
 
     Args:
@@ -191,4 +191,4 @@ def load(
     results = load_results(words, find_places(site, templates), request)
     command = f"hpcbert.load({', '.join(map(repr, words))})"
     made = Provenance(__version__, utc(time.time()), redact.text(command))
-    return Result(results, results.made or made)
+    return LoadedResult(results, results.made or made)

@@ -11,7 +11,7 @@ import pytest
 
 import hpcbert
 from hpcbert.errors import UsageError
-from hpcbert.notebook import Result
+from hpcbert.notebook import LoadedResult
 from hpcbert.report.words import Words
 from tests.kit import nodes
 from tests.kit.cli import UNCOUNTED, Cli, inside
@@ -36,11 +36,11 @@ def campaign(build: Callable[..., Any], here: None) -> Path:
 
 
 @pytest.fixture
-def result(campaign: Path) -> Result:
+def result(campaign: Path) -> LoadedResult:
     return hpcbert.load(campaign)
 
 
-def test_frames_hold_what_collect_holds(campaign: Path, result: Result) -> None:
+def test_frames_hold_what_collect_holds(campaign: Path, result: LoadedResult) -> None:
     (table,) = inside("collect", campaign, "--json").data["tables"]
     for row, line in zip(table["rows"], result.rows.to_dict("records"), strict=True):
         for name in ("median", "mean", "min", "max", "cv", "speedup", "nodes", "gpus"):
@@ -52,7 +52,7 @@ def test_frames_hold_what_collect_holds(campaign: Path, result: Result) -> None:
     assert result.runs["reasons"].tolist()[-1].startswith("state:")
 
 
-def test_columns_have_types_whatever_is_in_them(result: Result, tmp_path: Path) -> None:
+def test_columns_have_types_whatever_is_in_them(result: LoadedResult, tmp_path: Path) -> None:
     put(tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", pytorch("1n2g", 20.0, iters=120, last=9))
     nothing = hpcbert.load(tmp_path / "pytorch")
     for name in ("rows", "runs", "steps", "environment"):
@@ -62,7 +62,7 @@ def test_columns_have_types_whatever_is_in_them(result: Result, tmp_path: Path) 
     assert {str(one) for one in result.rows.dtypes} <= {"string", "int64", "float64"}
 
 
-def test_steps_are_those_of_the_window(result: Result) -> None:
+def test_steps_are_those_of_the_window(result: LoadedResult) -> None:
     # 10 of 12 iterations, of five runs that count; a clock tells nothing of the first.
     assert len(result.steps) == 5 * 11
     assert result.steps["measured"].sum() == 5 * 10
@@ -70,7 +70,9 @@ def test_steps_are_those_of_the_window(result: Result) -> None:
     assert first["seconds"].median() == pytest.approx(4 / 10.0, rel=1e-4)
 
 
-def test_the_environment_is_of_nodes_or_of_what_logs_state(result: Result, tmp_path: Path) -> None:
+def test_the_environment_is_of_nodes_or_of_what_logs_state(
+    result: LoadedResult, tmp_path: Path
+) -> None:
     facts = result.environment.set_index("fact")["value"]
     assert facts["GPU"] == "NVIDIA A100-SXM4-80GB"
     assert set(result.environment["node"]) == {"n1"}
@@ -81,7 +83,7 @@ def test_the_environment_is_of_nodes_or_of_what_logs_state(result: Result, tmp_p
 
 
 def test_attributes_say_where_numbers_come_from(
-    campaign: Path, result: Result, tmp_path: Path
+    campaign: Path, result: LoadedResult, tmp_path: Path
 ) -> None:
     for frame in (result.rows, result.runs, result.steps, result.environment):
         assert frame.attrs["hpcbert"] == hpcbert.__version__
@@ -93,7 +95,7 @@ def test_attributes_say_where_numbers_come_from(
         pd.testing.assert_frame_equal(back, own)
 
 
-def test_saved_results_load_without_steps(campaign: Path, result: Result) -> None:
+def test_saved_results_load_without_steps(campaign: Path, result: LoadedResult) -> None:
     assert inside("report", campaign, "--output", "out").returncode == 4
     again = hpcbert.load(Path("out/results.json"))
     pd.testing.assert_frame_equal(again.rows, result.rows)
@@ -101,7 +103,7 @@ def test_saved_results_load_without_steps(campaign: Path, result: Result) -> Non
     assert again.steps.empty
 
 
-def test_figures_are_those_of_a_report(result: Result) -> None:
+def test_figures_are_those_of_a_report(result: LoadedResult) -> None:
     assert [axes.get_ylabel() for axes in result.plot().axes] == ["samples/s", "speedup"]
     assert result.plot("runs-1", language="zh").axes[0].get_ylabel() == Words("zh")("axis.distance")
     with pytest.raises(UsageError) as found:
