@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 from hpcbert import scheduler
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import World
+from hpcbert.script.fitting import misfits
 from hpcbert.script.prepared import runs_in_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
+    from hpcbert.model import OptionValue
     from hpcbert.script.draft import Draft
     from hpcbert.script.inputs import Inputs
     from hpcbert.system.runner import Runner
@@ -40,7 +42,11 @@ def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
     campaign, resolved = draft.campaign, draft.resolved
     found = tuple(
         of_framework(
-            resolved.site, resolved.recipe, resolved.found, rehearse=resolved.options.rehearse
+            resolved.site,
+            resolved.recipe,
+            resolved.found,
+            resolved.plan.options,
+            rehearse=resolved.options.rehearse,
         )
     )
     texts = [draft.scripts[array.name] for array in campaign.arrays]
@@ -49,7 +55,12 @@ def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
 
 
 def of_framework(
-    site: Site, recipe: Recipe, found: Inputs, *, rehearse: bool = False
+    site: Site,
+    recipe: Recipe,
+    found: Inputs,
+    options: Mapping[str, OptionValue] | None = None,
+    *,
+    rehearse: bool = False,
 ) -> Iterator[Finding]:
     """Yield what a framework needs and this machine does not find.
 
@@ -57,6 +68,7 @@ def of_framework(
         site: Where it shall run.
         recipe: What shall run.
         found: What it runs with there.
+        options: The values of its options; None where nobody decided them yet.
         rehearse: Whether only its image is entered, and no program runs.
     """
     image = found.image
@@ -67,6 +79,14 @@ def of_framework(
     for kind, path in (("data", found.data), ("source", found.source)):
         if path and kind in recipe.needs and not os.access(path, os.F_OK):
             yield _lacks(recipe, kind, path)
+    for what in misfits(recipe, options, found.data) if found.data and options is not None else ():
+        yield Finding(
+            f"data of {recipe.name}",
+            "fail",
+            f"The data in {found.data} do not fit: {what}.",
+            "Make others with hpcbert data make, or change the options of the recipe.",
+            f"site.toml: frameworks.{recipe.name}.data",
+        )
     if runs_in_environment(site, recipe) and not found.python:
         yield Finding(
             f"environment of {recipe.name}",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.prepare import records
 from hpcbert.prepare.parts import Context, Part, make_directory, write_down
 from hpcbert.prepare.synthetic import make
+from hpcbert.script.fitting import misfits
 from hpcbert.script.plan import option_values
 from hpcbert.script.prepared import SYNTHETIC, data_path, data_record, record
 
@@ -62,6 +63,7 @@ def _looked_at(
     try:
         files = _files(Path(path), dataset, options)
         found = [_first(file, dataset) for file in sorted({files[0], files[-1]})]
+        _refuse_misfits(recipe, options, path)
         digest = _digest(files, Path(path))
     except _DataError as error:
         hint = f"What it wants: {recipe.data}"
@@ -80,6 +82,11 @@ def _looked_at(
         "first": found[0],
     }
     return _recorded(recipe, data_record(site, recipe, options), content, context)
+
+
+def _refuse_misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) -> None:
+    if wrong := misfits(recipe, options, path):
+        raise _DataError("; ".join(wrong))
 
 
 def _recorded(recipe: Recipe, place: Path, content: dict[str, Any], context: Context) -> Part:

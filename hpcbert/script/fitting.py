@@ -1,0 +1,74 @@
+"""Whether data that `hpcbert data make` made fit a framework: its data.json says what they are.
+
+Nothing is said of other data: what is in them only their program knows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert.campaign import store
+from hpcbert.config.recipe import number_of
+from hpcbert.data.names import usual_predictions
+from hpcbert.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from hpcbert.config.recipe import Dataset, Recipe
+    from hpcbert.model import OptionValue
+
+_DOCUMENT = "data.json"
+# Of these the programs cut and mask by themselves.
+_BEFORE_MASKING = ("paddle-text", "megatron")
+
+
+def misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) -> tuple[str, ...]:
+    """Return what of the data in a directory does not fit a framework, a clause each.
+
+    Args:
+        recipe: The framework.
+        options: The values of its options.
+        path: The directory, or a folder in it.
+
+    Raises:
+        UsageError: An option is no number.
+    """
+    for place in (Path(path), Path(path).parent):
+        if recipe.dataset and (place / _DOCUMENT).is_file():
+            return tuple(_found(recipe.dataset, options, _read(place / _DOCUMENT)))
+    return ()
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        document = store.read_json(path)
+    except UsageError:
+        return {}
+    return document if isinstance(document, dict) and document.get("vocabulary") else {}
+
+
+def _found(
+    dataset: Dataset, options: Mapping[str, OptionValue], document: Mapping[str, Any]
+) -> Iterator[str]:
+    form, wanted = document.get("format"), dataset.synthetic
+    if not document:
+        return
+    if form != dataset.format:
+        yield f"they are {form}, the program reads {dataset.format}"
+    elif form not in _BEFORE_MASKING:
+        length = number_of(wanted.sequence_length, options)
+        predictions = number_of(wanted.predictions, options) or usual_predictions(length)
+        for key, what, asked in (
+            ("sequence_length", "tokens in a sample", length),
+            ("predictions", "predictions in a sample", predictions),
+        ):
+            if document.get(key) != asked:
+                yield f"they have {document.get(key)} {what}, the program is asked for {asked}"
+    vocabulary = document["vocabulary"]
+    size = vocabulary.get("size") if isinstance(vocabulary, dict) else None
+    most = number_of(wanted.vocabulary, options)
+    if isinstance(size, int) and size > most:
+        yield f"they are of {size} words, the model has {most}"

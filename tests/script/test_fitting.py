@@ -1,0 +1,89 @@
+"""Data that don't fit are told before a job is submitted, where their data.json says what they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.config.recipe import Recipe
+from hpcbert.flows import prepare as flow
+from hpcbert.prepare.parts import Context
+from hpcbert.script.fitting import misfits
+from hpcbert.script.plan import option_values
+from hpcbert.system import runner
+from tests.kit.cli import inside
+from tests.kit.drafts import load, settled, site_of
+from tests.kit.logs import put
+
+VOCABULARY = {"name": "vocab.txt", "size": 30522, "sha256": ""}
+FITTING = {"format": "hdf5", "sequence_length": 128, "predictions": 20, "vocabulary": VOCABULARY}
+
+
+def found(folder: Path, name: str = "pytorch", document: Any = None, **changes: Any) -> str:
+    put(
+        folder,
+        "data/data.json",
+        json.dumps({**FITTING, **changes} if document is None else document),
+    )
+    (folder / "data" / "training").mkdir(exist_ok=True)
+    recipe: Recipe = load(name)
+    options = option_values(recipe, site_of(folder), {})
+    places = (folder / "data", folder / "data" / "training")
+    whole, part = (misfits(recipe, options, str(one)) for one in places)
+    assert whole == part
+    return "; ".join(whole)
+
+
+def test_what_fits_is_no_finding(tmp_path: Path) -> None:
+    assert found(tmp_path) == ""
+    assert found(tmp_path, vocabulary={"size": 8192}) == ""
+    assert misfits(load(), {}, str(tmp_path / "absent")) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": "npz"}, "they are npz, the program reads hdf5"),
+        ({"sequence_length": 512}, "512 tokens in a sample, the program is asked for 128"),
+        ({"predictions": 76}, "76 predictions in a sample, the program is asked for 20"),
+        ({"vocabulary": {"size": 50000}}, "they are of 50000 words, the model has 30522"),
+    ],
+    ids=["format", "length", "predictions", "vocabulary"],
+)
+def test_what_does_not_fit_is_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    assert said in found(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("document", [[], {}, "x", {"vocabulary": 3, "format": "hdf5"}, None])
+def test_a_document_of_something_else_says_nothing_wrong_of_it(
+    tmp_path: Path, document: Any
+) -> None:
+    said = found(tmp_path, document=document if document is not None else {"format": "npz"})
+    assert "Traceback" not in said
+
+
+def test_programs_that_cut_and_mask_themselves_take_any_length(tmp_path: Path) -> None:
+    assert found(tmp_path, "megatron", format="megatron", sequence_length=512) == ""
+
+
+def test_submit_and_prepare_refuse_them(here: None, tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    words = ("data", "make", "--format", "hdf5", "--samples", "16", "--files", "2")
+    assert inside(*words, "--sequence-length", "64", folder).returncode == 0
+    data = folder / "training"
+    submit = ("submit", "--scheduler", "slurm", "--data", data, "--model", "bert-tiny", "--json")
+    refused = inside(*submit)
+    assert refused.returncode == 2, refused
+    messages = [one["message"] for one in refused.document["errors"]]
+    assert any("64 tokens in a sample, the program is asked for 128" in one for one in messages)
+    assert any("they are of 30522 words, the model has 8192" in one for one in messages)
+    told = inside(*submit, "--dry-run", "--set", "sequence_length=64", "--set", "vocab_size=30522")
+    assert not [one for one in told.document["warnings"] if "do not fit" in one]
+    context = Context(run=runner.run, follow=runner.follow, say=lambda _: None, env={})
+    site = settled(site_of(tmp_path), data=str(data))
+    (part,) = flow.prepare(load(), site, context, only=["data"])
+    assert part.status == "failed"
+    assert "64 tokens in a sample" in part.detail
