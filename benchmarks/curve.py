@@ -16,8 +16,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import peers
-
 from hpcbert.data.making import DataPlan, make
 from hpcbert.data.names import usual_predictions
 from hpcbert.data.samples import StreamSettings
@@ -36,14 +34,14 @@ def write_text(path: Path) -> None:
     path.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
 
 
-def make_data(folder: Path, length: int, samples: int) -> Path:
-    """Make a vocabulary and HDF5 files of the text; return the directory that programs read."""
+def make_data(folder: Path, length: int, samples: int, size: int) -> Path:
+    """Make a vocabulary of a size and HDF5 files of the text; return what programs read."""
     from tokenizers import BertWordPieceTokenizer
 
     text, vocabulary = folder / "text", folder / "vocab.txt"
     write_text(text)
     tokenizer = BertWordPieceTokenizer()
-    tokenizer.train([str(text)], vocab_size=VOCABULARY, show_progress=False)
+    tokenizer.train([str(text)], vocab_size=size, show_progress=False)
     tokenizer.save_model(str(folder))
     stream = StreamSettings(length, usual_predictions(length), samples)
     make(DataPlan(folder / "data", "hdf5", 1, stream, text, vocabulary))
@@ -52,6 +50,8 @@ def make_data(folder: Path, length: int, samples: int) -> Path:
 
 def curves(words: list[str]) -> tuple[list[float], list[float]]:
     """Return both programs' losses, step by step."""
+    import peers  # needs transformers
+
     settings, ranks = workload.parse_settings(words), workload.Ranks()
     device = workload.choose_device(settings.device, ranks)
     sources = [workload.open_source(settings, ranks, device) for _ in range(2)]
@@ -66,7 +66,7 @@ def main() -> None:
     asked = workload.parse_settings(sys.argv[1:])
     samples = asked.iters * asked.batch_size
     with tempfile.TemporaryDirectory() as folder:
-        data = make_data(Path(folder), asked.sequence_length, samples)
+        data = make_data(Path(folder), asked.sequence_length, samples, VOCABULARY)
         for (optimizer, rate), precision in itertools.product(RUNS, ("fp32", "bf16")):
             more = [f"--data={data}", f"--vocab={VOCABULARY}", "--dropout=0", f"--lr={rate}"]
             more += [f"--optimizer={optimizer}", f"--precision={precision}"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import socket
@@ -62,6 +63,8 @@ def trainer(settings: Callable[..., Settings]) -> Callable[..., Trainer]:
         from hpcbert.workloads import bert_pretrain as workload
 
         chosen, ranks = settings(*options), workload.Ranks()
+        # As the program does: on a busy machine two threads wait for each other.
+        importlib.import_module("torch").set_num_threads(chosen.threads)
         device = workload.choose_device(chosen.device, ranks)
         return workload.Trainer(chosen, ranks, device, workload.open_source(chosen, ranks, device))
 

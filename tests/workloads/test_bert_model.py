@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
 workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
+plain = pytest.importorskip("tests.workloads.plain")
 
 CPU = torch.device("cpu")
 SIZES = ("--dropout=0", "--layers=2", "--heads=4", "--vocab=200", "--batch-size=3")
@@ -208,32 +209,6 @@ def test_only_matrices_decay(settings):
     assert sum(len(group["params"]) for group in (*decaying, free)) == len(names)
 
 
-def lamb_in_float64(values, gradients, rate, decays):
-    """NVIDIA's LAMB, term by term as its kernels have it, of tensors alone or in parts.
-
-    NVIDIA/DeepLearningExamples@729963d, PyTorch/LanguageModeling/BERT/lamb_amp_opt/csrc,
-    multi_tensor_lamb.cu: lines 79 (clipping), 148-155 (update) and 277-282 (trust ratio).
-    """
-    values = [value.double() for value in values]
-    means = [torch.zeros_like(value) for value in values]
-    squares = [torch.zeros_like(value) for value in values]
-    for number, step in enumerate(gradients, 1):
-        norm = math.sqrt(sum(float((one.double() ** 2).sum()) for one in step))
-        clipped = norm / 1.0 if norm > 1.0 else 1.0
-        for at, one in enumerate(step):
-            scaled = one.double() / clipped
-            means[at] = 0.9 * means[at] + 0.1 * scaled
-            squares[at] = 0.999 * squares[at] + 0.001 * scaled * scaled
-            unbiased = means[at] / (1 - 0.9**number), squares[at] / (1 - 0.999**number)
-            update = unbiased[0] / (unbiased[1].sqrt() + 1e-6) + decays[at] * values[at]
-            ratio = 1.0
-            if decays[at]:
-                norms = float(values[at].norm()), float(update.norm())
-                ratio = norms[0] / norms[1] if all(norms) else 1.0
-            values[at] = values[at] - rate * ratio * update
-    return values
-
-
 @pytest.mark.parametrize("size", [0.01, 1.0, 30.0], ids=["not-clipped", "clipped", "far-clipped"])
 def test_lamb_agrees_with_nvidias_in_float64(trainer, size):
     made = trainer("--optimizer=lamb", "--lr=0.02", "--warmup=0", "--vocab=192")
@@ -253,19 +228,15 @@ def test_lamb_agrees_with_nvidias_in_float64(trainer, size):
         for value, one in zip(made.module.parameters(), step, strict=True):
             value.grad = one.clone()
         made._update()
-    parts = [3 if name.endswith("query_key_value.weight") else 1 for name in names]
-
-    def split(tensors):
-        return [
-            piece for one, count in zip(tensors, parts, strict=True) for piece in one.chunk(count)
-        ]
-
-    decays = [0.01 if piece.dim() > 1 else 0.0 for piece in split(starts)]
-    expected = lamb_in_float64(split(starts), [split(one) for one in gradients], 0.02, decays)
-    found = split([value.detach() for value in made.module.parameters()])
-    for start, wanted, value in zip(split(starts), expected, found, strict=True):
+    expected = {name: one.double() for name, one in zip(names, starts, strict=True)}
+    exact = plain.Optimizer("lamb")
+    for step in gradients:
+        exact.step(expected, {n: one.double() for n, one in zip(names, step, strict=True)}, 0.02)
+    for start, wanted, value in zip(
+        starts, expected.values(), made.module.parameters(), strict=True
+    ):
         moved = float((wanted - start).norm())
-        assert float((value - wanted).norm()) <= 1e-5 * moved + 1e-9
+        assert float((value.detach() - wanted).norm()) <= 1e-5 * moved + 1e-9
 
 
 def test_lamb_leaves_out_what_has_no_gradient_and_takes_no_closure():

@@ -1,0 +1,125 @@
+"""BERT's pre-training written down a second time, in float64, formula by formula.
+
+Nothing is shared with the reference but the names of its weights: no fused operation, no autocast,
+no gather before the head, no optimizer of torch's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Weights = dict[str, Tensor]
+# NVIDIA's model has query, key and value apart; here they are one matrix.
+_PARTS = {"query_key_value.weight": 3}
+
+
+def _linear(weights: Weights, name: str, inputs: Tensor) -> Tensor:
+    return inputs @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+
+def _normalized(weights: Weights, name: str, inputs: Tensor) -> Tensor:
+    centred = inputs - inputs.mean(-1, keepdim=True)
+    scaled = centred / ((centred**2).mean(-1, keepdim=True) + 1e-12).sqrt()
+    return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+
+def _gelu(inputs: Tensor) -> Tensor:
+    return inputs * (1 + torch.erf(inputs / math.sqrt(2))) / 2
+
+
+def _layer(weights: Weights, name: str, inputs: Tensor, mask: Tensor, heads: int) -> Tensor:
+    size = inputs.shape[-1] // heads
+    query, key, value = _linear(weights, f"{name}.query_key_value", inputs).chunk(3, dim=-1)
+    contexts = []
+    for head in range(heads):
+        here = slice(head * size, (head + 1) * size)
+        scores = query[..., here] @ key[..., here].transpose(1, 2) / math.sqrt(size)
+        seen = scores.masked_fill(~mask[:, None, :], -math.inf)
+        contexts.append(seen.softmax(-1) @ value[..., here])
+    attended = _linear(weights, f"{name}.attention_output", torch.cat(contexts, dim=-1))
+    hidden = _normalized(weights, f"{name}.attention_norm", inputs + attended)
+    wide = _gelu(_linear(weights, f"{name}.expand", hidden))
+    return _normalized(weights, f"{name}.norm", hidden + _linear(weights, f"{name}.contract", wide))
+
+
+def loss_of(weights: Weights, batch: Any, settings: Any) -> Tensor:
+    """Return the mean loss of predictions plus that of sentence pairs."""
+    tokens = weights["bert.token.weight"][: settings.vocab]
+    position = weights["bert.position.weight"][: settings.sequence_length]
+    segments = weights["bert.segment.weight"][batch.segment_ids]
+    hidden = _normalized(weights, "bert.norm", tokens[batch.input_ids] + position + segments)
+    for number in range(settings.layers):
+        name = f"bert.blocks.{number}"
+        hidden = _layer(weights, name, hidden, batch.attention_mask, settings.heads)
+    pooled = torch.tanh(_linear(weights, "bert.pooler", hidden[:, 0]))
+    everywhere = _normalized(
+        weights, "transform_norm", _gelu(_linear(weights, "transform", hidden))
+    )
+    scores = everywhere @ tokens.T + weights["decoder_bias"][: settings.vocab]
+    wrong = scores.logsumexp(-1, keepdim=True) - scores
+    masked = [
+        wrong[row, at, was]
+        for row in range(len(batch.input_ids))
+        for at, was, counts in zip(
+            batch.masked_positions[row].tolist(),
+            batch.masked_ids[row].tolist(),
+            batch.masked_weights[row].tolist(),
+            strict=True,
+        )
+        if counts
+    ]
+    pairs = -_linear(weights, "next_sentence", pooled).log_softmax(-1)
+    labels = batch.next_sentence_labels
+    return torch.stack(masked).mean() + pairs[range(len(labels)), labels].mean()
+
+
+class Optimizer:
+    """AdamW as PyTorch's, or LAMB as NVIDIA's kernels have it, with clipping by the global norm.
+
+    NVIDIA/DeepLearningExamples@729963d, PyTorch/LanguageModeling/BERT/lamb_amp_opt/csrc,
+    multi_tensor_lamb.cu: lines 79 (clipping), 148-155 (update) and 277-282 (trust ratio).
+    """
+
+    def __init__(self, name: str) -> None:
+        self._is_lamb, self._steps = name == "lamb", 0
+        self._means: Weights = {}
+        self._squares: Weights = {}
+
+    def step(self, weights: Weights, gradients: Weights, rate: float) -> None:
+        self._steps += 1
+        norm = math.sqrt(sum(float((one**2).sum()) for one in gradients.values()))
+        clipped = norm / 1.0 if norm > 1.0 else 1.0
+        for name, gradient in gradients.items():
+            parts = next((count for end, count in _PARTS.items() if name.endswith(end)), 1)
+            pieces = zip(weights[name].chunk(parts), (gradient / clipped).chunk(parts), strict=True)
+            for number, (value, scaled) in enumerate(pieces):
+                value.sub_(rate * self._update(f"{name}.{number}", value, scaled))
+
+    def _update(self, name: str, value: Tensor, gradient: Tensor) -> Tensor:
+        decay = 0.01 if value.dim() > 1 else 0.0
+        zero = torch.zeros_like(value)
+        mean = self._means[name] = 0.9 * self._means.get(name, zero) + 0.1 * gradient
+        square = 0.999 * self._squares.get(name, zero) + 0.001 * gradient**2
+        self._squares[name] = square
+        deviation = (square / (1 - 0.999**self._steps)).sqrt()
+        update = mean / (1 - 0.9**self._steps) / (deviation + 1e-6) + decay * value
+        norms = float(value.norm()), float(update.norm())
+        return update * (norms[0] / norms[1]) if self._is_lamb and decay and all(norms) else update
+
+
+def curve(state: Weights, batches: Iterable[Any], settings: Any, rates: list[float]) -> list[float]:
+    """Return the losses of training from a state of the reference, one a rate."""
+    weights = {name: value.double().clone().requires_grad_() for name, value in state.items()}
+    optimizer, losses = Optimizer(settings.optimizer), []
+    for batch, rate in zip(batches, rates, strict=False):
+        loss = loss_of(weights, batch, settings)
+        found = torch.autograd.grad(loss, list(weights.values()))
+        with torch.no_grad():
+            optimizer.step(weights, dict(zip(weights, found, strict=True)), rate)
+        losses.append(float(loss.detach()))
+    return losses
