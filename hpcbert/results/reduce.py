@@ -105,25 +105,32 @@ class Curves:
     """
 
     def __init__(self, points: Iterable[Point]) -> None:
-        self._curves: dict[Point, set[Point]] = {}
+        curves: dict[Point, set[Point]] = {}
         for point in points:
-            self._curves.setdefault(_plain(point), set()).add(point)
+            curves.setdefault(_plain(point), set()).add(point)
+        self._notes = {plain: _note(curve) for plain, curve in curves.items()}
 
     def variant(self, point: Point) -> str:
         """Return what the table of a point is told from others by."""
-        curve = self._curves[_plain(point)]
-        shapes = {one.shape for one in curve}
-        accumulations = {one.accumulation for one in curve}
-        if len(accumulations) < 2 or len(shapes) < len(curve):  # noqa: PLR2004 - they don't differ
+        note = self._notes[_plain(point)]
+        if not note:
             return point.variant
-        batches = {one.global_batch_size for one in curve}
-        note = f"gbs{batches.pop()}" if len(batches) == 1 else "acc by shape"
         variant = replace(point, accumulation=1).variant
         return f"{variant},{note}" if variant else note
 
 
 def _plain(point: Point) -> Point:
     return replace(point, accumulation=1, shape=BASELINE)
+
+
+def _note(curve: set[Point]) -> str:
+    """Return what makes a curve of points with several accumulations; empty if nothing does."""
+    shapes = {one.shape for one in curve}
+    accumulations = {one.accumulation for one in curve}
+    if len(accumulations) < 2 or len(shapes) < len(curve):  # noqa: PLR2004 - they don't differ
+        return ""
+    batches = {one.global_batch_size for one in curve}
+    return f"gbs{batches.pop()}" if len(batches) == 1 else "acc by shape"
 
 
 def group_of(point: Point, curves: Curves, rule: str, *, stated: str | None = None) -> Group:

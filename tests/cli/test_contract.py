@@ -138,7 +138,7 @@ def test_completing_command_names(tmp_path: Path) -> None:
         [program], env={**os.environ, **env}, capture_output=True, text=True, check=False
     )
     names = [line.partition(",")[2] for line in done.stdout.splitlines()]
-    assert names == ["config", "collect", "completion"]
+    assert names == ["config", "collect", "compare", "completion"]
 
 
 def test_colour_follows_flag_then_variables(tmp_path: Path) -> None:
