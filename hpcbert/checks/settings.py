@@ -9,7 +9,7 @@ from hpcbert.config import places, recipe
 from hpcbert.config.decode import did_you_mean
 from hpcbert.container import mounts
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.script.plan import option_values
+from hpcbert.script.plan import device_of, option_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +57,10 @@ def _of_framework(
             where=f"{key}.model",
             hint=did_you_mean(settings.model, found.models),
         )
+    try:
+        device_of(found, site, "")
+    except UsageError as error:
+        yield ConfigError(error.message, where=f"{key}.device", hint=error.hint)
     for precision in settings.batch_sizes:
         if precision not in found.precisions:
             yield ConfigError(

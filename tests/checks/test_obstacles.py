@@ -93,11 +93,13 @@ def test_a_framework_without_data_names_all_that_helps(hpcbert: Cli) -> None:
         ('[frameworks.onflow]\nmodel = "bert-base"\n', "Did you mean oneflow"),
         ("[frameworks.oneflow.options]\nbogus = 1\n", "no option 'bogus'"),
         ('[frameworks.oneflow]\nmodel = "bert-bas"\n', "Did you mean bert-base"),
+        ('[frameworks.oneflow]\ndevice = "cpi"\n', "no device 'cpi'"),
+        ('[frameworks.oneflow]\ndevice = "cpu"\n', "oneflow runs on gpu, not on cpu"),
         ("[frameworks.oneflow.batch_sizes]\ntf32 = 1\n", "does not run in tf32"),
         ('[container]\nmounts = ["data"]\n', "must begin with a path"),
         ('[container]\nmounts = ["/a:/b:ro:rw"]\n', "too many colons"),
     ],
-    ids=["framework", "option", "model", "precision", "mount", "colons"],
+    ids=["framework", "option", "model", "device", "cpu", "precision", "mount", "colons"],
 )
 def test_what_a_site_says_of_nothing_is_an_error(
     hpcbert: Cli, tmp_path: Path, text: str, said: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ from tests.kit.cli import Cli
 from tests.kit.drafts import drafted, settled, site_of
 from tests.kit.logs import put
 from tests.kit.paths import TEMPLATES
+from tests.kit.waiting import until
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 RECIPE = """\
@@ -386,3 +388,42 @@ def test_a_real_environment_from_prepare_to_the_script(tmp_path: Path) -> None:
     assert log.read_text() == "cpu\n"
     manifest = json.loads(next(place.rglob("manifest.json")).read_text())
     assert manifest["materials"][0]["digest"] == parts["environment"]["digest"]
+
+
+# Stands in for an interpreter and its pip, which waits in the middle as long as a file is there.
+FAKE = """#!/bin/bash
+case "$1 $2 $3" in
+  "-c "*) echo "3.9 3.9.18" ;;
+  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  "-m pip install")
+    : >"$PLACE/installing"
+    while [[ -e $PLACE/wait ]]; do sleep 0.05; done ;;
+  "-m pip list") echo '[{"name": "tiny", "version": "1.0"}]' ;;
+esac
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> None:
+    written(tmp_path, "3.9", RECIPE.replace('patches = ["packages.patch"]\n', ""))
+    site = site_of(tmp_path)
+    put(tmp_path, "bin/python3.9", FAKE).chmod(0o755)
+    wait = put(tmp_path, "wait", "")
+    path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
+    cli = Cli(tmp_path, {"PATH": path, "HOME": str(tmp_path), "PLACE": str(tmp_path)})
+    words = ("prepare", "--fw", "tiny", "--device", "cpu", "--only", "environment", "--json")
+    argv = [sys.executable, "-m", "hpcbert", *words]
+    child = subprocess.Popen(argv, cwd=tmp_path, env=cli.environment, stdout=subprocess.DEVNULL)
+    until((tmp_path / "installing").exists, "pip never began")
+    busy = cli(*words, status=2)
+    assert "is working on this virtual environment" in busy.error["message"]
+    child.kill()
+    child.wait()
+    wait.unlink()
+    sources = Path(site.sources)
+    assert list(sources.glob("*.json")) == []
+    assert list(sources.glob("tiny-py3.9-*/bin/python")) != []
+    refused = cli("submit", "--fw", "tiny", "--device", "cpu", "--json", status=2)
+    assert "needs source and python" in refused.error["message"]
+    done = cli(*words, status=0)
+    assert [one["status"] for one in done.data["parts"]] == ["done"]
