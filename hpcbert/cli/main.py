@@ -34,6 +34,7 @@ COMMANDS = {
     "compare": "Compare results point by point, with a verdict on each.",
     "report": "Write a report: a page, figures, tables, and all numbers.",
     "audit": "Check that a campaign's numbers still follow from its files.",
+    "explain": "Say why the efficiency is what it is.",
     "predict": "Say what more nodes would give.",
     "archive": "Pack a campaign into one file.",
     "lab": "Run a real Slurm cluster on this machine.",

@@ -208,15 +208,16 @@ def test_a_table_that_cannot_be_written_is_the_systems_refusal(
 def test_every_command_is_known_to_this_table() -> None:
     """What has no conflicts is listed, so that a new command is thought about."""
     none = {
+        "archive",
+        "audit",
+        "cancel",
+        "completion",
         "config",
+        "explain",
         "frameworks",
         "images",
-        "cancel",
-        "audit",
-        "predict",
-        "archive",
-        "report",
         "lab",
-        "completion",
+        "predict",
+        "report",
     }
     assert {words[0] for words, _, _ in REFUSED} | none == set(COMMANDS)

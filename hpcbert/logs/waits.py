@@ -1,0 +1,65 @@
+"""How long a program waited for its input, as far as its log says so."""
+
+from __future__ import annotations
+
+import math
+import re
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+from hpcbert.logs.lines import NotALogError, bodies
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Of the PyTorch reference: seconds that rank 0 waited inside the window, and how many those were.
+_WHOLE = re.compile(
+    rb'^hpcbert-result \{[^\n]{0,20000}"data_wait_seconds": ([0-9.e+-]{1,25})', re.MULTILINE
+)
+_MEAN = re.compile(rb'"iteration_seconds_mean": ([0-9.e+-]{1,25})')
+_COUNT = re.compile(rb'"iters": (\d{1,9}), "skip": (\d{1,9})')
+# Of Paddle's programs: seconds of reading and of all of a batch, each record's means.
+_PARTS = re.compile(rb"reader_cost: ([0-9.]{1,20}) s(?:ec)?, (?:avg_)?batch_cost: ([0-9.]{1,20}) s")
+# Records that are left out at the beginning: the first batch waits for the reader to start.
+_FIRST = 1
+
+
+def waited(log: Path) -> float | None:
+    """Return the share of the time that a program waited for its input; None: it does not say."""
+    reads: list[tuple[float, float]] = []
+    whole: float | None = None
+    with suppress(NotALogError), closing(bodies(log)) as pieces:
+        for piece in pieces:
+            reads += [
+                pair
+                for one in _PARTS.finditer(piece)
+                if (pair := _pair(one[1], one[2])) is not None
+            ]
+            whole = _of_result(piece) if whole is None else whole
+    if whole is not None:
+        return whole
+    later = reads[_FIRST:]
+    total = math.fsum(batch for _, batch in later)
+    return min(1.0, math.fsum(read for read, _ in later) / total) if total > 0 else None
+
+
+def _of_result(piece: bytes) -> float | None:
+    found = _WHOLE.search(piece)
+    if found is None:
+        return None
+    line = piece[found.start() : piece.find(b"\n", found.end())]
+    mean, count = _MEAN.search(line), _COUNT.search(line)
+    if mean is None or count is None:
+        return None
+    with suppress(ValueError):
+        window = float(mean[1]) * (int(count[1]) - int(count[2]))
+        share = float(found[1]) / window if window > 0 else math.nan
+        return share if 0 <= share <= 1 else None
+    return None
+
+
+def _pair(read: bytes, batch: bytes) -> tuple[float, float] | None:
+    with suppress(ValueError):
+        pair = float(read), float(batch)
+        return pair if pair[1] > 0 else None
+    return None
