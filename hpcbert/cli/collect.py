@@ -34,6 +34,7 @@ _CONFLICT = Conflict(
     "--format", "form", type=click.Choice([*FORMS]), help="Form of the table; --output's, or text."
 )
 @click.option("--output", default="", metavar="FILE", help="Write the table to a file.")
+@click.option("--beside", default="", metavar="NAME", help="Put published numbers beside: dlperf.")
 @reading_options
 @returns_result
 def collect(
@@ -41,6 +42,7 @@ def collect(
     *,
     form: str | None,
     output: str,
+    beside: str,
     templates: tuple[str, ...],
     site_file: str,
     **reading: Unpack[ReadingOptions],
@@ -55,6 +57,7 @@ def collect(
     Examples:
       hpcbert collect
       hpcbert collect --format markdown --output table.md
+      hpcbert collect --beside dlperf
       hpcbert collect ~/DLPerf/logs --fw oneflow --rule rate
       hpcbert collect old/*.log --fw oneflow --pattern 'run{repeat}_{nodes}x{gpus_per_node}.log'
     """
@@ -67,6 +70,8 @@ def collect(
     chosen = form or named or "text"
     if FORMS[chosen].pack and not output:
         raise UsageError(f"{chosen} is no text.", hint="Name a file for it: --output FILE.")
+    if beside:
+        _refuse_beside(beside, chosen)
     # Before any path is looked at: recipes in strange hands are refused whatever is collected.
     at = find_places(site_file, templates)
     return collected(
@@ -75,5 +80,22 @@ def collect(
         form=chosen,
         output=output,
         notes=notes,
+        beside=beside,
         at=at,
     )
+
+
+def _refuse_beside(name: str, form: str) -> None:
+    """Refuse what can't stand beside a table, before anything is collected.
+
+    Raises:
+        UsageError: The record has nothing of that name, or the form has no place for it.
+    """
+    from hpcbert.published.record import find
+
+    if form not in ("text", "wide", "markdown"):
+        raise UsageError(
+            f"--beside has no effect with --format {form}, which has no place for it.",
+            hint="Use text, markdown or --json.",
+        )
+    find(name)

@@ -95,14 +95,15 @@ def compare(
 ) -> Result:
     """Compare results point by point, with a verdict on each.
 
-    BASE and NEW are campaigns, logs, or results that collect saved (*.json). Points are matched by
-    framework, model, precision, batch size, options and shape. A verdict needs four valid runs on
-    both sides. What was not measured in the same way is refused.
+    BASE and NEW are campaigns, logs, results that collect saved (*.json), or names of the published
+    record. Points are matched by framework, model, precision, batch size, options and shape. A
+    verdict needs four valid runs on both sides. What was not measured in the same way is refused.
 
     \b
     Examples:
       hpcbert compare 20261121 20261122
       hpcbert compare main.json runs/20261122-pytorch-1a2b3c --fail-under 97% --junit gate.xml
+      hpcbert compare dlperf:oneflow-fp32 20261121-oneflow-1a2b3c
       hpcbert compare --by framework runs/20261121-oneflow-1a2b3c runs/20261121-pytorch-4d5e6f
     """
     conflicts.refuse(*_CONFLICTS)

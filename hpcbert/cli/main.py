@@ -33,6 +33,7 @@ COMMANDS = {
     "collect": "Reduce logs to a table of medians and speedups.",
     "compare": "Compare results point by point, with a verdict on each.",
     "report": "Write a report: a page, figures, tables, and all numbers.",
+    "record": "Show what others published, and check it.",
     "audit": "Check that a campaign's numbers still follow from its files.",
     "explain": "Say why the efficiency is what it is.",
     "predict": "Say what more nodes would give.",

@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -54,6 +54,7 @@ def collected(
     form: str = "text",
     output: str = "",
     notes: tuple[str, ...] = (),
+    beside: str = "",
     at: Places | None = None,
 ) -> Result:
     """Collect campaigns and logs.
@@ -64,6 +65,7 @@ def collected(
         form: Of the table, a name in `FORMS`.
         output: File that the table is written to; empty for stdout.
         notes: Further warnings.
+        beside: Name of published tables that are put beside one's own; empty for none.
         at: Where recipes are; by default as `find_places` has it.
 
     Raises:
@@ -80,6 +82,8 @@ def collected(
     width = 0 if output else streams.width(sys.stdout)
     layout = FORMS[form]
     text = layout.write(made.tables, how, width) if made.tables and not layout.pack else ""
+    near, told = _beside(made, beside, form, width) if beside else ({}, "")
+    text += told
     if output and made.tables:
         packed = layout.pack and layout.pack(made.tables, how)
         write_output(Path(output), packed or f"{click.unstyle(text)}\n".encode())
@@ -89,13 +93,25 @@ def collected(
     ]
     left_out = {"left_out": files} if files or made.tables else {}
     return Result(
-        data={**tables_data(made.tables, how if made.tables else None), **left_out},
+        data={**tables_data(made.tables, how if made.tables else None), **left_out, **near},
         text=text,
         exact=layout.exact and bool(text),
         incomplete=made.exit_code != 0,
         errors=tuple(map(IncompleteError, _shortcomings(made))),
         warnings=(*made.warnings, *_left_out(made), *layout.unsaid(made.tables, how), *notes),
     )
+
+
+def _beside(made: Collected, word: str, form: str, width: int) -> tuple[dict[str, Any], str]:
+    """Return what was published of the points of tables: as data, and as text to follow them."""
+    from hpcbert.published import beside
+
+    found = beside.neighbours(made.tables, word)
+    if form == "markdown":
+        text = beside.render_markdown(found, word)
+    else:
+        text = beside.render(found, word, width)
+    return {"beside": beside.data(found)}, f"\n\n{text}" if made.tables else ""
 
 
 def _left_out(made: Collected) -> tuple[str, ...]:

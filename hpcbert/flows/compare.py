@@ -10,6 +10,7 @@ from hpcbert.flows.collect import CollectRequest
 from hpcbert.flows.results import is_saved, load, meant
 from hpcbert.foreign.said import Known
 from hpcbert.model import MANIFEST, SpeedupTable
+from hpcbert.published import record
 from hpcbert.results.compare import DIMENSIONS, Comparison, compare
 from hpcbert.results.verdicts import case, share, some
 
@@ -124,6 +125,8 @@ def _read(request: CompareRequest, at: Places, states: States | None) -> list[Re
 def _reading(
     word: str, at: Places, of_logs: CollectRequest, of_campaigns: CollectRequest
 ) -> CollectRequest | None:
+    if record.is_name(word):
+        return None
     path = meant(word, at)
     if is_saved(path):
         return None

@@ -13,6 +13,8 @@ from hpcbert.flows.collect import CollectRequest, collect, refuse_twice
 from hpcbert.foreign.recipes import Recipes
 from hpcbert.logs.layout import shown
 from hpcbert.model import MANIFEST
+from hpcbert.published import record
+from hpcbert.published import tables as published
 from hpcbert.results.resultset import ResultSet
 
 if TYPE_CHECKING:
@@ -67,9 +69,9 @@ def load(
     """Return the results that words mean, all in one.
 
     A word is the path of a campaign, its id or a part of it; an archive of one, which ends in
-    `.zip`; a directory or a file of logs; or a file of results, which ends in `.json`. Campaigns
-    and logs are collected now, together, as `collect` does it. Tables come in that order; those of
-    saved results stay tables of their own.
+    `.zip`; a directory or a file of logs; a file of results, which ends in `.json`; or a name of
+    the published record. Campaigns and logs are collected now, together, as `collect` does it.
+    Tables come in that order; those of saved results stay tables of their own.
 
     Args:
         words: Without any, the newest campaign is meant.
@@ -82,11 +84,14 @@ def load(
     """
     from hpcbert.results import saved
 
-    paths = [meant(word, at) for word in words] or [newest(at)]
+    named = [word for word in words if record.is_name(word) and not Path(word).exists()]
+    paths = [meant(word, at) for word in words if word not in named]
+    paths = paths or ([] if named else [newest(at)])
     files = [path for path in paths if is_saved(path)]
     rest = [path for path in paths if path not in files]
     found = [_collected(rest, at, request, states)] if rest else _unasked(request)
     found += [saved.read(path) for path in files]
+    found += [published.results(named)] if named else []
     refuse_twice(
         (table.group, row)
         for one in found

@@ -60,6 +60,11 @@ class Side:
         return self.row.origin is not None and self.row.origin.kind == "record"
 
     @property
+    def single(self) -> bool:
+        """Whether it was published without its runs: nobody can repeat it."""
+        return self.published and len(self.row.runs) == 1
+
+    @property
     def name(self) -> str:
         """The point in words."""
         group = self.group
@@ -176,8 +181,8 @@ def _points(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
             key = tuple(one for one in _identity(side) if one[0] != by)
             if key in found:
                 raise UsageError(
-                    f"{side.name} is there twice: as {_how(found[key])} and as {_how(side)}.",
-                    hint="Compare one of the two.",
+                    f"{side.name} is there twice: {_how(found[key])} and {_how(side)}.",
+                    hint="Name one of the two.",
                 )
             found[key] = side
     return found
@@ -189,7 +194,8 @@ def _identity(side: Side) -> _Key:
 
 
 def _how(side: Side) -> str:
-    return f"{side.name} by rule {side.group.rule}"
+    origin = f" of {side.row.origin.name}" if side.row.origin else ""
+    return f"that{origin} by rule {side.group.rule or 'unknown'}"
 
 
 def _alike(left: Sequence[_Key], right: Sequence[_Key]) -> list[tuple[_Key, _Key]]:
@@ -234,9 +240,10 @@ def _pair(base: Side, new: Side, within: float, by: str) -> Matched:
         # A published median need not be that of the runs that were published with it.
         found = found._replace(value=new.row.median / base.row.median)
     verdict = judge(found, within)
-    needed = _needed(base, new, found, within) if verdict == "unknown" else None
+    open_ = verdict == "unknown" and not (base.single or new.single)
+    needed = _needed(base, new, found, within) if open_ else None
     return Matched(
-        base, new, _obstacles(base, new, by), _contrasts(base, new), found, verdict, needed
+        base, new, _obstacles(base, new, by), contrasts(base, new), found, verdict, needed
     )
 
 
@@ -261,9 +268,10 @@ def _needed(base: Side, new: Side, ratio: Ratio, within: float) -> int | None:
     spread = interval.scatter(base.speeds, new.speeds)
     if spread is None:
         return interval.least()
+    there = min(len(base.speeds), len(new.speeds))
     distance = abs(ratio.value - 1)
     # Either the difference shows, or that there is none worth speaking of.
-    return interval.repeats(spread, max(distance, within - distance))
+    return interval.repeats(spread, max(distance, within - distance), there)
 
 
 def _obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
@@ -291,15 +299,15 @@ def _asked(window: Counted) -> tuple[int, int | None]:
     return window.skip, window.iters
 
 
-def _contrasts(base: Side, new: Side) -> tuple[Contrast, ...]:
+def contrasts(base: Side, new: Side) -> tuple[Contrast, ...]:
     """Return the facts that both sides know and that differ; of the record's all that it states."""
     facts = dict(base.row.facts), dict(new.row.facts)
-    published = base.published or new.published
+    stated = {name for one in (base, new) if one.published for name, _ in one.row.facts}
     names = [*facts[0], *(one for one in facts[1] if one not in facts[0])]
     found = [
         Contrast(name, facts[0].get(name, ()), facts[1].get(name, ()))
         for name in names
-        if name not in _EXPERIMENT and (published or (name in facts[0] and name in facts[1]))
+        if name not in _EXPERIMENT and (name in stated or (name in facts[0] and name in facts[1]))
     ]
     differing = [one for one in found if one.base != one.new]
     return tuple(sorted(differing, key=lambda one: (not one.what.startswith("GPU"), one.what)))

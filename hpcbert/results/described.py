@@ -58,9 +58,9 @@ def _named(text: str) -> str:
     return text
 
 
-_Shape = Annotated[Shape, Written(str, _shape)]
-_Speed = Annotated[float, _positive]
-_Whole = Annotated[int, Range(0)]
+ShapeText = Annotated[Shape, Written(str, _shape)]
+Speed = Annotated[float, _positive]
+Whole = Annotated[int, Range(0)]
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class _Run(Open):
     """One repeat."""
 
     repeat: Count
-    attempt: _Whole
-    throughput: _Speed | None
+    attempt: Whole
+    throughput: Speed | None
     valid: bool
     state: str
     state_source: str
@@ -187,7 +187,7 @@ class _Difference(Open):
 class _Window(Open):
     """What of each run was counted."""
 
-    skip: _Whole
+    skip: Whole
     iters: Count | Literal["end"]
     counted: str
 
@@ -196,23 +196,23 @@ class _Window(Open):
 class _Repeats(Open):
     """Repeats that count, and that were asked for."""
 
-    ok: _Whole
-    asked: _Whole
+    ok: Whole
+    asked: Whole
 
 
 @dataclass(frozen=True)
 class _Row(Open):
     """One point."""
 
-    shape: _Shape
-    median: _Speed | None
+    shape: ShapeText
+    median: Speed | None
     repeats: _Repeats
-    mean: _Speed | None = None
-    min: _Speed | None = None
-    max: _Speed | None = None
+    mean: Speed | None = None
+    min: Speed | None = None
+    max: Speed | None = None
     cv: Annotated[float, Range(0)] | None = None
-    speedup: _Speed | None = None
-    efficiency: _Speed | None = None
+    speedup: Speed | None = None
+    efficiency: Speed | None = None
     flags: tuple[str, ...] = ()
     window: _Window | None = None
     differences: tuple[_Difference, ...] = ()
@@ -263,7 +263,7 @@ class _Table(Group, Open):
     model: Annotated[str, _named]
     precision: Annotated[str, _named]
     batch_size_per_device: Count
-    baseline: _Shape | None
+    baseline: ShapeText | None
     rows: tuple[_Row, ...]
 
     def __post_init__(self) -> None:

@@ -126,7 +126,7 @@ def least() -> int:
     return next(count for count in range(1, MOST) if false_alarm(count, count) <= FALSE_ALARM)
 
 
-def repeats(spread: float, margin: float) -> int | None:
+def repeats(spread: float, margin: float, beyond: int = 0) -> int | None:
     """Return how many repeats of both it takes until the limits are that near to the ratio.
 
     An expectation, for runs that scatter normally; None if it is more than MOST.
@@ -134,8 +134,9 @@ def repeats(spread: float, margin: float) -> int | None:
     Args:
         spread: By how much runs scatter, as a share.
         margin: The distance, as a share.
+        beyond: How many there are already, which did not do.
     """
-    counts = range(least(), MOST + 1)
+    counts = range(max(least(), beyond + 1), MOST + 1)
     return next((count for count in counts if reach(count) * spread <= margin), None)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("point", "BASE samples/s", "NEW samples/s", "NEW/BASE", "interval", "runs", "verdict")
 _PER_GPU = ("BASE per GPU", "NEW per GPU")
-_TEXTS = ("point", "verdict")
+_TEXTS = ("point", "framework", "verdict", "published in")
 _COLOURS = {"faster": "green", "slower": "red", "unknown": "yellow"}
 _SHOWN, _NAMED = 8, 3
 
@@ -38,8 +38,8 @@ def data(comparison: Comparison) -> dict[str, Any]:
 def _point_data(pair: Matched) -> dict[str, Any]:
     return {
         "point": pair.new.name,
-        "base": _side_data(pair.base),
-        "new": _side_data(pair.new),
+        "base": side_data(pair.base),
+        "new": side_data(pair.new),
         "ratio": pair.ratio.value,
         "low": pair.ratio.low,
         "high": pair.ratio.high,
@@ -57,7 +57,8 @@ def _contrast_data(contrast: Contrast) -> dict[str, Any]:
     return {"what": contrast.what, "base": list(contrast.base), "new": list(contrast.new)}
 
 
-def _side_data(side: Side) -> dict[str, Any]:
+def side_data(side: Side) -> dict[str, Any]:
+    """Return one side of a comparison as plain data."""
     row = side.row
     median = row.median or 0.0
     return {
@@ -79,6 +80,8 @@ def verdict(pair: Matched, within: float) -> str:
 
 
 def _untold(pair: Matched) -> str:
+    if pair.base.single or pair.new.single:
+        return "can't be told: one number was published, without its runs"
     count = f"about {pair.repeats}" if pair.repeats else f"more than {MOST}"
     return f"can't be told: it takes {count} repeats of both"
 
@@ -100,9 +103,9 @@ def render(comparison: Comparison, within: float, width: int = 0) -> str:
     columns = _columns(comparison)
     widths = {one: max(len(one), *(len(row[one]) for row in rows), 0) for one in columns}
     lines = [f"BASE {plain(comparison.base)}", f"NEW  {plain(comparison.new)}", ""]
-    lines.append(click.style(_line(dict(zip(columns, columns, strict=True)), widths), dim=True))
+    lines.append(click.style(aligned(dict(zip(columns, columns, strict=True)), widths), dim=True))
     for pair, row in zip(comparison.pairs, rows, strict=True):
-        lines.append(click.style(_line(row, widths), fg=_COLOURS.get(pair.verdict)))
+        lines.append(click.style(aligned(row, widths), fg=_COLOURS.get(pair.verdict)))
     notes = _folded(_notes(comparison), width)
     return "\n".join([*lines, *notes, "", *fold(_legend(comparison), width)])
 
@@ -117,14 +120,15 @@ def render_markdown(comparison: Comparison, within: float) -> str:
     rows = [_cells(pair, within) for pair in comparison.pairs]
     base, new = markdown.escape(comparison.base), markdown.escape(comparison.new)
     marks = [":---" if one in _TEXTS else "---:" for one in columns]
-    lines = [f"### {new} against {base}", "", _piped(columns), _piped(marks)]
-    lines += [_piped([markdown.escape(row[one]) for one in columns]) for row in rows]
+    lines = [f"### {new} against {base}", "", piped(columns), piped(marks)]
+    lines += [piped([markdown.escape(row[one]) for one in columns]) for row in rows]
     notes = [f"* {markdown.escape(one)}" for one in _notes(comparison)]
     parts = [*lines, *(["", *notes] if notes else []), "", markdown.escape(_legend(comparison))]
     return "\n".join(parts)
 
 
-def _piped(cells: Iterable[str]) -> str:
+def piped(cells: Iterable[str]) -> str:
+    """Return cells as a row of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
@@ -149,7 +153,8 @@ def _cells(pair: Matched, within: float) -> dict[str, str]:
     }
 
 
-def _line(cells: Mapping[str, str], widths: Mapping[str, int]) -> str:
+def aligned(cells: Mapping[str, str], widths: Mapping[str, int]) -> str:
+    """Return cells as a line of a table, by the widths of its columns."""
     padded = (
         cells[one].ljust(width) if one in _TEXTS else cells[one].rjust(width)
         for one, width in widths.items()
@@ -159,19 +164,22 @@ def _line(cells: Mapping[str, str], widths: Mapping[str, int]) -> str:
 
 def _notes(comparison: Comparison) -> list[str]:
     """Return what else is to be said, a sentence each."""
-    obstacles = _told("not comparable: ", [(one, one.obstacles) for one in comparison.pairs])
-    contrasts = _told("", [(one, one.contrasts) for one in comparison.pairs])
+    obstacles = told("not comparable: ", [(one, one.obstacles) for one in comparison.pairs])
+    contrasts = told("", [(one, one.contrasts) for one in comparison.pairs])
     more = len(contrasts) - _SHOWN
+    lacking: dict[str, list[str]] = {}
+    for name, why in comparison.lacking:
+        lacking.setdefault(why, []).append(name)
     return [
         *obstacles,
         *contrasts[:_SHOWN],
         *([f"{more} more differences: --json has them all"] if more > 0 else []),
-        *(f"{name} has no verdict: {why}" for name, why in comparison.lacking),
-        *(f"{name} is only in NEW" for name in comparison.added),
+        *(f"no verdict, because {why}: {some(names)}" for why, names in lacking.items()),
+        *([f"only in NEW: {some(comparison.added)}"] if comparison.added else []),
     ]
 
 
-def _told(start: str, found: Sequence[tuple[Matched, tuple[Contrast, ...]]]) -> list[str]:
+def told(start: str, found: Sequence[tuple[Matched, tuple[Contrast, ...]]]) -> list[str]:
     """Return each contrast once, with the points that it is true of unless it is of all."""
     points: dict[str, list[str]] = {}
     for pair, contrasts in found:

@@ -1,0 +1,90 @@
+"""Published numbers beside one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit import logs
+from tests.kit.cli import Done, inside
+
+
+@pytest.fixture
+def own(tmp_path: Path, here: None) -> Path:
+    """Logs of a point that DLPerf published too."""
+    for number in range(1, 6):
+        text = logs.pytorch("1n8g", 1000.0 + number, iters=120, batch=32)
+        logs.put(tmp_path / "own", f"pytorch/bert/bz32/1n8g/bert_b32_fp32_{number}.log", text)
+    return tmp_path / "own"
+
+
+def collect(own: Path, *words: object) -> Done:
+    return inside("collect", own, "--model", "bert-base", *words)
+
+
+def test_every_framework_stands_beside_ones_own(own: Path) -> None:
+    done = collect(own, "--beside", "dlperf", "--json")
+    (oneflow,) = [one for one in done.data["beside"] if one["published"]["framework"] == "oneflow"]
+    assert oneflow["published"]["median"] == 1105.55
+    assert oneflow["published"]["per_gpu"] == pytest.approx(1105.55 / 8)
+    assert oneflow["ratio"] == pytest.approx(1105.55 / 1003, rel=1e-4)
+    assert oneflow["published"]["origin"]["name"] == "dlperf:oneflow-fp32-b32"
+    assert "GPU" in [one["what"] for one in oneflow["differences"]]
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("form", ["text", "markdown"])
+def test_it_is_said_in_words_that_machines_differ(own: Path, form: str) -> None:
+    text = collect(own, "--beside", "dlperf:oneflow", "--format", form).stdout
+    assert "dlperf:oneflow-fp32-b32" in text
+    assert "1,105.55" in text
+    assert "GPU: Tesla V100-SXM2-16GB there, unknown here" in text
+
+
+def test_nothing_of_the_kind_is_said(own: Path) -> None:
+    text = collect(own, "--beside", "nvidia").stdout
+    assert "nvidia has no number of these models" in text
+
+
+REFUSED: dict[str, tuple[str, ...]] = {
+    "an unknown source": ("--beside", "nobody"),
+    "an unknown table": ("--beside", "dlperf:nothing"),
+    "csv": ("--beside", "dlperf", "--format", "csv"),
+    "a file of json": ("--beside", "dlperf", "--output", "x.json"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_stand_beside_is_refused(own: Path, name: str) -> None:
+    done = collect(own, *REFUSED[name], "--json")
+    assert done.returncode == 2
+    assert done.error["message"]
+
+
+def test_the_record_is_compared_with(own: Path) -> None:
+    words = ("compare", "dlperf:oneflow-fp32", own, "--model", "bert-base", "--by", "framework")
+    (one,) = inside(*words, "--json").data["comparisons"]
+    # What is collected comes first, and what was published after it.
+    (point,) = one["points"]
+    assert point["ratio"] == pytest.approx(1105.55 / 1003, rel=1e-4)
+    assert point["verdict"] == "unknown"
+    text = inside(*words).stdout
+    assert "one number was published, without its runs" in text
+    assert "per GPU" in text
+
+
+def test_two_tables_of_the_record_are_compared(here: None) -> None:
+    words = ("compare", "dlperf:oneflow-fp16", "dlperf:oneflow-fp16-b64-v0.4.0", "--json")
+    (one,) = inside(*words).data["comparisons"]
+    assert len(one["points"]) == 4
+    differing = {part["what"] for part in one["points"][0]["differences"]}
+    assert differing == {"GPU driver", "package oneflow"}
+
+
+def test_results_with_the_record_are_kept(own: Path, tmp_path: Path) -> None:
+    from hpcbert.flows.results import find_places, load
+    from hpcbert.results.saved import parse, render
+
+    found = load(["dlperf:deepspeed-fp32-b32", "dlperf:oneflow-fp32"], find_places())
+    assert parse(render(found), file="x.json") == found

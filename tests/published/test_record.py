@@ -1,0 +1,179 @@
+"""The published record: every number has a source, and is the one that the source has."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcbert.errors import UsageError
+from hpcbert.logs.arithmetic import median
+from hpcbert.published import record
+from hpcbert.published.record import Publication, PublishedTable
+from hpcbert.published.tables import results, runs_of
+from tests.kit.cli import Done, inside
+from tests.kit.recipes import NAMES, grammar
+
+SOURCES = [record.load(name) for name in record.names()]
+TABLES = [(source, table) for source in SOURCES for table in source.tables]
+# Shared rows that are no table: what a script printed, beside the table of the same page.
+PRINTED = "printed-aggregate"
+
+
+def called(pair: tuple[Publication, PublishedTable]) -> str:
+    return pair[0].called(pair[1])
+
+
+def test_the_sources_are_there() -> None:
+    assert record.names() == ("dlperf", "mlperf", "nvidia", "oneflow", "paddle-perf")
+    assert sum(len(table.points) for _, table in TABLES) > 800
+    rounds = {table.name.partition("-")[0] for table in record.load("mlperf").tables}
+    assert {"v0.7", "v1.0", "v1.1", "v2.0", "v2.1", "v3.0", "v3.1", "v4.0", "v4.1"} == rounds
+
+
+def test_every_table_can_be_found_again() -> None:
+    names = [called(one) for one in TABLES]
+    assert len(set(names)) == len(names)
+    for source, table in TABLES:
+        assert re.fullmatch(r"[0-9a-f]{40}", table.commit), table.name
+        assert table.path
+        assert "GPU" in source.facts_of(table), table.name
+        assert (table.sequence_length is None) == (table.model == "rn50"), table.name
+        shapes = [point.shape for point in table.points]
+        assert len(set(shapes)) == len(shapes), table.name
+        assert all(error.what and error.proof for error in table.errors)
+        assert record.find(called((source, table)))
+
+
+def test_names_that_begin_tables_mean_them() -> None:
+    def names(word: str) -> list[str]:
+        return [table.name for _, table in record.find(word)]
+
+    assert sorted(names("dlperf:oneflow-fp32")) == [
+        "oneflow-fp32-b32", "oneflow-fp32-b64", "oneflow-fp32-b96",
+    ]  # fmt: skip
+    assert names("dlperf:oneflow-fp16-b64-v0.4.0") == ["oneflow-fp16-b64-v0.4.0"]
+    assert len(names("dlperf")) == len(names("dlperf:")) > 30
+    assert [one for one in names("dlperf:tf2") if "fp32-b32" in one] == [
+        "tf2-fp32-b32", "tf2-fp32-b32-xla",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("word", ["nobody", "dlperf:nothing", "dlperf:oneflow-fp3"])
+def test_what_the_record_has_not_is_said(word: str) -> None:
+    with pytest.raises(UsageError, match="The record has no"):
+        record.find(word)
+
+
+def test_the_record_knows_the_recipes_and_their_rules() -> None:
+    for _, table in TABLES:
+        assert table.framework in NAMES
+        rules = {rule.name for rule in grammar(table.framework).rules}
+        stated = {table.rule, *(point.rule for point in table.points)} - {""}
+        assert stated <= rules, table.name
+
+
+def test_medians_are_those_of_their_runs() -> None:
+    for source, table in TABLES:
+        for point in table.points:
+            assert not point.runs or runs_of(point) == point.runs, (source.name, table.name)
+            assert median(runs_of(point)) == pytest.approx(point.value, abs=0.006)
+
+
+def test_a_published_table_has_the_published_speedups() -> None:
+    (table,) = results(["dlperf:deepspeed-fp32-b32"]).tables
+    assert [round(row.speedup or 0, 2) for row in table.rows] == [1, 3.89, 7.77, 15.34, 33.15]
+    assert [len(row.runs) for row in table.rows] == [5] * 5
+    assert {row.origin.name for row in table.rows if row.origin} == {"dlperf:deepspeed-fp32-b32"}
+
+
+def shared_rows(shared: Path) -> Iterator[dict[str, str]]:
+    with (shared / "logs" / "published.tsv").open(newline="") as file:
+        yield from (row for row in csv.DictReader(file, delimiter="\t"))
+
+
+def test_every_number_that_was_read_is_in_it(shared: Path) -> None:
+    """Each by its repository, commit, path, precision, batch size, shape and value."""
+    known = {
+        (source.repository, table.commit[:7], table.path, table.precision,
+         table.batch_size_per_device, str(point.shape), point.value)
+        for source, table in TABLES
+        for point in table.points
+    }  # fmt: skip
+    read = set()
+    for row in shared_rows(shared):
+        if PRINTED in row["source"]:
+            continue
+        repository, _, rest = row["source"].partition("@")
+        commit, _, place = rest.partition(":")
+        nodes, gpus = int(row["nodes"]), int(row["gpus"])
+        key = (repository, commit, place.partition("#")[0], row["precision"])
+        read.add((*key, int(row["batch_per_gpu"]), f"{nodes}n{gpus // nodes}g",
+                  float(row["samples_per_s"])))  # fmt: skip
+    assert len(read) > 580
+    assert read <= known
+
+
+def said(*words: object) -> Done:
+    done = inside("record", *words)
+    done.check(as_json="--json" in words)
+    return done
+
+
+def test_the_list_names_every_table() -> None:
+    data = said("--json").data
+    assert [one["name"] for one in data] == list(record.names())
+    assert sum(len(one["tables"]) for one in data) == len(TABLES)
+    assert "dlperf" in said("list").stdout
+
+
+def test_a_table_is_shown_with_its_place_and_its_errors() -> None:
+    done = said("show", "dlperf:deepspeed-fp32-b32")
+    assert "Oneflow-Inc/DLPerf@c202878" in done.stdout
+    assert "! Speedups above the number of GPUs are no scaling" in done.stdout
+    data = said("show", "dlperf:deepspeed", "--json").data
+    assert len(data["tables"]) == 5
+    assert data["tables"][0]["points"][0]["per_gpu"] == 147.81
+    assert said("show", "dlperf:x", "--json").returncode == 2
+
+
+RN50 = "Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5/logs"
+TF1 = "PaddlePaddle+Perf/v2.0-ee2e639/Bert/OtherReports/TensorFlow/logs"
+
+
+@pytest.mark.slow
+def test_the_public_set_follows_from_its_logs(shared: Path) -> None:
+    logs = shared / "logs" / RN50
+    data = said("check", logs, "--fw", "tf2", "--against", "dlperf", "--json").data
+    assert len(data["cells"]) == 12
+    assert all(cell["follows"] for cell in data["cells"])
+
+
+@pytest.mark.slow
+def test_published_errors_are_named(shared: Path) -> None:
+    logs = sorted((shared / "logs" / TF1).glob("*.log"))
+    words = ("--fw", "ngc-tf1", "--against", "paddle-perf", "--edition", "v2.0", "--json")
+    done = said("check", *logs, *words)
+    assert done.returncode == 0
+    wrong = {cell["table"]: cell for cell in done.data["cells"] if not cell["follows"]}
+    assert set(wrong) == {
+        "paddle-perf:ngc-tf1-fp32-b32-v2.0", "paddle-perf:ngc-tf1-fp16-b96-v2.0",
+    }  # fmt: skip
+    assert all(cell["error"] for cell in wrong.values())
+    # Against the release after, none follows, and the record knows no reason.
+    other = ("--fw", "ngc-tf1", "--against", "paddle-perf", "--edition", "v2.2", "--json")
+    done = said("check", *logs, *other)
+    assert done.returncode == 5
+    assert done.error["code"] == "check"
+    assert "paddle-perf:ngc-tf1-fp32-b48-v2.2" in done.document["errors"][1]["message"]
+
+
+def test_logs_of_something_else_are_no_table(shared: Path) -> None:
+    logs = shared / "logs" / RN50
+    done = said("check", logs, "--fw", "tf2", "--against", "nvidia", "--json")
+    assert (done.returncode, "rn50" in done.error["message"]) == (2, True)
+    done = said("check", logs, "--against", "dlperf", "--rule", "rate", "--json")
+    assert done.returncode == 2
