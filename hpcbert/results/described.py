@@ -108,16 +108,16 @@ class _Unknown(Open):
 class _Metrics(Open):
     """How good a point's number is."""
 
-    samples_per_second_per_gpu: _Speed | None = None
-    tokens_per_second: _Speed | None = None
-    step_seconds: _Speed | None = None
-    step_seconds_p95: _Speed | None = None
-    model_flops_per_sample: _Speed | None = None
-    peak_flops_per_second: _Speed | None = None
-    mfu: _Speed | None = None
-    gpu_memory_mib: _Speed | None = None
-    watts: _Speed | None = None
-    samples_per_joule: _Speed | None = None
+    samples_per_second_per_gpu: Speed | None = None
+    tokens_per_second: Speed | None = None
+    step_seconds: Speed | None = None
+    step_seconds_p95: Speed | None = None
+    model_flops_per_sample: Speed | None = None
+    peak_flops_per_second: Speed | None = None
+    mfu: Speed | None = None
+    gpu_memory_mib: Speed | None = None
+    watts: Speed | None = None
+    samples_per_joule: Speed | None = None
     unknown: tuple[_Unknown, ...] = ()
 
     @property
