@@ -19,8 +19,10 @@ from tests.kit.waiting import CEILING
 
 # For each framework: the format it reads, and the script that has it read all of a folder.
 READERS = {
+    "deepspeed": ("hdf5", "read_hdf5.py"),
     "mxnet": ("npz", "read_npz.py"),
     "oneflow-models": ("ofrecord", "read_ofrecord.py"),
+    "tf2": ("tfrecord", "read_tfrecord.py"),
 }
 SHAPES = {"128": (128, 20), "512": (512, 76)}
 SAMPLES, FILES = 300, 4
