@@ -55,3 +55,25 @@ def test_the_rates_of_uneven_steps_are_all_samples_over_all_time(
 def test_deepspeed_before_0_7_printed_no_current_rate(tmp_path: Path) -> None:
     reading = deepspeed(tmp_path, _DEEPSPEED["v0.6.0"], "current")
     assert [one.code for one in reading.reasons] == ["rule"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "batch", "window", "rates"),
+    [
+        ("tf2", 4, (2, 12), {"dlperf-time": 29.54}),
+        ("deepspeed", 2, (10, 30), {"dlperf-time": 7.05, "current": 7.15, "dlperf-rate": 7.47}),
+    ],
+)
+def test_a_recorded_run_of_two_ranks_has_a_number(
+    framework: str, batch: int, window: tuple[int, int], rates: dict[str, float], tmp_path: Path
+) -> None:
+    """bert-tiny, as the recipe runs it; paths in the logs are put in a neutral form."""
+    log = (Path(__file__).parent / "recorded" / f"{framework}-cpu-1n2g.log").read_bytes()
+    known = Setting(
+        nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=batch, accumulation=1,
+        skip=window[0], iters=window[1], model="bert-tiny", precision="fp32",
+    )  # fmt: skip
+    for rule, rate in rates.items():
+        reading = Reader(framework, tmp_path).read(log, rule, known)
+        assert not reading.reasons
+        assert reading.throughput == pytest.approx(rate, abs=0.01)

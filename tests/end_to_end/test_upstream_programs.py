@@ -1,0 +1,52 @@
+"""Upstream programs train on the CPU of the lab's nodes: from the package index to a table.
+
+What a program's repository holds has to be named: HPCBERT_REPOSITORY_DEEPSPEED=/a/checkout. The
+package index has Model Garden itself, so that tf2 needs nothing but that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.kit.cli import Cli
+
+# Tests run without hpcbert's variables, so this is read before them.
+REPOSITORIES = {"tf2": None, "deepspeed": os.environ.get("HPCBERT_REPOSITORY_DEEPSPEED", "")}
+# Loading data in processes of their own takes longer than the training here.
+SETTINGS = {"tf2": (), "deepspeed": ("--set", "num_workers=0")}
+# How this machine reaches an index of packages.
+_INDEX = re.compile(r"PIP_\w+|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|\w+_proxy", re.IGNORECASE)
+_AWAY = re.compile(r"package index does not answer|there is no Python [\d.]+ here")
+
+
+@pytest.mark.parametrize("framework", REPOSITORIES)
+def test_a_program_trains_on_one_and_two_ranks_from_prepare_to_collect(
+    framework: str, hpcbert: Cli
+) -> None:
+    repository = REPOSITORIES[framework]
+    if repository == "":
+        pytest.skip(f"HPCBERT_REPOSITORY_{framework.upper()} names no checkout")
+    index = {name: value for name, value in os.environ.items() if _INDEX.fullmatch(name)}
+    hpcbert = replace(hpcbert, env={**index, **hpcbert.env})
+    about = ("--fw", framework, "--device", "cpu", "--data", "synthetic", "--json")
+    prepared = hpcbert("prepare", *about, *(("--repository", repository) if repository else ()))
+    if prepared.returncode and _AWAY.search(prepared.output):
+        pytest.skip(f"{framework} can't be installed here: {prepared.output[-300:]}")
+    assert prepared.returncode == 0, prepared.output
+    parts = {one["kind"]: one for one in prepared.data["parts"]}
+    assert {"done"} >= {parts[name]["status"] for name in ("environment", "data")}
+
+    shape = ("--gpus-per-node", "2", "--scaling", "--repeats", "1", "--iters", "8", "--skip", "2")
+    small = ("--model", "bert-tiny", "--batch-size", "2", *SETTINGS[framework])
+    (table,) = hpcbert("submit", *about, *shape, *small, "--wait", status=0).data["tables"]
+    assert (table["framework"], table["device"], table["rule"]) == (framework, "cpu", "dlperf-time")
+    assert [(row["shape"], row["repeats"]["ok"]) for row in table["rows"]] == [
+        ("1n1g", 1),
+        ("1n2g", 1),
+    ]
+    campaign = table["rows"][0]["origin"]["name"]
+    assert hpcbert("collect", campaign, "--json", status=0).data["tables"] == [table]
