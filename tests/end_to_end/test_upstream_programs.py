@@ -1,7 +1,8 @@
 """Upstream programs train on the CPU of the lab's nodes: from the package index to a table.
 
-What a program's repository holds has to be named: HPCBERT_REPOSITORY_DEEPSPEED=/a/checkout. The
-package index has Model Garden itself, so that tf2 needs nothing but that.
+What lies in a repository has to be named, as a checkout of the test's user or an archive:
+HPCBERT_REPOSITORY_DEEPSPEED=/an/archive.tar.gz. The package index has Model Garden itself, so tf2
+needs nothing but that.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def test_a_program_trains_on_one_and_two_ranks_from_prepare_to_collect(
 ) -> None:
     repository = REPOSITORIES[framework]
     if repository == "":
-        pytest.skip(f"HPCBERT_REPOSITORY_{framework.upper()} names no checkout")
+        pytest.skip(f"HPCBERT_REPOSITORY_{framework.upper()} names no archive")
     index = {name: value for name, value in os.environ.items() if _INDEX.fullmatch(name)}
     hpcbert = replace(hpcbert, env={**index, **hpcbert.env})
     about = ("--fw", framework, "--device", "cpu", "--data", "synthetic", "--json")
