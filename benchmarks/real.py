@@ -40,8 +40,9 @@ SIZES = (1, 2)
 # As short as a run can be that shows that a program trains; what a recipe needs beside or instead.
 USUAL = ("--batch-size", "4", "--iters", "12", "--skip", "2")
 OWN: dict[str, tuple[str, ...]] = {
-    # Loading data in processes of their own takes longer than the training here.
-    "deepspeed": ("--set", "num_workers=0"),
+    # Its first line is that of the third step. Loading data in processes of their own takes longer
+    # than the training here.
+    "deepspeed": ("--skip", "4", "--set", "num_workers=0"),
 }
 # Of what is installed the packages that a framework is.
 NAMED = re.compile(
