@@ -59,8 +59,8 @@ def neighbours(tables: Iterable[SpeedupTable], word: str) -> tuple[Neighbour, ..
 
 
 def _what(side: Side) -> tuple[object, ...]:
-    group = side.group
-    return group.model, group.precision, group.batch_size_per_device, side.row.shape
+    group, shape = side.group, side.row.shape
+    return group.device, group.model, group.precision, group.batch_size_per_device, shape
 
 
 def data(found: Sequence[Neighbour]) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def render_markdown(found: Sequence[Neighbour], word: str) -> str:
 
 
 def _nothing(word: str) -> str:
-    return f"{word} has no number of these models, precisions, batch sizes and shapes."
+    return f"{word} has no number of these devices, models, precisions, batch sizes and shapes."
 
 
 def _rows(found: Sequence[Neighbour]) -> list[tuple[str, ...]]:

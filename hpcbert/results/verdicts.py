@@ -204,7 +204,7 @@ def _legend(comparison: Comparison) -> str:
     covered = min(one.coverage for one in known)
     alarms = max(one.false_alarm for one in known)
     return (
-        "samples/s are medians over all GPUs. The interval holds the ratio of the true medians "
+        "samples/s are medians over all devices. The interval holds the ratio of the true medians "
         f"with at least {covered:.1%}, however the runs scatter; where nothing differs, a "
         f"difference is claimed in at most {alarms:.2%} of the cases."
     )

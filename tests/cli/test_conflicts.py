@@ -218,6 +218,7 @@ def test_every_command_is_known_to_this_table() -> None:
         "images",
         "lab",
         "predict",
+        "record",
         "report",
     }
     assert {words[0] for words, _, _ in REFUSED} | none == set(COMMANDS)
