@@ -128,7 +128,9 @@ def site_toml(plan: LabPlan, layout: Layout) -> str:
         runs=layout.runs,
         sources=layout.sources,
         images=layout.images,
-        gpus=plan.gpus_per_node,
+        gres="gpu" if plan.gpus_per_node else "",
+        # Without GPUs: ranks on the CPUs of a node.
+        ranks=plan.gpus_per_node or plan.cpus,
     )
 
 
@@ -240,14 +242,14 @@ OMP_NUM_THREADS = "1"
 
 [slurm]
 partition = "gpu"
-gres = "gpu"
+gres = "{gres}"
 time_limit = "00:10:00"
 mpi = "pmix"
 exclusive = false
 poll_floor = 1.0
 
 [nodes]
-gpus_per_node = {gpus}
+gpus_per_node = {ranks}
 
 [container]
 runtime = "none"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import tomli
 
+from hpcbert.config.site import read_site
 from hpcbert.lab import LabPlan, files
 from hpcbert.lab.files import Layout
 from hpcbert.lab.plan import Network
@@ -80,3 +81,10 @@ def test_site_toml_has_the_keys_of_a_site():
         "nodes": {"gpus_per_node": 2},
         "container": {"runtime": "none", "images": "/srv/lab/images"},
     }
+
+
+def test_the_site_of_a_lab_without_gpus_is_one_of_cpu_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(files.site_toml(LabPlan(gpus_per_node=0), LAYOUT))
+    site = read_site(path, base=tmp_path, env={})
+    assert (site.slurm.gres, site.nodes.gpus_per_node) == ("", 4)
