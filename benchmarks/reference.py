@@ -8,7 +8,8 @@ CPU time where they train on the CPU, which other programs hardly change, else o
         --against=--unpad
     python benchmarks/reference.py --model base --against=transformers --against='--precision bf16'
 
-`transformers` needs that package, version 5.
+`transformers` needs that package, version 5. `without-fused` and `without-tile` take one kernel for
+the whole optimizer, and the vocabulary's padding, back.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import statistics
 import sys
 import time
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from hpcbert.workloads import bert_pretrain as workload
 
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PEER = "transformers"
+WITHOUT: dict[str, tuple[str, Any]] = {
+    "without-fused": ("FUSED", set()),
+    "without-tile": ("TILE", 1),
+}
 
 
 def open_trainer(words: Sequence[str]) -> workload.Trainer:
@@ -44,6 +50,9 @@ def open_source(settings: workload.Settings) -> Any:
 
 def open_candidate(words: Sequence[str], variant: str) -> Any:
     """Return what has the `step` of a trainer."""
+    if variant in WITHOUT:
+        with mock.patch.object(workload, *WITHOUT[variant]):
+            return open_trainer(words)
     if variant != PEER:
         return open_trainer([*words, *shlex.split(variant)])
     import peers

@@ -7,6 +7,8 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +35,7 @@ from hpcbert.errors import UsageError
 from hpcbert.prepare import records
 from hpcbert.workloads import bert_pretrain
 from tests.kit.cli import Done, inside
+from tests.kit.waiting import CEILING, until
 
 SMALL = ("--samples", 60, "--files", 3, "--sequence-length", 32, "--predictions", 5)
 MEGATRON = tuple(word for word in SMALL if word not in ("--files", 3))
@@ -266,6 +269,25 @@ def test_an_interrupted_run_goes_on(
     assert files(tmp_path / "x") == files(tmp_path / "y")
     assert documents(tmp_path / "x") == documents(tmp_path / "y")
     assert not list((tmp_path / "x").glob(".*"))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> None:
+    words = ["data", "make", "--format", "tfrecord", "--samples", 20000, "--files", 40]
+    argv = [str(word) for word in (*words, tmp_path / "x")]
+    process = subprocess.Popen([sys.executable, "-m", "hpcbert", *argv], stdout=subprocess.DEVNULL)
+    try:
+        until(lambda: len(list((tmp_path / "x").glob("training/*"))) >= 2, lambda: "no file")
+    finally:
+        process.kill()
+    assert process.wait(timeout=CEILING) == -9
+    assert inside("data", "check", tmp_path / "x").returncode == 2
+    kept = files(tmp_path / "x")
+    assert inside(*argv).returncode == 0
+    assert kept.items() <= files(tmp_path / "x").items()
+    assert inside("data", "check", tmp_path / "x").returncode == 0
+    # A lock that was taken over from the dead leaves a name behind.
+    assert not [path for path in (tmp_path / "x").glob(".*") if not path.name.startswith(".lock")]
 
 
 def test_a_file_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
@@ -635,6 +657,14 @@ def test_a_wrong_vocabulary_is_refused(content: str | bytes, says: str, tmp_path
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     done = make(tmp_path / "x", "npz", "--vocab", path)
     assert (done.returncode, says in done.error["message"]) == (2, True), done
+
+
+def test_a_text_that_is_none_is_refused(vocabulary: Path, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"One.\n\nTwo.\xff\n")
+    done = make(tmp_path / "x", "npz", "--vocab", vocabulary, "--text", path)
+    assert (done.returncode, "can't be read" in done.error["message"]) == (2, True), done
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("content", ["", "One sentence.\n", "One.\nTwo.\nThree.\n"])
