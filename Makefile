@@ -30,10 +30,15 @@ PACKAGES := python3-venv shellcheck hostname iproute2 mount strace util-linux \
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin \
     libpmix-dev mariadb-server munge squashfs-tools libopenmpi3
 
+# What a report is looked at with. It costs a fresh Debian more than a minute, so `make test` does
+# without, and skips what needs it.
+BROWSER := chromium poppler-utils npm texlive-latex-recommended texlive-science
+AXE := axe-core@4.14.1
+
 # Another apt may be at work: wait for its lock instead of failing.
 APT := apt-get -o DPkg::Lock::Timeout=300
 
-.PHONY: help demo test coverage quick fresh check dist packages clean real
+.PHONY: help demo test coverage quick browser fresh check dist packages clean real
 
 help:
 	@echo 'make demo   train a small BERT on this machine, five repeats at two sizes; print the table'
@@ -41,6 +46,7 @@ help:
 	@echo 'make coverage  make test, and fail where less than pyproject.toml wants of hpcbert is run'
 	@echo 'make quick  what runs between two edits: no Slurm, no containers, no training'
 	@echo 'make real   run every framework that can on this CPU, from prepare to collect (hours at first)'
+	@echo 'make browser  open a report in headless Chromium, check it with axe-core, print it; compile its LaTeX'
 	@echo 'make fresh  make test in a Debian made on the spot (as root; SUITE=trixie for Debian 13)'
 	@echo 'make check  linters and types only'
 	@echo 'make dist   build the release into dist/ and check it (TAG=v1.2.3: it must be that version)'
@@ -99,6 +105,13 @@ coverage: packages .setup/test check
 # Upstream programs for real: REAL_ARGS="--fw tf2" for one of them. What it makes stays in .real/.
 real: packages .setup/test
 	@$(BIN)/python benchmarks/real.py $(REAL_ARGS)
+
+.setup/axe:
+	@npm install --silent --no-audit --no-fund --prefix $@ '$(AXE)' >/dev/null
+
+browser: PACKAGES += $(BROWSER)
+browser: packages .setup/test .setup/axe
+	@$(BIN)/python -m pytest tests/report
 
 # What is missing in PACKAGES is missing there too.
 fresh:

@@ -216,20 +216,26 @@ def _spreads(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
     """Yield the runs of every point of a table, as distances from their median."""
     number = 0
     for table in tables:
-        rows = [row for row in table.rows if row.median and row.ok > 1][:_PLACES]
+        rows = [row for row in table.rows if row.median and _speeds(row)[1:]][:_PLACES]
         if rows:
             number += 1
             yield _runs(number, table, rows, words)
 
 
+def _speeds(row: Row) -> list[tuple[int, float]]:
+    """Return the runs that count; a published row may have none."""
+    return [
+        (run.repeat, run.throughput) for run in row.runs if run.valid and run.throughput is not None
+    ]
+
+
 def _runs(number: int, table: SpeedupTable, rows: Sequence[Row], words: Words) -> Picture:
     points, cells = [], []
     for place, row in enumerate(rows):
-        for run in row.runs:
-            if run.valid and run.throughput is not None and row.median:
-                away = (run.throughput / row.median - 1) * 100
-                points.append((float(place), away, away, away))
-                cells.append((str(row.shape), run.repeat, run.throughput, away / 100))
+        for repeat, speed in _speeds(row):
+            away = (speed / (row.median or speed) - 1) * 100
+            points.append((float(place), away, away, away))
+            cells.append((str(row.shape), repeat, speed, away / 100))
     label, group = _label(table, words), table.group
     device = group.device
     columns = (
