@@ -18,6 +18,7 @@ _SECTIONS = {
     "features": programs.features,
     "repeat": accounts.repeating,
     "results": tables.results,
+    "metrics": tables.metrics,
     "figures": tables.figures,
     "runs": tables.runs,
     "left-out": accounts.left_out,

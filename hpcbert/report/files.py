@@ -117,6 +117,8 @@ def _number(column: Column, value: float | None) -> str:
 
 def _siunitx(grid: Grid, column: Column) -> str:
     """Return a column of numbers, aligned at their points."""
+    if column.form.endswith("e"):
+        return "S[table-format=1.3e2]"
     place = grid.columns.index(column)
     numbers = (row[place] for row in grid.rows)
     texts = [_number(column, one) for one in numbers if isinstance(one, int | float)]

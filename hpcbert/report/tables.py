@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcbert.report.blocks import Block, Cell, Column, Grid, Heading, Paragraph
+from hpcbert.report.blocks import Block, Cell, Column, Grid, Heading, Items, Paragraph
 from hpcbert.report.pictures import pictures
 from hpcbert.results.words import basis, differences, marks, on_cpu, plain, why
 
@@ -12,6 +12,24 @@ if TYPE_CHECKING:
     from hpcbert.model import Group, Row, Run, SpeedupTable
     from hpcbert.report.given import Given
     from hpcbert.report.words import Words
+
+
+# Each metric with its form, in the order of the table.
+_METRICS = {
+    "samples_per_second_per_gpu": ".2f",
+    "tokens_per_second": ".0f",
+    "step_seconds": ".4f",
+    "step_seconds_p95": ".4f",
+    "model_flops_per_sample": ".3e",
+    "mfu": ".1%",
+    "gpu_memory_mib": ".0f",
+    "watts": ".0f",
+    "samples_per_joule": ".3f",
+}
+
+
+# Where nothing ran on GPUs, nobody misses these.
+_OF_GPUS = ("mfu", "gpu_memory_mib", "watts", "samples_per_joule")
 
 
 def results(given: Given, words: Words) -> tuple[Block, ...]:
@@ -27,6 +45,31 @@ def results(given: Given, words: Words) -> tuple[Block, ...]:
         Paragraph(words("pivot.how")),
         *_pivots(given.tables, words),
     )
+
+
+def metrics(given: Given, words: Words) -> tuple[Block, ...]:
+    """Return how good each number is: per device, in tokens, steps, operations and joules."""
+    blocks: list[Block] = []
+    for number, table in enumerate(given.tables, 1):
+        known = [(row, row.metrics) for row in table.rows if row.metrics]
+        shown = [one for one in _METRICS if any(getattr(own, one) is not None for _, own in known)]
+        columns = (
+            Column(words("column.shape")),
+            *(Column(words(f"metric.{one}"), _METRICS[one]) for one in shown),
+        )
+        rows = tuple((str(row.shape), *(getattr(own, one) for one in shown)) for row, own in known)
+        name = title(table.group, words)
+        if shown:
+            grid = Grid(f"metrics-{number}", words("metrics.table", name=name), columns, rows)
+            blocks.append(grid)
+        why = {(one, told): None for _, own in known for one, told in own.unknown}
+        lacking = [
+            words("metrics.unknown", metric=words(f"metric.{one}"), why=plain(told))
+            for one, told in why
+            if one in _METRICS and not (table.group.device == "cpu" and one in _OF_GPUS)
+        ]
+        blocks += [Items(tuple(lacking))] if lacking else []
+    return tuple(blocks) or (Paragraph(words("results.none")),)
 
 
 def figures(given: Given, words: Words) -> tuple[Block, ...]:
