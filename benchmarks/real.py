@@ -50,8 +50,13 @@ NAMED = re.compile(
     r"tf-models)[\w.-]*==[\w.+-]+",
     re.IGNORECASE,
 )
+# How a result begins of what could not be installed.
+UNPREPARED = "not prepared: "
 # Why others never ran on a machine without GPUs.
 REPLAYED = "needs GPUs: its log is replayed, its flags are held against the program's"
+
+
+Key = tuple[str, str]
 
 
 class Row(NamedTuple):
@@ -79,6 +84,16 @@ def write(rows: Iterable[Row]) -> None:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n")
         writer.writerow(Row._fields)
         writer.writerows(sorted(rows, key=lambda one: (one.framework, int(one.ranks))))
+
+
+def merged(rows: dict[Key, Row], made: Iterable[Row]) -> dict[Key, Row]:
+    """Return rows with new ones in the place of older ones of the same run.
+
+    That a program can't be installed today says nothing against a run that was.
+    """
+    new = {(one.framework, one.ranks): one for one in made}
+    kept = {key for key, one in new.items() if key in rows and one.result.startswith(UNPREPARED)}
+    return rows | {key: one for key, one in new.items() if key not in kept}
 
 
 def known() -> list[Recipe]:
@@ -194,7 +209,7 @@ def run(found: Recipe, where: Place) -> list[Row]:
             )
         )
         number = f"{done['number']:.2f}" if done.get("number") else ""
-        result = failed[0] if failed else str(done["result"])
+        result = UNPREPARED + failed[0] if failed else str(done["result"])
         shown = " ".join(result.replace("|", "/").split())[:160]
         date = time.strftime("%Y-%m-%d", time.gmtime())
         rows.append(
@@ -252,17 +267,17 @@ def main() -> int:
     able = [one for one in known() if "cpu" in one.devices]
     chosen = [one for one in able if not given.fw or one.name in given.fw]
     scheduler = given.scheduler or ("slurm" if os.geteuid() == 0 else "local")
-    rows = {(one.framework, one.ranks): one for one in read()}
+    rows, bad = {(one.framework, one.ranks): one for one in read()}, []
     others = dict(one.split("=", 1) for one in given.repository)
     with place(given.dir.absolute(), scheduler, chosen, others) as where:
         for found in chosen:
             made = run(found, where)
-            rows |= {(one.framework, one.ranks): one for one in made}
+            rows = merged(rows, made)
+            bad += [one for one in made if not one.samples_per_second]
             write(rows.values())
             write_page()
             for one in made:
                 print(f"{one.framework} {one.ranks}: {one.samples_per_second or '-'} {one.result}")
-    bad = [one for one in rows.values() if not one.samples_per_second]
     return 4 if bad else 0
 
 

@@ -55,6 +55,16 @@ def test_a_run_that_gave_no_number_says_why(real: Any) -> None:
     assert real.trained(another) == {"number": 7.5, "result": "trained"}
 
 
+def test_a_row_stays_where_a_program_can_not_be_installed_today(real: Any) -> None:
+    old = real.Row("tf2", "p", "", "3.8", "cpu", "1", "slurm", "2026-11-22", "7.5", "trained")
+    away = old._replace(samples_per_second="", result=f"{real.UNPREPARED}environment: away")
+    failed = away._replace(result="the measured step ended with status 1")
+    rows = {("tf2", "1"): old}
+    assert real.merged(rows, [away]) == rows
+    assert real.merged(rows, [failed]) == {("tf2", "1"): failed}
+    assert real.merged({}, [away]) == {("tf2", "1"): away}
+
+
 def test_what_was_prepared_is_named(real: Any, tmp_path: Path) -> None:
     (found,) = (one for one in real.known() if one.name == "pytorch")
     program, packages, _ = real.described(found, [])
