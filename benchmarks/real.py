@@ -195,8 +195,10 @@ def model(found: Recipe) -> str:
 def run(found: Recipe, where: Place) -> list[Row]:
     """Take one framework from prepare to collect, on one rank and on two."""
     device = ("--fw", found.name, "--device", "cpu")
-    parts = where.hpcbert("prepare", *device)["data"]["parts"]
+    document = where.hpcbert("prepare", *device)
+    parts = (document["data"] or {}).get("parts", [])
     failed = [f"{one['kind']}: {one['detail']}" for one in parts if one["status"] == "failed"]
+    failed = failed or [one["message"] for one in document["errors"]]
     about = described(found, parts)
     rows = []
     for ranks in SIZES:
