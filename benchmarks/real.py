@@ -43,6 +43,8 @@ OWN: dict[str, tuple[str, ...]] = {
     # Its first line is that of the third step. Loading data in processes of their own takes longer
     # than the training here.
     "deepspeed": ("--skip", "4", "--set", "num_workers=0"),
+    # The data that it is given have negative samples already.
+    "paddle18": ("--set", "negative_samples=false"),
 }
 # Of what is installed the packages that a framework is.
 NAMED = re.compile(
@@ -54,6 +56,7 @@ NAMED = re.compile(
 UNPREPARED = "not prepared: "
 # Why others never ran on a machine without GPUs.
 REPLAYED = "needs GPUs: its log is replayed, its flags are held against the program's"
+REFUSED = "refused:"
 
 
 Key = tuple[str, str]
@@ -189,7 +192,8 @@ def lab(folder: Path) -> Iterator[str]:
 
 
 def model(found: Recipe) -> str:
-    return "bert-tiny" if "bert-tiny" in found.models else found.models[0]
+    models = found.for_device("cpu").models
+    return "bert-tiny" if "bert-tiny" in models else models[0]
 
 
 def run(found: Recipe, where: Place) -> list[Row]:
@@ -203,9 +207,11 @@ def run(found: Recipe, where: Place) -> list[Row]:
     rows = []
     for ranks in SIZES:
         words = (*device, "--model", model(found), "--gpus-per-node", str(ranks), "--repeats", "1")
+        # What submit refuses, its reason with it, is no failure.
+        alone = found.for_device("cpu").alone if ranks > 1 else ""
         done = (
-            {}
-            if failed
+            {"result": f"{REFUSED} {alone}"}
+            if failed or alone
             else trained(
                 where.hpcbert("submit", *words, *USUAL, *OWN.get(found.name, ()), "--wait")
             )
@@ -275,7 +281,8 @@ def main() -> int:
         for found in chosen:
             made = run(found, where)
             rows = merged(rows, made)
-            bad += [one for one in made if not one.samples_per_second]
+            ended = [one for one in made if not one.result.startswith(REFUSED)]
+            bad += [one for one in ended if not one.samples_per_second]
             write(rows.values())
             write_page()
             for one in made:

@@ -231,6 +231,7 @@ class Recipe:
         launch: `per-gpu` (one task a GPU) or `per-node` (one task a node).
         mpi: `srun --mpi=` that its ranks need, where the site names none; mostly empty.
         alone: Why it can't run as more than one rank, one sentence; empty if it can.
+        one_node: Why it can't on more than one node, likewise.
         models: Names that `--model` takes; the first is the default.
         precisions: Precisions it can run; the first is the default.
         batch_sizes: Default samples per device by precision, for each of them.
@@ -258,6 +259,7 @@ class Recipe:
     data: str = ""
     mpi: str = ""
     alone: str = ""
+    one_node: str = ""
     models: Annotated[tuple[str, ...], partial(_at_least_one, "model")] = ()
     precisions: Annotated[tuple[Precision, ...], partial(_at_least_one, "precision")] = ()
     batch_sizes: Mapping[Precision, Count] = field(default_factory=dict)
@@ -322,6 +324,7 @@ class Recipe:
             launch=other.launch or self.launch,
             mpi=other.mpi or self.mpi,
             alone=other.alone or self.alone,
+            one_node=other.one_node or self.one_node,
             models=other.models or self.models,
             precisions=precisions,
             batch_sizes={one: self.batch_sizes[one] for one in precisions},

@@ -69,6 +69,7 @@ class Variation:
         launch: How ranks are started.
         mpi: The `srun --mpi=` that they need there; `none` where they need none.
         alone: Why no more than one rank can run there, one sentence; empty if more can.
+        one_node: The same of more than one node.
         models: Those that it can train there.
         precisions: Those that it can run there.
         patches: Applied to the program after those of `[source]`.
@@ -82,6 +83,7 @@ class Variation:
     launch: Literal["", "per-gpu", "per-node"] = ""
     mpi: str = ""
     alone: str = ""
+    one_node: str = ""
     models: tuple[str, ...] = ()
     precisions: tuple[Precision, ...] = ()
     patches: tuple[str, ...] = ()

@@ -68,8 +68,6 @@ def side_data(side: Side) -> dict[str, Any]:
         "median": row.median,
         "per_gpu": median / row.shape.gpus,
         "runs": side.speeds,
-        "repeats": {"ok": row.ok, "asked": row.asked},
-        "flags": list(row.flags),
         "origin": {"kind": row.origin.kind, "name": row.origin.name} if row.origin else None,
     }
 
@@ -172,15 +170,8 @@ def _notes(comparison: Comparison) -> list[str]:
     lacking: dict[str, list[str]] = {}
     for name, why in comparison.lacking:
         lacking.setdefault(why, []).append(name)
-    short = [
-        f"{side.row.ok} of {side.row.asked} repeats count in {name}: {side.name}"
-        for pair in comparison.pairs
-        for side, name in ((pair.base, "BASE"), (pair.new, "NEW"))
-        if side.row.ok < side.row.asked
-    ]
     return [
         *obstacles,
-        *short,
         *contrasts[:_SHOWN],
         *([f"{more} more differences: --json has them all"] if more > 0 else []),
         *(f"no verdict, because {why}: {some(names)}" for why, names in lacking.items()),

@@ -211,11 +211,7 @@ def _check(recipe: Recipe, site: Site, request: Request, usual: Preset, device: 
     for size in request.batch_sizes:
         if size < 1:
             raise UsageError(f"A batch size must be at least 1, not {size}.")
-    if recipe.alone and request.shape.gpus > 1:
-        raise UsageError(
-            f"{recipe.name} runs on {device} as one rank only, not as {request.shape}.",
-            hint=recipe.alone,
-        )
+    _check_shape(recipe, request.shape, device)
     if min(request.accumulation, request.global_batch_size) < 0:
         raise UsageError("--accumulation and --global-batch-size must be at least 1.")
     on_gpus = usual.gpus and device != "cpu"
@@ -231,6 +227,17 @@ def _check(recipe: Recipe, site: Site, request: Request, usual: Preset, device: 
     asked = request.accumulation not in (0, usual.accumulation or 1) or request.global_batch_size
     if asked and not recipe.accumulation:
         raise UsageError(f"{recipe.name} knows no --accumulation.")
+
+
+def _check_shape(recipe: Recipe, shape: Shape, device: Device) -> None:
+    """Refuse more ranks or nodes than a recipe can have on a device."""
+    for why, much, most in (
+        (recipe.alone, shape.gpus, "as one rank"),
+        (recipe.one_node, shape.nodes, "on one node"),
+    ):
+        if why and much > 1:
+            message = f"{recipe.name} runs on {device} {most} only, not as {shape}."
+            raise UsageError(message, hint=why)
 
 
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> str:

@@ -23,8 +23,10 @@ MASKED = ("input_ids", "masked_lm_ids", "masked_lm_weights")
 # themselves; any interpreter with torch or numpy runs their readers, checkouts on PYTHONPATH.
 READERS = {
     "deepspeed": ("hdf5", "read_hdf5.py", 4, MASKED),
+    "mindspore-models": ("tfrecord", "read_tfrecord_mindspore.py", 4, MASKED),
     "mxnet": ("npz", "read_npz.py", 4, MASKED),
     "oneflow-models": ("ofrecord", "read_ofrecord.py", 4, MASKED),
+    "paddle": ("hdf5", "read_hdf5_paddle.py", 4, MASKED),
     "tf2": ("tfrecord", "read_tfrecord.py", 4, MASKED),
     "megatron": ("megatron", "read_megatron.py", 1, ("originals", "segment_ids")),
     "paddle18": ("paddle-text", "read_paddle_text.py", 4, ("originals", "next_sentence_labels")),

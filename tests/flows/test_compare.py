@@ -177,15 +177,6 @@ def test_a_point_without_a_number_shuts_the_gate(save: Save, side: str) -> None:
     assert f"no number in {side.upper()}" in done.error["message"]
 
 
-def test_repeats_that_do_not_count_are_said(save: Save) -> None:
-    base = save("base", measured("1n1g", times(100)))
-    new = save("new", measured("1n1g", times(100)[:4], asked=5))
-    (point,) = points(base, new).values()
-    assert point["new"]["repeats"] == {"ok": 4, "asked": 5}
-    assert "incomplete" in point["new"]["flags"]
-    assert "4 of 5 repeats count in NEW" in compare(base, new).stdout
-
-
 def test_nothing_is_left_to_compare(save: Save) -> None:
     good = measured("1n1g", times(100))
     done = compare(save("base", good), save("new", replace(good, runs=())), "--json")

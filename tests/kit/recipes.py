@@ -94,7 +94,7 @@ def fringe(one: Recipe) -> list[Case]:
 def _elsewhere(one: Recipe, device: Device) -> list[Case]:
     """Return every protocol, precision and model on another device."""
     there = one.for_device(device)
-    shape = Shape(1, 1) if there.alone else Shape(4, 8)
+    shape = Shape(1, 1) if there.alone else Shape(1 if there.one_node else 4, 8)
     found = [Case(shape, *pair, device=device) for pair in presets(there)]
     return found + [found[0]._replace(model=model) for model in there.models]
 

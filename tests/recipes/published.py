@@ -119,6 +119,10 @@ framework's recipe gives the number again, to 5e-5, over some window of the log.
 
 {cells}
 
+Two more sets of published runs have medians that can't be made again from the runs beside them: OneFlow's report of 2020-08-22 (Oneflow-Inc/DLPerf@c89430b,
+bert_base_fp32_report_0822.md), batch sizes 24 and 48 per GPU. It lists 14 or 8 values for a cell, more than the seven of a set, and doesn't say which
+seven its medians are of.
+
 How a log becomes a number: [How numbers are made](../explanation/numbers.md).
 """
 

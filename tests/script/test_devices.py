@@ -259,3 +259,7 @@ def test_a_device_has_models_of_its_own_and_may_have_room_for_one_rank_only(
         assert "no collective operations" in refused.value.hint
         on_gpus = replace(one, shape=shape, device="gpu", model="bert-base")
         assert plan(paddle, site, on_gpus).points[0].shape == shape
+    paddle18 = drafts.load("paddle18")
+    assert len(plan(paddle18, site, replace(one, shape=Shape(1, 2), preset="")).points) == 1
+    with pytest.raises(UsageError, match="on cpu on one node only, not as 2n1g"):
+        plan(paddle18, site, replace(one, shape=Shape(2, 1), preset=""))
