@@ -1,24 +1,29 @@
-"""What the power sampler costs: the rate of a run with it over that without it.
+"""What the power sampler costs: how long steps take with it, over how long they take without it.
 
-Run: python benchmarks/sampling.py [PAIRS] [-- more words for the workload]
+Run: python benchmarks/sampling.py [TURNS] [-- words for the workload]
 
-Pairs of runs of the PyTorch reference, one with sample.sh beside it and one without, in turn, so
-that what drifts hits both. Where there is no nvidia-smi, a stand-in prints what it would print.
-Prints the ratio of the medians, and the range of the pairs' own ratios.
+One run of the PyTorch reference, beside it the sampler, which is stopped and let go on in turns of
+some steps, so that whatever else the machine does meets both. Where there is no nvidia-smi, a
+stand-in prints what it would print of eight GPUs. Printed are the ratio of the median steps, how
+often the sampler looked, and its processor time as a share of the time that it was at work.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import resource
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-WORKLOADS = Path(__file__).parent.parent / "hpcbert" / "workloads"
+from hpcbert.workloads import bert_pretrain as workload
+
+SCRIPT = Path(__file__).parent.parent / "hpcbert" / "workloads" / "sample.sh"
 STAND_IN = """#!/bin/bash
 exec {pause}<> <(:)
 while true; do
@@ -26,46 +31,55 @@ while true; do
   read -rt 1 -u "$pause"
 done
 """
+SECONDS = 2.5  # of a turn: two looks
 
 
-def rate(words: list[str], folder: Path, *, sampled: bool) -> float:
-    sampler = None
-    if sampled:
-        script = (WORKLOADS / "sample.sh").read_text()
-        sampler = subprocess.Popen(["bash", "-c", script, "sample", str(folder), "x.1.0", "1"])
-    try:
-        done = subprocess.run(
-            [sys.executable, str(WORKLOADS / "bert_pretrain.py"), *words],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-    finally:
-        if sampler:
-            sampler.terminate()
-            sampler.wait()
-    line = next(one for one in done.stdout.splitlines() if one.startswith("hpcbert-result"))
-    return float(json.loads(line.partition(" ")[2])["samples_per_second"])
+def turn(trainer: workload.Trainer) -> list[float]:
+    """Return how long each step of a turn takes."""
+    found: list[float] = []
+    end = time.perf_counter() + SECONDS
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        trainer.step().tolist()
+        found.append(time.perf_counter() - begin)
+    return found
 
 
 def main() -> None:
+    """Print two lines."""
     words = sys.argv[1:]
     own = words[words.index("--") + 1 :] if "--" in words else []
-    pairs = int(words[0]) if words and words[0].isdigit() else 9
-    asked = own or ["--model", "tiny", "--batch-size", "4", "--threads", "1"]
+    turns = int(words[0]) if words and words[0].isdigit() else 20
+    settings = workload.parse_settings(own or ["--model", "tiny", "--batch-size", "4"])
+    ranks = workload.Ranks()
+    device = workload.choose_device(settings.device, ranks)
+    trainer = workload.Trainer(
+        settings, ranks, device, workload.open_source(settings, ranks, device)
+    )
+    turn(trainer)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if not shutil.which("nvidia-smi"):
             (folder / "nvidia-smi").write_text(STAND_IN)
             (folder / "nvidia-smi").chmod(0o755)
             os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
-        rates: dict[bool, list[float]] = {True: [], False: []}
-        for number in range(pairs):
-            for sampled in (number % 2 == 0, number % 2 == 1):
-                rates[sampled].append(rate(asked, folder, sampled=sampled))
-        looks = len((folder / next(iter(folder.glob("*.csv"))).name).read_text().splitlines())
-    ratios = [one / other for one, other in zip(rates[True], rates[False], strict=True)]
-    whole = statistics.median(rates[True]) / statistics.median(rates[False])
-    print(f"with / without: {whole:.4f} ({pairs} pairs, {min(ratios):.4f} .. {max(ratios):.4f})")
-    print(f"lines of the last sampled run: {looks}")
+        sampler = subprocess.Popen(
+            ["bash", "-c", SCRIPT.read_text(), "sample", str(folder), "x.1.0", "1"]
+        )
+        steps: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(2 * turns):
+            at_work = number % 2 == 0
+            sampler.send_signal(signal.SIGCONT if at_work else signal.SIGSTOP)
+            steps[at_work] += turn(trainer)
+        sampler.send_signal(signal.SIGCONT)
+        sampler.terminate()
+        sampler.wait()
+        lines = next(folder.glob("*.csv")).read_text().count("\n")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    share = (used.ru_utime + used.ru_stime) / (turns * SECONDS)
+    ratio = statistics.median(steps[True]) / statistics.median(steps[False])
+    print(f"with / without: {ratio:.4f} ({len(steps[True])} and {len(steps[False])} steps)")
+    print(f"{lines} lines; the sampler took {share:.3%} of a processor")
 
 
 if __name__ == "__main__":

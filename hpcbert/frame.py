@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+
+from hpcbert.model import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -29,6 +31,8 @@ _PLACE = {
 }
 _NUMBERS = ("median", "mean", "min", "max", "cv", "speedup", "efficiency")
 _ROWS = {**_PLACE, **dict.fromkeys(_NUMBERS, _NUMBER), "ok": _WHOLE, "asked": _WHOLE}
+_METRICS = tuple(one.name for one in fields(Metrics) if one.name != "unknown")
+_ROWS |= dict.fromkeys(_METRICS, _NUMBER)
 _ROWS |= {"flags": _TEXT, "window": _TEXT, "source": _TEXT}
 _RUNS = {**_PLACE, "repeat": _WHOLE, "attempt": _WHOLE, "throughput": _NUMBER, "valid": _TRUTH}
 _RUNS |= {"state": _TEXT, "reasons": _TEXT, "flags": _TEXT, "nodelist": _TEXT, "log": _TEXT}
@@ -43,8 +47,10 @@ def rows_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
     framework, model, precision, variant, rule, device, batch_size_per_device (samples): what its
     table is of. nodes, gpus_per_node, gpus: its shape. median, mean, min, max (samples/s over all
     devices), cv, speedup, efficiency (ratios): over the runs that count. ok, asked: runs that
-    count, and that were asked for. flags: separated by blanks. window: what of each run was
-    counted. source: the campaign or the logs.
+    count, and that were asked for. samples_per_second_per_gpu, tokens_per_second, step_seconds,
+    step_seconds_p95, model_flops_per_sample, peak_flops_per_second (of one GPU), mfu (a ratio),
+    gpu_memory_mib, watts (all GPUs), samples_per_joule: as `Metrics`. flags: separated by blanks.
+    window: what of each run was counted. source: the campaign or the logs.
     """
     points = ((table, row) for table in tables for row in table.rows)
     return _frame(({**_place(*point), **_point(point[1])} for point in points), _ROWS)
@@ -94,7 +100,8 @@ def _place(table: SpeedupTable, row: Row) -> dict[str, Any]:
 def _point(row: Row) -> dict[str, Any]:
     numbers = {name: getattr(row, name) for name in (*_NUMBERS, "ok", "asked")}
     window = row.counted.what if row.counted else ""
-    return {**numbers, "flags": " ".join(row.flags), "window": window}
+    metrics = {name: getattr(row.metrics, name, None) for name in _METRICS}
+    return {**numbers, **metrics, "flags": " ".join(row.flags), "window": window}
 
 
 def _repeat(run: Run) -> dict[str, Any]:

@@ -1,0 +1,88 @@
+"""The sampler beside the measured step: started by the job script, ended by it, off where nobody wants it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.campaign.sampled import looks
+from hpcbert.model import Shape
+from hpcbert.script.draft import Draft
+from hpcbert.script.plan import Request
+from tests.kit import drafts, scripts
+
+# nvidia-smi as far as the sampler asks it: it prints a look and goes on for ever.
+SMI = """#!/bin/bash
+if [[ $* != *--loop=* ]]; then exit 6; fi
+echo "$$" >>"$RECORD.smi"
+printf '2026/11/22 03:00:00.000, %d, 250.00, 3000\\n' 0 1
+exec sleep 600
+"""
+# A rank that ends when the sampler has looked.
+RANK = """#!/bin/bash
+for ((n = 0; n < 3000; n++)); do
+  for file in "$SAMPLES"/env/*.csv; do if [[ -s $file ]]; then exit 0; fi; done
+  sleep 0.1
+done
+exit 9
+"""
+
+
+def drafted(tmp_path: Path, *, sampling: int = 1, **options: Any) -> tuple[Draft, dict[str, str]]:
+    rank = scripts.tool(tmp_path / "tools", "python", RANK)
+    scripts.tool(tmp_path / "tools", "nvidia-smi", SMI)
+    site = scripts.with_python(drafts.reference(tmp_path, nodes={"sampling": sampling}), rank)
+    made = scripts.drafted(site, **options)
+    words = scripts.slurm_in(tmp_path / "tools")
+    return made, {**words, "SAMPLES": str(made.directory)}
+
+
+@pytest.mark.parametrize("scheduler", ["local", "slurm"])
+def test_it_looks_while_the_step_runs_and_ends_with_it(scheduler: str, tmp_path: Path) -> None:
+    made, words = drafted(tmp_path, scheduler=scheduler)
+    done = scripts.run_script(made, tmp_path, **words)
+    assert done.returncode == 0, done
+    (file,) = (made.directory / "env").glob("*.1.0.*.csv")
+    assert looks(file.read_text())[0].gpus == {"0": (250.0, 3000.0), "1": (250.0, 3000.0)}
+    assert file.stat().st_mode & 0o077 == 0
+    (pid,) = (tmp_path / "record.smi").read_text().split()
+    assert (
+        not Path(f"/proc/{pid}").exists()
+        or b"sleep" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+
+
+def test_of_several_nodes_each_is_looked_at_in_a_step_beside_the_ranks(tmp_path: Path) -> None:
+    made, words = drafted(tmp_path, scheduler="slurm", shape="2n2g")
+    told = "printf '%s\\n' n1 n2"
+    scripts.slurm_in(tmp_path / "tools", scontrol=told)
+    scripts.tool(tmp_path / "tools", "getent", "#!/bin/bash\necho 10.0.0.1 STREAM x\n")
+    done = scripts.run_script(made, tmp_path, **words)
+    assert done.returncode == 0, done
+    steps = scripts.records(tmp_path / "record.srun")
+    (beside,) = [one for one in steps if "--overlap" in one]
+    assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--mpi=none"} <= set(beside)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"sampling": 0}, {"device": "cpu"}], ids=["switched off", "on the CPU"]
+)
+def test_where_nobody_wants_it_the_script_has_nothing_of_it(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    site = drafts.reference(tmp_path, nodes={"sampling": changes.get("sampling", 1)})
+    request = Request(Shape(1, 2), device=changes.get("device", ""))
+    made = drafts.drafted(site, replace(request, repeats=1))
+    assert "sample" not in scripts.only_script(made).replace("samples per device", "")
+
+
+def test_without_the_tool_nothing_is_started(tmp_path: Path) -> None:
+    made, words = drafted(tmp_path, scheduler="local")
+    (tmp_path / "tools" / "nvidia-smi").unlink()
+    scripts.tool(tmp_path / "tools", "python", "#!/bin/bash\nexit 0\n")
+    done = scripts.run_script(made, tmp_path, **words)
+    assert done.returncode == 0, done
+    assert not [*(made.directory / "env").glob("*.csv")]
