@@ -168,8 +168,16 @@ def _has_fonts_for(picture: Picture) -> bool:
 
 
 def _saved(figure: Figure, form: str, **metadata: None) -> bytes:
+    """Return a figure's file: drawn once, where `savefig` draws it twice."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    canvases = {"svg": FigureCanvasSVG, "pdf": FigureCanvasPdf, "png": FigureCanvasAgg}
+    # A point is 1/72 of an inch, as the first two count.
+    figure.set_dpi(_DPI if form == "png" else 72)
     stream = io.BytesIO()
-    figure.savefig(stream, format=form, dpi=_DPI, metadata=metadata)
+    getattr(canvases[form](figure), f"print_{form}")(stream, metadata=metadata)
     return stream.getvalue()
 
 
