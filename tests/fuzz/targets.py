@@ -24,6 +24,10 @@ from hpcbert.errors import HpcbertError
 from hpcbert.logs import scan
 from hpcbert.logs.grammar import parse as parse_grammar
 from hpcbert.logs.setting import Setting
+from hpcbert.results import saved, verdicts
+from hpcbert.results.compare import compare
+from hpcbert.results.reduce import tabulate
+from hpcbert.results.resultset import ResultSet
 from hpcbert.slurm import commands
 from hpcbert.slurm.hostlist import expand, fold
 from hpcbert.slurm.ladder import from_row
@@ -130,6 +134,17 @@ def manifest(data: bytes) -> None:
                 record.read(_folder() / array.status(number))
 
 
+def results(data: bytes) -> None:
+    """results.json; what is read of it is written and compared as any."""
+    path = _file("results.json", data)
+    with contextlib.suppress(HpcbertError):
+        found = saved.read(path)
+        assert saved.parse(saved.render(found), file="again") == found
+        compared = compare(found.tables, found.tables, names=("a", "b"), within=0.02)
+        printable(verdicts.render(compared, 0.02, 80))
+        verdicts.junit([compared], {})
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "log": log,
     "toml": toml,
@@ -137,6 +152,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "hosts": hosts,
     "status": status,
     "manifest": manifest,
+    "results": results,
 }
 
 SACCT = b"1_[5-7%1]|me|OUT_OF_ME+|0:9|ReqNodeNotAvail, n1|1795255599|Unknown|None|0|2|n[1-2]|c-b\n"
@@ -157,7 +173,17 @@ def seeds(name: str) -> list[bytes]:
         event = {"event": "start", "time": 1795255599, "attempt": 1, "nodelist": "n[1-2]"}
         ends = {"event": "end", "time": 1795255699, "attempt": 1, "exit": 3}
         return [f"{json.dumps(event)}\n{json.dumps(ends)}\n".encode()]
-    return [_manifest()]
+    return [_manifest()] if name == "manifest" else [_results()]
+
+
+def _results() -> bytes:
+    group = model.Group("oneflow", "bert-base", "fp32", 32, "rate")
+    runs = [
+        model.Run(number, 0, 100.0 + number, True, (), "COMPLETED", "sacct", f"{number}.log")
+        for number in (1, 2, 3, 4)
+    ]
+    points = [model.Measured(group, model.Shape(1, gpus), 5, tuple(runs)) for gpus in (1, 8)]
+    return saved.render(ResultSet(tabulate(points))).encode()
 
 
 def _manifest() -> bytes:

@@ -65,6 +65,12 @@ def test_what_once_broke_a_reader_breaks_it_no_more(name: str) -> None:
             b'{"schema": ' + DIGITS + b"}",
             b"\xff",
         ],
+        "results": [
+            b'{"tables": ' + b"[" * 50_000,
+            b'{"tables": ' + DIGITS + b"}",
+            b'{"tables": [{"rows": 1e999}]}',
+            b'{"tables": [], "made": NaN}',
+        ],
         "toml": [
             b"a = " + b"[" * 50_000,
             b"schema = " + DIGITS,
