@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping  # noqa: TC003  annotations are read
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from hpcbert.config.dataset import Dataset  # noqa: TC001  annotations are read
 from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode, did_you_mean
 from hpcbert.config.toml import read
-from hpcbert.config.variation import Variation, VirtualEnvironment  # noqa: TC001  annotations are
-from hpcbert.data.names import FormatName  # noqa: TC001  read
-from hpcbert.errors import UsageError
+from hpcbert.config.variation import Variation, VirtualEnvironment  # noqa: TC001  likewise
 from hpcbert.model import Device, OptionValue, Precision, Shape
 
 if TYPE_CHECKING:
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, "bool": bool}
-_NAMED = re.compile(r"\{(\w+)\}")
 # Samples per device where a recipe names a precision and no more.
 _BATCH = 32
 
@@ -112,70 +109,6 @@ class Sample:
     def shape(self) -> Shape:
         """The nodes and GPUs that it ran on."""
         return Shape(self.nodes, self.gpus_per_node)
-
-
-@dataclass(frozen=True)
-class SyntheticSettings:
-    """What data are made by where the site has none: `[dataset.synthetic]`.
-
-    Each is a number, or the name of an option that says it.
-
-    Attributes:
-        sequence_length: Tokens in a sample.
-        predictions: Masked tokens in a sample at most; 0 for the usual number.
-        vocabulary: Tokens in the vocabulary.
-        files: How many files.
-    """
-
-    sequence_length: int | str = 128
-    predictions: int | str = 0
-    vocabulary: int | str = 30522
-    files: int | str = 8
-
-
-def number_of(said: int | str, options: Mapping[str, OptionValue]) -> int:
-    """Return a number that is said as it is, or by the name of an option.
-
-    Raises:
-        UsageError: The option is no number.
-    """
-    value = options[said] if isinstance(said, str) else said
-    if not isinstance(value, int):
-        raise UsageError(f"The option {said} must be a whole number, not {value!r}.")
-    return value
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """The files that a recipe's program reads below the data directory: `[dataset]`.
-
-    Names of files may hold `{OPTION}`.
-
-    Attributes:
-        files: Pattern of the training files.
-        format: How they are written; `hpcbert.prepare.records` knows each.
-        keys: Names that a record must have.
-        at_least: How many files there must be.
-        numbered: Option that says how many files there are; `*` in their names is 0, 1, 2, …
-        also: Further files that must be there.
-        synthetic: What they are made by where the site has none.
-    """
-
-    files: str
-    format: FormatName
-    keys: tuple[str, ...] = ()
-    at_least: Count = 1
-    numbered: str = ""
-    also: tuple[str, ...] = ()
-    synthetic: SyntheticSettings = SyntheticSettings()
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The options that the names of files hold."""
-        patterns = (self.files, *self.also)
-        said = (getattr(self.synthetic, one.name) for one in fields(self.synthetic))
-        numbers = {self.numbered, *(one for one in said if isinstance(one, str))} - {""}
-        return frozenset(name for text in patterns for name in _NAMED.findall(text)) | numbers
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from hpcbert.script.prepared import SYNTHETIC, data_path, data_record, record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcbert.config.recipe import Dataset, Recipe
+    from hpcbert.config.dataset import Dataset
+    from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.model import OptionValue
 

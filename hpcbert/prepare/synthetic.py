@@ -23,7 +23,8 @@ from hpcbert.system.files import refusal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from hpcbert.config.recipe import Dataset, Recipe
+    from hpcbert.config.dataset import Dataset
+    from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.model import OptionValue
     from hpcbert.script.prepared import Synthetic

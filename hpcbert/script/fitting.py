@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
-from hpcbert.config.recipe import number_of
+from hpcbert.config.dataset import number_of
 from hpcbert.data.names import usual_predictions
 from hpcbert.errors import UsageError
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from hpcbert.config.recipe import Dataset, Recipe
+    from hpcbert.config.dataset import Dataset
+    from hpcbert.config.recipe import Recipe
     from hpcbert.model import OptionValue
 
 _DOCUMENT = "data.json"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcbert.campaign import store
-from hpcbert.config.recipe import number_of
+from hpcbert.config.dataset import number_of
 from hpcbert.data.names import usual_predictions
 from hpcbert.errors import UsageError
 from hpcbert.script.plan import option_values
