@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
+from hpcbert.cli.retry import _result
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import retry, submit
 from hpcbert.model import Array, Campaign, Shape
@@ -328,3 +330,18 @@ def test_the_hosts_memory_is_retried_as_ever(bench: Bench) -> None:
         bench.ended(repeat, "OUT_OF_MEMORY")
         bench.said(repeat, TOO_LARGE)
     assert [one.number for one in bench.look().invalid] == [1, 2, 3, 4, 5]
+
+
+def test_the_command_says_what_would_not_fit_again(bench: Bench) -> None:
+    for repeat in range(1, 6):
+        bench.ended(repeat, "FAILED")
+        bench.said(repeat, TOO_LARGE)
+    result = _result([bench.plan()], dry=False)
+    data: Any = result.data
+    (campaign,) = data["campaigns"]
+    assert campaign["arrays"] == []
+    assert [one["repeat"] for one in campaign["too_large"]] == [1, 2, 3, 4, 5]
+    assert len(result.errors) == 5
+    assert "repeat 1 ran out of the device's memory, and would again." in str(result.errors[0])
+    assert "--batch-size" in result.errors[0].hint
+    assert "--exclude NODE" in result.errors[0].hint
