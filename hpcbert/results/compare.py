@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -161,7 +162,8 @@ def compare(
     if not matched:
         raise _nothing_in_common([*left], [*right], names)
     pairs, lacking = [], []
-    for one, other in sorted(matched, key=lambda keys: [*left].index(keys[0])):
+    order = {key: number for number, key in enumerate(left)}
+    for one, other in sorted(matched, key=lambda keys: order[keys[0]]):
         sides = left[one], right[other]
         if why := _absent(*sides):
             lacking.append((sides[1].name, why))
@@ -207,11 +209,10 @@ def _alike(left: Sequence[_Key], right: Sequence[_Key]) -> list[tuple[_Key, _Key
     def short(key: _Key) -> _Key:
         return tuple((name, _plain(value) if name == "variant" else value) for name, value in key)
 
-    lefts, rights = [short(key) for key in left], [short(key) for key in right]
+    lefts, rights = Counter(map(short, left)), Counter(map(short, right))
+    others = {short(key): key for key in right}
     return [
-        (key, right[rights.index(meant)])
-        for key, meant in zip(left, lefts, strict=True)
-        if lefts.count(meant) == rights.count(meant) == 1
+        (key, others[short(key)]) for key in left if lefts[short(key)] == rights[short(key)] == 1
     ]
 
 
