@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from hpcbert.report.blocks import Block, Cell, Column, Grid, Heading, Items, Paragraph
 from hpcbert.report.pictures import pictures
-from hpcbert.results.words import basis, differences, marks, on_cpu, plain, why
+from hpcbert.results.words import differences, marks, on_cpu, plain, why
 
 if TYPE_CHECKING:
     from hpcbert.model import Group, Row, Run, SpeedupTable
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from hpcbert.report.words import Words
 
 
+# As hpcbert.logs.counted writes it.
+_SPAN = re.compile(r"(?P<unit>iterations|records) (?P<first>\d+) to (?P<last>\d+|\D+)")
 # Each metric with its form, in the order of the table.
 _METRICS = {
     "samples_per_second_per_gpu": ".2f",
@@ -130,7 +133,8 @@ def _published(number: int, table: SpeedupTable, words: Words) -> list[Block]:
     rows = tuple(map(_row, table.rows))
     name = title(group, words)
     base = "results.base" if table.baseline else "results.no-base"
-    how = words("results.rule", rule=plain(group.rule), basis=basis(table), base=words(base))
+    counted = _counted(table, words)
+    how = words("results.rule", rule=plain(group.rule), basis=counted, base=words(base))
     notes = [
         Paragraph(words("results.note", shape=row.shape, note=plain(note)))
         for row in table.rows
@@ -142,6 +146,21 @@ def _published(number: int, table: SpeedupTable, words: Words) -> list[Block]:
         Grid(f"results-{number}", words("results.table", name=name), columns, rows),
         *notes,
     ]
+
+
+def _counted(table: SpeedupTable, words: Words) -> str:
+    """Return which part of the runs was counted, each part with what separates it from the next."""
+    found = dict.fromkeys(row.counted.what for row in table.rows if row.counted)
+    return "".join(words("results.counted", what=_in_words(plain(one), words)) for one in found)
+
+
+def _in_words(what: str, words: Words) -> str:
+    """Return `iterations 21 to 120` in the report's language; anything else as the rule says it."""
+    match = _SPAN.fullmatch(what)
+    if match is None:
+        return what
+    last = match["last"] if match["last"].isdigit() else words("window.end")
+    return words(f"window.{match['unit']}", first=match["first"], last=last)
 
 
 def _row(row: Row) -> tuple[Cell, ...]:
