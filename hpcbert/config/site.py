@@ -46,6 +46,10 @@ _Variable = Annotated[str, _variable]
 _BatchSize = Annotated[int, Range(1, 1_000_000)]
 
 
+# What `frameworks.NAME.data` says where `prepare` makes the data.
+SYNTHETIC = "synthetic"
+
+
 @dataclass(frozen=True)
 class FrameworkSettings:
     """What a site says about one framework: `[frameworks.NAME]` in site.toml.
@@ -249,7 +253,8 @@ def _overridden(site: Site, given: Overrides, cwd: Path) -> Site:
     slurm["srun_args"] = (*site.slurm.srun_args, *given.srun_arg)
     frameworks = dict(site.frameworks)
     if own := typed("image", "data", "source", "python", "repository"):
-        own["image"] = absolute_image(given.image, cwd) or site.settings(given.fw).image
+        typed_here = placed(FrameworkSettings(**own), cwd)
+        own = {name: getattr(typed_here, name) for name in own}
         frameworks[given.fw] = replace(site.settings(given.fw), **own)
     return replace(
         site,
@@ -281,10 +286,32 @@ def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
         runs=absolute(env.get("HPCBERT_RUNS") or found.runs),
         sources=absolute(found.sources),
         container=replace(found.container, images=absolute(found.container.images)),
-        frameworks={
-            name: replace(one, image=absolute_image(one.image, base))
-            for name, one in found.frameworks.items()
-        },
+        frameworks={name: placed(one, base) for name, one in found.frameworks.items()},
+    )
+
+
+def placed(settings: FrameworkSettings, base: Path) -> FrameworkSettings:
+    """Return settings with the paths in them made absolute: a job starts in another directory.
+
+    Words stay as they are: `synthetic`, a URL, an interpreter that PATH has.
+
+    Args:
+        settings: As typed.
+        base: What relative paths are relative to.
+    """
+
+    def absolute(text: str) -> str:
+        return str((base / Path(text).expanduser()).absolute())
+
+    repository, python = settings.repository, settings.python
+    there = repository.startswith((".", "~")) or (repository and (base / repository).exists())
+    return replace(
+        settings,
+        image=absolute_image(settings.image, base),
+        data=absolute(settings.data) if settings.data not in {"", SYNTHETIC} else settings.data,
+        source=absolute(settings.source) if settings.source else "",
+        python=absolute(python) if "/" in python else python,
+        repository=absolute(repository) if there else repository,
     )
 
 

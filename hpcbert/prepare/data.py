@@ -6,12 +6,13 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcbert.config.site import SYNTHETIC
 from hpcbert.prepare import records
 from hpcbert.prepare.parts import Context, Part, make_directory, write_down
 from hpcbert.prepare.synthetic import make
 from hpcbert.script.fitting import misfits
 from hpcbert.script.plan import option_values
-from hpcbert.script.prepared import SYNTHETIC, data_path, data_record, record
+from hpcbert.script.prepared import data_path, data_record, record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcbert.config.site import SYNTHETIC
 from hpcbert.container import cache, mounts, reference
 from hpcbert.errors import UsageError
 from hpcbert.model import Material
 from hpcbert.script.prepared import (
-    SYNTHETIC,
     beside,
     comes_with_environment,
     data_path,

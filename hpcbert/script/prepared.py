@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcbert.campaign import store
 from hpcbert.config.dataset import number_of
+from hpcbert.config.site import SYNTHETIC
 from hpcbert.data.names import usual_predictions
 from hpcbert.errors import UsageError
 from hpcbert.script.plan import option_values
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 # Of what `prepare` writes down.
 SCHEMA = 1
-# What `frameworks.NAME.data` says where `prepare` makes the data.
-SYNTHETIC = "synthetic"
 _SUFFIX = ".json"
 
 

@@ -134,3 +134,45 @@ def test_digest_follows_every_file_of_a_recipe(tmp_path: Path) -> None:
     first = recipe.digest(tmp_path)
     write(tmp_path / "run.sh.j2", "b")
     assert recipe.digest(tmp_path) != first
+
+
+SETTINGS = """\
+schema = 1
+name = "x"
+scheduler = "slurm"
+[frameworks.tf2]
+data = "corpus"
+source = "./program"
+python = "venv/bin/python"
+repository = "mirror"
+[frameworks.mxnet]
+data = "synthetic"
+python = "python3.9"
+repository = "https://example.org/gluon-nlp"
+"""
+
+
+def test_paths_of_a_framework_are_those_of_the_sites_folder_and_words_stay(tmp_path: Path) -> None:
+    (tmp_path / "mirror").mkdir()
+    path = tmp_path / "site.toml"
+    path.write_text(SETTINGS)
+    found_site = site.read_site(path, base=tmp_path, env={})
+    tf2, mxnet = found_site.settings("tf2"), found_site.settings("mxnet")
+    found = (tf2.data, tf2.source, tf2.python, tf2.repository)
+    names = ("corpus", "program", "venv/bin/python", "mirror")
+    assert found == tuple(str(tmp_path / name) for name in names)
+    assert (mxnet.data, mxnet.source, mxnet.python) == ("synthetic", "", "python3.9")
+    assert mxnet.repository == "https://example.org/gluon-nlp"
+
+
+def test_a_path_that_is_typed_is_relative_to_where_it_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site.toml").write_text(SETTINGS)
+    here = tmp_path / "elsewhere"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    given = site.Overrides(fw="tf2", data="mine", python="/opt/python")
+    tf2 = site.load(str(tmp_path / "site.toml"), given).settings("tf2")
+    assert (tf2.data, tf2.python) == (str(here / "mine"), "/opt/python")
+    assert tf2.source == str(tmp_path / "program")

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from hpcbert.config import recipe as recipes
-from hpcbert.config.site import Site
+from hpcbert.config.site import SYNTHETIC, Site
 from hpcbert.errors import UsageError
 from hpcbert.flows import prepare as flow
 from hpcbert.model import Shape
 from hpcbert.prepare.parts import Context, Part
 from hpcbert.script.plan import Request, option_values
-from hpcbert.script.prepared import SYNTHETIC, synthetic_folder
+from hpcbert.script.prepared import synthetic_folder
 from hpcbert.system import runner
 from tests.kit.cli import inside
 from tests.kit.drafts import drafted, load, settled, site_of
