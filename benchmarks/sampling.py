@@ -4,8 +4,9 @@ Run: python benchmarks/sampling.py [TURNS] [-- words for the workload]
 
 One run of the PyTorch reference, beside it the sampler, which is stopped and let go on in turns of
 some steps, so that whatever else the machine does meets both. Where there is no nvidia-smi, a
-stand-in prints what it would print of eight GPUs. Printed are the ratio of the median steps, how
-often the sampler looked, and its processor time as a share of the time that it was at work.
+stand-in prints what it would print of eight GPUs. Printed are the ratio of the median steps (on a
+machine that does other things, that of processor time says more), how often the sampler looked, and
+its processor time as a share of the time that it was at work.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ done
 SECONDS = 2.5  # of a turn: two looks
 
 
-def turn(trainer: workload.Trainer) -> list[float]:
-    """Return how long each step of a turn takes."""
-    found: list[float] = []
+def turn(trainer: workload.Trainer) -> list[tuple[float, float]]:
+    """Return how long each step of a turn takes, by the clock and in processor time."""
+    found: list[tuple[float, float]] = []
     end = time.perf_counter() + SECONDS
     while time.perf_counter() < end:
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), time.process_time()
         trainer.step().tolist()
-        found.append(time.perf_counter() - begin)
+        found.append((time.perf_counter() - begin, time.process_time() - used))
     return found
 
 
@@ -66,7 +67,7 @@ def main() -> None:
         sampler = subprocess.Popen(
             ["bash", "-c", SCRIPT.read_text(), "sample", str(folder), "x.1.0", "1"]
         )
-        steps: dict[bool, list[float]] = {True: [], False: []}
+        steps: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
         for number in range(2 * turns):
             at_work = number % 2 == 0
             sampler.send_signal(signal.SIGCONT if at_work else signal.SIGSTOP)
@@ -77,8 +78,13 @@ def main() -> None:
         lines = next(folder.glob("*.csv")).read_text().count("\n")
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     share = (used.ru_utime + used.ru_stime) / (turns * SECONDS)
-    ratio = statistics.median(steps[True]) / statistics.median(steps[False])
-    print(f"with / without: {ratio:.4f} ({len(steps[True])} and {len(steps[False])} steps)")
+    (clock, own), (other_clock, other) = (
+        map(statistics.median, zip(*steps[at_work], strict=True)) for at_work in (True, False)
+    )
+    count = f"{len(steps[True])} and {len(steps[False])} steps"
+    print(
+        f"with / without: {clock / other_clock:.4f}, in processor time {own / other:.4f} ({count})"
+    )
     print(f"{lines} lines; the sampler took {share:.3%} of a processor")
 
 
