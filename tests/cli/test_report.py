@@ -6,8 +6,10 @@ import csv
 import hashlib
 import io
 import json
+import os
 import re
-import resource
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +27,7 @@ from tests.kit.cli import UNCOUNTED, Cli, Done, inside
 from tests.kit.logs import TEST_RECIPES, put, pytorch
 from tests.kit.shared import index
 
+pytestmark = pytest.mark.slow
 Report = Callable[..., Done]
 DLPERF = "Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5"
 RESULT = f"logs/{DLPERF}/result/resnet50_result.json"
@@ -273,13 +276,16 @@ def test_a_thousand_points_take_seconds_and_little_memory(tmp_path: Path) -> Non
         for gpus in range(1, 9)
     ]  # fmt: skip
     (tmp_path / "results.json").write_text(saved.render(ResultSet(tabulate(points), made)))
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = Cli(tmp_path, UNCOUNTED)("report", "results.json", "--output", "out", "--json")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.returncode == 0, done.output
-    assert len(done.data["tables"]) == 125
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert seconds < 10, seconds
+    words = [sys.executable, "-m", "hpcbert", "report", "results.json", "--output", "out"]
+    environment = Cli(tmp_path, UNCOUNTED).environment
+    process = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert len(list((tmp_path / "out/tables").glob("results-*.csv"))) == 125
+    # Of this process alone: the machine may be busy with others.
+    assert used.ru_utime + used.ru_stime < 10
+    assert used.ru_maxrss < 300 * 1024
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tests.kit.paths import REPOSITORY
 _CELLS = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_page_runs(build: Callable[..., Any], here: None) -> None:
     build("1n1g", "1n2g", repeats=3, scheduler="local").finish()
     text = (REPOSITORY / "docs/how-to/notebook.md").read_text(encoding="utf-8")

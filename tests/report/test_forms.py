@@ -167,6 +167,7 @@ def test_latex_takes_no_name_for_a_command() -> None:
     assert "{a\\_b} & {50\\% (\\%)}" in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex with booktabs and siunitx")
 def test_latex_compiles(tmp_path: Path) -> None:
     bodies = [
@@ -182,6 +183,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_figures_are_the_same_bytes_each_time(language: str) -> None:
     for picture in compose(given("usual"), Words(language)).pictures:

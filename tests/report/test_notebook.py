@@ -17,6 +17,7 @@ from tests.kit import nodes
 from tests.kit.cli import UNCOUNTED, Cli, inside
 from tests.kit.logs import put, pytorch
 
+pytestmark = pytest.mark.slow
 pd = pytest.importorskip("pandas")
 
 
