@@ -96,7 +96,7 @@ def test_the_json_page_has_the_keys_of_collect(followed: Path) -> None:
         keys |= {"repeats.ok", "repeats.asked"} | (set(row) - {"repeats"})
         keys |= set(row["metrics"])
         keys |= {key for run in row["runs"] for key in run}
-    keys |= {"left_out", *(f"made.{key}" for key in ("hpcbert", "date", "command"))}
+    keys |= {"left_out", "beside", *(f"made.{key}" for key in ("hpcbert", "date", "command"))}
     assert documented("json.md", "collect") - {"reasons"} == keys - {"reasons"}
 
 
