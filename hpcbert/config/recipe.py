@@ -36,6 +36,7 @@ class Option:
 
     Attributes:
         choices: The only values allowed, if any.
+        at_least, at_most: Of a number, the smallest and the largest that the program can take.
         measured: Whether it changes the number and so is part of a point's identity.
     """
 
@@ -44,6 +45,8 @@ class Option:
     default: OptionValue
     help: str
     choices: tuple[OptionValue, ...] = ()
+    at_least: float | None = None
+    at_most: float | None = None
     measured: bool = True
 
     @classmethod
@@ -55,6 +58,21 @@ class Option:
     def __post_init__(self) -> None:
         if self.choices and self.default not in self.choices:
             raise Invalid(f"is not among the choices: {self.default!r}", key="default")
+        bounds = [name for name in ("at_least", "at_most") if getattr(self, name) is not None]
+        if bounds and self.kind not in {"int", "float"}:
+            raise Invalid("is for numbers only", key=bounds[0])
+        if wrong := self.outside(self.default):
+            raise Invalid(wrong, key="default")
+
+    def outside(self, value: OptionValue) -> str:
+        """Return which bound a number lies beyond, as the end of a sentence; empty if none."""
+        if isinstance(value, str):
+            return ""
+        if self.at_least is not None and value < self.at_least:
+            return f"must be {self.at_least:g} or more, not {value}"
+        if self.at_most is not None and value > self.at_most:
+            return f"must be {self.at_most:g} or less, not {value}"
+        return ""
 
 
 @dataclass(frozen=True)

@@ -293,6 +293,8 @@ def _checked(option: Option, value: OptionValue, where: str) -> OptionValue:
     if option.choices and value not in option.choices:
         listed = ", ".join(str(choice) for choice in option.choices)
         raise UsageError(f"{option.name} must be one of {listed}, not {value!r}.", where=where)
+    if wrong := option.outside(value):
+        raise UsageError(f"{option.name} {wrong}.", where=where)
     return value
 
 

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.config.recipe import Preset, Recipe, load
+from hpcbert.config.decode import Invalid
+from hpcbert.config.recipe import Option, Preset, Recipe, load
 from hpcbert.config.site import Site, read_site
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
@@ -103,6 +105,9 @@ def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: 
         (Request(Shape(1, 1), xla=True), "knows no --xla"),
         (Request(Shape(1, 1), settings={"sead": "1"}), "no option 'sead'"),
         (Request(Shape(1, 1), settings={"seed": "x"}), "takes a int, not 'x'"),
+        (Request(Shape(1, 1), settings={"sequence_length": "513"}), "must be 512 or less, not 513"),
+        (Request(Shape(1, 1), settings={"sequence_length": "0"}), "must be 8 or more, not 0"),
+        (Request(Shape(1, 1), settings={"learning_rate": "-0.1"}), "must be 0 or more, not -0.1"),
         (Request(Shape(1, 1), batch_sizes=(0,)), "at least 1, not 0"),
         (Request(Shape(1, 1), iters=20), "leaves nothing"),
         (Request(Shape(1, 1), repeats=0), "--repeats must be 1 to 1000"),
@@ -115,6 +120,23 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=says):
         plan(recipe, site, request_)
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "bounds", "says"),
+    [
+        ("int", 3, {"at_least": 4.0}, "must be 4 or more, not 3"),
+        ("float", 0.5, {"at_most": 0.25}, "must be 0.25 or less, not 0.5"),
+        ("str", "x", {"at_most": 1.0}, "is for numbers only"),
+        ("bool", True, {"at_least": 0.0}, "is for numbers only"),
+    ],
+    ids=["too-small", "too-large", "text", "switch"],
+)
+def test_bounds_hold_the_default_too_and_are_for_numbers(
+    kind: Any, default: Any, bounds: dict[str, float], says: str
+) -> None:
+    with pytest.raises(Invalid, match=says):
+        Option("x", kind, default, "Help.", **bounds)  # type: ignore[arg-type]
 
 
 def test_accumulation_needs_a_recipe_that_knows_it(recipe: Recipe, site: Site) -> None:
