@@ -11,7 +11,7 @@ def main() -> None:
     try:
         try:
             if _answered():
-                return
+                raise SystemExit(0)
             from hpcbert.cli.main import main as run
 
             run()

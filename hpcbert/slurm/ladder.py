@@ -105,7 +105,7 @@ def resolve_state(reports: Reports) -> RepeatState:
     state = _together(reports) if reports.together else _single(reports)
     # sacct has a row for each run that it knows; a run that only squeue knows is one more.
     restarts = reports.restarts + _sent_back(reports)
-    if state.exit_code is None and reports.own and reports.own.kind is state.kind:
+    if state.exit_code is None and reports.own and reports.own.word == state.word:
         state = replace(state, exit_code=reports.own.exit_code)  # squeue knows none.
     told = reports.record.complete(state, restarts=restarts)
     rows = ((number, row) for number, row in reports.history if number < told.attempt)

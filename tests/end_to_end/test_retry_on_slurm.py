@@ -44,7 +44,8 @@ def test_a_failed_repeat_runs_again_on_another_node(hpcbert: Cli, as_user: Any, 
     assert healed.returncode == 0, healed.stderr
     (row,) = healed.data["tables"][0]["rows"]
     run = {run["repeat"]: run for run in row["runs"]}[2]
-    assert (run["valid"], run["attempt"], run["state_source"]) == (True, 1, "sacct")
+    assert (run["valid"], run["attempt"]) == (True, 1)
+    assert run["state_source"] in {"sacct", "squeue"}
     assert run["nodes"] != [bad_node]
     assert [one["state"] for one in run["attempts"]] == ["FAILED", "COMPLETED"]
     # The job says itself what the queue gave it, once for each attempt.

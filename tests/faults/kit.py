@@ -65,7 +65,7 @@ class Expected:
     states: Mapping[int, str]
     valid: frozenset[int] = frozenset()
     attempts: Mapping[int, int] = field(default_factory=dict)
-    sources: frozenset[str] = frozenset({"sacct"})
+    sources: frozenset[str] = frozenset({"sacct", "squeue"})
     jobs: int = 1
 
 

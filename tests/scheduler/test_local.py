@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,8 @@ def run_locally(tmp_path: Path, watched: Build) -> Iterator[Callable[..., Queue]
     yield start
     for queue in queues:
         for pid in queue.survivors():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # Its parent may have ended it meanwhile.
+                os.kill(pid, signal.SIGKILL)
 
 
 Start = Callable[..., Queue]

@@ -209,7 +209,7 @@ class SlurmPoller(Poller):
         if shown and not shown.kind.over:
             return 0
         own = heard.own
-        if shown and own and own.kind is state.kind and not shown.returns:
+        if shown and own and own.word == state.word and not shown.returns:
             return _CALM  # The controller and the job agree; accounting, which lags, follows.
         row, _ = self._watcher.rows.get(repeat.tag, (None, 0))
         # The job that goes on after this repeat may yet be started anew with it.
