@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.ticker import NullLocator
+    from matplotlib.ticker import Locator, NullLocator
 
     from hpcbert.report.blocks import Panel, Picture, Series
 
@@ -32,6 +32,7 @@ _WIDTH, _HEIGHT = 4.6, 3.6
 _DPI = 150
 _CJK = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "SimHei")
 _LEGEND_AT_MOST = 8
+_DECADE = 10.0
 _LONGEST = 44
 _ASCII = re.compile(r"[\x00-\xff\u2013\u2212\u2026]*")
 
@@ -206,19 +207,24 @@ def _scaling(axes: Axes, panel: Panel) -> None:
             capsize=3,
         )
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2 if _narrow(panel) else 10)
+    axes.set_yscale("log")
     ticks = sorted({point[0] for series in panel.series for point in series.points})
     axes.set_xticks(ticks, labels=[format(one, "g") for one in ticks])
     axes.xaxis.set_minor_locator(_no_ticks())
+    if (locator := _close_ticks(panel)) is not None:
+        axes.yaxis.set_major_locator(locator)
     _plain_numbers(axes)
 
 
-def _narrow(panel: Panel) -> bool:
-    """Say whether values span so little that powers of ten are too far apart for an axis."""
-    values = [
-        value for series in panel.series for _, middle, *_ in series.points for value in [middle]
-    ]
-    return max(values) < 100 * min(values)
+def _close_ticks(panel: Panel) -> Locator | None:
+    """Return what places ticks where powers of ten are too far apart for an axis; None elsewhere."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    values = [middle for series in panel.series for _, middle, *_ in series.points]
+    span = max(values) / min(values)
+    if span < _DECADE:
+        return MaxNLocator(nbins=6, steps=[1, 2, 5, 10])
+    return LogLocator(subs=(1.0, 2.0, 5.0)) if span < _DECADE**2 else None
 
 
 def _cut(label: str) -> str:
