@@ -140,7 +140,9 @@ class PlainPoller(Poller):
     def poll(self) -> None:
         """Ask about every campaign."""
         for one in self._watched:
-            self.states |= self._ask(one)
+            found = self._ask(one)
+            # Nobody waits for what a retry took over.
+            self.states |= {repeat.key: found[repeat.key] for repeat in one.repeats}
 
     def pause(self) -> float | None:
         """Return the same seconds whatever happens."""

@@ -518,3 +518,16 @@ def test_a_job_that_gang_scheduling_suspends_now_and_then_is_over_only_once_and_
     (state,) = tracker.states.values()
     assert (state.kind, state.suspended, state.attempt) == ("well", 60.0, 0)
     assert "suspended for 60 s" in state.detail
+
+
+def test_nobody_waits_for_what_a_retry_took_over(watched: Build, slurm: Slurm) -> None:
+    """Where its states were asked about too, a second retry of a local campaign took 16 s."""
+    one = watched("local-1-1", "local-2-2", repeats=1, scheduler="local")
+    first = one.campaign.arrays[0]
+    again = replace(first, name=f"{NAME}.t1", job_id="local-2-2", retry=1, first_attempt=1)
+    one = Built(one.directory, replace(one.campaign, arrays=(first, again)))
+    tracker = Tracker([one], run=slurm)
+    tracker.poll()
+    assert list(tracker.states) == [(again.name, 1)]
+    assert tracker.over()
+    assert all(map(tracker.settled, tracker.states))
