@@ -217,7 +217,7 @@ def _scaling(axes: Axes, panel: Panel) -> None:
 
 
 def _close_ticks(panel: Panel) -> Locator | None:
-    """Return what places ticks where powers of ten are too far apart for an axis; None elsewhere."""
+    """Return what places ticks where powers of ten are too far apart; None elsewhere."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     values = [middle for series in panel.series for _, middle, *_ in series.points]
