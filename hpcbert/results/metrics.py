@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpcbert.data.names import usual_predictions
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.sizes import stated_by
 from hpcbert.model import Metrics
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 # Of BERT's uncased English vocabulary, as the programs have it (google-research/bert@eedf571).
 _VOCABULARY = 30522
-# Masked tokens that a sample of that length has at most, in the published data sets; else a share.
-_PREDICTIONS = {128: 20}
-_MASKED_PERCENT = 15
 _P95 = 0.95
 
 
@@ -48,11 +46,6 @@ def model_named(name: str) -> Model | None:
     return Model(sizes["layers"], sizes["hidden_size"], 4 * sizes["hidden_size"])
 
 
-def predictions(length: int) -> int:
-    """Return the masked tokens of a sample of so many tokens."""
-    return _PREDICTIONS.get(length, max(1, length * _MASKED_PERCENT // 100))
-
-
 def model_flops(model: Model, length: int, masked: int | None = None) -> float:
     """Return the floating-point operations that training on one sample needs.
 
@@ -68,7 +61,7 @@ def model_flops(model: Model, length: int, masked: int | None = None) -> float:
         length: Tokens of a sample.
         masked: Masked tokens that are predicted; by default as many as the data sets have.
     """
-    predicted = predictions(length) if masked is None else masked
+    predicted = usual_predictions(length) if masked is None else masked
     hidden = model.hidden
     block = 4 * hidden**2 + 2 * hidden * model.intermediate
     return float(

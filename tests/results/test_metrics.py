@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign.sampled import looks, read, window
+from hpcbert.data.names import usual_predictions
 from hpcbert.model import Counted, Group, Measured, Run, Sampled, Shape, Steps
 from hpcbert.results import saved
 from hpcbert.results.metrics import (
@@ -20,7 +21,6 @@ from hpcbert.results.metrics import (
     model_flops,
     model_named,
     percentile,
-    predictions,
 )
 from hpcbert.results.peaks import PEAKS, peak
 from hpcbert.results.reduce import tabulate
@@ -65,7 +65,7 @@ def test_formula_and_peaks_are_those_of_the_reference_program() -> None:
             model = model_named(f"bert-{name}")
             assert model is not None
             work = (length, length**2, settings.predictions)
-            assert predictions(length) == settings.predictions
+            assert usual_predictions(length) == settings.predictions
             assert model_flops(model, length) == bert_pretrain.model_flops(settings, 1, work)
 
 
