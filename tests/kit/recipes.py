@@ -25,6 +25,18 @@ from tests.kit import drafts, logs
 from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.kit.waiting import CEILING
 
+# How the logs of a made-up program are read: iteration, loss and rate in a line.
+STEP_LOG = """\
+[[log.records]]
+name = "step"
+contains = "samples/s"
+match = '(?P<iteration>\\d+) (?P<loss>\\S+) (?P<rate>\\S+) samples/s'
+
+[[log.rules]]
+name = "rate"
+kind = "rate"
+record = "step"
+"""
 HERE = REPOSITORY / "tests" / "recipes"
 NAMES = sorted(path.parent.name for path in TEMPLATES.glob("*/recipe.toml"))
 SHAPES = tuple(map(Shape.parse, ("1n1g", "1n8g", "2n8g", "4n8g")))

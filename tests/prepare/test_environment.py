@@ -31,6 +31,7 @@ from tests.kit.cli import Cli
 from tests.kit.drafts import drafted, settled, site_of
 from tests.kit.logs import put
 from tests.kit.paths import TEMPLATES
+from tests.kit.recipes import STEP_LOG
 from tests.kit.waiting import until
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -54,15 +55,8 @@ patches = ["packages.patch"]
 requirements = "requirements.txt"
 options = ["--no-deps"]
 env = { TINY_BUILD = "1" }
-[[log.records]]
-name = "step"
-contains = "samples/s"
-match = '(?P<iteration>\\d+) (?P<loss>\\S+) (?P<rate>\\S+) samples/s'
-[[log.rules]]
-name = "rate"
-kind = "rate"
-record = "step"
 """
+RECIPE += STEP_LOG
 PATCH = """\
 The program calls what only GPUs have.
 

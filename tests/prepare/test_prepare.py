@@ -40,6 +40,7 @@ from tests.kit.containers import (
 from tests.kit.drafts import MINIMAL, drafted, settled
 from tests.kit.logs import put
 from tests.kit.paths import TEMPLATES
+from tests.kit.recipes import STEP_LOG
 from tests.kit.registry import Registry, serving_tiny
 from tests.kit.waiting import until
 from tests.prepare.test_records import hdf5
@@ -77,16 +78,8 @@ patches = ["fix.patch"]
 reference = "{image}"
 {build}
 
-[[log.records]]
-name = "step"
-contains = "samples/s"
-match = '(?P<iteration>\\d+) (?P<loss>\\S+) (?P<rate>\\S+) samples/s'
-
-[[log.rules]]
-name = "rate"
-kind = "rate"
-record = "step"
 """
+RECIPE += STEP_LOG
 PATCH = """\
 --- a/bert/train.py
 +++ b/bert/train.py

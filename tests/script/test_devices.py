@@ -21,6 +21,7 @@ from tests.kit import drafts
 from tests.kit.cli import Done, inside
 from tests.kit.drafts import changed, drafted, reference, settled
 from tests.kit.logs import put
+from tests.kit.recipes import STEP_LOG
 from tests.kit.scripts import only_script
 
 RECIPE = """\
@@ -48,15 +49,8 @@ patches = ["cpu.patch"]
 problems = ["Two."]
 [on.cpu.env]
 WORKERS = "1"
-[[log.records]]
-name = "step"
-contains = "samples/s"
-match = '(?P<iteration>\\d+) (?P<loss>\\S+) (?P<rate>\\S+) samples/s'
-[[log.rules]]
-name = "rate"
-kind = "rate"
-record = "step"
 """
+RECIPE += STEP_LOG
 RUN = "exec train --on {{ point.device }}\n"
 
 
