@@ -139,10 +139,10 @@ def read(directory: Path) -> tuple[bytes, tuple[dict[str, Any], ...]]:
         if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
             break
     lines = changes.split(b"\n")[:-1]  # What has no end was never written.
-    parsed = [_parsed(line, directory / CHANGES) for line in lines]
-    if not parsed or parsed[0].get("continues") != hashlib.sha256(manifest).hexdigest():
+    head, *rest = [_change(line, directory / CHANGES) for line in lines] or [{}]
+    if head.get("continues") != hashlib.sha256(manifest).hexdigest():
         return manifest, ()
-    return manifest, tuple(parsed[1:])
+    return manifest, tuple(rest)
 
 
 def _read(path: Path) -> bytes:
@@ -152,11 +152,20 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def _parsed(line: bytes, path: Path) -> dict[str, Any]:
+def parsed(raw: bytes, path: Path) -> Any:
+    """Return what JSON text holds.
+
+    Raises:
+        UsageError: It is no valid JSON.
+    """
     try:
-        change = json.loads(line)
+        return json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"No valid JSON: {error}.", where=str(path)) from error
+
+
+def _change(line: bytes, path: Path) -> dict[str, Any]:
+    change = parsed(line, path)
     if isinstance(change, dict) and ("continues" in change or "arrays" in change):
         return change
     raise UsageError("A line of it is no change of a manifest.", where=str(path))

@@ -55,14 +55,7 @@ def read_json(path: Path) -> Any:
         raw = files.read(path)
     except OSError as error:
         raise UsageError(f"Can't read: {error.strerror}.", where=str(path)) from error
-    return _parsed(raw, path)
-
-
-def _parsed(raw: bytes, path: Path) -> Any:
-    try:
-        return json.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"No valid JSON: {error}.", where=str(path)) from error
+    return ledger.parsed(raw, path)
 
 
 def create(directory: Path) -> None:
@@ -115,7 +108,7 @@ def read_manifest(directory: Path) -> Campaign:
         raw, changes = ledger.read(directory)
     except OSError as error:
         raise UsageError(f"Can't read: {error.strerror}.", where=str(path)) from error
-    data = _parsed(raw, path)
+    data = ledger.parsed(raw, path)
     schema = data.pop("schema", None) if isinstance(data, dict) else None
     if schema != SCHEMA:
         raise UsageError(
