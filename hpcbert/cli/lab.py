@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -63,14 +64,27 @@ def _result(status: library.LabStatus) -> Result:
 @click.option(
     "--no-accounting", is_flag=True, help="Without slurmdbd: a cluster that has no sacct."
 )
+@click.option(
+    "--job-submit",
+    type=click.File(encoding="utf-8"),
+    help="A job_submit.lua to ask about jobs.",
+)
 @returns_result
-def lab_up(*, directory: Path, nodes: int, gpus_per_node: int, no_accounting: bool) -> Result:
+def lab_up(
+    *,
+    directory: Path,
+    nodes: int,
+    gpus_per_node: int,
+    no_accounting: bool,
+    job_submit: TextIO | None,
+) -> Result:
     """Start it."""
     plan = library.LabPlan(
         directory=directory.absolute(),
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         accounting=not no_accounting,
+        job_submit=job_submit.read() if job_submit else "",
     )
     library.up(plan, run=run, report=_progress)
     return _result(library.status(plan.directory, run=run))

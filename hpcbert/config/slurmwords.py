@@ -76,6 +76,8 @@ _BOTH = {
 }
 # Slurm's own, for OCI bundles.
 _BOTH = {name: why for name, why in _BOTH.items() if name not in {"container-id", "container-type"}}
+# What some centres demand of all jobs: a script gives its steps what it has itself, whatever it is.
+_EXPORTS = frozenset({"none", "nil", "all"})
 _SBATCH_OWN = {
     **_BOTH,
     "job-name": "hpcbert names its jobs, so that they can be found again",
@@ -147,9 +149,14 @@ def refusal(program: str, words: Sequence[str]) -> str:
         if not one.names:
             return f"{one.word!r} is not an option of {program}."
         for name in one.names:
-            if name in reader.own:
+            if name in reader.own and not _harmless(program, name, one.value):
                 return f"{one.word!r} ({program}'s --{name}) is hpcbert's own: {reader.own[name]}."
     return ""
+
+
+def _harmless(program: str, name: str, value: str) -> bool:
+    """Say whether a value of an option that is hpcbert's own changes nothing for ranks."""
+    return (program, name) == ("sbatch", "export") and value.lower() in _EXPORTS
 
 
 def given(words: Sequence[str], name: str) -> str:

@@ -24,6 +24,7 @@ class Layout:
         self.slurm_conf = self.etc / "slurm.conf"
         # Every node has this one as /etc/hosts.
         self.hosts = self.etc / "hosts"
+        self.job_submit = self.etc / "job_submit.lua"
         self.state = root / "state"
         self.spool = root / "spool"
         self.devices = root / "dev"
@@ -69,6 +70,7 @@ def slurm_conf(plan: LabPlan, network: Network, layout: Layout, *, host: str) ->
         slurmd_timeout=plan.slurmd_timeout,
         memory_per_cpu=_MEMORY_MB // plan.cpus,
         accounting=_accounting(plan, network, layout),
+        plugins="JobSubmitPlugins=lua\n" if plan.job_submit else "",
         nodes=nodes,
     )
 
@@ -208,7 +210,7 @@ SlurmdTimeout={slurmd_timeout}
 BatchStartTimeout=60
 
 {accounting}
-
+{plugins}
 {nodes}
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1

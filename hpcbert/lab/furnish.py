@@ -49,6 +49,8 @@ def write_files(lab: Lab) -> None:
     _file(layout.hosts, files.hosts_file(plan, network, host=host))
     _file(layout.site, files.site_toml(plan, layout))
     _file(layout.env_sh, files.env_sh(layout))
+    if plan.job_submit:
+        _file(layout.job_submit, plan.job_submit)
     if plan.accounting:
         conf = files.slurmdbd_conf(network, layout, host=host)
         _file(layout.etc / "slurmdbd.conf", conf, owner=files.SLURM_USER, mode=0o600)

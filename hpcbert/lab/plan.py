@@ -43,6 +43,8 @@ class LabPlan:
         cpus_per_node: CPUs that each node claims; four a GPU, at least four, if None.
         name: The cluster's name.
         accounting: Whether slurmdbd and its database are started. Without them there is no sacct.
+        job_submit: Text of a job_submit.lua that slurmctld asks about every job; empty: it has no
+            such plugin. While the lab runs, slurmctld reads the file again when it changes.
         slurmd_timeout: Seconds of silence after which slurmctld calls a node down.
         slot: Which of the 200 sets of link name, subnet and ports to take. If None, the first free
             one, counted from a number that the directory decides.
@@ -58,6 +60,7 @@ class LabPlan:
     cpus_per_node: int | None = None
     name: str = "lab"
     accounting: bool = True
+    job_submit: str = ""
     slurmd_timeout: int = 30
     slot: int | None = None
     ready_timeout: float = 60.0

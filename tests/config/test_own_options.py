@@ -18,6 +18,7 @@ ALLOWED = {
         *(["--nice=100"], ["--mem=0"], ["--comment", "--job-name=x"], ["--hold"], ["-H"]),
         *(["--exclude=n3"], ["--nodelist", "n1"], ["-xn3"], ["--clusters=other"], ["-M", "other"]),
         *(["--gpus-per-node=8"], ["--mail-type=ALL"], ["-vvv"], ["--a-plugins-option=x"], ["-k"]),
+        *(["--export=NONE"], ["--export", "none"], ["--export=NIL"], ["--export=ALL"]),
     ],
     "srun": [
         *(["--cpu-bind=cores"], ["--cpu-bind", "cores"], ["--mpi=pmix"], ["--overlap"], ["-u"]),
@@ -63,7 +64,12 @@ def cases(table: dict[str, list[list[str]]]) -> list[object]:
             "wait": [["-W"], ["--wait"], ["-QW"]],
             "wrap": [["--wrap=true"], ["--comment=a", "--wrap", "true"]],
             "chdir": [["-D", "/"], ["--chdir=/"]],
-            "export": [["--export=NONE"], ["--export", "ALL"], ["--expo=ALL"]],
+            "export": [
+                ["--export=HOME"],
+                ["--export", "ALL,A=1"],
+                ["--export=NONE,A"],
+                ["--export="],
+            ],
             "export-file": [["--export-file=x"]],
             "test-only": [["--test-only"]],
             "version": [["-V"]],

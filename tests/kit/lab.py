@@ -11,7 +11,7 @@ import pwd
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,15 @@ class User:
     gid: int
     home: Path
 
+
+# Takes every job, after what `site_rule` has it do first.
+JOB_SUBMIT = """\
+function slurm_job_submit(job, partitions, uid)
+  {rule}
+  return slurm.SUCCESS
+end
+function slurm_job_modify(job, record, partitions, uid) return slurm.SUCCESS end
+"""
 
 # Runs a command as an ordinary user, with the lab's environment and nothing of root's.
 AsUser = Runner
@@ -111,7 +120,13 @@ def lab(
 ) -> Iterator[Lab]:
     """4 nodes with 8 fake GPUs each, idle, accounting answering."""
     directory = open_directory / "lab"
-    plan = LabPlan(directory=directory, nodes=4, gpus_per_node=8, slurmd_timeout=10)
+    plan = LabPlan(
+        directory=directory,
+        nodes=4,
+        gpus_per_node=8,
+        slurmd_timeout=10,
+        job_submit=JOB_SUBMIT.format(rule=""),
+    )
     notes: list[str] = []
     try:
         yield up(plan, run=run, report=notes.append)
@@ -192,6 +207,25 @@ def _runner(user: User, lab: Lab) -> AsUser:
 def job_python(checkout: Checkout) -> str:
     """A Python that jobs can run."""
     return checkout.python
+
+
+@pytest.fixture
+def site_rule(lab: Lab) -> Iterator[Callable[[str], None]]:
+    """Gives the lab's job_submit.lua a line of Lua; `job` is what was asked for."""
+    path = lab.layout.job_submit
+    plain = path.read_text()
+
+    def change(rule: str) -> None:
+        # slurmctld compares times in whole seconds.
+        later = path.stat().st_mtime + 2
+        path.write_text(JOB_SUBMIT.format(rule=rule))
+        os.utime(path, (later, later))
+
+    try:
+        yield change
+    finally:
+        change("")
+        assert path.read_text() == plain
 
 
 @pytest.fixture

@@ -1,0 +1,90 @@
+"""Jobs that get nothing of their submitter's environment: ranks get what their script gives them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.cli import Cli
+from tests.kit.waiting import until
+
+# What a site's own plugin may do to every job.
+_FORCED = 'job.environment["SLURM_EXPORT_ENV"] = "NONE"'
+_BARE = f'{_FORCED}; job.environment["PATH"] = ""; job.environment["HOME"] = ""'
+_DEMANDED = (
+    'if job.environment["SLURM_EXPORT_ENV"] ~= "NONE" then '
+    'slurm.log_user("submit with --export=NONE") return slurm.ERROR end'
+)
+
+
+def rehearsed(hpcbert: Cli, *words: str, **env: Any) -> dict[str, Any]:
+    """Rehearse two ranks on two nodes and return what was submitted."""
+    made = hpcbert(
+        *("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "1", "--repeats", "1"),
+        *("--rehearse", *words, "--json"),
+        **env,
+    )
+    assert made.ok, made.output
+    found: dict[str, Any] = made.data
+    return found
+
+
+def ranks_of(campaign: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Wait for the end of a campaign's repeat and return what each rank said of itself."""
+    folder = Path(campaign["directory"])
+
+    def ended() -> list[str]:
+        texts = [path.read_text() for path in folder.glob("status/*.jsonl")]
+        return [text for text in texts if '"event":"end"' in text]
+
+    def said() -> str:
+        return "\n".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+
+    (status,) = until(ended, said, pause=0.2)
+    events = [json.loads(line) for line in status.splitlines()]
+    assert [one["exit"] for one in events if one["event"] == "step-end"] == [0], said()
+    (log,) = folder.rglob("bert_*.log")
+    pattern = r"REHEARSAL rank=(\d)/2 .* node=(\d)/2 .* gpus=(\d) master=(\S+) .* reached=(\S+)"
+    return sorted(re.findall(pattern, log.read_text()))
+
+
+@pytest.fixture
+def site(work: Path, lab: Any) -> tuple[str, str]:
+    """The lab's site, with the interface named: its addresses are asked for by a step."""
+    text = lab.layout.site.read_text().replace("[nodes]", '[nodes]\ninterface = "eth0"')
+    (work / "site.toml").write_text(text)
+    return ("--site", str(work / "site.toml"))
+
+
+def test_ranks_need_nothing_of_their_submitters_environment(
+    hpcbert: Cli, as_user: Any, site: tuple[str, str], site_rule: Callable[[str], None]
+) -> None:
+    asked = "--sbatch-arg=--export=NONE"
+    campaigns = [rehearsed(hpcbert, *site, asked), rehearsed(hpcbert, asked)]
+    campaigns += [rehearsed(hpcbert, *site, "--sbatch-arg=--export=NIL")]
+    campaigns += [rehearsed(hpcbert, SBATCH_EXPORT="NONE", SLURM_EXPORT_ENV="NONE")]
+    for rule in (_FORCED, _BARE):
+        site_rule(rule)
+        campaigns.append(rehearsed(hpcbert, *site))
+    site_rule(_DEMANDED)
+    campaigns.append(rehearsed(hpcbert, *site, asked))
+    for campaign in campaigns:
+        found = ranks_of(campaign)
+        assert [one[:2] for one in found] == [("0", "0"), ("1", "1")]
+        assert {one[4] for one in found} == {"2/2"}
+        assert len({one[3] for one in found}) == 1
+
+
+def test_a_site_that_demands_it_says_so(
+    hpcbert: Cli, site_rule: Callable[[str], None], site: tuple[str, str]
+) -> None:
+    site_rule(_DEMANDED)
+    words = ("--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "1", "--rehearse", "--json")
+    made = hpcbert("submit", *words, *site)
+    assert made.returncode == 3
+    assert "submit with --export=NONE" in made.error["message"]
