@@ -139,6 +139,33 @@ fi
         assert [one["event"] for one in events(made)][-1] == "end"
 
 
+def test_a_pause_that_ends_with_the_repeat_is_seen_by_every_watcher(tmp_path: Path) -> None:
+    """CONT and the word that the repeat is over may both wait when a watcher gets a processor again."""
+    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
+    text = only_script(made)
+    functions = text[text.index("ahead=null") : text.index("status='' step_pid=''")]
+    harness = f"""set -euo pipefail
+mark() {{ echo "$1" >>"{tmp_path}/$own"; }}
+{functions}
+watchers=()
+for own in {{1..24}}; do
+  watch_time & watchers+=("$!")
+done
+sleep 1.5
+kill -STOP "${{watchers[@]}}"
+sleep 2
+kill -CONT "${{watchers[@]}}"
+kill -VTALRM "${{watchers[@]}}"
+wait "${{watchers[@]}}"
+"""
+    done = subprocess.run(
+        ["bash", "-c", harness], check=False, capture_output=True, timeout=CEILING
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    seen = [tmp_path / str(own) for own in range(1, 25)]
+    assert [one.read_text() if one.exists() else "" for one in seen] == ["suspended\n"] * 24
+
+
 def test_a_failing_rank_gives_the_script_its_exit_status(tmp_path: Path) -> None:
     python = tool(tmp_path, "python", RECORDER)
     made = drafted(with_python(reference(tmp_path), python))
