@@ -1,4 +1,8 @@
-"""What sinfo says of partitions: how many nodes with how many GPUs, and for how long."""
+"""What sinfo says of partitions: how many nodes with how many GPUs, and for how long.
+
+Generic resources are read in each form that Slurm prints them in (SchedMD/slurm, 22.05 to 26.05,
+src/interfaces/gres.c, _foreach_node_state_log, and src/common/slurmdb_defs.c for TRES).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,11 @@ from hpcbert.timelimit import TimeLimit
 _FIELDS = "%P|%a|%D|%l|%s|%G|%N"
 _COUNT = re.compile(r"(\d{1,6})([KMG]?)")
 _THOUSANDS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+_MOST_GPUS = 1024
+# A resource that jobs see and do not use up; no type has this name.
+_UNCONSUMED = "no_consume"
+# `1g.10gb`, `a100_3g.20gb`, `nvidia_h100_80gb_hbm3_1g.10gb+me`, as slurmd names NVIDIA's slices.
+_SLICE = re.compile(r"(?:.*[_-])?\d+g\.\d+gb(?:[.+].*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,11 @@ class Resource:
     name: str
     kind: str
     count: int
+
+    @property
+    def sliced(self) -> bool:
+        """Whether it is a slice of a GPU (MIG), by its type."""
+        return _SLICE.fullmatch(self.kind) is not None
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,7 @@ class Partition:
         limit: What a job may ask for.
         most_nodes: Nodes that a job may ask for; None without a limit.
         groups: Its nodes.
+        exact: Whether its nodes were looked at, so that what none of them has can be refused.
     """
 
     name: str
@@ -67,6 +82,7 @@ class Partition:
     limit: TimeLimit
     most_nodes: int | None
     groups: tuple[NodeGroup, ...]
+    exact: bool = True
 
     @property
     def nodes(self) -> int:
@@ -103,10 +119,12 @@ def read_sinfo(text: str) -> dict[str, Partition]:
 
 
 def resources(text: str) -> tuple[Resource, ...]:
-    """Read generic resources as sinfo prints and sbatch takes them.
+    """Read generic resources as sinfo prints and sbatch takes them, or as a TRES of accounting.
 
-    `gpu:8`, `gpu:2080ti:8(S:0-1)`, `gpu:a100:4,gpu:1g.10gb:7(IDX:0-6)`, `(null)`. Only what stands
-    behind the last colon is a count: a type may begin with a digit.
+    `gpu:8`, `gpu:2080ti:8(S:0-1)`, `gpu:a100:4,gpu:1g.10gb:7(IDX:0-6)`, `gpu:h100:no_consume:8`,
+    `gres/gpu:h100=8`, `(null)`. Only what stands behind the last colon, or behind `=`, is a count:
+    a type may begin with a digit, or be nothing else (`gpu:4090:8`). No node has more than
+    `_MOST_GPUS`, so that `gpu:4090` alone is a type too.
     """
     # Commas stand in parentheses too.
     words = re.sub(r"\([^)]*\)", "", text.strip()).split(",")
@@ -114,10 +132,12 @@ def resources(text: str) -> tuple[Resource, ...]:
 
 
 def _resource(word: str) -> Resource | None:
-    name, *rest = word.strip().split(":")
+    word = word.strip().removeprefix("gres/").removeprefix("gres:").replace("=", ":")
+    name, *rest = (part for part in word.split(":") if part != _UNCONSUMED)
     match = _COUNT.fullmatch(rest[-1]) if rest else None
     if not name:
         return None
-    if match is None:
+    count = int(match[1]) * _THOUSANDS[match[2]] if match else 0
+    if match is None or (name == "gpu" and len(rest) == 1 and count > _MOST_GPUS):
         return Resource(name, ":".join(rest), 1)
-    return Resource(name, ":".join(rest[:-1]), int(match[1]) * _THOUSANDS[match[2]])
+    return Resource(name, ":".join(rest[:-1]), count)

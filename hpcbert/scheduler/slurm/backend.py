@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
 import shlex
 import shutil
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from hpcbert.errors import SchedulerError
 from hpcbert.scheduler.base import Check, Scheduler, Target
 from hpcbert.scheduler.poller import FLOOR
 from hpcbert.scheduler.slurm import adopt, capacity, questions, submission
+from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.script import directives
 from hpcbert.script.plan import MOST_INDICES
 from hpcbert.slurm import commands, nodes
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 _NO_CLUSTER = ("Could not establish a configuration source",)
 # What scancel says of a job that is over (SchedMD/slurm, src/common/slurm_errno.c).
 _ENDED = ("Invalid job id specified", "Job/step already completing or completed")
-_MOST = re.compile(r"^MaxArraySize\s*=\s*(\d{1,9})$", re.MULTILINE)
 
 
 class Slurm(Scheduler):
@@ -179,10 +178,7 @@ class Slurm(Scheduler):
     def most_repeats(self, site: Site) -> int | None:
         """Return the cluster's MaxArraySize less one; Slurm's default where it does not say."""
         cluster = given(site.slurm.sbatch_args, "clusters").partition(",")[0]
-        argv = commands.of_clusters(["scontrol", "show", "config"], cluster)
-        outcome = questions.query(self.world, argv)
-        found = _MOST.search(outcome.stdout) if outcome.ok else None
-        return max(1, int(found[1]) - 1) if found else MOST_INDICES
+        return Cluster(self.world, cluster).settings.most_indices or MOST_INDICES
 
     def nodes(self, script: str) -> Mapping[str, bool] | None:
         """Ask sinfo for the nodes of a script's partition; none where it does not say."""
@@ -218,7 +214,7 @@ class Slurm(Scheduler):
         if any(directives.option(text, "clusters") for text in scripts):
             return ()
         jobs = [capacity.wanted(text) for text in scripts]
-        return capacity.of_cluster(jobs, directory, capacity.ask(self.world))
+        return capacity.of_cluster(jobs, directory, Cluster(self.world).partitions)
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether Slurm answers and has what the site says."""

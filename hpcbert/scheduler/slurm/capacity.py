@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.finding import Finding
-from hpcbert.scheduler.slurm.questions import query
+from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
 from hpcbert.script import directives
 from hpcbert.slurm import commands, partitions
 from hpcbert.timelimit import TimeLimit
@@ -52,12 +52,6 @@ def wanted(script: str) -> Wanted:
     )
 
 
-def ask(world: World) -> dict[str, Partition]:
-    """Return the cluster's partitions by name; none where sinfo does not say."""
-    answer = query(world, partitions.sinfo_argv(), timeout=10)
-    return partitions.read_sinfo(answer.stdout) if answer.ok else {}
-
-
 def examine(site: Site, world: World, nodes: int) -> Iterator[Finding]:
     """Yield whether Slurm answers and has what the site says.
 
@@ -96,10 +90,11 @@ def examine(site: Site, world: World, nodes: int) -> Iterator[Finding]:
 
 def _partition(site: Site, world: World, nodes: int) -> Iterator[Finding]:
     """Yield whether a job of this site fits its partition."""
-    found = ask(world)
+    cluster = Cluster(world)
+    found = cluster.partitions
     if not found:
-        hint = "Ask the cluster's administrators what you may see of it."
-        yield Finding("partition", "warn", "sinfo says nothing of partitions", hint)
+        detail = cluster.complaint or "sinfo says nothing of partitions"
+        yield Finding("partition", "warn", detail, HINTS[cluster.silence or "failed"])
         return
     gpus = f"{site.slurm.gres}:{site.nodes.gpus_per_node}" if site.slurm.gres else ""
     asked = partitions.resources(gpus)
@@ -168,6 +163,8 @@ def _misfits(
     others = [name for name, one in found.items() if _fitting(job, one) >= job.nodes]
     elsewhere = f" These have them: {', '.join(sorted(others))}." if others else ""
     gpus = " and ".join(_text(one) for one in job.resources)
+    if not partition.exact:
+        fitting = partition.nodes  # What its nodes have is an estimate.
     if not fitting and job.resources:
         there = {_text(one) for group in partition.groups for one in group.resources}
         has = ", ".join(sorted(there)) or "none"

@@ -1,0 +1,159 @@
+"""What a cluster has and allows: each question asked when it is needed first, and once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from hpcbert.scheduler.slurm.questions import query
+from hpcbert.slurm import commands, controller, partitions, rights, rules
+from hpcbert.system import ownership
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcbert.scheduler.base import World
+    from hpcbert.slurm.controller import Controller
+    from hpcbert.slurm.partitions import Partition
+    from hpcbert.slurm.rights import Rights
+    from hpcbert.slurm.rules import Rules
+    from hpcbert.system.runner import Outcome
+
+# Why a question has no answer: the command is not installed, there is no cluster in its
+# configuration, its daemon is away, it tells ordinary users nothing, or it failed otherwise.
+Silence = Literal["", "missing", "unconfigured", "away", "private", "failed"]
+# SchedMD/slurm, src/common/slurm_errno.c and src/common/read_config.c, 22.05 to 26.05.
+_SAID: tuple[tuple[Silence, tuple[str, ...]], ...] = (
+    ("unconfigured", ("Could not establish a configuration source",)),
+    ("private", ("Access/permission denied", "Access denied", "requires administrator")),
+    (
+        "away",
+        (
+            "Unable to contact slurm controller",
+            "Unable to contact the slurm controller",
+            "Connection refused",
+            "Connection timed out",
+            "Socket timed out",
+            "Zero Bytes were transmitted",
+            "Slurm backup controller in standby mode",
+            "Transport endpoint is not connected",
+        ),
+    ),
+)
+_MISSING, _TIMEOUT = 127, 124
+_SENTENCES: dict[Silence, str] = {
+    "missing": "Slurm's commands are not on this machine",
+    "unconfigured": "Slurm's commands find no configuration, and so no cluster",
+    "away": "Slurm's controller does not answer",
+    "private": "Slurm keeps this from ordinary users (PrivateData in slurm.conf)",
+    "failed": "Slurm does not say",
+}
+HINTS: dict[Silence, str] = {
+    "missing": "Run this on a login node.",
+    "unconfigured": "Run this on a login node, or set SLURM_CONF.",
+    "away": "Try again when `scontrol ping` says UP; the cluster's administrators know more.",
+    "private": "Name partition, GPU type and account yourself: its documentation says them.",
+    "failed": "Ask the cluster's administrators what you may see of it.",
+}
+
+
+def silence(outcome: Outcome) -> Silence:
+    """Return why a command of Slurm's did not answer; empty if it did."""
+    if outcome.ok:
+        return ""
+    if outcome.returncode == _MISSING:
+        return "missing"
+    if outcome.returncode == _TIMEOUT:
+        return "away"
+    said = outcome.stderr
+    return next((one for one, words in _SAID if any(word in said for word in words)), "failed")
+
+
+def sentence(why: Silence, outcome: Outcome) -> str:
+    """Return why a command did not answer, as a sentence with the command's own last words."""
+    lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()]
+    own = f": {lines[-1]}" if lines and why != "missing" else ""
+    return f"{_SENTENCES[why]}{own}"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The cluster of this machine's Slurm configuration, or another that it knows.
+
+    Attributes:
+        world: Its `run` starts Slurm's commands.
+        name: Of another cluster; empty for this one.
+    """
+
+    world: World
+    name: str = ""
+
+    def _ask(self, argv: list[str]) -> Outcome:
+        return query(self.world, commands.of_clusters(argv, self.name), timeout=30)
+
+    @cached_property
+    def _sinfo(self) -> Outcome:
+        return self._ask(partitions.sinfo_argv())
+
+    @cached_property
+    def _rules(self) -> Outcome:
+        return self._ask(rules.rules_argv())
+
+    @cached_property
+    def rules(self) -> Mapping[str, Rules]:
+        """What partitions allow, by name; none where the controller does not say."""
+        return rules.read_rules(self._rules.stdout) if self._rules.ok else {}
+
+    @cached_property
+    def partitions(self) -> Mapping[str, Partition]:
+        """The partitions by name; of private nodes only what all of a partition have together."""
+        if self._sinfo.ok:
+            return partitions.read_sinfo(self._sinfo.stdout)
+        return {name: one.partition for name, one in self.rules.items()}
+
+    @property
+    def silence(self) -> Silence:
+        """Why the partitions are not known; empty if they are, in part at least."""
+        return "" if self.partitions else silence(self._sinfo) or "failed"
+
+    @property
+    def complaint(self) -> str:
+        """Why the nodes are not known, as a sentence; empty if they are."""
+        return sentence(silence(self._sinfo), self._sinfo) if not self._sinfo.ok else ""
+
+    @cached_property
+    def settings(self) -> Controller:
+        """What the controller says of itself; nothing where it does not answer."""
+        outcome = self._ask(controller.config_argv())
+        return controller.read_config(outcome.stdout if outcome.ok else "")
+
+    @cached_property
+    def mpi(self) -> tuple[str, ...]:
+        """The types of MPI that srun has; none where it does not say."""
+        outcome = query(self.world, controller.mpi_argv(), timeout=30)
+        return controller.read_mpi(f"{outcome.stdout}\n{outcome.stderr}")
+
+    @cached_property
+    def rights(self) -> Rights:
+        """What this user may ask for; nothing is known where accounting does not answer."""
+        user, cluster = ownership.name(os.geteuid()), self.name or self.settings.name
+        own = query(self.world, rights.associations_argv(user, cluster=cluster), timeout=30)
+        if not own.ok:
+            return rights.Rights()
+        above = query(self.world, rights.associations_argv("", cluster=cluster), timeout=30)
+        default = query(self.world, rights.default_argv(user), timeout=30)
+        qos = query(self.world, rights.qos_argv(), timeout=30)
+        return rights.Rights(
+            own=rights.read_associations(own.stdout),
+            accounts=rights.read_associations(above.stdout),
+            qos=rights.read_qos(qos.stdout),
+            default=rights.read_default(default.stdout, user),
+            known=True,
+        )
+
+    def memory(self, partition: str) -> str:
+        """Return what a job gets that asks for no memory, as an option of sbatch; empty: all."""
+        own = self.rules[partition].memory if partition in self.rules else ""
+        return own or self.settings.memory

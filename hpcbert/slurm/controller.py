@@ -1,0 +1,116 @@
+"""What the controller says of itself, and srun of MPI: `scontrol show config`, `srun --mpi=list`.
+
+Keys are those of SchedMD/slurm, src/api/config_info.c, 22.05 to 26.05; the list of MPI types is
+printed by src/common/plugrack.c, plugrack_print_mpi_plugins (on stderr before 22.05).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_KEY = re.compile(r"^(\w+) *= (.*)$", re.MULTILINE)
+_NOTHING = {"", "none", "(null)", "n/a"}
+_UNLIMITED = {"unlimited", "0", *_NOTHING}
+# What `AccountingStorageEnforce` has Slurm check of a job (slurm.conf(5)); `all` is all of these.
+_CHECKED = frozenset({"associations", "limits", "qos", "safe", "wckeys"})
+_LISTED = "MPI plugin types are"
+_VERSIONS = "specific pmix plugin versions available:"
+
+
+@dataclass(frozen=True)
+class Controller:
+    """The keys of slurm.conf that say what jobs find.
+
+    Attributes:
+        name: The cluster's; empty where it is not told.
+        version: Of Slurm: `22.05.8`.
+        most_indices: Largest number of indices that an array may have; None: it is not told.
+        memory: What a job that asks for no memory gets, as sbatch would write it, with its option:
+            `--mem=4000` or `--mem-per-cpu=4000`, in MiB; empty: all that a node has.
+        mpi: The type of MPI that srun takes where nobody names one.
+        private: What only its owner sees: `nodes`, `partitions`, `jobs`, `accounts`, ….
+        enforced: What of the accounting binds jobs: `associations`, `limits`, `qos`, `safe`.
+    """
+
+    name: str = ""
+    version: str = ""
+    most_indices: int | None = None
+    memory: str = ""
+    mpi: str = ""
+    private: tuple[str, ...] = ()
+    enforced: frozenset[str] = frozenset()
+
+
+def config_argv() -> list[str]:
+    """Return the query for the controller's settings."""
+    return ["scontrol", "show", "config"]
+
+
+def read_config(text: str) -> Controller:
+    """Read what `config_argv` prints; what is not in it stays unknown."""
+    keys = {name: value.strip() for name, value in _KEY.findall(text)}
+    most = keys.get("MaxArraySize", "")
+    per_node, per_cpu = keys.get("DefMemPerNode", ""), keys.get("DefMemPerCPU", "")
+    memory = "" if per_node.lower() in _UNLIMITED else f"--mem={per_node}"
+    return Controller(
+        name="" if keys.get("ClusterName", "").lower() in _NOTHING else keys["ClusterName"],
+        version=keys.get("SLURM_VERSION", ""),
+        most_indices=max(1, int(most) - 1) if most.isdigit() else None,
+        memory=memory if per_cpu.lower() in _UNLIMITED else f"--mem-per-cpu={per_cpu}",
+        mpi="" if keys.get("MpiDefault", "").lower() in _NOTHING else keys["MpiDefault"],
+        private=_words(keys.get("PrivateData", "")),
+        enforced=_enforced(keys.get("AccountingStorageEnforce", "")),
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(one.strip().lower() for one in text.split(",") if one.lower() not in _NOTHING)
+
+
+def _enforced(text: str) -> frozenset[str]:
+    """Return what is checked of a job, with what each word brings along."""
+    said = frozenset(_words(text))
+    found = _CHECKED if "all" in said else said & _CHECKED
+    if "safe" in found:
+        found |= {"limits"}
+    return found | {"associations"} if found & _CHECKED else found
+
+
+def mpi_argv() -> list[str]:
+    """Return the question for the types of MPI that srun starts ranks with."""
+    return ["srun", "--mpi=list"]
+
+
+def read_mpi(text: str) -> tuple[str, ...]:
+    """Return the types of MPI that srun has, in its order: `pmix`, `pmi2`, `none`, `pmix_v4`.
+
+    Args:
+        text: What `mpi_argv` printed, on both streams.
+    """
+    _, heading, rest = text.partition(_LISTED)
+    lines = rest.splitlines()[1:] if heading else []
+    plain = [line.strip() for line in lines if len(line.split()) == 1]
+    versions = [line.partition(_VERSIONS)[2] for line in lines if _VERSIONS in line]
+    exact = [one.strip() for line in versions for one in line.split(",") if one.strip()]
+    return tuple(dict.fromkeys((*plain, *exact)))
+
+
+def fitting_mpi(wanted: Sequence[str], there: Sequence[str]) -> str:
+    """Return the first wanted type of MPI that srun has; empty where it has none of them.
+
+    A cluster with PMIx of one version alone may name it by that only: `pmix_v4` is `pmix` too.
+
+    Args:
+        wanted: In the order of preference.
+        there: What srun has.
+    """
+    for one in wanted:
+        versions = sorted(name for name in there if name.startswith(f"{one}_v"))
+        if found := one if one in there else next(reversed(versions), ""):
+            return found
+    return ""

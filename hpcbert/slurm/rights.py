@@ -1,0 +1,243 @@
+"""What accounting grants a user: accounts, QOS and their limits, as sacctmgr prints them.
+
+Columns are those of SchedMD/slurm, src/sacctmgr/common.c, 22.05 to 26.05. A limit on a group binds
+all jobs of an account and of the accounts below it together; sacctmgr shows it with the account
+that it is set on, and limits of a single job with every association that inherits them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hpcbert.timelimit import TimeLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_ASSOCIATION = "Account,User,ParentName,Partition,QOS,DefaultQOS,MaxWall,GrpTRES,MaxTRES"
+_QOS = "Name,Flags,MaxWall,GrpTRES,MaxTRES,MaxTRESPU,MaxTRESPA,MinTRES"
+_TRES = re.compile(r"([\w/:.+-]+)=(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)")
+# Of memory, in MiB; of others Slurm counts in thousands.
+_MEMORY = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_COUNTS = {"": 1, "K": 1_000, "M": 1_000_000, "G": 10**9, "T": 10**12, "P": 10**15}
+# QOS that may do without a limit of the partition's, or that speak of limits (sacctmgr(1)).
+_IGNORES_TIME = "PartitionTimeLimit"
+
+
+@dataclass(frozen=True)
+class Cap:
+    """One limit that a job meets.
+
+    Attributes:
+        whose: `account proj`, `QOS normal`.
+        key: The column that it stands in: `GrpTRES`, `MaxTRES`.
+        most: By TRES, `gres/gpu` or `node`: how much of it; memory in MiB.
+    """
+
+    whose: str
+    key: str
+    most: Mapping[str, int]
+
+    def exceeded(self, asked: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
+        """Yield each TRES that one job alone asks for more of: its name, asked, allowed."""
+        for name, most in self.most.items():
+            if asked.get(name, 0) > most:
+                yield name, asked[name], most
+
+
+@dataclass(frozen=True)
+class Association:
+    """What an account, or a user in one, may do.
+
+    Attributes:
+        account: Its name.
+        user: Login name; empty for the account itself.
+        parent: The account above, where the row is of an account.
+        partition: The one that it is for; empty for all.
+        qos: Those that it may use.
+        default_qos: The one that its jobs have; empty: the cluster's.
+        limit: Of one job.
+        together: GrpTRES: what all its jobs may have at a time.
+        each: MaxTRES: what one job may have.
+    """
+
+    account: str
+    user: str = ""
+    parent: str = ""
+    partition: str = ""
+    qos: tuple[str, ...] = ()
+    default_qos: str = ""
+    limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
+    together: Mapping[str, int] = field(default_factory=dict)
+    each: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Qos:
+    """One quality of service.
+
+    Attributes:
+        name: Its name.
+        flags: `DenyOnLimit`, `PartitionTimeLimit`, ….
+        limit: Of one job.
+        caps: Its limits on what jobs have.
+        least: MinTRES: what a job must ask for at least.
+    """
+
+    name: str
+    flags: tuple[str, ...] = ()
+    limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
+    caps: tuple[Cap, ...] = ()
+    least: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def outlasts(self) -> bool:
+        """Whether its jobs may take longer than their partition's limit."""
+        return _IGNORES_TIME in self.flags
+
+
+@dataclass(frozen=True)
+class Rights:
+    """What a user may ask for.
+
+    Attributes:
+        own: The user's associations.
+        accounts: The accounts' own rows, with limits on all their users together.
+        qos: All QOS by name.
+        default: The account that jobs have which name none; empty: not told.
+        known: Whether accounting answered.
+    """
+
+    own: tuple[Association, ...] = ()
+    accounts: tuple[Association, ...] = ()
+    qos: Mapping[str, Qos] = field(default_factory=dict)
+    default: str = ""
+    known: bool = False
+
+    def of(self, account: str = "", partition: str = "") -> Association | None:
+        """Return the association that a job falls under: that of its partition before another."""
+        name = account or self.default
+        found = [one for one in self.own if one.account == name.lower()]
+        exact = [one for one in found if one.partition == partition]
+        return next(iter((*exact, *(one for one in found if not one.partition))), None)
+
+    def qos_of(self, account: str = "", partition: str = "") -> str:
+        """Return the QOS that a job has which names none; empty: the cluster's, which is not told.
+
+        A single QOS that an association may use is its default, be it named so or not.
+        """
+        found = self.of(account, partition)
+        if found is None:
+            return ""
+        return found.default_qos or (found.qos[0] if len(found.qos) == 1 else "")
+
+    def caps(self, account: str = "", partition: str = "", qos: Sequence[str] = ()) -> list[Cap]:
+        """Return the limits that a job meets: its user's, its accounts' and its QOS's.
+
+        Args:
+            account: The one that it names; empty for the default one.
+            partition: Where it runs.
+            qos: Its own and its partition's; the default one where it names none.
+        """
+        own = self.of(account, partition)
+        found: list[Cap] = []
+        if own is not None:
+            found += [Cap(f"account {own.account}", "MaxTRES", own.each)]
+            found += [Cap(f"you in account {own.account}", "GrpTRES", own.together)]
+            found += [
+                Cap(f"account {one.account}", "GrpTRES", one.together)
+                for one in self._above(own.account)
+            ]
+        named = [one for one in qos if one] or [self.qos_of(account, partition)]
+        found += [cap for name in named if name in self.qos for cap in self.qos[name].caps]
+        return [one for one in found if one.most]
+
+    def _above(self, account: str) -> Iterator[Association]:
+        """Yield the rows of an account and of those above it."""
+        rows = {one.account: one for one in self.accounts}
+        seen: set[str] = set()
+        while account in rows and account not in seen:
+            seen.add(account)
+            yield rows[account]
+            account = rows[account].parent
+
+
+def associations_argv(user: str, *, cluster: str = "") -> list[str]:
+    """Return the query for a user's associations, or with no user for the accounts' own rows.
+
+    Args:
+        user: Login name; empty for accounts.
+        cluster: Its name, where it is known: one database may serve several.
+    """
+    where = [f"user={user}", *([f"cluster={cluster}"] if cluster else [])]
+    return ["sacctmgr", "-nP", "show", "assoc", *where, f"format={_ASSOCIATION}"]
+
+
+def default_argv(user: str) -> list[str]:
+    """Return the query for a user's default account."""
+    return ["sacctmgr", "-nP", "show", "user", user, "format=User,DefaultAccount"]
+
+
+def qos_argv() -> list[str]:
+    """Return the query for all QOS."""
+    return ["sacctmgr", "-nP", "show", "qos", f"format={_QOS}"]
+
+
+def read_associations(text: str) -> tuple[Association, ...]:
+    """Read what `associations_argv` prints; a line that is not understood is passed over."""
+    return tuple(
+        Association(
+            account=one[0].strip(),
+            user=one[1],
+            parent=one[2],
+            partition=one[3],
+            qos=_names(one[4]),
+            default_qos=one[5],
+            limit=TimeLimit.reported(one[6]),
+            together=tres(one[7]),
+            each=tres(one[8]),
+        )
+        for one in _rows(text, _ASSOCIATION)
+    )
+
+
+def read_default(text: str, user: str) -> str:
+    """Return the default account that `default_argv` prints; empty where there is none."""
+    rows = (line.partition("|")[::2] for line in text.splitlines())
+    return next((account for name, account in rows if name == user), "")
+
+
+def read_qos(text: str) -> dict[str, Qos]:
+    """Read what `qos_argv` prints, by name."""
+    found = {}
+    for name, flags, wall, together, each, user, account, least in _rows(text, _QOS):
+        keys = {"GrpTRES": together, "MaxTRES": each, "MaxTRESPU": user, "MaxTRESPA": account}
+        caps = (Cap(f"QOS {name}", key, tres(value)) for key, value in keys.items())
+        own = tuple(one for one in caps if one.most)
+        found[name] = Qos(name, _names(flags), TimeLimit.reported(wall), own, tres(least))
+    return found
+
+
+def _rows(text: str, columns: str) -> Iterator[list[str]]:
+    rows = (line.split("|") for line in text.splitlines())
+    return (one for one in rows if len(one) == columns.count(",") + 1 and one[0])
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(one.strip() for one in text.split(",") if one.strip())
+
+
+def tres(text: str) -> dict[str, int]:
+    """Read trackable resources: `cpu=16,mem=500G,node=2,gres/gpu=4,gres/gpu:a100=4`.
+
+    Memory is in MiB; what is not understood is passed over.
+    """
+    found = {}
+    for word in text.split(","):
+        if match := _TRES.fullmatch(word.strip()):
+            name, number, unit = match.groups()
+            factor = _MEMORY[unit] if name == "mem" else _COUNTS[unit]
+            found[name] = int(float(number) * factor)
+    return found

@@ -1,0 +1,123 @@
+"""What partitions allow: who may use them, for how long, with which memory.
+
+This is what `scontrol show partition` prints. Keys are those of SchedMD/slurm,
+src/api/partition_info.c, 22.05 to 26.05. Users see it also where nodes are private
+(`PrivateData=nodes`), which silences sinfo altogether.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from hpcbert.slurm.hostlist import expand
+from hpcbert.slurm.partitions import NodeGroup, Partition, Resource, resources
+from hpcbert.slurm.rights import tres
+from hpcbert.timelimit import TimeLimit
+
+_PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
+_NONE = {"", "N/A", "NONE", "(null)"}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a partition asks of jobs.
+
+    Attributes:
+        partition: The partition as far as the controller tells of it: nodes of one kind, of which
+            only the means are known.
+        limit: The time limit of jobs that name none.
+        accounts, qos: Those that may use it; none named: all.
+        denied_accounts, denied_qos: Those that may not.
+        groups: Groups of users that may; none named: all.
+        own_qos: The QOS whose limits bind its jobs, beside their own; empty: there is none.
+        memory: As in `Controller.memory`; empty: what the cluster has.
+        reserved: Whether only jobs with a reservation run there.
+    """
+
+    partition: Partition
+    limit: TimeLimit
+    accounts: tuple[str, ...] = ()
+    denied_accounts: tuple[str, ...] = ()
+    qos: tuple[str, ...] = ()
+    denied_qos: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    own_qos: str = ""
+    memory: str = ""
+    reserved: bool = False
+
+    def takes_account(self, account: str) -> bool:
+        """Say whether jobs of an account may use it."""
+        return _allowed(account, self.accounts, self.denied_accounts)
+
+    def takes_qos(self, qos: str) -> bool:
+        """Say whether jobs of a QOS may use it."""
+        return _allowed(qos, self.qos, self.denied_qos)
+
+
+def _allowed(name: str, allowed: tuple[str, ...], denied: tuple[str, ...]) -> bool:
+    return (not allowed or name in allowed) and name not in denied
+
+
+def rules_argv() -> list[str]:
+    """Return the query for all partitions, hidden ones too."""
+    return ["scontrol", "--all", "--oneliner", "show", "partition"]
+
+
+def read_rules(text: str) -> dict[str, Rules]:
+    """Read what `rules_argv` prints, by name; a line that is not understood is passed over."""
+    found = {}
+    for line in text.splitlines():
+        keys = dict(_PAIR.findall(line))
+        if name := keys.get("PartitionName"):
+            found[name] = Rules(
+                partition=_partition(name, keys),
+                limit=TimeLimit.reported(keys.get("DefaultTime", "")),
+                accounts=_names(keys, "AllowAccounts"),
+                denied_accounts=_names(keys, "DenyAccounts"),
+                qos=_names(keys, "AllowQos"),
+                denied_qos=_names(keys, "DenyQos"),
+                groups=_names(keys, "AllowGroups"),
+                own_qos="" if keys.get("QoS", "") in _NONE else keys["QoS"],
+                memory=_memory(keys),
+                reserved=keys.get("ReqResv") == "YES",
+            )
+    return found
+
+
+def _names(keys: dict[str, str], name: str) -> tuple[str, ...]:
+    """Return who is named under a key; `ALL` names nobody."""
+    text = keys.get(name, "")
+    return () if text in _NONE or text == "ALL" else tuple(text.split(","))
+
+
+def _memory(keys: dict[str, str]) -> str:
+    for name, option in (("DefMemPerCPU", "--mem-per-cpu"), ("DefMemPerNode", "--mem")):
+        if keys.get(name, "").isdigit():
+            return f"{option}={keys[name]}"
+    return ""
+
+
+def _partition(name: str, keys: dict[str, str]) -> Partition:
+    most, nodes = keys.get("MaxNodes", ""), keys.get("TotalNodes", "")
+    count = int(nodes) if nodes.isdigit() else 0
+    there = keys.get("Nodes", "")
+    group = NodeGroup(count, () if there in _NONE else expand(there), _each(keys, count))
+    return Partition(
+        name=name,
+        default=keys.get("Default") == "YES",
+        state=keys.get("State", "UP").lower(),
+        limit=TimeLimit.reported(keys.get("MaxTime", "")),
+        most_nodes=int(most) if most.isdigit() else None,
+        groups=(group,),
+        exact=False,
+    )
+
+
+def _each(keys: dict[str, str], nodes: int) -> tuple[Resource, ...]:
+    """Return what each node has in the mean, of the partition's sums; typed ones before others."""
+    sums = (f"{key}={count}" for key, count in tres(keys.get("TRES", "")).items())
+    found = [one for word in sums if word.startswith("gres/") for one in resources(word)]
+    typed = {one.name for one in found if one.kind}
+    each = [one for one in found if one.kind or one.name not in typed]
+    return tuple(replace(one, count=-(-one.count // nodes)) for one in each) if nodes else ()

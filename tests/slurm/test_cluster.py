@@ -1,0 +1,217 @@
+"""What a cluster has and allows, as its own commands print it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcbert.slurm.controller import Controller, fitting_mpi, read_config, read_mpi
+from hpcbert.slurm.partitions import resources
+from hpcbert.slurm.rights import (
+    Rights,
+    read_associations,
+    read_default,
+    read_qos,
+    tres,
+)
+from hpcbert.slurm.rules import read_rules
+from hpcbert.timelimit import TimeLimit
+
+# As 22.05.8 prints them; 24.11 and 26.05 have the same keys and more.
+CONFIG = """\
+Configuration data as of 2026-11-22T06:16:10
+AccountingStorageEnforce = associations,limits,qos
+ClusterName             = lab
+DefMemPerCPU            = 32000
+DefMemPerNode           = UNLIMITED
+MaxArraySize            = 1001
+MpiDefault              = none
+PrivateData             = nodes,partitions
+SLURM_VERSION           = 22.05.8
+
+Slurmctld(primary) at here is UP
+"""
+MPI = """\
+MPI plugin types are...
+\tpmix
+\tnone
+\tcray_shasta
+\tpmi2
+specific pmix plugin versions available: pmix_v4,pmix_v3
+"""
+_SAME = "AllocNodes=ALL DefaultTime=NONE Hidden=NO ReqResv=NO State=UP"
+PARTITIONS = f"""\
+PartitionName=gpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL {_SAME} Default=YES QoS=N/A \
+MaxNodes=UNLIMITED MaxTime=UNLIMITED Nodes=n[1-2] TotalCPUs=16 TotalNodes=2 \
+DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED TRES=cpu=16,mem=500G,node=2,billing=16,gres/gpu=16
+PartitionName=big AllowGroups=ml AllowAccounts=a,b DenyQos=low AllocNodes=ALL DefaultTime=00:10:00 \
+Default=NO QoS=capped MaxNodes=4 MaxTime=1-00:00:00 Nodes=h[1-4] TotalNodes=4 DefMemPerCPU=4000 \
+ReqResv=YES State=DRAIN TRES=cpu=16,node=4,gres/gpu=32,gres/gpu:h100=32
+not a partition
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gpu:4090:8", [("gpu", "4090", 8)]),
+        ("gpu:4090", [("gpu", "4090", 1)]),
+        ("gpu:1080:2(S:1)", [("gpu", "1080", 2)]),
+        ("gpu:16", [("gpu", "", 16)]),
+        ("gpu:a100:no_consume:4(S:0-1)", [("gpu", "a100", 4)]),
+        ("gpu:no_consume:4", [("gpu", "", 4)]),
+        ("gres/gpu:h100=8", [("gpu", "h100", 8)]),
+        ("gres/gpu=8,gres/gpu:h100=8", [("gpu", "", 8), ("gpu", "h100", 8)]),
+        ("gres:gpu:h100:8", [("gpu", "h100", 8)]),
+        ("gpu:a100:4(S:0-1),mps:400(S:0),shard:8", [("gpu", "a100", 4), ("mps", "", 400), ("shard", "", 8)]),
+        ("gpu:rtx_6000:4,gpu:8000:2", [("gpu", "rtx_6000", 4), ("gpu", "8000", 2)]),
+        ("N/A", [("N/A", "", 1)]),
+    ],
+)  # fmt: skip
+def test_every_spelling_of_a_resource(text: str, expected: list[tuple[str, str, int]]) -> None:
+    assert [(one.name, one.kind, one.count) for one in resources(text)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "sliced"),
+    [
+        ("gpu:1g.10gb:7", True),
+        ("gpu:a100_3g.20gb:2", True),
+        ("gpu:nvidia_h100_80gb_hbm3_1g.10gb:7", True),
+        ("gpu:1g.10gb+me:1", True),
+        ("gpu:a100_80gb:8", False),
+        ("gpu:2080ti:8", False),
+        ("gpu:8", False),
+    ],
+)
+def test_slices_are_told_from_gpus(text: str, *, sliced: bool) -> None:
+    assert [one.sliced for one in resources(text)] == [sliced]
+
+
+def test_settings_of_the_controller() -> None:
+    assert read_config(CONFIG) == Controller(
+        name="lab",
+        version="22.05.8",
+        most_indices=1000,
+        memory="--mem-per-cpu=32000",
+        private=("nodes", "partitions"),
+        enforced=frozenset({"associations", "limits", "qos"}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "expected"),
+    [
+        ("DefMemPerNode = 4000", "memory", "--mem=4000"),
+        ("DefMemPerNode = UNLIMITED", "memory", ""),
+        ("DefMemPerCPU = 0", "memory", ""),
+        ("MpiDefault = pmix", "mpi", "pmix"),
+        ("PrivateData = none", "private", ()),
+        ("AccountingStorageEnforce = none", "enforced", frozenset()),
+        ("AccountingStorageEnforce = safe", "enforced", {"associations", "limits", "safe"}),
+        ("MaxArraySize = 0", "most_indices", 1),
+        ("no key", "name", ""),
+    ],
+)
+def test_what_a_key_of_the_controller_means(line: str, name: str, expected: object) -> None:
+    assert getattr(read_config(line), name) == expected
+
+
+def test_types_of_mpi() -> None:
+    assert read_mpi(MPI) == ("pmix", "none", "cray_shasta", "pmi2", "pmix_v4", "pmix_v3")
+    assert read_mpi("srun: error: MPI plugin types are...\nnone\npmi2\n") == ("none", "pmi2")
+    assert read_mpi("srun: fatal: no configuration") == ()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "expected"),
+    [
+        (("pmix", "pmi2"), ("none", "pmi2", "pmix"), "pmix"),
+        (("pmix", "pmi2"), ("none", "pmi2"), "pmi2"),
+        (("pmix",), ("none", "pmix_v3", "pmix_v4"), "pmix_v4"),
+        (("pmix",), ("none", "pmi2"), ""),
+        ((), ("none", "pmi2"), ""),
+    ],
+)
+def test_the_first_wanted_type_that_is_there(
+    wanted: tuple[str, ...], there: tuple[str, ...], expected: str
+) -> None:
+    assert fitting_mpi(wanted, there) == expected
+
+
+def test_partitions_of_the_controller() -> None:
+    found = read_rules(PARTITIONS)
+    assert set(found) == {"gpu", "big"}
+    gpu, big = found["gpu"], found["big"]
+    assert (gpu.accounts, gpu.qos, gpu.own_qos, gpu.memory, gpu.reserved) == ((), (), "", "", False)
+    assert gpu.partition.default
+    assert not gpu.partition.exact
+    (group,) = gpu.partition.groups
+    assert (group.count, group.names) == (2, ("n1", "n2"))
+    assert [(one.kind, one.count) for one in group.resources] == [("", 8)]
+    assert (big.accounts, big.denied_qos, big.groups) == (("a", "b"), ("low",), ("ml",))
+    assert (big.own_qos, big.memory, big.limit) == ("capped", "--mem-per-cpu=4000", TimeLimit(600))
+    assert (big.partition.limit, big.partition.most_nodes) == (TimeLimit(86400), 4)
+    assert (big.partition.state, big.reserved) == ("drain", True)
+    assert [(one.kind, one.count) for one in big.partition.groups[0].resources] == [("h100", 8)]
+    assert [big.takes_account(one) for one in ("a", "c")] == [True, False]
+    assert [big.takes_qos(one) for one in ("low", "normal")] == [False, True]
+
+
+def test_trackable_resources() -> None:
+    text = "cpu=16,mem=62.5G,node=2,gres/gpu:a100=4,bb/datawarp=1T,nonsense"
+    assert tres(text) == {
+        "cpu": 16, "mem": 64000, "node": 2, "gres/gpu:a100": 4, "bb/datawarp": 10**12,
+    }  # fmt: skip
+
+
+RIGHTS = Rights(
+    own=read_associations("proj|me||gpu|normal,long||00:20:00||node=2\nproj|me|||normal|normal|||\n"),
+    accounts=read_associations("root|||||||||\nproj||top||normal|||gres/gpu=3|\ntop||root|||||node=1|"),
+    qos=read_qos("normal|DenyOnLimit,OverPartQOS|1-00:00:00|gres/gpu=8|node=2|||cpu=1\nlong|PartitionTimeLimit||||||\n"),
+    default=read_default("you|x\nme|proj\n", "me"),
+    known=True,
+)  # fmt: skip
+
+
+def test_associations_of_a_user() -> None:
+    assert RIGHTS.default == "proj"
+    found = RIGHTS.of("", "gpu")
+    assert found is not None
+    assert (found.qos, found.limit, found.each) == (
+        ("normal", "long"),
+        TimeLimit(1200),
+        {"node": 2},
+    )
+    assert RIGHTS.of("proj", "other") == RIGHTS.own[1]
+    assert RIGHTS.of("none") is None
+    assert RIGHTS.qos_of("proj", "other") == "normal"
+    assert RIGHTS.qos_of("proj", "gpu") == ""
+
+
+def test_qos_and_their_limits() -> None:
+    normal = RIGHTS.qos["normal"]
+    assert (normal.flags, normal.limit, normal.least) == (
+        *(("DenyOnLimit", "OverPartQOS"), TimeLimit(86400)),
+        {"cpu": 1},
+    )
+    assert [(one.key, one.most) for one in normal.caps] == [
+        ("GrpTRES", {"gres/gpu": 8}),
+        ("MaxTRES", {"node": 2}),
+    ]
+    assert RIGHTS.qos["long"].outlasts
+
+
+def test_limits_of_accounts_above_bind_too() -> None:
+    found = RIGHTS.caps("proj", "gpu", ["normal"])
+    assert [(one.whose, one.key) for one in found] == [
+        ("account proj", "MaxTRES"),
+        ("account proj", "GrpTRES"),
+        ("account top", "GrpTRES"),
+        ("QOS normal", "GrpTRES"),
+        ("QOS normal", "MaxTRES"),
+    ]
+    asked = {"node": 2, "gres/gpu": 8}
+    assert [one for cap in found for one in cap.exceeded(asked)] == [
+        ("gres/gpu", 8, 3),
+        ("node", 2, 1),
+    ]
