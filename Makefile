@@ -19,8 +19,8 @@ DIST ?= dist
 REAL_ARGS ?=
 # The release of Debian that `make fresh` makes.
 SUITE ?= bookworm
-# Two workers mostly wait for Slurm, the third computes.
-PYTEST_ARGS ?= --numprocesses=3 --dist=loadgroup --no-loadscope-reorder
+# Three workers mostly wait for Slurm, the fourth computes.
+PYTEST_ARGS ?= --numprocesses=4 --dist=loadgroup --no-loadscope-reorder
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install $(PIP_ARGS)

@@ -17,6 +17,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SLOW = {"container", "end_to_end", "faults", "fuzz", "lab", "packaging", "prepare"} | {
     *("recipes", "security", "workloads"),
 }
+# What breaks the lab has one of its own. Containers have, too: one lane of all would take longer than
+# the other tests together.
+LANES = {"faults": "faults", "container": "containers", "recipes": "containers"}
 # What may stand in a test's id as it is: a short name, no content of files.
 _NAME = re.compile(r"[\w .,:;=/+@%<>()\[\]{}'*!?#&|~^$-]{1,60}", re.ASCII)
 
@@ -41,11 +44,11 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 def group_of(item: pytest.Item) -> str:
     """Say what must stay with one worker: what shares a lab, and a file's tests for its fixtures.
 
-    What breaks the lab has one of its own beside the others'.
+    Tests that need a lab are in lanes, each with a lab of its own.
     """
     if "lab" not in getattr(item, "fixturenames", ()):
         return item.location[0]
-    return "faults" if "faults" in item.path.parts else "lab"
+    return LANES.get(item.path.relative_to(REPOSITORY).parts[1], "lab")
 
 
 def slow(item: pytest.Item) -> bool:
@@ -64,8 +67,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the labs: they take longest, mostly waiting while others compute."""
-    first = {"lab": 0, "faults": 1}
-    items.sort(key=lambda item: first.get(group_of(item), 2))
+    lanes = ["lab", *dict.fromkeys(LANES.values())]
+    order = {lane: place for place, lane in enumerate(lanes)}
+    items.sort(key=lambda item: order.get(group_of(item), len(lanes)))
 
 
 @pytest.fixture(scope="session")
