@@ -25,6 +25,7 @@ COMMANDS = {
     "prepare": "Make image, program and data of frameworks ready.",
     "data": "Make training data, check them, show them.",
     "images": "List and remove prepared images.",
+    "plan": "Say what a submission would take and what it lacks.",
     "submit": "Submit a point, or a whole scaling curve.",
     "monitor": "Watch campaigns until they end.",
     "logs": "Print the log of a repeat.",

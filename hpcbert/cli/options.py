@@ -54,6 +54,7 @@ def _one_of(names: Iterable[str]) -> dict[str, Any]:
     return {"type": click.Choice(list(names))}
 
 
+_HOURS = {"type": click.FloatRange(0, min_open=True), "metavar": "HOURS"}
 _TIME = {"flag": "--time", "callback": checked_limit}
 
 
@@ -98,6 +99,7 @@ class PointOptions(Overrides):
     srun_arg: Annotated[_Words, "One more word for srun.", {"metavar": "WORD"}] = ()
     concurrent_repeats: Annotated[int, "Repeats at the same time.", _COUNT] = 1
     concurrent_points: Annotated[bool, "Don't let each point wait for the one before."] = False
+    max_gpu_hours: Annotated[float | None, "Refuse what may take more.", _HOURS] = None
     repeats_in: Annotated[str, _IN, _one_of(("array", "one-job")), _SHOWN] = "array"
 
     @classmethod

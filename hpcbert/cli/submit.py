@@ -104,6 +104,7 @@ def submit(
         directory = store.resolve(resume, Path(options.runs or here.runs))
         return _carried_out(directory, here, retries=max_retries if wait else None)
     from hpcbert.checks.obstacles import of_submission
+    from hpcbert.script import cost
     from hpcbert.script.draft import draft  # with Jinja, which --help has no use for
 
     then = _past(like, options) if like else None
@@ -118,6 +119,9 @@ def submit(
         from hpcbert.script import again
 
         warnings += again.differences(then.campaign, made.campaign)
+    if options.max_gpu_hours is not None:
+        costs = cost.of_arrays(made.campaign.arrays, made.scripts)
+        cost.refuse(costs, options.max_gpu_hours, tries=1 + max_retries)
     found = of_submission(made, run=run)
     if found and not (dry_run or force):
         errors = [UsageError(f"{one.name}: {one.detail}", hint=one.hint) for one in found]

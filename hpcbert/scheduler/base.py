@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hpcbert.scheduler.poller import Poller
     from hpcbert.slurm.states import RepeatState
     from hpcbert.system.runner import Runner
+    from hpcbert.timelimit import TimeLimit
 
 # The command that goes on with a submission, without the campaign.
 RESUME = "hpcbert submit --resume"
@@ -111,6 +112,47 @@ class Check:
     name: str
     ok: bool | None
     detail: str
+
+
+@dataclass(frozen=True)
+class Supply:
+    """What a partition has and allows.
+
+    Attributes:
+        state: `up`, `down`, `drain` or `inact`.
+        limit: What a job may ask for.
+        most_nodes: Nodes that a job may have; None without a limit.
+        nodes: How many it has.
+        fitting: How many of them have what the job asks of each.
+        usable: How many run jobs or could; None: it is not told.
+        free: How many run nothing now and could; None likewise.
+        resources: What nodes have, `gpu:v100:8`.
+    """
+
+    name: str
+    state: str
+    limit: TimeLimit
+    most_nodes: int | None
+    nodes: int
+    fitting: int
+    usable: int | None
+    free: int | None
+    resources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Start:
+    """When a job would start.
+
+    Attributes:
+        when: Seconds since the epoch; None: nobody says.
+        nodes: Where, as Slurm writes nodes; empty likewise.
+        refused: Why it would be refused; empty: it would not.
+    """
+
+    when: float | None = None
+    nodes: str = ""
+    refused: str = ""
 
 
 class NoRoomError(IncompleteError):
@@ -241,6 +283,18 @@ class Scheduler(ABC):
         """Return what `bash -n` says of a script."""
         outcome = self.world.run(["bash", "-n"], stdin=script)
         return Check(f"bash -n {path}", outcome.ok, outcome.stderr.strip())
+
+    def supply(self, script: str) -> tuple[Supply, ...]:
+        """Return what the partitions have that a script may run in; none where there are none."""
+        return ()
+
+    def forecast(self, script: str) -> Start:
+        """Return when the job of a script would start; nothing is submitted.
+
+        Raises:
+            SchedulerError: It can't be asked.
+        """
+        return Start()
 
     def obstacles(self, directory: Path, scripts: Sequence[str]) -> Iterable[Finding]:
         """Return what would keep jobs from running, as far as it is known before.

@@ -77,6 +77,7 @@ class Resolved:
         directory: The campaign's, or `BY_HAND`.
         sources: The files that a job reads or runs, by name.
         warnings: What a person should know before running it.
+        missing: What ranks need and nobody names: `image`, `data`, `source`, `python`.
     """
 
     request: Request
@@ -92,6 +93,7 @@ class Resolved:
     directory: str
     sources: Mapping[str, Path]
     warnings: tuple[str, ...]
+    missing: tuple[str, ...] = ()
 
     @property
     def by_hand(self) -> bool:
@@ -175,6 +177,7 @@ def resolve(
         plan=measured,
         mounts=inputs.mount_specs(site, used, directory),
         warnings=warnings,
+        missing=tuple(missing),
     )
 
 

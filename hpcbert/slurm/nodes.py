@@ -20,6 +20,16 @@ def read_sinfo(text: str, partition: str) -> dict[str, bool]:
         text: What it printed; a line that is not understood is passed over.
         partition: Which one's nodes; empty for those of the default one.
     """
+    return {name: state in _USABLE for name, state in read_states(text, partition).items()}
+
+
+def read_states(text: str, partition: str) -> dict[str, str]:
+    """Return the state of each node, in small letters: `idle`, `mixed`, `down*`.
+
+    Args:
+        text: What `sinfo_argv` printed.
+        partition: As of `read_sinfo`.
+    """
     found = {}
     for line in text.splitlines():
         words = line.split("|")
@@ -27,5 +37,15 @@ def read_sinfo(text: str, partition: str) -> dict[str, bool]:
             continue
         name, place, state = words
         if place.removesuffix("*") == partition if partition else place.endswith("*"):
-            found[name] = state.removesuffix("+").lower() in _USABLE
+            found[name] = state.removesuffix("+").lower()
     return found
+
+
+def free(text: str, partition: str) -> int:
+    """Return how many of a partition's nodes run nothing and could.
+
+    Args:
+        text: What `sinfo_argv` printed.
+        partition: As of `read_sinfo`.
+    """
+    return sum(state == "idle" for state in read_states(text, partition).values())

@@ -53,7 +53,7 @@ REFUSED = [
             ["--account", "a"], ["--qos", "q"], ["--time", "60"], ["--image", "i"], ["--data", "d"],
             ["--source", "s"], ["--python", "p"], ["--sbatch-arg=x"], ["--srun-arg=x"],
             ["--concurrent-repeats", "1"], ["--concurrent-points"], ["--repeats-in", "array"],
-            ["--dry-run"], ["--rehearse"], ["--force"], ["--like", "x"],
+            ["--dry-run"], ["--rehearse"], ["--force"], ["--like", "x"], ["--max-gpu-hours", "9"],
         )
     ),
     *(
@@ -70,6 +70,9 @@ REFUSED = [
     (["render", "--check", ".", "--output", "x"], "--output", "--check"),
     (["render", "--check", ".", "--scaling"], "--scaling", "--check"),
     (["render", "--runs", "x"], "--runs", "by hand"),
+    (["render", "--max-gpu-hours", "9"], "--max-gpu-hours", "by hand"),
+    (["plan", "--partition", "gpu"], "--partition", "local scheduler"),
+    (["plan", "--accumulation", "2", "--global-batch-size", "8"], "--global-batch-size", "--accumulation"),
     (["monitor", "--once", "--max-retries", "1"], "--max-retries", "--once"),
     (["monitor", "--once", "--interval", "20"], "--interval", "--once"),
     (["logs", "--path", "--tail", "2"], "--tail", "--path"),

@@ -14,7 +14,7 @@ from hpcbert.config.slurmwords import given
 from hpcbert.errors import SchedulerError
 from hpcbert.scheduler.base import Check, Scheduler, Target
 from hpcbert.scheduler.poller import FLOOR
-from hpcbert.scheduler.slurm import adopt, capacity, questions, submission
+from hpcbert.scheduler.slurm import adopt, capacity, outlook, questions, submission
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.script import directives
 from hpcbert.script.plan import MOST_INDICES
@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from hpcbert.config.site import Site
     from hpcbert.finding import Finding
     from hpcbert.model import Array, Campaign, Point
+    from hpcbert.scheduler.base import Start, Supply
     from hpcbert.scheduler.slurm.poller import SlurmPoller
     from hpcbert.slurm.commands import JobRow
     from hpcbert.slurm.states import RepeatState
 
-# Where there is no configuration, there is no cluster to ask.
-_NO_CLUSTER = ("Could not establish a configuration source",)
 # What scancel says of a job that is over (SchedMD/slurm, src/common/slurm_errno.c).
 _ENDED = ("Invalid job id specified", "Job/step already completing or completed")
 
@@ -205,9 +204,17 @@ class Slurm(Scheduler):
     def _tested(self, path: str, text: str) -> Check:
         environment = commands.submission_environment(self.world.environ)
         test = self.world.run(["sbatch", "--test-only"], stdin=text, env=environment)
-        away = any(phrase in test.stderr for phrase in (*submission.TRANSIENT, *_NO_CLUSTER))
-        ok = None if away else test.ok
+        ok = None if outlook.away(test) else test.ok
         return Check(f"sbatch --test-only {path}", ok, adopt.complaint(test))
+
+    def supply(self, script: str) -> tuple[Supply, ...]:
+        """Ask sinfo for the partitions of a script."""
+        where = directives.option(script, "clusters").partition(",")[0]
+        return capacity.supply(script, Cluster(self.world, where))
+
+    def forecast(self, script: str) -> Start:
+        """Have sbatch itself say when a script's job would start."""
+        return outlook.forecast(script, self.world)
 
     def obstacles(self, directory: Path, scripts: Sequence[str]) -> Iterable[Finding]:
         """Compare what scripts ask for with the partitions; other clusters' are not known."""

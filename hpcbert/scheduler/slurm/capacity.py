@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.finding import Finding
+from hpcbert.scheduler.base import Supply
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
 from hpcbert.script import directives
-from hpcbert.slurm import commands, partitions
+from hpcbert.slurm import commands, nodes, partitions
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
@@ -49,6 +50,28 @@ def wanted(script: str) -> Wanted:
         nodes=int(directives.option(script, "nodes") or 1),
         limit=TimeLimit.reported(directives.option(script, "time")),
         resources=partitions.resources(directives.option(script, "gres")),
+    )
+
+
+def supply(script: str, cluster: Cluster) -> tuple[Supply, ...]:
+    """Return what the partitions have that a script may run in; nothing where Slurm is silent."""
+    found, job = cluster.partitions, wanted(script)
+    told = cluster.states if found else ""
+    return tuple(
+        Supply(
+            name=name,
+            state=found[name].state,
+            limit=found[name].limit,
+            most_nodes=found[name].most_nodes,
+            nodes=found[name].nodes,
+            fitting=_fitting(job, found[name]),
+            usable=sum(nodes.read_sinfo(told, name).values()) if told else None,
+            free=nodes.free(told, name) if told else None,
+            resources=tuple(
+                dict.fromkeys(_text(one) for part in found[name].groups for one in part.resources)
+            ),
+        )
+        for name in _named(job, found)
     )
 
 

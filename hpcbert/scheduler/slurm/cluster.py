@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from hpcbert.scheduler.slurm.questions import query
-from hpcbert.slurm import commands, controller, partitions, rights, rules
+from hpcbert.slurm import commands, controller, nodes, partitions, rights, rules
 from hpcbert.system import ownership
 
 if TYPE_CHECKING:
@@ -112,6 +112,12 @@ class Cluster:
         if self._sinfo.ok:
             return partitions.read_sinfo(self._sinfo.stdout)
         return {name: one.partition for name, one in self.rules.items()}
+
+    @cached_property
+    def states(self) -> str:
+        """What sinfo prints of every node's state, for `slurm.nodes`; empty: it does not say."""
+        outcome = self._ask(nodes.sinfo_argv())
+        return outcome.stdout if outcome.ok else ""
 
     @property
     def silence(self) -> Silence:

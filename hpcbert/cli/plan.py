@@ -1,0 +1,264 @@
+"""hpcbert plan."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcbert import scheduler
+from hpcbert.cli import conflicts
+from hpcbert.cli.asked import read, submitter
+from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.config.schedulers import traits
+from hpcbert.errors import CheckError, UsageError
+from hpcbert.model import utc
+from hpcbert.scheduler.base import World
+from hpcbert.system.runner import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hpcbert.flows.plan import Lack, Outlook, PointOutlook
+    from hpcbert.scheduler.base import Supply
+
+_GAP = "  "
+_NOTHING = "-"
+_TITLES = ("shape", "precision", "batch", "repeats", "limit", "node-hours")
+# What hours are called as data, and of what.
+_HOURS = {
+    "device_hours": ("GPU", "rank", "device"),
+    "gpu_hours": ("GPU",),
+    "rank_hours": ("rank",),
+}
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  hpcbert plan --fw oneflow --nodes 4 --gpus-per-node 8 --scaling\n"
+    "  hpcbert plan --fw pytorch --nodes 1 --gpus-per-node 2 --max-gpu-hours 20"
+)
+@point_options
+@click.option("--rehearse", is_flag=True, help="Of a rehearsal: everything but the training.")
+@returns_result
+def plan(options: PointOptions, *, rehearse: bool) -> Result:
+    """Say what submit would take, what there is for it, and what it lacks; submit nothing.
+
+    Node-hours and GPU-hours are those that the time limit allows at most; beside them stands what
+    earlier runs of the same point took. Exit code 5 if it could not run.
+    """
+    from hpcbert.flows.plan import look, refusals
+    from hpcbert.script import cost
+    from hpcbert.script.draft import draft  # with Jinja, which --help has no use for
+
+    conflicts.refuse(*SHARED_CONFLICTS)
+    outlooks: list[Outlook] = []
+    warnings: list[str] = []
+    for asked in (read(options, rehearse=rehearse),):
+        name = asked.options.scheduler
+        conflicts.refuse_typed(traits(name).unused, f"with the {name} scheduler")
+        most = scheduler.of(name, World(run)).most_repeats(asked.site)
+        chosen = replace(asked.options, most_indices=most, dry=True)
+        made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
+        outlooks.append(look(made, Path(asked.site.runs), run=run))
+        warnings += asked.warnings
+    errors = [error for one in outlooks for error in refusals(one)]
+    if options.max_gpu_hours is not None:
+        try:
+            cost.refuse(
+                [point.cost for one in outlooks for point in one.points], options.max_gpu_hours
+            )
+        except UsageError as error:
+            errors.append(CheckError(error.message, where=error.where, hint=error.hint))
+    can_run = not errors
+    text = "\n\n".join(map(_text, outlooks))
+    text += "\n\nIt can run: nothing was submitted." if can_run else "\n\nIt can't run as it is."
+    data = {"can_run": can_run, "campaigns": [_data(one) for one in outlooks]}
+    data["total"] = _sums([point for one in outlooks for point in one.points])
+    return Result(data, text, tuple(dict.fromkeys(errors)), tuple(dict.fromkeys(warnings)))
+
+
+# --- As data ------------------------------------------------------------------------------------
+
+
+def _data(outlook: Outlook) -> dict[str, Any]:
+    campaign = outlook.draft.campaign
+    return {
+        "framework": campaign.framework,
+        "model": outlook.points[0].cost.point.model,
+        "scheduler": campaign.scheduler,
+        "site": campaign.site,
+        "points": [_point(one) for one in outlook.points],
+        "total": _sums(outlook.points),
+        "partitions": [{**vars(one), "limit": str(one.limit)} for one in outlook.supplies],
+        "missing": [vars(one) for one in outlook.lacks],
+        "can_run": outlook.can_run,
+    }
+
+
+def _point(one: PointOutlook) -> dict[str, Any]:
+    cost, point, earlier = one.cost, one.cost.point, one.earlier
+    start = one.start if one.start and one.start.when else None
+    return {
+        "point": point.key,
+        "shape": str(point.shape),
+        "precision": point.precision,
+        "device": point.device,
+        "batch_size_per_device": point.batch_size_per_device,
+        "repeats": cost.repeats,
+        "jobs": cost.jobs,
+        "nodes": point.shape.nodes,
+        "limit": str(cost.limit),
+        **_hours([one]),
+        "earlier": earlier
+        and {
+            "median_seconds": earlier.typical,
+            "runs": len(earlier.seconds),
+            "campaigns": earlier.campaigns,
+        },
+        "start": utc(start.when) if start and start.when else None,
+        "start_nodes": start.nodes if start else "",
+    }
+
+
+def _sums(points: Sequence[PointOutlook]) -> dict[str, Any]:
+    counts = {"points": len(points), "repeats": sum(one.cost.repeats for one in points)}
+    return {**counts, "jobs": sum(one.cost.jobs for one in points), **_hours(points)}
+
+
+def _hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
+    """Return hours by what they are of: at most, and expected where all points have run before."""
+    from hpcbert.script.cost import total
+
+    found = {
+        "node_hours": total(one.cost.on_nodes(one.cost.hours) for one in points),
+        "expected_node_hours": total(one.cost.on_nodes(one.expected_hours) for one in points),
+    }
+    for name, units in _HOURS.items():
+        own = [one for one in points if one.cost.unit in units]
+        found[name] = total(one.cost.on_devices(one.cost.hours) for one in own)
+        found[f"expected_{name}"] = total(one.cost.on_devices(one.expected_hours) for one in own)
+    return found
+
+
+# --- As text ------------------------------------------------------------------------------------
+
+
+def _text(outlook: Outlook) -> str:
+    from hpcbert.script.cost import devices
+
+    campaign, points = outlook.draft.campaign, outlook.points
+    model = points[0].cost.point.model
+    sums = _sums(points)
+    head = (
+        f"{campaign.framework} · {model} · site {campaign.site} ({campaign.scheduler})\n"
+        f"{_count(sums['points'], 'point')}, {_count(sums['repeats'], 'repeat')}, "
+        f"{_count(sums['jobs'], 'job')}"
+    )
+    unit = devices(one.cost for one in points)
+    rows = [(*_TITLES, unit, "expected", "start"), *map(_row, points), _total(points)]
+    parts = [head, _aligned(rows), *_notes(outlook)]
+    lines = [*map(_partition, outlook.supplies), *map(_missing, outlook.lacks)]
+    return "\n\n".join([*parts, *(["\n".join(lines)] if lines else [])])
+
+
+def _row(one: PointOutlook) -> tuple[str, ...]:
+    from hpcbert.script.cost import text
+
+    cost, point = one.cost, one.cost.point
+    return (
+        str(point.shape),
+        point.precision,
+        str(point.batch_size_per_device),
+        str(cost.repeats),
+        str(cost.limit),
+        text(cost.on_nodes(cost.hours)),
+        text(cost.on_devices(cost.hours)),
+        text(cost.on_devices(one.expected_hours)),
+        _moment(one),
+    )
+
+
+def _total(points: Sequence[PointOutlook]) -> tuple[str, ...]:
+    from hpcbert.script.cost import text, total
+
+    most = total(one.cost.on_devices(one.cost.hours) for one in points)
+    expected = total(one.cost.on_devices(one.expected_hours) for one in points)
+    nodes = total(one.cost.on_nodes(one.cost.hours) for one in points)
+    repeats = sum(one.cost.repeats for one in points)
+    return ("total", "", "", str(repeats), "", text(nodes), text(most), text(expected), "")
+
+
+def _notes(outlook: Outlook) -> list[str]:
+    """Return what the columns mean: whose runs are expected again, what whole nodes cost."""
+    from hpcbert.script.cost import devices, text, total
+
+    points = outlook.points
+    unit = devices(one.cost for one in points)
+    known = [one.earlier for one in points if one.earlier]
+    names = list(dict.fromkeys(name for one in known for name in one.campaigns))
+    runs = sum(len(one.seconds) for one in known)
+    lines = [f"Node-hours and {unit} are the most: each job takes all of its limit."]
+    if known:
+        lines.append(
+            f"Expected are {unit} by the median of {_count(runs, 'earlier run')} of the same "
+            f"points: {', '.join(names)}."
+        )
+    else:
+        lines.append("Nothing is expected: no run of these points is under runs yet.")
+    site = outlook.draft.resolved.site
+    srun = outlook.draft.resolved.scheduler.srun
+    whole = [one for one in points if one.cost.unit == "GPU" and srun]
+    if whole and site.slurm.exclusive:
+        hours = total(one.cost.on_nodes(one.cost.hours) for one in whole)
+        each = site.nodes.gpus_per_node
+        lines.append(
+            "Nodes are taken whole (slurm.exclusive): a site that bills them whole, with "
+            f"{_count(each, 'GPU')} each, bills up to {text(hours and hours * each)} GPU-hours."
+        )
+    return ["\n".join(lines)]
+
+
+def _moment(one: PointOutlook) -> str:
+    """Return when a point would start, in local time as Slurm's own commands have it."""
+    if one.start is None or one.start.when is None:
+        return _NOTHING
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.start.when))
+    return f"{when} on {one.start.nodes}" if one.start.nodes else when
+
+
+def _partition(one: Supply) -> str:
+    most = "" if one.most_nodes is None else f", at most {_count(one.most_nodes, 'node')} a job"
+    usable = "" if one.usable is None else f", {one.usable} usable, {one.free} free now"
+    gear = f", with {' or '.join(one.resources)}" if one.resources else ""
+    return (
+        f"partition {one.name}: {one.state}, {_count(one.nodes, 'node')}{usable}{gear}; "
+        f"{one.fitting} fit; limit {one.limit}{most}"
+    )
+
+
+def _missing(one: Lack) -> str:
+    what = "missing" if one.blocks else "not ready yet"
+    return f"{what}: {one.kind} of {one.framework}: {one.detail}\n  {one.command or one.hint}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _aligned(rows: Iterable[tuple[str, ...]]) -> str:
+    known = list(rows)
+    widths = [max(map(len, column)) for column in zip(*known, strict=True)]
+    last = len(widths) - 1
+    lines = [
+        _GAP.join(
+            cell.ljust(size) if at == last else cell.rjust(size)
+            for at, (cell, size) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in known
+    ]
+    return "\n".join([click.style(lines[0], dim=True), *lines[1:]])

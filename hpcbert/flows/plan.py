@@ -1,0 +1,200 @@
+"""Planning: what a submission would take, what there is for it, and what it lacks."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcbert import scheduler
+from hpcbert.campaign import durations
+from hpcbert.checks.obstacles import of_framework
+from hpcbert.errors import CheckError, HpcbertError, SchedulerError
+from hpcbert.flows.prepare import prepare
+from hpcbert.prepare.parts import Context
+from hpcbert.scheduler.base import Start, World
+from hpcbert.script import cost
+from hpcbert.system.runner import follow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hpcbert.campaign.durations import Earlier
+    from hpcbert.finding import Finding
+    from hpcbert.model import Point
+    from hpcbert.scheduler.base import Supply
+    from hpcbert.script.cost import Cost
+    from hpcbert.script.draft import Draft
+    from hpcbert.system.runner import Runner
+
+# What a recipe's need is called where it is made ready.
+_KINDS = {"python": "environment"}
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Lack:
+    """Something that a framework needs and that is not ready.
+
+    Attributes:
+        framework: Name of the recipe.
+        kind: `image`, `source`, `environment`, `data` or `python`.
+        command: Gets it; empty where none does.
+        hint: What to do where no command is enough.
+        blocks: Whether nothing runs without it; else a job makes it, at the first run's expense.
+    """
+
+    framework: str
+    kind: str
+    detail: str
+    command: str
+    hint: str
+    blocks: bool
+
+
+@dataclass(frozen=True)
+class PointOutlook:
+    """One point of a plan.
+
+    Attributes:
+        cost: What it takes at most.
+        earlier: Runs of the same point before; None: there were none.
+        start: When its first job would start if it were submitted now; None: nobody says.
+    """
+
+    cost: Cost
+    earlier: Earlier | None
+    start: Start | None
+
+    @property
+    def expected_hours(self) -> float | None:
+        """Hours of all its runs together, going by earlier ones; None: there were none."""
+        return self.cost.repeats * self.earlier.typical / _HOUR if self.earlier else None
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What submitting one draft would take, meet and lack.
+
+    Attributes:
+        supplies: What its partitions have.
+        lacks: What is not ready.
+        obstacles: What of the cluster stands in the way.
+        unanswered: Why the scheduler could not be asked; None: it could be.
+    """
+
+    draft: Draft
+    points: tuple[PointOutlook, ...]
+    supplies: tuple[Supply, ...]
+    lacks: tuple[Lack, ...]
+    obstacles: tuple[Finding, ...]
+    unanswered: SchedulerError | None
+
+    @property
+    def can_run(self) -> bool:
+        """Whether it would be accepted and could run, as far as it is known before."""
+        refused = any(one.start and one.start.refused for one in self.points)
+        lacking = any(one.blocks for one in self.lacks)
+        return not (refused or lacking or self.obstacles or self.unanswered)
+
+
+def look(draft: Draft, runs: Path, *, run: Runner) -> Outlook:
+    """Think through what submitting a draft would mean; nothing is written or submitted.
+
+    Args:
+        draft: What would be submitted.
+        runs: Where earlier campaigns lie.
+        run: Starts the scheduler's commands.
+
+    Raises:
+        HpcbertError: Site and recipe are wrong.
+    """
+    campaign = draft.campaign
+    runs_on = scheduler.of(campaign.scheduler, World(run))
+    costs = cost.of_arrays(campaign.arrays, draft.scripts)
+    known = durations.earlier(
+        runs,
+        [one.point for one in costs],
+        iters=campaign.protocol.iters,
+        rehearse=campaign.rehearse,
+    )
+    texts = {array.point: draft.scripts[array.name] for array in reversed(campaign.arrays)}
+    starts: dict[Point, Start] = {}
+    unanswered: SchedulerError | None = None
+    try:
+        starts = {point: runs_on.forecast(text) for point, text in texts.items()}
+    except SchedulerError as error:
+        unanswered = error
+    answers = unanswered is None
+    return Outlook(
+        draft=draft,
+        points=tuple(
+            PointOutlook(one, known.get(one.point), starts.get(one.point)) for one in costs
+        ),
+        supplies=runs_on.supply(texts[costs[-1].point]) if answers else (),
+        lacks=tuple(_lacks(draft, run)),
+        obstacles=tuple(runs_on.obstacles(draft.directory, [*texts.values()]) if answers else ()),
+        unanswered=unanswered,
+    )
+
+
+def _lacks(draft: Draft, run: Runner) -> Iterator[Lack]:
+    """Yield what is not ready, each kind once."""
+    resolved, options = draft.resolved, draft.resolved.options
+    recipe, site = resolved.recipe, resolved.site
+    findings = {
+        one.name.partition(" ")[0]: one
+        for one in of_framework(
+            site, recipe, resolved.found, resolved.plan.options, rehearse=options.rehearse
+        )
+    }
+    unnamed = {_KINDS.get(need, need) for need in resolved.missing}
+    wanted = {*findings, *unnamed}
+    planned: set[str] = set()
+    context = Context(run=run, follow=follow, say=lambda _: None, env=dict(os.environ), dry=True)
+    kinds = ["image"] if options.rehearse else []
+    for part in prepare(recipe, site, context, only=kinds):
+        waits = part.kind == "image" and part.status == "planned"
+        if part.kind in wanted or waits:
+            planned.add(part.kind)
+            found = findings.get(part.kind)
+            yield Lack(
+                framework=recipe.name,
+                kind=part.kind,
+                detail=found.detail if found else part.detail,
+                command=_command(draft, part.kind) if part.status == "planned" else "",
+                hint=part.hint or (found.hint if found else ""),
+                blocks=part.kind in wanted,
+            )
+    for kind, one in findings.items():
+        if kind not in planned:
+            yield Lack(recipe.name, kind, one.detail, "", one.hint, blocks=True)
+
+
+def _command(draft: Draft, kind: str) -> str:
+    """Return the command that makes one part of a framework ready, as it has to be typed here."""
+    resolved = draft.resolved
+    words = ["hpcbert", "prepare", "--fw", resolved.recipe.name, "--only", kind]
+    if resolved.request.device:
+        words += ["--device", resolved.device]
+    for name, value in resolved.request.settings.items() if kind == "data" else ():
+        words += ["--set", f"{name}={value}"]
+    return shlex.join(words)
+
+
+def refusals(outlook: Outlook) -> Iterator[HpcbertError]:
+    """Yield why a draft can't run, a sentence and a hint each."""
+    lacks = [one for one in outlook.lacks if one.blocks]
+    if lacks:
+        what = " and ".join(one.kind for one in lacks)
+        ways = [one.command or one.hint for one in lacks]
+        yield CheckError(f"{lacks[0].framework} lacks {what}.", hint="; ".join(ways))
+    for one in outlook.obstacles:
+        yield CheckError(f"{one.name}: {one.detail}", hint=one.hint)
+    said = [one.start.refused for one in outlook.points if one.start and one.start.refused]
+    for text in dict.fromkeys(said):
+        yield CheckError(f"sbatch --test-only: {text}")
+    if outlook.unanswered:
+        yield outlook.unanswered

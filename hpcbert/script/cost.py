@@ -1,0 +1,130 @@
+"""What a submission takes at most: nodes, and GPUs or ranks on CPUs, times its jobs' limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import UsageError
+from hpcbert.script import directives
+from hpcbert.timelimit import TimeLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from hpcbert.model import Array, Point
+
+_HOUR = 3600.0
+_UNITS = {"gpu": "GPU", "cpu": "rank", "auto": "device"}
+# Points that a refusal lists one by one.
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the runs of a point take.
+
+    Attributes:
+        repeats: How many runs.
+        jobs: How many jobs run them, each with the limit.
+        limit: Of one job.
+    """
+
+    point: Point
+    repeats: int
+    jobs: int
+    limit: TimeLimit
+
+    @property
+    def unit(self) -> str:
+        """What is counted beside nodes: `GPU`, `rank` on a CPU, `device` where the run decides."""
+        return _UNITS[self.point.device]
+
+    @property
+    def hours(self) -> float | None:
+        """Hours of all jobs together at most; None without a limit."""
+        seconds = self.limit.seconds
+        return None if seconds is None else self.jobs * seconds / _HOUR
+
+    def on_nodes(self, hours: float | None) -> float | None:
+        """Return the node-hours of hours of a job; None of None."""
+        return None if hours is None else hours * self.point.shape.nodes
+
+    def on_devices(self, hours: float | None) -> float | None:
+        """Return the GPU- or rank-hours of hours of a job; None of None."""
+        return None if hours is None else hours * self.point.shape.gpus
+
+
+def of_arrays(arrays: Iterable[Array], scripts: Mapping[str, str]) -> tuple[Cost, ...]:
+    """Return what each point of a campaign takes, in the order of the points.
+
+    Args:
+        arrays: What is submitted.
+        scripts: Text of each array's script, by the array's name.
+    """
+    found: dict[Point, Cost] = {}
+    for array in arrays:
+        limit = TimeLimit.reported(directives.option(scripts[array.name], "time"))
+        before = found.get(array.point, Cost(array.point, 0, 0, limit))
+        count = len(array.repeats)
+        jobs = before.jobs + (1 if array.together else count)
+        found[array.point] = Cost(array.point, before.repeats + count, jobs, limit)
+    return tuple(found.values())
+
+
+def total(hours: Iterable[float | None]) -> float | None:
+    """Return a sum; None where a part of it is not known."""
+    known = list(hours)
+    return None if None in known else sum((one for one in known if one is not None), 0.0)
+
+
+def devices(costs: Iterable[Cost]) -> str:
+    """Return what the hours of points are called: `GPU-hours`, `rank-hours`, or both words."""
+    units = sorted({f"{one.unit}-" for one in costs})
+    return f"{' and '.join(units)}hours"
+
+
+def text(hours: float | None) -> str:
+    """Return hours as people read them: `0.0833`, `12.5`, `1,234.5`; a dash for none."""
+    if hours is None:
+        return "-"
+    return f"{hours:.3g}" if hours < 100 else f"{hours:,.1f}".removesuffix(".0")  # noqa: PLR2004
+
+
+def refuse(costs: Sequence[Cost], most: float, *, tries: int = 1) -> None:
+    """Refuse a submission that may cost more than somebody is willing to pay.
+
+    A rank on a CPU counts as a GPU does.
+
+    Args:
+        costs: Of each point.
+        most: GPU-hours.
+        tries: How often each repeat may be run.
+
+    Raises:
+        UsageError: It may; the message has the sum.
+    """
+    hours = total(one.on_devices(one.hours) for one in costs)
+    unit, asked = devices(costs), f"--max-gpu-hours {most:g}"
+    if hours is None:
+        raise UsageError(
+            f"How many {unit} this takes is not bounded: it has no time limit.",
+            where=asked,
+            hint="Give a limit of one repeat with --time.",
+        )
+    if hours * tries <= most:
+        return
+    parts = [
+        f"{one.point.key} {one.jobs} x {one.point.shape.gpus} x {one.limit}"
+        f" = {text(one.on_devices(one.hours))}"
+        for one in costs
+    ]
+    more = f", and {len(parts) - _SHOWN} more points" if len(parts) > _SHOWN else ""
+    often = f", each up to {tries} times" if tries > 1 else ""
+    raise UsageError(
+        f"This takes up to {text(hours * tries)} {unit}, more than {most:g}: "
+        f"{'; '.join(parts[:_SHOWN])}{more}{often}.",
+        where=asked,
+        hint="Ask for fewer points or repeats, or for a shorter limit with --time; or allow "
+        f"--max-gpu-hours {text(hours * tries).replace(',', '')}.",
+    )
