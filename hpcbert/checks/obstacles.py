@@ -11,10 +11,12 @@ import shutil
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
+from hpcbert.config.slurmwords import given
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import World
 from hpcbert.script.fitting import misfits
 from hpcbert.script.prepared import runs_in_environment
+from hpcbert.slurm.controller import fitting_mpi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from hpcbert.model import OptionValue
     from hpcbert.script.draft import Draft
     from hpcbert.script.inputs import Inputs
+    from hpcbert.script.resolve import Resolved
     from hpcbert.system.runner import Runner
 
 _PREPARE = "Make it ready: hpcbert prepare --fw {}. If only the nodes have it, give --force."
@@ -49,9 +52,27 @@ def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
             rehearse=resolved.options.rehearse,
         )
     )
+    found += tuple(_of_mpi(resolved))
     texts = [draft.scripts[array.name] for array in campaign.arrays]
     asked = scheduler.of(campaign.scheduler, World(run))
     return (*found, *asked.obstacles(draft.directory, texts))
+
+
+def _of_mpi(resolved: Resolved) -> Iterator[Finding]:
+    """Yield that srun can't start ranks as the recipe or the site wants; nobody knows, nothing."""
+    there, recipe = resolved.options.mpi, resolved.recipe
+    if not there or not resolved.mpi or fitting_mpi([resolved.mpi], there):
+        return
+    own = resolved.site.slurm.mpi or given(resolved.site.slurm.srun_args, "mpi", "srun")
+    wanted = f"The site names {own}" if own else f"{recipe.name} needs {' or '.join(recipe.mpi)}"
+    yield Finding(
+        "MPI",
+        "fail",
+        f"{wanted} to start its ranks, and srun on this cluster has {', '.join(there)}.",
+        "Set slurm.mpi in the site.toml to one of these that the program's MPI speaks, or have the "
+        "cluster's administrators install the plugin.",
+        "site.toml: slurm.mpi",
+    )
 
 
 def of_framework(

@@ -61,8 +61,8 @@ def plan(options: PointOptions, *, rehearse: bool) -> Result:
     for asked in (read(options, rehearse=rehearse),):
         name = asked.options.scheduler
         conflicts.refuse_typed(traits(name).unused, f"with the {name} scheduler")
-        most = scheduler.of(name, World(run)).most_repeats(asked.site)
-        chosen = replace(asked.options, most_indices=most, dry=True)
+        fitted = scheduler.of(name, World(run)).fit(asked.options, asked.site, asked.recipe)
+        chosen = replace(fitted, dry=True)
         made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
         outlooks.append(look(made, Path(asked.site.runs), run=run))
         warnings += asked.warnings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +111,7 @@ def submit(
     name = asked.options.scheduler
     conflicts.refuse_typed(traits(name).unused, f"with the {name} scheduler")
     runs_on = scheduler.of(name, World(run))
-    chosen = replace(asked.options, most_indices=runs_on.most_repeats(asked.site))
+    chosen = runs_on.fit(asked.options, asked.site, asked.recipe)
     made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
     warnings = (*asked.warnings, *made.resolved.warnings)
     if then:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from hpcbert.config.dataset import Dataset  # noqa: TC001  annotations are read
 from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode, did_you_mean
 from hpcbert.config.toml import read
-from hpcbert.config.variation import Variation, VirtualEnvironment  # noqa: TC001  likewise
+from hpcbert.config.variation import Preferred, Variation, VirtualEnvironment  # noqa: TC001  likewise
 from hpcbert.model import Device, OptionValue, Precision, Shape
 
 if TYPE_CHECKING:
@@ -180,7 +180,8 @@ class Recipe:
         title: One line for a person.
         data: What it trains on, one sentence for a person.
         launch: `per-gpu` (one task a GPU) or `per-node` (one task a node).
-        mpi: `srun --mpi=` that its ranks need, where the site names none; mostly empty.
+        mpi: The kinds of MPI (`srun --mpi=`) that its ranks can be started with, the best first,
+            where the site names none; mostly empty.
         alone: Why it can't run as more than one rank, one sentence; empty if it can.
         one_node: Why it can't on more than one node, likewise.
         models: Names that `--model` takes; the first is the default.
@@ -208,7 +209,7 @@ class Recipe:
     title: str
     launch: Literal["per-gpu", "per-node"]
     data: str = ""
-    mpi: str = ""
+    mpi: Preferred = ()
     alone: str = ""
     one_node: str = ""
     models: Annotated[tuple[str, ...], partial(_at_least_one, "model")] = ()

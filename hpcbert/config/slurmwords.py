@@ -159,9 +159,15 @@ def _harmless(program: str, name: str, value: str) -> bool:
     return (program, name) == ("sbatch", "export") and value.lower() in _EXPORTS
 
 
-def given(words: Sequence[str], name: str) -> str:
-    """Return the value that words give to an option of sbatch, the last of several; else empty."""
-    found = [one.value for one in _read(_PROGRAMS["sbatch"], words) if one.names == (name,)]
+def given(words: Sequence[str], name: str, program: str = "sbatch") -> str:
+    """Return the value that words give to an option of sbatch, the last of several; else empty.
+
+    Args:
+        words: As a person gives them.
+        name: The option's long name.
+        program: Whose option it is, where it is srun's.
+    """
+    found = [one.value for one in _read(_PROGRAMS[program], words) if one.names == (name,)]
     return found[-1] if found else ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping  # noqa: TC003  annotations are read
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from hpcbert.config.decode import Invalid
+from hpcbert.config.decode import Invalid, Written
 from hpcbert.model import Precision  # noqa: TC001  likewise
 
 
@@ -61,13 +61,22 @@ class VirtualEnvironment:
         return any(one.source for one in self.install)
 
 
+def _preferred(said: str | tuple[str, ...]) -> tuple[str, ...]:
+    named = (said,) if isinstance(said, str) else said
+    return tuple(one for one in named if one)
+
+
+# One name, or several in the order of preference.
+Preferred = Annotated[tuple[str, ...], Written(str | tuple[str, ...], _preferred)]
+
+
 @dataclass(frozen=True)
 class Variation:
     """What of a recipe is otherwise on a device: `[on.DEVICE]`; what is empty is as everywhere.
 
     Attributes:
         launch: How ranks are started.
-        mpi: The `srun --mpi=` that they need there; `none` where they need none.
+        mpi: As the recipe's; `none` where they need none.
         alone: Why no more than one rank can run there, one sentence; empty if more can.
         one_node: The same of more than one node.
         models: Those that it can train there.
@@ -81,7 +90,7 @@ class Variation:
     """
 
     launch: Literal["", "per-gpu", "per-node"] = ""
-    mpi: str = ""
+    mpi: Preferred = ()
     alone: str = ""
     one_node: str = ""
     models: tuple[str, ...] = ()

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
     from hpcbert.campaign.ledger import Ledger
     from hpcbert.campaign.repeats import Key, Repeat
+    from hpcbert.config.recipe import Recipe
     from hpcbert.config.schedulers import Traits
     from hpcbert.config.site import Site
     from hpcbert.finding import Finding
     from hpcbert.model import Array, Campaign
     from hpcbert.scheduler.poller import Poller
+    from hpcbert.script.resolve import SubmitOptions
     from hpcbert.slurm.states import RepeatState
     from hpcbert.system.runner import Runner
     from hpcbert.timelimit import TimeLimit
@@ -259,6 +261,10 @@ class Scheduler(ABC):
         Raises:
             SchedulerError: There is such a job, or the scheduler does not answer.
         """
+
+    def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
+        """Return the options of a submission with what only the scheduler knows of itself."""
+        return replace(options, most_indices=self.most_repeats(site))
 
     def most_repeats(self, site: Site) -> int | None:
         """Return how many repeats one array may have; None: there is no limit."""

@@ -176,9 +176,8 @@ def _cpus_per_task(resolved: Resolved, array: Array) -> int:
 
 def _srun_options(resolved: Resolved, array: Array) -> tuple[str, ...]:
     cpus = _cpus_per_task(resolved, array)
-    mpi = resolved.site.slurm.mpi or resolved.recipe.mpi
     return (
-        *((f"--mpi={mpi}",) if mpi else ()),
+        *((f"--mpi={resolved.mpi}",) if resolved.mpi else ()),
         # Without a number of CPUs a task would be bound to a single one on many clusters.
         f"--cpus-per-task={cpus}" if cpus else "--cpu-bind=none",
         *resolved.site.slurm.srun_args,

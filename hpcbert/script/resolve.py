@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.config.schedulers import traits
+from hpcbert.config.slurmwords import given
 from hpcbert.container import cache, reference
 from hpcbert.errors import UsageError
 from hpcbert.script import inputs
 from hpcbert.script.plan import MOST_INDICES, device_of, plan
 from hpcbert.script.prepared import runs_in_environment
+from hpcbert.slurm.controller import fitting_mpi
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +49,7 @@ class SubmitOptions:
         together: Whether a point's repeats run in one job, on the same nodes.
         rehearse: Whether ranks replay the sample log instead of training.
         dry: Whether nothing will be run, so that missing paths may stay open.
+        mpi: The kinds of MPI that srun has on the cluster; none: nobody knows.
         most_indices: Repeats that one array may have: the cluster's MaxArraySize less one; None:
             there is no limit.
     """
@@ -58,6 +61,7 @@ class SubmitOptions:
     together: bool = False
     rehearse: bool = False
     dry: bool = False
+    mpi: tuple[str, ...] = ()
     most_indices: int | None = MOST_INDICES
 
 
@@ -73,6 +77,7 @@ class Resolved:
         found: What ranks run with, as site and `prepare` have it.
         inputs: The same as scripts have it: with an interpreter in any case, and in a dry run with
             a path to fill in for what was not found.
+        mpi: The kind of MPI that srun starts ranks with; empty: the cluster's default.
         mounts: Container mounts beside the campaign's, `SRC:DST[:FLAGS]` each.
         directory: The campaign's, or `BY_HAND`.
         sources: The files that a job reads or runs, by name.
@@ -89,6 +94,7 @@ class Resolved:
     plan: MeasurementPlan
     found: Inputs
     inputs: Inputs
+    mpi: str
     mounts: tuple[str, ...]
     directory: str
     sources: Mapping[str, Path]
@@ -172,6 +178,7 @@ def resolve(
         device=device,
         found=found,
         inputs=used,
+        mpi=_mpi(site, recipe, options.mpi),
         directory=directory,
         sources=_sources(site, recipe),
         plan=measured,
@@ -179,6 +186,16 @@ def resolve(
         warnings=warnings,
         missing=tuple(missing),
     )
+
+
+def _mpi(site: Site, recipe: Recipe, there: tuple[str, ...]) -> str:
+    """Return the kind of MPI that ranks are started with.
+
+    What the site names goes first, in srun_args or outright; else it is the first of the recipe's
+    that the cluster has, or where it has none of them, or nobody knows, the first.
+    """
+    said = given(site.slurm.srun_args, "mpi", "srun") or site.slurm.mpi
+    return said or fitting_mpi(recipe.mpi, there) or next(iter(recipe.mpi), "")
 
 
 def relative(path: Path, here: Path) -> str:

@@ -58,6 +58,32 @@ def test_what_is_known_to_fail_is_not_submitted(
     assert not slurm.calls("sbatch")
 
 
+# As 22.05.8 prints them.
+MPI = "MPI plugin types are...\n\tnone\n\tpmi2\n"
+
+
+def test_mpi_that_the_cluster_lacks_is_refused_with_what_it_has(
+    hpcbert: Cli, slurm: Programs, tmp_path: Path
+) -> None:
+    slurm.answers(srun=MPI)
+    done = hpcbert(*SUBMIT, "--fw", "mindspore", "--rehearse", "--json")
+    assert done.returncode == 2
+    assert "MPI: mindspore needs pmix" in messages(done)
+    assert "srun on this cluster has none, pmi2" in messages(done)
+    (tmp_path / "site.toml").write_text(f'{SITE}mpi = "pmix"\n')
+    done = hpcbert(*SUBMIT, "--json")
+    assert "The site names pmix" in messages(done)
+    assert not slurm.calls("sbatch")
+
+
+def test_of_the_kinds_of_mpi_that_the_cluster_has_the_recipes_best_is_taken(
+    hpcbert: Cli, slurm: Programs
+) -> None:
+    slurm.answers(srun=MPI)
+    done = hpcbert(*SUBMIT, "--fw", "ngc-tf1", "--rehearse", "--dry-run")
+    assert "--mpi=pmi2 " in done.stdout
+
+
 def test_force_submits_all_the_same_and_says_what_it_passed_over(
     hpcbert: Cli, slurm: Programs, tmp_path: Path
 ) -> None:

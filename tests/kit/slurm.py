@@ -25,7 +25,7 @@ from tests.kit.paths import REPOSITORY
 if TYPE_CHECKING:  # A program that stands in for Slurm's loads nothing of hpcbert.
     from hpcbert.system.runner import Outcome
 
-PROGRAMS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo")
+PROGRAMS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo", "srun", "sacctmgr")
 AWAY = "Unable to contact slurm controller (connect failure)"
 _ENDED = ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
 _PROGRAM = """\
@@ -99,7 +99,7 @@ class Slurm:
     """Slurm's commands as one Runner.
 
     Attributes:
-        sbatch, squeue, sacct, scontrol, scancel, sinfo: What that program says, call by call; the
+        sbatch, squeue, sacct, scontrol, scancel, sinfo, srun, sacctmgr: What that program says, call by call; the
             last again and again. None, there or in the list, is what the model makes of it.
         jobs: By their ids.
         calls: Everything that was run.
@@ -118,6 +118,8 @@ class Slurm:
     scontrol: Said | list[Any] = None
     scancel: Said | list[Any] = None
     sinfo: Said | list[Any] = None
+    srun: Said | list[Any] = None
+    sacctmgr: Said | list[Any] = None
     jobs: dict[str, Job] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
     environments: list[Mapping[str, str]] = field(default_factory=list)

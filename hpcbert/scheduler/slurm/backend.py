@@ -7,6 +7,7 @@ import os
 import random
 import shlex
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign.repeats import Lines, Repeat
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.campaign.repeats import Key, TrackedCampaign
+    from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.finding import Finding
     from hpcbert.model import Array, Campaign, Point
     from hpcbert.scheduler.base import Start, Supply
     from hpcbert.scheduler.slurm.poller import SlurmPoller
+    from hpcbert.script.resolve import SubmitOptions
     from hpcbert.slurm.commands import JobRow
     from hpcbert.slurm.states import RepeatState
 
@@ -173,6 +176,12 @@ class Slurm(Scheduler):
                     hint=f"See what is left: squeue -j {','.join(target.jobs)}; then again: "
                     f"hpcbert cancel {watched.campaign.id}",
                 )
+
+    def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
+        """Ask for the cluster's longest array and, where MPI starts the ranks, for its kinds."""
+        named = (recipe.mpi, site.slurm.mpi, *(one.mpi for one in recipe.on.values()))
+        there = Cluster(self.world).mpi if any(named) else ()
+        return replace(super().fit(options, site, recipe), mpi=there)
 
     def most_repeats(self, site: Site) -> int | None:
         """Return the cluster's MaxArraySize less one; Slurm's default where it does not say."""

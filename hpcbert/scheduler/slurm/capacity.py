@@ -12,6 +12,7 @@ from hpcbert.scheduler.base import Supply
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
 from hpcbert.script import directives
 from hpcbert.slurm import commands, nodes, partitions
+from hpcbert.slurm.controller import fitting_mpi
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
@@ -100,10 +101,12 @@ def examine(site: Site, world: World, nodes: int) -> Iterator[Finding]:
     yield _judged("accounting", sacct, "sacct answers", hint, bad="warn")
     yield from _partition(site, world, nodes)
     if site.slurm.mpi:
-        types = ask("srun", "--mpi=list")
-        ok = site.slurm.mpi in (types.stdout + types.stderr).split()
-        detail = f"srun --mpi={site.slurm.mpi}"
-        yield Finding("MPI", "ok" if ok else "fail", detail, "" if ok else "See `srun --mpi=list`.")
+        there = Cluster(world).mpi
+        ok = bool(fitting_mpi([site.slurm.mpi], there))
+        detail = f"srun --mpi={site.slurm.mpi}" if ok else f"srun has no {site.slurm.mpi}"
+        hint = f"It has {', '.join(there)}: name one of these." if there else "See srun --mpi=list."
+        change = "" if ok else "site.toml: slurm.mpi"
+        yield Finding("MPI", "ok" if ok else "fail", detail, "" if ok else hint, change)
     if site.container.runtime == "pyxis":
         usage = ask("srun", "--help")
         ok = "--container-image" in usage.stdout

@@ -1,0 +1,48 @@
+"""How ranks are started: the site's kind of MPI, else the recipe's best that the cluster has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcbert.config import recipe
+from tests.kit.drafts import drafted, load, reference
+
+
+@pytest.mark.parametrize(
+    ("wanted", "slurm", "there", "expected"),
+    [
+        (("pmix", "pmi2"), {}, ("none", "pmi2", "pmix"), "pmix"),
+        (("pmix", "pmi2"), {}, ("none", "pmi2"), "pmi2"),
+        (("pmix",), {}, ("none", "pmix_v3", "pmix_v4"), "pmix_v4"),
+        (("pmix", "pmi2"), {}, (), "pmix"),
+        (("pmix",), {}, ("none", "pmi2"), "pmix"),
+        (("pmix",), {"mpi": "pmi2"}, ("none", "pmix"), "pmi2"),
+        (("pmix",), {"srun_args": ("--mpi=pmi2",)}, ("none", "pmix"), "pmi2"),
+        ((), {}, ("none", "pmix"), ""),
+        ((), {"mpi": "pmix"}, (), "pmix"),
+    ],
+)
+def test_how_ranks_are_started(
+    wanted: tuple[str, ...],
+    slurm: dict[str, object],
+    there: tuple[str, ...],
+    expected: str,
+    tmp_path: Path,
+) -> None:
+    site, found = reference(tmp_path, slurm=slurm), replace(load(), mpi=wanted)
+    made = drafted(site, found=found, options={"mpi": there})
+    assert made.resolved.mpi == expected
+    (text,) = made.scripts.values()
+    assert (f"--mpi={expected} " in text) == bool(expected)
+
+
+def test_a_recipe_names_one_kind_or_several(tmp_path: Path) -> None:
+    lines = (Path(load().folder) / "recipe.toml").read_text().split("\n", 1)
+    read = {}
+    for said in ('"pmix"', '["pmix", "pmi2"]', '""', "[]"):
+        (tmp_path / "recipe.toml").write_text(f"{lines[0]}\nmpi = {said}\n{lines[1]}")
+        read[said] = recipe.load(tmp_path).mpi
+    assert list(read.values()) == [("pmix",), ("pmix", "pmi2"), (), ()]
