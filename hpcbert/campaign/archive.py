@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from hpcbert.campaign import evidence, store
+from hpcbert.campaign import evidence, notes, store
 from hpcbert.campaign.masking import INDEX, masks
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST
@@ -37,6 +37,8 @@ _PIECE = 1 << 22
 _KEY = 1 << 16
 # What digests and seal of the rest are in: changed, they would be worth nothing.
 _UNTOUCHED = (MANIFEST, evidence.MEASUREMENTS)
+# What goes with a campaign, and no number comes from.
+_BESIDE = (evidence.MEASUREMENTS, notes.NOTE)
 # The earliest time that a ZIP file can name: when it was packed is nobody's business.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = (stat.S_IFREG | 0o600) << 16
@@ -138,7 +140,7 @@ def _write(file: BinaryIO, directory: Path, identity: str) -> dict[str, Any]:
     """Write the files of a campaign in their order, and at last what is said about them."""
     index: dict[str, Any] = {"schema": SCHEMA, "campaign": identity, "files": {}, "masked": {}}
     before = masks(directory)
-    names = sorted({*evidence.names(directory), *_measured(directory)})
+    names = sorted({*evidence.names(directory), *_beside(directory)})
     if len(names) >= zipped.MOST_FILES:
         raise _too_much(directory)
     room = zipped.MOST_BYTES - _MOST_INDEX
@@ -156,9 +158,9 @@ def _write(file: BinaryIO, directory: Path, identity: str) -> dict[str, Any]:
     return index
 
 
-def _measured(directory: Path) -> Iterator[str]:
-    if os.path.lexists(directory / evidence.MEASUREMENTS):
-        yield evidence.MEASUREMENTS
+def _beside(directory: Path) -> Iterator[str]:
+    """Yield the files that go with a campaign and that no number comes from."""
+    yield from (name for name in _BESIDE if os.path.lexists(directory / name))
 
 
 def _info(name: str) -> zipfile.ZipInfo:
@@ -281,7 +283,7 @@ def _unpacked(path: Path, folder: Path) -> Path:
             name = info.filename.removeprefix(start)
             if info.is_dir() or name == INDEX:
                 continue
-            if name not in files or not evidence.belongs(name):
+            if name not in files or not (name in _BESIDE or evidence.belongs(name)):
                 raise UsageError(f"The archive has a file too much: {name!r}.", where=str(path))
             zipped.unpack(archive, info, folder / identity / name)
     directory = folder / identity

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.campaign import evidence as proof
-from hpcbert.campaign import judge, store
+from hpcbert.campaign import judge, overview, store
 from hpcbert.campaign.evidence import MEASUREMENTS, TABLE
 from hpcbert.campaign.standing import SCHEMA
 from hpcbert.config.schedulers import traits
@@ -75,14 +75,15 @@ def record(watched: TrackedCampaign, gathered: Gathered, *, now: float, accepted
     document = _measurements(watched.campaign, gathered)
     table = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
     store.write_json(directory / TABLE, table)
-    renewed = None
-    if over(watched, gathered, now=now):
+    renewed, ended = None, over(watched, gathered, now=now)
+    if ended:
         renewed = proof.renewed(watched, document, now=now, accepted=accepted)
     # Digests are of what was read, or there are none.
     if renewed and not _written_to(directory, gathered):
         document[proof.EVIDENCE] = renewed
     else:
         document[proof.EVIDENCE] = proof.kept(watched)
+    document[overview.SUMMARY] = asdict(overview.summary(watched.campaign, document, over=ended))
     document[proof.SEAL] = proof.seal(document)
     store.write_json(directory / MEASUREMENTS, document)
 
@@ -105,6 +106,8 @@ def _measurements(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "campaign": campaign.id,
+        # Here, so that who lists a thousand campaigns reads no further.
+        overview.SUMMARY: None,
         "rule": gathered.rule.name,
         "protocol": asdict(campaign.protocol),
         "runs": [

@@ -50,7 +50,7 @@ class RepeatRecord:
     @property
     def last(self) -> Event:
         """The last event; empty where there is none."""
-        return next(reversed(read_events(self.raw[-_LINE:])), {})
+        return _last(self.raw)
 
     @cached_property
     def attempts(self) -> dict[int, tuple[Event, ...]]:
@@ -104,6 +104,25 @@ def read(path: Path) -> RepeatRecord:
             return RepeatRecord(read_open(file, path, most=_MOST), stamp)
     except OSError:
         return RepeatRecord()
+
+
+def last_event(path: Path) -> Event:
+    """Return the last event in a status file, of which no more than its end is read."""
+    try:
+        descriptor, size = open_file(path)
+    except OSError:
+        return {}
+    try:
+        return _last(os.pread(descriptor, _LINE, max(0, size - _LINE)))
+    except OSError:
+        return {}
+    finally:
+        os.close(descriptor)
+
+
+def _last(raw: bytes) -> Event:
+    lines = reversed(raw[-_LINE:].strip().split(b"\n"))
+    return next((one for line in lines for one in read_events(line)), {})
 
 
 def stamp_of(status: os.stat_result) -> Stamp:

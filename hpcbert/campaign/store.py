@@ -135,13 +135,14 @@ def find_campaigns(runs: Path) -> tuple[Path, ...]:
 def everyones(runs: Path) -> tuple[Path, ...]:
     """Return all campaigns under a runs directory, whoever owns them, oldest first, absolute.
 
-    A folder that can't be read is not the same as an empty one.
+    A folder that can't be read is not the same as an empty one. What is hidden is being removed.
     """
     try:
         folders = list(runs.absolute().iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return ()
-    return tuple(sorted(folder for folder in folders if _is_campaign(folder)))
+    shown = (folder for folder in folders if not folder.name.startswith("."))
+    return tuple(sorted(folder for folder in shown if _is_campaign(folder)))
 
 
 def _is_campaign(folder: Path) -> bool:

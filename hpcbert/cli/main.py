@@ -35,6 +35,10 @@ COMMANDS = {
     "compare": "Compare results point by point, with a verdict on each.",
     "report": "Write a report: a page, figures, tables, and all numbers.",
     "record": "Show what others published, and check it.",
+    "list": "List your campaigns, newest first.",
+    "show": "Show what one campaign is and what it has come to.",
+    "note": "Write a line about a campaign, or print it.",
+    "rm": "Remove campaigns for good.",
     "audit": "Check that a campaign's numbers still follow from its files.",
     "explain": "Say why the efficiency is what it is.",
     "predict": "Say what more nodes would give.",
@@ -56,7 +60,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"hpcbert.cli.{cmd_name}")
-        command: click.Command = getattr(module, cmd_name)
+        # With an underscore where the name alone is Python's own, as `list` is.
+        command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

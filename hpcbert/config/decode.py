@@ -10,7 +10,7 @@ What no single key can say, `__post_init__` checks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache, partial
 from math import isfinite
@@ -31,7 +31,7 @@ from typing import (
 from hpcbert.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 T = TypeVar("T")
 N = TypeVar("N", int, float)
@@ -248,15 +248,19 @@ def _array(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
         tables = " of tables" if dict in _accepted(kinds[0]) else ""
         raise Invalid(f"must be an array{tables}", value=value)
-    every = kinds[:1] * len(value) if kinds[-1] is ... else kinds
-    if len(every) != len(value):
-        raise Invalid(f"must be an array of {len(every)}", value=value)
-    return tuple(_element(kind, *one) for kind, one in zip(every, enumerate(value, 1), strict=True))
+    if kinds[-1] is ...:
+        read = _reader(kinds[0])
+        return tuple(_element(read, *one) for one in enumerate(value, 1))
+    if len(kinds) != len(value):
+        raise Invalid(f"must be an array of {len(kinds)}", value=value)
+    return tuple(
+        _element(_reader(kind), *one) for kind, one in zip(kinds, enumerate(value, 1), strict=True)
+    )
 
 
-def _element(kind: Any, number: int, value: Any) -> Any:
+def _element(read: Callable[[Any], Any], number: int, value: Any) -> Any:
     try:
-        return _reader(kind)(value)
+        return read(value)
     except Invalid as error:
         if error.path is not None or not isinstance(value, str):
             raise error.under(f"[{number}]") from None
@@ -297,23 +301,47 @@ def keys(kind: Any) -> tuple[Field[Any], ...]:
     return tuple(one for one in fields(kind) if one.name not in hidden)
 
 
+# What reads each key of a table, and whether the table must have it.
+_Known = Mapping[str, tuple[Callable[[Any], Any], bool]]
+
+
+def _known(kind: Any, hints: Mapping[str, Any]) -> _Known:
+    return {
+        one.name: (
+            _reader(hints[one.name]),
+            one.default is MISSING and one.default_factory is MISSING,
+        )
+        for one in fields(kind)
+        if GIVEN not in get_args(hints[one.name])
+    }
+
+
+@cache
+def _always_known(kind: Any) -> _Known:
+    """Return what is known of a table that no other key narrows: manifests have thousands."""
+    return _known(kind, _hints(kind))
+
+
 def _table(kind: Any, value: Any, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
     if not isinstance(value, dict):
         raise Invalid("must be a table", value=value)
-    hints = {**_hints(kind), **(kind.narrowed(value) if hasattr(kind, "narrowed") else {})}
-    known = {one.name: one for one in fields(kind) if GIVEN not in get_args(hints[one.name])}
+    narrowed = kind.narrowed(value) if hasattr(kind, "narrowed") else {}
+    known = _known(kind, {**_hints(kind), **narrowed}) if narrowed else _always_known(kind)
     made = dict(given)
-    for name, one in known.items():
-        if name in value and name not in given:
+    for name, (read, required) in known.items():
+        if name in given:
+            continue
+        if name in value:
             try:
-                made[name] = _reader(hints[name])(value[name])
+                made[name] = read(value[name])
             except Invalid as error:
                 raise error.under(name) from None
-        elif name not in given and one.default is MISSING and one.default_factory is MISSING:
+        elif required:
             raise Invalid("is missing", key=name)
-    unknown = () if issubclass(kind, Open) else (key for key in value if key not in known)
-    for key in unknown:
-        raise Invalid("is not known", did_you_mean(key, known), key=key)
+    if not issubclass(kind, Open):
+        for key in value:
+            if key not in known:
+                raise Invalid("is not known", did_you_mean(key, known), key=key)
     return kind(**made)
 
 

@@ -19,6 +19,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.flows import retry
 from hpcbert.flows.collect import CollectRequest
+from hpcbert.flows.history import Wanted, listed
 from hpcbert.flows.results import find_places, load
 from hpcbert.flows.submit import submit
 from hpcbert.scheduler.base import World
@@ -107,6 +108,12 @@ def submitting(runs: Path, number: int) -> Calls:
     return {name: count for name, count in found.items() if KIT not in name}
 
 
+def listing(runs: Path, number: int) -> Calls:
+    for one in range(number):
+        finished(build(runs, "1n1g", name=f"20261121-pytorch-{one:03}", repeats=2))
+    return calls(lambda: listed(runs, Wanted(), now=0))
+
+
 def logs_of_points(folder: Path, number: int) -> Calls:
     return logs(folder, {f"{nodes}n1g/bert_b4_fp32_1.log": nodes for nodes in range(1, number + 1)})
 
@@ -130,6 +137,7 @@ CASES: dict[str, Count] = {
     "track-points": lambda folder, number: tracking(points(folder, number)),
     "track-repeats": lambda folder, number: tracking(repeats(folder, number)),
     "submit-points": submitting,
+    "list-campaigns": listing,
     "retry-points": lambda folder, number: retrying(points(folder, number)),
     "retry-repeats": lambda folder, number: retrying(repeats(folder, number)),
     "logs-of-points": logs_of_points,

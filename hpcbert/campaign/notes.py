@@ -1,0 +1,61 @@
+"""A person's note on a campaign: one line, in a file of its own.
+
+It may change at any time, so it is no part of the manifest, and no number comes from it, so it is
+no evidence. Archives carry it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import UsageError
+from hpcbert.system import files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOTE = "note.txt"
+# Characters.
+_LONGEST = 1000
+# Bytes above which the file is something else.
+_MOST = 1 << 16
+
+
+def checked(text: str) -> str:
+    """Return a note as it is written down: on one line.
+
+    Raises:
+        UsageError: It is too long, or has characters that a terminal would obey.
+    """
+    line = " ".join(text.split())
+    if len(line) > _LONGEST:
+        raise UsageError(f"The note has {len(line):,} characters; {_LONGEST:,} is the limit.")
+    if not line.isprintable():
+        raise UsageError("The note has characters that can't be printed.")
+    return line
+
+
+def write(directory: Path, text: str) -> None:
+    """Write a campaign's note in the place of the one before; an empty one removes it.
+
+    Raises:
+        UsageError: As `checked`.
+        HpcbertError: The file system refused; the note before stays.
+    """
+    line, path = checked(text), directory / NOTE
+    if line:
+        files.write_text(path, f"{line}\n")
+        return
+    with files.refusal("remove the note", path), contextlib.suppress(FileNotFoundError):
+        path.unlink()
+
+
+def read(directory: Path) -> str:
+    """Return a campaign's note; empty where there is none, or none that can be read."""
+    try:
+        raw = files.read(directory / NOTE, most=_MOST)
+    except OSError:
+        return ""
+    line = " ".join(raw.decode("utf-8", "replace").split())
+    return "".join(char if char.isprintable() else "�" for char in line)[:_LONGEST]

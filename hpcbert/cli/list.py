@@ -1,0 +1,115 @@
+"""hpcbert list."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcbert.campaign.overview import STATES, age
+from hpcbert.cli import streams
+from hpcbert.cli.layout import best_text, columns, since_text, span
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.config.site import load
+from hpcbert.flows.history import Wanted, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcbert.campaign.overview import Overview
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_AGE = re.compile(r"(\d{1,9})([smhdw])")
+_TITLES = ("campaign", "framework", "shapes", "state", "valid", "best samples/s", "age", "note")
+_FROM_FILES = "States are what the files say; hpcbert monitor asks the scheduler."
+
+
+def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> float | None:
+    """Read an age; click's callback."""
+    if not value:
+        return None
+    found = _AGE.fullmatch(value.strip())
+    if not found:
+        raise click.BadParameter(f"{value!r} is not an age. Write 90m, 12h, 7d or 4w.")
+    return float(int(found[1]) * _UNITS[found[2]])
+
+
+@click.command(
+    "list",
+    epilog="\b\nExamples:\n"
+    "  hpcbert list\n"
+    "  hpcbert list --fw oneflow --state incomplete --newer 7d\n"
+    "  hpcbert list --name nccl --json",
+)
+@click.option("--fw", multiple=True, metavar="NAME", help="Only of this framework.")
+@click.option(
+    "--state", multiple=True, type=click.Choice(STATES), metavar="STATE",
+    help=f"Only in this state: {', '.join(STATES)}.",
+)  # fmt: skip
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the newest N.")
+@click.option("--name", default="", metavar="TEXT", help="Only with this in the id or the note.")
+@click.option("--newer", default="", metavar="AGE", callback=_seconds, help="Than 12h, 7d, 4w.")
+@click.option("--older", default="", metavar="AGE", callback=_seconds, help="Likewise.")
+@click.option("--everyone", is_flag=True, help="Those of others, too.")
+@click.option("--runs", default="", help="Directory of the campaigns.")
+@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@returns_result
+def list_(
+    *,
+    fw: tuple[str, ...],
+    state: tuple[str, ...],
+    limit: int | None,
+    name: str,
+    newer: float | None,
+    older: float | None,
+    everyone: bool,
+    runs: str,
+    site_file: str,
+) -> Result:
+    """List your campaigns, newest first.
+
+    Nobody is asked: what a campaign has come to is read from its files. complete and incomplete
+    were collected; ended was not yet; of what waits or runs, the jobs themselves have told. A
+    damaged campaign has its reason in its line.
+    """
+    directory, now = Path(runs or load(site_file).runs), time.time()
+    wanted = Wanted(fw, state, name, newer, older, limit, everyone)
+    found = listed(directory, wanted, now=now)
+    data = {
+        "runs": str(directory.absolute()),
+        "source": "files",
+        "campaigns": [{**asdict(one), "age_seconds": age(one.created, now=now)} for one in found],
+    }
+    return Result(data, _text(found, directory, now, narrowed=wanted != Wanted()))
+
+
+def _text(found: Sequence[Overview], runs: Path, now: float, *, narrowed: bool) -> str:
+    if not found:
+        start = "Start one with hpcbert submit."
+        return f"No campaign in {runs} {'fits.' if narrowed else f'yet. {start}'}"
+    rows = [_TITLES, *(_row(one, now) for one in found)]
+    return "\n".join([*columns(rows, streams.width(sys.stdout), right=(4, 5, 6)), "", _FROM_FILES])
+
+
+def _row(one: Overview, now: float) -> tuple[str, ...]:
+    rehearsal = "rehearsal" if one.rehearse and one.state != "rehearsed" else ""
+    return (
+        one.name,
+        one.framework or "-",
+        span(one.shapes),
+        one.state,
+        _valid(one),
+        best_text(one.best),
+        since_text(age(one.created, now=now)),
+        " · ".join(filter(None, (rehearsal, one.problem, one.note))),
+    )
+
+
+def _valid(one: Overview) -> str:
+    known: dict[str, Any] = {"valid": one.valid, "asked": one.asked}
+    return "{valid}/{asked}".format(**{key: "-" if n is None else n for key, n in known.items()})

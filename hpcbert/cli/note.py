@@ -1,0 +1,40 @@
+"""hpcbert note."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcbert.campaign import notes, store
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.config.site import load
+from hpcbert.errors import UsageError
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    '  hpcbert note 3f9a1c "after the driver update"\n'
+    "  hpcbert note 3f9a1c\n"
+    '  hpcbert note 3f9a1c ""'
+)
+@click.argument("campaign")
+@click.argument("text", nargs=-1)
+@click.option("--runs", default="", help="Directory of the campaigns.")
+@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@returns_result
+def note(*, campaign: str, text: tuple[str, ...], runs: str, site_file: str) -> Result:
+    """Write a line about a campaign, or print it.
+
+    CAMPAIGN is a campaign's directory, its id or a part of it. TEXT takes the place of the note
+    before; an empty one removes it. list and show print it, archives carry it, and no number
+    depends on it.
+    """
+    directory = store.resolve(campaign, Path(runs or load(site_file).runs))
+    if text:
+        if who := store.stranger(directory):
+            raise UsageError(f"The campaign belongs to {who}.", where=str(directory))
+        notes.write(directory, " ".join(text))
+    found = notes.read(directory)
+    data = {"campaign": directory.name, "directory": str(directory), "note": found}
+    return Result(data, found)

@@ -1,0 +1,59 @@
+"""hpcbert rm."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcbert.campaign import store
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.config.site import load
+from hpcbert.errors import UsageError
+from hpcbert.flows.remove import remove
+from hpcbert.system.runner import run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@click.command(epilog="\b\nExamples:\n  hpcbert rm 3f9a1c\n  hpcbert rm 3f9a1c 7b20de --yes")
+@click.argument("campaigns", nargs=-1, required=True, metavar="CAMPAIGN...")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Also what nobody can say has ended.")
+@click.option("--runs", default="", help="Directory of the campaigns.")
+@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@returns_result
+def rm(*, campaigns: tuple[str, ...], yes: bool, force: bool, runs: str, site_file: str) -> Result:
+    """Remove campaigns for good.
+
+    CAMPAIGN is a campaign's directory, its id or a part of it. Its scheduler is asked first: if
+    anything of one still waits or runs, none is removed. Archives of it, and what was written
+    elsewhere, stay.
+    """
+    place = Path(runs or load(site_file).runs)
+    directories = tuple(dict.fromkeys(store.resolve(name, place) for name in campaigns))
+    gone = remove(directories, agreed=lambda: yes or _agreed(directories), run=run, force=force)
+    data = {
+        "removed": gone,
+        "campaigns": [{"campaign": one.name, "directory": str(one)} for one in directories],
+    }
+    lines = [f"Removed {one}." for one in directories] if gone else ["Nothing was removed."]
+    return Result(data, "\n".join(lines))
+
+
+def _agreed(directories: Sequence[Path]) -> bool:
+    """Ask, on stderr.
+
+    Raises:
+        UsageError: There is nobody to ask.
+    """
+    names = ", ".join(one.name for one in directories)
+    question = f"Remove {names} for good, with all logs?"
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{question} Nobody is there to answer.", hint="Give --yes to remove without asking."
+        )
+    return click.confirm(question, err=True)

@@ -1,0 +1,124 @@
+"""hpcbert show."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcbert.campaign import overview, store
+from hpcbert.cli.campaigns import opened
+from hpcbert.cli.layout import columns, since_text
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.config.site import load
+from hpcbert.results.text import number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hpcbert.campaign.overview import Overview, PointResult
+    from hpcbert.model import Campaign, Point
+
+
+@click.command(epilog="\b\nExamples:\n  hpcbert show\n  hpcbert show 3f9a1c --json")
+@click.argument("campaign", default="")
+@click.option("--runs", default="", help="Directory of the campaigns.")
+@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@returns_result
+def show(*, campaign: str, runs: str, site_file: str) -> Result:
+    """Show what one campaign is and what it has come to.
+
+    CAMPAIGN is a campaign's directory or archive, its id or a part of it; the newest one by
+    default. Nobody is asked: what it has come to is read from its files.
+    """
+    (found,) = opened([campaign] if campaign else (), Path(runs or load(site_file).runs))
+    manifest = store.read_manifest(found.directory)
+    seen, now = overview.look(found.directory), time.time()
+    numbers = overview.numbers(found.directory, manifest)
+    points = [_point(found.directory, manifest, point, numbers) for point in manifest.of_point]
+    data = {
+        **asdict(seen),
+        "directory": str(found.shown),
+        "age_seconds": overview.age(seen.created, now=now),
+        "source": "files",
+        "site": manifest.site,
+        "image": manifest.image,
+        "command": list(manifest.command),
+        "hpcbert": manifest.hpcbert,
+        "protocol": asdict(manifest.protocol),
+        "points": points,
+    }
+    text = "\n".join(_lines(seen, manifest, data, now))
+    return Result(data, text, warnings=store.caution(found.shown))
+
+
+def _point(
+    directory: Path, manifest: Campaign, point: Point, numbers: Mapping[Point, PointResult]
+) -> dict[str, Any]:
+    mine = [(array, number) for array, number in manifest.current if array.point == point]
+    known = numbers.get(point)
+    return {
+        "point": point.key,
+        "variant": point.variant,
+        "shape": str(point.shape),
+        "model": point.model,
+        "precision": point.precision,
+        "batch_size_per_device": point.batch_size_per_device,
+        "device": point.device,
+        "jobs": list(dict.fromkeys(array.job_id for array, _ in mine if array.job_id)),
+        "repeats": dict(Counter(overview.phase(directory, *one) for one in mine)),
+        "asked": len(mine),
+        "valid": known.valid if known else None,
+        "median": known.median if known else None,
+        "refused": [
+            {"repeat": number, "why": why} for number, why in (known.refused if known else ())
+        ],
+    }
+
+
+def _lines(
+    seen: Overview, manifest: Campaign, data: Mapping[str, Any], now: float
+) -> Iterator[str]:
+    protocol = manifest.protocol
+    old = since_text(overview.age(seen.created, now=now))
+    facts = {
+        "campaign": seen.campaign,
+        "note": seen.note,
+        "directory": data["directory"],
+        "state": seen.state + (", a rehearsal" if seen.rehearse else ""),
+        "problem": seen.problem,
+        "created": f"{seen.created}, {old} ago, by {seen.user} with hpcbert {manifest.hpcbert}",
+        "framework": seen.framework,
+        "scheduler": f"{seen.scheduler}, site {manifest.site}",
+        "image": manifest.image,
+        "protocol": f"{protocol.repeats} repeats of {protocol.iters} iterations, the first "
+        f"{protocol.skip} of them warm-up",
+        "command": shlex.join(manifest.command),
+    }
+    yield from (f"{name + ':':<11}{value}" for name, value in facts.items() if value)
+    titles = ("point", "job", "repeats", "valid", "median samples/s", "")
+    rows = [titles, *map(_row, data["points"])]
+    yield ""
+    yield from columns(rows, right=(3, 4))
+    for point in data["points"]:
+        for one in point["refused"]:
+            yield f"{point['point']} repeat {one['repeat']}: {one['why']}"
+    yield ""
+    yield "States are what the files say; hpcbert monitor asks the scheduler."
+
+
+def _row(point: Mapping[str, Any]) -> tuple[str, ...]:
+    valid = "-" if point["valid"] is None else point["valid"]
+    return (
+        point["point"],
+        ",".join(point["jobs"]) or "-",
+        ", ".join(f"{count} {phase}" for phase, count in point["repeats"].items()),
+        f"{valid}/{point['asked']}",
+        number(point["median"]),
+        point["variant"],
+    )

@@ -1,0 +1,214 @@
+"""What a campaign's files say of it, and how little of them is read for that."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.campaign import notes, overview, store
+from hpcbert.campaign.overview import Overview, look
+from hpcbert.errors import UsageError
+from tests.kit.campaigns import Build, Built, array
+from tests.kit.collecting import gathered, says, waits
+
+
+@pytest.fixture
+def finished(build: Build) -> Built:
+    one = build("1n1g", "1n4g", repeats=2)
+    one.finish()
+    return one
+
+
+def collected(one: Built, *words: str) -> Overview:
+    gathered(one.directory, states=says(*words))
+    return look(one.directory)
+
+
+def test_what_was_collected_is_counted_and_its_highest_median_shown(finished: Built) -> None:
+    found = collected(finished, "COMPLETED", "FAILED")
+    assert (found.state, found.valid, found.asked) == ("incomplete", 2, 4)
+    assert found.best is not None
+    assert (found.best.point, found.best.shape) == ("bert-tiny_1n4g_fp32_b4", "1n4g")
+    assert found.best.throughput == pytest.approx(40)
+    assert found.shapes == ("1n1g", "1n4g")
+
+
+def test_a_campaign_of_which_all_counts_is_complete(finished: Built) -> None:
+    assert collected(finished).state == "complete"
+
+
+def test_measurements_of_an_older_version_say_the_same(finished: Built) -> None:
+    found = collected(finished)
+    path = finished.directory / "measurements.json"
+    document = json.loads(path.read_text())
+    del document["summary"]
+    path.write_text(json.dumps(document))
+    assert look(finished.directory) == found
+
+
+def test_a_retry_makes_what_was_collected_wait_again(finished: Built) -> None:
+    collected(finished)
+    point = finished.campaign.arrays[0]
+    again = replace(point, name=f"{point.name}-t1", retry=1, first_attempt=1, repeats=(2,))
+    changed = finished.change(arrays=(*finished.campaign.arrays, again))
+    assert (look(changed.directory).state, look(changed.directory).valid) == ("waiting", 4)
+    changed.started("1n1g", 2, attempt=1)
+    assert look(changed.directory).state == "running"
+
+
+def test_what_was_collected_before_its_end_is_not_over(build: Build) -> None:
+    one = build("1n1g", repeats=2)
+    one.complete("1n1g", 1, 9)
+    gathered(one.directory, states=waits)
+    assert look(one.directory).state == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("marks", "state"),
+    [
+        ("", "waiting"),
+        ("start", "running"),
+        ("end", "waiting"),
+        ("end start", "running"),
+        ("end end", "ended"),
+    ],
+)
+def test_before_it_is_collected_its_jobs_say_how_far_it_is(
+    build: Build, marks: str, state: str
+) -> None:
+    one = build("1n1g", repeats=2)
+    for number, mark in enumerate(marks.split(), start=1):
+        one.started("1n1g", number)
+        if mark == "end":
+            one.ended("1n1g", number, code=1)
+    assert (look(one.directory).state, look(one.directory).valid) == (state, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({"job_id": ""}, "unsubmitted"),
+        ({"job_id": "", "called": "2026-11-21T10:00:00Z"}, "waiting"),
+        ({"job_id": "", "state": "refused"}, "refused"),
+    ],
+)
+def test_what_slurm_did_not_take_is_told_apart(
+    build: Build, changes: dict[str, Any], state: str
+) -> None:
+    one = build()
+    one.change(arrays=(array(one.campaign.id, **changes),))
+    assert look(one.directory).state == state
+
+
+def test_a_rehearsal_that_ended_was_rehearsed(build: Build) -> None:
+    one = build("1n1g", rehearse=True)
+    one.finish()
+    assert look(one.directory).state == "rehearsed"
+
+
+def damage(path: Path) -> dict[str, Callable[[], object]]:
+    return {
+        "cut": lambda: path.write_bytes(path.read_bytes()[:-9]),
+        "empty": lambda: path.write_bytes(b""),
+        "no text": lambda: path.write_bytes(b"\xff\xfe\x00" * 99),
+        "another document": lambda: path.write_text("[1]"),
+        "deeply nested": lambda: path.write_text("[" * 100_000),
+        "a folder": lambda: (path.unlink(), path.mkdir()),
+        "a pipe": lambda: (path.unlink(), os.mkfifo(path)),
+    }
+
+
+DAMAGES = tuple(damage(Path()))
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_manifest_is_a_line_with_its_reason(finished: Built, how: str) -> None:
+    notes.write(finished.directory, "mine")
+    damage(finished.directory / "manifest.json")[how]()
+    found = look(finished.directory)
+    assert (found.state, found.campaign, found.note) == ("damaged", finished.campaign.id, "mine")
+    assert "manifest.json" in found.problem
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_damaged_measurements_are_named_and_the_rest_is_there(finished: Built, how: str) -> None:
+    collected(finished)
+    damage(finished.directory / "measurements.json")[how]()
+    found = look(finished.directory)
+    assert (found.state, found.valid, found.asked) == ("ended", None, 4)
+    assert "measurements" in found.problem
+
+
+def test_a_damaged_campaign_was_made_when_its_name_says(build: Build) -> None:
+    one = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c")
+    (one.directory / "manifest.json").write_text("")
+    assert look(one.directory).created == "2026-11-21T10:00:00Z"
+
+
+def test_no_more_files_are_opened_than_it_takes(
+    finished: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    real = os.open
+
+    def counted(path: Any, *words: Any, **more: Any) -> int:
+        opened.append(Path(path).name)
+        return real(path, *words, **more)
+
+    monkeypatch.setattr(os, "open", counted)
+    look(finished.directory)
+    # Of a repeat the end of one file, and never a log.
+    assert len(opened) == 1 + 4
+    assert all(name == "manifest.json" or name.endswith(".jsonl") for name in opened)
+    collected(finished)
+    opened.clear()
+    look(finished.directory)
+    assert opened == ["manifest.json", "measurements.json"]
+
+
+def test_of_a_long_status_file_the_end_is_read(build: Build) -> None:
+    one = build("1n1g", repeats=1)
+    one.started("1n1g", 1)
+    path = one.status_path("1n1g", 1)
+    with path.open("a") as file:
+        file.write("not JSON\n" * 9999)
+    one.ended("1n1g", 1)
+    assert overview.phase(one.directory, one.array("1n1g"), 1) == "ended"
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [("after  the\n\tupdate", "after the update"), ("größer als 2 %", "größer als 2 %"), ("", "")],
+)
+def test_a_note_is_one_line(build: Build, typed: str, kept: str) -> None:
+    one = build("1n1g")
+    notes.write(one.directory, "before")
+    notes.write(one.directory, typed)
+    assert notes.read(one.directory) == look(one.directory).note == kept
+    assert (one.directory / notes.NOTE).exists() == bool(kept)
+
+
+@pytest.mark.parametrize("text", ["a\x1b[31mb", "x" * 1001], ids=["escape", "long"])
+def test_what_is_no_note_is_refused(build: Build, text: str) -> None:
+    one = build("1n1g")
+    with pytest.raises(UsageError):
+        notes.write(one.directory, text)
+    assert notes.read(one.directory) == ""
+
+
+def test_a_note_that_somebody_else_wrote_steers_no_terminal(build: Build) -> None:
+    one = build("1n1g")
+    (one.directory / notes.NOTE).write_bytes(b"a\x1b[31m\xffb\nc")
+    assert notes.read(one.directory) == "a�[31m�b c"
+
+
+def test_hidden_folders_are_no_campaigns(build: Build) -> None:
+    one = build("1n1g")
+    one.directory.rename(one.directory.with_name(".hidden"))
+    assert store.everyones(one.directory.parent) == ()
