@@ -112,6 +112,11 @@ def test_a_rehearsal_that_ended_was_rehearsed(build: Build) -> None:
     assert look(one.directory).state == "rehearsed"
 
 
+def replaced(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink()
+    make(path)
+
+
 def damage(path: Path) -> dict[str, Callable[[], object]]:
     return {
         "cut": lambda: path.write_bytes(path.read_bytes()[:-9]),
@@ -119,8 +124,8 @@ def damage(path: Path) -> dict[str, Callable[[], object]]:
         "no text": lambda: path.write_bytes(b"\xff\xfe\x00" * 99),
         "another document": lambda: path.write_text("[1]"),
         "deeply nested": lambda: path.write_text("[" * 100_000),
-        "a folder": lambda: (path.unlink(), path.mkdir()),
-        "a pipe": lambda: (path.unlink(), os.mkfifo(path)),
+        "a folder": lambda: replaced(path, Path.mkdir),
+        "a pipe": lambda: replaced(path, os.mkfifo),
     }
 
 
