@@ -16,7 +16,7 @@ from hpcbert.cli import streams
 from hpcbert.cli.layout import best_text, columns, since_text, span
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
-from hpcbert.flows.history import Wanted, listed
+from hpcbert.flows.history import Filter, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,14 +78,14 @@ def list_(
     damaged campaign has its reason in its line.
     """
     directory, now = Path(runs or load(site_file).runs), time.time()
-    wanted = Wanted(fw, state, name, newer, older, limit, everyone)
+    wanted = Filter(fw, state, name, newer, older, limit, everyone)
     found = listed(directory, wanted, now=now)
     data = {
         "runs": str(directory.absolute()),
         "source": "files",
         "campaigns": [{**asdict(one), "age_seconds": age(one.created, now=now)} for one in found],
     }
-    return Result(data, _text(found, directory, now, narrowed=wanted != Wanted()))
+    return Result(data, _text(found, directory, now, narrowed=wanted != Filter()))
 
 
 def _text(found: Sequence[Overview], runs: Path, now: float, *, narrowed: bool) -> str:

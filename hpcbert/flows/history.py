@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hpcbert.campaign.overview import Overview
 
 
-class Wanted(NamedTuple):
+class Filter(NamedTuple):
     """Which campaigns a person wants to see; what is empty or None leaves none out.
 
     Attributes:
@@ -34,7 +34,7 @@ class Wanted(NamedTuple):
     everyone: bool = False
 
 
-def listed(runs: Path, wanted: Wanted, *, now: float) -> tuple[Overview, ...]:
+def listed(runs: Path, wanted: Filter, *, now: float) -> tuple[Overview, ...]:
     """Return the campaigns under a directory, newest first.
 
     Args:
@@ -48,7 +48,7 @@ def listed(runs: Path, wanted: Wanted, *, now: float) -> tuple[Overview, ...]:
     return tuple(found[: wanted.limit])
 
 
-def _fits(one: Overview, wanted: Wanted, now: float) -> bool:
+def _fits(one: Overview, wanted: Filter, now: float) -> bool:
     dated = (wanted.newer, wanted.older) != (None, None)
     since = age(one.created, now=now) if dated else None
     text = f"{one.campaign}\n{one.note}".lower()

@@ -11,7 +11,7 @@ import pytest
 from hpcbert.campaign import notes, store
 from hpcbert.campaign.overview import STATES
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
-from hpcbert.flows.history import Wanted, listed
+from hpcbert.flows.history import Filter, listed
 from hpcbert.flows.remove import LivingError, remove
 from hpcbert.model import moment
 from hpcbert.system.runner import Runner
@@ -38,33 +38,33 @@ def four(build: Build) -> Path:
 
 
 def test_the_newest_comes_first(four: Path) -> None:
-    found = listed(four, Wanted(), now=NOW)
+    found = listed(four, Filter(), now=NOW)
     assert [one.campaign[-1] for one in found] == ["1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize(
     ("wanted", "days"),
     [
-        (Wanted(limit=3), "123"),
-        (Wanted(frameworks=["oneflow"]), "13"),
-        (Wanted(frameworks=["oneflow", "pytorch"], limit=1), "1"),
-        (Wanted(states=["ended"]), "3"),
-        (Wanted(states=STATES), "1234"),
-        (Wanted(name="PYTORCH-2"), "2"),
-        (Wanted(name="update"), "3"),
-        (Wanted(newer=2.5 * DAY), "12"),
-        (Wanted(older=2.5 * DAY), "34"),
-        (Wanted(newer=3.5 * DAY, older=1.5 * DAY), "23"),
-        (Wanted(frameworks=["mxnet"]), ""),
+        (Filter(limit=3), "123"),
+        (Filter(frameworks=["oneflow"]), "13"),
+        (Filter(frameworks=["oneflow", "pytorch"], limit=1), "1"),
+        (Filter(states=["ended"]), "3"),
+        (Filter(states=STATES), "1234"),
+        (Filter(name="PYTORCH-2"), "2"),
+        (Filter(name="update"), "3"),
+        (Filter(newer=2.5 * DAY), "12"),
+        (Filter(older=2.5 * DAY), "34"),
+        (Filter(newer=3.5 * DAY, older=1.5 * DAY), "23"),
+        (Filter(frameworks=["mxnet"]), ""),
     ],
     ids=str,
 )
-def test_what_is_not_wanted_is_left_out(four: Path, wanted: Wanted, days: str) -> None:
+def test_what_is_not_wanted_is_left_out(four: Path, wanted: Filter, days: str) -> None:
     assert "".join(one.campaign[-1] for one in listed(four, wanted, now=NOW)) == days
 
 
 def test_a_place_without_campaigns_is_an_empty_list(tmp_path: Path) -> None:
-    assert listed(tmp_path / "absent", Wanted(), now=NOW) == ()
+    assert listed(tmp_path / "absent", Filter(), now=NOW) == ()
 
 
 def yes() -> bool:

@@ -19,7 +19,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.flows import retry
 from hpcbert.flows.collect import CollectRequest
-from hpcbert.flows.history import Wanted, listed
+from hpcbert.flows.history import Filter, listed
 from hpcbert.flows.results import find_places, load
 from hpcbert.flows.submit import submit
 from hpcbert.scheduler.base import World
@@ -111,7 +111,7 @@ def submitting(runs: Path, number: int) -> Calls:
 def listing(runs: Path, number: int) -> Calls:
     for one in range(number):
         finished(build(runs, "1n1g", name=f"20261121-pytorch-{one:03}", repeats=2))
-    return calls(lambda: listed(runs, Wanted(), now=0))
+    return calls(lambda: listed(runs, Filter(), now=0))
 
 
 def logs_of_points(folder: Path, number: int) -> Calls:
