@@ -66,6 +66,7 @@ class JobRow:
         state: As printed: `CANCELLED by 1000`.
         reason: Why it waits, as printed.
         exit_code: 128 + n after signal n; None where the command does not tell.
+        signal: n of that; 0 for none.
         submit, start, end: Seconds since the epoch, None where there is none yet.
         elapsed: Seconds it has run.
         limit: Time limit in seconds, None without one.
@@ -83,6 +84,7 @@ class JobRow:
     state: str
     reason: str = ""
     exit_code: int | None = None
+    signal: int = 0
     submit: float | None = None
     start: float | None = None
     end: float | None = None
@@ -233,6 +235,7 @@ def _sacct_row(words: list[str]) -> JobRow | None:
         user=words[1],
         state=words[2],
         exit_code=_exit_code(words[3]),
+        signal=_signal(words[3]),
         reason=words[4],
         submit=_number(words[5]),
         start=_number(words[6]),
@@ -307,6 +310,11 @@ def _number(text: str) -> float | None:
     """Read a whole number; `Unknown`, `None`, `N/A`, `UNLIMITED` and whatever else are none."""
     text = text.strip()
     return float(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
+
+
+def _signal(text: str) -> int:
+    match = _EXIT.fullmatch(text.strip())
+    return int(match[2]) if match else 0
 
 
 def _exit_code(text: str) -> int | None:

@@ -19,6 +19,7 @@ from pwd import getpwuid
 from typing import TYPE_CHECKING, Literal
 
 from hpcbert.slurm.hostlist import expand
+from hpcbert.slurm.launches import failure
 from hpcbert.slurm.reasons import reason_sentence
 from hpcbert.slurm.states import LOST, UNKNOWN, Kind, RepeatState, parse
 
@@ -224,12 +225,13 @@ def from_row(row: JobRow, source: Source) -> RepeatState:
     waiting, ended = state.kind.queued, state.kind.over
     # sacct keeps a reason after the job has started, and says None where there was none.
     reason = row.reason if waiting and row.reason != "None" else ""
+    started = not (state.word == "FAILED" and failure(row))
     return RepeatState(
         state.word,
         state.kind,
         source,
         nodes=expand(row.nodelist),
-        exit_code=row.exit_code if ended else None,
+        exit_code=row.exit_code if ended and started else None,
         reason=reason,
         detail=reason_sentence(reason) if waiting else _ending(row, state.sentence),
         elapsed=row.elapsed,
@@ -254,6 +256,8 @@ def _suspended(row: JobRow) -> float:
 
 def _ending(row: JobRow, sentence: str) -> str:
     state = parse(row.state)
+    if state.word == "FAILED" and (why := failure(row)):
+        return f"{why.sentence} ({row.nodelist})" if row.nodelist else why.sentence
     if state.kind in {Kind.RUNNING, Kind.SUCCEEDED}:
         return "" if state.word in {"RUNNING", "COMPLETED"} else sentence
     if state.returns and row.nodelist:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WAIT = "wait: nothing has to be done"
-_IMPOSSIBLE = "it will never start as it is: cancel it, correct the request and submit again"
+IMPOSSIBLE = "it will never start as it is: cancel it, correct the request and submit again"
 _RELEASE = "let it go: scontrol release JOBID"
 _ADMIN = "ask the administrators"
 _LATER = "it starts when other jobs have ended"
@@ -75,18 +75,18 @@ REASONS: dict[str, Why] = {
     "NodeDown": Why("a node it needs is down", "wait, or submit again without naming nodes"),
     "PartitionDown": Why("its partition is down", _ADMIN),
     "PartitionInactive": Why("its partition is inactive", _ADMIN),
-    "PartitionNodeLimit": Why("asks for more nodes than its partition gives", _IMPOSSIBLE),
-    "PartitionTimeLimit": Why("asks for more time than its partition gives", _IMPOSSIBLE),
-    "PartitionConfig": Why("asks for what its partition does not give", _IMPOSSIBLE),
-    "BadConstraints": Why("asks for what no node has", _IMPOSSIBLE),
+    "PartitionNodeLimit": Why("asks for more nodes than its partition gives", IMPOSSIBLE),
+    "PartitionTimeLimit": Why("asks for more time than its partition gives", IMPOSSIBLE),
+    "PartitionConfig": Why("asks for what its partition does not give", IMPOSSIBLE),
+    "BadConstraints": Why("asks for what no node has", IMPOSSIBLE),
     "Constraints": Why("asks for what no node has at present", "wait, or ask for less"),
-    "DeadLine": Why("can't end before its deadline", _IMPOSSIBLE),
-    "InvalidAccount": Why("its account is not valid", _IMPOSSIBLE),
-    "InvalidQOS": Why("its QOS is not valid", _IMPOSSIBLE),
-    "AccountNotAllowed": Why("its account may not use this partition", _IMPOSSIBLE),
-    "QOSNotAllowed": Why("its QOS may not use this partition", _IMPOSSIBLE),
+    "DeadLine": Why("can't end before its deadline", IMPOSSIBLE),
+    "InvalidAccount": Why("its account is not valid", IMPOSSIBLE),
+    "InvalidQOS": Why("its QOS is not valid", IMPOSSIBLE),
+    "AccountNotAllowed": Why("its account may not use this partition", IMPOSSIBLE),
+    "QOSNotAllowed": Why("its QOS may not use this partition", IMPOSSIBLE),
     "AccountingPolicy": Why("a limit of the accounting is reached", _LATER),
-    "MaxMemPerLimit": Why("asks for more memory than its partition allows", _IMPOSSIBLE),
+    "MaxMemPerLimit": Why("asks for more memory than its partition allows", IMPOSSIBLE),
     "AssociationJobLimit": Why("your account has as many jobs as it may", _LATER),
     "AssociationResourceLimit": Why("your account is at a limit of its resources", _LATER),
     "AssociationTimeLimit": Why("your account has used up its time", _ADMIN),
@@ -152,7 +152,7 @@ TEXTS: dict[str, Why] = {
         "your group may not use this partition", _PERMISSION
     ),
     "uid ": Why("you are in no group that may use this partition", _PERMISSION),
-    "License request ": Why("asks for a licence that there is no longer, and is held", _IMPOSSIBLE),
+    "License request ": Why("asks for a licence that there is no longer, and is held", IMPOSSIBLE),
     "Reservation ": Why(
         "its reservation has ended, was deleted, or cannot be used",
         "cancel it, and submit again without the reservation",
@@ -278,10 +278,10 @@ def _limit(match: re.Match[str]) -> Why:
     if match["minutes"]:
         what += " x minutes"
     if match["kind"] == "Min":
-        return Why(f"asks for less of {what} than {whose} demands ({word})", _IMPOSSIBLE)
+        return Why(f"asks for less of {what} than {whose} demands ({word})", IMPOSSIBLE)
     if match["per"] in {"Job", "Node"}:
         each = "job" if match["per"] == "Job" else "node"
-        return Why(f"asks for more of {what} a {each} than {whose} allows ({word})", _IMPOSSIBLE)
+        return Why(f"asks for more of {what} a {each} than {whose} allows ({word})", IMPOSSIBLE)
     if match["per"] == "User":
         return Why(f"you have as much of {what} as {whose} allows one user ({word})", _LATER)
     if match["minutes"] == "Minutes":

@@ -8,13 +8,13 @@ that it is set on, and limits of a single job with every association that inheri
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
 _ASSOCIATION = "Account,User,ParentName,Partition,QOS,DefaultQOS,MaxWall,GrpTRES,MaxTRES"
 _QOS = "Name,Flags,MaxWall,GrpTRES,MaxTRES,MaxTRESPU,MaxTRESPA,MinTRES"
@@ -22,8 +22,9 @@ _TRES = re.compile(r"([\w/:.+-]+)=(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)")
 # Of memory, in MiB; of others Slurm counts in thousands.
 _MEMORY = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _COUNTS = {"": 1, "K": 1_000, "M": 1_000_000, "G": 10**9, "T": 10**12, "P": 10**15}
-# QOS that may do without a limit of the partition's, or that speak of limits (sacctmgr(1)).
-_IGNORES_TIME = "PartitionTimeLimit"
+# Flags of QOS (sacctmgr(1)): whose jobs may take longer than their partition's limit, and whose
+# limits go before those of the partition's QOS.
+_OUTLASTS, _OUTRANKS = "PartitionTimeLimit", "OverPartQOS"
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,13 @@ class Cap:
         whose: `account proj`, `QOS normal`.
         key: The column that it stands in: `GrpTRES`, `MaxTRES`.
         most: By TRES, `gres/gpu` or `node`: how much of it; memory in MiB.
+        ranks: Whether it is a QOS's, which stands in for those of lower rank.
     """
 
     whose: str
     key: str
     most: Mapping[str, int]
+    ranks: bool = False
 
     def exceeded(self, asked: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
         """Yield each TRES that one job alone asks for more of: its name, asked, allowed."""
@@ -95,7 +98,7 @@ class Qos:
     @property
     def outlasts(self) -> bool:
         """Whether its jobs may take longer than their partition's limit."""
-        return _IGNORES_TIME in self.flags
+        return _OUTLASTS in self.flags
 
 
 @dataclass(frozen=True)
@@ -133,28 +136,61 @@ class Rights:
             return ""
         return found.default_qos or (found.qos[0] if len(found.qos) == 1 else "")
 
-    def caps(self, account: str = "", partition: str = "", qos: Sequence[str] = ()) -> list[Cap]:
-        """Return the limits that a job meets: its user's, its accounts' and its QOS's.
+    def caps(
+        self, account: str = "", partition: str = "", qos: str = "", *, of_partition: str = ""
+    ) -> list[Cap]:
+        """Return the limits that a job meets.
+
+        What a QOS limits no account does: the partition's QOS goes first, then the job's, then the
+        user's association, then the accounts' (slurm.schedmd.com/resource_limits.html).
 
         Args:
             account: The one that it names; empty for the default one.
             partition: Where it runs.
-            qos: Its own and its partition's; the default one where it names none.
+            qos: Its own; empty for the default one.
+            of_partition: The partition's own QOS; empty where it has none.
         """
-        own = self.of(account, partition)
+        taken: set[tuple[str, str]] = set()
         found: list[Cap] = []
-        if own is not None:
-            found += [Cap(f"account {own.account}", "MaxTRES", own.each)]
-            found += [Cap(f"you in account {own.account}", "GrpTRES", own.together)]
-            found += [
-                Cap(f"account {one.account}", "GrpTRES", one.together)
-                for one in self._above(own.account)
-            ]
-        named = [one for one in qos if one] or [self.qos_of(account, partition)]
-        found += [cap for name in named if name in self.qos for cap in self.qos[name].caps]
-        return [one for one in found if one.most]
+        for cap in self._ranked(account, partition, qos, of_partition):
+            left = {name: most for name, most in cap.most.items() if (cap.key, name) not in taken}
+            if left:
+                found.append(replace(cap, most=left))
+            if cap.ranks:
+                taken |= {(cap.key, name) for name in left}
+        return found
 
-    def _above(self, account: str) -> Iterator[Association]:
+    def _ranked(self, account: str, partition: str, qos: str, of_partition: str) -> Iterator[Cap]:
+        for name in self.ranked_qos(account, partition, qos, of_partition):
+            yield from self.qos[name].caps
+        own = self.of(account, partition)
+        if own is not None:
+            yield Cap(f"account {own.account}", "MaxTRES", own.each)
+            yield Cap(f"your part of account {own.account}", "GrpTRES", own.together)
+            for one in self.above(own.account):
+                yield Cap(f"account {one.account}", "GrpTRES", one.together)
+
+    def ranked_qos(
+        self, account: str = "", partition: str = "", qos: str = "", of_partition: str = ""
+    ) -> tuple[str, ...]:
+        """Return the QOS that bind a job, the one that goes first before the other."""
+        own = qos or self.qos_of(account, partition)
+        first = [of_partition, own]
+        if own in self.qos and _OUTRANKS in self.qos[own].flags:
+            first.reverse()
+        return tuple(dict.fromkeys(one for one in first if one in self.qos))
+
+    def most_time(
+        self, account: str = "", partition: str = "", qos: str = "", *, of_partition: str = ""
+    ) -> tuple[str, TimeLimit]:
+        """Return whose limit of time binds a job, and the limit; the arguments are as of `caps`."""
+        for name in self.ranked_qos(account, partition, qos, of_partition):
+            if self.qos[name].limit.seconds is not None:
+                return f"QOS {name}", self.qos[name].limit
+        own = self.of(account, partition)
+        return (f"account {own.account}", own.limit) if own else ("", TimeLimit(None))
+
+    def above(self, account: str) -> Iterator[Association]:
         """Yield the rows of an account and of those above it."""
         rows = {one.account: one for one in self.accounts}
         seen: set[str] = set()
@@ -214,7 +250,7 @@ def read_qos(text: str) -> dict[str, Qos]:
     found = {}
     for name, flags, wall, together, each, user, account, least in _rows(text, _QOS):
         keys = {"GrpTRES": together, "MaxTRES": each, "MaxTRESPU": user, "MaxTRESPA": account}
-        caps = (Cap(f"QOS {name}", key, tres(value)) for key, value in keys.items())
+        caps = (Cap(f"QOS {name}", key, tres(value), ranks=True) for key, value in keys.items())
         own = tuple(one for one in caps if one.most)
         found[name] = Qos(name, _names(flags), TimeLimit.reported(wall), own, tres(least))
     return found

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, Literal, get_args
 
-from hpcbert.slurm.reasons import WAIT, reason_advice
+from hpcbert.slurm import launches
+from hpcbert.slurm.reasons import IMPOSSIBLE, WAIT, reason_advice
 
 Source = Literal["sacct", "squeue", "status-file", "manifest", "none"]
 UNKNOWN = "UNKNOWN"
@@ -275,6 +276,7 @@ class RepeatState:
             nobody says.
         step_exit: Exit status of the measured step, from the job's own status file. The scheduler
             may call a job COMPLETED whose step failed: who judges numbers looks at both.
+        hopeless: Whether it waits for what it alone exceeds, so that it never starts.
         earlier: What the scheduler says of attempts before this one, oldest first.
     """
 
@@ -292,6 +294,7 @@ class RepeatState:
     limit: float | None = None
     step_exit: int | None = None
     suspended: float = 0.0
+    hopeless: bool = False
     earlier: tuple[RepeatState, ...] = ()
 
     @property
@@ -299,6 +302,10 @@ class RepeatState:
         """What to do about it; empty where there is nothing to do but wait, or all is well."""
         if self.detail in {UNSUBMITTED, UNHEARD}:
             return _RESUME
+        if self.hopeless:
+            return IMPOSSIBLE
+        if unstarted := launches.advice(self.detail):
+            return unstarted
         waits = self.kind == Kind.WAITING and self.reason
         advice = reason_advice(self.reason) if waits else parse(self.word).advice
         return "" if advice == WAIT or self.word == "COMPLETED" else advice

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.scheduler.slurm.capacity import Wanted, of_cluster
+from hpcbert.scheduler.slurm.capacity import of_cluster
+from hpcbert.scheduler.slurm.wanted import Wanted
 from hpcbert.slurm.partitions import Resource, read_sinfo, resources
 from hpcbert.timelimit import TimeLimit
 

@@ -202,16 +202,27 @@ def test_qos_and_their_limits() -> None:
 
 
 def test_limits_of_accounts_above_bind_too() -> None:
-    found = RIGHTS.caps("proj", "gpu", ["normal"])
-    assert [(one.whose, one.key) for one in found] == [
-        ("account proj", "MaxTRES"),
-        ("account proj", "GrpTRES"),
-        ("account top", "GrpTRES"),
-        ("QOS normal", "GrpTRES"),
-        ("QOS normal", "MaxTRES"),
+    found = RIGHTS.caps("proj", "gpu")
+    assert [(one.whose, one.key, one.most) for one in found] == [
+        ("account proj", "MaxTRES", {"node": 2}),
+        ("account proj", "GrpTRES", {"gres/gpu": 3}),
+        ("account top", "GrpTRES", {"node": 1}),
     ]
     asked = {"node": 2, "gres/gpu": 8}
     assert [one for cap in found for one in cap.exceeded(asked)] == [
         ("gres/gpu", 8, 3),
         ("node", 2, 1),
     ]
+
+
+def test_what_a_qos_limits_no_account_does() -> None:
+    found = RIGHTS.caps("proj", "gpu", "normal")
+    assert [(one.whose, one.key, one.most) for one in found] == [
+        ("QOS normal", "GrpTRES", {"gres/gpu": 8}),
+        ("QOS normal", "MaxTRES", {"node": 2}),
+        ("account top", "GrpTRES", {"node": 1}),
+    ]
+    assert RIGHTS.most_time("proj", "gpu", "normal") == ("QOS normal", TimeLimit(86400))
+    assert RIGHTS.most_time("proj", "gpu", "long") == ("account proj", TimeLimit(1200))
+    assert RIGHTS.ranked_qos("proj", "gpu", "normal", "long") == ("normal", "long")
+    assert RIGHTS.ranked_qos("proj", "gpu", "long", "normal") == ("normal", "long")

@@ -356,3 +356,32 @@ def test_a_job_that_completed_is_waited_for_until_its_own_end_is_visible(
 def test_an_end_that_is_visible_is_not_waited_for(seen: JobRecord) -> None:
     state = resolve_state(Reports(seen, row("COMPLETED")))
     assert awaited(state, seen, now=200.0) == state
+
+
+@pytest.mark.parametrize(
+    ("signal", "reason", "said", "advised"),
+    [
+        (53, "None", "could not open the job's output", "all nodes mount"),
+        (53, "JobLaunchFailure", "The directory of the campaign is not there", "all nodes mount"),
+        (48, "None", "does not know your user", "administrators"),
+        (46, "None", "environment", "administrators"),
+        (52, "None", "could not run the job's script", "/bin/bash"),
+        (54, "None", "prolog failed", "administrators"),
+        (0, "JobLaunchFailure", "could not be started on its node", "doctor --nodes"),
+    ],
+)
+def test_a_job_that_was_never_started_has_no_exit_status(
+    signal: int, reason: str, said: str, advised: str
+) -> None:
+    exit_code = 128 + signal if signal else 0
+    state = from_row(row("FAILED", exit_code=exit_code, signal=signal, reason=reason), "sacct")
+    assert said in state.detail
+    assert state.detail.endswith("(n1)")
+    assert "exit status" not in state.detail
+    assert state.exit_code is None
+    assert advised in state.advice
+
+
+def test_a_program_that_ends_with_181_itself_keeps_its_status() -> None:
+    state = from_row(row("FAILED", exit_code=181, reason="NonZeroExitCode"), "sacct")
+    assert (state.exit_code, state.detail) == (181, "failed, exit status 181")

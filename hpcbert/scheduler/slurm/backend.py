@@ -15,8 +15,9 @@ from hpcbert.config.slurmwords import given
 from hpcbert.errors import SchedulerError
 from hpcbert.scheduler.base import Check, Scheduler, Target
 from hpcbert.scheduler.poller import FLOOR
-from hpcbert.scheduler.slurm import adopt, capacity, outlook, questions, submission
+from hpcbert.scheduler.slurm import adopt, capacity, outlook, permitted, questions, submission
 from hpcbert.scheduler.slurm.cluster import Cluster
+from hpcbert.scheduler.slurm.wanted import wanted
 from hpcbert.script import directives
 from hpcbert.script.plan import MOST_INDICES
 from hpcbert.slurm import commands, nodes
@@ -229,8 +230,10 @@ class Slurm(Scheduler):
         """Compare what scripts ask for with the partitions; other clusters' are not known."""
         if any(directives.option(text, "clusters") for text in scripts):
             return ()
-        jobs = [capacity.wanted(text) for text in scripts]
-        return capacity.of_cluster(jobs, directory, Cluster(self.world).partitions)
+        jobs = [wanted(text) for text in scripts]
+        cluster = Cluster(self.world)
+        fits = capacity.of_cluster(jobs, directory, cluster.partitions)
+        return (*fits, *permitted.of_rights(jobs, cluster))
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether Slurm answers and has what the site says."""

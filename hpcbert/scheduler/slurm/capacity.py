@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import Supply
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
-from hpcbert.script import directives
+from hpcbert.scheduler.slurm.permitted import of_rights
+from hpcbert.scheduler.slurm.wanted import Wanted, wanted
 from hpcbert.slurm import commands, nodes, partitions
 from hpcbert.slurm.controller import fitting_mpi
-from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,33 +24,6 @@ if TYPE_CHECKING:
 
 # Directories that each machine has for itself.
 _PRIVATE = ("/tmp", "/dev/shm", "/run", "/var/run")  # noqa: S108 - they are what is refused
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a job asks of the cluster.
-
-    Attributes:
-        partition: Its name, several joined by commas; empty for the default one.
-        nodes: How many.
-        limit: None in seconds where it asks for none of its own.
-        resources: What each node must have.
-    """
-
-    partition: str
-    nodes: int
-    limit: TimeLimit
-    resources: tuple[Resource, ...]
-
-
-def wanted(script: str) -> Wanted:
-    """Return what a rendered script asks for."""
-    return Wanted(
-        partition=directives.option(script, "partition"),
-        nodes=int(directives.option(script, "nodes") or 1),
-        limit=TimeLimit.reported(directives.option(script, "time")),
-        resources=partitions.resources(directives.option(script, "gres")),
-    )
 
 
 def supply(script: str, cluster: Cluster) -> tuple[Supply, ...]:
@@ -124,8 +96,9 @@ def _partition(site: Site, world: World, nodes: int) -> Iterator[Finding]:
         return
     gpus = f"{site.slurm.gres}:{site.nodes.gpus_per_node}" if site.slurm.gres else ""
     asked = partitions.resources(gpus)
-    job = Wanted(site.slurm.partition, nodes, site.slurm.time_limit, asked)
-    wrong = tuple(of_cluster([job], Path(site.runs), found))
+    slurm = site.slurm
+    job = Wanted(slurm.partition, nodes, slurm.time_limit, asked, slurm.account, slurm.qos)
+    wrong = (*of_cluster([job], Path(site.runs), found), *of_rights([job], cluster))
     each = ", ".join(f"{one.name} ({one.nodes} nodes)" for one in found.values())
     yield from wrong or (Finding("partition", "ok", f"{job.partition or 'default'} of {each}"),)
 

@@ -1,0 +1,45 @@
+"""What a job asks of the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcbert.script import directives
+from hpcbert.slurm.partitions import resources
+from hpcbert.timelimit import TimeLimit
+
+if TYPE_CHECKING:
+    from hpcbert.slurm.partitions import Resource
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A request.
+
+    Attributes:
+        partition: Its name, several joined by commas; empty for the default one.
+        nodes: How many.
+        limit: None in seconds where it asks for none of its own.
+        resources: What each node must have.
+        account, qos: Empty for the default one.
+    """
+
+    partition: str
+    nodes: int
+    limit: TimeLimit
+    resources: tuple[Resource, ...]
+    account: str = ""
+    qos: str = ""
+
+
+def wanted(script: str) -> Wanted:
+    """Return what a rendered script asks for."""
+    return Wanted(
+        partition=directives.option(script, "partition"),
+        nodes=int(directives.option(script, "nodes") or 1),
+        limit=TimeLimit.reported(directives.option(script, "time")),
+        resources=resources(directives.option(script, "gres")),
+        account=directives.option(script, "account"),
+        qos=directives.option(script, "qos"),
+    )

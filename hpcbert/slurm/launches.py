@@ -1,0 +1,67 @@
+"""Why a node could not start a job: what Slurm shows as `0:53`, in words.
+
+slurmd reports a failure of its own by a number above 4000 (SchedMD/slurm, slurm/slurm_errno.h,
+22.05 to 26.05), in the place of a status of wait(2). What prints it takes the lowest seven bits for
+a signal: 4021, ESLURMD_IO_ERROR, is 31 x 128 + 53. No program dies of these signals by itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcbert.slurm.reasons import Why
+
+if TYPE_CHECKING:
+    from hpcbert.slurm.commands import JobRow
+
+_SIGNAL = 0x7F
+_NODES = "hpcbert doctor --nodes 1 looks at them"
+_PLACE = Why(
+    "could not be started: the node could not open the job's output. The directory of the campaign "
+    "is not there, is not the login node's, or can't be written to",
+    f"keep campaigns in a directory that all nodes mount and you may write to; {_NODES}; "
+    "then repeat what is missing with hpcbert retry",
+)
+_USER = Why(
+    "could not be started: the node does not know your user or your groups",
+    f"tell the administrators which node; {_NODES}",
+)
+_ENVIRONMENT = Why(
+    "could not be started: the node could not make the job's environment, or its prolog failed",
+    "tell the administrators which node; repeat what is missing with hpcbert retry",
+)
+_SCRIPT = Why(
+    "could not be started: the node could not run the job's script",
+    "see that /bin/bash is there and that no file system is full; tell the administrators which "
+    "node",
+)
+_PROLOG = Why(
+    "could not be started: the prolog failed on its node",
+    "tell the administrators which node; repeat what is missing with hpcbert retry",
+)
+_OTHER = Why(
+    "could not be started on its node",
+    f"see that all nodes mount the directory of the campaign: {_NODES}; else tell the "
+    "administrators which node",
+)
+_BY_NUMBER = {
+    **dict.fromkeys((4005, 4006, 4016, 4017), _USER),
+    **dict.fromkeys((4010, 4011, 4012, 4013, 4020), _SCRIPT),
+    4014: _ENVIRONMENT,
+    4021: _PLACE,
+    4022: _PROLOG,
+}
+_BY_SIGNAL = {number & _SIGNAL: why for number, why in _BY_NUMBER.items()}
+LAUNCHES = (*dict.fromkeys(_BY_NUMBER.values()), _OTHER)
+
+
+def failure(row: JobRow) -> Why | None:
+    """Return why a job that ended was never started; None if it was."""
+    if found := _BY_SIGNAL.get(row.signal):
+        return found
+    return _OTHER if row.reason == "JobLaunchFailure" else None
+
+
+def advice(detail: str) -> str:
+    """Return what to do about a state whose detail begins with one of the sentences; else empty."""
+    return next((one.advice for one in LAUNCHES if detail.startswith(one.sentence)), "")
