@@ -308,7 +308,7 @@ class _Judge:
             nodes=state.nodes,
             environments=tuple((one.node, one.digest) for one in found),
             attempts=known.listed(directory),
-            flags=reading.flags,
+            flags=(*reading.flags, *(("apart",) if chosen.seen.apart else ())),
             sampled=None if reasons else self._sampled(array, one.number, state.attempt, reading),
         )
         return JudgedRepeat(array, known, run, found, reading.told, reading.steps)

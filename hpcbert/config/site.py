@@ -19,6 +19,7 @@ from hpcbert.model import OptionValue, Precision  # noqa: TC001  likewise
 from hpcbert.timelimit import TimeLimit
 
 Runtime = Literal["none", "pyxis", "enroot"]
+CpuBind = Literal["gpu", "none", "slurm"]
 _HOUR = TimeLimit.parse("01:00:00")
 RUNTIMES: tuple[str, ...] = get_args(Runtime)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -91,7 +92,8 @@ class SlurmSettings:
         time_limit: Of one repeat.
         mpi: `srun --mpi=`; empty for the cluster's default.
         exclusive: Whether repeats get whole nodes.
-        memory: `sbatch --mem=`; empty for the cluster's default.
+        memory: `sbatch --mem=`; empty for all of a node that a repeat has to itself, else for the
+            cluster's default.
         requeue: Whether Slurm may requeue a repeat after a node failure.
         sbatch_args, srun_args: Further options, one word each.
         poll_floor: Shortest interval between two queries of the scheduler, seconds.
@@ -113,6 +115,12 @@ class SlurmSettings:
     poll_floor: Annotated[float, Range(0.1, 3600, "must be above 0 seconds: 0.1 to 3600")] = 10.0
 
     @property
+    def node_memory(self) -> str:
+        """The memory that sbatch is asked for: a cluster's default is a part of a whole node."""
+        said = any(word.startswith("--mem") for word in self.sbatch_args)
+        return self.memory or ("0" if self.exclusive and not said else "")
+
+    @property
     def selection(self) -> tuple[str, ...]:
         """The options of sbatch and srun that say where a job may run and who pays for it."""
         names = ("partition", "account", "qos", "reservation", "constraint")
@@ -127,6 +135,9 @@ class NodeSettings:
     Attributes:
         gpus_per_node: GPUs that a node has.
         cpus_per_gpu: CPUs to ask for with each GPU; 0 leaves it to the cluster.
+        cpu_bind: What ranks of one GPU each are bound to, where `cpus_per_gpu` is known: as many
+            CPUs near it (`gpu`), nothing (`none`), or what Slurm decides (`slurm`).
+        drop_caches: Command that drops a node's page cache before each repeat, one word each.
         interface: Network interface with the addresses that ranks use; empty: what names resolve
             to.
         sampling: Seconds between two looks at what a node's GPUs draw; 0: nobody looks.
@@ -134,6 +145,8 @@ class NodeSettings:
 
     gpus_per_node: Annotated[int, Range(1, 1024)] = 8
     cpus_per_gpu: Annotated[int, Range(0, 4096)] = 0
+    cpu_bind: CpuBind = "gpu"
+    drop_caches: tuple[str, ...] = ()
     interface: str = ""
     sampling: Annotated[int, Range(0, 3600)] = 1
 

@@ -24,6 +24,7 @@ FLAGS = {
     "short-window": "the number is of few iterations: one slow step among them moves it",
     "overflow-steps": "optimizer steps of the window were thrown away: their gradients overflowed",
     "unchecked": "the number rests on how many nodes and GPUs were told: nothing in a log says so",
+    "apart": "each rank saw a part of its node's GPUs: NCCL may copy through host memory",
     "accumulation": "steps of several micro-batches: the all-reduce happens once in so many",
 }
 

@@ -19,6 +19,7 @@ import jinja2
 from hpcbert import __version__
 from hpcbert.campaign import store
 from hpcbert.errors import UsageError
+from hpcbert.script.placing import placing
 from hpcbert.script.resolve import relative
 from hpcbert.script.sandbox import Environment, bounded
 
@@ -138,21 +139,23 @@ def _environment(folders: tuple[Path, ...]) -> Environment:
 
 def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
     """Return the `#SBATCH` options of a job, one word each, unquoted."""
-    slurm, shape, cpus = resolved.site.slurm, array.point.shape, _cpus_per_task(resolved, array)
-    gpus = slurm.gres if _on_gpus(resolved) else ""
+    slurm, shape, placed = resolved.site.slurm, array.point.shape, placing(resolved, array.point)
+    gpus = slurm.gres if placed.on_gpus else ""
     folder = "" if resolved.by_hand else resolved.directory.replace("%", "%%") + "/slurm/"
     count = len(array.repeats)
     throttle = min(resolved.options.concurrent, count)
     pairs = (
         ("--gres", f"{gpus}:{shape.gpus_per_node}" if gpus else ""),
-        ("--cpus-per-task", str(cpus) if cpus else ""),
-        ("--mem", slurm.memory),
+        ("--cpus-per-task", str(placed.cpus) if placed.cpus else ""),
+        ("--mem", slurm.node_memory),
     )
     return (
         f"--job-name={array.name}",
         *(() if array.together else (f"--array=1-{count}%{throttle}",)),
         f"--nodes={shape.nodes}",
-        f"--ntasks-per-node={resolved.recipe.tasks_per_node(shape)}",
+        f"--ntasks-per-node={placed.tasks}",
+        "--distribution=block",
+        "--wait-all-nodes=1",
         *slurm.selection,
         *(f"{name}={value}" for name, value in pairs if value),
         *(("--exclusive",) if slurm.exclusive else ()),
@@ -164,22 +167,10 @@ def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
     )
 
 
-def _on_gpus(resolved: Resolved) -> bool:
-    return resolved.plan.preset.gpus and resolved.device != "cpu"
-
-
-def _cpus_per_task(resolved: Resolved, array: Array) -> int:
-    shape = array.point.shape
-    gpus_per_task = shape.gpus_per_node // resolved.recipe.tasks_per_node(shape)
-    return resolved.site.nodes.cpus_per_gpu * gpus_per_task
-
-
 def _srun_options(resolved: Resolved, array: Array) -> tuple[str, ...]:
-    cpus = _cpus_per_task(resolved, array)
     return (
         *((f"--mpi={resolved.mpi}",) if resolved.mpi else ()),
-        # Without a number of CPUs a task would be bound to a single one on many clusters.
-        f"--cpus-per-task={cpus}" if cpus else "--cpu-bind=none",
+        *placing(resolved, array.point).srun_options,
         *resolved.site.slurm.srun_args,
     )
 
@@ -208,6 +199,7 @@ def render(resolved: Resolved, array: Array) -> str:
         body = environment.get_template(f"{recipe.name}/run.sh.j2").render(context)
         rank_script = environment.get_template("rank.sh.j2").render(
             env=list(env.items()),
+            placing=placing(resolved, array.point),
             rehearse=rehearse,
             sample=f"{resolved.directory}/{store.SAMPLE}",
             body=body,
@@ -224,12 +216,13 @@ def render(resolved: Resolved, array: Array) -> str:
 
 def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
     folder, _, name = array.log.rpartition("/")
-    image = resolved.inputs.image
+    image, placed = resolved.inputs.image, placing(resolved, array.point)
     return {
         "site": resolved.site,
         "recipe": resolved.recipe,
         "scheduler": resolved.scheduler,
-        "sampled": resolved.site.nodes.sampling > 0 and _on_gpus(resolved),
+        "placing": placed,
+        "sampled": resolved.site.nodes.sampling > 0 and placed.on_gpus,
         "directives": _directives(resolved, array),
         "srun_options": _srun_options(resolved, array),
         "reproduce": _reproduce(resolved, array.point),
@@ -237,7 +230,7 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
         "offset": array.offset,
         "count": len(array.repeats),
         "repeats": array.repeats,
-        "tasks_per_node": resolved.recipe.tasks_per_node(array.point.shape),
+        "tasks_per_node": placed.tasks,
         "directory": resolved.directory,
         "log_folder": folder,
         "log_stem": f"{folder}/{name.replace('_{repeat}.log', '')}",

@@ -43,6 +43,7 @@ class JobRecord:
         jobs: Ids of the jobs that began this attempt: one, or its number is spoilt.
         suspended: Seconds for which it did not run, as its own script noticed.
         watched: Whether its script looked out for that.
+        apart: Whether its ranks saw fewer GPUs than their node had ranks.
     """
 
     attempt: int = 0
@@ -58,6 +59,7 @@ class JobRecord:
     jobs: tuple[str, ...] = ()
     suspended: float = 0.0
     watched: bool = False
+    apart: bool = False
 
     @property
     def ended(self) -> bool:
@@ -169,7 +171,7 @@ def _with(known: JobRecord, kind: str, event: Event) -> JobRecord:
             "watched": event.get("watched") is True,
         },
         "suspended": {"suspended": known.suspended + _seconds(event.get("seconds"))},
-        "step-end": {"step_exit": code},
+        "step-end": {"step_exit": code, "apart": event.get("apart") is True},
         "signal": {"signal": str(event.get("signal", ""))},
         "end": {"end": time, "exit": code},
         "finished": {

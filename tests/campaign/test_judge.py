@@ -19,6 +19,7 @@ from hpcbert.logs import grammar
 from hpcbert.logs.setting import Window
 from hpcbert.model import Protocol, Row
 from hpcbert.slurm.states import RepeatState
+from tests.kit import status
 from tests.kit.campaigns import Build
 from tests.kit.cli import Done
 from tests.kit.collecting import gathered, nobody, says, unreachable
@@ -54,6 +55,22 @@ def test_a_finished_campaign_gives_its_table(five: Any) -> None:
     assert {run.state_source for run in table["1n1g"].runs} == {"sacct"}
     assert table["1n1g"].runs[0].nodes == ("n1", "n2")
     assert table["1n1g"].runs[0].log == "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_1.log"
+
+
+@pytest.mark.parametrize("said", [True, "yes", None])
+def test_ranks_that_saw_a_part_of_their_node_s_gpus_are_flagged(five: Any, said: object) -> None:
+    path = five.directory / five.array("2n2g").status(3)
+    events = status.read(path)
+    path.unlink()
+    for event in events:
+        told = {"apart": said} if event["event"] == "step-end" and said else {}
+        status.append(path, {**event, **told})
+    table = rows(gathered(five.directory, states=says()))
+    assert ("apart" in table["2n2g"].flags) == (said is True)
+    assert [run.repeat for run in table["2n2g"].runs if "apart" in run.flags] == (
+        [3] if said is True else []
+    )
+    assert "apart" not in table["1n1g"].flags
 
 
 def test_repeats_that_went_wrong_are_in_no_median(five: Any) -> None:

@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -159,6 +159,7 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
 _STAND_IN = """\
 stand_in() {
   { printf '%s\\0' "$@"; printf '\\0'; } >>"$HPCBERT_RECORD.argv"
+  env -0 >"$HPCBERT_RECORD.env.$BASHPID"
   local word
   for word in "$@"; do
     word=${word#--*=}
@@ -183,6 +184,7 @@ class Run:
     output: str
     calls: list[list[str]]
     files: dict[str, str]
+    environment: dict[str, str]
 
     @property
     def refused(self) -> bool:
@@ -230,8 +232,11 @@ class World:
             elif option.default == "":
                 yield option.name, "name"
 
-    def run(self, script: Script, *, code: int = 0, prints: Path | None = None) -> Run:
-        """Run rank 0 of a script."""
+    def run(
+        self, script: Script, *, code: int = 0, prints: Path | None = None,
+        env: Mapping[str, str | None] | None = None,
+    ) -> Run:  # fmt: skip
+        """Run rank 0 of a script; with another environment, another rank. None takes a variable away."""
         record = self.folder / "record"
         shape = script.point.shape
         one = load(self.name)
@@ -262,6 +267,7 @@ class World:
             "HPCBERT_NODES": str(shape.nodes),
             "HPCBERT_NODE_IPS": ",".join(addresses),
         }
+        environment = {k: v for k, v in {**environment, **(env or {})}.items() if v is not None}
         done = subprocess.run(
             ["bash", "-c", script.rank],
             env=environment,
@@ -273,6 +279,8 @@ class World:
         )
         argv = record.with_suffix(".argv")
         calls = argv.read_bytes().decode().split("\0\0")[:-1] if argv.exists() else []
+        told = [path.read_text() for path in sorted(self.folder.glob("record.env.*"))]
+        words = "".join(told[-1:]).split("\0")[:-1]
         files = {
             path.name.removeprefix("record."): path.read_text()
             for path in self.folder.glob("record.*.json")
@@ -280,7 +288,10 @@ class World:
         for path in self.folder.glob("record.*"):
             path.unlink()
         output = (done.stdout + done.stderr).decode(errors="replace")
-        return Run(done.returncode, output, [call.split("\0") for call in calls], files)
+        return Run(
+            done.returncode, output, [call.split("\0") for call in calls], files,
+            dict(word.split("=", 1) for word in words),
+        )  # fmt: skip
 
 
 def sample(name: str) -> bytes:

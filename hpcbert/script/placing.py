@@ -1,0 +1,75 @@
+"""Where the tasks of a point are on their nodes: how many, with which GPUs and CPUs each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcbert.model import Point
+    from hpcbert.script.resolve import Resolved
+
+
+@dataclass(frozen=True)
+class Placing:
+    """What a rank script decides its device and its CPUs from.
+
+    Attributes:
+        on_gpus: Whether the nodes' GPUs do the work.
+        nodes, gpus: Nodes, and GPUs (or ranks on CPUs) of all of them.
+        tasks: Tasks on a node.
+        gpus_of_task: GPUs that each of them drives.
+        cpus: CPUs of each task; 0: nobody says.
+        share: GPUs of a whole node, which share its CPUs.
+        binding: What tasks are bound to: `gpu`, `none`, or as `slurm` does it.
+        confined_only: Whether jobs share nodes: then tasks may be bound only to CPUs that nobody
+            else has, which they can tell only where Slurm confines them.
+    """
+
+    on_gpus: bool
+    nodes: int
+    gpus: int
+    tasks: int
+    gpus_of_task: int
+    cpus: int
+    share: int
+    binding: str
+    confined_only: bool
+
+    @property
+    def tasks_share(self) -> bool:
+        """Whether a node may have other tasks: one that drives a whole node has all of it."""
+        return self.gpus_of_task == 1
+
+    @property
+    def bind(self) -> bool:
+        """Whether ranks bind themselves."""
+        return self.tasks_share and self.binding == "gpu" and self.cpus > 0
+
+    @property
+    def srun_options(self) -> tuple[str, ...]:
+        """What srun is told: to bind nothing, unless that is left to it."""
+        # With it a step has no more CPUs than that: ranks that choose want to see the whole node.
+        chosen = self.bind and not self.confined_only
+        cpus = (f"--cpus-per-task={self.cpus}",) if self.cpus and not chosen else ()
+        # Without a number of CPUs a task would be bound to a single one on many clusters.
+        return cpus if self.binding == "slurm" else (*cpus, "--cpu-bind=none")
+
+
+def placing(resolved: Resolved, point: Point) -> Placing:
+    """Decide it for a point."""
+    site, shape = resolved.site, point.shape
+    tasks = resolved.recipe.tasks_per_node(shape)
+    each = shape.gpus_per_node // tasks
+    own = any(word.startswith(("--cpu-bind", "--cpu_bind")) for word in site.slurm.srun_args)
+    return Placing(
+        on_gpus=resolved.plan.preset.gpus and resolved.device != "cpu",
+        nodes=shape.nodes,
+        gpus=shape.gpus,
+        tasks=tasks,
+        gpus_of_task=each,
+        cpus=site.nodes.cpus_per_gpu * each,
+        share=max(site.nodes.gpus_per_node, shape.gpus_per_node),
+        binding="slurm" if own else site.nodes.cpu_bind,
+        confined_only=not (site.slurm.exclusive or resolved.scheduler.here),
+    )

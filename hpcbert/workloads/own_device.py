@@ -1,0 +1,20 @@
+"""Runs a Horovod program whose rank sees fewer GPUs than its node has ranks.
+
+    python own_device.py PROGRAM.py [WORD …]
+
+Such programs take `hvd.local_rank()` as the number of their GPU. Here it answers HPCBERT_DEVICE, a
+number among the GPUs that the rank sees. Every framework's module asks this one class (horovod
+0.19.0 to 0.28.1, horovod/common/basics.py). Images have Pythons as old as 3.5.
+"""
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+from horovod.common.basics import HorovodBasics
+
+HorovodBasics.local_rank = lambda _: int(os.environ["HPCBERT_DEVICE"])
+sys.argv = sys.argv[1:]
+sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))  # noqa: PTH100, PTH120  as old as that
+runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,165 @@
+"""Which GPU a rank takes, whatever of its node's it sees: by every recipe's own command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from hpcbert.model import Shape
+from tests.kit.logs import put
+from tests.kit.paths import REPOSITORY
+from tests.kit.recipes import NAMES, Case, Run, World, load, presets
+from tests.kit.waiting import CEILING
+
+PER_GPU = [name for name in NAMES if load(name).launch == "per-gpu"]
+PER_NODE = [name for name in NAMES if load(name).launch == "per-node"]
+# These read the variable or take the option; of the others each is told otherwise, or not at all.
+BY_LOCAL_RANK = ("deepspeed", "megatron", "mlperf-bert", "ngc-pytorch", "oneflow-models", "pytorch")
+BY_HOROVOD = ("mxnet", "ngc-tf1")
+UNTOLD = ("mindspore", "mindspore-models")
+MANY = Shape(2, 8)
+
+
+class View(NamedTuple):
+    """What a rank sees of its node.
+
+    Attributes:
+        rank: Its number on its node.
+        device: The number that it has to take.
+        variables: CUDA's, ROCR's and HIP's list.
+        hip: The list that HIP has to find.
+    """
+
+    rank: int
+    device: int
+    variables: tuple[str | None, str | None, str | None]
+    hip: str | None = None
+
+    @property
+    def environment(self) -> dict[str, str | None]:
+        names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+        numbers = {"SLURM_LOCALID": self.rank, "SLURM_PROCID": self.rank, "PMIX_RANK": self.rank}
+        variables = dict(zip(names, self.variables, strict=True))
+        return {**{name: str(number) for name, number in numbers.items()}, **variables}
+
+
+ALL = ",".join(map(str, range(8)))
+VIEWS = {
+    "all of the node's": View(3, 3, (ALL, None, None)),
+    "nothing says": View(3, 3, (None, None, None)),
+    "its own, by the node's number": View(3, 0, ("3", None, None)),
+    "its own, in a cgroup": View(7, 0, ("0", None, None)),
+    "its own, by name": View(5, 0, ("GPU-8f3a6ca5-1d0e-4e0b-b1c8-5e2a3f0d9b11", None, None)),
+    "its own slice": View(5, 0, ("MIG-3b1f0c9a-5d67-5b4e-9d3e-0c3a5b8f2e41", None, None)),
+    "those of its socket": View(6, 2, ("4,5,6,7", None, None)),
+    "all, on AMD": View(3, 3, (None, ALL, None), ALL),
+    "its own, on AMD": View(3, 0, (None, "3", None), "0"),
+    "the upper half, on AMD": View(2, 2, (None, "4,5,6,7", None), "0,1,2,3"),
+    "the upper half, said twice": View(2, 2, (None, "4,5,6,7", "4,5,6,7"), "0,1,2,3"),
+    "its own, said twice": View(2, 0, (None, "6", "6"), "0"),
+    "the first, said twice": View(0, 0, (None, "0", "0"), "0"),
+    "its own, said for CUDA too": View(3, 0, ("3", "3", None), "0"),
+    "some of the upper half": View(1, 1, (None, "4,5,6,7", "5,7"), "1,3"),
+    "some, counted within": View(1, 1, (None, "4,5,6,7", "1,3"), "1,3"),
+    "AMD's own, without the outer list": View(3, 0, (None, None, "3"), "3"),
+}
+
+
+def run(name: str, world: World, view: View, shape: Shape = MANY) -> Run:
+    case = Case(shape, *presets(load(name))[0], device="gpu")
+    return world.run(world.render(case), env=view.environment)
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
+def test_a_rank_takes_a_gpu_among_those_that_it_sees(view: View, tmp_path: Path) -> None:
+    done = run("pytorch", World("pytorch", tmp_path), view)
+    assert done.environment["LOCAL_RANK"] == done.environment["HPCBERT_DEVICE"] == str(view.device)
+    assert done.environment.get("HIP_VISIBLE_DEVICES") == view.hip
+
+
+@pytest.mark.parametrize("recipe", PER_GPU)
+@pytest.mark.parametrize("view", ["all of the node's", "its own, by the node's number"])
+def test_every_recipe_s_program_is_told(recipe: str, view: str, tmp_path: Path) -> None:
+    asked = VIEWS[view]
+    own = asked.device != asked.rank
+    done = run(recipe, World(recipe, tmp_path), asked)
+    if own and recipe in UNTOLD:
+        assert done.refused
+        assert "--gpus-per-task" in done.output
+        return
+    assert done.exit == 0, done.output
+    words, device = done.calls[-1], str(asked.device)
+    if recipe in BY_LOCAL_RANK:
+        assert done.environment["LOCAL_RANK"] == device
+    elif recipe in BY_HOROVOD:
+        assert (Path(words[1]).name == "own_device.py") == own
+        assert done.environment["HPCBERT_DEVICE"] == device
+    elif recipe not in UNTOLD:
+        assert recipe == "nccl-tests"
+        assert done.environment.get("NCCL_TESTS_DEVICE") == (device if own else None)
+    given = [word for word in words if word.startswith("--local_rank")]
+    assert given in ([], [f"--local_rank={device}"])
+
+
+def test_all_recipes_with_a_rank_a_gpu_are_tried() -> None:
+    assert {*BY_LOCAL_RANK, *BY_HOROVOD, *UNTOLD, "nccl-tests"} == set(PER_GPU)
+
+
+@pytest.mark.parametrize("recipe", PER_NODE)
+@pytest.mark.parametrize(("seen", "refused"), [("0", True), ("0,1,2,3,4,5,6,7", False)])
+def test_a_process_that_drives_a_node_has_to_see_all_of_it(
+    recipe: str, seen: str, refused: bool, tmp_path: Path
+) -> None:
+    done = run(recipe, World(recipe, tmp_path), View(0, 0, (seen, None, None)), Shape(1, 8))
+    assert done.refused == refused, done.output
+    assert ("--gpu-bind" in done.output) == refused
+
+
+@pytest.mark.parametrize(
+    ("rank", "seen", "warned"), [(0, "0", True), (1, "1", False), (0, ALL, False)]
+)
+def test_rank_0_warns_of_ranks_that_see_one_gpu_each(
+    rank: int, seen: str, warned: bool, tmp_path: Path
+) -> None:
+    done = run("pytorch", World("pytorch", tmp_path), View(rank, 0, (seen, None, None)))
+    assert ("NCCL may have to copy" in done.output) == warned
+
+
+def test_one_gpu_alone_is_nothing_to_warn_of(tmp_path: Path) -> None:
+    done = run("pytorch", World("pytorch", tmp_path), View(0, 0, ("0", None, None)), Shape(1, 1))
+    assert "NCCL" not in done.output
+
+
+@pytest.mark.parametrize("recipe", ["pytorch", "deepspeed", "mxnet", "oneflow-models"])
+def test_on_cpus_the_rank_on_the_node_is_the_device(recipe: str, tmp_path: Path) -> None:
+    world, one = World(recipe, tmp_path), load(recipe).for_device("cpu")
+    case = Case(Shape(1, 8), *presets(one)[0], device="cpu")
+    done = world.run(world.render(case), env=VIEWS["its own, by the node's number"].environment)
+    local = "HOROVOD_LOCAL_RANK" if recipe == "mxnet" else "LOCAL_RANK"
+    assert done.environment[local] == "3"
+
+
+def test_a_horovod_program_is_answered_with_its_own_gpu(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "horovod/common/basics.py",
+        "class HorovodBasics:\n    def local_rank(self):\n        return 3\n",
+    )
+    put(tmp_path, "horovod/__init__.py", "")
+    put(tmp_path, "horovod/common/__init__.py", "")
+    put(tmp_path, "program/beside.py", "value = 7\n")
+    program = put(
+        tmp_path, "program/run.py",
+        "import sys, beside\nfrom horovod.common.basics import HorovodBasics\n"
+        "print(HorovodBasics().local_rank(), beside.value, sys.argv[1:], __name__)\n",
+    )  # fmt: skip
+    own = REPOSITORY / "hpcbert" / "workloads" / "own_device.py"
+    done = subprocess.run(
+        [sys.executable, str(own), str(program), "--a"], capture_output=True, text=True,
+        check=True, env={"PYTHONPATH": str(tmp_path), "HPCBERT_DEVICE": "0"}, timeout=CEILING,
+    )  # fmt: skip
+    assert done.stdout == "0 7 ['--a'] __main__\n"

@@ -1,0 +1,251 @@
+"""Addresses and ports of a job: of one kind, free, and the same for all of its ranks."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpcbert.model import Shape
+from tests.kit.drafts import reference
+from tests.kit.recipes import Case, World, load, presets
+from tests.kit.scripts import (
+    RECORDER,
+    drafted,
+    events,
+    only_script,
+    run_script,
+    slurm_in,
+    tool,
+    with_python,
+)
+from tests.kit.waiting import CEILING
+
+pytestmark = pytest.mark.slow
+
+
+def port(text: str, job: int) -> int:
+    """Return the port that a script's own function gives a job."""
+    (function,) = re.findall(r"^free_port\(\) \{.*?^\}$", text, re.DOTALL | re.MULTILINE)
+    done = subprocess.run(
+        ["bash", "-euc", f"{function}\nfree_port {job}"],
+        capture_output=True, text=True, check=True, timeout=CEILING,
+    )  # fmt: skip
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1", "::"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_port_that_somebody_has_is_passed_over(address: str, rank: int, tmp_path: Path) -> None:
+    text = only_script(drafted(reference(tmp_path), shape="1n2g", scheduler="slurm"))
+    job = next(n for n in range(5000, 6000) if port(text, n) == 10000 + n)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as taken:
+        try:
+            taken.bind((address, 10000 + job + rank))
+        except OSError as error:
+            pytest.skip(str(error))
+        taken.listen()
+        found = port(text, job)
+    assert found not in {10000 + job, 10000 + job + rank}
+    assert 10000 <= found < 30000
+    assert port(text, job) == port(text, job + 20000) == 10000 + job
+
+
+def addressed(tmp_path: Path, getent: str, **changes: object) -> tuple[str, dict[str, str]]:
+    """Run a script of two nodes with a name service; return what it says, and rank 0's environment."""
+    python = tool(tmp_path, "python", RECORDER)
+    made = drafted(
+        with_python(reference(tmp_path, **changes), python), shape="2n1g", scheduler="slurm"
+    )
+    words = slurm_in(tmp_path / "tools", scontrol="printf '%s\\n' n1 n2")
+    tool(tmp_path / "tools", "getent", f"#!/bin/bash\n{getent}\n")
+    tool(tmp_path / "tools", "ip", f"#!/bin/bash\n{getent}\n")
+    done = run_script(made, tmp_path, **words)
+    path = tmp_path / "record.env.0"
+    found = path.read_text().split("\0") if path.exists() else []
+    return done.stderr, dict(word.split("=", 1) for word in found if "=" in word)
+
+
+BOTH = 'case $1:$2 in ahostsv4:*) echo "{four}" ;; ahostsv6:*) echo "{six}" ;; esac'
+
+
+@pytest.mark.parametrize(
+    ("four", "six", "chosen"),
+    [
+        ("10.0.0.7 STREAM", "fd00:5::7 STREAM", "10.0.0.7"),
+        ("", "fd00:5::7 STREAM", "fd00:5::7"),
+        ("127.0.1.1 STREAM", "fe80::1 STREAM\nfd00:5::7 STREAM", "fd00:5::7"),
+        ("127.0.1.1 STREAM", "::ffff:127.0.1.1 STREAM", ""),
+        ("", "::1 STREAM", ""),
+        ("", "fe80::1%eth0 STREAM", ""),
+    ],
+    ids=["both", "IPv6 only", "a loopback name", "mapped", "loopback", "link-local"],
+)
+def test_nodes_have_addresses_of_one_kind(four: str, six: str, chosen: str, tmp_path: Path) -> None:
+    said, found = addressed(tmp_path, BOTH.format(four=four, six=six))
+    if not chosen:
+        assert "set nodes.interface" in said
+        assert not found
+        return
+    assert found["MASTER_ADDR"] == chosen
+    assert found["HPCBERT_NODE_IPS"] == f"{chosen},{chosen}"
+    bare = f"[{chosen}]" if ":" in chosen else chosen
+    assert found["HPCBERT_NODE_HOSTS"] == f"{bare},{bare}"
+
+
+def test_an_interface_may_have_ipv6_alone(tmp_path: Path) -> None:
+    both = 'if [[ $1 == -6 ]]; then echo "2: ib0 inet6 fd00:5::7/64 scope global"; fi'
+    # The stand-in runs a step on one node, whatever it is asked for.
+    python = tool(tmp_path, "python", RECORDER)
+    site = reference(tmp_path, nodes={"interface": "ib0"})
+    made = drafted(with_python(site, python), shape="2n1g", scheduler="slurm")
+    words = slurm_in(tmp_path / "tools", scontrol="printf '%s\\n' n1 n2")
+    step = '#!/bin/bash\nfor SLURM_NODEID in 0 1; do export SLURM_NODEID; if [[ $* == *"addr show"* ]]; then "${@:6}"; fi; done\n'
+    real = (tmp_path / "tools" / "srun").read_text()
+    tool(tmp_path / "tools", "one", real)
+    tool(
+        tmp_path / "tools",
+        "srun",
+        step + 'if [[ $* == *"addr show"* ]]; then exit; fi\nexec one "$@"\n',
+    )
+    tool(tmp_path / "tools", "ip", f"#!/bin/bash\n{both}\n")
+    done = run_script(made, tmp_path, **words)
+    assert done.returncode == 0, done
+    found = (tmp_path / "record.env.0").read_text().split("\0")
+    assert "HPCBERT_NODE_IPS=fd00:5::7,fd00:5::7" in found
+
+
+@pytest.mark.parametrize("recipe", ["tf2", "perfzero", "paddle18"])
+def test_an_address_before_a_port_stands_in_brackets(recipe: str, tmp_path: Path) -> None:
+    world, one = World(recipe, tmp_path), load(recipe)
+    name = "gpu" if recipe == "perfzero" else ""
+    preset = one.protocols.get(name) or presets(one)[0][0]
+    case = Case(Shape(2, 8), preset, (preset.precisions or one.precisions)[0])
+    done = world.run(world.render(case), env={"HPCBERT_NODE_IPS": "fd00::1,fd00::2"})
+    assert done.exit == 0, done.output
+    variable = "worker_endpoints" if recipe == "paddle18" else "TF_CONFIG"
+    assert re.findall(r"\[fd00::\d\]:12345", done.environment[variable]) == [
+        "[fd00::1]:12345",
+        "[fd00::2]:12345",
+    ]
+
+
+def test_oneflow_s_nodes_meet_at_the_job_s_own_port(tmp_path: Path) -> None:
+    world = World("oneflow", tmp_path)
+    case = Case(Shape(2, 8), *presets(load("oneflow"))[0])
+    assert "--ctrl_port=12345" in world.run(world.render(case)).calls[-1]
+    named = case._replace(settings=(("ctrl_port", "50051"),))
+    assert "--ctrl_port=50051" in world.run(world.render(named)).calls[-1]
+
+
+def test_a_page_cache_is_dropped_where_the_site_says_how(tmp_path: Path) -> None:
+    python = tool(tmp_path, "python", RECORDER)
+    dropper = tool(
+        tmp_path / "a b", "drop", '#!/bin/bash\nprintf "%s\\n" "$@" >>"$RECORD.dropped"\n'
+    )
+    nodes = {"drop_caches": (str(dropper), "vm.drop_caches=3", "two words")}
+    made = drafted(with_python(reference(tmp_path, nodes=nodes), python), together=True)
+    done = run_script(made, tmp_path)
+    assert done.returncode == 0, done.stderr
+    dropped = (tmp_path / "record.dropped").read_text().splitlines()
+    assert dropped == ["vm.drop_caches=3", "two words"] * 2
+    assert "drop_caches" not in only_script(drafted(reference(tmp_path / "other")))
+
+
+def test_a_page_cache_that_stays_is_no_failure(tmp_path: Path) -> None:
+    site = reference(tmp_path, nodes={"drop_caches": ("false",)})
+    done = run_script(drafted(with_python(site, tool(tmp_path, "python", RECORDER))), tmp_path)
+    assert done.returncode == 0
+    assert "page caches were not dropped" in done.stderr
+
+
+def test_nccl_tells_its_rings_once_beside_the_log(tmp_path: Path) -> None:
+    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
+    done = run_script(made, tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, other = ((tmp_path / f"record.env.{n}").read_text().split("\0") for n in (0, 1))
+    assert "NCCL_DEBUG=INFO" in first
+    (array,) = made.campaign.arrays
+    assert f"NCCL_DEBUG_FILE={made.directory}/env/{array.point.key}.1.0.nccl" in first
+    assert not [word for word in other if word.startswith("NCCL_DEBUG")]
+
+
+@pytest.mark.parametrize("said", ["WARN", "VERSION"])
+def test_nccl_is_told_nothing_where_somebody_did(said: str, tmp_path: Path) -> None:
+    site = reference(tmp_path, env={"NCCL_DEBUG": said})
+    run_script(drafted(with_python(site, tool(tmp_path, "python", RECORDER))), tmp_path)
+    first = (tmp_path / "record.env.0").read_text().split("\0")
+    assert f"NCCL_DEBUG={said}" in first
+    assert not [word for word in first if word.startswith("NCCL_DEBUG_FILE")]
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "memory", "words", "asked"),
+    [
+        (True, "", (), "0"),
+        (True, "64G", (), "64G"),
+        (False, "", (), None),
+        (True, "", ("--mem-per-gpu=60G",), None),
+        (True, "", ("--mem-per-cpu", "4G"), None),
+        (True, "", ("--mem=100G",), None),
+    ],
+)
+def test_a_whole_node_has_its_memory(
+    exclusive: bool, memory: str, words: tuple[str, ...], asked: str | None, tmp_path: Path
+) -> None:
+    slurm = {"exclusive": exclusive, "memory": memory, "sbatch_args": words}
+    text = only_script(drafted(reference(tmp_path, slurm=slurm), scheduler="slurm"))
+    lines = [line for line in text.splitlines() if line.startswith("#SBATCH --mem=")]
+    given = [f"#SBATCH {word}" for word in words if word.startswith("--mem=")]
+    assert lines == ([f"#SBATCH --mem={asked}"] if asked else given)
+
+
+def test_ranks_fill_one_node_after_another_and_wait_for_all(tmp_path: Path) -> None:
+    text = only_script(drafted(reference(tmp_path), shape="2n2g", scheduler="slurm"))
+    assert "#SBATCH --distribution=block\n" in text
+    assert "#SBATCH --wait-all-nodes=1\n" in text
+    assert "--distribution=block" in text.split("exec srun")[1].split("bash -c")[0]
+
+
+def test_a_job_writes_down_that_its_ranks_saw_one_gpu_each(tmp_path: Path) -> None:
+    python = tool(tmp_path, "python", RECORDER)
+    for number, (shown, apart) in enumerate((("0", True), ("0,1", None))):
+        site = reference(tmp_path / str(number), env={"CUDA_VISIBLE_DEVICES": shown})
+        made = drafted(with_python(site, python), scheduler="slurm")
+        words = slurm_in(tmp_path / "tools")
+        done = run_script(made, tmp_path, **words)
+        assert done.returncode == 0, done.stderr
+        (ended,) = [one for one in events(made) if one["event"] == "step-end"]
+        assert ended.get("apart") == apart
+
+
+INFINIBAND = "sys/class/infiniband/mlx5_0/ports/1/state"
+
+
+@pytest.mark.parametrize(
+    ("state", "limit", "warned"),
+    [
+        ("4: ACTIVE", "64", True),
+        ("1: DOWN", "64", False),
+        ("", "64", False),
+        ("4: ACTIVE", "", False),
+    ],
+    ids=["limited", "link down", "no InfiniBand", "unlimited"],
+)
+def test_little_locked_memory_is_told_where_there_is_infiniband(
+    state: str, limit: str, warned: bool, tmp_path: Path
+) -> None:
+    world = World("pytorch", tmp_path)
+    script = world.render(Case(Shape(2, 1), *presets(load("pytorch"))[0], device="gpu"))
+    if state:
+        (tmp_path / INFINIBAND).parent.mkdir(parents=True)
+        (tmp_path / INFINIBAND).write_text(state + "\n")
+    text = script.text.replace("/sys/class", f"{tmp_path}/sys/class")
+    told = "ulimit() { echo %s; }" % (limit or "unlimited")
+    text = text.replace("set -euo pipefail\n", f"set -euo pipefail\n{told}\n")
+    done = world.run(script.__class__(script.case, script.point, text))
+    assert ("locked" in done.output or "may lock 64 KiB" in done.output) == warned
