@@ -14,7 +14,7 @@ import sys
 
 from horovod.common.basics import HorovodBasics
 
-HorovodBasics.local_rank = lambda _: int(os.environ["HPCBERT_DEVICE"])
+HorovodBasics.local_rank = lambda _: int(os.getenv("HPCBERT_DEVICE", "0"))
 sys.argv = sys.argv[1:]
 sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))  # noqa: PTH100, PTH120  as old as that
 runpy.run_path(sys.argv[0], run_name="__main__")

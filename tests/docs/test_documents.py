@@ -296,7 +296,7 @@ def test_every_key_of_a_site_is_read_and_shown(tmp_path: Path) -> None:
     """Each key of the reference site gets another value, which then is what `config` shows."""
     text = (REPOSITORY / "site.toml").read_text(encoding="utf-8")
     others = {"scheduler": "slurm", "container.runtime": "pyxis", "container.env": "OTHER"}
-    others["slurm.time_limit"] = "02:00:00"
+    others |= {"slurm.time_limit": "02:00:00", "nodes.cpu_bind": "none"}
     path = tmp_path / "site.toml"
     for key, value in flat(tomli.loads(text)):
         table, _, name = key.rpartition(".")
