@@ -6,7 +6,7 @@ Such programs take `hvd.local_rank()` as the number of their GPU. Here it answer
 number among the GPUs that the rank sees. Every framework's module asks this one class (horovod
 0.19.0 to 0.28.1, horovod/common/basics.py). Images have Pythons as old as 3.5.
 """
-from __future__ import annotations
+# ruff: noqa: I002, PTH100, PTH120  so old a Python knows neither
 
 import os
 import runpy
@@ -16,5 +16,5 @@ from horovod.common.basics import HorovodBasics
 
 HorovodBasics.local_rank = lambda _: int(os.getenv("HPCBERT_DEVICE", "0"))
 sys.argv = sys.argv[1:]
-sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))  # noqa: PTH100, PTH120  as old as that
+sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
