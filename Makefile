@@ -13,6 +13,8 @@ PYTHON ?= $(shell for one in /usr/bin/python3 python3; do \
 # make demo PIP_ARGS="--index-url https://download.pytorch.org/whl/cpu --extra-index-url ..."
 TORCH ?= torch==2.13.0
 PIP_ARGS ?=
+# `make clean; make test LOWEST=1` takes the lowest versions that pyproject.toml allows.
+LOWEST ?=
 # Where `make dist` puts what it builds.
 DIST ?= dist
 # Of `make real`: which frameworks, where.
@@ -23,12 +25,14 @@ SUITE ?= bookworm
 PYTEST_ARGS ?= --numprocesses=4 --dist=loadgroup --no-loadscope-reorder
 
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install $(PIP_ARGS)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install \
+    --constraint .setup/constraints.txt $(PIP_ARGS)
 
 # What the tests against a real Slurm cluster need; installed by `make test` when it runs as root.
+# Of names with a bar between them the first that this release has.
 PACKAGES := python3-venv shellcheck hostname iproute2 mount strace util-linux \
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin \
-    libpmix-dev mariadb-server munge squashfs-tools libopenmpi3
+    libpmix-dev mariadb-server munge squashfs-tools libopenmpi40|libopenmpi3
 
 # What a report is looked at with. It costs a fresh Debian more than a minute, so `make test` does
 # without, and skips what needs it.
@@ -56,10 +60,12 @@ help:
 	@test -n '$(PYTHON)' || { echo 'error: Python 3.10 or newer is needed' >&2; exit 2; }
 	@$(PYTHON) -m venv .venv 2>/dev/null || \
 	    { echo 'error: no venv module. As root: apt-get install python3-venv' >&2; exit 2; }
+	@mkdir -p .setup
+	@if [[ -n '$(LOWEST)' ]]; then $(BIN)/python .ci/lowest; fi >.setup/constraints.txt
 	@echo 'installing hpcbert and PyTorch (CPU build) into .venv'
 	@$(PIP) '$(TORCH)' 'numpy>=1.26'
 	@$(PIP) --editable .
-	@mkdir -p .setup && touch $@
+	@touch $@
 
 .setup/test: .setup/venv
 	@echo 'installing what the tests need into .venv'
@@ -72,8 +78,10 @@ demo: .setup/venv
 
 packages:
 	@missing=(); \
-	for package in $(PACKAGES); do \
-	    dpkg -s "$$package" >/dev/null 2>&1 || missing+=("$$package"); \
+	for names in $(foreach one,$(PACKAGES),'$(one)'); do \
+	    IFS='|' read -ra any <<<"$$names"; \
+	    { dpkg -s "$${any[@]}" 2>/dev/null || true; } | grep -q '^Status: .* installed$$' || \
+	        missing+=("$$names"); \
 	done; \
 	if ((!$${#missing[@]})); then exit 0; fi; \
 	if ((UID != 0)); then \
@@ -82,7 +90,12 @@ packages:
 	echo "installing $${missing[*]}"; \
 	export DEBIAN_FRONTEND=noninteractive; \
 	$(APT) update -qq; \
-	$(APT) install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null
+	for names in "$${missing[@]}"; do \
+	    IFS='|' read -ra any <<<"$$names"; \
+	    for name in "$${any[@]}"; do apt-cache show "$$name" >/dev/null 2>&1 && break; done; \
+	    found+=("$$name"); \
+	done; \
+	$(APT) install -y -qq --no-install-recommends "$${found[@]}" >/dev/null
 
 check: .setup/test
 	@$(BIN)/ruff check .

@@ -148,7 +148,7 @@ def _quietly() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            warnings.filterwarnings("ignore", message="Glyph .* missing from")
             yield
     finally:
         logger.setLevel(level)
