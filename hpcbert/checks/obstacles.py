@@ -17,6 +17,7 @@ from hpcbert.scheduler.base import World
 from hpcbert.script.fitting import misfits
 from hpcbert.script.prepared import runs_in_environment
 from hpcbert.slurm.controller import fitting_mpi
+from hpcbert.system import packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,15 +30,22 @@ if TYPE_CHECKING:
     from hpcbert.script.resolve import Resolved
     from hpcbert.system.runner import Runner
 
+# Prints those of its arguments that are no modules; nothing is imported.
+_MISSING = (
+    "import importlib.util, sys; "
+    "print(*(one for one in sys.argv[1:] if importlib.util.find_spec(one) is None))"
+)
+# Seconds; a file server that hangs is not this check's affair.
+_PATIENCE = 20.0
 _PREPARE = "Make it ready: hpcbert prepare --fw {}. If only the nodes have it, give --force."
 
 
 def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
-    """Return what stands in the way of a campaign.
+    """Return what stands in the way of a campaign; what may do so has the status `warn`.
 
     Args:
         draft: The campaign.
-        run: Starts sinfo.
+        run: Starts sinfo, and the interpreter of the ranks.
 
     Raises:
         UsageError: As `wanted`.
@@ -53,6 +61,7 @@ def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
         )
     )
     found += tuple(_of_mpi(resolved))
+    found += tuple(_of_modules(resolved, run))
     texts = [draft.scripts[array.name] for array in campaign.arrays]
     asked = scheduler.of(campaign.scheduler, World(run))
     return (*found, *asked.obstacles(draft.directory, texts))
@@ -72,6 +81,37 @@ def _of_mpi(resolved: Resolved) -> Iterator[Finding]:
         "Set slurm.mpi in the site.toml to one of these that the program's MPI speaks, or have the "
         "cluster's administrators install the plugin.",
         "site.toml: slurm.mpi",
+    )
+
+
+def _of_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
+    """Yield modules that the interpreter of the ranks has not; one that can't be run has a finding.
+
+    Where ranks run on other machines, the interpreter of that name there may have them.
+    """
+    recipe, python = resolved.recipe, resolved.inputs.python
+    if not recipe.modules or resolved.options.rehearse:
+        return
+    if resolved.site.container.runtime != "none":
+        return
+    done = run([python, "-c", _MISSING, *recipe.modules], timeout=_PATIENCE)
+    missing = [one for one in recipe.modules if done.ok and one in done.stdout.split()]
+    if not missing:
+        return
+    here = resolved.scheduler.here
+    lacks = f"{python} has no module {' or '.join(missing)} on this machine"
+    fails = "every run would fail" if here else "on nodes that lack it too every run fails"
+    own = packages.install_torch(shutil.which(python) or python)
+    another = (
+        "Or name an interpreter that has it: --python, or frameworks.{}.python in the site.toml."
+    )
+    hints = [own if "torch" in missing else "", another.format(recipe.name)]
+    yield Finding(
+        f"python of {recipe.name}",
+        "fail" if here else "warn",
+        f"{lacks}, which {recipe.name}'s ranks import: {fails}.",
+        " ".join(filter(None, hints)),
+        f"site.toml: frameworks.{recipe.name}.python",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -11,6 +12,8 @@ from hpcbert.campaign import store
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from hpcbert.model import Campaign
 
 
 class Opened(NamedTuple):
@@ -49,3 +52,16 @@ def opened(names: Iterable[str], runs: Path) -> tuple[Opened, ...]:
             found.append(Opened(directory, directory))
     newest = () if found else (store.newest(runs),)
     return tuple(dict.fromkeys([*found, *(Opened(one, one) for one in newest)]))
+
+
+def then(campaign: Campaign, place: Path) -> str:
+    """Return what a person types when a campaign is over, as a line.
+
+    Args:
+        campaign: The campaign.
+        place: What they know it by.
+    """
+    where = shlex.quote(str(place))
+    if campaign.rehearse:
+        return f"rehearsed; what the ranks said:  hpcbert logs {where}"
+    return f"then: hpcbert collect {where}"

@@ -15,6 +15,7 @@ from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.data.names import FORMAT_NAMES, usual_predictions
 from hpcbert.errors import CheckError, UsageError
+from hpcbert.system import packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -97,7 +98,7 @@ def data_make(
 
 def _need_numpy() -> None:
     if importlib.util.find_spec("numpy") is None:
-        hint = "Install it: pip install 'hpcbert[data]'"
+        hint = f"Install it: {packages.install('data')}"
         raise UsageError("This needs the Python package numpy.", hint=hint)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import click
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import conflicts
-from hpcbert.cli.campaigns import Opened, opened
+from hpcbert.cli.campaigns import Opened, opened, then
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.live import counts
 from hpcbert.cli.output import Result, finish, printable
@@ -136,7 +135,7 @@ def _result(
     elif exit_status and view.failed:
         errors.append(IncompleteError(f"{view.failed} repeats ended badly or nobody knows how."))
     places = [shown[one.directory] for one in watched]
-    collect = [f"then: hpcbert collect {shlex.quote(str(place))}" for place in places]
+    next_steps = [then(one.campaign, place) for one, place in zip(watched, places, strict=True)]
     data = {
         "campaigns": [
             {"campaign": one.campaign.id, "directory": str(place)}
@@ -147,7 +146,7 @@ def _result(
     }
     return Result(
         data=data,
-        text="\n".join([counts(view), *advice(view), *([] if open_ else collect)]),
+        text="\n".join([counts(view), *advice(view), *([] if open_ else next_steps)]),
         errors=tuple(errors),
         warnings=(
             *(caution for place in places for caution in store.caution(place)),

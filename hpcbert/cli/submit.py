@@ -122,8 +122,9 @@ def submit(
         costs = cost.of_arrays(made.campaign.arrays, made.scripts)
         cost.refuse(costs, options.max_gpu_hours, tries=1 + max_retries)
     found = of_submission(made, run=run)
-    if found and not (dry_run or force):
-        errors = [UsageError(f"{one.name}: {one.detail}", hint=one.hint) for one in found]
+    certain = [one for one in found if one.status == "fail"]
+    if certain and not (dry_run or force):
+        errors = [UsageError(f"{one.name}: {one.detail}", hint=one.hint) for one in certain]
         last = UsageError("Nothing was submitted.", hint="--force submits all the same.")
         return Result(errors=(*errors, last))
     warnings += tuple(f"{one.detail} {one.hint}" for one in found)

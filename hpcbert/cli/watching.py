@@ -14,8 +14,10 @@ import click
 
 from hpcbert import model
 from hpcbert.cli import streams
+from hpcbert.cli.campaigns import then
 from hpcbert.cli.live import before, console, draw, draws
 from hpcbert.cli.output import VERSION, Result, escaped, printable, say
+from hpcbert.errors import IncompleteError
 from hpcbert.flows import monitor as flow
 from hpcbert.flows.monitor import Sinks
 from hpcbert.slurm.hostlist import fold
@@ -23,7 +25,7 @@ from hpcbert.slurm.states import Kind
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from hpcbert.flows.monitor import Change, Detail, View
     from hpcbert.flows.retry import RetryPlan
     from hpcbert.logs.failures import Failure
+    from hpcbert.model import Campaign
     from hpcbert.slurm.states import RepeatState
 
 
@@ -71,13 +74,16 @@ class Display:
         say(f"{reason} Waiting for room.", err=True)
 
 
-def follow(directory: Path, policy: RetryPolicy, site: Site) -> None:
+def follow(directory: Path, policy: RetryPolicy, site: Site) -> View:
     """Show on stderr what becomes of a campaign, retries and all, until it is over.
 
     Args:
         directory: The campaign.
         policy: What is submitted again.
         site: Says how often Slurm may be asked.
+
+    Returns:
+        What there was in the end.
 
     Raises:
         HpcbertError: As `heal.follow`; the jobs are left alone.
@@ -87,19 +93,44 @@ def follow(directory: Path, policy: RetryPolicy, site: Site) -> None:
 
     tracked = (flow.open_campaign(directory),)
     try:
-        heal.follow(tracked, policy, Display(err=True), run=run, floor=site.slurm.poll_floor)
+        shown = Display(err=True)
+        return heal.follow(tracked, policy, shown, run=run, floor=site.slurm.poll_floor)
     except KeyboardInterrupt:
         say(f"The jobs are left alone. {cancel_hint(tracked)}", err=True)
         raise
 
 
 def followed(directories: Sequence[Path], policy: RetryPolicy, site: Site) -> Result:
-    """Follow campaigns one after the other, then return the result of collecting them."""
+    """Follow campaigns one after the other, then return the result of collecting them.
+
+    Rehearsals have nothing to collect: of them it is how many repeats went through.
+    """
     from hpcbert.cli.tables import collected
 
-    for directory in directories:
-        follow(directory, policy, site)
-    return collected(directories)
+    views = {directory: follow(directory, policy, site) for directory in directories}
+    replayed = [one for one, view in views.items() if _campaign(view).rehearse]
+    measured = [one for one in directories if one not in replayed]
+    return collected(measured) if measured else _rehearsed(views)
+
+
+def _campaign(view: View) -> Campaign:
+    return view.repeats[0].watched.campaign
+
+
+def _rehearsed(views: Mapping[Path, View]) -> Result:
+    asked = sum(len(view.repeats) for view in views.values())
+    bad = sum(view.failed for view in views.values())
+    lines = [f"Rehearsed: {asked - bad} of {asked} repeats went through, nothing was trained."]
+    lines += [then(_campaign(view), place) for place, view in views.items()]
+    data = {
+        "campaigns": [
+            {"campaign": _campaign(view).id, "directory": str(place)}
+            for place, view in views.items()
+        ],
+        "repeats": {"asked": asked, "rehearsed": asked - bad},
+    }
+    errors = (IncompleteError(f"{bad} repeats ended badly or nobody knows how."),) if bad else ()
+    return Result(data, "\n".join(lines), errors)
 
 
 def cancel_hint(watched: Sequence[TrackedCampaign]) -> str:

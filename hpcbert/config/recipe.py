@@ -196,6 +196,7 @@ class Recipe:
         protocols: The protocols it knows by name, the first is the default; always one.
         files: Files that ranks need, copied into a campaign.
         needs: Names of site settings the run cannot do without: `data`, `source`.
+        modules: Python modules that its program imports and that nothing prepares.
         dataset: What files of which form it reads; None where nothing is read.
         env: Environment variables that every rank gets.
         log: The `[log]` table, unread: `hpcbert.logs.grammar` knows its form.
@@ -223,6 +224,7 @@ class Recipe:
     image: RecipeImage = RecipeImage()
     files: tuple[str, ...] = ()
     needs: tuple[Literal["data", "source"], ...] = ()
+    modules: tuple[str, ...] = ()
     dataset: Dataset | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     log: Mapping[str, Any] = field(default_factory=dict, compare=False)

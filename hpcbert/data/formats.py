@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     Stream = Iterable[Samples]
 
-# What the packages of the formats are called on the package index.
-EXTRA = "pip install 'hpcbert[data]'"
 _BLOCK = 4096
 _NAMES = Samples._fields
 # One moment for all members of a zip file: its bytes must not depend on when it was made.

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcbert.data import text
-from hpcbert.data.formats import EXTRA, find
+from hpcbert.data.formats import find
 from hpcbert.data.samples import StreamSettings, Vocabulary, blocks, synthetic
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.system import files as filing
+from hpcbert.system import packages
 from hpcbert.system.lock import LOCK, locked
 
 if TYPE_CHECKING:
@@ -338,7 +339,10 @@ def _check_packages(plan: DataPlan) -> None:
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         names = ", ".join(missing)
-        raise UsageError(f"This needs the Python package {names}.", hint=f"Install it: {EXTRA}")
+        raise UsageError(
+            f"This needs the Python package {names}.",
+            hint=f"Install it: {packages.install('data')}",
+        )
 
 
 def _check_files(plan: DataPlan, form: DataFormat) -> None:

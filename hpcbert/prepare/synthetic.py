@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from hpcbert.errors import HpcbertError
 from hpcbert.prepare.parts import Context, Part, make_directory
 from hpcbert.script.prepared import synthetic, synthetic_folder
+from hpcbert.system import packages
 from hpcbert.system.files import refusal
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def make(
     if view.is_dir():
         return None
     if importlib.util.find_spec("numpy") is None:
-        hint = "Install it: pip install 'hpcbert[data]'."
+        hint = f"Install it: {packages.install('data')}"
         return Part(recipe.name, "data", "failed", "numpy is needed to make data", hint=hint)
     if context.dry:
         detail = f"would make {wanted.samples} synthetic samples as {wanted.form}"

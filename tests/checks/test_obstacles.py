@@ -152,3 +152,29 @@ def test_the_doctor_finds_what_submit_would_refuse(hpcbert: Cli, tmp_path: Path)
     text = json.dumps([one for one in done.data if one["status"] == "fail"])
     for said in ("/no/data", "/no/source", "gpu:16", "at most 1-00:00:00"):
         assert said in text
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """An interpreter that has no module, and fails at whatever else it is asked."""
+    path = tmp_path / "bare python"
+    path.write_text('#!/bin/sh\ncase $2 in *find_spec*) shift 2; echo "$@";; *) exit 1;; esac\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_without_torch_nothing_is_submitted_here(hpcbert: Cli, tmp_path: Path, bare: Path) -> None:
+    local = ("submit", "--scheduler", "local", "--runs", tmp_path / "runs", "--python", bare)
+    done = hpcbert(*local, "--json")
+    assert done.returncode == 2
+    assert f"{bare} has no module torch" in messages(done)
+    assert "-m pip install 'torch>=" in messages(done)
+    assert "--force" in messages(done)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_for_other_machines_a_missing_module_is_a_warning(hpcbert: Cli, bare: Path) -> None:
+    done = hpcbert(*SUBMIT, "--python", bare, "--dry-run", "--json")
+    assert [one for one in done.document["warnings"] if "has no module torch" in one]
+    rehearsed = hpcbert(*SUBMIT, "--python", bare, "--dry-run", "--rehearse", "--json")
+    assert "torch" not in str(rehearsed.document["warnings"])

@@ -10,6 +10,7 @@ from hpcbert.finding import Finding
 from hpcbert.scheduler.base import PlainScheduler, Target
 from hpcbert.scheduler.local import queue
 from hpcbert.script import limits
+from hpcbert.system import packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -67,5 +68,5 @@ class Local(PlainScheduler):
         if importlib.util.find_spec("torch"):
             return [Finding("PyTorch", "ok", "the pytorch recipe can train on this machine")]
         detail = "not installed beside hpcbert; the pytorch recipe can't train here"
-        hint = "pip install 'hpcbert[torch]', or name another interpreter in the site.toml."
+        hint = f"{packages.install_torch()} Or name another interpreter in the site.toml."
         return [Finding("PyTorch", "warn", detail, hint)]

@@ -1,0 +1,32 @@
+"""What is installed beside hpcbert, and how."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import tomli
+
+from hpcbert.system import packages
+from tests.kit.paths import REPOSITORY
+
+
+def test_what_extras_name_is_what_the_project_says() -> None:
+    project = tomli.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    said = {name: tuple(words) for name, words in project["optional-dependencies"].items()}
+    assert said == packages.EXTRAS
+
+
+@pytest.mark.parametrize(
+    ("program", "device", "said"),
+    [("nvidia-smi", "", "NVIDIA"), ("", "/dev/null", "ROCm"), ("", "", "/cpu")],
+)
+def test_torch_is_installed_for_the_devices_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, program: str, device: str, said: str
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: name if name == program else None)
+    monkeypatch.setattr(packages, "_AMD", Path(device or "/nothing"))
+    told = packages.install_torch("/my python")
+    assert said in told
+    assert "'/my python' -m pip install 'torch>=2.4'" in told
