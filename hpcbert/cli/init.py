@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import shlex
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcbert.campaign.store import write_text
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.options import checked_limit
+from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config.places import default_site, find_site
+from hpcbert.config.site import RUNTIMES
 from hpcbert.errors import ConfigError, SchedulerError, UsageError
-from hpcbert.flows.init import detect, site_text
 from hpcbert.system.runner import run
 
-# On a cluster: the real model, and nothing that is right for two cores only.
-_CLUSTER: dict[str, str | None] = {
-    "name": '"cluster"',
-    "env.OMP_NUM_THREADS": None,
-    "frameworks.pytorch.model": '"bert-base"',
-    "frameworks.pytorch.batch_sizes.fp32": None,
-    "frameworks.pytorch.batch_sizes.bf16": None,
-    "frameworks.pytorch.options.vocab_size": None,
-}
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcbert.flows.choices import Proposal, Question
+
+# What means nothing without Slurm.
+_SLURM = ("partition", "account", "qos", "gpu_type", "mpi", "interface")
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  hpcbert init\n  hpcbert init --partition gpu --gpu-type a100"
+    "\n  hpcbert init --local"
+)
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -38,27 +43,112 @@ _CLUSTER: dict[str, str | None] = {
 )
 @click.option("--slurm", is_flag=True, help="Ask this cluster's Slurm; fail if it does not answer.")
 @click.option("--local", "only_local", is_flag=True, help="This machine only, whatever Slurm says.")
+@click.option("--partition", default="", help="Slurm partition.")
+@click.option("--account", default="", help="Slurm account.")
+@click.option("--qos", default="", help="Slurm QOS.")
+@click.option("--gpu-type", default="", help="Type of GPU, as Slurm names it.")
+@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs that a node has.")
+@click.option(
+    "--time", "time_limit", default="", callback=checked_limit, help="Limit of one repeat."
+)
+@click.option("--mpi", default="", help="What srun starts ranks with.")
+@click.option("--interface", default="", help="Network interface whose addresses ranks use.")
+@click.option("--runtime", type=click.Choice(RUNTIMES), help="Container runtime.")
+@click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--force", is_flag=True, help="Overwrite a file that is there.")
 @returns_result
-def init(*, output: Path, slurm: bool, only_local: bool, force: bool) -> Result:
-    """Write a site.toml for this cluster or machine, every key explained."""
-    conflicts.refuse(Conflict(("slurm",), lambda given: given["only_local"], "with --local"))
+def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: Any) -> Result:
+    """Write a site.toml for this cluster or machine, every key explained.
+
+    Looks at what Slurm has and allows, and says of each value why it was chosen and what else
+    there is. On a terminal it asks where there is a choice; elsewhere the options say it.
+    """
+    from hpcbert.flows.init import local_values, site_text, told
+
+    conflicts.refuse(
+        Conflict(("slurm", *_SLURM), lambda given: given["only_local"], "with --local")
+    )
     if (output.exists() or output.is_symlink()) and not force:
         raise UsageError("There is such a file already.", where=str(output), hint="Give --force.")
-    found = {} if only_local else detect(run)
-    if slurm and not found:
-        raise SchedulerError("Slurm does not answer here.", hint="Run this on a login node.")
-    values: dict[str, str | None] = {**_CLUSTER, **found} if found else {}
+    made = None if only_local else _on_cluster(output, said)
+    if made is None:
+        conflicts.refuse_typed(_SLURM, "without Slurm, and there is none here")
+        if slurm:
+            raise SchedulerError("Slurm does not answer here.", hint="Run this on a login node.")
+    values = made.values if made else local_values(said)
     text = site_text(default_site().read_text(encoding="utf-8"), values)
     write_text(output, text, mode=0o666)
-    kind = "a Slurm cluster" if found else "this machine"
+    kind = f"the Slurm cluster {made.name}" if made else "this machine"
     others = _outranked(output)
     flag = f" --site {shlex.quote(str(output))}" if others else ""
+    lines = [f"{output}: for {kind}. Read it, then: hpcbert doctor{flag}"]
     return Result(
-        data={"file": str(output), "detected": found},
-        text=f"{output}: for {kind}. Read it, then: hpcbert doctor{flag}",
-        warnings=tuple(others),
+        data={
+            "file": str(output),
+            "detected": {key: value for key, value in values.items() if value is not None},
+            "choices": made.choices if made else [],
+        },
+        text="\n".join([*lines, *([told(made.choices)] if made else [])]),
+        warnings=(*(made.warnings if made else ()), *others),
     )
+
+
+def _on_cluster(output: Path, said: dict[str, Any]) -> Proposal | None:
+    """Return the site that suits this machine's cluster; None without one."""
+    from hpcbert.flows.choices import SaidValues
+    from hpcbert.flows.init import present, propose
+    from hpcbert.scheduler.base import World
+    from hpcbert.scheduler.slurm.cluster import Cluster
+    from hpcbert.system import machine
+
+    cluster = Cluster(World(run))
+    if not present(cluster):
+        return None
+    asked = SaidValues(**{name: value for name, value in said.items() if value})
+    return propose(
+        cluster,
+        machine.look(os.environ),
+        asked,
+        _picker(),
+        groups=_groups(),
+        folder=output.absolute().parent,
+    )
+
+
+def _groups() -> set[str]:
+    """Return the names of the groups that this process has; those without a name are left out."""
+    names = {one.gr_gid: one.gr_name for one in grp.getgrall()}
+    return {names[one] for one in {*os.getgroups(), os.getegid()} if one in names}
+
+
+def _picker() -> Callable[[Question], str]:
+    """Return what answers questions: the person at the terminal, or else the default."""
+    if (
+        sys.stdin.isatty()
+        and sys.stderr.isatty()
+        and not click.get_current_context().params.get("as_json")
+    ):
+        return _ask
+    return lambda question: question.default
+
+
+def _ask(question: Question) -> str:
+    """Ask which of several it is to be; a number or the name answers."""
+    names = list(question.options)
+    click.echo(f"Which {question.name}? ({question.flag})", err=True)
+    for number, (name, known) in enumerate(question.options.items(), 1):
+        said = known if known.startswith(name) and name else f"{name or '(none)'}: {known}"
+        click.echo(f"  {number}  {printable(said)}", err=True)
+    default = question.default or ("" if "" in names else None)
+    while True:
+        answer: str = click.prompt(
+            question.name, default=default, show_default=bool(default), err=True
+        ).strip()
+        if answer.isdigit() and names and 1 <= int(answer) <= len(names):
+            return names[int(answer) - 1]
+        if not names or answer in names:
+            return answer
+        click.echo(f"There is no {printable(answer)}.", err=True)
 
 
 def _outranked(output: Path) -> list[str]:

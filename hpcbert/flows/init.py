@@ -1,53 +1,173 @@
-"""Writing a first site.toml: the reference file with what this machine or cluster tells."""
+"""Writing a first site.toml: the reference file with what this machine or cluster has.
+
+Each value is chosen once, for a reason that is said, with what else there is. Where nobody but the
+user can know (which account pays, what private partitions are called) nothing is guessed.
+"""
 
 from __future__ import annotations
 
-import os
+import json
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hpcbert.slurm.commands import submission_environment
+from hpcbert.config.site import RUNTIMES
+from hpcbert.errors import SchedulerError
+from hpcbert.flows import slurmchoices
+from hpcbert.flows.choices import Choice, Proposal, Question, SaidValues
+from hpcbert.scheduler.slurm.cluster import HINTS
+from hpcbert.system import machine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Mapping
 
-    from hpcbert.system.runner import Runner
+    from hpcbert.scheduler.slurm.cluster import Cluster
+    from hpcbert.system.machine import Surroundings
 
 _HEAD = re.compile(r"# The reference site:.*?(?=schema = )", re.DOTALL)
-_GPUS = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?:(\d+)")
+# What a cluster has otherwise than two cores: the real model, and no thread count.
+_CLUSTER: dict[str, str | None] = {
+    "env.OMP_NUM_THREADS": None,
+    "frameworks.pytorch.model": '"bert-base"',
+    "frameworks.pytorch.batch_sizes.fp32": None,
+    "frameworks.pytorch.batch_sizes.bf16": None,
+    "frameworks.pytorch.options.vocab_size": None,
+}
 
 
-def detect(run: Runner) -> dict[str, str]:
-    """Return what Slurm says of itself, as TOML values by dotted key; empty without Slurm.
+def present(cluster: Cluster) -> bool:
+    """Say whether there is a cluster here that can be asked.
 
-    The default partition (else the first with GPUs), its GPUs a node, PMIx and pyxis if srun has
-    them.
+    Raises:
+        SchedulerError: There is one, and it does not answer.
     """
-    environment = submission_environment(os.environ)
-    info = run(["sinfo", "--noheader", "--all", "--format=%P|%G"], env=environment)
-    if not info.ok:
-        return {}
-    rows = [line.partition("|")[::2] for line in info.stdout.splitlines() if "|" in line]
-    marked = [row for row in rows if row[0].endswith("*")]
-    with_gpus = [row for row in rows if _GPUS.search(row[1])]
-    found = {"scheduler": '"slurm"'}
-    if best := (marked or with_gpus or rows):
-        found["slurm.partition"] = f'"{best[0][0].rstrip("*")}"'
-        found.update(_gpus(best[0][1]))
-    types = run(["srun", "--mpi=list"], env=environment)
-    if "pmix" in (types.stdout + types.stderr).split():
-        found["slurm.mpi"] = '"pmix"'
-    if "--container-image" in run(["srun", "--help"], env=environment).stdout:
-        found["container.runtime"] = '"pyxis"'
-    return found
+    why = cluster.silence
+    if why in {"missing", "unconfigured"}:
+        return False
+    if why in {"away", "failed"}:
+        raise SchedulerError(f"{cluster.complaint}.", hint=f"{HINTS[why]} --local: without Slurm.")
+    return True
 
 
-def _gpus(gres: str) -> dict[str, str]:
-    match = _GPUS.search(gres)
-    if match is None:
-        return {"slurm.gres": '""'}
-    kind, count = match.groups()
-    return {"slurm.gres": f'"gpu:{kind}"' if kind else '"gpu"', "nodes.gpus_per_node": count}
+def propose(
+    cluster: Cluster,
+    here: Surroundings,
+    asked: SaidValues,
+    pick: Callable[[Question], str],
+    *,
+    groups: Collection[str],
+    folder: Path,
+) -> Proposal:
+    """Return the site that suits a cluster.
+
+    Args:
+        cluster: SaidValues what it has.
+        here: What this machine has.
+        asked: What is said already.
+        pick: Answers a question with one of its options.
+        groups: Names of the user's groups.
+        folder: Where the site.toml will lie.
+
+    Raises:
+        UsageError: What is asked for is not there, or somebody has to say what nobody can know.
+    """
+    made = Proposal(asked, pick, values={**_CLUSTER, "scheduler": '"slurm"'})
+    made.values["name"] = json.dumps(cluster.settings.name or "cluster")
+    offer = slurmchoices.partition(made, cluster, groups)
+    slurmchoices.gpus(made, offer)
+    slurmchoices.account(made, cluster, offer)
+    slurmchoices.qos(made, cluster, offer)
+    slurmchoices.time_limit(made, cluster, offer)
+    slurmchoices.memory(made, cluster, offer)
+    slurmchoices.mpi(made, cluster)
+    _runtime(made, cluster, here)
+    _interface(made, here)
+    _runs(made, here, folder)
+    return made
+
+
+def _runtime(
+    made: Proposal,
+    cluster: Cluster,
+    here: Surroundings,
+) -> None:
+    """Choose how ranks enter an image: by srun's plugin where there is one."""
+    found = {"pyxis": "srun has --container-image"} if cluster.pyxis else {}
+    found |= {one: f"{one} is on this machine" for one in here.programs if one in RUNTIMES}
+    default = "pyxis" if cluster.pyxis else "none"
+    options = {**found, "none": "on the host, without a container"}
+    question = Question("container runtime", "--runtime", options, default)
+    if made.asked.runtime:
+        name, why = made.asked.runtime, "you said so"
+    elif len(found) > 1 or (found and default == "none"):
+        name = made.pick(question) or default
+        why = options[name]
+    else:
+        name, why = default, options[default] if found else "no pyxis and no enroot are here"
+    foreign = (one for one in here.programs if one not in RUNTIMES)
+    others = (
+        *(one for one in found if one != name),
+        *foreign,
+    )
+    made.take(Choice("container.runtime", name, why, others, "--runtime"))
+
+
+def _interface(made: Proposal, here: Surroundings) -> None:
+    """Take a network where somebody says it: nodes may have others than this machine."""
+    name, why = made.asked.interface, "you said so"
+    if not name:
+        options = {"": "what the nodes' names resolve to"}
+        options |= {one: f"{one}, which this machine has" for one in here.fast}
+        fast = bool(here.fast)
+        name = made.pick(Question("network interface", "--interface", options)) if fast else ""
+        why = "what the nodes' names resolve to" if not name else "this machine has it"
+    others = tuple(one for one in here.interfaces if one != name)
+    made.take(Choice("nodes.interface", name, why, others, "--interface"))
+
+
+def _runs(made: Proposal, here: Surroundings, folder: Path) -> None:
+    """Choose where campaigns go: beside the file, or where other machines see them."""
+    shared = {name: f"{place}/hpcbert" for name, place in here.shared.items()}
+    if made.asked.runs:
+        place, why = made.asked.runs, "you said so"
+    elif not (private := machine.private(str(folder))):
+        place, why = "runs", f"in {folder}, which all nodes must see"
+    elif shared:
+        name = next(iter(shared))
+        place, why = f"{shared[name]}/runs", f"{private} is each machine's own; ${name} is shared"
+    else:
+        place, why = "runs", f"in {folder}"
+        made.warnings.append(
+            f"{folder} lies below {private}, which each machine has for itself: set runs, sources "
+            "and images to a directory that all nodes share."
+        )
+    made.take(Choice("runs", place, why, tuple(shared.values()), "--runs"))
+    if place != "runs":
+        base = Path(place).parent
+        made.values |= {"sources": json.dumps(str(base / "sources"))}
+        made.values |= {"container.images": json.dumps(str(base / "images"))}
+
+
+def local_values(said: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return what the command line says of a site without Slurm, as TOML values by dotted key."""
+    keys = {"gpus_per_node": "nodes.gpus_per_node", "time_limit": "slurm.time_limit"}
+    keys |= {"runtime": "container.runtime", "runs": "runs"}
+    return {key: json.dumps(said[name]) for name, key in keys.items() if said.get(name)}
+
+
+# --- As text --------------------------------------------------------------------------------------
+
+
+def told(choices: list[Choice]) -> str:
+    """Return what was chosen, why, and what else there is, a line a value."""
+    width = max((len(one.key) for one in choices), default=0)
+    lines = []
+    for one in choices:
+        lines.append(f"  {one.key:<{width}}  {one.value or '-'}: {one.why}")
+        if one.others:
+            how = f" ({one.flag})" if one.flag else ""
+            lines.append(f"  {'':<{width}}  also there{how}: {'; '.join(one.others)}")
+    return "\n".join(lines)
 
 
 def site_text(reference: str, values: Mapping[str, str | None]) -> str:

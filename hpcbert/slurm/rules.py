@@ -33,6 +33,7 @@ class Rules:
         own_qos: The QOS whose limits bind its jobs, beside their own; empty: there is none.
         memory: As in `Controller.memory`; empty: what the cluster has.
         reserved: Whether only jobs with a reservation run there.
+        for_root: Whether only root's do.
     """
 
     partition: Partition
@@ -45,6 +46,7 @@ class Rules:
     own_qos: str = ""
     memory: str = ""
     reserved: bool = False
+    for_root: bool = False
 
     def takes_account(self, account: str) -> bool:
         """Say whether jobs of an account may use it."""
@@ -81,6 +83,7 @@ def read_rules(text: str) -> dict[str, Rules]:
                 own_qos="" if keys.get("QoS", "") in _NONE else keys["QoS"],
                 memory=_memory(keys),
                 reserved=keys.get("ReqResv") == "YES",
+                for_root=keys.get("RootOnly") == "YES",
             )
     return found
 

@@ -90,6 +90,8 @@ REFUSED = [
     ([*PREPARE, "--only", "image", "--data", "d"], "--data", "--only"),
     ([*PREPARE, "--image", "i"], "--image", "runtime none"),
     (["init", "--slurm", "--local"], "--slurm", "--local"),
+    (["init", "--partition", "p", "--local"], "--partition", "--local"),
+    (["init", "--gpu-type", "a100", "--local"], "--gpu-type", "--local"),
     (["doctor", "--nodes", "2"], "--nodes", "local scheduler"),
     (["collect", "--format", "csv"], "--format", "--json"),
     (["compare", "a", "b", "--format", "text"], "--format", "--json"),

@@ -13,6 +13,7 @@ from hpcbert.scheduler.slurm.permitted import of_rights
 from hpcbert.scheduler.slurm.wanted import Wanted, wanted
 from hpcbert.slurm import commands, nodes, partitions
 from hpcbert.slurm.controller import fitting_mpi
+from hpcbert.system import machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from hpcbert.scheduler.base import World
     from hpcbert.slurm.partitions import Partition, Resource
     from hpcbert.system.runner import Outcome
-
-# Directories that each machine has for itself.
-_PRIVATE = ("/tmp", "/dev/shm", "/run", "/var/run")  # noqa: S108 - they are what is refused
 
 
 def supply(script: str, cluster: Cluster) -> tuple[Supply, ...]:
@@ -231,7 +229,7 @@ def _shared(runs: Path, found: Sequence[Partition]) -> Iterator[Finding]:
     Slurm fails such a job with 0:53 and leaves no log.
     """
     place = os.path.realpath(runs)
-    private = next((top for top in _PRIVATE if f"{place}/".startswith(f"{top}/")), "")
+    private = machine.private(place)
     here = os.uname().nodename.partition(".")[0]
     nodes = {node for part in found for group in part.groups for node in group.names}
     if private and nodes - {here}:

@@ -122,12 +122,14 @@ class Cluster:
     @property
     def silence(self) -> Silence:
         """Why the partitions are not known; empty if they are, in part at least."""
-        return "" if self.partitions else silence(self._sinfo) or "failed"
+        return "" if self.partitions else silence(self._sinfo) or "private"
 
     @property
     def complaint(self) -> str:
         """Why the nodes are not known, as a sentence; empty if they are."""
-        return sentence(silence(self._sinfo), self._sinfo) if not self._sinfo.ok else ""
+        if self._sinfo.ok:
+            return "" if self.partitions else "Slurm shows you no partitions"
+        return sentence(silence(self._sinfo), self._sinfo)
 
     @cached_property
     def settings(self) -> Controller:
@@ -140,6 +142,11 @@ class Cluster:
         """The types of MPI that srun has; none where it does not say."""
         outcome = query(self.world, controller.mpi_argv(), timeout=30)
         return controller.read_mpi(f"{outcome.stdout}\n{outcome.stderr}")
+
+    @cached_property
+    def pyxis(self) -> bool:
+        """Whether srun enters containers by itself."""
+        return "--container-image" in query(self.world, ["srun", "--help"], timeout=30).stdout
 
     @cached_property
     def rights(self) -> Rights:

@@ -1,0 +1,141 @@
+"""What a cluster's partitions offer a user, best first: which GPUs, how long, for whom."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from hpcbert.scheduler.slurm.cluster import Cluster
+    from hpcbert.slurm.partitions import Partition
+
+_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class GpuKind:
+    """GPUs of one type in a partition.
+
+    Attributes:
+        name: The type; empty where the cluster names none.
+        count: How many a node has: most of the nodes that have any.
+        nodes: How many nodes have so many.
+        fewer: How many nodes have another number of them.
+        most: The largest number that a node has.
+        sliced: Whether these are slices of GPUs (MIG).
+    """
+
+    name: str
+    count: int
+    nodes: int
+    fewer: int
+    most: int
+    sliced: bool
+
+    @property
+    def gres(self) -> str:
+        """What sbatch asks for one of them with."""
+        return f"gpu:{self.name}" if self.name else "gpu"
+
+    def __str__(self) -> str:
+        nodes = f"{self.nodes} node" + ("" if self.nodes == 1 else "s")
+        slices = ", slices of GPUs (MIG)" if self.sliced else ""
+        return f"{nodes} with {self.gres}:{self.count}{slices}"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One partition.
+
+    Attributes:
+        partition: What it is.
+        kinds: Its GPUs by type, best first.
+        barred: Why the user can't run there, the end of a sentence; empty if nothing is known.
+    """
+
+    partition: Partition
+    kinds: tuple[GpuKind, ...]
+    barred: str = ""
+
+    @property
+    def name(self) -> str:
+        """The partition's name."""
+        return self.partition.name
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """Its place among others, the lowest first."""
+        whole = [one for one in self.kinds if not one.sliced]
+        limit = self.partition.limit.seconds
+        return (
+            bool(self.barred),
+            not self.kinds,
+            not whole,
+            limit is not None and limit < _HOUR,
+            not self.partition.default,
+            -sum(one.nodes * one.count for one in whole or self.kinds),
+            self.name,
+        )
+
+    def __str__(self) -> str:
+        kinds = "; ".join(map(str, self.kinds)) or f"no GPUs, {self.partition.nodes} nodes"
+        limit = "" if self.partition.limit.seconds is None else f", {self.partition.limit} at most"
+        barred = f"; {self.barred}" if self.barred else ""
+        return f"{self.name} ({kinds}{limit}{barred})"
+
+
+def offers(cluster: Cluster, groups: Collection[str]) -> tuple[Offer, ...]:
+    """Return what each partition offers, best first.
+
+    Those come first that the user may use and that have GPUs: whole ones before slices, jobs of an
+    hour before shorter ones, the default partition before others, many GPUs before few.
+
+    Args:
+        cluster: The cluster.
+        groups: Names of the user's groups.
+    """
+    found = (
+        Offer(one, _kinds(one), _barred(one, cluster, groups))
+        for one in cluster.partitions.values()
+    )
+    return tuple(sorted(found, key=lambda one: one.rank))
+
+
+def _kinds(partition: Partition) -> tuple[GpuKind, ...]:
+    """Return the GPUs of a partition by type, whole ones and many before slices and few."""
+    nodes: dict[str, Counter[int]] = {}
+    sliced: set[str] = set()
+    for group in partition.groups:
+        counts: Counter[str] = Counter()
+        for one in group.resources:
+            if one.name == "gpu" and one.count:
+                counts[one.kind] += one.count
+                sliced |= {one.kind} if one.sliced else set()
+        for kind, count in counts.items():
+            nodes.setdefault(kind, Counter())[count] += group.count
+    found = []
+    for kind, sizes in nodes.items():
+        count, alike = max(sizes.items(), key=lambda one: (one[1], one[0]))
+        others = sum(sizes.values()) - alike
+        found.append(GpuKind(kind, count, alike, others, max(sizes), kind in sliced))
+    return tuple(sorted(found, key=lambda one: (one.sliced, -one.nodes * one.count, one.name)))
+
+
+def _barred(partition: Partition, cluster: Cluster, groups: Collection[str]) -> str:
+    """Return why the user can't run in a partition."""
+    rule = cluster.rules.get(partition.name)
+    if partition.state != "up" or rule is None:
+        return f"it is {partition.state}" if partition.state != "up" else ""
+    if rule.for_root or rule.reserved:
+        return f"for {'root' if rule.for_root else 'reservations'} alone"
+    if rule.groups and not set(rule.groups) & set(groups):
+        return f"for the groups {', '.join(rule.groups)}"
+    enforced, rights = cluster.settings.enforced, cluster.rights
+    if "associations" in enforced and rights.known and rights.own:
+        accounts = {one.account for one in rights.own if one.partition in {"", partition.name}}
+        if not any(map(rule.takes_account, accounts)):
+            return f"for the accounts {', '.join(rule.accounts) or 'of others'}"
+    return ""

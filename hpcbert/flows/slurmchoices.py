@@ -1,0 +1,250 @@
+"""Choosing what a site says of Slurm: each value by what the cluster has and allows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import UsageError
+from hpcbert.flows.choices import Choice, Question
+from hpcbert.flows.offers import offers
+from hpcbert.timelimit import TimeLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from hpcbert.flows.choices import Proposal
+    from hpcbert.flows.offers import GpuKind, Offer
+    from hpcbert.scheduler.slurm.cluster import Cluster
+
+_HOUR = TimeLimit.parse("01:00:00")
+_MOST_SHOWN = 8
+
+
+def partition(made: Proposal, cluster: Cluster, groups: Collection[str]) -> Offer | None:
+    """Choose the partition; None where Slurm shows none of them."""
+    found = _having(made, offers(cluster, groups))
+    if not found:
+        question = Question("partition", "--partition, --gpus-per-node and --gpu-type", {})
+        name = made.choose(question, made.asked.partition)
+        made.take(Choice("slurm.partition", name, "you said so; Slurm shows no partitions"))
+        made.warnings.append(f"{cluster.complaint}. Nothing of this site could be checked.")
+        return None
+    if not cluster.partitions[found[0].name].exact:
+        made.warnings.append(
+            f"{cluster.complaint}. GPUs a node and types are those of whole partitions: check them."
+        )
+    good = [one for one in found if one.rank[:3] == found[0].rank[:3]]
+    question = Question(
+        "partition",
+        "--partition",
+        {one.name: str(one) for one in (found if made.asked.partition else good)},
+        good[0].name,
+    )
+    name = made.choose(question, made.asked.partition)
+    best = next(one for one in found if one.name == name)
+    others = tuple(str(one) for one in found if one is not best)[:_MOST_SHOWN]
+    why = _why_partition(best, found, said=bool(made.asked.partition))
+    made.take(Choice("slurm.partition", name, why, others, "--partition"))
+    if best.barred:
+        made.warnings.append(f"Partition {name} may refuse your jobs: {best.barred}.")
+    return best
+
+
+def _having(made: Proposal, found: tuple[Offer, ...]) -> tuple[Offer, ...]:
+    """Return the partitions that have the type of GPU that was asked for, if one was.
+
+    Raises:
+        UsageError: None has it.
+    """
+    wanted = made.asked.gpu_type
+    having = tuple(one for one in found if wanted in {kind.name or "gpu" for kind in one.kinds})
+    if wanted and found and not having:
+        there = sorted({kind.gres.removeprefix("gpu:") for one in found for kind in one.kinds})
+        hint = f"There are: {', '.join(there)}." if there else "There are no GPUs."
+        raise UsageError(f"No partition has GPUs of type {wanted!r}.", hint=hint)
+    return having if wanted else found
+
+
+def _why_partition(best: Offer, found: tuple[Offer, ...], *, said: bool) -> str:
+    default = next((one for one in found if one.partition.default), None)
+    has = "; ".join(map(str, best.kinds)) or "it has no GPUs, nor has any other"
+    if said:
+        return f"you said so: {has}"
+    if best is default:
+        return f"the default: {has}"
+    if default is not None and default.barred:
+        return f"{has}; the default, {default.name}, is not for you: {default.barred}"
+    if default is not None and best.kinds and not default.kinds:
+        return f"{has}; the default, {default.name}, has no GPUs"
+    return has
+
+
+def gpus(made: Proposal, offer: Offer | None) -> None:
+    """Choose the type of GPU and how many a node has."""
+    if offer is None:
+        gres = f"gpu:{made.asked.gpu_type}" if made.asked.gpu_type else "gpu"
+        question = Question("number of GPUs a node", "--gpus-per-node", {})
+        count = made.choose(question, str(made.asked.gpus_per_node or ""))
+        if not count.isdigit():
+            raise UsageError(f"{count!r} is not a number of GPUs.", hint="Give --gpus-per-node.")
+        made.take(Choice("slurm.gres", gres, "you said so", (), "--gpu-type"))
+        made.take(Choice("nodes.gpus_per_node", count, "you said so", (), "--gpus-per-node"))
+        return
+    if not offer.kinds:
+        made.take(Choice("slurm.gres", "", f"partition {offer.name} has no GPUs"))
+        made.values["frameworks.pytorch.device"] = '"cpu"'
+        count = str(made.asked.gpus_per_node or 1)
+        made.take(Choice("nodes.gpus_per_node", count, "ranks a node", (), "--gpus-per-node"))
+        made.warnings.append(
+            f"Partition {offer.name} has no GPUs: the reference computes on CPUs, in a table of "
+            "its own."
+        )
+        return
+    kind = _kind(made, offer.kinds)
+    why = f"{kind}"
+    others = (f"{kind.fewer} nodes of the partition have another number",) if kind.fewer else ()
+    each = made.asked.gpus_per_node or kind.count
+    if each > kind.most:
+        raise UsageError(
+            f"No node of partition {offer.name} has {kind.gres}:{each}.",
+            hint=f"Ask for at most --gpus-per-node {kind.most}.",
+        )
+    if made.asked.gpus_per_node:
+        why = f"you said so; {why}"
+    made.take(Choice("nodes.gpus_per_node", str(each), why, others, "--gpus-per-node"))
+
+
+def _kind(made: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
+    question = Question(
+        "GPU type",
+        "--gpu-type",
+        {one.name or "gpu": str(one) for one in kinds},
+        kinds[0].name or "gpu",
+    )
+    name = made.choose(question, made.asked.gpu_type)
+    kind = next(one for one in kinds if (one.name or "gpu") == name)
+    others = tuple(str(one) for one in kinds if one is not kind)
+    if made.asked.gpu_type:
+        why = "you said so"
+    elif not others:
+        why = "the only type"
+    else:
+        mixed = any(one.sliced for one in kinds) and not kind.sliced
+        why = "whole GPUs" if mixed else "the most GPUs"
+    made.take(Choice("slurm.gres", kind.gres, f"{why}: {kind}", others, "--gpu-type"))
+    if kind.sliced:
+        made.warnings.append(
+            f"{kind.gres} is a slice of a GPU (MIG): NCCL does not join slices, so that only one "
+            "rank can run, and its rate is not that of a GPU."
+        )
+    return kind
+
+
+def account(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
+    """Choose who pays, where the cluster wants to know it."""
+    rights, bound = cluster.rights, "associations" in cluster.settings.enforced
+    partition = offer.name if offer else ""
+    rule = cluster.rules.get(partition)
+    own = [one for one in rights.own if one.partition in {"", partition}]
+    usable = {
+        one.account: f"account {one.account}"
+        for one in own
+        if not bound or rule is None or rule.takes_account(one.account)
+    }
+    if not usable and not made.asked.account:
+        why = "the cluster demands none" if not bound else "accounting shows none of yours"
+        made.take(Choice("slurm.account", "", why, (), "--account"))
+        if bound and rights.known:
+            made.warnings.append("You are in no account that may use this partition: ask for one.")
+        return
+    default = rights.default if rights.default in usable else ""
+    if not bound and not made.asked.account:
+        why = f"the cluster does not check it; yours is {default or ', '.join(usable)}"
+        made.take(Choice("slurm.account", "", why, tuple(usable), "--account"))
+        return
+    question = Question("account", "--account", usable if bound else {}, default)
+    name = made.choose(question, made.asked.account)
+    others = tuple(one for one in usable if one != name)
+    why = "you said so" if made.asked.account else "your default" if name == default else "yours"
+    made.take(Choice("slurm.account", name, why, others, "--account"))
+
+
+def qos(
+    made: Proposal,
+    cluster: Cluster,
+    offer: Offer | None,
+) -> None:
+    """Choose the QOS where the default one will not do."""
+    partition = offer.name if offer else ""
+    account = made.said("slurm.account")
+    own = cluster.rights.of(account, partition)
+    rule = cluster.rules.get(partition)
+    names = own.qos if own else ()
+    usable = {one: f"QOS {one}" for one in names if rule is None or rule.takes_qos(one)}
+    default = cluster.rights.qos_of(account, partition)
+    bound = "qos" in cluster.settings.enforced
+    if made.asked.qos:
+        name = made.choose(Question("QOS", "--qos", usable if bound else {}), made.asked.qos)
+        why = "you said so"
+    elif not bound or not usable or default in usable or set(usable) == set(names):
+        name, why = "", f"the default{f', {default}' if default else ''}"
+    else:
+        question = Question("QOS", "--qos", usable, next(iter(usable)))
+        name = made.choose(question, "")
+        why = f"partition {partition} does not take {default or 'every QOS of yours'}"
+    others = tuple(one for one in usable if one not in {name, default})
+    made.take(Choice("slurm.qos", name, why, others, "--qos"))
+
+
+def time_limit(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
+    """Choose the time limit: an hour, or what the partition, account or QOS gives at most."""
+    partition = offer.name if offer else ""
+    most, whose = (offer.partition.limit, f"partition {partition}") if offer else (_HOUR, "")
+    rule = cluster.rules.get(partition)
+    if "limits" in cluster.settings.enforced:
+        who, own = cluster.rights.most_time(
+            made.said("slurm.account"),
+            partition,
+            made.said("slurm.qos"),
+            of_partition=rule.own_qos if rule else "",
+        )
+        if own.seconds is not None and most.exceeds(own):
+            most, whose = own, who
+    if made.asked.time_limit:
+        limit, why = TimeLimit.parse(made.asked.time_limit), "you said so"
+        if limit.exceeds(most):
+            raise UsageError(f"{whose} gives a job at most {most}.", hint=f"--time {most}")
+    elif _HOUR.exceeds(most):
+        limit, why = most, f"{whose} gives a job no more"
+    else:
+        limit, why = _HOUR, f"{whose} gives a job {most}" if most.seconds else "no limit is lower"
+    made.take(Choice("slurm.time_limit", str(limit), why, (), "--time"))
+
+
+def memory(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
+    """Ask for all memory of exclusive nodes where the cluster would give a part of it."""
+    default = cluster.memory(offer.name if offer else "")
+    if default:
+        why = f"exclusive jobs would get the cluster's default alone ({default})"
+        made.take(Choice("slurm.memory", "0", why))
+    else:
+        made.take(Choice("slurm.memory", "", "jobs get what their nodes have"))
+
+
+def mpi(made: Proposal, cluster: Cluster) -> None:
+    """Choose how ranks are started: by PMIx, or else PMI-2, where srun has it."""
+    there = tuple(one for one in cluster.mpi if one != "none")
+    name = next((one for one in ("pmix", "pmi2") if one in there), "")
+    why = f"srun has it; its default is {cluster.settings.mpi or 'none'}"
+    if made.asked.mpi:
+        if cluster.mpi and made.asked.mpi not in cluster.mpi:
+            hint = f"It has {', '.join(cluster.mpi)}."
+            raise UsageError(f"srun has no MPI type {made.asked.mpi!r} here.", hint=hint)
+        name, why = made.asked.mpi, "you said so"
+    elif not name:
+        why = "srun has neither pmix nor pmi2" if there or cluster.mpi else "srun does not say"
+    elif name != "pmix":
+        why = "srun has no pmix"
+        made.warnings.append("srun has no pmix: programs that need PMIx to find their ranks can't.")
+    others = tuple(one for one in there if one != name)
+    made.take(Choice("slurm.mpi", name, why, others, "--mpi"))

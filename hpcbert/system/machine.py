@@ -1,0 +1,97 @@
+"""What this machine has that a site.toml may name: networks, container programs, directories."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# Directories that each machine has for itself.
+_PRIVATE = ("/tmp", "/dev/shm", "/run", "/var/run")  # noqa: S108 - they are what is refused
+# File systems that other machines mount too (fstype of /proc/mounts).
+_SHARED = (
+    *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "glusterfs"),
+    *("fuse.glusterfs", "pvfs2", "orangefs", "panfs", "afs", "cifs", "wekafs", "fhgfs", "daos"),
+)
+# Where centres say that a user's files may lie, in the order of preference.
+_VARIABLES = ("SCRATCH", "WORK", "PROJECT", "WORKDIR", "HOME")
+# InfiniBand, Omni-Path and Slingshot, by how their interfaces' names begin.
+_FAST = ("ib", "opa", "hfi", "hsn")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What this machine has.
+
+    Attributes:
+        interfaces: Networks that are up, without the loopback, fast ones first.
+        programs: Programs that enter containers: `enroot`, `apptainer`, `singularity`.
+        shared: Directories that other machines see too, by the variable that names each.
+    """
+
+    interfaces: tuple[str, ...]
+    programs: tuple[str, ...]
+    shared: Mapping[str, str]
+
+    @property
+    def fast(self) -> tuple[str, ...]:
+        """The interfaces of networks that clusters have for their jobs."""
+        return tuple(one for one in self.interfaces if one.startswith(_FAST))
+
+
+def look(environ: Mapping[str, str], root: Path = Path("/")) -> Surroundings:
+    """Return what this machine has.
+
+    Args:
+        environ: Environment with PATH and the variables of directories.
+        root: Where /proc and /sys are.
+    """
+    programs = ("enroot", "apptainer", "singularity")
+    path = environ.get("PATH", os.defpath)
+    mounts = _mounts(root / "proc/mounts")
+    places = {name: environ[name] for name in _VARIABLES if environ.get(name, "").startswith("/")}
+    return Surroundings(
+        interfaces=_interfaces(root / "sys/class/net"),
+        programs=tuple(one for one in programs if shutil.which(one, path=path)),
+        shared={name: place for name, place in places.items() if _kind(place, mounts) in _SHARED},
+    )
+
+
+def private(place: str) -> str:
+    """Return the directory of this machine's own that a place lies in; empty if in none."""
+    found = os.path.realpath(place)
+    return next((top for top in _PRIVATE if f"{found}/".startswith(f"{top}/")), "")
+
+
+def _interfaces(folder: Path) -> tuple[str, ...]:
+    try:
+        names = sorted(one.name for one in folder.iterdir() if one.name != "lo")
+    except OSError:
+        return ()
+    up = [one for one in names if _read(folder / one / "operstate") in {"up", "unknown"}]
+    return tuple(sorted(up, key=lambda one: not one.startswith(_FAST)))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _mounts(path: Path) -> list[tuple[str, str]]:
+    """Return mount points and their file systems, the longest first."""
+    rows = (line.split() for line in _read(path).splitlines())
+    found = [(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2]  # noqa: PLR2004
+    return sorted(found, key=lambda one: len(one[0]), reverse=True)
+
+
+def _kind(place: str, mounts: Sequence[tuple[str, str]]) -> str:
+    """Return the file system that a place lies on."""
+    real = os.path.realpath(place)
+    return next((kind for top, kind in mounts if f"{real}/".startswith(f"{top.rstrip('/')}/")), "")
