@@ -206,6 +206,8 @@ class Array:
             MaxArraySize says, however many repeats a point has.
         changed: What the controller had otherwise than sbatch was asked for: its name for it, what
             was asked, what it had.
+        preflight: Whether it measures the network of the nodes before any point: one job, which
+            the other arrays wait for, and no point of a table.
     """
 
     point: Point
@@ -229,6 +231,7 @@ class Array:
     seen: str = ""
     changed: tuple[tuple[str, str, str], ...] = ()
     offset: int = 0
+    preflight: bool = False
 
     @property
     def indices(self) -> tuple[int, ...]:
@@ -299,7 +302,8 @@ class Campaign:
         concurrent_points: Whether points may run at the same time; else each waits for the one
             before it, so that no two share the network.
         rehearse: Whether ranks replay the recipe's sample log instead of training.
-        arrays: One a point, in the order of submission.
+        arrays: One a point, in the order of submission; last the preflight, which is submitted
+            first.
         materials: Image, source and data as `prepare` had recorded them, each where it had.
     """
 
@@ -328,10 +332,25 @@ class Campaign:
         return self.user if self.uid is None else str(self.uid)
 
     @cached_property
+    def measured(self) -> tuple[Array, ...]:
+        """The arrays of its points: all but the preflight."""
+        return tuple(one for one in self.arrays if not one.preflight)
+
+    @property
+    def preflight(self) -> Array | None:
+        """The job that measures the network of the nodes before any point; None without one."""
+        return next((one for one in self.arrays if one.preflight), None)
+
+    @property
+    def in_order(self) -> tuple[Array, ...]:
+        """All arrays in the order of submission."""
+        return tuple(sorted(self.arrays, key=lambda one: not one.preflight))
+
+    @cached_property
     def current(self) -> tuple[tuple[Array, int], ...]:
         """Every repeat with the array that it was submitted in last, points in their order."""
         newest: dict[tuple[Point, int], Array] = {}
-        for array in self.arrays:
+        for array in self.measured:
             newest |= {(array.point, number): array for number in array.repeats}
         return tuple((array, number) for (_, number), array in newest.items())
 
@@ -339,7 +358,7 @@ class Campaign:
     def of_point(self) -> dict[Point, tuple[Array, ...]]:
         """The arrays of each point, oldest first."""
         found: dict[Point, list[Array]] = {}
-        for array in self.arrays:
+        for array in self.measured:
             found.setdefault(array.point, []).append(array)
         return {point: tuple(arrays) for point, arrays in found.items()}
 
@@ -363,8 +382,9 @@ class Campaign:
 
     @cached_property
     def _standing(self) -> frozenset[str]:
-        """Names of the arrays that some repeat was submitted in last."""
-        return frozenset(array.name for array, _ in self.current)
+        """Names of the arrays that some repeat was submitted in last, and of the preflight."""
+        own = (one.name for one in self.arrays if one.preflight)
+        return frozenset((*own, *(array.name for array, _ in self.current)))
 
 
 @dataclass(frozen=True)

@@ -50,18 +50,16 @@ def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
     Raises:
         UsageError: As `wanted`.
     """
-    campaign, resolved = draft.campaign, draft.resolved
+    campaign = draft.campaign
     found = tuple(
-        of_framework(
-            resolved.site,
-            resolved.recipe,
-            resolved.found,
-            resolved.plan.options,
-            rehearse=resolved.options.rehearse,
+        finding
+        for one in draft.uses
+        for finding in of_framework(
+            one.site, one.recipe, one.found, one.plan.options, rehearse=one.options.rehearse
         )
     )
-    found += tuple(_of_mpi(resolved))
-    found += tuple(_of_modules(resolved, run))
+    for one in draft.uses:
+        found += (*_of_mpi(one), *_of_modules(one, run))
     texts = [draft.scripts[array.name] for array in campaign.arrays]
     asked = scheduler.of(campaign.scheduler, World(run))
     return (*found, *asked.obstacles(draft.directory, texts))

@@ -102,6 +102,7 @@ def read(
         together=options.repeats_in == "one-job",
         rehearse=rehearse,
         dry=dry,
+        preflight=options.preflight,
     )
     return Asked(request, here, found, chosen, warnings)
 
@@ -116,7 +117,7 @@ def _as_then(options: PointOptions, then: Past) -> PointOptions:
         gpus_per_node=shape.gpus_per_node,
         concurrent_repeats=campaign.concurrent_repeats,
         concurrent_points=campaign.concurrent_points,
-        repeats_in="one-job" if any(one.together for one in campaign.arrays) else "array",
+        repeats_in="one-job" if any(one.together for one in campaign.measured) else "array",
     )
 
 

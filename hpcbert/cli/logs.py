@@ -113,7 +113,7 @@ def _find(
     meant = [one for one in watched.repeats if repeat in {None, one.number}]
     meant = [one for one in meant if point in {"", one.array.point.key}]
     if not meant:
-        keys = [array.point.key for array in watched.campaign.arrays]
+        keys = [array.point.key for array in watched.campaign.measured]
         if point and point not in keys:
             raise UsageError(f"There is no point {point!r}.", hint=did_you_mean(point, keys))
         count = watched.campaign.protocol.repeats

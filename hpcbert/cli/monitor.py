@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert.campaign import store
+from hpcbert.campaign import preflight, store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import conflicts
 from hpcbert.cli.campaigns import Opened, opened, then
@@ -138,15 +138,20 @@ def _result(
     next_steps = [then(one.campaign, place) for one, place in zip(watched, places, strict=True)]
     data = {
         "campaigns": [
-            {"campaign": one.campaign.id, "directory": str(place)}
+            {
+                "campaign": one.campaign.id,
+                "directory": str(place),
+                "preflight": preflight.sentences(one),
+            }
             for one, place in zip(watched, places, strict=True)
         ],
         "repeats": {"asked": len(view.repeats), **view.count()},
         "over": not any(one.kind.alive for one in view.states.values()),
     }
+    told = [text for one in watched for text in preflight.sentences(one)]
     return Result(
         data=data,
-        text="\n".join([counts(view), *advice(view), *([] if open_ else next_steps)]),
+        text="\n".join([counts(view), *told, *advice(view), *([] if open_ else next_steps)]),
         errors=tuple(errors),
         warnings=(
             *(caution for place in places for caution in store.caution(place)),

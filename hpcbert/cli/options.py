@@ -99,6 +99,7 @@ class PointOptions(Overrides):
     srun_arg: Annotated[_Words, "One more word for srun.", {"metavar": "WORD"}] = ()
     concurrent_repeats: Annotated[int, "Repeats at the same time.", _COUNT] = 1
     concurrent_points: Annotated[bool, "Don't let each point wait for the one before."] = False
+    preflight: Annotated[bool, "First measure the nodes' network; leave slow ones out."] = False
     max_gpu_hours: Annotated[float | None, "Refuse what may take more.", _HOURS] = None
     repeats_in: Annotated[str, _IN, _one_of(("array", "one-job")), _SHOWN] = "array"
 

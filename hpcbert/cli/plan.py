@@ -111,6 +111,7 @@ def _point(one: PointOutlook) -> dict[str, Any]:
         "batch_size_per_device": point.batch_size_per_device,
         "repeats": cost.repeats,
         "jobs": cost.jobs,
+        "preflight": cost.preflight,
         "nodes": point.shape.nodes,
         "limit": str(cost.limit),
         **_hours([one]),
@@ -126,7 +127,8 @@ def _point(one: PointOutlook) -> dict[str, Any]:
 
 
 def _sums(points: Sequence[PointOutlook]) -> dict[str, Any]:
-    counts = {"points": len(points), "repeats": sum(one.cost.repeats for one in points)}
+    own = [one for one in points if not one.cost.preflight]
+    counts = {"points": len(own), "repeats": sum(one.cost.repeats for one in own)}
     return {**counts, "jobs": sum(one.cost.jobs for one in points), **_hours(points)}
 
 
@@ -136,12 +138,16 @@ def _hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
 
     found = {
         "node_hours": total(one.cost.on_nodes(one.cost.hours) for one in points),
-        "expected_node_hours": total(one.cost.on_nodes(one.expected_hours) for one in points),
+        "expected_node_hours": total(
+            one.cost.on_nodes(one.expected_hours) for one in points if not one.cost.preflight
+        ),
     }
     for name, units in _HOURS.items():
         own = [one for one in points if one.cost.unit in units]
         found[name] = total(one.cost.on_devices(one.cost.hours) for one in own)
-        found[f"expected_{name}"] = total(one.cost.on_devices(one.expected_hours) for one in own)
+        found[f"expected_{name}"] = total(
+            one.cost.on_devices(one.expected_hours) for one in own if not one.cost.preflight
+        )
     return found
 
 
@@ -172,8 +178,8 @@ def _row(one: PointOutlook) -> tuple[str, ...]:
     cost, point = one.cost, one.cost.point
     return (
         str(point.shape),
-        point.precision,
-        str(point.batch_size_per_device),
+        "preflight" if cost.preflight else point.precision,
+        _NOTHING if cost.preflight else str(point.batch_size_per_device),
         str(cost.repeats),
         str(cost.limit),
         text(cost.on_nodes(cost.hours)),
@@ -186,10 +192,11 @@ def _row(one: PointOutlook) -> tuple[str, ...]:
 def _total(points: Sequence[PointOutlook]) -> tuple[str, ...]:
     from hpcbert.script.cost import text, total
 
+    own = [one for one in points if not one.cost.preflight]
     most = total(one.cost.on_devices(one.cost.hours) for one in points)
-    expected = total(one.cost.on_devices(one.expected_hours) for one in points)
+    expected = total(one.cost.on_devices(one.expected_hours) for one in own)
     nodes = total(one.cost.on_nodes(one.cost.hours) for one in points)
-    repeats = sum(one.cost.repeats for one in points)
+    repeats = sum(one.cost.repeats for one in own)
     return ("total", "", "", str(repeats), "", text(nodes), text(most), text(expected), "")
 
 

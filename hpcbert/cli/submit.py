@@ -185,9 +185,9 @@ def _carried_out(
 
 
 def _dry_run(made: Draft, warnings: tuple[str, ...]) -> Result:
-    from hpcbert.scheduler.slurm.submission import sbatch_argv
+    from hpcbert.scheduler.slurm.gates import sbatch_argv
 
-    arrays = made.campaign.arrays
+    arrays = made.campaign.in_order
     runs_on = scheduler.of(made.campaign.scheduler, World(run))
     checks = runs_on.checks({array.script: made.scripts[array.name] for array in arrays})
     failed = [check for check in checks if check.ok is False]
@@ -237,9 +237,11 @@ def _described(array: Array) -> dict[str, Any]:
 
 
 def _submitted(directory: Path, campaign: Campaign, warnings: tuple[str, ...] = ()) -> Result:
-    points, count = {array.point for array in campaign.arrays}, len(campaign.current)
+    points, count = {array.point for array in campaign.measured}, len(campaign.current)
     lines = [f"campaign {campaign.id}: {len(points)} points, {count} repeats"]
-    for array in campaign.arrays:
+    if check := campaign.preflight:
+        lines.append(f"  preflight of {check.point.shape.nodes} nodes  job {check.job_id}")
+    for array in campaign.measured:
         point = array.point
         lines.append(
             f"  {point.framework} {point.model} {point.shape!s:>6} {point.precision} "

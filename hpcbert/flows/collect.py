@@ -248,7 +248,7 @@ def _of_campaigns(
 def _of_campaign(
     watched: TrackedCampaign, request: CollectRequest, place: Path, states: States
 ) -> _OfCampaign:
-    from hpcbert.campaign import judge, keeping, store
+    from hpcbert.campaign import judge, keeping, preflight, store
     from hpcbert.campaign.sources import source_of
 
     directory, campaign = watched.directory, watched.campaign
@@ -257,7 +257,7 @@ def _of_campaign(
         return _OfCampaign(source_of(place, campaign, ()), refused=(why,))
     gathered = judge.gather(watched, rule=request.rule, window=request.window, states=states)
     accepted = tuple(f"{campaign.id}: {one}" for one in gathered.held.accepted)
-    notes = (*store.caution(place), *accepted)
+    notes = (*store.caution(place), *preflight.warnings(watched), *accepted)
     if place == directory and not store.stranger(directory):
         notes += keeping.write(watched, gathered, now=time.time())
     own = [

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hpcbert.scheduler.base import Supply
     from hpcbert.script.cost import Cost
     from hpcbert.script.draft import Draft
+    from hpcbert.script.resolve import Resolved
     from hpcbert.system.runner import Runner
 
 # What a recipe's need is called where it is made ready.
@@ -116,7 +117,7 @@ def look(draft: Draft, runs: Path, *, run: Runner) -> Outlook:
     costs = cost.of_arrays(campaign.arrays, draft.scripts)
     known = durations.earlier(
         runs,
-        [one.point for one in costs],
+        [one.point for one in costs if not one.preflight],
         iters=campaign.protocol.iters,
         rehearse=campaign.rehearse,
     )
@@ -134,15 +135,15 @@ def look(draft: Draft, runs: Path, *, run: Runner) -> Outlook:
             PointOutlook(one, known.get(one.point), starts.get(one.point)) for one in costs
         ),
         supplies=runs_on.supply(texts[costs[-1].point]) if answers else (),
-        lacks=tuple(_lacks(draft, run)),
+        lacks=tuple(lack for one in draft.uses for lack in _lacks(one, run)),
         obstacles=tuple(runs_on.obstacles(draft.directory, [*texts.values()]) if answers else ()),
         unanswered=unanswered,
     )
 
 
-def _lacks(draft: Draft, run: Runner) -> Iterator[Lack]:
+def _lacks(resolved: Resolved, run: Runner) -> Iterator[Lack]:
     """Yield what is not ready, each kind once."""
-    resolved, options = draft.resolved, draft.resolved.options
+    options = resolved.options
     recipe, site = resolved.recipe, resolved.site
     findings = {
         one.name.partition(" ")[0]: one
@@ -164,7 +165,7 @@ def _lacks(draft: Draft, run: Runner) -> Iterator[Lack]:
                 framework=recipe.name,
                 kind=part.kind,
                 detail=found.detail if found else part.detail,
-                command=_command(draft, part.kind) if part.status == "planned" else "",
+                command=_command(resolved, part.kind) if part.status == "planned" else "",
                 hint=part.hint or (found.hint if found else ""),
                 blocks=part.kind in wanted,
             )
@@ -173,9 +174,8 @@ def _lacks(draft: Draft, run: Runner) -> Iterator[Lack]:
             yield Lack(recipe.name, kind, one.detail, "", one.hint, blocks=True)
 
 
-def _command(draft: Draft, kind: str) -> str:
+def _command(resolved: Resolved, kind: str) -> str:
     """Return the command that makes one part of a framework ready, as it has to be typed here."""
-    resolved = draft.resolved
     words = ["hpcbert", "prepare", "--fw", resolved.recipe.name, "--only", kind]
     if resolved.request.device:
         words += ["--device", resolved.device]
@@ -186,11 +186,12 @@ def _command(draft: Draft, kind: str) -> str:
 
 def refusals(outlook: Outlook) -> Iterator[HpcbertError]:
     """Yield why a draft can't run, a sentence and a hint each."""
-    lacks = [one for one in outlook.lacks if one.blocks]
-    if lacks:
+    blocking = [one for one in outlook.lacks if one.blocks]
+    for framework in dict.fromkeys(one.framework for one in blocking):
+        lacks = [one for one in blocking if one.framework == framework]
         what = " and ".join(one.kind for one in lacks)
         ways = [one.command or one.hint for one in lacks]
-        yield CheckError(f"{lacks[0].framework} lacks {what}.", hint="; ".join(ways))
+        yield CheckError(f"{framework} lacks {what}.", hint="; ".join(ways))
     for one in outlook.obstacles:
         yield CheckError(f"{one.name}: {one.detail}", hint=one.hint)
     said = [one.start.refused for one in outlook.points if one.start and one.start.refused]

@@ -35,7 +35,7 @@ class Past:
     @property
     def points(self) -> tuple[Point, ...]:
         """What was measured, each once."""
-        return tuple(dict.fromkeys(one.point for one in self.campaign.arrays))
+        return tuple(dict.fromkeys(one.point for one in self.campaign.measured))
 
     @property
     def largest(self) -> Point:

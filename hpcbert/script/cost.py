@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
@@ -28,12 +28,14 @@ class Cost:
         repeats: How many runs.
         jobs: How many jobs run them, each with the limit.
         limit: Of one job.
+        preflight: Whether it is no point, but the job before all points.
     """
 
     point: Point
     repeats: int
     jobs: int
     limit: TimeLimit
+    preflight: bool = False
 
     @property
     def unit(self) -> str:
@@ -65,10 +67,11 @@ def of_arrays(arrays: Iterable[Array], scripts: Mapping[str, str]) -> tuple[Cost
     found: dict[Point, Cost] = {}
     for array in arrays:
         limit = TimeLimit.reported(directives.option(scripts[array.name], "time"))
-        before = found.get(array.point, Cost(array.point, 0, 0, limit))
+        nothing = Cost(array.point, 0, 0, limit, array.preflight)
+        before = found.get(array.point, nothing)
         count = len(array.repeats)
         jobs = before.jobs + (1 if array.together else count)
-        found[array.point] = Cost(array.point, before.repeats + count, jobs, limit)
+        found[array.point] = replace(before, repeats=before.repeats + count, jobs=jobs)
     return tuple(found.values())
 
 

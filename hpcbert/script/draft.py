@@ -14,6 +14,7 @@ from hpcbert.campaign import store
 from hpcbert.config import slurmwords
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Campaign, utc
+from hpcbert.script import preflight
 from hpcbert.script.plan import MOST_INDICES
 from hpcbert.script.render import render
 from hpcbert.script.resolve import resolve, sample_log
@@ -60,17 +61,24 @@ class Draft:
         campaign: Its manifest, all arrays `intended`.
         scripts: Text of each array's script, by the array's name.
         copies: Files to copy into the campaign: target relative to it, and source.
+        preflight: What its preflight was made from; None without one.
     """
 
     resolved: Resolved
     campaign: Campaign
     scripts: Mapping[str, str]
     copies: tuple[tuple[str, Path], ...]
+    preflight: Resolved | None = None
 
     @property
     def directory(self) -> Path:
         """Where it will be."""
         return Path(self.resolved.directory)
+
+    @property
+    def uses(self) -> tuple[Resolved, ...]:
+        """All that it was made from: of its points, and of its preflight."""
+        return (self.resolved, *([self.preflight] if self.preflight else []))
 
 
 def draft(
@@ -84,12 +92,14 @@ def draft(
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(submitter.time))
     identity = f"{stamp}-{recipe.name}-{submitter.token}"
     resolved = resolve(request, site, recipe, options, str(Path(site.runs) / identity))
+    check = preflight.resolved_for(resolved) if options.preflight else None
+    sources = {**(check.sources if check else {}), **resolved.sources}
     copies = (
         (store.RECIPE, Path(recipe.folder) / store.RECIPE),
-        *((f"scripts/{name}", path) for name, path in resolved.sources.items()),
+        *((f"scripts/{name}", path) for name, path in sources.items()),
         *(((store.SAMPLE, sample_log(recipe)),) if options.rehearse else ()),
     )
-    written = tuple(_written(resolved))
+    written = (*_written(resolved), *([_rendered(check, preflight.array(check))] if check else []))
     image = resolved.inputs.image
     campaign = Campaign(
         id=identity,
@@ -111,7 +121,8 @@ def draft(
         arrays=tuple(array for array, _ in written),
         materials=resolved.inputs.materials,
     )
-    return Draft(resolved, campaign, {array.name: text for array, text in written}, copies)
+    scripts = {array.name: text for array, text in written}
+    return Draft(resolved, campaign, scripts, copies, check)
 
 
 def by_hand(
@@ -139,9 +150,13 @@ def _written(resolved: Resolved) -> Iterator[tuple[Array, str]]:
         shown = tuple(label for point in points for label in labels([point]))
     for point, label in zip(points, shown, strict=True):
         for array in _arrays(resolved, point, label):
-            text = render(resolved, array)
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            yield replace(array, script_sha256=digest), text
+            yield _rendered(resolved, array)
+
+
+def _rendered(resolved: Resolved, array: Array) -> tuple[Array, str]:
+    """Return an array with its script's digest, and the script."""
+    text = render(resolved, array)
+    return replace(array, script_sha256=hashlib.sha256(text.encode()).hexdigest()), text
 
 
 def labels(points: Sequence[Point]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ import jinja2
 from hpcbert import __version__
 from hpcbert.campaign import store
 from hpcbert.errors import UsageError
+from hpcbert.script import preflight
 from hpcbert.script.placing import placing
 from hpcbert.script.resolve import relative
 from hpcbert.script.sandbox import Environment, bounded
@@ -196,7 +197,8 @@ def render(resolved: Resolved, array: Array) -> str:
     # What every rank exports: the site's, then the recipe's, which is pinned.
     env = {**resolved.site.env, **dict(recipe.env), **_HIDDEN.get(resolved.device, {})}
     with bounded(Path(recipe.folder) / "run.sh.j2"):
-        body = environment.get_template(f"{recipe.name}/run.sh.j2").render(context)
+        name = preflight.body(recipe) if array.preflight else "run.sh.j2"
+        body = environment.get_template(f"{recipe.name}/{name}").render(context)
         rank_script = environment.get_template("rank.sh.j2").render(
             env=list(env.items()),
             placing=placing(resolved, array.point),
@@ -217,12 +219,15 @@ def render(resolved: Resolved, array: Array) -> str:
 def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
     folder, _, name = array.log.rpartition("/")
     image, placed = resolved.inputs.image, placing(resolved, array.point)
+    sampling = resolved.site.nodes.sampling > 0
     return {
         "site": resolved.site,
         "recipe": resolved.recipe,
         "scheduler": resolved.scheduler,
         "placing": placed,
-        "sampled": resolved.site.nodes.sampling > 0 and placed.on_gpus,
+        "sampled": sampling and placed.on_gpus and not array.preflight,
+        "preflight": array.preflight,
+        "share": preflight.SHARE,
         "directives": _directives(resolved, array),
         "srun_options": _srun_options(resolved, array),
         "reproduce": _reproduce(resolved, array.point),

@@ -52,6 +52,7 @@ class SubmitOptions:
         mpi: The kinds of MPI that srun has on the cluster; none: nobody knows.
         most_indices: Repeats that one array may have: the cluster's MaxArraySize less one; None:
             there is no limit.
+        preflight: Whether the network of the nodes is measured first, and slow ones are left out.
     """
 
     scheduler: str
@@ -63,6 +64,7 @@ class SubmitOptions:
     dry: bool = False
     mpi: tuple[str, ...] = ()
     most_indices: int | None = MOST_INDICES
+    preflight: bool = False
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,7 @@ class Settings:
     master_addr: str = _option("", "host of rank 0, instead of MASTER_ADDR")
     master_port: int = _option(0, "port of rank 0, instead of MASTER_PORT", 0, 65535)
     timeout: float = _option(600.0, "seconds to wait for another rank", 1)
+    all_reduce: int = _option(0, "MiB; only measure an all-reduce of so much; 0: train", 0, 4096)
 
 
 def _converter(kind: str, low: float, high: float) -> Callable[[str], Any]:
@@ -1415,6 +1416,27 @@ def _describe_failure(iteration: int, own: Tensor, ranks: Ranks) -> str:
     return f"the loss of iteration {iteration} is not finite; rank(s) it comes from: {names}"
 
 
+def measure_all_reduce(settings: Settings, ranks: Ranks, device: torch.device) -> None:
+    """Print the bus bandwidth of an all-reduce in GB/s, with nccl-tests' words; train nothing.
+
+    Over each link go 2 (n - 1) / n of the bytes (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+    SetupError if the sum is wrong.
+    """
+    values = torch.empty(settings.all_reduce << 18, device=device)  # float32
+    seconds = []
+    for _ in range(settings.iters):
+        values.fill_(1.0)
+        sum_over_ranks(torch.zeros(1, device=device), ranks)  # all begin together
+        mark = mark_time(device)
+        sum_over_ranks(values, ranks)
+        seconds.append(seconds_between(mark, mark_time(device)))
+    if not bool((values == ranks.size).all()):
+        raise SetupError(f"an all-reduce of ones over {ranks.size} ranks is not {ranks.size}")
+    middle = sorted(seconds[settings.skip :])[(settings.iters - settings.skip) // 2]
+    moved = 2 * (ranks.size - 1) / ranks.size * (settings.all_reduce << 20)
+    emit(f"# Avg bus bandwidth    : {moved / middle / 1e9:.6f}", ranks)
+
+
 def train(settings: Settings, ranks: Ranks, environment: Mapping[str, str], started: float) -> None:
     """Set up, train and report; `started` is `time.perf_counter()` when the program began."""
     if settings.threads:
@@ -1422,6 +1444,9 @@ def train(settings: Settings, ranks: Ranks, environment: Mapping[str, str], star
     device = choose_device(settings.device, ranks)
     check_precision(settings.precision, device)
     backend = join_ranks(settings, ranks, device, environment)
+    if settings.all_reduce:
+        measure_all_reduce(settings, ranks, device)
+        return
     source = open_source(settings, ranks, device)
     trainer = Trainer(settings, ranks, device, source)
     emit("hpcbert-config " + json.dumps(describe_run(trainer, backend)), ranks)

@@ -54,6 +54,7 @@ REFUSED = [
             ["--source", "s"], ["--python", "p"], ["--sbatch-arg=x"], ["--srun-arg=x"],
             ["--concurrent-repeats", "1"], ["--concurrent-points"], ["--repeats-in", "array"],
             ["--dry-run"], ["--rehearse"], ["--force"], ["--like", "x"], ["--max-gpu-hours", "9"],
+            ["--preflight"],
         )
     ),
     *(
@@ -71,6 +72,8 @@ REFUSED = [
     (["render", "--check", ".", "--scaling"], "--scaling", "--check"),
     (["render", "--runs", "x"], "--runs", "by hand"),
     (["render", "--max-gpu-hours", "9"], "--max-gpu-hours", "by hand"),
+    (["render", "--preflight"], "--preflight", "by hand"),
+    ([*LOCAL, "--device", "cpu", "--preflight"], "--preflight", "local scheduler"),
     (["plan", "--partition", "gpu"], "--partition", "local scheduler"),
     (["plan", "--accumulation", "2", "--global-batch-size", "8"], "--global-batch-size", "--accumulation"),
     (["monitor", "--once", "--max-retries", "1"], "--max-retries", "--once"),

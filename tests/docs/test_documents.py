@@ -350,7 +350,8 @@ def test_the_campaign_page_has_the_keys_of_the_manifest() -> None:
 def test_the_campaign_page_has_the_events_that_the_script_writes() -> None:
     text = (REFERENCE / "campaign-directory.md").read_text(encoding="utf-8")
     written = {codes(row[0])[0] for row in rows(section(text, "Status events"), "event")}
-    template = (REPOSITORY / "templates" / "base.sbatch.j2").read_text(encoding="utf-8")
+    names = ("base.sbatch.j2", "preflight.sh.j2")
+    template = "\n".join((REPOSITORY / "templates" / one).read_text("utf-8") for one in names)
     marked = set(re.findall(r"^ *mark ([a-z-]+)", template, re.MULTILINE))
     assert written == marked | {"finished"}
 

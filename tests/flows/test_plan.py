@@ -156,6 +156,7 @@ def refused(done: Done, sum_: str) -> None:
     assert sum_ in done.document["errors"][0]["message"]
 
 
+@pytest.mark.slow
 def test_submit_refuses_what_may_cost_more(slurm: Programs, hpcbert: Cli) -> None:
     words = ("submit", "--device", "gpu", "--nodes", 2, "--gpus-per-node", 8, "--json")
     refused(hpcbert(*words, "--max-gpu-hours", 79), "up to 80 GPU-hours, more than 79")

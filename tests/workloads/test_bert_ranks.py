@@ -172,3 +172,12 @@ def test_a_batch_script_is_told_that_it_is_one_rank(monkeypatch, main):
     ended = main("--data=/nonexistent")
     assert ended.status == 2
     assert "not inside a Slurm step" in ended.stderr
+
+
+def test_an_all_reduce_alone_is_measured_in_nccl_tests_words(two_ranks):
+    first, second = two_ranks("--all-reduce=1", "--iters=4", "--skip=1")
+    assert (first.status, second.status) == (0, 0), first.stderr + second.stderr
+    words, _, rate = first.stdout.strip().rpartition(": ")
+    assert words.rstrip() == "# Avg bus bandwidth"
+    assert float(rate) > 0
+    assert second.stdout == ""

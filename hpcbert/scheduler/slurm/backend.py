@@ -15,7 +15,15 @@ from hpcbert.config.slurmwords import given
 from hpcbert.errors import SchedulerError
 from hpcbert.scheduler.base import Check, Scheduler, Target
 from hpcbert.scheduler.poller import FLOOR
-from hpcbert.scheduler.slurm import adopt, capacity, outlook, permitted, questions, submission
+from hpcbert.scheduler.slurm import (
+    adopt,
+    capacity,
+    gates,
+    outlook,
+    permitted,
+    questions,
+    submission,
+)
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.scheduler.slurm.wanted import wanted
 from hpcbert.script import directives
@@ -197,7 +205,7 @@ class Slurm(Scheduler):
 
     def describe(self, directory: Path, array: Array) -> str:
         """Return the sbatch command line."""
-        return shlex.join(submission.sbatch_argv(directory, array))
+        return shlex.join(gates.sbatch_argv(directory, array))
 
     def checks(self, scripts: Mapping[str, str]) -> tuple[Check, ...]:
         """Check syntax, and have sbatch itself try the scripts where it is."""

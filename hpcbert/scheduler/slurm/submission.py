@@ -24,18 +24,19 @@ from hpcbert.model import utc
 from hpcbert.scheduler.base import RESUME, Job, NoRoomError, record
 from hpcbert.scheduler.slurm import control
 from hpcbert.scheduler.slurm.adopt import complaint, look, search
+from hpcbert.scheduler.slurm.gates import gates_of, sbatch_argv
 from hpcbert.scheduler.slurm.questions import query
 from hpcbert.script import directives
 from hpcbert.slurm import commands
 from hpcbert.slurm.states import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from hpcbert.campaign.ledger import Ledger
     from hpcbert.model import Array, Campaign, Point
     from hpcbert.scheduler.base import World
+    from hpcbert.scheduler.slurm.gates import Gates
     from hpcbert.system.runner import Outcome
 
 # What sbatch says when the controller is busy or away and nothing was submitted
@@ -69,38 +70,19 @@ _NO_PROGRAM = 127
 Verdict = Literal["done", "again", "full"]
 
 
-def sbatch_argv(
-    directory: Path, array: Array, *, after: Array | None = None, text: str = ""
-) -> list[str]:
-    """Return the command that submits one array; all other options are in the script.
-
-    Args:
-        directory: The campaign.
-        array: What to submit.
-        after: The array whose job must be over first.
-        text: The script, where the array is a part of what it says.
-    """
-    cluster = after.cluster if after else array.cluster
-    words = [f"--clusters={cluster}"] if cluster else []
-    words += [f"--dependency=afterany:{after.job_id}"] if after else []
-    words += directives.narrowed(text, array) if text else []
-    return ["sbatch", "--parsable", *words, str(directory / array.script)]
-
-
 def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
     """Do what `Scheduler.submit` says, an array after the other."""
     open_ = {one.name for one in campaign.unsubmitted}
     there: dict[Point | None, Array] = {}
     with store.changing(directory, campaign) as ledger:
         watched = TrackedCampaign(directory, campaign)
-        left = deque(campaign.arrays)
+        left = deque(campaign.in_order)
         while left:
             array = left.popleft()
             if array.name in open_:
                 world.check()
-                array = _handed_over(
-                    ledger, watched, array, world, after=_before(there, array, campaign)
-                )
+                gates = gates_of(watched, there, array, world)
+                array = _handed_over(ledger, watched, array, world, gates)
                 if array.state != "submitted":
                     first, rest = _halves(array)
                     ledger.split(array, (first, rest))
@@ -108,22 +90,15 @@ def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
                     open_.add(rest.name)
                     left.extendleft((rest, first))
                     continue
-            if array.job_id:
+            if array.preflight:
+                watched = TrackedCampaign(directory, ledger.campaign)
+            elif array.job_id:
                 there |= {None: array, array.point: array}
     return ledger.campaign
 
 
-def _before(there: Mapping[Point | None, Array], array: Array, campaign: Campaign) -> Array | None:
-    """Return the array whose job an array waits for: the one before it, if it must wait.
-
-    A retry waits for its own point's in any case: repeats of a point never share the network
-    unless that was asked for.
-    """
-    return there.get(array.point if campaign.concurrent_points else None)
-
-
 def _handed_over(
-    ledger: Ledger, watched: TrackedCampaign, array: Array, world: World, *, after: Array | None
+    ledger: Ledger, watched: TrackedCampaign, array: Array, world: World, gates: Gates
 ) -> Array:
     """Return an array as submitted, or one that has to be submitted in parts.
 
@@ -140,7 +115,7 @@ def _handed_over(
     workdir = os.path.realpath(ledger.directory)
     tried = replace(array, called=utc(world.now()), workdir=workdir)
     record(ledger, tried)
-    done, verdict = _settled(watched, tried, after, world)
+    done, verdict = _settled(watched, tried, gates, world)
     if verdict == "full" and len(done.repeats) > 1 and not done.together:
         return done
     record(ledger, done)
@@ -188,24 +163,24 @@ def _refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
 
 
 def _settled(
-    watched: TrackedCampaign, array: Array, after: Array | None, world: World
+    watched: TrackedCampaign, array: Array, gates: Gates, world: World
 ) -> tuple[Array, Verdict]:
     """Call sbatch until it is known what became of the array."""
     for seconds in _PAUSES:
-        done, verdict = _call(watched, array, after, world)
+        done, verdict = _call(watched, array, gates, world)
         if verdict != "again":
             return done, verdict
         world.pause(seconds)
-    return _call(watched, array, after, world)
+    return _call(watched, array, gates, world)
 
 
 def _call(
-    watched: TrackedCampaign, array: Array, after: Array | None, world: World
+    watched: TrackedCampaign, array: Array, gates: Gates, world: World
 ) -> tuple[Array, Verdict]:
     """Call sbatch once; return what became of the array, and whether calling again may help."""
     directory = watched.directory
     text = store.read_script(directory, array).decode()
-    argv = sbatch_argv(directory, array, after=after, text=text)
+    argv = sbatch_argv(directory, array, gates=gates, text=text)
     environment = commands.submission_environment(world.environ)
     outcome = world.run(argv, cwd=directory, env=environment)
     if outcome.returncode == _NO_PROGRAM:
@@ -213,7 +188,7 @@ def _call(
     claims = _claims(watched, array, outcome, world)
     ours = next((one for one in claims if one.mine), None)
     if ours:
-        changed = _changed(watched, array, text, ours, after)
+        changed = _changed(watched, array, text, ours, gates)
         return replace(ours.job.of(array, utc(world.now())), changed=changed), "done"
     plain = claims[0] if outcome.ok and len(outcome.stdout.split()) == 1 and claims else None
     # Nobody says otherwise at this moment; who asks later settles it (`Array.unsettled`).
@@ -307,7 +282,7 @@ def _claims(watched: TrackedCampaign, array: Array, outcome: Outcome, world: Wor
 
 
 def _changed(
-    watched: TrackedCampaign, array: Array, text: str, claim: _Claim, after: Array | None
+    watched: TrackedCampaign, array: Array, text: str, claim: _Claim, gates: Gates
 ) -> tuple[tuple[str, str, str], ...]:
     """Return what the controller has otherwise than it was asked for."""
     if claim.shown is None:
@@ -315,9 +290,9 @@ def _changed(
     asked = directives.asked(text, array)
     found = control.differences(asked, claim.shown)
     depends = claim.shown.fields.get("Dependency", "")
-    known = after.job_id if after else ""
-    if depends not in {"", "(null)"} and not (known and f":{known}" in depends):
-        found = (*found, ("Dependency", known, depends))
+    known = [one.job_id for one in gates.jobs]
+    if depends not in {"", "(null)"} and not any(f":{one}" in depends for one in known):
+        found = (*found, ("Dependency", ",".join(known), depends))
     if claim.shown.row.workdir and claim.shown.row.workdir not in watched.places:
         found = (*found, ("WorkDir", array.workdir, claim.shown.row.workdir))
     return found

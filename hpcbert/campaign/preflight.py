@@ -1,0 +1,160 @@
+"""What a campaign's preflight found: how fast nodes' network is, and who keeps away from which.
+
+The job writes it into its status file itself (templates/preflight.sh.j2), a line a node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from hpcbert.campaign.record import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcbert.campaign.record import Event
+    from hpcbert.campaign.repeats import TrackedCampaign
+    from hpcbert.model import Array
+
+# What the log of an all-reduce ends in that failed.
+FAILED = ".failed"
+_GB = 1000.0
+
+
+@dataclass(frozen=True)
+class NodeFabric:
+    """One node as it was measured.
+
+    Attributes:
+        inside: Bus bandwidth of an all-reduce inside it, MB/s; 0 where there was none.
+        between: The same with the better of its two neighbours.
+        slow: Whether one of them is far below the others.
+    """
+
+    name: str
+    inside: int
+    between: int
+    slow: bool
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """A preflight as it stands.
+
+    Attributes:
+        array: Its job.
+        state: Whether it waits, runs, is over, or failed.
+        nodes: Those that it measured, in its order.
+        inside, between: Medians of all nodes, MB/s.
+        all: Bus bandwidth over all nodes at once, MB/s; 0 where there are but two.
+        left_out: Jobs that keep away from nodes because of it: id, and the nodes, by commas.
+        spared: Jobs that don't, though a node is slow: id and reason.
+    """
+
+    array: Array
+    state: Literal["waits", "runs", "done", "failed"]
+    nodes: tuple[NodeFabric, ...] = ()
+    inside: int = 0
+    between: int = 0
+    all: int = 0
+    left_out: tuple[tuple[str, str], ...] = ()
+    spared: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def slow(self) -> dict[str, str]:
+        """The nodes that are far below the others, each with the reason."""
+        return {one.name: self._reason(one) for one in self.nodes if one.slow}
+
+    def _reason(self, one: NodeFabric) -> str:
+        pairs = (("inside it", one.inside, self.inside), ("to others", one.between, self.between))
+        worst = min((pair for pair in pairs if pair[2]), key=lambda pair: pair[1] / pair[2])
+        where, own, middle = worst
+        told = f"{own / _GB:.3g} GB/s {where}, where the median is {middle / _GB:.3g}"
+        return f"the preflight measured {told}"
+
+
+def found(watched: TrackedCampaign) -> Preflight | None:
+    """Return a campaign's preflight as its job's own account has it; None: it has none."""
+    array = watched.campaign.preflight
+    if array is None:
+        return None
+    record = read(watched.directory / array.status(array.repeats[0]))
+    own = record.newest()
+    events = record.attempts.get(own.attempt, ())
+    nodes = tuple(node for event in _of(events, "node") if (node := _node(event)))
+    fabric = next(iter(_of(events, "fabric")), {})
+    over = own.exit is not None
+    state: Literal["waits", "runs", "done", "failed"] = "waits"
+    if over:
+        state = "failed" if own.exit else "done"
+    elif own.start is not None:
+        state = "runs"
+    return Preflight(
+        array=array,
+        state=state,
+        nodes=nodes,
+        inside=_number(fabric.get("inside")),
+        between=_number(fabric.get("between")),
+        all=_number(fabric.get("all")),
+        left_out=_pairs(events, "left-out", "nodes"),
+        spared=_pairs(events, "spared", "why"),
+    )
+
+
+def log(watched: TrackedCampaign, array: Array) -> Path:
+    """Return the file with most of what a preflight's ranks printed; each pair has its own."""
+    path = watched.directory / array.log.replace("{repeat}", str(array.repeats[0]))
+    output = path.with_name(f"{array.job_id}.out")
+    return next((one for one in (path, path.with_suffix(FAILED)) if one.exists()), output)
+
+
+def _of(events: tuple[Event, ...], name: str) -> list[Event]:
+    return [one for one in events if one.get("event") == name]
+
+
+def _pairs(events: tuple[Event, ...], name: str, key: str) -> tuple[tuple[str, str], ...]:
+    return tuple((str(one.get("job", "")), str(one.get(key, ""))) for one in _of(events, name))
+
+
+def _node(event: Event) -> NodeFabric | None:
+    name = event.get("name")
+    if not isinstance(name, str) or not name:
+        return None
+    inside, between = _number(event.get("inside")), _number(event.get("between"))
+    return NodeFabric(name, inside, between, slow=event.get("slow") is True)
+
+
+def _number(value: Any) -> int:
+    return value if type(value) is int and value >= 0 else 0
+
+
+def sentences(watched: TrackedCampaign) -> tuple[str, ...]:
+    """Return what a person should know of a campaign's preflight; nothing where it has none."""
+    one = found(watched)
+    if one is None:
+        return ()
+    job = f"job {one.array.job_id}" if one.array.job_id else "its job"
+    if one.state == "waits":
+        return (f"The preflight, {job}, has not begun; all points wait for it.",)
+    if one.state == "runs":
+        return (f"The preflight, {job}, measures the network; all points wait for it.",)
+    if one.state == "failed":
+        return (f"The preflight, {job}, failed, so no point is run: see {log(watched, one.array)}",)
+    slow = [f"{name} is far below the others: {why}." for name, why in one.slow.items()]
+    if not slow:
+        count = len(one.nodes)
+        return (f"The preflight found none of {count} nodes far below the others.",)
+    kept = [f"Job {job} runs on them all the same: {why}." for job, why in one.spared]
+    out = sorted({job for job, _ in one.left_out})
+    jobs = f"{len(out)} job{'' if len(out) == 1 else 's'}"
+    left = [f"Left out of {jobs}: {', '.join(one.slow)}."] if out else []
+    return (*slow, *left, *kept)
+
+
+def warnings(watched: TrackedCampaign) -> tuple[str, ...]:
+    """Return what `sentences` does, if something is wrong with a node or with the preflight."""
+    one = found(watched)
+    if one is None or (one.state == "done" and not one.slow):
+        return ()
+    return tuple(f"{watched.campaign.id}: {text}" for text in sentences(watched))

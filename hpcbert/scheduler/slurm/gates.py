@@ -1,0 +1,122 @@
+"""What an array waits for and keeps away from as it is submitted, and the command that says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcbert.campaign import preflight, store
+from hpcbert.errors import SchedulerError
+from hpcbert.scheduler.slurm.questions import query
+from hpcbert.script import directives
+from hpcbert.slurm import nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from hpcbert.campaign.repeats import TrackedCampaign
+    from hpcbert.model import Array, Campaign, Point
+    from hpcbert.scheduler.base import World
+
+
+@dataclass(frozen=True)
+class Gates:
+    """What an array has to wait for, and keep away from.
+
+    Attributes:
+        after: The array whose job must be over first.
+        preflight: The job that must have ended well first.
+        exclude: Nodes that the preflight found too slow, where it has measured them already.
+    """
+
+    after: Array | None = None
+    preflight: Array | None = None
+    exclude: tuple[str, ...] = ()
+
+    @property
+    def jobs(self) -> tuple[Array, ...]:
+        """The arrays that it waits for."""
+        return tuple(one for one in (self.preflight, self.after) if one)
+
+    @property
+    def dependency(self) -> str:
+        """The same as sbatch takes it; empty: it waits for none."""
+        words = [f"afterok:{self.preflight.job_id}"] if self.preflight else []
+        words += [f"afterany:{self.after.job_id}"] if self.after else []
+        return ",".join(words)
+
+
+NONE = Gates()
+
+
+def gates_of(
+    watched: TrackedCampaign, there: Mapping[Point | None, Array], array: Array, world: World
+) -> Gates:
+    """Return what an array waits for: the preflight, and the array before it, if it must wait.
+
+    Args:
+        watched: The campaign, with what of it is submitted by now.
+        there: The last array that was submitted, of each point and (None) of all.
+        array: What to submit.
+        world: Asks which nodes are left.
+
+    Raises:
+        SchedulerError: The preflight failed.
+        UsageError: The array's script was changed.
+    """
+    if array.preflight:
+        return NONE
+    after = _before(there, array, watched.campaign)
+    check = preflight.found(watched)
+    if check is None:
+        return Gates(after)
+    if check.state == "failed":
+        raise SchedulerError(
+            "The preflight failed, so no point is submitted.",
+            where=watched.campaign.id,
+            hint=f"See {preflight.log(watched, check.array)}; submit the points in a campaign of "
+            "their own, without --preflight if need be.",
+        )
+    text = store.read_script(watched.directory, array).decode() if check.slow else ""
+    kept = _kept_away(check.slow, text, array, world)
+    return Gates(after, None if check.state == "done" else check.array, kept)
+
+
+def _before(there: Mapping[Point | None, Array], array: Array, campaign: Campaign) -> Array | None:
+    """Return the array whose job an array waits for: the one before it, if it must wait.
+
+    A retry waits for its own point's in any case: repeats of a point never share the network
+    unless that was asked for.
+    """
+    return there.get(array.point if campaign.concurrent_points else None)
+
+
+def _kept_away(slow: Iterable[str], text: str, array: Array, world: World) -> tuple[str, ...]:
+    """Return the slow nodes, unless too few others could run the array."""
+    names = tuple(slow)
+    answer = query(world, nodes.sinfo_argv()) if names else None
+    known = nodes.read_sinfo(answer.stdout, directives.option(text, "partition")) if answer else {}
+    left = sum(usable for name, usable in known.items() if name not in names)
+    return names if not known or left >= array.point.shape.nodes else ()
+
+
+def sbatch_argv(directory: Path, array: Array, *, gates: Gates = NONE, text: str = "") -> list[str]:
+    """Return the command that submits one array; all other options are in the script.
+
+    Args:
+        directory: The campaign.
+        array: What to submit.
+        gates: What it waits for.
+        text: The script, where the array is a part of what it says, or keeps away from more nodes.
+    """
+    cluster = next((one.cluster for one in gates.jobs), array.cluster)
+    words = [f"--clusters={cluster}"] if cluster else []
+    words += [f"--dependency={gates.dependency}"] if gates.jobs else []
+    # What can't start any more does not wait for ever.
+    words += ["--kill-on-invalid-dep=yes"] if gates.preflight else []
+    if gates.exclude:
+        known = [node for node in [directives.option(text, "exclude")] if node]
+        words += [f"--exclude={','.join([*known, *gates.exclude])}"]
+    words += directives.narrowed(text, array) if text else []
+    return ["sbatch", "--parsable", *words, str(directory / array.script)]

@@ -1,0 +1,110 @@
+"""The job before all others that measures the network of the nodes: with what, and on which.
+
+On GPUs that is nccl-tests' all-reduce; elsewhere, or where the run finds out by itself what it
+computes on, the reference program's. templates/preflight.sh.j2 says what of it is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert.config import places, recipe
+from hpcbert.config.slurmwords import given
+from hpcbert.errors import UsageError
+from hpcbert.model import Array, Shape
+from hpcbert.script.plan import Request
+from hpcbert.script.resolve import resolve
+from hpcbert.timelimit import TimeLimit
+
+if TYPE_CHECKING:
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.model import Point
+    from hpcbert.script.resolve import Resolved
+
+# Percent of the median of all nodes: one that has less is far below the others. Half of a node's
+# links, or one of two, is less; what nodes of one kind differ by is a few percent.
+SHARE = 75
+_LONGEST = TimeLimit.parse("00:30:00")
+_BODY, _RUN = "preflight.sh.j2", "run.sh.j2"
+_BY_DEVICE = {"gpu": "nccl-tests"}
+_OTHERWISE = "pytorch"
+# As large as the buckets in which frameworks reduce gradients, and a few of each.
+_SETTINGS = {"nccl-tests": {"min_bytes": "32M", "max_bytes": "256M"}}
+_ITERS, _SKIP = 12, 2
+
+
+def body(found: Recipe) -> str:
+    """Return the name of the template of what a recipe's ranks run in a preflight."""
+    return _BODY if (Path(found.folder) / _BODY).is_file() else _RUN
+
+
+def resolved_for(resolved: Resolved) -> Resolved:
+    """Decide with what the nodes of a campaign are measured before it.
+
+    Args:
+        resolved: The campaign's points.
+
+    Raises:
+        UsageError: There is nothing to compare, or what measures can't be had.
+    """
+    if resolved.scheduler.here:
+        raise UsageError(
+            f"--preflight has no effect with the {resolved.scheduler.name} scheduler, "
+            "which has one node.",
+            hint="Leave --preflight out.",
+        )
+    shape = _shape(resolved)
+    if shape.nodes == 1:
+        raise UsageError(
+            "--preflight compares nodes, and every point has one node only.",
+            hint="Leave --preflight out, or ask for more with --nodes.",
+        )
+    name = _BY_DEVICE.get(resolved.device, _OTHERWISE)
+    found = recipe.load(places.find_recipe(name, resolved.options.folders))
+    request = Request(
+        shape=shape,
+        device=resolved.device,
+        repeats=1,
+        iters=_ITERS,
+        skip=_SKIP,
+        settings=_SETTINGS.get(name, {}),
+    )
+    slurm = resolved.site.slurm
+    limit = _LONGEST if slurm.time_limit.exceeds(_LONGEST) else slurm.time_limit
+    return resolve(
+        request,
+        replace(resolved.site, slurm=replace(slurm, time_limit=limit)),
+        found,
+        replace(resolved.options, together=True, rehearse=False),
+        resolved.directory,
+    )
+
+
+def _shape(resolved: Resolved) -> Shape:
+    """Return nodes and ranks a node of the largest point."""
+    shapes = [point.shape for point in resolved.plan.points]
+    return max(shapes, key=lambda one: (one.nodes, one.gpus_per_node))
+
+
+def array(check: Resolved) -> Array:
+    """Return the job that measures, yet without a script's digest."""
+    (point,) = check.plan.points
+    point = _named(point)
+    return Array(
+        point=point,
+        name=f"pre{point.shape}-hpcbert-{Path(check.directory).name}-preflight",
+        repeats=(1,),
+        script="scripts/preflight.sbatch",
+        script_sha256="",
+        log="slurm/preflight_{repeat}.log",
+        together=True,
+        preflight=True,
+        cluster=given(check.site.slurm.sbatch_args, "clusters"),
+    )
+
+
+def _named(point: Point) -> Point:
+    """Return the point under a name that no point of the campaign has, be it the same program's."""
+    return replace(point, model="preflight", options=(), protocol="")

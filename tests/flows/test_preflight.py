@@ -1,0 +1,216 @@
+"""Submitting with a preflight: what waits for what, who keeps away from which node, what is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.campaign import preflight, store
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.errors import SchedulerError
+from hpcbert.flows import submit as flow
+from hpcbert.model import Campaign, Shape
+from hpcbert.script.draft import Draft
+from hpcbert.script.plan import Request
+from tests.kit import lines
+from tests.kit.cli import inside
+from tests.kit.drafts import drafted, hurried, reference
+from tests.kit.slurm import Slurm
+
+pytestmark = pytest.mark.slow
+NODES = ("n1", "n2", "n3", "n4")
+
+
+def curve(where: Path, nodes: int = 2, **options: Any) -> Draft:
+    """Draft three points, after a preflight."""
+    request = Request(Shape(nodes, 2), ("fp32",), scaling=True, repeats=2, device="cpu")
+    return drafted(reference(where), request, options={"preflight": True, **options})
+
+
+def submitted(one: Draft, slurm: Slurm) -> Campaign:
+    flow.write(one)
+    return flow.submit(one.directory, hurried(slurm))
+
+
+def submitted_first(one: Draft, slurm: Slurm) -> None:
+    """Submit the preflight, and no more: then the controller is away."""
+    flow.write(one)
+    slurm.before = lambda _: slurm.away.update({"sbatch"} if slurm.jobs else ())
+    with pytest.raises(SchedulerError):
+        flow.submit(one.directory, hurried(slurm))
+    slurm.before, slurm.away = lambda _: None, set()
+
+
+def waits(slurm: Slurm) -> list[list[str]]:
+    return [list(call[2:-1]) for call in slurm.called("sbatch")]
+
+
+def says(one: Draft, *events: dict[str, Any]) -> TrackedCampaign:
+    """Let the preflight's job write events, and return the campaign as it is on disk."""
+    check = one.campaign.preflight
+    assert check is not None
+    path = one.directory / check.status(1)
+    path.write_text(
+        "".join(json.dumps({"attempt": 0, "time": 9, **event}) + "\n" for event in events)
+    )
+    return TrackedCampaign(one.directory, store.read_manifest(one.directory))
+
+
+STARTED = {"event": "start", "job": "100_1"}
+FABRIC = {"event": "fabric", "inside": 0, "between": 40000, "all": 9500}
+
+
+def measured(*slow: str) -> list[dict[str, Any]]:
+    found = [
+        {"event": "node", "name": name, "inside": 0, "between": 9500 if name in slow else 40000}
+        for name in NODES
+    ]
+    return [STARTED, *({**one, "slow": one["name"] in slow} for one in found), FABRIC]
+
+
+def ended(code: int = 0) -> dict[str, Any]:
+    return {"event": "end", "exit": code}
+
+
+def test_all_points_wait_until_the_preflight_has_ended_well(tmp_path: Path) -> None:
+    slurm = Slurm()
+    campaign = submitted(curve(tmp_path), slurm)
+    assert campaign.preflight is not None
+    assert campaign.preflight.job_id == "100"
+    kill = "--kill-on-invalid-dep=yes"
+    assert waits(slurm) == [
+        [],
+        ["--dependency=afterok:100", kill],
+        ["--dependency=afterok:100,afterany:101", kill],
+        ["--dependency=afterok:100,afterany:102", kill],
+    ]
+    assert not any(array.changed for array in campaign.arrays)
+
+
+def test_points_that_may_run_at_once_wait_for_it_alone(tmp_path: Path) -> None:
+    slurm = Slurm()
+    submitted(curve(tmp_path, concurrent_points=True), slurm)
+    assert {one[0] for one in waits(slurm)[1:]} == {"--dependency=afterok:100"}
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([*measured("n2"), ended()], ["--exclude=n2"]),
+        ([*measured(), ended()], []),
+        (
+            measured("n2"),
+            ["--dependency=afterok:100", "--kill-on-invalid-dep=yes", "--exclude=n2"],
+        ),
+        ([STARTED], ["--dependency=afterok:100", "--kill-on-invalid-dep=yes"]),
+    ],
+    ids=["over", "over, all well", "measured and not over", "running"],
+)
+def test_what_is_submitted_later_keeps_away_from_what_it_found(
+    tmp_path: Path, events: Sequence[dict[str, Any]], words: list[str]
+) -> None:
+    one, slurm = curve(tmp_path, concurrent_points=True), Slurm()
+    slurm.sinfo = lines.sinfo(*NODES)
+    submitted_first(one, slurm)
+    says(one, *events)
+    count = slurm.count("sbatch")
+    flow.submit(one.directory, hurried(slurm))
+    assert waits(slurm)[count:] == [words] * 3
+
+
+def test_a_node_that_can_not_be_done_without_stays(tmp_path: Path) -> None:
+    one, slurm = curve(tmp_path, concurrent_points=True), Slurm()
+    slurm.sinfo = lines.sinfo("n1", "n2")
+    submitted_first(one, slurm)
+    says(one, *measured("n2"), ended())
+    count = slurm.count("sbatch")
+    flow.submit(one.directory, hurried(slurm))
+    assert waits(slurm)[count:] == [["--exclude=n2"], ["--exclude=n2"], []]
+
+
+def test_after_a_preflight_that_failed_nothing_more_is_submitted(tmp_path: Path) -> None:
+    one, slurm = curve(tmp_path), Slurm()
+    submitted_first(one, slurm)
+    says(one, *measured(), ended(1))
+    with pytest.raises(SchedulerError, match="preflight failed") as caught:
+        flow.submit(one.directory, hurried(slurm))
+    assert "--preflight" in caught.value.hint
+    assert list(slurm.jobs) == ["100"]
+
+
+@pytest.mark.parametrize(
+    ("events", "said", "warned"),
+    [
+        ([], ["job 100, has not begun; all points wait"], True),
+        ([STARTED], ["job 100, measures the network"], True),
+        ([STARTED, ended(1)], ["job 100, failed, so no point is run: see "], True),
+        ([*measured(), ended()], ["found none of 4 nodes far below"], False),
+        (
+            [*measured("n2"), {"event": "left-out", "job": "101", "nodes": "n2"}, ended()],
+            [
+                "n2 is far below the others: the preflight measured 9.5 GB/s to others, where",
+                "Left out of 1 job: n2.",
+            ],
+            True,
+        ),
+        (
+            [*measured("n2"), {"event": "spared", "job": "103", "why": "it takes 4"}, ended()],
+            ["n2 is far below", "Job 103 runs on them all the same: it takes 4."],
+            True,
+        ),
+    ],
+    ids=["waits", "runs", "failed", "all well", "left out", "spared"],
+)
+def test_what_it_found_is_told_in_words(
+    tmp_path: Path, events: Sequence[dict[str, Any]], said: list[str], warned: bool
+) -> None:
+    one = curve(tmp_path)
+    submitted(one, Slurm())
+    watched = says(one, *events)
+    found = preflight.sentences(watched)
+    assert len(found) == len(said)
+    assert all(part in text for part, text in zip(said, found, strict=True))
+    assert bool(preflight.warnings(watched)) == warned
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "node"},
+        {"event": "node", "name": 3, "slow": True},
+        {"event": "node", "name": "n1", "inside": "x", "between": -1, "slow": "yes"},
+        {"event": "left-out"},
+        {"event": "spared", "job": []},
+    ],
+    ids=str,
+)
+def test_a_damaged_line_does_no_harm(tmp_path: Path, event: dict[str, Any]) -> None:
+    one = curve(tmp_path)
+    submitted(one, Slurm())
+    assert preflight.sentences(says(one, STARTED, event, ended()))
+
+
+def test_a_dry_run_shows_it_first_and_a_plan_counts_it(here: None) -> None:
+    words = (
+        "--scheduler",
+        "slurm",
+        "--fw",
+        "pytorch",
+        "--device",
+        "cpu",
+        "--nodes",
+        4,
+        "--preflight",
+    )
+    done = inside("submit", *words, "--dry-run", "--json")
+    arrays = done.document["data"]["arrays"]
+    assert [one["name"].startswith("pre4n1g") for one in arrays] == [True, False]
+    data = inside("plan", *words, "--json").document["data"]
+    points = data["campaigns"][0]["points"]
+    assert [one["preflight"] for one in points] == [False, True]
+    assert (data["total"]["points"], data["total"]["repeats"], data["total"]["jobs"]) == (1, 5, 6)
+    assert data["total"]["rank_hours"] == 20 + 2

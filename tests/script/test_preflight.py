@@ -1,0 +1,237 @@
+"""The job before all points: its script, and what it makes of what it measures."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.errors import UsageError
+from hpcbert.flows.submit import write
+from hpcbert.model import Shape
+from hpcbert.script import directives
+from hpcbert.script.draft import Draft
+from hpcbert.script.plan import Request
+from hpcbert.timelimit import TimeLimit
+from tests.kit.drafts import drafted, reference, settled
+from tests.kit.scripts import slurm_in, tool
+from tests.kit.waiting import CEILING
+
+pytestmark = pytest.mark.slow
+# Measures 40 GB/s, or what $TABLE says of the first of its nodes that is in it: `n2 9.5`.
+SRUN = """#!/bin/bash
+for word; do
+  case $word in
+    --nodelist=*) nodes=${word#*=} ;;
+    --output=*) out=${word#*=} ;;
+  esac
+done
+if [[ -z ${out:-} ]]; then exit 0; fi
+rate=40.125
+for node in ${nodes//,/ }; do
+  found=$(sed -n "s/^$node //p" <<<"$TABLE")
+  if [[ -n $found ]]; then rate=$found; fi
+done
+if [[ $rate == hangs ]]; then exit 1; fi
+printf '# Out of bounds values : 0 OK\\n# Avg bus bandwidth    : %s \\n#\\n' "$rate" >"$out"
+"""
+SCONTROL = """
+case $1 in
+  show) if [[ $2 == hostnames ]]; then tr , '\\n' <<<"$3"; fi ;;
+  update) echo "$@" >>"$RECORD.update"; if [[ -n ${REFUSES:-} ]]; then echo "$REFUSES" >&2; exit 1; fi ;;
+esac
+"""
+
+
+def planned(where: Path, shape: str = "4n8g", device: str = "gpu", **options: Any) -> Draft:
+    request = Request(Shape.parse(shape), ("fp32",), device=device, repeats=2)
+    site = settled(reference(where), "nccl-tests", options={"program": "/opt/a b/all_reduce_perf"})
+    return drafted(site, request, options={"preflight": True, **options})
+
+
+def script(made: Draft) -> str:
+    return made.scripts[made.campaign.arrays[-1].name]
+
+
+def test_it_is_one_job_on_the_nodes_of_the_largest_point_and_no_point_itself(
+    tmp_path: Path,
+) -> None:
+    made = planned(tmp_path)
+    check = made.campaign.preflight
+    assert check is made.campaign.arrays[-1] is made.campaign.in_order[0]
+    assert check not in made.campaign.measured
+    assert {array.point for array, _ in made.campaign.current} == set(made.campaign.of_point)
+    assert check is not None
+    assert check.point not in made.campaign.of_point
+    asked = {one: directives.option(script(made), one) for one in ("nodes", "array", "time")}
+    assert asked == {"nodes": "4", "array": "", "time": "00:30:00"}
+    assert "/opt/a b/all_reduce_perf" in script(made)
+    assert "--minbytes 32M --maxbytes 256M" in script(made)
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_without_gpus_for_certain_the_reference_program_measures(
+    tmp_path: Path, device: str
+) -> None:
+    made = planned(tmp_path, "4n1g", device)
+    assert "--all-reduce 16" in script(made)
+    assert "scripts/bert_pretrain.py" in {target for target, _ in made.copies}
+    # The campaign measures the same program with the same shape: no two share a status file.
+    assert len({array.point.key for array in made.campaign.arrays}) == 2
+
+
+def test_a_shorter_time_limit_is_kept(tmp_path: Path) -> None:
+    site = reference(tmp_path, slurm={"time_limit": TimeLimit.parse("00:10:00")})
+    request = Request(Shape(2, 1), ("fp32",), device="cpu")
+    made = drafted(site, request, options={"preflight": True})
+    assert directives.option(script(made), "time") == "00:10:00"
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "why"),
+    [
+        ("1n8g", {}, "every point has one node only"),
+        ("1n1g", {"scheduler": "local"}, "no effect with the local scheduler"),
+    ],
+)
+def test_one_node_has_nothing_to_be_compared_with(
+    tmp_path: Path, shape: str, options: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(UsageError, match=why) as caught:
+        planned(tmp_path, shape, "cpu", **options)
+    assert "--preflight" in caught.value.hint
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_its_script_is_clean_for_shellcheck(tmp_path: Path) -> None:
+    file = tmp_path / "preflight.sbatch"
+    file.write_text(script(planned(tmp_path)))
+    done = subprocess.run(
+        ["shellcheck", "--shell=bash", "--norc", str(file)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+class Bench:
+    """Runs a preflight's script with stand-ins for Slurm's commands."""
+
+    def __init__(self, tmp_path: Path, shape: str, *, usable: int = 8) -> None:
+        self.tmp_path, self.made = tmp_path, planned(tmp_path, shape)
+        write(self.made)
+        self.nodes = [f"n{number}" for number in range(1, int(shape[0]) + 1)]
+        self.tools = tmp_path / "tools"
+        self.environment = {
+            **{name: text for name, text in os.environ.items() if not name.startswith("SLURM")},
+            **slurm_in(self.tools, SCONTROL),
+            "RECORD": str(tmp_path / "record"),
+            "SLURM_JOB_ID": "50",
+            "SLURM_JOB_PARTITION": "gpu",
+            "SLURM_JOB_NODELIST": ",".join(self.nodes),
+        }
+        self.say("srun", SRUN)
+        self.say("getent", '#!/bin/bash\necho "10.0.0.${2#n} STREAM $2"\n')
+        states = "".join(f"n{number} mixed\n" for number in range(1, usable + 1))
+        self.say("sinfo", f"#!/bin/bash\nprintf '{states}n99 down*\\n'\n".replace("\n'", "'"))
+        self.waiting("51|4||{}", "52|2|n7|{}", "53|1||/elsewhere")
+
+    def say(self, name: str, text: str) -> None:
+        tool(self.tools, name, text)
+
+    def waiting(self, *lines: str) -> None:
+        text = "\n".join(lines).format(*[self.made.directory] * len(lines))
+        self.say("squeue", f"#!/bin/bash\ncat <<'EOF'\n{text}\nEOF\n")
+        self.say("scancel", '#!/bin/bash\necho "$@" >>"$RECORD.cancel"\n')
+        self.say("sleep", "#!/bin/bash\n")
+
+    def run(self, table: str = "", **env: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
+        done = subprocess.run(
+            ["bash", str(self.made.directory / "scripts/preflight.sbatch")],
+            env={**self.environment, "TABLE": table, **env}, cwd=self.tmp_path,
+            capture_output=True, text=True, check=False, timeout=CEILING,
+        )  # fmt: skip
+        check = self.made.campaign.preflight
+        assert check is not None
+        found: dict[str, list[dict[str, Any]]] = {}
+        for line in (self.made.directory / check.status(1)).read_text().splitlines():
+            event = json.loads(line)
+            found.setdefault(event["event"], []).append(event)
+        assert found["end"][-1]["exit"] == done.returncode, done.stderr
+        return done.returncode, found
+
+    def wrote(self, name: str) -> list[str]:
+        path = self.tmp_path / f"record.{name}"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("shape", "table", "slow"),
+    [
+        ("4n8g", "", []),
+        ("4n8g", "n2 9.5", ["n2"]),
+        ("5n8g", "n1 20\nn5 20", ["n1", "n5"]),
+        ("5n8g", "n3 36", []),
+        ("4n8g", "n4 hangs", ["n4"]),
+        ("2n8g", "n2 9.5", ["n2"]),
+        ("3n8g", "n1 1e-05", ["n1"]),
+    ],
+    ids=[
+        "all alike",
+        "one",
+        "two of an odd ring",
+        "a little slower",
+        "no result",
+        "of two",
+        "tiny",
+    ],
+)
+def test_a_node_far_below_the_others_is_named_and_its_neighbours_are_not(
+    tmp_path: Path, shape: str, table: str, slow: list[str]
+) -> None:
+    bench = Bench(tmp_path, shape)
+    status, found = bench.run(table)
+    assert status == 0
+    assert [one["name"] for one in found["node"]] == bench.nodes
+    assert [one["name"] for one in found["node"] if one["slow"]] == slow
+    assert found["node"][2 if "n1" in slow else 0]["inside"] == 40125
+    assert bool(bench.wrote("update")) == bool(slow)
+
+
+def test_waiting_jobs_of_the_campaign_keep_away_as_far_as_enough_nodes_are_left(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, "4n8g", usable=4)
+    _, found = bench.run("n2 9.5")
+    assert bench.wrote("update") == ["update JobId=52 ExcNodeList=n2,n7"]
+    assert [(one["job"], one["nodes"]) for one in found["left-out"]] == [("52", "n2,n7")]
+    (spared,) = found["spared"]
+    assert (spared["job"], spared["why"]) == ("51", "it takes 4 nodes, and 3 others are left")
+
+
+def test_what_slurm_refuses_is_written_down(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "4n8g")
+    status, found = bench.run("n2 9.5", REFUSES='slurm_update error: "no"')
+    assert status == 0
+    assert {one["why"] for one in found["spared"]} == {'slurm_update error: "no"'}
+    assert "left-out" not in found
+
+
+@pytest.mark.parametrize("table", ["n1 hangs\nn2 hangs\nn3 hangs\nn4 hangs", "n1 hangs\nn3 hangs"])
+def test_where_nothing_is_measured_nothing_runs(tmp_path: Path, table: str) -> None:
+    bench = Bench(tmp_path, "4n8g")
+    status, _ = bench.run(table)
+    assert status == 1
+    assert sorted(bench.wrote("cancel")) == ["51", "52"]
+    assert not bench.wrote("update")
+
+
+def test_a_preflight_is_no_part_of_what_like_measures_again(tmp_path: Path) -> None:
+    from hpcbert.script.again import Past
+
+    made = planned(tmp_path)
+    assert Past(made.campaign, {}).points == tuple(made.campaign.of_point)
