@@ -140,7 +140,8 @@ def sentences(watched: TrackedCampaign) -> tuple[str, ...]:
     if one.state == "runs":
         return (f"The preflight, {job}, measures the network; all points wait for it.",)
     if one.state == "failed":
-        return (f"The preflight, {job}, failed, so no point is run: see {log(watched, one.array)}",)
+        path = log(watched, one.array).relative_to(watched.directory)
+        return (f"The preflight, {job}, failed, so no point is run: see {path} of the campaign.",)
     slow = [f"{name} is far below the others: {why}." for name, why in one.slow.items()]
     if not slow:
         count = len(one.nodes)

@@ -12,6 +12,7 @@ import click
 from hpcbert import scheduler
 from hpcbert.cli import conflicts
 from hpcbert.cli.asked import read, submitter
+from hpcbert.cli.layout import columns
 from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.schedulers import traits
@@ -21,12 +22,11 @@ from hpcbert.scheduler.base import World
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from hpcbert.flows.plan import Lack, Outlook, PointOutlook
     from hpcbert.scheduler.base import Supply
 
-_GAP = "  "
 _NOTHING = "-"
 _TITLES = ("shape", "precision", "batch", "repeats", "limit", "node-hours")
 # What hours are called as data, and of what.
@@ -167,7 +167,9 @@ def _text(outlook: Outlook) -> str:
     )
     unit = devices(one.cost for one in points)
     rows = [(*_TITLES, unit, "expected", "start"), *map(_row, points), _total(points)]
-    parts = [head, _aligned(rows), *_notes(outlook)]
+    table = columns(rows, right=range(len(_TITLES) + 2))
+    table[0] = click.style(table[0], dim=True)
+    parts = [head, "\n".join(table), *_notes(outlook)]
     lines = [*map(_partition, outlook.supplies), *map(_missing, outlook.lacks)]
     return "\n\n".join([*parts, *(["\n".join(lines)] if lines else [])])
 
@@ -255,17 +257,3 @@ def _missing(one: Lack) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
-
-
-def _aligned(rows: Iterable[tuple[str, ...]]) -> str:
-    known = list(rows)
-    widths = [max(map(len, column)) for column in zip(*known, strict=True)]
-    last = len(widths) - 1
-    lines = [
-        _GAP.join(
-            cell.ljust(size) if at == last else cell.rjust(size)
-            for at, (cell, size) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in known
-    ]
-    return "\n".join([click.style(lines[0], dim=True), *lines[1:]])

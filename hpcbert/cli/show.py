@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert.campaign import overview, store
+from hpcbert.campaign import overview, preflight, store
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.cli.campaigns import opened
 from hpcbert.cli.layout import columns, since_text
 from hpcbert.cli.output import Result, returns_result
@@ -52,6 +53,7 @@ def show(*, campaign: str, runs: str, site_file: str) -> Result:
         "hpcbert": manifest.hpcbert,
         "protocol": asdict(manifest.protocol),
         "points": points,
+        "preflight": preflight.sentences(TrackedCampaign(found.directory, manifest)),
     }
     text = "\n".join(_lines(seen, manifest, data, now))
     return Result(data, text, warnings=store.caution(found.shown))
@@ -99,6 +101,7 @@ def _lines(
         "protocol": f"{protocol.repeats} repeats of {protocol.iters} iterations, the first "
         f"{protocol.skip} of them warm-up",
         "command": shlex.join(manifest.command),
+        "preflight": " ".join(data["preflight"]),
     }
     yield from (f"{name + ':':<11}{value}" for name, value in facts.items() if value)
     titles = ("point", "job", "repeats", "valid", "median samples/s", "")

@@ -225,6 +225,7 @@ def _described(array: Array) -> dict[str, Any]:
         "batch_size_per_device": point.batch_size_per_device,
         "global_batch_size": point.global_batch_size,
         "repeats": list(array.repeats),
+        "preflight": array.preflight,
         "script": array.script,
         "script_sha256": array.script_sha256,
         "state": array.state,

@@ -198,7 +198,7 @@ def _rows(source: Source, results: ResultSet) -> Iterator[Row]:
 
 def _script(directory: Path, campaign: Campaign) -> tuple[str, str]:
     """Return the script of the largest shape."""
-    largest = max(campaign.arrays, key=lambda one: one.point.shape.gpus)
+    largest = max(campaign.measured, key=lambda one: one.point.shape.gpus)
     with suppress(OSError):
         return largest.script, read(directory / largest.script).decode("utf-8", "replace")
     return "", ""
