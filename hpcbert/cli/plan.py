@@ -66,6 +66,7 @@ def plan(options: PointOptions, *, rehearse: bool) -> Result:
         made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
         outlooks.append(look(made, Path(asked.site.runs), run=run))
         warnings += asked.warnings
+        warnings += [f"{one.detail} {one.hint}".rstrip() for one in outlooks[-1].doubts]
     errors = [error for one in outlooks for error in refusals(one)]
     if options.max_gpu_hours is not None:
         try:
@@ -251,7 +252,7 @@ def _partition(one: Supply) -> str:
 
 
 def _missing(one: Lack) -> str:
-    what = "missing" if one.blocks else "not ready yet"
+    what = "missing" if one.blocks else "not there yet" if one.command else "perhaps missing"
     return f"{what}: {one.kind} of {one.framework}: {one.detail}\n  {one.command or one.hint}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
 from hpcbert.campaign import durations
-from hpcbert.checks.obstacles import of_framework
+from hpcbert.checks.obstacles import of_submission
 from hpcbert.errors import CheckError, HpcbertError, SchedulerError
 from hpcbert.flows.prepare import prepare
 from hpcbert.prepare.parts import Context
@@ -18,7 +18,7 @@ from hpcbert.script import cost
 from hpcbert.system.runner import follow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from hpcbert.campaign.durations import Earlier
@@ -82,7 +82,8 @@ class Outlook:
     Attributes:
         supplies: What its partitions have.
         lacks: What is not ready.
-        obstacles: What of the cluster stands in the way.
+        obstacles: What else stands in the way.
+        doubts: What may.
         unanswered: Why the scheduler could not be asked; None: it could be.
     """
 
@@ -91,6 +92,7 @@ class Outlook:
     supplies: tuple[Supply, ...]
     lacks: tuple[Lack, ...]
     obstacles: tuple[Finding, ...]
+    doubts: tuple[Finding, ...]
     unanswered: SchedulerError | None
 
     @property
@@ -129,28 +131,31 @@ def look(draft: Draft, runs: Path, *, run: Runner) -> Outlook:
     except SchedulerError as error:
         unanswered = error
     answers = unanswered is None
+    findings = of_submission(draft, run=run)
+    own = {one.recipe.name: _of_recipe(findings, one) for one in draft.uses}
+    others = [one for one in findings if not any(one in those.values() for those in own.values())]
     return Outlook(
         draft=draft,
         points=tuple(
             PointOutlook(one, known.get(one.point), starts.get(one.point)) for one in costs
         ),
         supplies=runs_on.supply(texts[costs[-1].point]) if answers else (),
-        lacks=tuple(lack for one in draft.uses for lack in _lacks(one, run)),
-        obstacles=tuple(runs_on.obstacles(draft.directory, [*texts.values()]) if answers else ()),
+        lacks=tuple(lack for one in draft.uses for lack in _lacks(one, own[one.recipe.name], run)),
+        obstacles=tuple(one for one in others if one.status == "fail"),
+        doubts=tuple(one for one in others if one.status != "fail"),
         unanswered=unanswered,
     )
 
 
-def _lacks(resolved: Resolved, run: Runner) -> Iterator[Lack]:
+def _of_recipe(findings: Iterable[Finding], resolved: Resolved) -> dict[str, Finding]:
+    """Return what is found about what a framework needs, by kind: `data of oneflow`."""
+    end = f" of {resolved.recipe.name}"
+    return {one.name.removesuffix(end): one for one in findings if one.name.endswith(end)}
+
+
+def _lacks(resolved: Resolved, findings: Mapping[str, Finding], run: Runner) -> Iterator[Lack]:
     """Yield what is not ready, each kind once."""
-    options = resolved.options
-    recipe, site = resolved.recipe, resolved.site
-    findings = {
-        one.name.partition(" ")[0]: one
-        for one in of_framework(
-            site, recipe, resolved.found, resolved.plan.options, rehearse=options.rehearse
-        )
-    }
+    recipe, site, options = resolved.recipe, resolved.site, resolved.options
     unnamed = {_KINDS.get(need, need) for need in resolved.missing}
     wanted = {*findings, *unnamed}
     planned: set[str] = set()
@@ -167,11 +172,12 @@ def _lacks(resolved: Resolved, run: Runner) -> Iterator[Lack]:
                 detail=found.detail if found else part.detail,
                 command=_command(resolved, part.kind) if part.status == "planned" else "",
                 hint=part.hint or (found.hint if found else ""),
-                blocks=part.kind in wanted,
+                blocks=part.kind in unnamed or (found is not None and found.status == "fail"),
             )
     for kind, one in findings.items():
         if kind not in planned:
-            yield Lack(recipe.name, kind, one.detail, "", one.hint, blocks=True)
+            blocks = one.status == "fail"
+            yield Lack(recipe.name, kind, one.detail, "", one.hint, blocks=blocks)
 
 
 def _command(resolved: Resolved, kind: str) -> str:
