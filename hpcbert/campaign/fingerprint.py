@@ -27,13 +27,13 @@ _ABSENT = "none"
 
 # Variables that libraries read and that change what they do; not those that an allocation sets.
 _RELEVANT = re.compile(
-    r"(?:NCCL|RCCL|OMP|KMP|MKL|OPENBLAS|GOMP|CUDA|CUDNN|CUBLAS|NVTE|UCX|OMPI_MCA|FI|GLOO|TORCH|"
+    r"(?:NCCL|RCCL|HIP|HSA|ROCM|ROCBLAS|MIOPEN|HCCL|HABANA|PT_HPU|OMP|KMP|MKL|OPENBLAS|GOMP|CUDA|CUDNN|CUBLAS|NVTE|UCX|OMPI_MCA|FI|GLOO|TORCH|"
     r"PYTORCH|TF|XLA|FLAGS|JAX|HOROVOD|ONEFLOW|MXNET|MS|DALI)_\w+|LD_PRELOAD|LD_LIBRARY_PATH|"
     r"\w+_VERSION|NVIDIA_BUILD_ID",
     re.ASCII,
 )
 _ALLOCATED = re.compile(
-    r"CUDA_VISIBLE_DEVICES|CUDA_MPS_\w+|CUDA_DEVICE_ORDER_\w+|SLURM\w*|HPCBERT_\w+|BASH_VERSION|"
+    r"(?:CUDA|HIP|HABANA)_VISIBLE_(?:DEVICES|MODULES)|CUDA_MPS_\w+|CUDA_DEVICE_ORDER_\w+|SLURM\w*|HPCBERT_\w+|BASH_VERSION|"
     r"(?:NCCL|GLOO)_SOCKET_IFNAME"
 )
 _PACKAGE = re.compile(r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^-]*)(?:-.*)?")
@@ -50,6 +50,7 @@ _GPU_FACTS = {
     "ecc.mode.current": "GPU ECC",
     "mig.mode.current": "GPU MIG mode",
     "compute_mode": "GPU compute mode",
+    "partition.current": "GPU partition",
 }
 _HOST_FACTS = {
     "cuda_driver": "CUDA driver",
@@ -60,6 +61,7 @@ _HOST_FACTS = {
     "smt": "SMT",
     "governor": "CPU frequency governor",
     "numa_nodes": "NUMA domains",
+    "memlock": "locked memory, KiB",
 }
 # What a run's log states is compared as nodes are, in a scope of its own.
 LOG = "log"
@@ -69,7 +71,7 @@ _BY_SHAPE = frozenset(
 )
 # Runs that differ in these are different experiments: the device, and the framework's version.
 _DECISIVE = re.compile(
-    r"GPU|GPU memory, MiB|GPU MIG mode|machine|package (?:deepspeed|jax|megatron_core|mindspore\w*|"
+    r"GPU|GPU memory, MiB|GPU MIG mode|GPU partition|machine|package (?:deepspeed|jax|megatron_core|mindspore\w*|"
     r"mxnet\w*|oneflow\w*|paddlepaddle\w*|tensorflow\w*|torch)",
     re.IGNORECASE,
 )
@@ -167,8 +169,9 @@ def _gpus(fields: list[str], lines: list[str]) -> dict[str, str]:
         return {}
     facts = {"GPUs": str(len(cards))}
     for place, field in enumerate(fields):
-        if field in _GPU_FACTS:
-            facts[_GPU_FACTS[field]] = ", ".join(sorted({card[place] for card in cards}))
+        told = sorted({card[place].strip() for card in cards} - {"", "N/A"})
+        if field in _GPU_FACTS and told:
+            facts[_GPU_FACTS[field]] = ", ".join(told)
     return facts
 
 
@@ -207,7 +210,8 @@ def _image(data: Mapping[str, Any]) -> dict[str, str]:
     reference = _text(data.get("reference"))
     digest = _DIGEST.search(reference)
     facts = {"image": f"sha256 {(digest[1] or digest[2])[:12]}" if digest else reference}
-    facts |= {"system in the image": _text(data.get("os")), "Python": _text(data.get("python"))}
+    told = {"system in the image": "os", "Python": "python", "ROCm": "rocm"}
+    facts |= {name: _text(data.get(key)) for name, key in told.items()}
     facts = {name: text for name, text in facts.items() if text}
     facts |= _versions(_texts(data.get("packages")), _PACKAGE, "package")
     facts |= _versions(_texts(data.get("libraries")), _LIBRARY, "library")

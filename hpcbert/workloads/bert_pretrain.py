@@ -371,6 +371,7 @@ def join_ranks(
             f"{ranks.size} ranks need the address of rank 0: set MASTER_ADDR and MASTER_PORT or "
             "give --master-addr and --master-port"
         )
+    # PyTorch's build for ROCm calls AMD's GPUs "cuda" and RCCL "nccl".
     backend = "nccl" if device.type == "cuda" else "gloo"
     # env:// and not tcp://, because under torchrun the port is already served by its agent.
     os.environ.update(MASTER_ADDR=address, MASTER_PORT=port)
@@ -396,7 +397,13 @@ def check_precision(precision: str, device: torch.device) -> None:
         raise SetupError("--precision tf32 is a mode of NVIDIA's tensor cores, not of CPUs")
     if on_cpu and precision == "fp16" and not hasattr(torch.amp, "GradScaler"):
         raise SetupError(f"--precision fp16 on CPUs needs PyTorch 2.3, not {torch.__version__}")
-    if not on_cpu and precision in ("tf32", "bf16"):
+    if not on_cpu and torch.version.hip:
+        # What PyTorch's build for ROCm calls a capability is AMD's own number of the architecture.
+        if precision == "tf32":
+            raise SetupError(
+                "--precision tf32 is a mode of NVIDIA's tensor cores, not of AMD's GPUs"
+            )
+    elif not on_cpu and precision in ("tf32", "bf16"):
         if torch.cuda.get_device_capability(device) < (8, 0):
             raise SetupError(f"--precision {precision} needs compute capability 8.0 or newer")
         if precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
@@ -1274,6 +1281,7 @@ def describe_run(trainer: Trainer, backend: str) -> dict[str, Any]:
         "launcher": ranks.launcher,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
+        **({"hip": torch.version.hip} if torch.version.hip else {}),
     }
 
 

@@ -152,8 +152,8 @@ packages() {
 libraries() {
   local path found=()
   for path in /usr/lib/*-linux-gnu /usr/lib64 /usr/local/lib /usr/local/cuda/lib64 \
-    /usr/local/cuda/targets/*/lib; do
-    found+=("$path"/lib{nccl,cudart,cudnn,cublas,mpi,pmix,ucp}.so.*.*)
+    /usr/local/cuda/targets/*/lib /opt/rocm/lib; do
+    found+=("$path"/lib{nccl,cudart,cudnn,cublas,rccl,amdhip64,rocblas,MIOpen,mpi,pmix,ucp}.so.*.*)
   done
   add_list libraries "${found[@]##*/}"
 }
@@ -166,6 +166,7 @@ image_part() {
   interpreter
   packages
   libraries
+  add_file rocm /opt/rocm/.info/version
   environment
   REPLY="{\"environment\":$REPLY$object}"
 }
@@ -215,13 +216,13 @@ network() {
     found+=("${name/\/ports\//:}|$kind|$speed|$state")
   done
   add_list infiniband "${found[@]}"
+  if ((${#found[@]} > 0)); then add memlock "$(ulimit -l)"; fi
 }
 
 # nvidia-smi takes its time: three questions at once. An older one knows fewer fields.
 readonly FIELDS=index,name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory
 readonly MORE=clocks.sm,clocks.mem,temperature.gpu,power.draw,persistence_mode,ecc.mode.current,mig.mode.current,compute_mode,vbios_version
-gpus() {
-  if [[ $device == cpu ]] || ! command -v nvidia-smi >/dev/null; then return 0; fi
+nvidia() {
   local full version topology lines=() fields=$FIELDS,$MORE
   exec {full}< <(ask --query-gpu="$fields" --format=csv,noheader,nounits)
   exec {version}< <(ask --version)
@@ -245,6 +246,86 @@ gpus() {
 }
 
 ask() { timeout "$PATIENCE" nvidia-smi "$@" 2>/dev/null; }
+
+# Other vendors' GPUs are written down as nvidia-smi would: the same fields, a line a GPU.
+readonly AMD_FIELDS=index,name,driver_version,memory.total,power.limit,partition.current
+
+# Sections of indented `KEY: value` below `GPU: number` (amd-smi 24 to 26; its --csv prints nothing
+# in ROCm 7.2: ROCm/amdsmi issue 177).
+amd() {
+  local line section='' index='' name='' driver='' memory='' power='' partition='' found=()
+  amd_line() {
+    if [[ -n $index && -n $name ]]; then
+      found+=("$index, ${name//, / }, ${driver:-N/A}, ${memory:-N/A}, ${power:-N/A}, ${partition:-N/A}")
+    fi
+    index=$1 name='' driver='' memory='' power='' partition=''
+  }
+  while IFS= read -r line; do
+    case $line in
+      'GPU: '[0-9]*) amd_line "${line#GPU: }" ;;
+      *[[:space:]][A-Z]*:) section=${line//[[:space:]:]/} ;;
+      *MARKET_NAME:*) name=${line#*: } ;;
+      *VERSION:*) if [[ $section == DRIVER ]]; then driver=${line#*: }; fi ;;
+      *SIZE:*) if [[ $section == VRAM ]]; then memory=${line//[^0-9]/}; fi ;;
+      *SOCKET_POWER*:*W*) if [[ -z $power ]]; then power=${line#*: } power=${power%% *}; fi ;;
+      *ACCELERATOR_PARTITION:* | *COMPUTE_PARTITION:*) partition=${line#*: }${partition:+/$partition} ;;
+      *MEMORY_PARTITION:*) partition+=${partition:+/}${line#*: } ;;
+    esac
+  done < <(timeout "$PATIENCE" amd-smi static --asic --driver --limit --vram --partition 2>/dev/null)
+  amd_line ''
+  [[ -n ${found[0]-} ]] || return 1
+  add gpu_fields "$AMD_FIELDS"
+  add_list gpus "${found[@]}"
+}
+
+# Tables with a header, whose columns have had several names; the driver is the system's, not a card's.
+rocm() {
+  local line header=() row=() place name model driver memory power found=()
+  while IFS=, read -r name driver; do
+    if [[ $name == *system ]]; then break; fi
+  done < <(timeout "$PATIENCE" rocm-smi --showdriverversion --csv 2>/dev/null)
+  while IFS= read -r line; do
+    IFS=, read -r -a row <<<"$line"
+    case $line in device,*) header=("${row[@]}") ;; esac
+    if [[ ${row[0]-} != card[0-9]* ]]; then continue; fi
+    name='' model='' memory='' power=''
+    for place in "${!row[@]}"; do
+      case ${header[place],,} in
+        'card series') name=${row[place]} ;;
+        'card model') model=${row[place]} ;;
+        'vram total memory (b)') memory=${row[place]//[^0-9]/} ;;
+        'max graphics package power (w)') power=${row[place]} ;;
+      esac
+    done
+    # Either of the two may be the number of the device.
+    case $name in '' | 0x* | N/A) name=$model ;; esac
+    if [[ -n $memory ]]; then memory=$((10#${memory:0:17} / 1048576)); fi
+    found+=("${row[0]#card}, ${name:-N/A}, ${driver:-N/A}, ${memory:-N/A}, ${power:-N/A}, N/A")
+  done < <(timeout "$PATIENCE" rocm-smi --showproductname --showmeminfo vram --showmaxpower --csv 2>/dev/null)
+  [[ -n ${found[0]-} ]] || return 1
+  add gpu_fields "$AMD_FIELDS"
+  add_list gpus "${found[@]}"
+}
+
+readonly GAUDI_FIELDS=index,name,driver_version,memory.total
+gaudi() {
+  local lines=()
+  mapfile -t -n 64 lines < <(timeout "$PATIENCE" hl-smi -Q "$GAUDI_FIELDS" -f csv,noheader,nounits 2>/dev/null)
+  if [[ ${lines[0]-} == [0-9]*,* ]]; then
+    add gpu_fields "$GAUDI_FIELDS"
+    add_list gpus "${lines[@]% MiB}"
+  fi
+}
+
+there() { command -v "$1" >/dev/null; }
+gpus() {
+  if [[ $device == cpu ]]; then return 0; fi
+  if there nvidia-smi; then nvidia; fi
+  [[ $object != *'"gpus":'* ]] || return 0
+  if there amd-smi && amd; then return 0; fi
+  if there rocm-smi && rocm; then return 0; fi
+  if there hl-smi; then gaudi; fi
+}
 
 host_part() {
   object=''

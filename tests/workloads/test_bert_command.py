@@ -121,6 +121,13 @@ def test_window_starts_after_the_skipped_iterations():
 
 
 @pytest.mark.torch
+def test_the_header_says_which_build_for_amd_it_was(trainer, monkeypatch):
+    assert "hip" not in workload.describe_run(trainer(), "none")
+    monkeypatch.setattr(torch.version, "hip", "6.3.42134")
+    assert workload.describe_run(trainer(), "none")["hip"] == "6.3.42134"
+
+
+@pytest.mark.torch
 def test_the_longest_header_stays_short(trainer):
     described = workload.describe_run(trainer(), "nccl")
     longest = {

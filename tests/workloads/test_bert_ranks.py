@@ -149,6 +149,30 @@ def test_a_precision_that_would_be_another_one_is_refused(
         workload.check_precision(precision, torch.device(device))
 
 
+def test_on_amd_s_gpus_the_capability_is_none_of_nvidia_s(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "6.3.42134")
+    see_gpus(monkeypatch, 1, (7, 5))
+    for precision in {*workload.PRECISIONS} - {"tf32"}:
+        workload.check_precision(precision, torch.device("cuda"))
+    with pytest.raises(workload.SetupError, match="AMD's GPUs"):
+        workload.check_precision("tf32", torch.device("cuda"))
+
+
+def test_on_amd_s_gpus_ranks_meet_by_rccl_which_is_called_nccl(monkeypatch, settings):
+    monkeypatch.setattr(torch.version, "hip", "6.3.42134")
+    see_gpus(monkeypatch, 1, (9, 4))
+    joined = []
+    monkeypatch.setattr(
+        workload.dist, "init_process_group", lambda *words, **_: joined.append(words)
+    )
+    ranks = workload.Ranks(1, 2, 1, "slurm")
+    device = workload.choose_device("auto", ranks)
+    assert str(device) == "cuda:0"
+    told = {"MASTER_ADDR": "n1", "MASTER_PORT": "1"}
+    assert workload.join_ranks(settings(), ranks, device, told) == "nccl"
+    assert joined == [("nccl",)]
+
+
 def test_real_precisions_pass(monkeypatch):
     see_gpus(monkeypatch, 1, (8, 0))
     for precision in workload.PRECISIONS:

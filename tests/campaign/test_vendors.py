@@ -1,0 +1,205 @@
+"""What describe.sh makes of the tools of AMD and Intel: of outputs that others recorded."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpcbert.campaign import fingerprint
+from hpcbert.campaign.fingerprint import Fingerprint
+from tests.kit.paths import REPOSITORY
+from tests.kit.scripts import tool
+from tests.kit.waiting import CEILING
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = REPOSITORY / "hpcbert" / "workloads" / "describe.sh"
+
+# ROCm/amdsmi, docs/how-to/amdsmi-cli-tool.md ("Example output from amd-smi static"), an MI300A.
+MI300A = """\
+CPU: 0
+    SMU:
+        FW_VERSION: 85.90.0
+GPU: {number}
+    ASIC:
+        MARKET_NAME: AMD Instinct MI300A
+        VENDOR_ID: 0x1002
+        VENDOR_NAME: Advanced Micro Devices Inc. [AMD/ATI]
+        REV_ID: 0x00
+        NUM_COMPUTE_UNITS: 228
+        TARGET_GRAPHICS_VERSION: gfx942
+    IFWI:
+        NAME: N/A
+        VERSION: N/A
+    LIMIT:
+        MAX_POWER: 550 W
+        MIN_POWER: 0 W
+        SOCKET_POWER: 550 W
+        SLOWDOWN_EDGE_TEMPERATURE: N/A
+        SLOWDOWN_HOTSPOT_TEMPERATURE: 100 °C
+    DRIVER:
+        NAME: amdgpu
+        VERSION: 6.14.4
+    PARTITION:
+        ACCELERATOR_PARTITION: SPX
+        MEMORY_PARTITION: NPS1
+        PARTITION_ID: 0
+    VRAM:
+        TYPE: HBM
+        VENDOR: UNKNOWN
+        SIZE: 96432 MB
+        BIT_WIDTH: 8192
+        MAX_BANDWIDTH: 5325 GB/s
+    CACHE_INFO:
+        CACHE_0:
+            CACHE_SIZE: 32 KB
+"""
+# The same page, "Get specific static information": no driver and no memory were asked for.
+MI350X = """\
+GPU: 0
+    ASIC:
+        MARKET_NAME: AMD Instinct MI350X
+        VENDOR_ID: 0x1002
+        VENDOR_NAME: Advanced Micro Devices Inc. [AMD/ATI]
+        NUM_OF_COMPUTE_UNITS: 256
+    LIMIT:
+        MAX_POWER: 1000 W
+        MIN_POWER: 0 W
+        SOCKET_POWER: 1000 W
+        SLOWDOWN_EDGE_TEMPERATURE: N/A
+"""
+# easybuilders/easybuild-framework, pull request 3978, of March 2022: both tables.
+MI100_DRIVER = "device,Driver version\ncardsystem,4.18.0-348.12.2.el8_5.x86_64\n"
+MI100 = """\
+device,Card series,Card model,Card vendor,Card SKU
+card0,Arcturus GL-XL [AMD Instinct MI100],0x0c34,Advanced Micro Devices Inc. [AMD/ATI],D34316
+card1,Arcturus GL-XL [AMD Instinct MI100],0x0c34,Advanced Micro Devices Inc. [AMD/ATI],D34316
+"""
+# marimo-team/marimo, issue 9237, of April 2026.
+RX7900 = """\
+device,GPU use (%),VRAM Total Memory (B),VRAM Total Used Memory (B),Card Series,Card Model,Card Vendor,Card SKU,Subsystem ID,Device Rev,Node ID,GUID,GFX Version
+card0,0,21458059264,27856896,Radeon RX 7900 XT,0x744c,Advanced Micro Devices Inc. [AMD/ATI],D70401XT,0x471e,0xcc,1,26967,gfx1100
+"""
+# inureyes/all-smi 0.26.2, src/device/hlsmi/parser.rs: the line that it says hl-smi prints for
+# index,uuid,name,driver_version,memory.total,…
+GAUDI3 = (
+    "0, 01P4-HL3090A0-18-U4V193-22-07-00, HL-325L, 1.22.1-97ec1a4, 131072 MiB, 672 MiB, "
+    "130400 MiB, 226 W, 850 W, 36 C, 0 %"
+)
+GAUDI_COLUMNS = ("index", "uuid", "name", "driver_version", "memory.total")
+# Prints what was recorded, as far as it is asked for: columns by name, or a file by option.
+HL_SMI = """#!/bin/bash
+[[ $1 == -Q && $3 == -f && $4 == csv,noheader* ]] || exit 1
+IFS=, read -ra asked <<<"$2"
+IFS=, read -ra known <<<{columns}
+IFS=, read -ra values <<<{line}
+for one in "${{asked[@]}}"; do
+  for place in "${{!known[@]}}"; do
+    if [[ ${{known[place]}} == "$one" ]]; then out+=", ${{values[place]# }}"; continue 2; fi
+  done
+  exit 1
+done
+echo "${{out#, }}"
+"""
+
+
+def described(folder: Path, tools: dict[str, str], *words: str) -> Fingerprint:
+    for name, text in tools.items():
+        tool(folder / "bin", name, text)
+    path = f"{folder / 'bin'}:/usr/bin:/bin"
+    subprocess.run(
+        ["bash", str(SCRIPT), "both", str(folder / "env"), "k.1.0", "img", "python3", *words],
+        env={"PATH": path, "SLURMD_NODENAME": "n1"}, check=True, timeout=CEILING,
+    )  # fmt: skip
+    (file,) = (folder / "env").glob("*.json")
+    found = fingerprint.parse(file.read_bytes())
+    assert found is not None
+    return found
+
+
+def printing(text: str) -> str:
+    return f"#!/bin/bash\nprintf %s {shlex.quote(text)}\n"
+
+
+def rocm_smi(cards: str, driver: str = "") -> str:
+    return (
+        f"#!/bin/bash\ncase $* in *driver*) printf %s {shlex.quote(driver)} ;; "
+        f"*) printf %s {shlex.quote(cards)} ;; esac\n"
+    )
+
+
+def gpus(found: Fingerprint) -> dict[str, str]:
+    return {name: text for name, text in found.facts.items() if name.startswith("GPU")}
+
+
+def test_amd_s_newer_tool_is_read(tmp_path: Path) -> None:
+    both = "".join(MI300A.replace("{number}", str(number)) for number in range(4))
+    assert gpus(described(tmp_path, {"amd-smi": printing(both)})) == {
+        "GPUs": "4",
+        "GPU": "AMD Instinct MI300A",
+        "GPU driver": "6.14.4",
+        "GPU memory, MiB": "96432",
+        "GPU power limit, W": "550",
+        "GPU partition": "SPX/NPS1",
+    }
+
+
+def test_what_amd_s_newer_tool_does_not_tell_is_left_out(tmp_path: Path) -> None:
+    found = gpus(described(tmp_path, {"amd-smi": printing(MI350X)}))
+    assert found == {"GPUs": "1", "GPU": "AMD Instinct MI350X", "GPU power limit, W": "1000"}
+
+
+def test_amd_s_older_tool_is_read(tmp_path: Path) -> None:
+    assert gpus(described(tmp_path, {"rocm-smi": rocm_smi(MI100, MI100_DRIVER)})) == {
+        "GPUs": "2",
+        "GPU": "Arcturus GL-XL [AMD Instinct MI100]",
+        "GPU driver": "4.18.0-348.12.2.el8_5.x86_64",
+    }
+
+
+def test_columns_of_amd_s_older_tool_are_found_by_name(tmp_path: Path) -> None:
+    assert gpus(described(tmp_path, {"rocm-smi": rocm_smi(RX7900)})) == {
+        "GPUs": "1",
+        "GPU": "Radeon RX 7900 XT",
+        "GPU memory, MiB": "20464",
+    }
+
+
+def test_where_the_newer_tool_tells_nothing_the_older_is_asked(tmp_path: Path) -> None:
+    tools = {"amd-smi": "#!/bin/bash\nexit 1\n", "rocm-smi": rocm_smi(RX7900)}
+    assert described(tmp_path, tools).facts["GPU"] == "Radeon RX 7900 XT"
+
+
+def test_gaudi_s_tool_is_read(tmp_path: Path) -> None:
+    text = HL_SMI.format(columns=",".join(GAUDI_COLUMNS), line=shlex.quote(GAUDI3))
+    assert gpus(described(tmp_path, {"hl-smi": text})) == {
+        "GPUs": "1",
+        "GPU": "HL-325L",
+        "GPU driver": "1.22.1-97ec1a4",
+        "GPU memory, MiB": "131072",
+    }
+
+
+@pytest.mark.parametrize("name", ["amd-smi", "rocm-smi", "hl-smi"])
+@pytest.mark.parametrize("text", ["", "GPU: 0\n", "device,\ncard0,\n", "card0\n", "0,\n"])
+def test_a_tool_that_tells_nothing_is_no_failure(name: str, text: str, tmp_path: Path) -> None:
+    assert "GPU" not in described(tmp_path, {name: printing(text)}).facts
+
+
+@pytest.mark.parametrize("name", ["amd-smi", "rocm-smi", "hl-smi"])
+def test_on_cpus_no_tool_is_asked(name: str, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    described(tmp_path, {name: f"#!/bin/bash\ntouch {shlex.quote(str(asked))}\n"}, "cpu")
+    assert not asked.exists()
+
+
+def test_variables_of_the_allocation_are_no_difference_between_runs() -> None:
+    hidden = {f"{one}_VISIBLE_DEVICES": "0" for one in ("CUDA", "HIP", "ROCR", "HABANA")}
+    text = {**hidden, "HIP_FORCE_DEV_KERNARG": "1", "HSA_XNACK": "0"}
+    raw = str({"schema": 1, "node": "n1", "host": {}, "image": {"environment": text}})
+    found = fingerprint.parse(raw.replace("'", '"').encode())
+    assert found is not None
+    assert found.facts == {"variable HIP_FORCE_DEV_KERNARG": "1", "variable HSA_XNACK": "0"}
