@@ -72,7 +72,8 @@ _BY_SHAPE = frozenset(
 # Runs that differ in these are different experiments: the device, and the framework's version.
 _DECISIVE = re.compile(
     r"GPU|GPU memory, MiB|GPU MIG mode|GPU partition|machine|"
-    r"package (?:deepspeed|jax|megatron_core|mindspore\w*|mxnet\w*|oneflow\w*|paddlepaddle\w*|tensorflow\w*|torch)",
+    r"package (?:deepspeed|jax|megatron_core|mindspore\w*|mxnet\w*|"
+    r"oneflow\w*|paddlepaddle\w*|tensorflow\w*|torch)",
     re.IGNORECASE,
 )
 _SUMMARY = {
