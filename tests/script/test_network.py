@@ -97,12 +97,14 @@ def test_nodes_have_addresses_of_one_kind(four: str, six: str, chosen: str, tmp_
     assert found["HPCBERT_NODE_HOSTS"] == f"{bare},{bare}"
 
 
-def test_an_interface_may_have_ipv6_alone(tmp_path: Path) -> None:
-    both = 'if [[ $1 == -6 ]]; then echo "2: ib0 inet6 fd00:5::7/64 scope global"; fi'
+def on_an_interface(
+    tmp_path: Path, ip: str, *, shape: str = "2n1g"
+) -> subprocess.CompletedProcess[str]:
+    """Run a script where the interface is ib0 and `ip` answers so on each node, by SLURM_NODEID."""
     # The stand-in runs a step on one node, whatever it is asked for.
     python = tool(tmp_path, "python", RECORDER)
     site = reference(tmp_path, nodes={"interface": "ib0"})
-    made = drafted(with_python(site, python), shape="2n1g", scheduler="slurm")
+    made = drafted(with_python(site, python), shape=shape, scheduler="slurm")
     words = slurm_in(tmp_path / "tools", scontrol="printf '%s\\n' n1 n2")
     step = '#!/bin/bash\nfor SLURM_NODEID in 0 1; do export SLURM_NODEID; if [[ $* == *"addr show"* ]]; then "${@:6}"; fi; done\n'
     real = (tmp_path / "tools" / "srun").read_text()
@@ -112,11 +114,34 @@ def test_an_interface_may_have_ipv6_alone(tmp_path: Path) -> None:
         "srun",
         step + 'if [[ $* == *"addr show"* ]]; then exit; fi\nexec one "$@"\n',
     )
-    tool(tmp_path / "tools", "ip", f"#!/bin/bash\n{both}\n")
-    done = run_script(made, tmp_path, **words)
+    tool(tmp_path / "tools", "ip", f"#!/bin/bash\n{ip}\n")
+    return run_script(made, tmp_path, **words)
+
+
+def test_an_interface_may_have_ipv6_alone(tmp_path: Path) -> None:
+    both = 'if [[ $1 == -6 ]]; then echo "2: ib0 inet6 fd00:5::7/64 scope global"; fi'
+    done = on_an_interface(tmp_path, both)
     assert done.returncode == 0, done
     found = (tmp_path / "record.env.0").read_text().split("\0")
     assert "HPCBERT_NODE_IPS=fd00:5::7,fd00:5::7" in found
+
+
+@pytest.mark.parametrize("shape", ["2n1g", "1n2g"])
+def test_the_node_that_lacks_the_interface_is_named_with_what_it_has(
+    shape: str, tmp_path: Path
+) -> None:
+    there = "0" if shape == "2n1g" else "none"
+    ip = f'if [[ $1 == -4 && $SLURM_NODEID == {there} ]]; then echo "2: ib0 inet 10.0.0.7/24"; fi'
+    done = on_an_interface(tmp_path, ip, shape=shape)
+    assert done.returncode == 1, done
+    lacks = [line for line in done.stderr.splitlines() if "has no interface ib0" in line]
+    assert lacks[-1].startswith("hpcbert: n2 has no interface ib0 (nodes.interface in the site.")
+    assert "lo" in lacks[-1].partition(", but ")[2].split()
+    assert len(lacks) == (1 if shape == "2n1g" else 2)
+
+
+def test_one_rank_needs_no_interface(tmp_path: Path) -> None:
+    assert on_an_interface(tmp_path, "", shape="1n1g").returncode == 0
 
 
 @pytest.mark.parametrize("recipe", ["tf2", "perfzero", "paddle18"])
