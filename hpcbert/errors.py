@@ -3,7 +3,8 @@
 HpcbertError                exit code 1
 ├── Interruption            130 Ctrl-C
 ├── UsageError              2   a flag or an argument is wrong
-│   └── ConfigError         2   site.toml, recipe.toml or a campaign file is wrong
+│   ├── ConfigError         2   site.toml, recipe.toml or a campaign file is wrong
+│   └── Refusals            2   several of these at once
 ├── SchedulerError          3   Slurm refused, or could not be reached
 ├── IncompleteError         4   part of what was asked for is missing; the rest was written
 ├── RegressionError         4   a point is slower than a gate allows, or lacking
@@ -14,6 +15,10 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _REMEDIES = {
     errno.ENOSPC: "Make room on the file system",
@@ -73,6 +78,18 @@ class ConfigError(UsageError):
     """A configuration file is wrong; `where` names file, and line or key."""
 
     code = "config"
+
+
+class Refusals(UsageError):  # noqa: N818 - several errors
+    """Several things are wrong at once.
+
+    Attributes:
+        each: What, in the order of who asked.
+    """
+
+    def __init__(self, each: Sequence[UsageError]) -> None:
+        super().__init__(" ".join(str(one) for one in each))
+        self.each = tuple(each)
 
 
 class SchedulerError(HpcbertError):

@@ -121,6 +121,8 @@ class Point:
         protocol: Name of the recipe's protocol; empty where it has but one.
         options: The recipe's other options where they differ from its defaults, by name.
         device: What the ranks compute on.
+        env: Environment variables that were asked for, by name: of the ranks, and part of what is
+            measured.
     """
 
     framework: str
@@ -133,6 +135,7 @@ class Point:
     options: tuple[tuple[str, OptionValue], ...] = ()
     protocol: str = ""
     device: Device = "gpu"
+    env: tuple[tuple[str, str], ...] = ()
 
     @property
     def global_batch_size(self) -> int:
@@ -145,7 +148,7 @@ class Point:
         words = [self.protocol] if self.protocol else []
         words += [f"acc{self.accumulation}"] if self.accumulation != 1 else []
         words += ["xla"] if self.xla else []
-        words += [f"{name}={value}" for name, value in self.options]
+        words += [f"{name}={value}" for name, value in (*self.options, *self.env)]
         return ",".join(words)
 
     @property
@@ -305,6 +308,9 @@ class Campaign:
         arrays: One a point, in the order of submission; last the preflight, which is submitted
             first.
         materials: Image, source and data as `prepare` had recorded them, each where it had.
+        name: What a person calls it; may be empty.
+        after: Id of the campaign beside it that was submitted with it and has to be over first;
+            empty where there is none.
     """
 
     id: str
@@ -325,6 +331,8 @@ class Campaign:
     arrays: tuple[Array, ...]
     materials: tuple[Material, ...] = ()
     uid: int | None = None
+    name: str = ""
+    after: str = ""
 
     @property
     def owner(self) -> str:

@@ -9,7 +9,8 @@ from hpcbert.config import places, recipe
 from hpcbert.config.decode import did_you_mean
 from hpcbert.container import mounts
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.script.plan import device_of, option_values
+from hpcbert.script.plan import device_of
+from hpcbert.script.settings import option_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

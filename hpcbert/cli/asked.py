@@ -9,23 +9,30 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from hpcbert.cli.conflicts import refuse_typed
-from hpcbert.cli.options import pairs
-from hpcbert.config import places, site, slurmwords
+from hpcbert.cli.conflicts import refuse_typed, typed
+from hpcbert.cli.options import pairs, split
+from hpcbert.config import campaignfile, places, site, slurmwords, variables
+from hpcbert.config.campaignfile import CampaignFile, Selection
+from hpcbert.config.decode import Invalid, did_you_mean
 from hpcbert.config.schedulers import SLURM, traits
 from hpcbert.errors import UsageError
-from hpcbert.model import Shape, device, precision
-from hpcbert.script.plan import Request
+from hpcbert.model import PRECISIONS, Shape, device, precision
+from hpcbert.script.plan import Request, device_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from hpcbert.cli.options import PointOptions
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.script.again import Past
     from hpcbert.script.draft import Submitter
+    from hpcbert.script.matrix import Portion
     from hpcbert.script.resolve import SubmitOptions
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,68 +50,234 @@ class Asked:
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class ReadFile:
+    """A campaign.toml, and where it lies."""
+
+    path: Path
+    file: CampaignFile
+
+    @classmethod
+    def at(cls, path: Path | None) -> ReadFile | None:
+        """Read the file that was named, if one was.
+
+        Raises:
+            ConfigError: It is missing or wrong.
+        """
+        return cls(path, campaignfile.read(path)) if path else None
+
+
 def read(
-    options: PointOptions, *, dry: bool = False, rehearse: bool = False, then: Past | None = None
-) -> Asked:
-    """Turn the shared options into a request, a site, a recipe.
+    options: PointOptions,
+    *,
+    dry: bool = False,
+    rehearse: bool = False,
+    then: Past | None = None,
+    written: ReadFile | None = None,
+) -> tuple[Asked, ...]:
+    """Turn the shared options into a request, a site and a recipe for each campaign.
 
     Args:
-        options: The options.
+        options: The options, `filled` from the file.
         dry: Whether nothing will be run.
         rehearse: Whether nothing will be trained.
         then: The campaign that says what is measured, instead of the options.
+        written: The file that says it.
 
     Raises:
         UsageError: A value is wrong, or what was measured then can't be had.
     """
-    from hpcbert.config import recipe  # whose dataclasses --help has no use for
-    from hpcbert.script import again
-    from hpcbert.script.resolve import SubmitOptions
+    from hpcbert.script import again, matrix
 
     if then:
         options, rehearse = _as_then(options, then), rehearse or then.campaign.rehearse
-    here = site.load(options.site_file, options)
     for program, words in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
         if why := slurmwords.refusal(program, words):
             raise UsageError(f"--{program}-arg: {why}", hint=f"Leave it out of --{program}-arg.")
-    folders = places.recipe_folders(Path(here.where), options.templates)
-    found = recipe.load(places.find_recipe(options.fw, folders))
-    _refuse_unused(found, here)
-    shape = Shape(options.nodes, options.gpus_per_node)
-    scheduler = options.scheduler or here.scheduler
-    warnings: tuple[str, ...] = ()
-    if dry and traits(scheduler).here and shape.nodes > 1:
-        note = f"The site's scheduler is {scheduler}, with one node: this is the script for Slurm."
-        scheduler, warnings = SLURM.name, (note,)
-    request = Request(
-        shape=shape,
-        precisions=tuple(map(precision, _split(options.precision))),
-        batch_sizes=tuple(_number(word) for word in _split(options.batch_size)),
-        scaling=options.scaling,
-        model=options.model,
+    asked: Selection = written.file if written else _axes(options)
+    named = {name for one in (asked, *asked.include) for name in one.frameworks}
+    if len(named) > 1:
+        refuse_typed(_OF_ONE, "with several frameworks: [frameworks.NAME] of a site.toml has it")
+    base, known = (
+        _request(options),
+        _Places(options, named if not then else {then.campaign.framework}),
+    )
+    if then:
+        found, here = known.find(then.campaign.framework)
+        request = again.request(then, found, here)
+        parts: tuple[matrix.Portion, ...] = (matrix.Portion(found.name, request),)
+    else:
+        where = str(written.path) if written else ""
+        parts = matrix.portions(matrix.Matrix(asked, base, where), known.find)
+    return tuple(
+        _asked(options, known, one, dry=dry, rehearse=rehearse, written=written) for one in parts
+    )
+
+
+# What a campaign.toml says itself, and what is one framework's.
+_AXES = (
+    *("frameworks", "nodes", "gpus_per_node", "shapes", "precision", "batch_size"),
+    *("model", "settings", "env", "scaling"),
+)
+_OF_ONE = ("image", "data", "source", "python")
+# Of two that say the same, the typed one counts.
+_EITHER = {"accumulation": "global_batch_size", "global_batch_size": "accumulation"}
+
+
+def filled(options: PointOptions, written: ReadFile | None) -> PointOptions:
+    """Return the options with what a file says of how, where nothing else was typed.
+
+    Raises:
+        UsageError: What is measured was typed too.
+    """
+    if not written:
+        return options
+    refuse_typed(_AXES, f"with {written.path.name}, which says what is measured")
+    names = {"protocol": "preset"}
+    said = {
+        name: value
+        for _, key, value in written.file.given()
+        for name in [names.get(key, key)]
+        if hasattr(options, name) and not typed(name) and not typed(_EITHER.get(name, name))
+    }
+    return replace(options, **said)
+
+
+def _axes(options: PointOptions) -> Selection:
+    """Return what the options combine, in the form of a file.
+
+    Raises:
+        UsageError: A value is wrong.
+    """
+    shapes = tuple(_told("--shapes", campaignfile.shape, one) for one in split(options.shapes))
+    curve = (campaignfile.SCALING,) if options.scaling else ()
+    return Selection(
+        frameworks=tuple(dict.fromkeys(one for text in options.frameworks for one in split(text))),
+        models=split(options.model),
+        precisions=tuple(dict.fromkeys(map(precision, split(options.precision)))),
+        batch_sizes=_sizes(options.batch_size),
+        shapes=shapes or curve,
+        options=tuple(
+            campaignfile.OptionValues("--set", "", name, (text,))
+            for name, text in pairs(options.settings).items()
+        ),
+        env=tuple(
+            campaignfile.Variable(
+                _told(f"--env {name}", variables.asked, name),
+                (_told(f"--env {name}", variables.value, text),),
+            )
+            for name, text in pairs(options.env, "--env").items()
+        ),
+    )
+
+
+def _told(flag: str, check: Callable[[str], T], text: str) -> T:
+    try:
+        return check(text)
+    except Invalid as error:
+        raise UsageError(f"{flag} {error}", hint=error.hint) from None
+
+
+def _sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
+    """Read `32,64` or `fp32=32,fp16=64,128`: a number belongs to the precision before it.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    current = ""
+    for word in split(text):
+        name, equals, number = word.rpartition("=")
+        if equals:
+            current = precision(name)
+            if current not in PRECISIONS:
+                message = f"--batch-size names {name!r}, which is not a precision."
+                raise UsageError(message, hint=did_you_mean(name, PRECISIONS))
+        found[current] = tuple(dict.fromkeys((*found.get(current, ()), _number(number))))
+    return tuple(campaignfile.Sizes("--batch-size", "", *one) for one in found.items())
+
+
+def _request(options: PointOptions) -> Request:
+    return Request(
+        shape=Shape(options.nodes, options.gpus_per_node),
         preset=options.preset,
         device=device(options.device),
         accumulation=options.accumulation or 0,
         global_batch_size=options.global_batch_size or 0,
         xla=options.xla,
-        settings=pairs(options.settings),
         repeats=options.repeats,
         iters=options.iters,
         skip=options.skip,
     )
-    if then:
-        request = again.request(then, found, here)
+
+
+class _Places:
+    """The site and the recipes, each read once.
+
+    Args:
+        options: What the command line says of them.
+        frameworks: Those that will be asked for; what was typed of a framework is the only one's.
+    """
+
+    def __init__(self, options: PointOptions, frameworks: Collection[str]) -> None:
+        self._options = options
+        self._found: dict[str, Recipe] = {}
+        only = next(iter(frameworks)) if len(frameworks) == 1 else ""
+        self.site = site.load(options.site_file, replace(options, fw=only))
+        self.folders = places.recipe_folders(Path(self.site.where), options.templates)
+
+    def find(self, framework: str) -> tuple[Recipe, Site]:
+        """Return a recipe and the site.
+
+        Raises:
+            UsageError: There is no such recipe, or it is wrong, or it has no use for an option that
+                was typed, or does not run on the device.
+        """
+        from hpcbert.config import recipe  # whose dataclasses --help has no use for
+
+        if framework not in self._found:
+            found = recipe.load(places.find_recipe(framework, self.folders))
+            _refuse_unused(found, self.site)
+            device_of(found, self.site, device(self._options.device), self.folders)
+            self._found[framework] = found
+        return self._found[framework], self.site
+
+
+def _asked(
+    options: PointOptions,
+    known: _Places,
+    part: Portion,
+    *,
+    dry: bool,
+    rehearse: bool,
+    written: ReadFile | None,
+) -> Asked:
+    from hpcbert.script.resolve import SubmitOptions
+
+    found, here = known.find(part.framework)
+    scheduler = options.scheduler or here.scheduler
+    warnings: tuple[str, ...] = ()
+    if dry and traits(scheduler).here and part.request.shape.nodes > 1:
+        note = f"The site's scheduler is {scheduler}, with one node: this is the script for Slurm."
+        scheduler, warnings = SLURM.name, (note,)
+    if written:
+        warnings += tuple(
+            f"{written.path}: {key} has no effect with the {scheduler} scheduler."
+            for key, name, _ in written.file.given()
+            if name in traits(scheduler).unused
+        )
     chosen = SubmitOptions(
         scheduler=scheduler,
-        folders=folders,
+        folders=known.folders,
         concurrent=options.concurrent_repeats,
         concurrent_points=options.concurrent_points,
         together=options.repeats_in == "one-job",
         rehearse=rehearse,
         dry=dry,
         preflight=options.preflight,
+        file=written.path if written else None,
     )
-    return Asked(request, here, found, chosen, warnings)
+    return Asked(part.request, here, found, chosen, warnings)
 
 
 def _as_then(options: PointOptions, then: Past) -> PointOptions:
@@ -112,7 +285,6 @@ def _as_then(options: PointOptions, then: Past) -> PointOptions:
     campaign, shape = then.campaign, then.largest.shape
     return replace(
         options,
-        fw=campaign.framework,
         nodes=shape.nodes,
         gpus_per_node=shape.gpus_per_node,
         concurrent_repeats=campaign.concurrent_repeats,
@@ -147,11 +319,9 @@ def submitter() -> Submitter:
     return Submitter(user, tuple(sys.argv), time.time(), secrets.token_hex(3))
 
 
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
 def _number(text: str) -> int:
     if not text.isdigit():
         raise UsageError(f"--batch-size takes whole numbers, not {text!r}.")
+    if not int(text):
+        raise UsageError("A batch size must be at least 1, not 0.")
     return int(text)

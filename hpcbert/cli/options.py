@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import click
 
 from hpcbert.cli.conflicts import Conflict
+from hpcbert.config.campaignfile import SCALING
 from hpcbert.config.schedulers import TABLE
 from hpcbert.config.site import RUNTIMES, Overrides
 from hpcbert.errors import UsageError
@@ -35,8 +36,8 @@ def checked_limit(_ctx: click.Context, _param: click.Parameter, value: str) -> s
     return value
 
 
-def pairs(words: Iterable[str]) -> dict[str, str]:
-    """Read the words that `--set` takes.
+def pairs(words: Iterable[str], flag: str = "--set") -> dict[str, str]:
+    """Read the words that `--set` and `--env` take.
 
     Raises:
         UsageError: One is not of the form NAME=VALUE.
@@ -45,9 +46,14 @@ def pairs(words: Iterable[str]) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
-            raise UsageError(f"--set takes NAME=VALUE, not {word!r}.")
+            raise UsageError(f"{flag} takes NAME=VALUE, not {word!r}.")
         found[name.strip()] = value
     return found
+
+
+def split(text: str) -> tuple[str, ...]:
+    """Return the words between a text's commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _one_of(names: Iterable[str]) -> dict[str, Any]:
@@ -55,6 +61,10 @@ def _one_of(names: Iterable[str]) -> dict[str, Any]:
 
 
 _HOURS = {"type": click.FloatRange(0, min_open=True), "metavar": "HOURS"}
+_FW = {"flag": "--fw", "multiple": True}
+_LIST = {"metavar": "LIST"}
+_ENV = {"metavar": "K=V"}
+_NODES = {"metavar": "NODES"}
 _TIME = {"flag": "--time", "callback": checked_limit}
 
 
@@ -66,18 +76,20 @@ class PointOptions(Overrides):
     unless that says otherwise.
     """
 
-    fw: Annotated[str, "Framework: a recipe's name.", _SHOWN] = "pytorch"
+    frameworks: Annotated[_Words, f"Framework: a recipe; {_SEVERAL}", _FW, _SHOWN] = ("pytorch",)
     nodes: Annotated[int, "Nodes.", _COUNT, _SHOWN] = 1
     gpus_per_node: Annotated[int, "GPUs a node.", _COUNT, _SHOWN] = 1
     device: Annotated[str, "gpu or cpu; the site's or recipe's first by default."] = ""
     precision: Annotated[str, f"fp32, tf32, fp16, bf16; {_SEVERAL}"] = ""
-    batch_size: Annotated[str, f"Samples per device; {_SEVERAL}"] = ""
+    shapes: Annotated[str, "Instead: 1n1g,1n8g,4n8g; scaling.", _LIST] = ""
+    batch_size: Annotated[str, "Samples per device: 32,64 or fp32=32,fp16=64,128.", _LIST] = ""
     model: Annotated[str, "Model; the site's or recipe's first by default."] = ""
     preset: Annotated[str, "A recipe's protocol; its first.", {"flag": "--protocol"}] = ""
     accumulation: Annotated[int | None, "Micro-batches in one step; the protocol's.", _COUNT] = None
     global_batch_size: Annotated[int | None, "Samples in one step, instead.", _COUNT] = None
     xla: Annotated[bool, "Turn the framework's graph compiler on."] = False
     settings: Annotated[_Words, "A recipe's option.", {"flag": "--set", "metavar": "K=V"}] = ()
+    env: Annotated[_Words, "A variable of the ranks, part of the point.", _ENV] = ()
     scaling: Annotated[bool, "Also the smaller shapes: 1n1g, 1n4g, 1n8g, 2n8g."] = False
     repeats: Annotated[int, "Runs of each point.", _SHOWN] = 5
     iters: Annotated[int | None, "Iterations of a run; the protocol's, mostly 120.", _WHOLE] = None
@@ -90,6 +102,9 @@ class PointOptions(Overrides):
     partition: Annotated[str, "Slurm partition."] = ""
     account: Annotated[str, "Slurm account."] = ""
     qos: Annotated[str, "Slurm quality of service."] = ""
+    reservation: Annotated[str, "Slurm reservation."] = ""
+    nodelist: Annotated[str, "Nodes to run on; a point takes the first.", _NODES] = ""
+    exclude: Annotated[str, "Nodes to keep away from.", _NODES] = ""
     time_limit: Annotated[str, "Limit of one repeat, HH:MM:SS.", _TIME] = ""
     image: Annotated[str, "Container image."] = ""
     data: Annotated[str, "Training data, as the nodes see it."] = ""
@@ -110,6 +125,12 @@ class PointOptions(Overrides):
 
 
 SHARED_CONFLICTS = (
+    Conflict(("scaling",), lambda given: given["shapes"], "with --shapes, which may name it"),
+    Conflict(
+        ("nodes", "gpus_per_node"),
+        lambda given: given["shapes"] and SCALING not in split(given["shapes"]),
+        "with --shapes",
+    ),
     Conflict(
         ("concurrent_repeats",),
         lambda given: given["repeats_in"] == "one-job",

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from hpcbert.cli import streams
-from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError, refusal
+from hpcbert.errors import (
+    HpcbertError,
+    IncompleteError,
+    Interruption,
+    Refusals,
+    UsageError,
+    refusal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +177,7 @@ def finish(command: str, body: Callable[[], Result], *, as_json: bool) -> None:
     except (Exception, KeyboardInterrupt) as error:
         if streams.refused(sys.stdout, error):
             raise
-        result = Result(errors=(told(error),))
+        result = Result(errors=error.each if isinstance(error, Refusals) else (told(error),))
     leave(command, result, as_json=as_json)
 
 

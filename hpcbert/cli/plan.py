@@ -58,7 +58,7 @@ def plan(options: PointOptions, *, rehearse: bool) -> Result:
     conflicts.refuse(*SHARED_CONFLICTS)
     outlooks: list[Outlook] = []
     warnings: list[str] = []
-    for asked in (read(options, rehearse=rehearse),):
+    for asked in read(options, rehearse=rehearse):
         name = asked.options.scheduler
         conflicts.refuse_typed(traits(name).unused, f"with the {name} scheduler")
         fitted = scheduler.of(name, World(run)).fit(asked.options, asked.site, asked.recipe)

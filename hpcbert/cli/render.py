@@ -54,8 +54,13 @@ def render(options: PointOptions, *, output: Path | None, check: Path | None) ->
 def _rendered(options: PointOptions) -> dict[str, str]:
     from hpcbert.script.draft import by_hand  # with Jinja, which --help has no use for
 
-    asked = read(options, dry=True)
-    return by_hand(asked.request, asked.site, asked.recipe, options=asked.options)
+    return {
+        name: text
+        for asked in read(options, dry=True)
+        for name, text in by_hand(
+            asked.request, asked.site, asked.recipe, options=asked.options
+        ).items()
+    }
 
 
 def _check(folder: Path) -> Result:

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import shlex
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.cli import conflicts
-from hpcbert.cli.asked import read, submitter
+from hpcbert.cli.asked import ReadFile, filled, read, submitter
 from hpcbert.cli.campaigns import opened
-from hpcbert.cli.conflicts import Conflict
+from hpcbert.cli.conflicts import Conflict, typed
 from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
-from hpcbert.cli.output import Result, returns_result, say
-from hpcbert.config import site
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.submission import carried_out
+from hpcbert.cli.submission import dry_run as shown
+from hpcbert.config import campaignfile, site
+from hpcbert.config.decode import Invalid
 from hpcbert.config.schedulers import traits
-from hpcbert.errors import CheckError, Interruption, UsageError
+from hpcbert.errors import UsageError
 from hpcbert.scheduler.base import World
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
-    from hpcbert.config.site import Site
-    from hpcbert.model import Array, Campaign
+    from collections.abc import Sequence
+
+    from hpcbert.cli.asked import Asked
     from hpcbert.script.again import Past
     from hpcbert.script.draft import Draft
 
@@ -34,20 +39,10 @@ _CONFLICTS = (
     Conflict(("max_retries",), lambda given: given["rehearse"], "with --rehearse"),
     *SHARED_CONFLICTS,
 )
-_MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
 # What --like says itself.
 _MEASURED = (
-    *(
-        "fw",
-        "nodes",
-        "gpus_per_node",
-        "device",
-        "precision",
-        "batch_size",
-        "model",
-        "preset",
-        "settings",
-    ),
+    *("file", "frameworks", "nodes", "gpus_per_node", "shapes", "device", "precision"),
+    *("batch_size", "model", "preset", "settings", "env"),
     *("accumulation", "global_batch_size", "xla", "scaling", "repeats", "iters", "skip"),
     *("concurrent_repeats", "concurrent_points", "repeats_in"),
 )
@@ -60,10 +55,12 @@ _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
     "  hpcbert submit --fw pytorch --nodes 1 --gpus-per-node 2 --scaling --wait\n"
     "  hpcbert submit --fw oneflow --nodes 4 --gpus-per-node 8\n"
     "  hpcbert submit --fw oneflow --nodes 4 --gpus-per-node 8 --dry-run\n"
+    "  hpcbert submit campaign.toml\n"
     "  hpcbert submit --resume 20261121T100000Z-oneflow-3f9a1c\n"
     "  hpcbert submit --like table4.zip"
 )
 @point_options
+@click.option("--name", default="", help="What list calls the campaign.")
 @click.option("--dry-run", is_flag=True, help="Show and check everything, run and write nothing.")
 @click.option("--rehearse", is_flag=True, help="Run everything but the training.")
 @click.option("--force", is_flag=True, help="Submit in spite of what is known to be missing.")
@@ -77,10 +74,13 @@ _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
     show_default=True,
     help="With --wait: submit a repeat that does not count again, so often at most.",
 )
+@click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 @returns_result
 def submit(
     options: PointOptions,
     *,
+    file: Path | None,
+    name: str,
     dry_run: bool,
     rehearse: bool,
     force: bool,
@@ -89,7 +89,7 @@ def submit(
     like: str,
     max_retries: int,
 ) -> Result:
-    """Submit a point, or a whole scaling curve, five repeats each.
+    """Submit a point, a whole scaling curve, or what a campaign.toml says, five repeats each.
 
     One sbatch script and one job array a point; prints what was submitted and where, and returns.
 
@@ -101,37 +101,93 @@ def submit(
         conflicts.refuse_others(_RESUMING, "with --resume, which submits what was written down")
         here = site.load(options.site_file)
         directory = store.resolve(resume, Path(options.runs or here.runs))
-        return _carried_out(directory, here, retries=max_retries if wait else None)
-    from hpcbert.checks.obstacles import of_submission
-    from hpcbert.script import cost
+        return carried_out([directory], here, retries=max_retries if wait else None)
+    then = _past(like, options) if like else None
+    written = ReadFile.at(file)
+    options = filled(options, written)
+    name = _name(written.file.name or "" if written and not typed("name") else name)
+    asked = read(options, dry=dry_run, rehearse=rehearse, then=then, written=written)
+    drafts = _chained([_drafted(one, name, then) for one in asked])
+    made = [draft for draft, _ in drafts]
+    if options.max_gpu_hours is not None:
+        _refuse_costly(made, options.max_gpu_hours, tries=1 + max_retries)
+    errors, warnings = _obstacles(drafts, ignored=dry_run or force)
+    if errors:
+        return Result(errors=errors)
+    if dry_run:
+        return shown(made, warnings)
+    retries = max_retries if wait else None
+    directories = [one.directory for one in made]
+    return carried_out(directories, asked[0].site, made, retries=retries, warnings=warnings)
+
+
+def _name(text: str) -> str:
+    """Return what a person calls a campaign.
+
+    Raises:
+        UsageError: It can't be a name.
+    """
+    try:
+        return campaignfile.name(text) if text else ""
+    except Invalid as error:
+        raise UsageError(f"--name {error}", hint=error.hint) from None
+
+
+_Drafted = tuple["Draft", tuple[str, ...]]
+
+
+def _chained(drafts: Sequence[_Drafted]) -> list[_Drafted]:
+    """Return drafts of which each waits for the one before it: their points share the network."""
+    chained = list(drafts[:1])
+    for (before, _), (made, said) in pairwise(drafts):
+        waits = "" if made.campaign.concurrent_points else before.campaign.id
+        chained.append((replace(made, campaign=replace(made.campaign, after=waits)), said))
+    return chained
+
+
+def _drafted(asked: Asked, name: str, then: Past | None) -> _Drafted:
+    """Return what a campaign will be, and what is to be said about that."""
     from hpcbert.script.draft import draft  # with Jinja, which --help has no use for
 
-    then = _past(like, options) if like else None
-    asked = read(options, dry=dry_run, rehearse=rehearse, then=then)
-    name = asked.options.scheduler
-    conflicts.refuse_typed(traits(name).unused, f"with the {name} scheduler")
-    runs_on = scheduler.of(name, World(run))
-    chosen = runs_on.fit(asked.options, asked.site, asked.recipe)
+    scheduler_name = asked.options.scheduler
+    conflicts.refuse_typed(traits(scheduler_name).unused, f"with the {scheduler_name} scheduler")
+    runs_on = scheduler.of(scheduler_name, World(run))
+    chosen = replace(runs_on.fit(asked.options, asked.site, asked.recipe), name=name)
     made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
     warnings = (*asked.warnings, *made.resolved.warnings)
     if then:
         from hpcbert.script import again
 
         warnings += again.differences(then.campaign, made.campaign)
-    if options.max_gpu_hours is not None:
-        costs = cost.of_arrays(made.campaign.arrays, made.scripts)
-        cost.refuse(costs, options.max_gpu_hours, tries=1 + max_retries)
-    found = of_submission(made, run=run)
+    return made, warnings
+
+
+def _refuse_costly(drafts: Sequence[Draft], most: float, *, tries: int) -> None:
+    """Refuse campaigns that together may take more GPU-hours.
+
+    Raises:
+        UsageError: They may.
+    """
+    from hpcbert.script import cost
+
+    costs = [each for one in drafts for each in cost.of_arrays(one.campaign.arrays, one.scripts)]
+    cost.refuse(costs, most, tries=tries)
+
+
+def _obstacles(
+    drafts: Sequence[_Drafted], *, ignored: bool
+) -> tuple[tuple[UsageError, ...], tuple[str, ...]]:
+    """Return what keeps campaigns from being submitted, and what is to be said about them."""
+    from hpcbert.checks.obstacles import of_submission
+
+    found = {one: None for made, _ in drafts for one in of_submission(made, run=run)}
+    said = dict.fromkeys(text for _, warnings in drafts for text in warnings)
     certain = [one for one in found if one.status == "fail"]
-    if certain and not (dry_run or force):
+    if certain and not ignored:
         errors = [UsageError(f"{one.name}: {one.detail}", hint=one.hint) for one in certain]
         last = UsageError("Nothing was submitted.", hint="--force submits all the same.")
-        return Result(errors=(*errors, last))
-    warnings += tuple(f"{one.detail} {one.hint}" for one in found)
-    if dry_run:
-        return _dry_run(made, warnings)
-    retries = max_retries if wait else None
-    return _carried_out(made.directory, asked.site, made, retries=retries, warnings=warnings)
+        return (*errors, last), ()
+    return (), (*said, *(f"{one.detail} {one.hint}" for one in found))
 
 
 def _past(name: str, options: PointOptions) -> Past:
@@ -146,130 +202,3 @@ def _past(name: str, options: PointOptions) -> Past:
     runs = Path(options.runs or site.load(options.site_file).runs)
     (found,) = opened([name], runs)
     return again.past(found.directory)
-
-
-def _carried_out(
-    directory: Path,
-    here: Site,
-    made: Draft | None = None,
-    *,
-    retries: int | None,
-    warnings: tuple[str, ...] = (),
-) -> Result:
-    """Submit a campaign, and watch it if that was asked for.
-
-    Args:
-        directory: The campaign.
-        here: The site.
-        made: What it is to be; None where it is there already.
-        retries: With how many retries it is watched; None: it is not.
-        warnings: What was noticed before.
-    """
-    from hpcbert.campaign.suspects import RetryPolicy
-    from hpcbert.cli.watching import Display, followed
-    from hpcbert.flows.submit import left_behind, submit_pending
-
-    waiting = None if retries is None else Display(err=True).waiting
-    try:
-        campaign = submit_pending(
-            directory, run=run, floor=here.slurm.poll_floor, draft=made, waiting=waiting
-        )
-    except Interruption as error:
-        left = left_behind(directory)
-        data = _data(directory, left) if left else None
-        return Result(data, errors=(error,), warnings=warnings)
-    if retries is not None:
-        say(_submitted(directory, campaign).text, err=True)
-        return followed((directory,), RetryPolicy(retries), here)
-    return _submitted(directory, campaign, (*warnings, *store.caution(directory)))
-
-
-def _dry_run(made: Draft, warnings: tuple[str, ...]) -> Result:
-    from hpcbert.scheduler.slurm.gates import sbatch_argv
-
-    arrays = made.campaign.in_order
-    runs_on = scheduler.of(made.campaign.scheduler, World(run))
-    checks = runs_on.checks({array.script: made.scripts[array.name] for array in arrays})
-    failed = [check for check in checks if check.ok is False]
-    errors = tuple(CheckError(f"{check.name}: {check.detail}") for check in failed)
-    lines = []
-    for array in arrays:
-        lines += [f"$ {runs_on.describe(made.directory, array)}", made.scripts[array.name]]
-    lines += [f"{_MARKS[check.ok]} {check.name} {check.detail}".rstrip() for check in checks]
-    lines += ["Nothing was written, nothing was submitted."]
-    data = {
-        "campaign": made.campaign.id,
-        "directory": str(made.directory),
-        "scheduler": made.campaign.scheduler,
-        "arrays": [
-            {
-                **_described(array),
-                "argv": sbatch_argv(made.directory, array),
-                "script_text": made.scripts[array.name],
-            }
-            for array in arrays
-        ],
-        "checks": checks,
-    }
-    return Result(data, "\n".join(lines), errors, warnings)
-
-
-def _described(array: Array) -> dict[str, Any]:
-    point = array.point
-    return {
-        "name": array.name,
-        "shape": str(point.shape),
-        "model": point.model,
-        "precision": point.precision,
-        "device": point.device,
-        "batch_size_per_device": point.batch_size_per_device,
-        "global_batch_size": point.global_batch_size,
-        "repeats": list(array.repeats),
-        "preflight": array.preflight,
-        "script": array.script,
-        "script_sha256": array.script_sha256,
-        "state": array.state,
-        "job_id": array.job_id or None,
-        "cluster": array.cluster or None,
-        "changed": [
-            {"what": what, "asked": asked, "has": has} for what, asked, has in array.changed
-        ],
-    }
-
-
-def _submitted(directory: Path, campaign: Campaign, warnings: tuple[str, ...] = ()) -> Result:
-    points, count = {array.point for array in campaign.measured}, len(campaign.current)
-    lines = [f"campaign {campaign.id}: {len(points)} points, {count} repeats"]
-    if check := campaign.preflight:
-        lines.append(f"  preflight of {check.point.shape.nodes} nodes  job {check.job_id}")
-    for array in campaign.measured:
-        point = array.point
-        lines.append(
-            f"  {point.framework} {point.model} {point.shape!s:>6} {point.precision} "
-            f"b{point.batch_size_per_device}{' cpu' if point.device == 'cpu' else ''}  "
-            f"job {array.job_id}"
-        )
-    where = shlex.quote(str(directory))
-    lines += [f"in {directory}", f"watch it:  hpcbert monitor {where}"]
-    if campaign.rehearse:
-        lines.append("A rehearsal: ranks replay a sample log, no number comes of it.")
-    else:
-        lines.append(f"then:      hpcbert collect {where}")
-    # A site's plugin may make something else of a job than was asked for.
-    changed = tuple(
-        f"Job {array.job_id} has {what}={has}, where {asked or 'none'} was asked for: something "
-        "at this site changed it."
-        for array in campaign.arrays
-        for what, asked, has in array.changed
-    )
-    return Result(_data(directory, campaign), "\n".join(lines), warnings=(*warnings, *changed))
-
-
-def _data(directory: Path, campaign: Campaign) -> dict[str, Any]:
-    return {
-        "campaign": campaign.id,
-        "directory": str(directory),
-        "scheduler": campaign.scheduler,
-        "rehearse": campaign.rehearse,
-        "arrays": [_described(array) for array in campaign.arrays],
-    }

@@ -15,20 +15,17 @@ from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.schedulers import known
 from hpcbert.config.toml import read
+from hpcbert.config.variables import variable
+from hpcbert.errors import UsageError
 from hpcbert.model import OptionValue, Precision  # noqa: TC001  likewise
+from hpcbert.slurm.hostlist import expand
 from hpcbert.timelimit import TimeLimit
 
 Runtime = Literal["none", "pyxis", "enroot"]
 CpuBind = Literal["gpu", "none", "slurm"]
 _HOUR = TimeLimit.parse("01:00:00")
 RUNTIMES: tuple[str, ...] = get_args(Runtime)
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def _variable(name: str) -> str:
-    if not _VARIABLE.fullmatch(name):
-        raise Invalid("is no name for an environment variable")
-    return name
+_NODES = re.compile(r"[\w.,\[\]-]+", re.ASCII)
 
 
 def _handed_on(program: str, words: tuple[str, ...]) -> tuple[str, ...]:
@@ -37,13 +34,24 @@ def _handed_on(program: str, words: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
+def nodes(text: str) -> str:
+    """Return a node list as Slurm writes it, `n[1-4],n7`.
+
+    Raises:
+        Invalid: The text is something else.
+    """
+    if text.startswith("-") or not _NODES.fullmatch(text):
+        raise Invalid("must be node names as Slurm lists them, n[01-04],n07", value=text)
+    return text
+
+
 def _absolute(path: str) -> str:
     if path and not Path(path).is_absolute():
         raise Invalid("must be an absolute path: it is looked up on every node")
     return path
 
 
-_Variable = Annotated[str, _variable]
+_Variable = Annotated[str, variable]
 _BatchSize = Annotated[int, Range(1, 1_000_000)]
 
 
@@ -88,6 +96,8 @@ class SlurmSettings:
 
     Attributes:
         partition, account, qos, reservation, constraint: Passed to sbatch where not empty.
+        nodelist: Nodes to run on; of more than a point needs, the first.
+        exclude: Nodes to keep away from.
         gres: Name (and type) of the GPU resource, `gpu` or `gpu:v100`; empty: none is asked for.
         time_limit: Of one repeat.
         mpi: `srun --mpi=`; empty for the cluster's default.
@@ -104,6 +114,8 @@ class SlurmSettings:
     qos: str = ""
     reservation: str = ""
     constraint: str = ""
+    nodelist: Annotated[str, GIVEN] = ""
+    exclude: Annotated[str, GIVEN] = ""
     gres: str = "gpu"
     time_limit: TimeLimit = _HOUR
     mpi: str = ""
@@ -125,6 +137,19 @@ class SlurmSettings:
         """The options of sbatch and srun that say where a job may run and who pays for it."""
         names = ("partition", "account", "qos", "reservation", "constraint")
         values = ((name, getattr(self, name)) for name in names)
+        return tuple(f"--{name}={value}" for name, value in values if value)
+
+    def placement(self, nodes: int) -> tuple[str, ...]:
+        """Return the options of sbatch that say on which nodes a job of so many may run.
+
+        They stand after `sbatch_args`: of several sbatch takes the last.
+        """
+        named = expand(self.nodelist)
+        # All of them would be part of the job, however few it asks for (sbatch(1), --nodelist).
+        first = ",".join(named[:nodes]) if len(named) > nodes else self.nodelist
+        others = slurmwords.given(self.sbatch_args, "exclude")
+        exclude = ",".join(filter(None, (others, self.exclude))) if self.exclude else ""
+        values = (("nodelist", first), ("exclude", exclude))
         return tuple(f"--{name}={value}" for name, value in values if value)
 
 
@@ -218,6 +243,9 @@ class Overrides:
     partition: str = ""
     account: str = ""
     qos: str = ""
+    reservation: str = ""
+    nodelist: str = ""
+    exclude: str = ""
     time_limit: str = ""
     sbatch_arg: tuple[str, ...] = ()
     srun_arg: tuple[str, ...] = ()
@@ -259,7 +287,13 @@ def _overridden(site: Site, given: Overrides, cwd: Path) -> Site:
     def typed(*names: str) -> dict[str, Any]:
         return {name: value for name in names if (value := getattr(given, name))}
 
-    slurm: dict[str, Any] = typed("partition", "account", "qos")
+    slurm: dict[str, Any] = typed("partition", "account", "qos", "reservation")
+    for name in ("nodelist", "exclude"):
+        if text := getattr(given, name):
+            try:
+                slurm[name] = nodes(text)
+            except Invalid as error:
+                raise UsageError(f"--{name} {error}") from None
     if given.time_limit:
         slurm["time_limit"] = TimeLimit.parse(given.time_limit)
     slurm["sbatch_args"] = (*site.slurm.sbatch_args, *given.sbatch_arg)

@@ -11,8 +11,8 @@ from hpcbert.prepare import records
 from hpcbert.prepare.parts import Context, Part, make_directory, write_down
 from hpcbert.prepare.synthetic import make
 from hpcbert.script.fitting import misfits
-from hpcbert.script.plan import option_values
 from hpcbert.script.prepared import data_path, data_record, record
+from hpcbert.script.settings import option_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.campaign import store
 from hpcbert.config.toml import read
 from hpcbert.errors import UsageError
-from hpcbert.script.plan import Request, plan
+from hpcbert.script.plan import Request, RequestCell, plan
 from hpcbert.system.redact import MASK
 
 if TYPE_CHECKING:
@@ -74,27 +74,17 @@ def request(then: Past, recipe: Recipe, site: Site) -> Request:
     Raises:
         UsageError: A point can't be had here; the message says which, or why.
     """
-    reason: UsageError | None = None
-    missing: tuple[Point, ...] = ()
-    for one in _candidates(then, recipe):
-        try:
-            made = plan(recipe, site, one)
-        except UsageError as error:
-            reason = reason or error
-            continue
-        had = {_bare(point): made.options for point in made.points}
-        lacking = tuple(point for point in then.points if not _is_had(then, point, had))
-        if not lacking and len(made.points) == len(then.points):
-            return one
-        missing = missing or lacking or then.points
+    made = plan(recipe, site, one := _same(then, recipe))
+    had = {_bare(point): made.options for point in made.points}
+    missing = [point for point in then.points if not _is_had(then, point, had)]
     if missing:
-        names = "; ".join(f"{one.key} {one.variant}".strip() for one in missing)
+        names = "; ".join(f"{point.key} {point.variant}".strip() for point in missing)
         raise UsageError(
             f"Not all that {then.campaign.id} measured can be had here: {names}.",
             where=recipe.name,
             hint="Recipe or site differ from then. Give the points with --fw, --nodes and so on.",
         )
-    raise reason or UsageError("The campaign has no points.", where=then.campaign.id)
+    return one
 
 
 def _bare(point: Point) -> Point:
@@ -110,31 +100,24 @@ def _is_had(then: Past, point: Point, had: Mapping[Point, Mapping[str, OptionVal
     )
 
 
-def _candidates(then: Past, recipe: Recipe) -> Iterator[Request]:
-    """Yield the requests that may have made the points: accumulation is said in three ways."""
-    points, largest, protocol = then.points, then.largest, then.campaign.protocol
-    sizes: dict[str, tuple[int, ...]] = {}
-    for point in points:
-        sizes[point.precision] = (*sizes.get(point.precision, ()), point.batch_size_per_device)
-    one = Request(
+def _same(then: Past, recipe: Recipe) -> Request:
+    largest, protocol = then.largest, then.campaign.protocol
+    return Request(
         shape=largest.shape,
-        precisions=tuple(sizes),
-        sizes=sizes,
-        scaling=len({point.shape for point in points}) > 1,
+        cells=tuple(
+            RequestCell(one.shape, one.precision, one.batch_size_per_device, one.accumulation)
+            for one in then.points
+        ),
         model=largest.model,
         preset=largest.protocol,
         device=largest.device,
         xla=largest.xla,
         settings=_settings(then, recipe),
+        env=largest.env,
         repeats=protocol.repeats,
         iters=protocol.iters,
         skip=protocol.skip,
     )
-    yield one
-    if len({point.accumulation for point in points}) == 1:
-        yield replace(one, accumulation=largest.accumulation)
-    if len({point.global_batch_size for point in points}) == 1:
-        yield replace(one, global_batch_size=largest.global_batch_size)
 
 
 def _settings(then: Past, recipe: Recipe) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert import __version__
 from hpcbert.campaign import store
-from hpcbert.config import slurmwords
+from hpcbert.config import campaignfile, slurmwords
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Campaign, utc
 from hpcbert.script import preflight
@@ -98,6 +98,7 @@ def draft(
         (store.RECIPE, Path(recipe.folder) / store.RECIPE),
         *((f"scripts/{name}", path) for name, path in sources.items()),
         *(((store.SAMPLE, sample_log(recipe)),) if options.rehearse else ()),
+        *(((campaignfile.NAME, options.file),) if options.file else ()),
     )
     written = (*_written(resolved), *([_rendered(check, preflight.array(check))] if check else []))
     image = resolved.inputs.image
@@ -120,6 +121,7 @@ def draft(
         rehearse=options.rehearse,
         arrays=tuple(array for array, _ in written),
         materials=resolved.inputs.materials,
+        name=options.name,
     )
     scripts = {array.name: text for array, text in written}
     return Draft(resolved, campaign, scripts, copies, check)

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import TYPE_CHECKING
 
 from hpcbert.config import places
 from hpcbert.config.decode import did_you_mean
-from hpcbert.config.recipe import KINDS, load
+from hpcbert.config.recipe import load
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import DEVICES, OptionValue, Point, Protocol, Shape
+from hpcbert.script.settings import UnfitError, identity_of, option_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from hpcbert.config.recipe import Option, Preset, Recipe
+    from hpcbert.config.recipe import Preset, Recipe
     from hpcbert.config.site import Site
     from hpcbert.model import Device
 
 _FIRST_STEP = 4  # DLPerf's curve within a node goes 1, 4, 8 (Oneflow-Inc/DLPerf@c89430b)
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 MOST_INDICES = 1000  # Slurm's default MaxArraySize of 1001 ends indices at 1000
+# What templates/launch/ sets where the site names an interface.
+_BY_INTERFACE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _MOST_REPEATS = 10_000  # more is a slip of the finger: a year of runs of an hour
+
+
+@dataclass(frozen=True)
+class RequestCell:
+    """One point of a request; what is empty is the recipe's choice."""
+
+    shape: Shape
+    precision: str = ""
+    batch_size: int = 0
+    accumulation: int = 0
 
 
 @dataclass(frozen=True)
@@ -33,28 +44,32 @@ class Request:
 
     Attributes:
         shape: The largest shape.
-        batch_sizes: Samples per device; `sizes` are those of one precision instead.
+        batch_sizes: Samples per device.
         scaling: Whether the smaller shapes of the curve are wanted too.
+        cells: Exactly what is measured, instead of all that shapes, precisions and batch sizes
+            make of each other.
         preset: Name of one of the recipe's protocols; empty for its first.
         device: What the ranks compute on; empty for the site's, then the recipe's first.
         accumulation: Micro-batches in one step; 0 leaves it to the protocol.
         global_batch_size: Samples in one step, from which the accumulation follows; 0 likewise.
         iters, skip: Iterations and warm-up; None leaves them to the protocol.
-        settings: `--set NAME=VALUE`, unread.
+        settings: The recipe's options; of a command line unread, as texts.
+        env: Environment variables of the ranks that are part of what is measured.
     """
 
     shape: Shape
     precisions: tuple[str, ...] = ()
     batch_sizes: tuple[int, ...] = ()
-    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     scaling: bool = False
+    cells: tuple[RequestCell, ...] = ()
     model: str = ""
     preset: str = ""
     device: str = ""
     accumulation: int = 0
     global_batch_size: int = 0
     xla: bool = False
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, OptionValue] = field(default_factory=dict)
+    env: tuple[tuple[str, str], ...] = ()
     repeats: int = 5
     iters: int | None = None
     skip: int | None = None
@@ -143,33 +158,73 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
         _one_of("protocol", request.preset, tuple(recipe.protocols))
     usual = recipe.preset(request.preset)
     protocol = _protocol(usual, request)
-    _check(recipe, site, request, usual, device)
-    model = request.model or site.settings(recipe.name).model or recipe.models[0]
-    values = option_values(recipe, site, request.settings)
-    identity = _identity(recipe, values)
-    own = site.settings(recipe.name).batch_sizes
-    sizes: dict[str, int] = dict((*recipe.batch_sizes.items(), *own.items()))
+    _check(recipe, request, usual)
     precisions = usual.precisions or recipe.precisions
-    points = tuple(
-        Point(
+    cells = request.cells or _combined(request, precisions)
+    for shape in dict.fromkeys(one.shape for one in cells):
+        _check_shape(recipe, site, shape, usual, device)
+    values = option_values(recipe, site, request.settings)
+    own = site.settings(recipe.name)
+    model = _one_of("model", request.model or own.model or recipe.models[0], recipe.models)
+    sizes: dict[str, int] = dict((*recipe.batch_sizes.items(), *own.batch_sizes.items()))
+    identity, env = identity_of(recipe, values), _env(recipe, site, request.env)
+
+    def accumulation(cell: RequestCell, size: int) -> int:
+        if cell.accumulation and recipe.accumulation:
+            return cell.accumulation
+        found = _accumulation(request, usual, cell.shape, size, device)
+        if cell.accumulation not in (0, found):
+            raise UnfitError(f"{recipe.name} knows no --accumulation.", key="accumulation")
+        return found
+
+    def point(cell: RequestCell) -> Point:
+        precision = _one_of("precision", cell.precision or precisions[0], precisions)
+        size = cell.batch_size or sizes.get(precision, 1)
+        return Point(
             framework=recipe.name,
-            model=_one_of("model", model, recipe.models),
-            shape=shape,
-            precision=_one_of("precision", precision, precisions),
+            model=model,
+            shape=cell.shape,
+            precision=precision,
             batch_size_per_device=size,
-            accumulation=_accumulation(request, usual, shape, size, device),
+            accumulation=accumulation(cell, size),
             xla=request.xla or usual.xla,
             options=identity,
             protocol=usual.name,
             device=device,
+            env=env,
         )
-        for precision in dict.fromkeys(request.precisions or precisions[:1])
-        for size in dict.fromkeys(
-            request.sizes.get(precision) or request.batch_sizes or (sizes.get(precision, 1),)
-        )
+
+    points = tuple(dict.fromkeys(map(point, cells)))
+    return MeasurementPlan(usual, protocol, values, points)
+
+
+def _combined(request: Request, precisions: tuple[str, ...]) -> tuple[RequestCell, ...]:
+    """Return every shape with every batch size in every precision that is asked for."""
+    return tuple(
+        RequestCell(shape, precision, size)
+        for precision in request.precisions or precisions[:1]
+        for size in request.batch_sizes or (0,)
         for shape in shapes(request.shape, scaling=request.scaling)
     )
-    return MeasurementPlan(usual, protocol, values, points)
+
+
+def _env(
+    recipe: Recipe, site: Site, asked: tuple[tuple[str, str], ...]
+) -> tuple[tuple[str, str], ...]:
+    """Return the variables that are asked for, by name; refuse what is set otherwise.
+
+    Raises:
+        UsageError: The recipe or the job script sets one of them.
+    """
+    for name, _ in asked:
+        if name in recipe.env:
+            message = f"{recipe.name} sets {name} itself, to {recipe.env[name]!r}."
+            raise UnfitError(message, hint=f"Leave {name} out.", key=f"env.{name}")
+        if site.nodes.interface and name in _BY_INTERFACE:
+            message = f"{name} follows from nodes.interface, {site.nodes.interface!r}."
+            hint = "Change that in the site.toml, or leave the variable out."
+            raise UnfitError(message, where=site.where, hint=hint, key=f"env.{name}")
+    return tuple(sorted(asked))
 
 
 def _protocol(usual: Preset, request: Request) -> Protocol:
@@ -181,12 +236,14 @@ def _protocol(usual: Preset, request: Request) -> Protocol:
     iters = usual.iters if request.iters is None else request.iters
     skip = usual.skip if request.skip is None else request.skip
     if not 0 <= skip < iters:
-        raise UsageError(
+        raise UnfitError(
             f"--skip {skip} leaves nothing of --iters {iters} to measure.",
             hint="DLPerf's protocol is --iters 120 --skip 20.",
+            key="skip" if request.iters is None else "iters",
         )
     if not 1 <= request.repeats <= _MOST_REPEATS:
-        raise UsageError(f"--repeats must be 1 to {_MOST_REPEATS}, not {request.repeats}.")
+        message = f"--repeats must be 1 to {_MOST_REPEATS}, not {request.repeats}."
+        raise UnfitError(message, key="repeats")
     return Protocol(request.repeats, iters, skip)
 
 
@@ -199,111 +256,52 @@ def _accumulation(request: Request, usual: Preset, shape: Shape, size: int, devi
         return usual.accumulation or 1
     micro = shape.gpus * size
     if total % micro:
-        raise UsageError(
+        raise UnfitError(
             f"A global batch of {total} is no multiple of {shape.gpus} "
             f"{'ranks' if device == 'cpu' else 'GPUs'} x {size} samples.",
             hint="Change --batch-size or --global-batch-size, or give --accumulation.",
+            key="global_batch_size" if request.global_batch_size else "batch_sizes",
         )
     return total // micro
 
 
-def _check(recipe: Recipe, site: Site, request: Request, usual: Preset, device: Device) -> None:
-    for size in request.batch_sizes:
-        if size < 1:
-            raise UsageError(f"A batch size must be at least 1, not {size}.")
-    _check_shape(recipe, request.shape, device)
+def _check(recipe: Recipe, request: Request, usual: Preset) -> None:
+    sizes = (*request.batch_sizes, *(one.batch_size or 1 for one in request.cells))
+    if wrong := [size for size in sizes if size < 1]:
+        message = f"A batch size must be at least 1, not {wrong[0]}."
+        raise UnfitError(message, key="batch_sizes")
     if min(request.accumulation, request.global_batch_size) < 0:
         raise UsageError("--accumulation and --global-batch-size must be at least 1.")
-    on_gpus = usual.gpus and device != "cpu"
-    if on_gpus and request.shape.gpus_per_node > site.nodes.gpus_per_node:
-        raise UsageError(
-            f"Nodes of site {site.name!r} have {site.nodes.gpus_per_node} GPUs, "
-            f"{request.shape.gpus_per_node} are asked for.",
-            where=site.where,
-            hint="Change --gpus-per-node, or nodes.gpus_per_node in the site.toml.",
-        )
     if request.xla and not recipe.xla:
-        raise UsageError(f"{recipe.name} knows no --xla.")
+        raise UnfitError(f"{recipe.name} knows no --xla.", key="xla")
     asked = request.accumulation not in (0, usual.accumulation or 1) or request.global_batch_size
     if asked and not recipe.accumulation:
-        raise UsageError(f"{recipe.name} knows no --accumulation.")
+        key = "global_batch_size" if request.global_batch_size else "accumulation"
+        raise UnfitError(f"{recipe.name} knows no --accumulation.", key=key)
 
 
-def _check_shape(recipe: Recipe, shape: Shape, device: Device) -> None:
-    """Refuse more ranks or nodes than a recipe can have on a device."""
+def _check_shape(recipe: Recipe, site: Site, shape: Shape, usual: Preset, device: Device) -> None:
+    """Refuse more ranks or nodes than a recipe can have on a device, or GPUs than a node has."""
     for why, much, most in (
         (recipe.alone, shape.gpus, "as one rank"),
         (recipe.one_node, shape.nodes, "on one node"),
     ):
         if why and much > 1:
             message = f"{recipe.name} runs on {device} {most} only, not as {shape}."
-            raise UsageError(message, hint=why)
+            raise UnfitError(message, hint=why, key="shapes")
+    on_gpus = usual.gpus and device != "cpu"
+    if on_gpus and shape.gpus_per_node > site.nodes.gpus_per_node:
+        raise UnfitError(
+            f"Nodes of site {site.name!r} have {site.nodes.gpus_per_node} GPUs, "
+            f"{shape.gpus_per_node} are asked for.",
+            where=site.where,
+            hint="Change --gpus-per-node, or nodes.gpus_per_node in the site.toml.",
+            key="shapes",
+        )
 
 
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
-        raise UsageError(f"There is no {what} {value!r} here.", hint=did_you_mean(value, known))
+        message, hint = f"There is no {what} {value!r} here.", did_you_mean(value, known)
+        raise UnfitError(message, hint=hint, key=what if what == "protocol" else f"{what}s")
     return value
-
-
-def option_values(
-    recipe: Recipe, site: Site, settings: Mapping[str, str]
-) -> dict[str, OptionValue]:
-    """Return the value of every option: `--set`, else the site's, else the recipe's.
-
-    Raises:
-        UsageError: An option is unknown or its value of the wrong kind.
-    """
-    values = {name: option.default for name, option in recipe.options.items()}
-    for name, value in site.settings(recipe.name).options.items():
-        option = _known(name, recipe.options, f"{site.where}: frameworks.{recipe.name}.options")
-        values[name] = _checked(option, value, site.where)
-    for name, text in settings.items():
-        option = _known(name, recipe.options, "--set")
-        values[name] = _checked(option, _read(option, text), "--set")
-    return values
-
-
-def _known(name: str, options: Mapping[str, Option], where: str) -> Option:
-    if name not in options:
-        raise UsageError(
-            f"There is no option {name!r}.", where=where, hint=did_you_mean(name, options)
-        )
-    return options[name]
-
-
-def _read(option: Option, text: str) -> OptionValue:
-    """Read a typed value from a command line's text; what can't be read stays a text."""
-    if option.kind == "bool" and text.lower() in (*_TRUE, *_FALSE):
-        return text.lower() in _TRUE
-    readers: dict[str, Callable[[str], OptionValue]] = {"int": int, "float": float}
-    try:
-        return readers.get(option.kind, str)(text)
-    except ValueError:
-        return text
-
-
-def _checked(option: Option, value: OptionValue, where: str) -> OptionValue:
-    if option.kind == "float" and type(value) is int:
-        value = float(value)
-    if isinstance(value, float) and not isfinite(value):
-        raise UsageError(f"{option.name} takes a finite number, not {value}.", where=where)
-    if type(value) is not KINDS[option.kind]:
-        raise UsageError(f"{option.name} takes a {option.kind}, not {value!r}.", where=where)
-    if option.choices and value not in option.choices:
-        listed = ", ".join(str(choice) for choice in option.choices)
-        raise UsageError(f"{option.name} must be one of {listed}, not {value!r}.", where=where)
-    if wrong := option.outside(value):
-        raise UsageError(f"{option.name} {wrong}.", where=where)
-    return value
-
-
-def _identity(
-    recipe: Recipe, values: Mapping[str, OptionValue]
-) -> tuple[tuple[str, OptionValue], ...]:
-    """Return the options that change the number and differ from the recipe's defaults."""
-    return tuple(
-        (option.name, values[option.name])
-        for option in recipe.options.values()
-        if option.measured and values[option.name] != option.default
-    )

@@ -16,7 +16,7 @@ from hpcbert.config.dataset import number_of
 from hpcbert.config.site import SYNTHETIC
 from hpcbert.data.names import usual_predictions
 from hpcbert.errors import UsageError
-from hpcbert.script.plan import option_values
+from hpcbert.script.settings import option_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

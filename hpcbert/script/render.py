@@ -25,6 +25,9 @@ from hpcbert.script.resolve import relative
 from hpcbert.script.sandbox import Environment, bounded
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcbert.config.recipe import Recipe
     from hpcbert.model import Array, Point
     from hpcbert.script.resolve import Resolved
 
@@ -165,6 +168,7 @@ def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
         "--open-mode=append",
         f"--output={folder}{'%j.out' if array.together else '%A_%a.out'}",
         *slurm.sbatch_args,
+        *slurm.placement(shape.nodes),
     )
 
 
@@ -194,11 +198,14 @@ def render(resolved: Resolved, array: Array) -> str:
         "python": inputs.python,
         "files": resolved.files,
     }
-    # What every rank exports: the site's, then the recipe's, which is pinned.
-    env = {**resolved.site.env, **dict(recipe.env), **_HIDDEN.get(resolved.device, {})}
+    # What every rank exports: the site's, the point's, then the recipe's, which is pinned.
+    asked = dict(array.point.env)
+    pinned = {**dict(recipe.env), **_HIDDEN.get(resolved.device, {})}
+    env = {**resolved.site.env, **asked, **pinned}
     with bounded(Path(recipe.folder) / "run.sh.j2"):
         name = preflight.body(recipe) if array.preflight else "run.sh.j2"
         body = environment.get_template(f"{recipe.name}/{name}").render(context)
+        _refuse_set(asked, body, recipe)
         rank_script = environment.get_template("rank.sh.j2").render(
             env=list(env.items()),
             placing=placing(resolved, array.point),
@@ -214,6 +221,19 @@ def render(resolved: Resolved, array: Array) -> str:
             rank_environment=[f"{name}={text}" for name, text in env.items()],
             rank_script=rank_script.rstrip("\n"),
         )
+
+
+def _refuse_set(asked: Mapping[str, str], body: str, recipe: Recipe) -> None:
+    """Refuse a variable of the point that the recipe's own script sets to something else.
+
+    Raises:
+        UsageError: There is one.
+    """
+    for name in asked:
+        if re.search(rf"(?:^|[\s;(]){name}=", body):
+            message = f"{recipe.name} sets {name} itself."
+            where = str(Path(recipe.folder) / "run.sh.j2")
+            raise UsageError(message, where=where, hint=f"Leave {name} out.")
 
 
 def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
@@ -263,5 +283,7 @@ def _reproduce(resolved: Resolved, point: Point) -> str:
         *(("--xla",) if point.xla else ()),
     ]
     for name, value in resolved.request.settings.items():
-        words += ["--set", f"{name}={value}"]
+        words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    for name, text in point.env:
+        words += ["--env", f"{name}={text}"]
     return shlex.join([*words, "--site", site, "--scheduler", resolved.scheduler.name])

@@ -53,6 +53,8 @@ class SubmitOptions:
         most_indices: Repeats that one array may have: the cluster's MaxArraySize less one; None:
             there is no limit.
         preflight: Whether the network of the nodes is measured first, and slow ones are left out.
+        file: The campaign.toml that asked for it; None where a command line did.
+        name: What a person calls it; may be empty.
     """
 
     scheduler: str
@@ -65,6 +67,8 @@ class SubmitOptions:
     mpi: tuple[str, ...] = ()
     most_indices: int | None = MOST_INDICES
     preflight: bool = False
+    file: Path | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True)

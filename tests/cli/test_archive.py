@@ -146,21 +146,26 @@ def test_the_same_is_submitted_again(form: str, done: Built, packed: Path) -> No
         ["--repeats-in", "one-job", "--set", "sequence_length=64"],
         ["--concurrent-repeats", "2", "--concurrent-points", "--scaling", "--gpus-per-node", "4"],
         ["--device", "cpu"],
+        ["--env", "NCCL_ALGO=Ring", "--env", "B=x,y z", "--shapes", "1n1g,2n2g"],
+        ["--batch-size", "fp32=4,fp16=8,16", "--precision", "fp32,fp16"],
     ],
-    ids=["precisions", "sizes", "global batch", "options", "concurrency", "device"],
+    ids=[
+        *("precisions", "sizes", "global batch", "options", "concurrency", "device"),
+        *("variables", "sizes by precision"),
+    ],
 )  # fmt: skip
 def test_it_makes_what_the_command_line_made(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a campaign was asked for with, --like makes the same points and the same scripts."""
     command, drafts = importlib.import_module("hpcbert.cli.submit"), []
-    dry_run = command._dry_run
+    dry_run = command.shown
 
-    def remembered(made: Draft, told: tuple[str, ...]) -> Any:
-        drafts.append(made)
+    def remembered(made: list[Draft], told: tuple[str, ...]) -> Any:
+        drafts.extend(made)
         return dry_run(made, told)
 
-    monkeypatch.setattr(command, "_dry_run", remembered)
+    monkeypatch.setattr(command, "shown", remembered)
     own = ["--scheduler", "slurm", "--dry-run", "--json"]
     first = inside("submit", *own, "--model", "bert-tiny", *words)
     assert first.returncode == 0, first

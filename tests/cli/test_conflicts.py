@@ -23,6 +23,10 @@ PREPARE = ["prepare", "--fw", "oneflow", "--dry-run"]
 REFUSED = [
     (["data", "make", "--format", "npz", "--cased", "x"], "--cased", "--text"),
     (["data", "make", "--format", "npz", "--text", "t", "--fill", "full", "x"], "--fill", "--text"),
+    ([*SUBMIT, "--shapes", "1n1g", "--nodes", "2"], "--nodes", "--shapes"),
+    ([*SUBMIT, "--shapes", "1n1g", "--gpus-per-node", "2"], "--gpus-per-node", "--shapes"),
+    ([*SUBMIT, "--shapes", "1n1g", "--scaling"], "--scaling", "--shapes"),
+    (["submit", "--scheduler", "slurm", "--dry-run", "--fw", "pytorch,tf2", "--python", "p"], "--python", "several frameworks"),
     (["submit", "--max-retries", "1"], "--max-retries", "--wait"),
     (["submit", "--max-retries", "0"], "--max-retries", "--wait"),
     ([*SUBMIT, "--wait"], "--wait", "--dry-run"),
@@ -40,6 +44,7 @@ REFUSED = [
         for words in (
             ["--partition", "gpu"], ["--account", "a"], ["--qos", "q"], ["--sbatch-arg=--nice=1"],
             ["--srun-arg=--overlap"], ["--concurrent-repeats", "2"], ["--concurrent-points"],
+            ["--reservation", "r"], ["--nodelist", "n1"], ["--exclude", "n1"],
         )
     ),
     *(
@@ -53,8 +58,9 @@ REFUSED = [
             ["--account", "a"], ["--qos", "q"], ["--time", "60"], ["--image", "i"], ["--data", "d"],
             ["--source", "s"], ["--python", "p"], ["--sbatch-arg=x"], ["--srun-arg=x"],
             ["--concurrent-repeats", "1"], ["--concurrent-points"], ["--repeats-in", "array"],
-            ["--dry-run"], ["--rehearse"], ["--force"], ["--like", "x"], ["--max-gpu-hours", "9"],
-            ["--preflight"],
+            ["--dry-run"], ["--rehearse"], ["--force"], ["--like", "x"],
+            ["--shapes", "1n1g"], ["--env", "A=b"], ["--reservation", "r"], ["--nodelist", "n1"],
+            ["--exclude", "n1"], ["--name", "x"], ["--max-gpu-hours", "9"], ["--preflight"],
         )
     ),
     *(
@@ -65,6 +71,7 @@ REFUSED = [
             ["--global-batch-size", "8"], ["--xla"], ["--set", "a=b"], ["--scaling"],
             ["--repeats", "5"], ["--iters", "9"], ["--skip", "2"], ["--concurrent-repeats", "1"],
             ["--concurrent-points"], ["--repeats-in", "array"], ["--device", "gpu"],
+            ["--shapes", "1n1g"], ["--env", "A=b"],
         )
     ),
     (["render", "--check", ".", "--fw", "pytorch"], "--fw", "--check"),

@@ -18,6 +18,7 @@ HINTS = {
     if name in PointOptions.__annotations__
 }
 WORDS = """--fw oneflow --device cpu --nodes 2 --gpus-per-node 8 --precision fp16 --batch-size 8,16
+  --shapes 1n1g --env A=b --reservation v --nodelist n1 --exclude n2
   --model m --protocol p --accumulation 2 --global-batch-size 64 --xla --set a=1 --set b=2 --scaling
   --repeats 3 --iters 9 --skip 1 --site s --templates t --scheduler slurm --runtime enroot --runs r
   --partition p --account a --qos q --time 1-0 --image i --data d --source s --python y

@@ -14,7 +14,7 @@ from hpcbert.config.places import package_templates
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Point, Shape
 from hpcbert.script.draft import SHOWN, labels
-from hpcbert.script.plan import option_values
+from hpcbert.script.settings import option_values
 from tests.kit.drafts import site_of
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,8 @@ import tomli
 from hpcbert.cli import frameworks
 from hpcbert.cli.main import COMMANDS, root
 from hpcbert.cli.output import INTERRUPTED, Result, envelope
-from hpcbert.config import decode, origin, recipe, site
+from hpcbert.config import campaignfile, decode, origin, recipe, site
+from hpcbert.config.campaignfile import CampaignFile
 from hpcbert.errors import HpcbertError
 from hpcbert.logs import failures, grammar
 from hpcbert.model import Campaign
@@ -290,6 +291,18 @@ def test_a_key_of_a_site_is_a_field_and_stands_in_the_reference_site_and_on_the_
     fields = {"schema", *document_keys(site.Site)}
     assert {general(key) for key, _ in flat(values)} == fields
     assert set(site_keys()) == fields
+
+
+def test_a_key_of_a_campaign_file_stands_in_the_example_and_on_the_page() -> None:
+    fields = {"schema", *document_keys(CampaignFile)}
+    text = campaignfile.EXAMPLE.read_text(encoding="utf-8")
+    found, table = set(), ""
+    for name, array, header, key in re.findall(r"(?m)^#?(?:((\[*)\[(\w+).*\])|(\w+) = )", text):
+        table = f"{header}{'[]' if array else ''}." if name else table
+        found.add(header if name else f"{table}{key}")
+    assert fields <= found
+    page = (REFERENCE / "campaign-file.md").read_text(encoding="utf-8")
+    assert {codes(row[0])[0] for row in rows(page, "key")} == fields
 
 
 def test_every_key_of_a_site_is_read_and_shown(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from hpcbert.errors import UsageError
 from hpcbert.flows import prepare as flow
 from hpcbert.model import Shape
 from hpcbert.prepare.parts import Context, Part
-from hpcbert.script.plan import Request, option_values
+from hpcbert.script.plan import Request
 from hpcbert.script.prepared import synthetic_folder
+from hpcbert.script.settings import option_values
 from hpcbert.system import runner
 from tests.kit.cli import inside
 from tests.kit.drafts import drafted, load, settled, site_of

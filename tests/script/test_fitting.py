@@ -12,7 +12,7 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.flows import prepare as flow
 from hpcbert.prepare.parts import Context
 from hpcbert.script.fitting import misfits
-from hpcbert.script.plan import option_values
+from hpcbert.script.settings import option_values
 from hpcbert.system import runner
 from tests.kit.cli import inside
 from tests.kit.drafts import load, settled, site_of

@@ -16,7 +16,7 @@ import pytest
 from hpcbert.config import recipe, site
 from hpcbert.config.recipe import Recipe
 from hpcbert.container import cache, reference
-from hpcbert.script import inputs, plan, prepared, render, resolve, sandbox
+from hpcbert.script import inputs, plan, prepared, render, resolve, sandbox, settings
 from tests.kit.cli import inside
 from tests.kit.drafts import load
 
@@ -27,13 +27,15 @@ ONCE: tuple[Callable[..., Any], ...] = (
     inputs.find,
     inputs.find_image,
     inputs.mount_specs,
-    plan.plan,
-    plan.option_values,
-    plan._protocol,
-    Recipe.preset,
     sandbox.Environment.__init__,
 )
+# Every point alone, so that all that can't be measured is told at once, and then all of them.
+TRIED = (plan.plan, settings.option_values, plan._protocol, Recipe.preset)
 READERS = (cache._read, prepared.record)
+
+
+def names(functions: tuple[Callable[..., Any], ...]) -> list[str]:
+    return [f"{one.__module__}.{one.__qualname__}" for one in functions]
 
 
 @contextmanager
@@ -42,7 +44,8 @@ def counted() -> Iterator[tuple[Counter[str], Counter[str]]]:
     calls: Counter[str] = Counter()
     paths: Counter[str] = Counter()
     names: dict[CodeType, str] = {
-        one.__code__: f"{one.__module__}.{one.__qualname__}" for one in (*ONCE, render.render)
+        one.__code__: f"{one.__module__}.{one.__qualname__}"
+        for one in (*ONCE, *TRIED, render.render)
     }
     readers = {one.__code__ for one in READERS}
 
@@ -97,6 +100,7 @@ def test_five_points_are_resolved_once(
     with counted() as (calls, paths):
         done = inside("submit", "--dry-run", "--json", "--fw", framework, *words)
     assert len(done.document["data"]["arrays"]) == calls.pop("hpcbert.script.render.render") == 5
+    assert {calls.pop(name) for name in names(TRIED)} == {6}
     assert set(calls.values()) == {1}, calls
     assert len(calls) == len(ONCE)
     assert set(paths.values()) <= {1}, paths
@@ -110,5 +114,6 @@ def test_scripts_to_submit_by_hand_are_resolved_once_too(here: None, tmp_path: P
     with counted() as (calls, paths):
         done = inside("render", "--json", "--fw", "pytorch", *words)
     assert len(done.document["data"]) == calls.pop("hpcbert.script.render.render") == 5
+    assert {calls.pop(name) for name in names(TRIED)} == {6}
     assert set(calls.values()) == {1}, calls
     assert set(paths.values()) == {1}

@@ -65,9 +65,9 @@ def gates_of(
         SchedulerError: The preflight failed.
         UsageError: The array's script was changed.
     """
-    if array.preflight:
-        return NONE
     after = _before(there, array, watched.campaign)
+    if array.preflight:
+        return Gates(after)
     check = preflight.found(watched)
     if check is None:
         return Gates(after)

@@ -11,6 +11,7 @@ is asked before an array is called refused.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections import deque
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.errors import SchedulerError
+from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import utc
 from hpcbert.scheduler.base import RESUME, Job, NoRoomError, record
 from hpcbert.scheduler.slurm import control
@@ -73,7 +74,7 @@ Verdict = Literal["done", "again", "full"]
 def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
     """Do what `Scheduler.submit` says, an array after the other."""
     open_ = {one.name for one in campaign.unsubmitted}
-    there: dict[Point | None, Array] = {}
+    there: dict[Point | None, Array] = _first(directory, campaign)
     with store.changing(directory, campaign) as ledger:
         watched = TrackedCampaign(directory, campaign)
         left = deque(campaign.in_order)
@@ -95,6 +96,15 @@ def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
             elif array.job_id:
                 there |= {None: array, array.point: array}
     return ledger.campaign
+
+
+def _first(directory: Path, campaign: Campaign) -> dict[Point | None, Array]:
+    """Return the last array of the campaign that has to be over first; nothing if it is gone."""
+    with contextlib.suppress(UsageError):
+        before = store.read_manifest(directory.parent / campaign.after) if campaign.after else None
+        if queued := [one for one in before.arrays if one.job_id] if before else []:
+            return {None: queued[-1]}
+    return {}
 
 
 def _handed_over(

@@ -1,0 +1,199 @@
+"""Submitting the campaigns of one command line: handing them over, watching them, saying it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from hpcbert import scheduler
+from hpcbert.campaign import store
+from hpcbert.cli.output import Result, say
+from hpcbert.errors import CheckError, HpcbertError, Interruption
+from hpcbert.scheduler.base import RESUME, World
+from hpcbert.system.runner import run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from hpcbert.config.site import Site
+    from hpcbert.model import Array, Campaign
+    from hpcbert.script.draft import Draft
+
+_MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
+
+
+def carried_out(
+    directories: Sequence[Path],
+    here: Site,
+    drafts: Sequence[Draft] = (),
+    *,
+    retries: int | None,
+    warnings: tuple[str, ...] = (),
+) -> Result:
+    """Submit campaigns one after the other, and watch them if that was asked for.
+
+    All are on disk before the first is submitted: what a failure leaves can be taken up.
+
+    Args:
+        directories: The campaigns.
+        here: The site.
+        drafts: What they are to be; none where they are there already.
+        retries: With how many retries they are watched; None: they are not.
+        warnings: What was noticed before.
+    """
+    from hpcbert.campaign.suspects import RetryPolicy
+    from hpcbert.cli.watching import Display, followed
+    from hpcbert.flows.submit import left_behind, submit_pending, write
+
+    waiting = None if retries is None else Display(err=True).waiting
+    done: list[tuple[Path, Campaign]] = []
+    for made in drafts[1:]:
+        write(made)
+    for number, directory in enumerate(directories):
+        first = drafts[0] if drafts and not number else None
+        try:
+            campaign = submit_pending(
+                directory, run=run, floor=here.slurm.poll_floor, draft=first, waiting=waiting
+            )
+        except HpcbertError as error:
+            if not done and not isinstance(error, Interruption) and len(directories) == 1:
+                raise
+            left = left_behind(directory)
+            done += [(directory, left)] if left else []
+            data = _data_of(done) if done else None
+            rest = tuple(
+                f"Not submitted: {RESUME} {shlex.quote(str(one))}"
+                for one in directories[number + 1 :]
+            )
+            return Result(data, errors=(error,), warnings=(*warnings, *rest))
+        done.append((directory, campaign))
+    if retries is not None:
+        say(_told(done).text, err=True)
+        return followed(directories, RetryPolicy(retries), here)
+    cautions = (text for directory in directories for text in store.caution(directory))
+    return _told(done, (*warnings, *dict.fromkeys(cautions)))
+
+
+def dry_run(drafts: Sequence[Draft], warnings: tuple[str, ...]) -> Result:
+    """Say what would be submitted, with the scripts, and check those."""
+    parts = [_dry(made) for made in drafts]
+    data = [data for data, _, _ in parts]
+    lines = [line for _, some, _ in parts for line in some]
+    lines += ["Nothing was written, nothing was submitted."]
+    errors = tuple(error for _, _, some in parts for error in some)
+    return Result(_one_or_all(data), "\n".join(lines), errors, warnings)
+
+
+def _one_or_all(each: list[dict[str, Any]]) -> dict[str, Any]:
+    return each[0] if len(each) == 1 else {"campaigns": each}
+
+
+def _dry(made: Draft) -> tuple[dict[str, Any], list[str], list[CheckError]]:
+    from hpcbert.scheduler.slurm.gates import sbatch_argv
+
+    arrays = made.campaign.in_order
+    runs_on = scheduler.of(made.campaign.scheduler, World(run))
+    checks = runs_on.checks({array.script: made.scripts[array.name] for array in arrays})
+    failed = [check for check in checks if check.ok is False]
+    errors = [CheckError(f"{check.name}: {check.detail}") for check in failed]
+    lines = []
+    for array in arrays:
+        lines += [f"$ {runs_on.describe(made.directory, array)}", made.scripts[array.name]]
+    lines += [f"{_MARKS[check.ok]} {check.name} {check.detail}".rstrip() for check in checks]
+    data = {
+        **_head(made.directory, made.campaign),
+        "arrays": [
+            {
+                **_described(array),
+                "argv": sbatch_argv(made.directory, array),
+                "script_text": made.scripts[array.name],
+            }
+            for array in arrays
+        ],
+        "checks": checks,
+    }
+    return data, lines, errors
+
+
+def _described(array: Array) -> dict[str, Any]:
+    point = array.point
+    return {
+        "name": array.name,
+        "shape": str(point.shape),
+        "model": point.model,
+        "precision": point.precision,
+        "device": point.device,
+        "batch_size_per_device": point.batch_size_per_device,
+        "global_batch_size": point.global_batch_size,
+        "options": dict(point.options),
+        "env": dict(point.env),
+        "repeats": list(array.repeats),
+        "preflight": array.preflight,
+        "script": array.script,
+        "script_sha256": array.script_sha256,
+        "state": array.state,
+        "job_id": array.job_id or None,
+        "cluster": array.cluster or None,
+        "changed": [
+            {"what": what, "asked": asked, "has": has} for what, asked, has in array.changed
+        ],
+    }
+
+
+def _told(done: Sequence[tuple[Path, Campaign]], warnings: tuple[str, ...] = ()) -> Result:
+    lines = [line for _, campaign in done for line in _lines(campaign)]
+    where = " ".join(shlex.quote(str(directory)) for directory, _ in done)
+    lines += [f"in {directory}" for directory, _ in done] + [f"watch it:  hpcbert monitor {where}"]
+    if done[0][1].rehearse:
+        lines.append("A rehearsal: ranks replay a sample log, no number comes of it.")
+    else:
+        lines.append(f"then:      hpcbert collect {where}")
+    # A site's plugin may make something else of a job than was asked for.
+    changed = tuple(
+        f"Job {array.job_id} has {what}={has}, where {asked or 'none'} was asked for: something "
+        "at this site changed it."
+        for _, campaign in done
+        for array in campaign.arrays
+        for what, asked, has in array.changed
+    )
+    return Result(_data_of(done), "\n".join(lines), warnings=(*warnings, *changed))
+
+
+def _lines(campaign: Campaign) -> list[str]:
+    points, count = {array.point for array in campaign.measured}, len(campaign.current)
+    called = f" ({campaign.name})" if campaign.name else ""
+    lines = [f"campaign {campaign.id}{called}: {len(points)} points, {count} repeats"]
+    if check := campaign.preflight:
+        lines.append(f"  preflight of {check.point.shape.nodes} nodes  job {check.job_id}")
+    for array in campaign.measured:
+        point = array.point
+        lines.append(
+            f"  {point.framework} {point.model} {point.shape!s:>6} {point.precision} "
+            f"b{point.batch_size_per_device}{' cpu' if point.device == 'cpu' else ''}  "
+            f"job {array.job_id}"
+        )
+    return lines
+
+
+def _data_of(done: Sequence[tuple[Path, Campaign]]) -> dict[str, Any]:
+    return _one_or_all(
+        [
+            {
+                **_head(directory, campaign),
+                "rehearse": campaign.rehearse,
+                "arrays": [_described(array) for array in campaign.arrays],
+            }
+            for directory, campaign in done
+        ]
+    )
+
+
+def _head(directory: Path, campaign: Campaign) -> dict[str, Any]:
+    return {
+        "campaign": campaign.id,
+        "name": campaign.name,
+        "directory": str(directory),
+        "scheduler": campaign.scheduler,
+        "framework": campaign.framework,
+    }

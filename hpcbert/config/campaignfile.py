@@ -1,0 +1,362 @@
+"""campaign.toml: what one submission measures, and how. A field here is a key there.
+
+What is measured is every combination of the axes, with `include` more of them and without what
+`exclude` names. The file is read, and copied into the campaigns that are made of it, comments and
+all; nothing ever writes to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from hpcbert.config import variables
+from hpcbert.config.decode import Count, Invalid, Range, Written, decode, did_you_mean
+from hpcbert.config.site import nodes
+from hpcbert.config.toml import read as read_toml
+from hpcbert.errors import UsageError
+from hpcbert.model import PRECISIONS, OptionValue, Shape, precision
+from hpcbert.timelimit import TimeLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NAME = "campaign.toml"
+# Stands among shapes for the curve up to `nodes` and `gpus_per_node`.
+SCALING = "scaling"
+# With every key, for `plan --init`.
+EXAMPLE = Path(__file__).with_name("campaign.example.toml")
+_BatchSize = Annotated[int, Range(1, 1_000_000)]
+_Samples = _BatchSize | tuple[_BatchSize, ...]
+_Value = OptionValue | tuple[OptionValue, ...]
+_Text = str | tuple[str, ...]
+
+
+class Sizes(NamedTuple):
+    """Batch sizes: of a framework or of all, for a precision or for all.
+
+    Attributes:
+        key: What the document calls them, dotted.
+    """
+
+    key: str
+    framework: str
+    precision: str
+    sizes: tuple[int, ...]
+
+
+class OptionValues(NamedTuple):
+    """The values that an option takes in turn, of a framework or of all that are measured.
+
+    Attributes:
+        key: What the document calls it, dotted.
+    """
+
+    key: str
+    framework: str
+    name: str
+    values: tuple[OptionValue, ...]
+
+
+class Variable(NamedTuple):
+    """The values that an environment variable takes in turn."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    """Return one value or an array of them as values, each once."""
+    values = value if isinstance(value, tuple) else (value,)
+    if not values:
+        raise Invalid("names nothing")
+    return tuple(dict.fromkeys(values))
+
+
+def _precisions(value: Any) -> tuple[str, ...]:
+    return _several(tuple(precision(one) for one in _several(value)))
+
+
+def _shapes(value: Any) -> tuple[Shape | str, ...]:
+    return tuple(shape(one) for one in _several(value))
+
+
+def shape(text: str) -> Shape | str:
+    """Return the shape that a word means, or the word for the whole curve.
+
+    Raises:
+        Invalid: It is neither.
+    """
+    try:
+        return SCALING if text == SCALING else Shape.parse(text)
+    except UsageError:
+        raise Invalid(f"names {text!r}, which is not a shape", _SHAPES) from None
+
+
+_SHAPES = f'Write nodes and GPUs per node, 4n8g, or "{SCALING}".'
+
+
+def _sizes(value: Any) -> tuple[Sizes, ...]:
+    if not isinstance(value, dict):
+        return (Sizes("batch_sizes", "", "", _several(value)),)
+    found: list[Sizes] = []
+    for name, one in value.items():
+        key = f"batch_sizes.{name}"
+        if precision(name) in PRECISIONS:
+            if isinstance(one, dict):
+                raise Invalid("must be a whole number or an array", key=name)
+            found.append(Sizes(key, "", precision(name), _several(one)))
+        elif isinstance(one, dict):
+            found += [
+                Sizes(f"{key}.{word}", name, _known(word, name), _several(sizes))
+                for word, sizes in one.items()
+            ]
+        else:
+            found.append(Sizes(key, name, "", _several(one)))
+    return tuple(found)
+
+
+def _known(word: str, framework: str) -> str:
+    found = precision(word)
+    if found not in PRECISIONS:
+        raise Invalid(
+            "is not a precision", did_you_mean(word, PRECISIONS), key=f"{framework}.{word}"
+        )
+    return found
+
+
+def _settings(value: Mapping[str, Any]) -> tuple[OptionValues, ...]:
+    found: list[OptionValues] = []
+    for name, one in value.items():
+        own = one if isinstance(one, dict) else {name: one}
+        framework = name if isinstance(one, dict) else ""
+        for word, values in own.items():
+            key = ".".join(filter(None, ("options", framework, word)))
+            found.append(OptionValues(key, framework, word, _several(values)))
+    return tuple(found)
+
+
+def _variables(value: Mapping[str, Any]) -> tuple[Variable, ...]:
+    found = []
+    for name, one in value.items():
+        try:
+            values = tuple(variables.value(text) for text in _several(one))
+            found.append(Variable(variables.asked(name), values))
+        except Invalid as error:  # noqa: PERF203
+            raise error.under(name) from None
+    return tuple(found)
+
+
+_Texts = Annotated[tuple[str, ...], Written(_Text, _several)]
+_Precisions = Annotated[tuple[str, ...], Written(_Text, _precisions)]
+_Shapes = Annotated[tuple[Shape | str, ...], Written(_Text, _shapes)]
+_PerPrecision = Mapping[str, _Samples]
+_Sizes = Annotated[
+    tuple[Sizes, ...], Written(_Samples | Mapping[str, _Samples | _PerPrecision], _sizes)
+]
+_Options = Annotated[
+    tuple[OptionValues, ...], Written(Mapping[str, _Value | Mapping[str, _Value]], _settings)
+]
+_Env = Annotated[tuple[Variable, ...], Written(Mapping[str, _Text], _variables)]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What is combined with each other: `[[include]]`, and the file itself.
+
+    Attributes:
+        frameworks: Names of recipes.
+        models: Names that the recipes have; empty for the site's or the recipe's first.
+        precisions: fp32, tf32, fp16, bf16; empty for those that `batch_sizes` names, else the
+            recipe's first.
+        batch_sizes: Samples per device: for all, by precision, by framework, or by both; empty for
+            the site's or the recipe's.
+        shapes: `4n8g`, or `scaling` for the curve up to `nodes` and `gpus_per_node`; empty for
+            these alone.
+        options: The recipes' options, each with one value or several; a table of a framework's name
+            is for that one alone.
+        env: Environment variables of the ranks, each with one value or several.
+    """
+
+    frameworks: _Texts = ()
+    models: _Texts = ()
+    precisions: _Precisions = ()
+    batch_sizes: _Sizes = ()
+    shapes: _Shapes = ()
+    options: _Options = ()
+    env: _Env = ()
+
+    def over(self, base: Axes) -> Axes:
+        """Return these axes, those that are empty as another one has them.
+
+        Options and variables are taken one by one.
+        """
+        return Axes(
+            frameworks=self.frameworks or base.frameworks,
+            models=self.models or base.models,
+            precisions=self.precisions or base.precisions,
+            batch_sizes=self.batch_sizes or base.batch_sizes,
+            shapes=self.shapes or base.shapes,
+            options=_over(self.options, base.options, lambda one: (one.framework, one.name)),
+            env=_over(self.env, base.env, lambda one: one.name),
+        )
+
+
+def _over(own: tuple[Any, ...], base: tuple[Any, ...], key: Callable[[Any], Any]) -> Any:
+    return tuple({key(one): one for one in (*base, *own)}.values())
+
+
+def _numbers(value: Any) -> tuple[int, ...]:
+    return _several(value)
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Points that are left out: `[[exclude]]`. A point is meant by it if all keys fit.
+
+    Attributes:
+        frameworks, models, precisions, batch_sizes, shapes: One or several, of which one must fit.
+        options, env: One value or several by name, likewise.
+    """
+
+    frameworks: _Texts = ()
+    models: _Texts = ()
+    precisions: _Precisions = ()
+    batch_sizes: Annotated[tuple[int, ...], Written(_Samples, _numbers)] = ()
+    shapes: _Shapes = ()
+    options: _Options = ()
+    env: _Env = ()
+
+    def __post_init__(self) -> None:
+        if not any(getattr(self, name) for name in self.__annotations__):
+            raise Invalid("must name what is left out")
+        for one in self.options:
+            if one.framework:
+                raise Invalid("is a table: name the framework under frameworks", key=one.key)
+
+
+@dataclass(frozen=True)
+class SlurmAsked:
+    """What Slurm is asked for, instead of what the site.toml says: `[slurm]`.
+
+    Attributes:
+        partition, account, qos, reservation: As `[slurm]` of the site.toml has them.
+        nodelist: Nodes to run on; of more than a point needs, the first.
+        exclude: Nodes to keep away from.
+        time_limit: Of one repeat.
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    nodelist: Annotated[str, nodes] | None = None
+    exclude: Annotated[str, nodes] | None = None
+    time_limit: TimeLimit | None = None
+
+
+@dataclass(frozen=True)
+class Selection(Axes):
+    """What is measured.
+
+    Attributes:
+        include: More axes; what one leaves out is as in the file.
+        exclude: What is left out of all that.
+    """
+
+    include: tuple[Axes, ...] = ()
+    exclude: tuple[Exclusion, ...] = ()
+
+
+# Characters that a table shows in one column.
+_LONGEST = 60
+
+
+def name(text: str) -> str:
+    """Return what a person may call a campaign: what list shows, and other commands find.
+
+    Raises:
+        Invalid: It is empty or too long, or holds a slash or a control character.
+    """
+    if (
+        not (0 < len(text) <= _LONGEST and text.isprintable())
+        or "/" in text
+        or text != text.strip()
+    ):
+        raise Invalid(f"must be 1 to {_LONGEST} printable characters without a slash", value=text)
+    return text
+
+
+@dataclass(frozen=True)
+class CampaignFile(Selection):
+    """A campaign.toml; what is None is as the command line, the site or the recipe has it.
+
+    Attributes:
+        name: What `list` calls the campaigns.
+        nodes, gpus_per_node: The shape, where `shapes` names none; the largest of `scaling`.
+        device: gpu or cpu.
+        protocol: Name of a recipe's protocol.
+        accumulation: Micro-batches in one optimizer step.
+        global_batch_size: Samples in one step, from which the accumulation follows.
+        xla: Whether the framework's graph compiler is on.
+        repeats, iters, skip: Runs of each point, iterations of a run, warm-up.
+        concurrent_repeats: Repeats at the same time.
+        concurrent_points: Whether points may run at the same time.
+        repeats_in: One array element a repeat, or all in one job on the same nodes.
+        max_gpu_hours: Refuses what may take more.
+        preflight: Whether the network of the nodes is measured first, and slow ones are left out.
+        slurm: What Slurm is asked for.
+    """
+
+    name: Annotated[str, name] | None = None
+    nodes: Count | None = None
+    gpus_per_node: Count | None = None
+    device: str | None = None
+    protocol: str | None = None
+    accumulation: Count | None = None
+    global_batch_size: Count | None = None
+    xla: bool | None = None
+    repeats: Count | None = None
+    iters: Count | None = None
+    skip: Annotated[int, Range(0)] | None = None
+    concurrent_repeats: Count | None = None
+    concurrent_points: bool | None = None
+    repeats_in: Literal["array", "one-job"] | None = None
+    max_gpu_hours: Annotated[float, Range(0.001)] | None = None
+    preflight: bool | None = None
+    slurm: SlurmAsked = SlurmAsked()
+
+    def __post_init__(self) -> None:
+        if self.accumulation and self.global_batch_size:
+            raise Invalid("follows from accumulation: say one of them", key="global_batch_size")
+        if self.concurrent_repeats and self.repeats_in == "one-job":
+            raise Invalid('has no effect with repeats_in = "one-job"', key="concurrent_repeats")
+        curve = any(SCALING in one.shapes for one in (self, *self.include))
+        for key in ("nodes", "gpus_per_node"):
+            if getattr(self, key) and self.shapes and not curve:
+                raise Invalid(f'has no effect with shapes, unless "{SCALING}" is one', key=key)
+        if curve and not self.gpus_per_node:
+            raise Invalid(f'is missing, which "{SCALING}" among shapes needs', key="gpus_per_node")
+
+    def given(self) -> Iterator[tuple[str, str, Any]]:
+        """Yield each key that says how, by its dotted name and its own, with its value."""
+        for key in _HOW:
+            if (value := getattr(self, key)) is not None:
+                yield key, key, value
+        for key in SlurmAsked.__annotations__:
+            if (value := getattr(self.slurm, key)) is not None:
+                yield f"slurm.{key}", key, value.text if isinstance(value, TimeLimit) else value
+
+
+_HOW = tuple(name for name in CampaignFile.__annotations__ if name != "slurm")
+
+
+def read(path: Path) -> CampaignFile:
+    """Read a campaign.toml strictly.
+
+    Raises:
+        ConfigError: The file is missing or wrong; file and key are named.
+    """
+    return decode(CampaignFile, read_toml(path), file=str(path))

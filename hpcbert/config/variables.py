@@ -1,0 +1,73 @@
+"""Environment variables of a point: which names and values a person may give."""
+
+from __future__ import annotations
+
+import re
+
+from hpcbert.config.decode import Invalid
+from hpcbert.system import redact
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# What Slurm, its PMI and hpcbert's scripts say to the ranks (sbatch(1) and srun(1), OUTPUT
+# ENVIRONMENT VARIABLES; base.sbatch.j2, launch/), and what steers Slurm's own commands.
+_PREFIXES = {
+    "SLURM": "Slurm",
+    "SBATCH_": "Slurm",
+    "SRUN_": "Slurm",
+    "PMI_": "Slurm",
+    "PMIX_": "Slurm",
+    "HPCBERT_": "hpcbert",
+}
+# Which devices a rank sees is Slurm's to say (gres.conf(5), AutoDetect), and of the CPU hpcbert's.
+_NAMES = {
+    **dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ""),
+    **dict.fromkeys(("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"), ""),
+    **dict.fromkeys(("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"), ""),
+}
+# bash refuses to export these (bash(1), Shell Variables).
+_READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+
+
+def variable(name: str) -> str:
+    """Return a name that an environment variable can have.
+
+    Raises:
+        Invalid: It can't.
+    """
+    if not _NAME.fullmatch(name):
+        raise Invalid("is no name for an environment variable")
+    return name
+
+
+def asked(name: str) -> str:
+    """Return the name of a variable that a person may set for a point.
+
+    Raises:
+        Invalid: It is no name, or somebody else sets it, or it is a secret's.
+    """
+    variable(name)
+    owner = next((who for start, who in _PREFIXES.items() if name.startswith(start)), "")
+    if owner or name in _NAMES:
+        raise Invalid(f"is set by {owner or 'Slurm and hpcbert'} itself", "Leave it out.")
+    if name in _READ_ONLY:
+        raise Invalid("is bash's own, which nobody can set", "Leave it out.")
+    if redact.secret_name(name):
+        raise Invalid("may hold a secret, and would stand in scripts and tables", _SECRETS)
+    return name
+
+
+_SECRETS = "Put it where the program reads it itself, for example a file in your home directory."
+
+
+def value(text: str) -> str:
+    """Return a value that a person may give to a variable of a point.
+
+    Raises:
+        Invalid: It holds a control character or looks like a secret.
+    """
+    if _CONTROL.search(text):
+        raise Invalid("holds a line break or another control character", value=text)
+    if redact.text(text) != text:
+        raise Invalid("looks like a secret, and would stand in scripts and tables", _SECRETS)
+    return text

@@ -1,0 +1,146 @@
+"""The cells of a campaign.toml or a command line: every combination of its axes."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpcbert.config.campaignfile import SCALING, Axes
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.model import Shape
+from hpcbert.script.plan import shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from hpcbert.config.campaignfile import Selection, Sizes
+    from hpcbert.model import OptionValue
+
+# More are a slip of the finger: as many as a point has repeats at most.
+MOST = 10_000
+
+
+class Combination(NamedTuple):
+    """One combination, as it was asked for; empty texts and 0 leave the choice to the recipe.
+
+    Attributes:
+        block: Which axes it comes from: nothing for the file's own, or `include[1].`.
+    """
+
+    block: str
+    axes: Axes
+    framework: str
+    model: str
+    precision: str
+    size: int
+    shape: Shape
+    options: tuple[tuple[str, OptionValue], ...]
+    env: tuple[tuple[str, str], ...]
+
+    def place(self, key: str) -> str:
+        """Return the key that a value of a cell stands under, and which of several it is."""
+        values: dict[str, tuple[tuple[Any, ...], Any]] = {
+            "frameworks": (self.axes.frameworks, self.framework),
+            "models": (self.axes.models, self.model),
+            "precisions": (self.axes.precisions, self.precision),
+            "shapes": (self.axes.shapes, self.shape),
+        }
+        several, value = values.get(key, ((), None))
+        at = f"[{several.index(value) + 1}]" if len(several) > 1 and value in several else ""
+        return f"{self.block}{key}{at}"
+
+    def without(self, key: str) -> Combination | None:
+        """Return a cell without what was wrong with it; None where nothing of it was."""
+        kind, _, name = key.partition(".")
+        others = {
+            "models": self._replace(model=""),
+            "precisions": self._replace(precision=""),
+            "batch_sizes": self._replace(size=0),
+            "shapes": self._replace(shape=Shape(1, 1)),
+            "options": self._replace(options=tuple(one for one in self.options if one[0] != name)),
+            "env": self._replace(env=tuple(one for one in self.env if one[0] != name)),
+        }
+        other = others.get(kind, self)
+        return other if other != self else None
+
+
+def combinations(asked: Selection, largest: Shape, where: str) -> Iterator[Combination]:
+    """Yield every combination that a file or a command line asks for, exclusions among them.
+
+    Args:
+        asked: The axes, with what is included.
+        largest: The shape where no other is named, and the end of the curve.
+        where: The file, for messages.
+
+    Raises:
+        UsageError: No framework is named, or there are too many combinations.
+    """
+    blocks: list[tuple[str, Axes]] = [("", asked)] if asked.frameworks else []
+    blocks += [
+        (f"include[{number}].", one.over(asked)) for number, one in enumerate(asked.include, 1)
+    ]
+    if not blocks:
+        raise ConfigError("frameworks is missing.", where=where, hint=_FRAMEWORKS)
+    count = 0
+    for block, axes in blocks:
+        if not axes.frameworks:
+            message = f"{block}frameworks is missing."
+            raise ConfigError(message, where=where, hint=_FRAMEWORKS)
+        counts = [len(one.values) for one in axes.options] + [len(one.values) for one in axes.env]
+        few = prod(counts) <= MOST
+        for cell in _combined(block, axes, _expanded(axes.shapes, largest)) if few else (None,):
+            count += 1
+            if cell is None or count > MOST:
+                message = f"More than {MOST:,} points are asked for."
+                raise UsageError(message, where=where, hint="Leave some values out.")
+            yield cell
+
+
+_FRAMEWORKS = 'Name at least one: frameworks = ["pytorch"]; hpcbert frameworks lists them.'
+
+
+def _combined(block: str, axes: Axes, every: Sequence[Shape]) -> Iterator[Combination]:
+    for framework in axes.frameworks:
+        own = {one.name: one.values for one in axes.options if not one.framework}
+        own |= {one.name: one.values for one in axes.options if one.framework == framework}
+        named = [one.precision for one in _sizes(axes, framework) if one.precision]
+        for model, options, env, precision in product(
+            axes.models or ("",),
+            _each(own.items()),
+            _each((one.name, one.values) for one in axes.env),
+            axes.precisions or tuple(dict.fromkeys(named)) or ("",),
+        ):
+            for size, shape in product(_sizes_of(axes, framework, precision), every):
+                yield Combination(
+                    block, axes, framework, model, precision, size, shape, options, env
+                )
+
+
+def _each(axes: Iterable[tuple[str, tuple[Any, ...]]]) -> list[tuple[tuple[str, Any], ...]]:
+    """Return every combination of names with one of their values each."""
+    named = [[(name, value) for value in values] for name, values in axes]
+    return list(product(*named))
+
+
+def _sizes(axes: Axes, framework: str) -> list[Sizes]:
+    return [one for one in axes.batch_sizes if one.framework in ("", framework)]
+
+
+def _sizes_of(axes: Axes, framework: str, precision: str) -> tuple[int, ...]:
+    """Return the batch sizes of a precision: what says most about it counts."""
+    best = max(
+        (one for one in _sizes(axes, framework) if one.precision in ("", precision)),
+        key=lambda one: (bool(one.framework), bool(one.precision)),
+        default=None,
+    )
+    return best.sizes if best else (0,)
+
+
+def _expanded(words: Sequence[Shape | str], largest: Shape) -> tuple[Shape, ...]:
+    """Return the shapes that are meant, each once, those with few GPUs first."""
+    found: dict[Shape, None] = {}
+    for word in words or (largest,):
+        curve = shapes(largest, scaling=True) if word == SCALING else (word,)
+        found |= {one: None for one in curve if isinstance(one, Shape)}
+    return tuple(sorted(found, key=lambda one: (one.gpus, one.nodes)))

@@ -1,0 +1,256 @@
+"""What a campaign.toml or a command line combines, cell by cell, to one request a campaign.
+
+A campaign has one framework with one model, one value of each option and one environment. Every
+cell is held against its recipe and the site before any campaign is made, so that all that can't be
+measured is refused at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpcbert.config.decode import did_you_mean
+from hpcbert.errors import ConfigError, Refusals, UsageError
+from hpcbert.script.cells import combinations
+from hpcbert.script.plan import Request, RequestCell, plan
+from hpcbert.script.settings import UnfitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from hpcbert.config.campaignfile import Exclusion, Selection
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
+    from hpcbert.model import OptionValue, Point
+    from hpcbert.script.cells import Combination
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What is to be measured.
+
+    Attributes:
+        asked: The axes, with what is included and excluded.
+        base: How, and the largest shape; what else it says of points is not looked at.
+        where: The file; empty for a command line.
+    """
+
+    asked: Selection
+    base: Request
+    where: str = ""
+
+
+class Portion(NamedTuple):
+    """What one campaign measures."""
+
+    framework: str
+    request: Request
+
+
+class _Measurable(NamedTuple):
+    """A cell that can be measured."""
+
+    cell: Combination
+    point: Point
+    options: Mapping[str, OptionValue]
+
+
+def portions(matrix: Matrix, find: Callable[[str], tuple[Recipe, Site]]) -> tuple[Portion, ...]:
+    """Return what each campaign measures, in the order of the axes.
+
+    Args:
+        matrix: What is asked for.
+        find: Returns the recipe of a framework as it is on its device, and the site as it is for
+            that framework.
+
+    Raises:
+        UsageError: Something of it can't be measured; all of that in one `Refusals`.
+    """
+    cells = tuple(combinations(matrix.asked, matrix.base.shape, matrix.where))
+    errors: list[UsageError] = [*_unused(matrix, cells)]
+    known: dict[str, tuple[Recipe, Site]] = {}
+    for name, cell in {cell.framework: cell for cell in reversed(cells)}.items():
+        try:
+            known[name] = find(name)
+        except UsageError as error:  # noqa: PERF203  all of them are told
+            errors.append(_placed(error, matrix, cell.place("frameworks")))
+    able: list[_Measurable] = []
+    kept: list[_Measurable] = []
+    for cell in cells:
+        if cell.framework not in known:
+            continue
+        recipe, site = known[cell.framework]
+        found, faults = _tried(cell, matrix, recipe, site)
+        able += [found] if found else []
+        if not any(_fits(one, cell, found) for one in matrix.asked.exclude):
+            kept += [found] if found else []
+            errors += faults
+    errors += _idle(matrix, cells, able)
+    if not kept and not errors:
+        errors.append(ConfigError("exclude leaves nothing to measure.", where=matrix.where))
+    if errors:
+        raise _together(errors)
+    return tuple(_grouped(kept, matrix.base))
+
+
+def _tried(
+    cell: Combination, matrix: Matrix, recipe: Recipe, site: Site
+) -> tuple[_Measurable | None, list[UsageError]]:
+    """Return a cell with its point; else all that speaks against it."""
+    faults: list[UsageError] = []
+    rest: Combination | None = cell
+    while rest:
+        try:
+            if matrix.where:
+                _refuse_texts(rest, recipe)
+            made = plan(recipe, site, _request(matrix.base, (rest,)))
+        except UnfitError as error:  # noqa: PERF203
+            place = cell.place(error.key)
+            faults.append(_placed(error, matrix, place, cell.framework))
+            rest = rest.without(error.key)
+        except UsageError as error:
+            return None, [*faults, error]
+        else:
+            found = None if faults else _Measurable(cell, made.points[0], made.options)
+            return found, faults
+    return None, faults
+
+
+def _refuse_texts(cell: Combination, recipe: Recipe) -> None:
+    """Refuse a text where an option takes something else: only a command line has nothing else.
+
+    Raises:
+        UsageError: There is one.
+    """
+    for name, value in cell.options:
+        option = recipe.options.get(name)
+        if option and isinstance(value, str) and option.kind != "str":
+            message = f"{name} takes a {option.kind}, not {value!r}."
+            raise UnfitError(message, key=f"options.{name}")
+
+
+def _request(base: Request, cells: Sequence[Combination], sizes: Sequence[int] = ()) -> Request:
+    """Return the request for cells of one campaign."""
+    first = cells[0]
+    largest = max((one.shape for one in cells), key=lambda one: (one.gpus, one.nodes))
+    return replace(
+        base,
+        shape=largest,
+        cells=tuple(
+            RequestCell(one.shape, one.precision, size)
+            for one, size in zip(cells, sizes or [one.size for one in cells], strict=True)
+        ),
+        model=first.model,
+        settings=dict(first.options),
+        env=first.env,
+    )
+
+
+def _grouped(kept: Iterable[_Measurable], base: Request) -> Iterator[Portion]:
+    groups: dict[Any, dict[Point, _Measurable]] = {}
+    for one in kept:
+        values = tuple(sorted(one.options.items()))
+        key = (one.point.framework, one.point.model, values, one.point.env)
+        groups.setdefault(key, {}).setdefault(one.point, one)
+    for points in groups.values():
+        found = tuple(points.values())
+        cells = [one.cell._replace(precision=one.point.precision) for one in found]
+        sizes = [one.point.batch_size_per_device for one in found]
+        yield Portion(found[0].cell.framework, _request(base, cells, sizes))
+
+
+def _fits(one: Exclusion, cell: Combination, found: _Measurable | None) -> bool:
+    """Say whether an exclusion means a cell; where it can be measured, also by its defaults."""
+    options, model, precision, size = dict(cell.options), cell.model, cell.precision, cell.size
+    if found:
+        options, point = dict(found.options), found.point
+        model, precision, size = point.model, point.precision, point.batch_size_per_device
+    env = dict(cell.env)
+    return (
+        _allows(one.frameworks, cell.framework)
+        and _allows(one.models, model)
+        and _allows(one.precisions, precision)
+        and _allows(one.batch_sizes, size)
+        and _allows(one.shapes, cell.shape)
+        and all(options.get(each.name) in each.values for each in one.options)
+        and all(env.get(each.name) in each.values for each in one.env)
+    )
+
+
+def _allows(values: tuple[Any, ...], value: object) -> bool:
+    return not values or value in values
+
+
+def _idle(
+    matrix: Matrix, cells: Sequence[Combination], able: Sequence[_Measurable]
+) -> Iterator[ConfigError]:
+    """Yield an error for each value of an exclusion that no cell has."""
+    had: dict[str, set[Any]] = {
+        "frameworks": {one.framework for one in cells},
+        "models": {one.model for one in cells} | {one.point.model for one in able},
+        "precisions": {one.precision for one in cells} | {one.point.precision for one in able},
+        "shapes": {one.shape for one in cells},
+        "batch_sizes": {one.size for one in cells}
+        | {one.point.batch_size_per_device for one in able},
+    }
+    names = {
+        "options": {name for one in cells for name, _ in one.options}
+        | {name for one in able for name in one.options},
+        "env": {name for one in cells for name, _ in one.env},
+    }
+    for number, one in enumerate(matrix.asked.exclude, 1):
+        for key, values in had.items():
+            yield from _unheard(matrix, f"exclude[{number}].{key}", getattr(one, key), values)
+        for key, values in names.items():
+            asked = [each.name for each in getattr(one, key)]
+            yield from _unheard(matrix, f"exclude[{number}].{key}", asked, values)
+
+
+def _unheard(
+    matrix: Matrix, key: str, asked: Iterable[Any], values: set[Any]
+) -> Iterator[ConfigError]:
+    for value in asked:
+        if value not in values:
+            known = [str(each) for each in values if each]
+            yield ConfigError(
+                f"{key} names {str(value)!r}, which no point has.",
+                where=matrix.where,
+                hint=did_you_mean(str(value), known),
+            )
+
+
+def _unused(matrix: Matrix, cells: Sequence[Combination]) -> Iterator[UsageError]:
+    """Yield an error for each framework or precision that has settings and is not measured."""
+    pairs = {(cell.framework, cell.precision) for cell in cells}
+    frameworks, precisions = {one for one, _ in pairs}, {one for _, one in pairs if one}
+    found: dict[str, tuple[str, set[str]]] = {}
+    for axes in (matrix.asked, *matrix.asked.include):
+        own = {one.key: one.framework for one in axes.batch_sizes}
+        own |= {one.key: one.framework for one in axes.options}
+        for key, name in own.items():
+            if name and name not in frameworks:
+                found[key] = (name, frameworks)
+        for size in axes.batch_sizes:
+            if size.precision and size.precision not in precisions:
+                found.setdefault(size.key, (size.precision, precisions))
+    for key, (word, known) in found.items():
+        message, hint = f"{key} is of {word}, which is not measured.", did_you_mean(word, known)
+        kind = ConfigError if matrix.where else UsageError
+        yield kind(message, where=matrix.where, hint=hint)
+
+
+def _placed(error: UsageError, matrix: Matrix, place: str, framework: str = "") -> UsageError:
+    """Return what is wrong with a cell, with the place in the file that says it."""
+    if not matrix.where:
+        several = framework and len(matrix.asked.frameworks) > 1
+        message = f"{framework}: {error.message}" if several else error.message
+        return UsageError(message, where=error.where, hint=error.hint)
+    about = f"{framework}: " if framework else ""
+    return ConfigError(f"{place}: {about}{error.message}", where=matrix.where, hint=error.hint)
+
+
+def _together(errors: Sequence[UsageError]) -> UsageError:
+    """Return one error for all, each said once."""
+    each = list({(str(one), one.hint): one for one in errors}.values())
+    return each[0] if len(each) == 1 else Refusals(each)

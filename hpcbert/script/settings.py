@@ -1,0 +1,104 @@
+"""The options of a recipe: what a site and a request set them to."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from hpcbert.config.decode import did_you_mean
+from hpcbert.config.recipe import KINDS
+from hpcbert.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hpcbert.config.recipe import Option, Recipe
+    from hpcbert.config.site import Site
+    from hpcbert.model import OptionValue
+
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+class UnfitError(UsageError):
+    """Something that is asked for does not fit recipe, site or protocol.
+
+    Attributes:
+        key: What a campaign.toml calls it; empty where nothing of it says that.
+    """
+
+    def __init__(self, message: str, *, where: str = "", hint: str = "", key: str = "") -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.key = key
+
+
+def option_values(
+    recipe: Recipe, site: Site, settings: Mapping[str, OptionValue]
+) -> dict[str, OptionValue]:
+    """Return the value of every option: `--set`, else the site's, else the recipe's.
+
+    Raises:
+        UsageError: An option is unknown or its value of the wrong kind.
+    """
+    found = {name: option.default for name, option in recipe.options.items()}
+    for name, value in site.settings(recipe.name).options.items():
+        option = _known(name, recipe.options, f"{site.where}: frameworks.{recipe.name}.options")
+        found[name] = _checked(option, value, site.where)
+    for name, text in settings.items():
+        option = _known(name, recipe.options, "--set")
+        found[name] = _checked(option, _read(option, text), "--set")
+    return found
+
+
+def _known(name: str, options: Mapping[str, Option], where: str) -> Option:
+    if name not in options:
+        raise UnfitError(
+            f"There is no option {name!r}.",
+            where=where,
+            hint=did_you_mean(name, options),
+            key=f"options.{name}",
+        )
+    return options[name]
+
+
+def _read(option: Option, text: OptionValue) -> OptionValue:
+    """Read a typed value from a command line's text; what can't be read stays a text."""
+    if not isinstance(text, str):
+        return text
+    if option.kind == "bool" and text.lower() in (*_TRUE, *_FALSE):
+        return text.lower() in _TRUE
+    readers: dict[str, Callable[[str], OptionValue]] = {"int": int, "float": float}
+    try:
+        return readers.get(option.kind, str)(text)
+    except ValueError:
+        return text
+
+
+def _checked(option: Option, value: OptionValue, where: str) -> OptionValue:
+    if option.kind == "float" and type(value) is int:
+        value = float(value)
+    if wrong := _wrong(option, value):
+        raise UnfitError(f"{option.name} {wrong}.", where=where, key=f"options.{option.name}")
+    return value
+
+
+def _wrong(option: Option, value: OptionValue) -> str:
+    """Return what an option can't take of a value, as the end of a sentence; empty if it can."""
+    if isinstance(value, float) and not isfinite(value):
+        return f"takes a finite number, not {value}"
+    if type(value) is not KINDS[option.kind]:
+        return f"takes a {option.kind}, not {value!r}"
+    if option.choices and value not in option.choices:
+        listed = ", ".join(str(choice) for choice in option.choices)
+        return f"must be one of {listed}, not {value!r}"
+    return option.outside(value)
+
+
+def identity_of(
+    recipe: Recipe, values: Mapping[str, OptionValue]
+) -> tuple[tuple[str, OptionValue], ...]:
+    """Return the options that change the number and differ from the recipe's defaults."""
+    return tuple(
+        (option.name, values[option.name])
+        for option in recipe.options.values()
+        if option.measured and values[option.name] != option.default
+    )

@@ -1,0 +1,173 @@
+"""hpcbert submit campaign.toml, and the same typed: what would be submitted, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.cli import inside
+
+FILE = """# What we compare.
+schema = 1
+name = "two ways"   # of the all-reduce
+frameworks = ["pytorch", "oneflow"]
+precisions = ["fp32", "fp16"]
+shapes = ["1n1g", "2n2g"]
+repeats = 3
+
+[batch_sizes]
+fp32 = 8
+fp16 = [16, 32]
+
+[env]
+NCCL_ALGO = "Ring"
+
+[slurm]
+partition = "gpu"
+nodelist = "n[1-4]"
+exclude = "n7"
+reservation = "week"
+time_limit = "00:20:00"
+"""
+TYPED = (
+    *("--name", "two ways", "--fw", "pytorch,oneflow", "--precision", "fp32,amp"),
+    *("--shapes", "1n1g,2n2g", "--repeats", "3", "--batch-size", "fp32=8,fp16=16,32"),
+    *("--env", "NCCL_ALGO=Ring", "--partition", "gpu", "--nodelist", "n[1-4]"),
+    *("--exclude", "n7", "--reservation", "week", "--time", "00:20:00"),
+)
+DRY = ("--scheduler", "slurm", "--dry-run", "--json")
+
+
+@pytest.fixture
+def file(here: None, tmp_path: Path) -> Path:
+    path = tmp_path / "campaign.toml"
+    path.write_text(FILE)
+    return path
+
+
+def campaigns(*words: object) -> list[dict[str, Any]]:
+    done = inside("submit", *words, *DRY)
+    assert done.returncode == 0, done
+    found: list[dict[str, Any]] = done.data["campaigns"]
+    return found
+
+
+def plain(campaign: dict[str, Any]) -> str:
+    """Return the scripts of a campaign without its id."""
+    texts = "".join(array["script_text"] for array in campaign["arrays"])
+    return texts.replace(campaign["campaign"], "ID")
+
+
+def test_a_file_and_the_same_words_make_the_same_campaigns(file: Path) -> None:
+    asked, typed = campaigns(file), campaigns(*TYPED)
+    assert [one["framework"] for one in asked] == ["pytorch", "oneflow"]
+    assert [one["name"] for one in asked] == ["two ways"] * 2
+    assert [len(one["arrays"]) for one in asked] == [6, 6]
+    assert list(map(plain, asked)) == list(map(plain, typed))
+    assert file.read_text() == FILE
+
+
+def test_variables_and_what_slurm_is_asked_for_stand_in_every_script(file: Path) -> None:
+    for campaign in campaigns(file):
+        for array in campaign["arrays"]:
+            text = array["script_text"]
+            assert array["env"] == {"NCCL_ALGO": "Ring"}
+            assert "\nexport NCCL_ALGO=Ring\n" in text
+            assert re.search(r" env .*NCCL_ALGO=Ring .* describe ", text)  # of each node too
+            first = "n1" if array["shape"] == "1n1g" else "n1,n2"
+            for option in (f"nodelist={first}", "exclude=n7", "reservation=week", "time=00:20:00"):
+                assert f"#SBATCH --{option}\n" in text
+
+
+@pytest.mark.parametrize("runtime", ["none", "enroot", "pyxis"])
+def test_ranks_have_them_under_every_runtime_and_before_the_sites(
+    here: None, tmp_path: Path, runtime: str
+) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text(
+        'schema = 1\nname = "x"\nscheduler = "slurm"\n[env]\nNCCL_ALGO = "Tree"\nKEPT = "1"\n'
+        f'[container]\nruntime = "{runtime}"\n'
+    )
+    words = ("--fw", "oneflow", "--env", "NCCL_ALGO=Ring", "--env", "X=a b'c,d", "--site", site)
+    done = inside("submit", *words, "--dry-run", "--json")
+    text = done.data["arrays"][0]["script_text"]
+    assert "\nexport NCCL_ALGO=Ring\n" in text
+    assert "\nexport KEPT=1\n" in text
+    assert """\nexport X='a b'"'"'c,d'\n""" in text
+    assert "Tree" not in text
+
+
+def test_what_is_typed_wins_over_the_file(file: Path) -> None:
+    words = (file, "--repeats", "1", "--partition", "test", "--name", "mine", "--exclude", "n1,n2")
+    one = campaigns(*words)[0]
+    assert one["name"] == "mine"
+    assert one["arrays"][0]["repeats"] == [1]
+    assert "--partition=test\n" in plain(one)
+    assert "--exclude=n1,n2\n" in plain(one)
+    done = inside("submit", file, "--fw", "pytorch", "--env", "A=1", "--json")
+    assert (
+        done.error["message"]
+        == "--fw and --env have no effect with campaign.toml, which says what is measured."
+    )
+
+
+def test_all_faults_are_told_at_once_and_nothing_is_written(file: Path, tmp_path: Path) -> None:
+    file.write_text(FILE.replace('"oneflow"]', '"onflow"]').replace('"fp16"]', '"fp17"]'))
+    done = inside("submit", file, "--runs", tmp_path / "runs", "--json")
+    assert done.returncode == 2
+    told = [(one["code"], one["message"]) for one in done.document["errors"]]
+    assert told == [
+        ("config", f"{file}: batch_sizes.fp16 is of fp16, which is not measured."),
+        ("config", f"{file}: frameworks[2]: There is no framework 'onflow'."),
+        ("config", f"{file}: precisions[2]: pytorch: There is no precision 'fp17' here."),
+    ]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_has_no_effect_with_the_scheduler_is_said(file: Path) -> None:
+    file.write_text('schema = 1\nframeworks = "pytorch"\n[slurm]\npartition = "gpu"\n')
+    done = inside("submit", file, "--scheduler", "local", "--dry-run", "--json")
+    (warning,) = [one for one in done.document["warnings"] if "no effect" in one]
+    assert warning == f"{file}: slurm.partition has no effect with the local scheduler."
+
+
+TYPED_WRONG = {
+    "a size": (["--batch-size", "fp32=x"], "--batch-size takes whole numbers, not 'x'."),
+    "a size of zero": (["--batch-size", "0"], "A batch size must be at least 1, not 0."),
+    "a precision of a size": (["--batch-size", "fp23=8"], "--batch-size names 'fp23', which is not"),
+    "a size of another": (
+        ["--precision", "fp32", "--batch-size", "fp16=8"],
+        "--batch-size is of fp16, which is not measured.",
+    ),
+    "a shape": (["--shapes", "1n1g,4x8"], "--shapes names '4x8', which is not a shape."),
+    "a variable": (["--env", "NCCL_ALGO"], "--env takes NAME=VALUE, not 'NCCL_ALGO'."),
+    "Slurm's variable": (["--env", "SLURM_NTASKS=3"], "--env SLURM_NTASKS is set by Slurm itself."),
+    "the recipe's": (["--env", "RANK=3"], "--env RANK is set by Slurm and hpcbert itself."),
+    "the program's": (
+        ["--fw", "ngc-tf1", "--env", "NVIDIA_TF32_OVERRIDE=1"],
+        "ngc-tf1 sets NVIDIA_TF32_OVERRIDE itself.",
+    ),
+    "a secret": (["--env", "HF_TOKEN=x"], "--env HF_TOKEN may hold a secret"),
+    "nodes": (["--nodelist", "n1 n2"], "--nodelist must be node names as Slurm lists them"),
+    "a name": (["--name", "a/b"], "--name must be 1 to 60 printable characters without a slash"),
+    "a framework of several": (["--fw", "pytorch,onflow"], "There is no framework 'onflow'."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TYPED_WRONG)
+def test_what_is_typed_wrong_is_refused(case: str, here: None) -> None:
+    words, message = TYPED_WRONG[case]
+    done = inside("submit", *words, *DRY)
+    assert done.returncode == 2
+    assert message in done.error["message"], done
+
+
+def test_the_header_of_a_rendered_script_has_the_variables(here: None, tmp_path: Path) -> None:
+    words = ("--env", "NCCL_ALGO=Ring", "--env", "B=x y", "--output", tmp_path / "out")
+    assert inside("render", *words).returncode == 0
+    (path,) = (tmp_path / "out").iterdir()
+    assert "--env B=x y' --env NCCL_ALGO=Ring".replace("B=", "'B=") in path.read_text()
+    assert inside("render", "--check", tmp_path / "out").returncode == 0

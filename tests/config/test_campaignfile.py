@@ -1,0 +1,141 @@
+"""campaign.toml is read strictly: what it may say, and what is said of what it may not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hpcbert.config import campaignfile
+from hpcbert.config.campaignfile import CampaignFile, OptionValues, Sizes, Variable
+from hpcbert.errors import ConfigError
+from hpcbert.model import Shape
+
+FULL = """
+frameworks = ["pytorch", "oneflow"]
+precisions = "AMP"
+shapes = ["1n1g", "scaling"]
+nodes = 4
+gpus_per_node = 8
+[batch_sizes]
+float32 = 32
+fp16 = [64, 128]
+oneflow = 16
+[batch_sizes.pytorch]
+fp16 = 96
+[options]
+seed = [1, 2]
+[options.oneflow]
+fast = true
+[env]
+NCCL_ALGO = ["Ring", "Tree"]
+OTHER = ""
+[slurm]
+nodelist = "n[01-04],m7"
+time_limit = "1-0"
+[[include]]
+frameworks = "tf2"
+[[exclude]]
+precisions = "fp16"
+batch_sizes = 128
+"""
+
+
+def read(folder: Path, text: str, head: str = "schema = 1\n") -> CampaignFile:
+    path = folder / "campaign.toml"
+    path.write_text(head + text)
+    return campaignfile.read(path)
+
+
+def test_a_file_says_all_of_it(tmp_path: Path) -> None:
+    found = read(tmp_path, FULL)
+    assert found.frameworks == ("pytorch", "oneflow")
+    assert found.precisions == ("fp16",)
+    assert found.shapes == (Shape(1, 1), "scaling")
+    assert found.batch_sizes == (
+        Sizes("batch_sizes.float32", "", "fp32", (32,)),
+        Sizes("batch_sizes.fp16", "", "fp16", (64, 128)),
+        Sizes("batch_sizes.oneflow", "oneflow", "", (16,)),
+        Sizes("batch_sizes.pytorch.fp16", "pytorch", "fp16", (96,)),
+    )
+    assert found.options == (
+        OptionValues("options.seed", "", "seed", (1, 2)),
+        OptionValues("options.oneflow.fast", "oneflow", "fast", (True,)),
+    )
+    assert found.env == (Variable("NCCL_ALGO", ("Ring", "Tree")), Variable("OTHER", ("",)))
+    assert {key: value for key, _, value in found.given()} == {
+        "nodes": 4, "gpus_per_node": 8, "slurm.nodelist": "n[01-04],m7", "slurm.time_limit": "1-0",
+    }  # fmt: skip
+
+
+def test_options_and_variables_of_an_inclusion_are_taken_one_by_one(tmp_path: Path) -> None:
+    text = '[[include]]\nprecisions = "bf16"\noptions = { seed = 3 }\nenv = { OTHER = "x" }\n'
+    found = read(tmp_path, FULL.replace("[[exclude]]", f"{text}[[exclude]]"))
+    one = found.include[1].over(found)
+    assert (one.frameworks, one.precisions) == (found.frameworks, ("bf16",))
+    assert [(each.name, each.values) for each in one.options] == [("seed", (3,)), ("fast", (True,))]
+    assert one.env == (found.env[0], Variable("OTHER", ("x",)))
+
+
+WRONG = {
+    "a key": ("framworks = 'x'", "framworks is not known", "Did you mean frameworks?"),
+    "a key of slurm": ("slurm = { partitions = 'x' }", "slurm.partitions is not known", "partition?"),
+    "a key of an inclusion": ("[[include]]\nmodel = 'x'", "include[1].model is not known", "models?"),
+    "no framework": ("frameworks = []", "frameworks names nothing", ""),
+    "a number": ("models = 3", "models must be a text, an array, not 3", ""),
+    "a shape": ("shapes = ['1n1g', '4x8']", "names '4x8', which is not a shape", '"scaling"'),
+    "a precision": ("[batch_sizes.x]\nfp23 = 3", "batch_sizes.x.fp23 is not a precision", "fp32"),
+    "a size of zero": ("batch_sizes = { fp32 = [1, 0] }", "must be at least 1, not 0", ""),
+    "a size of text": ("batch_sizes = { fp32 = '8' }", "batch_sizes.fp32 must be", ""),
+    "deep options": ("[options.a.b]\nc = 1", "options.a.b must be", ""),
+    "a variable of Slurm": ("env = { SLURM_NTASKS = '1' }", "env.SLURM_NTASKS is set by Slurm", "Leave"),
+    "a variable of hpcbert": ("env = { MASTER_PORT = '1' }", "env.MASTER_PORT is set by Slurm and hpcb", ""),
+    "a variable of bash": ("env = { UID = '1' }", "env.UID is bash's own", ""),
+    "no variable": ("env = { 'a-b' = '1' }", "env.a-b is no name", ""),
+    "a number as variable": ("env = { A = 1 }", "env.A must be a text, an array, not 1", ""),
+    "a line break": ("env = { A = 'x\\ny' }".replace("'", '"'), "env.A holds a line break", ""),
+    "a secret": ("env = { WANDB_API_KEY = 'x' }", "may hold a secret", "file"),
+    "a secret value": ("env = { A = 'hf_0123456789abcdefgh' }", "looks like a secret", ""),
+    "an empty exclusion": ("[[exclude]]", "exclude[1] must name what is left out", ""),
+    "a framework in an exclusion": ("[[exclude]]\noptions.x.a = 1", "name the framework", ""),
+    "two that are one": ("accumulation = 2\nglobal_batch_size = 8", "follows from accumulation", ""),
+    "one job": ("concurrent_repeats = 2\nrepeats_in = 'one-job'", "has no effect with", ""),
+    "nodes beside shapes": ("shapes = '1n1g'\nnodes = 2", "nodes has no effect with shapes", ""),
+    "a curve to nowhere": ("shapes = 'scaling'", "gpus_per_node is missing", ""),
+    "a name with a slash": ("name = 'a/b'", "name must be 1 to 60 printable characters", ""),
+    "nodes that are none": ("slurm = { exclude = 'n1 n2' }", "slurm.exclude must be node names", ""),
+    "a time": ("slurm = { time_limit = 'soon' }", "slurm.time_limit must look like", "HH:MM:SS"),
+    "no repeats": ("repeats = 0", "repeats must be at least 1", ""),
+    "a wrong kind": ("repeats_in = 'jobs'", "repeats_in must be one of array, one-job", ""),
+    "no TOML": ("frameworks = [", "Not valid TOML", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_it_may_not_say_is_named_with_its_place(case: str, tmp_path: Path) -> None:
+    text, message, hint = WRONG[case]
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, text)
+    assert refused.value.where == str(tmp_path / "campaign.toml")
+    assert message in refused.value.message
+    assert hint in refused.value.hint
+
+
+def test_a_file_of_another_time_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="schema is 2"):
+        read(tmp_path, "", "schema = 2\n")
+    with pytest.raises(ConfigError, match="schema is missing"):
+        read(tmp_path, "", "")
+
+
+def test_the_example_is_read_as_it_is_and_with_all_that_it_shows(tmp_path: Path) -> None:
+    text = campaignfile.EXAMPLE.read_text(encoding="utf-8")
+    plain = read(tmp_path, text, "")
+    assert (plain.frameworks, plain.shapes) == (("pytorch",), (Shape(1, 1),))
+    every = re.sub(r"^#(?=[\w\[])", "", text, flags=re.MULTILINE)
+    every = every.replace('["1n1g"]\nnodes', '["1n1g", "scaling"]\nnodes')
+    both = read(tmp_path, every.replace("global_batch_size", "# "), "")
+    assert read(tmp_path, re.sub("(?m)^accumulation", "# ", every), "").global_batch_size
+    assert all(getattr(both, name) is not None for name in ("name", "skip", "accumulation"))
+    assert len(both.include) == len(both.exclude) == 1

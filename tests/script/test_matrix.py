@@ -1,0 +1,210 @@
+"""Every combination is made once, and all that can't be measured is told at once, with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcbert.config import campaignfile, places, recipe
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import Site
+from hpcbert.errors import Refusals, UsageError
+from hpcbert.model import Point, Shape
+from hpcbert.script.matrix import Matrix, portions
+from hpcbert.script.plan import Request, plan
+from tests.kit.drafts import changed, reference
+from tests.kit.paths import TEMPLATES
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return reference(tmp_path)
+
+
+def made(site: Site, text: str) -> list[tuple[str, tuple[Point, ...]]]:
+    """Return each campaign's framework and points."""
+    path = Path(f"{site.runs}.toml")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"schema = 1\n{text}")
+    file = campaignfile.read(path)
+    largest = Shape(file.nodes or 1, file.gpus_per_node or 1)
+
+    def find(name: str) -> tuple[Recipe, Site]:
+        return recipe.load(places.find_recipe(name, (TEMPLATES,))), site
+
+    found = portions(Matrix(file, Request(largest), str(path)), find)
+    return [(one.framework, plan(*find(one.framework), one.request).points) for one in found]
+
+
+def short(points: tuple[Point, ...]) -> str:
+    return " ".join(f"{one.shape}/{one.precision}/{one.batch_size_per_device}" for one in points)
+
+
+def refused(site: Site, text: str) -> list[str]:
+    with pytest.raises(UsageError) as error:
+        made(site, text)
+    each = error.value.each if isinstance(error.value, Refusals) else (error.value,)
+    return [f"{one.message} {one.hint}" for one in each]
+
+
+def test_every_combination_is_a_point_and_those_of_one_use_a_campaign(site: Site) -> None:
+    text = """
+frameworks = ["pytorch", "oneflow"]
+precisions = ["fp32", "amp"]
+shapes = ["1n8g", "1n1g", "scaling"]
+nodes = 2
+gpus_per_node = 4
+[batch_sizes]
+fp32 = 32
+fp16 = [64, 128]
+[batch_sizes.oneflow]
+fp16 = 96
+"""
+    (first, points), (second, others) = made(site, text)
+    assert (first, second) == ("pytorch", "oneflow")
+    curve = ("1n1g", "1n4g", "1n8g", "2n4g")
+    every = [f"{shape}/fp32/32" for shape in curve]
+    every += [f"{shape}/fp16/{size}" for size in (64, 128) for shape in curve]
+    assert short(points) == " ".join(every)
+    ways = ("fp32/32", "fp16/96")
+    assert short(others) == " ".join(f"{one}/{way}" for way in ways for one in curve)
+
+
+def test_options_variables_and_models_make_campaigns_of_their_own(site: Site) -> None:
+    text = """
+frameworks = "pytorch"
+models = ["bert-tiny", "bert-base"]
+[options]
+sequence_length = [64, 128]
+[env]
+B = "x"
+A = ["1", "2"]
+"""
+    found = [points for _, points in made(site, text)]
+    assert [len(points) for points in found] == [1] * 8
+    variants = [f"{one.model} {one.variant}" for (one,) in found]
+    assert len(set(variants)) == 8
+    assert all(one.env == (("A", dict(one.env)["A"]), ("B", "x")) for (one,) in found)
+
+
+def test_the_same_point_said_twice_is_measured_once(site: Site) -> None:
+    text = """
+frameworks = "pytorch"
+precisions = ["fp32", "single"]
+shapes = ["1n1g", "scaling"]
+gpus_per_node = 1
+[[include]]
+batch_sizes = 4
+"""
+    ((_, points),) = made(site, text)
+    assert short(points) == "1n1g/fp32/4"
+
+
+def test_inclusions_add_and_exclusions_take_away_by_default_values_too(site: Site) -> None:
+    text = """
+frameworks = ["pytorch", "oneflow"]
+precisions = ["fp32", "tf32"]
+shapes = ["1n1g", "1n2g"]
+[[include]]
+frameworks = "pytorch"
+precisions = "bf16"
+env = { A = "1" }
+[[exclude]]
+frameworks = "oneflow"
+precisions = "tf32"
+[[exclude]]
+frameworks = "pytorch"
+batch_sizes = 4
+precisions = "fp32"
+shapes = "1n2g"
+[[exclude]]
+env = { A = "1" }
+shapes = ["1n2g"]
+"""
+    found = [(name, short(points), points[0].env) for name, points in made(site, text)]
+    size = recipe.load(TEMPLATES / "pytorch").batch_sizes | site.settings("pytorch").batch_sizes
+    assert found == [
+        ("pytorch", f"1n1g/fp32/4 1n1g/tf32/{size['tf32']} 1n2g/tf32/{size['tf32']}", ()),
+        ("oneflow", "1n1g/fp32/32 1n2g/fp32/32", ()),
+        ("pytorch", f"1n1g/bf16/{size['bf16']}", (("A", "1"),)),
+    ]
+
+
+def test_precisions_that_sizes_name_are_measured(site: Site) -> None:
+    ((_, points),) = made(site, 'frameworks = "pytorch"\n[batch_sizes]\nbf16 = 8\nfp32 = 2\n')
+    assert short(points) == "1n1g/bf16/8 1n1g/fp32/2"
+
+
+def test_all_that_cannot_be_measured_is_told_at_once(site: Site) -> None:
+    text = """
+frameworks = ["pytorch", "oneflw"]
+models = ["bert-tiny", "bert-hug"]
+precisions = ["fp32", "tf33"]
+shapes = ["1n9g", "1n1g"]
+[options]
+sead = 3
+seed = "7"
+[env]
+PYTHONUNBUFFERED = "0"
+[[exclude]]
+precisions = "fp23"
+"""
+    found = refused(site, text)
+    for part in (
+        "frameworks[2]: There is no framework 'oneflw'. Did you mean oneflow",
+        "models[2]: pytorch: There is no model 'bert-hug' here. Did you mean",
+        "precisions[2]: pytorch: There is no precision 'tf33' here. Did you mean tf32",
+        "shapes[1]: pytorch: Nodes of site",
+        "options.sead: pytorch: There is no option 'sead'. Did you mean seed?",
+        "options.seed: pytorch: seed takes a int, not '7'.",
+        "env.PYTHONUNBUFFERED: pytorch: pytorch sets PYTHONUNBUFFERED itself, to '1'.",
+        "exclude[1].precisions names 'fp23', which no point has. Did you mean fp32",
+    ):
+        assert len([one for one in found if part in one]) == 1, (part, found)
+    assert len(found) == 8
+
+
+WRONG = {
+    "no framework": ('precisions = "fp32"', "frameworks is missing."),
+    "none in an inclusion": ('[[include]]\nshapes = "1n1g"', "include[1].frameworks is missing."),
+    "a place in an inclusion": (
+        'frameworks = "oneflow"\n[[include]]\nprecisions = "bf16"',
+        "include[1].precisions: oneflow: There is no precision 'bf16' here.",
+    ),
+    "sizes of a stranger": (
+        'frameworks = "oneflow"\n[batch_sizes.onflow]\nfp32 = 3',
+        "batch_sizes.onflow.fp32 is of onflow, which is not measured. Did you mean oneflow?",
+    ),
+    "options of a stranger": (
+        'frameworks = "oneflow"\n[options.pytorch]\nseed = 3',
+        "options.pytorch.seed is of pytorch, which is not measured.",
+    ),
+    "sizes of a precision": (
+        'frameworks = "oneflow"\nprecisions = "fp32"\n[batch_sizes]\nfp16 = 3',
+        "batch_sizes.fp16 is of fp16, which is not measured.",
+    ),
+    "nothing left": (
+        'frameworks = "oneflow"\n[[exclude]]\nshapes = "1n1g"',
+        "exclude leaves nothing to measure.",
+    ),
+    "too much": (
+        'frameworks = "pytorch"\nshapes = "1n1g"\n[env]\n'
+        + "".join(f"A{letter} = {[str(one) for one in range(99)]}\n" for letter in "abcdefgh"),
+        "More than 10,000 points are asked for.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_refused_names_its_place(case: str, site: Site) -> None:
+    text, message = WRONG[case]
+    (found,) = refused(site, text)
+    assert message in found
+
+
+def test_an_interface_that_the_site_names_is_no_variable(site: Site) -> None:
+    text = 'frameworks = "pytorch"\nenv = { NCCL_SOCKET_IFNAME = "eth9" }'
+    assert made(site, text)
+    (found,) = refused(changed(site, nodes={"interface": "ib0"}), text)
+    assert "NCCL_SOCKET_IFNAME follows from nodes.interface, 'ib0'." in found
