@@ -123,7 +123,10 @@ env = { A = "1" }
 shapes = ["1n2g"]
 """
     found = [(name, short(points), points[0].env) for name, points in made(site, text)]
-    size = recipe.load(TEMPLATES / "pytorch").batch_sizes | site.settings("pytorch").batch_sizes
+    size = {
+        **recipe.load(TEMPLATES / "pytorch").batch_sizes,
+        **site.settings("pytorch").batch_sizes,
+    }
     assert found == [
         ("pytorch", f"1n1g/fp32/4 1n1g/tf32/{size['tf32']} 1n2g/tf32/{size['tf32']}", ()),
         ("oneflow", "1n1g/fp32/32 1n2g/fp32/32", ()),
