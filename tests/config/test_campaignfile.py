@@ -79,7 +79,7 @@ def test_options_and_variables_of_an_inclusion_are_taken_one_by_one(tmp_path: Pa
 
 
 WRONG = {
-    "a key": ("framworks = 'x'", "framworks is not known", "Did you mean frameworks?"),
+    "a key": ("framewrks = 'x'", "framewrks is not known", "Did you mean frameworks?"),
     "a key of slurm": ("slurm = { partitions = 'x' }", "slurm.partitions is not known", "partition?"),
     "a key of an inclusion": ("[[include]]\nmodel = 'x'", "include[1].model is not known", "models?"),
     "no framework": ("frameworks = []", "frameworks names nothing", ""),
