@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpcbert.campaign.record import read
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from hpcbert.campaign.record import Event
@@ -129,33 +130,46 @@ def _number(value: Any) -> int:
     return value if type(value) is int and value >= 0 else 0
 
 
-def sentences(watched: TrackedCampaign) -> tuple[str, ...]:
-    """Return what a person should know of a campaign's preflight; nothing where it has none."""
+def sentences(watched: TrackedCampaign, *, over: bool = False) -> tuple[str, ...]:
+    """Return what a person should know of a campaign's preflight; nothing where it has none.
+
+    Args:
+        watched: The campaign.
+        over: Whether none of its points waits or runs any more.
+    """
     one = found(watched)
     if one is None:
         return ()
-    job = f"job {one.array.job_id}" if one.array.job_id else "its job"
-    if one.state == "waits":
-        return (f"The preflight, {job}, has not begun; all points wait for it.",)
-    if one.state == "runs":
-        return (f"The preflight, {job}, measures the network; all points wait for it.",)
-    if one.state == "failed":
+    if one.state != "done":
+        job = f"job {one.array.job_id}" if one.array.job_id else "its job"
         path = log(watched, one.array).relative_to(watched.directory)
-        return (f"The preflight, {job}, failed, so no point is run: see {path} of the campaign.",)
-    slow = [f"{name} is far below the others: {why}." for name, why in one.slow.items()]
-    if not slow:
-        count = len(one.nodes)
-        return (f"The preflight found none of {count} nodes far below the others.",)
-    kept = [f"Job {job} runs on them all the same: {why}." for job, why in one.spared]
-    out = sorted({job for job, _ in one.left_out})
-    jobs = f"{len(out)} job{'' if len(out) == 1 else 's'}"
-    left = [f"Left out of {jobs}: {', '.join(one.slow)}."] if out else []
-    return (*slow, *left, *kept)
+        what = {
+            "waits": "has not begun; all points wait for it",
+            "runs": "measures the network; all points wait for it",
+            "failed": f"failed, so no point is run: see {path} of the campaign",
+        }[one.state]
+        if over and one.state != "failed":
+            what = "has written no end: somebody or something ended it"
+        return (f"The preflight, {job}, {what}.",)
+    return tuple(_of_slow(one)) or (
+        f"The preflight found none of {len(one.nodes)} nodes far below the others.",
+    )
 
 
-def warnings(watched: TrackedCampaign) -> tuple[str, ...]:
+def _of_slow(one: Preflight) -> Iterator[str]:
+    """Yield what became of slow nodes; nothing where there are none."""
+    for name, why in one.slow.items():
+        yield f"{name} is far below the others: {why}."
+    if out := {job for job, _ in one.left_out}:
+        jobs = f"{len(out)} job{'' if len(out) == 1 else 's'}"
+        yield f"Left out of {jobs}: {', '.join(one.slow)}."
+    for job, why in one.spared:
+        yield f"Job {job} runs on them all the same: {why}."
+
+
+def warnings(watched: TrackedCampaign, *, over: bool) -> tuple[str, ...]:
     """Return what `sentences` does, if something is wrong with a node or with the preflight."""
     one = found(watched)
     if one is None or (one.state == "done" and not one.slow):
         return ()
-    return tuple(f"{watched.campaign.id}: {text}" for text in sentences(watched))
+    return tuple(f"{watched.campaign.id}: {text}" for text in sentences(watched, over=over))

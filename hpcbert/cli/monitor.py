@@ -136,19 +136,23 @@ def _result(
         errors.append(IncompleteError(f"{view.failed} repeats ended badly or nobody knows how."))
     places = [shown[one.directory] for one in watched]
     next_steps = [then(one.campaign, place) for one, place in zip(watched, places, strict=True)]
+    alive = {one.watched.directory for one in view.repeats if view.states[one.key].kind.alive}
+    checked = {
+        one.directory: preflight.sentences(one, over=one.directory not in alive) for one in watched
+    }
     data = {
         "campaigns": [
             {
                 "campaign": one.campaign.id,
                 "directory": str(place),
-                "preflight": preflight.sentences(one),
+                "preflight": checked[one.directory],
             }
             for one, place in zip(watched, places, strict=True)
         ],
         "repeats": {"asked": len(view.repeats), **view.count()},
         "over": not any(one.kind.alive for one in view.states.values()),
     }
-    told = [text for one in watched for text in preflight.sentences(one)]
+    told = [text for sentences in checked.values() for text in sentences]
     return Result(
         data=data,
         text="\n".join([counts(view), *told, *advice(view), *([] if open_ else next_steps)]),

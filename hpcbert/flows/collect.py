@@ -256,8 +256,9 @@ def _of_campaign(
         why = f"{campaign.id} is a rehearsal: nothing was trained, so no table."
         return _OfCampaign(source_of(place, campaign, ()), refused=(why,))
     gathered = judge.gather(watched, rule=request.rule, window=request.window, states=states)
+    alive = any(one.known.newest.kind.alive for one in gathered.repeats)
     accepted = tuple(f"{campaign.id}: {one}" for one in gathered.held.accepted)
-    notes = (*store.caution(place), *preflight.warnings(watched), *accepted)
+    notes = (*store.caution(place), *preflight.warnings(watched, over=not alive), *accepted)
     if place == directory and not store.stranger(directory):
         notes += keeping.write(watched, gathered, now=time.time())
     own = [

@@ -248,6 +248,7 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
         "sampled": sampling and placed.on_gpus and not array.preflight,
         "preflight": array.preflight,
         "share": preflight.SHARE,
+        "limit": resolved.site.slurm.time_limit.bound,
         "directives": _directives(resolved, array),
         "srun_options": _srun_options(resolved, array),
         "reproduce": _reproduce(resolved, array.point),

@@ -174,7 +174,17 @@ def test_what_it_found_is_told_in_words(
     found = preflight.sentences(watched)
     assert len(found) == len(said)
     assert all(part in text for part, text in zip(said, found, strict=True))
-    assert bool(preflight.warnings(watched)) == warned
+    assert bool(preflight.warnings(watched, over=False)) == warned
+
+
+@pytest.mark.parametrize("events", [[], [STARTED]], ids=["waited", "ran"])
+def test_one_that_somebody_ended_is_not_said_to_wait_or_run(
+    tmp_path: Path, events: Sequence[dict[str, Any]]
+) -> None:
+    one = curve(tmp_path)
+    submitted(one, Slurm())
+    (said,) = preflight.warnings(says(one, *events), over=True)
+    assert "job 100, has written no end" in said
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,11 @@ done
 if [[ $rate == hangs ]]; then exit 1; fi
 printf '# Out of bounds values : 0 OK\\n# Avg bus bandwidth    : %s \\n#\\n' "$rate" >"$out"
 """
+# Slurm ends the job while a step runs.
+TERMINATED = """#!/bin/bash
+kill -TERM "$(sed -En 's/.*"pid":([0-9]+).*/\\1/p' "$CAMPAIGN"/status/preflight_*.jsonl)"
+exec sleep 0.2
+"""
 SCONTROL = """
 case $1 in
   show) if [[ $2 == hostnames ]]; then tr , '\\n' <<<"$3"; fi ;;
@@ -48,9 +53,17 @@ esac
 """
 
 
-def planned(where: Path, shape: str = "4n8g", device: str = "gpu", **options: Any) -> Draft:
+def planned(
+    where: Path,
+    shape: str = "4n8g",
+    device: str = "gpu",
+    *,
+    limit: str = "01:00:00",
+    **options: Any,
+) -> Draft:
     request = Request(Shape.parse(shape), ("fp32",), device=device, repeats=2)
-    site = settled(reference(where), "nccl-tests", options={"program": "/opt/a b/all_reduce_perf"})
+    site = reference(where, slurm={"time_limit": TimeLimit.parse(limit)})
+    site = settled(site, "nccl-tests", options={"program": "/opt/a b/all_reduce_perf"})
     return drafted(site, request, options={"preflight": True, **options})
 
 
@@ -86,9 +99,7 @@ def test_without_gpus_for_certain_the_reference_program_measures(
 
 
 def test_a_shorter_time_limit_is_kept(tmp_path: Path) -> None:
-    site = reference(tmp_path, slurm={"time_limit": TimeLimit.parse("00:10:00")})
-    request = Request(Shape(2, 1), ("fp32",), device="cpu")
-    made = drafted(site, request, options={"preflight": True})
+    made = planned(tmp_path, "2n1g", "cpu", limit="00:10:00")
     assert directives.option(script(made), "time") == "00:10:00"
 
 
@@ -121,8 +132,10 @@ def test_its_script_is_clean_for_shellcheck(tmp_path: Path) -> None:
 class Bench:
     """Runs a preflight's script with stand-ins for Slurm's commands."""
 
-    def __init__(self, tmp_path: Path, shape: str, *, usable: int = 8) -> None:
-        self.tmp_path, self.made = tmp_path, planned(tmp_path, shape)
+    def __init__(
+        self, tmp_path: Path, shape: str, *, usable: int = 8, limit: str = "01:00:00"
+    ) -> None:
+        self.tmp_path, self.made = tmp_path, planned(tmp_path, shape, limit=limit)
         write(self.made)
         self.nodes = [f"n{number}" for number in range(1, int(shape[0]) + 1)]
         self.tools = tmp_path / "tools"
@@ -219,6 +232,17 @@ def test_what_slurm_refuses_is_written_down(tmp_path: Path) -> None:
     assert status == 0
     assert {one["why"] for one in found["spared"]} == {'slurm_update error: "no"'}
     assert "left-out" not in found
+
+
+@pytest.mark.parametrize(("limit", "cancelled"), [("00:30:00", []), ("00:00:20", ["51", "52"])])
+def test_at_its_time_limit_it_gives_up_and_not_where_it_may_come_back(
+    tmp_path: Path, limit: str, cancelled: list[str]
+) -> None:
+    bench = Bench(tmp_path, "2n8g", limit=limit)
+    bench.say("srun", TERMINATED)
+    status, _ = bench.run(CAMPAIGN=str(bench.made.directory))
+    assert status == 143
+    assert sorted(bench.wrote("cancel")) == cancelled
 
 
 @pytest.mark.parametrize("table", ["n1 hangs\nn2 hangs\nn3 hangs\nn4 hangs", "n1 hangs\nn3 hangs"])
