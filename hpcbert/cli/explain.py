@@ -13,7 +13,7 @@ from hpcbert.errors import IncompleteError
 from hpcbert.flows.explain import explained
 from hpcbert.flows.results import find_places
 from hpcbert.model import ARCHIVE
-from hpcbert.results.words import plain
+from hpcbert.results.words import on_cpu, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -77,7 +77,7 @@ def _unpacked(words: Sequence[str], at: Places) -> list[str]:
 
 
 def _lines(group: Group, findings: Sequence[Observation]) -> Iterator[str]:
-    title = f"{group.framework} · {group.model} · {group.precision}"
+    title = f"{group.framework} · {group.model} · {group.precision}{on_cpu(group, ' · ')}"
     yield click.style(
         plain(f"{title} · {group.batch_size_per_device} samples per device"), bold=True
     )

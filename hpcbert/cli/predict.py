@@ -11,7 +11,7 @@ from hpcbert.errors import IncompleteError
 from hpcbert.flows import predict as flow
 from hpcbert.flows.results import find_places
 from hpcbert.results.scaling import asked_for
-from hpcbert.results.words import plain
+from hpcbert.results.words import device_of, on_cpu, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,8 @@ def predict(
 def _title(one: Forecast) -> str:
     group = one.group
     batch = f"{group.batch_size_per_device} samples per device"
-    return plain(f"{group.framework} {group.model} {group.precision} {batch} {group.variant}")
+    what = f"{group.framework} {group.model} {group.precision}{on_cpu(group, ' ')}"
+    return plain(f"{what} {batch} {group.variant}")
 
 
 def _data(one: Forecast) -> dict[str, Any]:
@@ -111,5 +112,6 @@ def _lines(one: Forecast) -> Iterator[str]:
             yield (
                 f"  {each.nodes}n{each.gpus_per_node}g  {each.throughput:,.0f} samples/s, "
                 f"{each.low:,.0f} to {each.high:,.0f}; {each.efficiency:.1%} of one node's rate "
-                f"per GPU, {(each.exposed_seconds or 0) * 1e3:,.1f} ms of each step wait for others"
+                f"per {device_of(one.group)}, "
+                f"{(each.exposed_seconds or 0) * 1e3:,.1f} ms of each step wait for others"
             )

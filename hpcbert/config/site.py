@@ -22,7 +22,7 @@ from hpcbert.slurm.hostlist import expand
 from hpcbert.timelimit import TimeLimit
 
 Runtime = Literal["none", "pyxis", "enroot"]
-CpuBind = Literal["gpu", "none", "slurm"]
+CpuBind = Literal["gpu", "none", "cluster"]
 _HOUR = TimeLimit.parse("01:00:00")
 RUNTIMES: tuple[str, ...] = get_args(Runtime)
 _NODES = re.compile(r"[\w.,\[\]-]+", re.ASCII)
@@ -161,7 +161,7 @@ class NodeSettings:
         gpus_per_node: GPUs that a node has.
         cpus_per_gpu: CPUs to ask for with each GPU; 0 leaves it to the cluster.
         cpu_bind: What ranks of one GPU each are bound to, where `cpus_per_gpu` is known: as many
-            CPUs near it (`gpu`), nothing (`none`), or what Slurm decides (`slurm`).
+            CPUs near it (`gpu`), nothing (`none`), or what Slurm decides (`cluster`).
         drop_caches: Command that drops a node's page cache before each repeat, one word each.
         interface: Network interface with the addresses that ranks use; empty: what names resolve
             to.

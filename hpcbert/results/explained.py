@@ -12,7 +12,7 @@ from hpcbert.logs.arithmetic import median
 from hpcbert.model import Shape
 from hpcbert.results.metrics import model_named
 from hpcbert.results.reduce import BASELINE
-from hpcbert.results.words import plain
+from hpcbert.results.words import device_of, plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,7 +88,8 @@ def _within(table: SpeedupTable, rows: Sequence[Row]) -> Observation:
     width = max(row.shape.gpus_per_node for row in rows)
     full = Shape(1, width)
     if width == 1:
-        return Observation("node", full, "One GPU a node: nothing is lost inside of a node.")
+        text = f"One {device_of(table.group)} a node: nothing is lost inside of a node."
+        return Observation("node", full, text)
     one, node = _at(rows, BASELINE), _at(rows, full)
     if one is None or node is None or not (one.median and node.median):
         lacking = BASELINE if one is None else full
@@ -98,7 +99,8 @@ def _within(table: SpeedupTable, rows: Sequence[Row]) -> Observation:
     lost = 1 - node.median / ideal
     text = (
         f"Inside a node {lost:.1%} is lost: {full} gives {node.median:,.2f} samples/s, where "
-        f"{width} times the {one.median:,.2f} of one GPU are {ideal:,.2f}."
+        f"{width} times the {one.median:,.2f} of one {device_of(table.group)} are "
+        f"{ideal:,.2f}."
     )
     return Observation("node", full, text, {"lost": lost, "ideal": ideal, "measured": node.median})
 
@@ -157,7 +159,8 @@ def _all_reduce(
     shape = row.shape
     base = _at(rows, Shape(1, shape.gpus_per_node) if shape.nodes > 1 else BASELINE)
     model = model_named(group.model)
-    if shape.gpus == 1 or base is None or model is None or not (row.median and base.median):
+    by_nccl = shape.gpus > 1 and group.device != "cpu"
+    if not by_nccl or base is None or model is None or not (row.median and base.median):
         return []
     speed = bandwidths.get(shape)
     if speed is None:

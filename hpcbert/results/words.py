@@ -40,6 +40,11 @@ def on_cpu(group: Group, before: str) -> str:
     return f"{before}CPU" if group.device == "cpu" else ""
 
 
+def device_of(group: Group) -> str:
+    """Return what a table calls one of those that compute."""
+    return "rank" if group.device == "cpu" else "GPU"
+
+
 def of_devices(text: str, tables: Iterable[SpeedupTable]) -> str:
     """Return a text that holds for tables on GPUs as it holds for these."""
     on = {table.group.device for table in tables}

@@ -21,7 +21,7 @@ class Placing:
         gpus_of_task: GPUs that each of them drives.
         cpus: CPUs of each task; 0: nobody says.
         share: GPUs of a whole node, which share its CPUs.
-        binding: What tasks are bound to: `gpu`, `none`, or as `slurm` does it.
+        binding: What tasks are bound to: `gpu`, `none`, or what the `cluster` decides.
         confined_only: Whether jobs share nodes: then tasks may be bound only to CPUs that nobody
             else has, which they can tell only where Slurm confines them.
     """
@@ -53,7 +53,7 @@ class Placing:
         chosen = self.bind and not self.confined_only
         cpus = (f"--cpus-per-task={self.cpus}",) if self.cpus and not chosen else ()
         # Without a number of CPUs a task would be bound to a single one on many clusters.
-        return cpus if self.binding == "slurm" else (*cpus, "--cpu-bind=none")
+        return cpus if self.binding == "cluster" else (*cpus, "--cpu-bind=none")
 
 
 def placing(resolved: Resolved, point: Point) -> Placing:
@@ -70,6 +70,6 @@ def placing(resolved: Resolved, point: Point) -> Placing:
         gpus_of_task=each,
         cpus=site.nodes.cpus_per_gpu * each,
         share=max(site.nodes.gpus_per_node, shape.gpus_per_node),
-        binding="slurm" if own else site.nodes.cpu_bind,
+        binding="cluster" if own else site.nodes.cpu_bind,
         confined_only=not (site.slurm.exclusive or resolved.scheduler.here),
     )

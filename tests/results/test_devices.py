@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from hpcbert.model import Device, Group, Provenance
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.reporters import FORMS
 from tests.kit.campaigns import Built
-from tests.kit.cli import Done
+from tests.kit.cli import Done, inside
 from tests.kit.collecting import gathered, says
 from tests.results.test_formats import point
 
@@ -50,6 +51,35 @@ def test_no_form_calls_ranks_on_the_cpu_gpus(name: str) -> None:
     assert "GPU" not in said
     same = FORMS[name].write(tabulate([point(ON_GPU, "1n1g", [1.0])]), MADE, 0)
     assert "CPU" not in same
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("collect",),
+        ("collect", "--format", "wide"),
+        ("collect", "--format", "markdown"),
+        ("explain",),
+        ("predict", "--nodes", "8"),
+        ("compare", "{}"),
+        ("monitor", "--once"),
+        ("report", "--output", "{out}"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("shapes", [("1n1g", "1n2g", "2n2g", "4n2g"), ("1n1g", "2n1g", "4n1g")])
+def test_no_command_calls_ranks_on_the_cpu_gpus(
+    build: Callable[..., Built], words: tuple[str, ...], shapes: tuple[str, ...], tmp_path: Path
+) -> None:
+    made = on(build(*shapes, repeats=2), "cpu", "cpu")
+    out = tmp_path / "out"
+    places = {"{}": str(made.directory), "{out}": str(out)}
+    first, *rest = (places.get(word, word) for word in words)
+    done = inside(first, str(made.directory), *rest)
+    pages = [*out.glob("*.md"), *out.glob("*.html"), *out.glob("*/*.svg"), *out.glob("*/*.csv")]
+    said = done.output + "".join(path.read_text() for path in pages)
+    assert len(said) > 50, done
+    assert not re.findall(r".*\bGPUs?\b.*", said)
 
 
 def test_both_in_one_document_are_two_tables() -> None:

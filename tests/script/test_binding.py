@@ -183,7 +183,7 @@ def test_fewer_cpus_than_ranks_are_shared_by_all(tmp_path: Path) -> None:
     assert ranks == [(None, "1")] * 8
 
 
-@pytest.mark.parametrize("binding", ["none", "slurm"])
+@pytest.mark.parametrize("binding", ["none", "cluster"])
 def test_a_site_may_bind_otherwise(binding: str, tmp_path: Path) -> None:
     nodes = {"cpus_per_gpu": 4, "cpu_bind": binding}
     assert Node(tmp_path, SOCKETS, 256, 2).ranks(nodes=nodes) == [(None, "4")] * 8
