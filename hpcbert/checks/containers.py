@@ -1,9 +1,7 @@
-"""Checking what containers need: on this machine, and from inside a job on the nodes."""
+"""Checking what containers need of a machine: of this one, and of nodes by a job."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +12,6 @@ from hpcbert.errors import HpcbertError
 from hpcbert.finding import Finding
 from hpcbert.script.inputs import find_image
 from hpcbert.script.prepared import data_path, options_for_data
-from hpcbert.slurm.commands import submission_environment
-from hpcbert.slurm.hostlist import fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,46 +19,62 @@ if TYPE_CHECKING:
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.container.reference import Image
-    from hpcbert.system.runner import Outcome, Runner
+    from hpcbert.system.runner import Runner
 
 # Seconds that a step on the nodes may wait and run.
 _PATIENCE = 300.0
 _DIGEST_SECONDS = 60.0
-_MARKER = "/.hpcbert-doctor"
 _OF_LOGIN = ("unauthorized", "wrong-password", "too-many-requests")
-# Prints what probe.sh would; $1 is there in a container only.
-_ENTERED = """if [ -e "$1" ]; then told='ok entered'; else told='fail it runs on the bare host'; fi
-printf '%s\\tplugin\\t%s\\t%s\\n' "${SLURMD_NODENAME:-$(uname -n)}" "${told%% *}" "${told#* }"
-"""
 # What only jobs need: a login node may be without.
 _JOBS_ONLY = (
     *("user-namespaces", "squashfs-tools", "enroot", "directories", "scratch", "temp", "data"),
 )
 
 
-def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner, nodes: int) -> Iterator[Finding]:
-    """Yield what containers meet on this machine and on nodes of the cluster.
+def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Iterator[Finding]:
+    """Yield what containers meet on this machine.
 
     Args:
         site: What is to be checked.
         recipes: Frameworks whose images and data are to be checked too.
         run: Starts the probes.
-        nodes: Nodes to look at from inside a job step; 0: only this machine.
     """
     if site.container.runtime == "none":
         yield Finding("containers", "ok", "none: ranks run on the host")
         return
     images, problems = _images(site, recipes)
     yield from problems
-    words = _words(site, recipes, [one.path for one in images if one.kind == "file"])
-    own = run(["bash", str(probe.SCRIPT), *words], timeout=_PATIENCE)
-    like = traits(site.scheduler)
-    yield from _findings(own, "here", mild=() if like.here else _JOBS_ONLY)
+    own = run(["bash", str(probe.SCRIPT), *_words(site, recipes, images)], timeout=_PATIENCE)
+    mild = () if traits(site.scheduler).here else _JOBS_ONLY
+    for one in probe.read(own.stdout):
+        weight = "warn" if one.status == "fail" and one.name in mild else one.status
+        yield advised("here", one.name, weight, one.detail)
     for image in images:
         if image.kind == "docker":
             yield _registry(image, run)
-    if nodes and like.srun:
-        yield from _on_nodes(site, words, images, run, nodes)
+
+
+def words(site: Site, recipes: Sequence[Recipe]) -> tuple[str, ...]:
+    """Return the words for probe.sh on the nodes; none where ranks run on the host."""
+    if site.container.runtime == "none":
+        return ()
+    return tuple(_words(site, recipes, _images(site, recipes)[0]))
+
+
+def advised(
+    where: str, name: str, status: str, detail: str, nodes: tuple[str, ...] = ()
+) -> Finding:
+    """Return what probe.sh found, with what to do about it.
+
+    Args:
+        where: What to call the place.
+        name: The check, as probe.sh printed it.
+        status: Likewise, or milder.
+        detail: Likewise.
+        nodes: The nodes that it was found on.
+    """
+    advice = probe.remedy(probe.Probed(where, name, status, detail))
+    return Finding(f"{name} ({where})", status, detail, advice.hint, advice.change, nodes)
 
 
 def _images(site: Site, recipes: Sequence[Recipe]) -> tuple[tuple[Image, ...], tuple[Finding, ...]]:
@@ -85,7 +97,8 @@ def _images(site: Site, recipes: Sequence[Recipe]) -> tuple[tuple[Image, ...], t
     return tuple(dict.fromkeys(found)), tuple(problems)
 
 
-def _words(site: Site, recipes: Sequence[Recipe], files: Sequence[str]) -> list[str]:
+def _words(site: Site, recipes: Sequence[Recipe], images: Sequence[Image]) -> list[str]:
+    files = [one.path for one in images if one.kind == "file"]
     words = (
         ["--enroot"] if site.container.runtime == "enroot" or traits(site.scheduler).srun else []
     )
@@ -97,21 +110,6 @@ def _words(site: Site, recipes: Sequence[Recipe], files: Sequence[str]) -> list[
     for folder in dict.fromkeys(read):
         words += ["--data", folder] if folder else []
     return words
-
-
-def _findings(outcome: Outcome, place: str = "", *, mild: Sequence[str] = ()) -> Iterator[Finding]:
-    """Turn what probes printed into findings, one for all nodes that found the same.
-
-    Args:
-        outcome: What the probe did.
-        place: What to call the place if its nodes are not to be named.
-        mild: What is no more than a warning there.
-    """
-    for (name, status, detail), nodes in probe.by_finding(probe.read(outcome.stdout)).items():
-        where = place or fold(nodes)
-        advice = probe.remedy(probe.Probed(where, name, status, detail))
-        weight = "warn" if status == "fail" and name in mild else status
-        yield Finding(f"{name} ({where})", weight, detail, advice.hint, advice.change)
 
 
 def _registry(image: Image, run: Runner) -> Finding:
@@ -128,76 +126,3 @@ def _registry(image: Image, run: Runner) -> Finding:
     change = general.change if known and known.name in _OF_LOGIN else ""
     hint = known.hint if known else general.hint
     return Finding(name, "warn", f"{image.uri}: {what}", hint, change)
-
-
-def _on_nodes(
-    site: Site, words: Sequence[str], images: Sequence[Image], run: Runner, nodes: int
-) -> Iterator[Finding]:
-    """Yield what a step on the nodes finds, and whether each has the plugin."""
-    with tempfile.TemporaryDirectory(dir=shared(site), prefix=".doctor-") as folder:
-        copy = Path(folder) / probe.SCRIPT.name
-        copy.write_bytes(probe.SCRIPT.read_bytes())
-        outcome = step(site, run, nodes, ["bash", str(copy), *words])
-        found = probe.read(outcome.stdout)
-        seen = tuple(dict.fromkeys(one.node for one in found))
-        if len(seen) < nodes:
-            lines = [line for line in outcome.stderr.splitlines() if line.strip()] or ["no answer"]
-            hint = "Look at `sinfo`; ask for fewer with --nodes."
-            yield Finding(
-                "nodes", "fail", f"{len(seen)} of {nodes} nodes answered: {lines[-1]}", hint
-            )
-        yield from _findings(outcome)
-        if site.container.runtime == "pyxis" and seen:
-            yield from _plugin(site, images, run, seen, folder)
-
-
-def _plugin(
-    site: Site, images: Sequence[Image], run: Runner, nodes: Sequence[str], folder: str
-) -> Iterator[Finding]:
-    """Enter a container on each node: what is seen inside can't be seen on the bare host."""
-    if not images:
-        detail = "not tried: no image is known"
-        yield Finding("plugin", "warn", detail, "Name a framework: hpcbert doctor --fw NAME.")
-        return
-    options = [
-        f"--nodelist={','.join(nodes)}",
-        f"--container-image={images[0].uri}",
-        f"--container-mounts={folder}:{_MARKER}",
-        *("--no-container-mount-home", "--no-container-remap-root", "--no-container-entrypoint"),
-    ]
-    marked = ["bash", "-c", _ENTERED, "probe", f"{_MARKER}/{probe.SCRIPT.name}"]
-    outcome = step(site, run, len(nodes), marked, options)
-    yield from _findings(outcome)
-    silent = [
-        node for node in nodes if node not in {one.node for one in probe.read(outcome.stdout)}
-    ]
-    if silent:
-        known = symptoms.explain(outcome.stderr)
-        lines = [line for line in outcome.stderr.splitlines() if line.strip()] or ["no answer"]
-        general = probe.REMEDIES["plugin"]
-        hint = known.hint if known else general.hint
-        yield Finding(f"plugin ({fold(silent)})", "fail", lines[-1], hint, general.change)
-
-
-def step(
-    site: Site, run: Runner, nodes: int, command: Sequence[str], options: Sequence[str] = ()
-) -> Outcome:
-    """Run a command once on each of some nodes, in a job of its own."""
-    return run(
-        [
-            *("srun", "--quiet", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
-            *("--job-name=hpcbert-doctor", "--time=5", "--kill-on-bad-exit=0", "--mpi=none"),
-            *site.slurm.selection,
-            *options,
-            *command,
-        ],
-        env=submission_environment(os.environ),
-        timeout=_PATIENCE,
-    )
-
-
-def shared(site: Site) -> Path:
-    """Return the directory that all nodes share."""
-    runs = Path(site.runs)
-    runs.mkdir(parents=True, exist_ok=True)
-    return runs

@@ -1,91 +1,101 @@
-"""Looking at nodes from inside a job, whatever the container runtime is."""
+"""What a job found on its nodes, and what to do about it; pure."""
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
+import re
 from typing import TYPE_CHECKING
 
-from hpcbert.checks.containers import shared, step
-from hpcbert.container import probe
+from hpcbert.checks.catalogue import CHECKS, remedy
+from hpcbert.checks.containers import advised
+from hpcbert.container import probe, symptoms
 from hpcbert.finding import Finding
-from hpcbert.script import inputs
-from hpcbert.script.prepared import options_for_data
-from hpcbert.slurm.hostlist import fold
+from hpcbert.slurm.hostlist import expand, fold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.site import Site
-    from hpcbert.system.runner import Runner
-
-# $1: runs; $2: a file that the login node just made there; then the interpreters, after -- the
-# directories that ranks read. Prints lines like probe.sh's: NODE, NAME, STATUS, DETAIL.
-_LOOK = r"""say() { printf '%s\t%s\t%s\t%s\n' "${SLURMD_NODENAME:-$(uname -n)}" "$@"; }
-runs=$1 mark=$2; shift 2
-if ! cd -- "$runs" 2>/dev/null; then say runs fail "there is no $runs, or it can't be entered"
-elif [ ! -e "$mark" ]; then say runs fail "$runs is another directory than on the login node"
-elif ! : >"$mark.$$.${SLURMD_NODENAME:-$(uname -n)}" 2>/dev/null; then
-  say runs fail "$runs can't be written to"
-else say runs ok "$runs is the login node's"; fi
-while [ $# -gt 0 ] && [ "$1" != -- ]; do
-  if command -v -- "$1" >/dev/null; then say python ok "$1"
-  else say python fail "there is no program $1"; fi
-  shift
-done
-shift
-for path in "$@"; do
-  if [ -e "$path" ]; then say files ok "$path"; else say files fail "there is no $path"; fi
-done
-"""
-_REMEDIES = {
-    "runs": (
-        "Name a directory that all nodes share and that you may write to.",
-        "site.toml: runs",
-    ),
-    "python": (
-        "Name an interpreter that every node has at the same path.",
-        "site.toml: frameworks.NAME.python",
-    ),
-    "files": (
-        "Name directories that every node mounts at the same path.",
-        "site.toml: frameworks.NAME.data, frameworks.NAME.source",
-    ),
-}
+_NODES = "nodes"
+# What a job says when it goes wrong: its script, srun, Slurm's daemon on a node.
+_COMPLAINT = re.compile(r"(?:hpcbert: |\S+: error: |slurmstepd[\w.-]*: ).*")
+_USUAL = re.compile(r"hpcbert: repeat \d+ attempt \d+ on |slurmstepd\S* error: couldn't chdir")
+_MOST = 5
 
 
-def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner, nodes: int) -> Iterator[Finding]:
-    """Yield what a job on some nodes finds of what every job needs.
+def found(printed: str, known: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what look.sh, hello.py and probe.sh printed, one finding for all nodes that agree.
 
     Args:
-        site: What is to be checked.
-        recipes: Frameworks whose interpreters and files are to be checked too.
-        run: Starts srun.
-        nodes: How many nodes to look at.
+        printed: All that a job printed; other lines are passed over.
+        known: What fills in remedies, by `catalogue.NodeCheck`.
     """
-    used = [inputs.find(site, one, options_for_data(site, one)) for one in recipes]
-    on_host = site.container.runtime == "none"
-    pythons = [one.python or "python3" for one in used] if on_host else []
-    files = [path for one in used for path in (one.data, one.source) if path]
-    try:
-        folder = tempfile.TemporaryDirectory(dir=shared(site), prefix=".doctor-")
-    except OSError as error:
+    rows = probe.read(printed)
+    bad = {(one.node, one.name) for one in rows if one.status != "ok"}
+    told = [one for one in rows if one.status != "ok" or (one.node, one.name) not in bad]
+    for (name, status, detail), names in probe.by_finding(told).items():
+        nodes = tuple(expand(fold(names)))  # in their order
+        where = f"{name} ({fold(nodes)})"
+        if name not in CHECKS:
+            yield advised(fold(nodes), name, status, detail, nodes)
+            continue
+        check, fine = CHECKS[name], status == "ok"
         yield Finding(
-            "runs (nodes)", "fail", f"{site.runs}: {error.strerror}", _REMEDIES["runs"][0]
+            where,
+            status,
+            detail,
+            "" if fine else check.hint,
+            "" if fine else check.change,
+            nodes,
+            "" if fine else remedy(name, detail, known),
         )
-        return
-    with folder as name:
-        mark = Path(name) / "mark"
-        mark.touch()
-        words = [site.runs, str(mark), *dict.fromkeys(pythons), "--", *dict.fromkeys(files)]
-        outcome = step(site, run, nodes, ["bash", "-c", _LOOK, "look", *words])
-    found = probe.read(outcome.stdout)
-    seen = tuple(dict.fromkeys(one.node for one in found))
-    if len(seen) < nodes:
-        lines = [line for line in outcome.stderr.splitlines() if line.strip()] or ["no answer"]
+
+
+def seen(printed: str) -> tuple[str, ...]:
+    """Return the nodes that said anything, in the order of their first words."""
+    return tuple(dict.fromkeys(one.node for one in probe.read(printed)))
+
+
+def silent(printed: str, wanted: int, complaint: str) -> Iterator[Finding]:
+    """Yield that fewer nodes answered than were asked for, if they were."""
+    there = seen(printed)
+    if len(there) < wanted:
         hint = "Look at `sinfo`; ask for fewer with --nodes."
-        yield Finding("nodes", "fail", f"{len(seen)} of {nodes} nodes answered: {lines[-1]}", hint)
-    for (kind, status, detail), names in probe.by_finding(found).items():
-        hint, change = _REMEDIES[kind] if status == "fail" else ("", "")
-        yield Finding(f"{kind} ({fold(names)})", status, detail, hint, change)
+        detail = f"{len(there)} of {wanted} nodes answered: {complaint or 'no answer'}"
+        remedy = f"--nodes {len(there)}" if there else ""
+        yield Finding(_NODES, "fail", detail, hint, "", (), remedy)
+
+
+def outside(printed: str, nodes: Sequence[str], runtime: str) -> Iterator[Finding]:
+    """Yield that ranks did not start on nodes, and what kept them.
+
+    Args:
+        printed: All that a job printed.
+        nodes: Those of the job.
+        runtime: The site's container runtime.
+    """
+    started = {one.node for one in probe.read(printed) if one.name == "ranks"}
+    bare = tuple(node for node in nodes if f"hpcbert: {node}: not in the container" in printed)
+    left = bare or tuple(node for node in nodes if node not in started)
+    if not left:
+        return
+    lines = complaints(printed)
+    known, check = symptoms.explain(printed), CHECKS["ranks"]
+    name, hint, change = "ranks", check.hint, check.change
+    if runtime == "pyxis":
+        general = probe.REMEDIES["plugin"]
+        name, hint, change = "plugin", general.hint, general.change
+    where, why = f"{name} ({fold(left)})", "; ".join(lines) or "no rank started"
+    yield Finding(where, "fail", why, known.hint if known else hint, change, left)
+
+
+def complaints(printed: str) -> tuple[str, ...]:
+    """Return what went wrong by the words of a job's script, of srun and of Slurm's daemons."""
+    lines = [line for line in printed.splitlines() if _COMPLAINT.match(line)]
+    return tuple(dict.fromkeys(line for line in lines if not _USUAL.match(line)))[:_MOST]
+
+
+def explained(printed: str, lines: Sequence[str]) -> str:
+    """Return what to do about what a job complained of."""
+    known = symptoms.explain(printed)
+    if known:
+        return known.hint
+    return "The findings above say why; else see what it says." if lines else "Look at `sinfo`."

@@ -2,38 +2,96 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from hpcbert.cli import conflicts
+from hpcbert.cli.asked import submitter
+from hpcbert.cli.conflicts import Conflict
+from hpcbert.cli.options import checked_limit
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import site
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import CheckError
-from hpcbert.flows.doctor import examine
 from hpcbert.system.runner import run
 
+if TYPE_CHECKING:
+    from hpcbert.finding import Finding
+
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+_CONFLICTS = (
+    Conflict(("gpus_per_node", "wait"), lambda given: not given["nodes"], "without --nodes"),
+)
+_PATIENCE = 300
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  hpcbert doctor\n"
+    "  hpcbert doctor --nodes 4 --fw oneflow\n"
+    "  hpcbert doctor --nodes 4 --partition gpu --account project"
+)
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @click.option("--fw", "frameworks", multiple=True, help="Check this framework's image and data.")
 @click.option(
     "--nodes", type=click.IntRange(0), default=0, help="Look at so many nodes from inside a job."
 )
+@click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of each; the site's.")
+@click.option(
+    "--wait",
+    type=click.IntRange(1),
+    default=_PATIENCE,
+    show_default=True,
+    help="Seconds that the job may wait to start.",
+)
+@click.option("--runtime", type=click.Choice(site.RUNTIMES), help="Container runtime.")
+@click.option("--runs", default="", help="Directory of the campaigns.")
+@click.option("--partition", default="", help="Slurm partition.")
+@click.option("--account", default="", help="Slurm account.")
+@click.option("--qos", default="", help="Slurm quality of service.")
+@click.option(
+    "--time",
+    "time_limit",
+    callback=checked_limit,
+    default="",
+    help="Limit of one repeat, HH:MM:SS.",
+)
 @returns_result
-def doctor(*, site_file: str, frameworks: tuple[str, ...], nodes: int) -> Result:
-    """Check that this machine can do what the site says."""
-    here = site.load(site_file)
-    if not traits(here.scheduler).srun:
-        conflicts.refuse_typed(("nodes",), f"with the {here.scheduler} scheduler")
-    findings = tuple(examine(here, run=run, frameworks=frameworks, nodes=nodes))
-    lines = []
-    for one in findings:
-        status = click.style(f"{one.status:<4}", _COLOURS[one.status])
-        lines.append(f"{status} {one.name}: {printable(one.detail)}")
-        lines += [f"     {one.hint}"] if one.hint else []
-        lines += [f"     change: {one.change}"] if one.change else []
+def doctor(
+    *,
+    site_file: str,
+    frameworks: tuple[str, ...],
+    nodes: int,
+    gpus_per_node: int | None,
+    wait: int,
+    **given: Any,
+) -> Result:
+    """Check that this machine, and nodes, can do what the site says.
+
+    With --nodes the script of a submission is run on so many nodes, and looks around there.
+    """
+    from hpcbert.flows.doctor import Visit, examine  # with Jinja, which --help has no use for
+    from hpcbert.model import Shape
+
+    conflicts.refuse(*_CONFLICTS)
+    here = site.load(site_file, site.Overrides(**given))
+    like = traits(here.scheduler)
+    if not like.srun:
+        unused = ("nodes", "gpus_per_node", "wait", *like.unused)
+        conflicts.refuse_typed(unused, f"with the {here.scheduler} scheduler")
+    gpus = gpus_per_node or here.nodes.gpus_per_node
+    visit = Visit(Shape(nodes, gpus), wait, submitter()) if nodes else None
+    findings = tuple(examine(here, run=run, frameworks=frameworks, visit=visit))
     failed = [one.name for one in findings if one.status == "fail"]
     errors = (CheckError(f"Failed: {', '.join(failed)}."),) if failed else ()
-    return Result(findings, "\n".join(lines), errors)
+    return Result(findings, "\n".join(line for one in findings for line in _lines(one)), errors)
+
+
+def _lines(found: Finding) -> list[str]:
+    """Return a finding for a person: what was found, then what to do about it."""
+    status = click.style(f"{found.status:<4}", _COLOURS[found.status])
+    lines = [f"{status} {found.name}: {printable(found.detail)}"]
+    lines += [f"     {found.hint}"] if found.hint else []
+    lines += [f"     change: {found.change}"] if found.change else []
+    return lines + ([f"     try: {found.remedy}"] if found.remedy else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping  # noqa: TC003  annotations are read
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, "bool": bool}
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 # Samples per device where a recipe names a precision and no more.
 _BATCH = 32
 
@@ -28,6 +30,12 @@ def _at_least_one(what: str, named: tuple[str, ...]) -> tuple[str, ...]:
     if not named:
         raise Invalid(f"must name at least one {what}")
     return named
+
+
+def _module(name: str) -> str:
+    if not _MODULE.fullmatch(name):
+        raise Invalid("is no name of a Python module")
+    return name
 
 
 @dataclass(frozen=True)
@@ -195,8 +203,8 @@ class Recipe:
         options: What `--set` takes, by name.
         protocols: The protocols it knows by name, the first is the default; always one.
         files: Files that ranks need, copied into a campaign.
+        modules: What its program imports of the framework, as Python names it.
         needs: Names of site settings the run cannot do without: `data`, `source`.
-        modules: Python modules that its program imports and that nothing prepares.
         dataset: What files of which form it reads; None where nothing is read.
         env: Environment variables that every rank gets.
         log: The `[log]` table, unread: `hpcbert.logs.grammar` knows its form.
@@ -223,8 +231,8 @@ class Recipe:
     source: Upstream = Upstream()
     image: RecipeImage = RecipeImage()
     files: tuple[str, ...] = ()
+    modules: tuple[Annotated[str, _module], ...] = ()
     needs: tuple[Literal["data", "source"], ...] = ()
-    modules: tuple[str, ...] = ()
     dataset: Dataset | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     log: Mapping[str, Any] = field(default_factory=dict, compare=False)

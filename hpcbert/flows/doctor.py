@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
 from hpcbert.checks import containers as doctor_containers
-from hpcbert.checks import nodes as doctor_nodes
 from hpcbert.checks import obstacles
 from hpcbert.checks.settings import complaints
 from hpcbert.config import places, recipe
-from hpcbert.config.schedulers import traits
 from hpcbert.errors import HpcbertError
 from hpcbert.finding import Finding
+from hpcbert.flows.examination import Wish
+from hpcbert.flows.examination import examine as examine_nodes
 from hpcbert.logs import grammar
+from hpcbert.model import Shape
 from hpcbert.scheduler.base import World
 from hpcbert.script import inputs
 from hpcbert.script.plan import device_of
@@ -25,11 +27,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hpcbert.config.site import Site
+    from hpcbert.script.draft import Submitter
     from hpcbert.system.runner import Runner
 
 
+@dataclass(frozen=True)
+class Visit:
+    """A visit to nodes from inside a job.
+
+    Attributes:
+        shape: Nodes, and GPUs of each.
+        patience: Seconds that the job may wait to start.
+        submitter: Who asks.
+    """
+
+    shape: Shape
+    patience: float
+    submitter: Submitter
+
+
 def examine(
-    site: Site, *, run: Runner, frameworks: Sequence[str] = (), nodes: int = 0
+    site: Site, *, run: Runner, frameworks: Sequence[str] = (), visit: Visit | None = None
 ) -> Iterator[Finding]:
     """Yield the findings for a site, the cheap checks first.
 
@@ -37,7 +55,7 @@ def examine(
         site: What is to be checked.
         run: Starts the programs that are asked.
         frameworks: Names of those whose images and data are to be checked too.
-        nodes: Nodes to look at from inside a job step; 0: only this machine.
+        visit: To nodes; None: only at this machine.
 
     Raises:
         UsageError: There is no framework of a name.
@@ -56,10 +74,12 @@ def examine(
             obstacles.of_framework(site, one, inputs.find(site, one, options_for_data(site, one)))
         )
         yield from lacking or (Finding(f"what {one.name} needs", "ok", "it is here"),)
-    yield from scheduler.of(site.scheduler, World(run)).examine(site, nodes=max(nodes, 1))
-    yield from doctor_containers.examine(site, named, run=run, nodes=nodes)
-    if nodes and traits(site.scheduler).srun:
-        yield from doctor_nodes.examine(site, named, run=run, nodes=nodes)
+    shape = visit.shape if visit else Shape(1, site.nodes.gpus_per_node)
+    yield from scheduler.of(site.scheduler, World(run)).examine(site, nodes=shape.nodes)
+    yield from doctor_containers.examine(site, named, run=run)
+    if visit:
+        wish = Wish(site, tuple(found), visit.shape, visit.patience, visit.submitter)
+        yield from examine_nodes(wish, run=run)
 
 
 def _runs(runs: Path) -> Finding:

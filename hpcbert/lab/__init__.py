@@ -9,7 +9,15 @@ data, ports and configuration are the lab's own.
 from __future__ import annotations
 
 from hpcbert.lab.bringup import up
-from hpcbert.lab.faults import cut_link, restore_link, start_daemon, stop_daemon
+from hpcbert.lab.faults import (
+    cut_link,
+    inside,
+    restore_link,
+    show_at_once,
+    show_late,
+    start_daemon,
+    stop_daemon,
+)
 from hpcbert.lab.inspection import DaemonStatus, LabStatus, NodeStatus, status
 from hpcbert.lab.plan import DEFAULT_DIRECTORY, LabPlan, command
 from hpcbert.lab.record import Lab, load
@@ -31,9 +39,12 @@ __all__ = [
     "command",
     "cut_link",
     "down",
+    "inside",
     "load",
     "missing",
     "restore_link",
+    "show_at_once",
+    "show_late",
     "start_daemon",
     "status",
     "stop_daemon",

@@ -9,9 +9,35 @@ from hpcbert.errors import UsageError
 from hpcbert.lab import daemons
 from hpcbert.lab.network import set_link
 from hpcbert.lab.record import Journal, Lab, load, locked
+from hpcbert.lab.shell import must, spawn
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hpcbert.system.runner import Runner
+
+_SPACES = ("--net", "--mount", "--uts", "--ipc", "--pid")
+# Where a node that sees a directory late has the directory itself: in its own /dev/shm.
+_ORIGINAL = "/dev/shm/hpcbert-original"  # noqa: S108
+_COPY = """set -e
+mkdir -p "$2"
+mount --bind "$1" "$2"
+mount -t tmpfs late "$1"
+cp -a "$2/." "$1"
+"""
+# Old enough files are shown. What was deleted meanwhile is not brought back: only new files go
+# back, and only where their directory still is.
+_KEEP = """while mountpoint -q "$1"; do
+  now=$(mktemp)
+  sleep 0.3
+  cd "$1" && find . -type f -newer "${last:-$2}" | while IFS= read -r file; do
+    if [[ -d $2/${file%/*} ]]; then cp -pu "$file" "$2/$file"; fi
+  done
+  cd "$2" && find . -type f ! -newermt "$3 seconds ago" -exec cp -pu --parents -t "$1" {} +
+  rm -f "${last:-}"
+  last=$now
+done
+"""
 
 
 def stop_daemon(
@@ -58,6 +84,42 @@ def cut_link(lab: Lab, node: str, *, run: Runner) -> None:
 def restore_link(lab: Lab, node: str, *, run: Runner) -> None:
     """Mend a node's cable."""
     set_link(lab, node, up=True, run=run)
+
+
+def show_late(lab: Lab, node: str, path: Path, *, seconds: float, run: Runner) -> None:
+    """Let a node see a directory late, and others what it writes there, as over NFS with caches.
+
+    The node has a copy of its own, in which files appear when they are old enough.
+
+    Args:
+        lab: The lab.
+        node: The node.
+        path: The directory, which all nodes share; as large as a copy may be.
+        seconds: How late.
+        run: Starts processes.
+
+    Raises:
+        SchedulerError: The copy can't be made.
+    """
+    enter, env = inside(lab, node), lab.daemon_environment
+    must(run, [*enter, "bash", "-c", _COPY, "copy", str(path), _ORIGINAL], env=env)
+    words = ["bash", "-c", _KEEP, "keep", str(path), _ORIGINAL, str(seconds)]
+    spawn(run, words, log=lab.layout.log(f"late-{node}"), env=env, enter=enter)
+
+
+def show_at_once(lab: Lab, node: str, path: Path, *, run: Runner) -> None:
+    """Undo `show_late`: the node sees the directory itself again."""
+    words = [*inside(lab, node), "umount", "--lazy", str(path), _ORIGINAL]
+    must(run, words, env=lab.daemon_environment)
+
+
+def inside(lab: Lab, node: str) -> tuple[str, ...]:
+    """Return the command that runs what follows on a node, as its root.
+
+    Raises:
+        SchedulerError: The node is gone.
+    """
+    return ("nsenter", f"--target={lab.host(node).pid}", *_SPACES)
 
 
 def _fresh(lab: Lab) -> Lab:

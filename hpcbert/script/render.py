@@ -204,7 +204,10 @@ def render(resolved: Resolved, array: Array) -> str:
     env = {**resolved.site.env, **asked, **pinned}
     with bounded(Path(recipe.folder) / "run.sh.j2"):
         name = preflight.body(recipe) if array.preflight else "run.sh.j2"
-        body = environment.get_template(f"{recipe.name}/{name}").render(context)
+        name, more = f"{recipe.name}/{name}", {}
+        if resolved.options.examine:
+            name, more = "examine.sh.j2", _asked(resolved, array)
+        body = environment.get_template(name).render(context, **more)
         _refuse_set(asked, body, recipe)
         rank_script = environment.get_template("rank.sh.j2").render(
             env=list(env.items()),
@@ -236,6 +239,19 @@ def _refuse_set(asked: Mapping[str, str], body: str, recipe: Recipe) -> None:
             raise UsageError(message, where=where, hint=f"Leave {name} out.")
 
 
+def _asked(resolved: Resolved, array: Array) -> dict[str, Any]:
+    """Return what each rank of an examination looks at."""
+    in_image = resolved.site.container.runtime != "none"
+    mpi = {resolved.mpi, *resolved.recipe.mpi} - {"", "none"}
+    return {
+        "modules": ",".join(resolved.recipe.modules) if in_image else "",
+        "gpus": resolved.request.shape.gpus_per_node
+        if placing(resolved, array.point).on_gpus
+        else 0,
+        "mpi": "yes" if mpi else "no",
+    }
+
+
 def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
     folder, _, name = array.log.rpartition("/")
     image, placed = resolved.inputs.image, placing(resolved, array.point)
@@ -263,7 +279,20 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
         "image": image.uri if image else "",
         "stem": image.stem if image and image.kind == "docker" else "",
         "mounts": resolved.mounts,
+        "looked": looked(resolved),
+        "probed": examine.probe if (examine := resolved.options.examine) else (),
     }
+
+
+def looked(resolved: Resolved) -> tuple[str, ...]:
+    """Return the words of an examination for look.sh; none where this is a measurement."""
+    examine = resolved.options.examine
+    if examine is None:
+        return ()
+    imports = (("--import", python, ",".join(names)) for python, names in examine.imports)
+    paths = (("--path", path) for path in examine.paths)
+    words = (word for option in (*imports, *paths) for word in option)
+    return (examine.runs, resolved.site.nodes.interface, *words)
 
 
 def _reproduce(resolved: Resolved, point: Point) -> str:

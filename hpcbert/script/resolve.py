@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hpcbert.campaign import store
 from hpcbert.config.schedulers import traits
 from hpcbert.config.slurmwords import given
-from hpcbert.container import cache, reference
+from hpcbert.container import cache, probe, reference
 from hpcbert.errors import UsageError
 from hpcbert.script import inputs
 from hpcbert.script.plan import MOST_INDICES, device_of, plan
@@ -32,9 +32,28 @@ BY_HAND = "."
 _WORKLOADS = Path(__file__).parent.parent / "workloads"
 # What every campaign carries: they say what the nodes are, and what their GPUs draw.
 _EVERY = ("describe.sh", "sample.sh")
+# What an examination's ranks and nodes run beside that, and what containers need.
+_EXAMINING = ("look.sh", "hello.py")
 # What enroot's side of a script runs, from hpcbert/container.
 _ENROOT = ("enter.sh", "image.sh")
 _MISSING = "/path/to/"
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What a job looks at on its nodes, instead of training.
+
+    Attributes:
+        runs: The directory that nodes are to share.
+        imports: Interpreters, and what each imports on the host.
+        paths: What nodes must have.
+        probe: Words for the container's probe.sh; none: it is not run.
+    """
+
+    runs: str
+    imports: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    paths: tuple[str, ...] = ()
+    probe: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,6 +67,7 @@ class SubmitOptions:
         concurrent_points: Whether points may run at the same time.
         together: Whether a point's repeats run in one job, on the same nodes.
         rehearse: Whether ranks replay the sample log instead of training.
+        examine: What ranks and nodes look at instead; None where this is a measurement.
         dry: Whether nothing will be run, so that missing paths may stay open.
         mpi: The kinds of MPI that srun has on the cluster; none: nobody knows.
         most_indices: Repeats that one array may have: the cluster's MaxArraySize less one; None:
@@ -63,6 +83,7 @@ class SubmitOptions:
     concurrent_points: bool = False
     together: bool = False
     rehearse: bool = False
+    examine: Examination | None = None
     dry: bool = False
     mpi: tuple[str, ...] = ()
     most_indices: int | None = MOST_INDICES
@@ -151,7 +172,7 @@ def resolve(
         missing.append("python")
     if site.container.runtime != "none" and not found.image:
         missing.append("image")
-    elif options.rehearse:
+    elif options.rehearse or options.examine:
         missing = []
     again = "" if device == device_of(recipe, site, "") else f" --device {device}"
     dry = options.dry or by_hand
@@ -186,7 +207,7 @@ def resolve(
         inputs=used,
         mpi=_mpi(site, recipe, options.mpi),
         directory=directory,
-        sources=_sources(site, recipe),
+        sources=_sources(site, recipe, options),
         plan=measured,
         mounts=inputs.mount_specs(site, used, directory),
         warnings=warnings,
@@ -233,9 +254,11 @@ def find_file(recipe: Recipe, name: str) -> Path:
     raise UsageError(f"The recipe's file {name!r} is missing.", where=recipe.folder)
 
 
-def _sources(site: Site, recipe: Recipe) -> dict[str, Path]:
-    own = {name: find_file(recipe, name) for name in (*recipe.files, *_EVERY)}
-    entering = _ENROOT if site.container.runtime == "enroot" else ()
+def _sources(site: Site, recipe: Recipe, options: SubmitOptions) -> dict[str, Path]:
+    looking = _EXAMINING if options.examine else ()
+    own = {name: find_file(recipe, name) for name in (*recipe.files, *_EVERY, *looking)}
+    entering: tuple[str, ...] = _ENROOT if site.container.runtime == "enroot" else ()
+    entering += (probe.SCRIPT.name,) if options.examine and options.examine.probe else ()
     return {**own, **{name: cache.SCRIPT.parent / name for name in entering}}
 
 

@@ -135,48 +135,26 @@ def test_every_name_that_the_script_tells_has_a_remedy() -> None:
     assert names <= set(probe.REMEDIES)
 
 
-def found_with(
-    site: Site, answers: dict[str, Outcome], nodes: int
-) -> tuple[list[Finding], list[Any]]:
+def found_with(site: Site, answers: dict[str, Outcome]) -> tuple[list[Finding], list[Any]]:
     asked = []
 
     def answer(argv: Sequence[str], **_: Any) -> Outcome:
         asked.append(list(argv))
-        if argv[0] == "srun" and any(word.startswith("--container-image") for word in argv):
-            return answers.get("plugin", Outcome(tuple(argv), 0))
         return answers.get(argv[0], Outcome(tuple(argv), 0))
 
-    return list(examine(site, (), run=answer, nodes=nodes)), asked
-
-
-def test_nodes_that_found_the_same_are_one_finding(tmp_path: Path) -> None:
-    text = printed(
-        ("n1", "fuse", "ok", "a"), ("n2", "fuse", "ok", "a"), ("n3", "fuse", "warn", "mode 600")
-    )
-    findings, _ = found_with(site_of(tmp_path), {"srun": Outcome((), 0, text)}, 3)
-    told = {one.name: one.status for one in findings}
-    assert told == {"fuse (n[1-2])": "ok", "fuse (n3)": "warn"}
-
-
-def test_a_node_that_says_nothing_is_missed(tmp_path: Path) -> None:
-    text = printed(("n1", "fuse", "ok", "a"))
-    outcome = Outcome((), 1, text, "srun: error: Node failure on n2\n")
-    findings, _ = found_with(site_of(tmp_path), {"srun": outcome}, 2)
-    (missed,) = [one for one in findings if one.name == "nodes"]
-    assert missed.status == "fail"
-    assert "1 of 2 nodes answered: srun: error: Node failure on n2" in missed.detail
+    return list(examine(site, (), run=answer)), asked
 
 
 def test_a_login_node_may_lack_what_only_jobs_need(tmp_path: Path) -> None:
     text = printed(("login", "enroot", "fail", "no such program"), ("login", "images", "fail", "x"))
-    slurm, _ = found_with(site_of(tmp_path), {"bash": Outcome((), 0, text)}, 0)
+    slurm, _ = found_with(site_of(tmp_path), {"bash": Outcome((), 0, text)})
     assert [one.status for one in slurm] == ["warn", "fail"]
-    local, _ = found_with(site_of(tmp_path, scheduler="local"), {"bash": Outcome((), 0, text)}, 0)
+    local, _ = found_with(site_of(tmp_path, scheduler="local"), {"bash": Outcome((), 0, text)})
     assert [one.status for one in local] == ["fail", "fail"]
 
 
 def test_without_a_container_there_is_nothing_to_look_for(tmp_path: Path) -> None:
-    findings, asked = found_with(site_of(tmp_path, runtime="none"), {}, 4)
+    findings, asked = found_with(site_of(tmp_path, runtime="none"), {})
     assert [one.status for one in findings] == ["ok"]
     assert asked == []
 
@@ -194,7 +172,7 @@ def test_a_registry_that_refuses_is_explained(tmp_path: Path) -> None:
         )
 
     site = changed(site_of(tmp_path), container={"images": str(tmp_path / "images")})
-    (finding,) = examine(site, (pytorch,), run=answer, nodes=0)
+    (finding,) = examine(site, (pytorch,), run=answer)
     assert (finding.name, finding.status) == ("registry (nvcr.io)", "warn")
     assert "authn.nvidia.com" in finding.hint
     assert finding.change == "~/.config/enroot/.credentials"

@@ -1,0 +1,243 @@
+"""Examining nodes: one job, of the very script that a submission would have, that looks around.
+
+The script differs in this only: each rank runs look.sh, which runs once a node before as well. What
+the job prints is read where it is written, below `runs`. If nothing is to be read there, for one of
+its nodes does not share it, a plain job step looks once more and answers over the network.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert import scheduler
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.checks import containers, nodes
+from hpcbert.config import places, recipe
+from hpcbert.errors import HpcbertError
+from hpcbert.finding import Finding
+from hpcbert.flows.submit import submit_pending
+from hpcbert.scheduler.base import World
+from hpcbert.script import inputs
+from hpcbert.script.draft import draft
+from hpcbert.script.plan import Request, device_of
+from hpcbert.script.prepared import options_for_data
+from hpcbert.script.render import looked
+from hpcbert.script.resolve import Examination, SubmitOptions, find_file
+from hpcbert.slurm.commands import submission_environment
+from hpcbert.slurm.controller import fitting_mpi
+from hpcbert.slurm.hostlist import fold
+from hpcbert.timelimit import TimeLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.config.site import Site
+    from hpcbert.model import Shape
+    from hpcbert.script.draft import Draft, Submitter
+    from hpcbert.slurm.states import RepeatState
+    from hpcbert.system.runner import Outcome, Runner
+
+# What is examined where no framework is named: the reference, whose ranks are one a GPU.
+_PLAIN = "pytorch"
+# Of the job: short enough to start in a gap.
+_LIMIT = TimeLimit.parse("00:10:00")
+# What MPI libraries are built for.
+_USUAL = ("pmix", "pmi2")
+# Seconds between two looks, and until what a job wrote is seen here.
+_PAUSE, _LATE = 0.5, 20.0
+_STEP_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be examined.
+
+    Attributes:
+        site: Where.
+        recipes: Frameworks whose interpreters and files are looked at; ranks are the first one's.
+        shape: Nodes, and GPUs of each.
+        patience: Seconds that the job may wait to start.
+        submitter: Who asks.
+    """
+
+    site: Site
+    recipes: tuple[Recipe, ...]
+    shape: Shape
+    patience: float
+    submitter: Submitter
+
+
+def examine(wish: Wish, *, run: Runner) -> Iterator[Finding]:
+    """Yield what a job on some nodes finds of what every run needs.
+
+    Args:
+        wish: What is to be examined.
+        run: Starts Slurm's commands.
+    """
+    runs = Path(wish.site.runs)
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=runs, prefix=".doctor-"))
+    except OSError as error:
+        hint = "Name a directory of yours that all nodes share."
+        detail = f"{runs}: {error.strerror}"
+        yield Finding("runs (nodes)", "fail", detail, hint, "site.toml: runs", (), "--runs ~/runs")
+        return
+    try:
+        yield from _examined(wish, folder, run)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _examined(wish: Wish, folder: Path, run: Runner) -> Iterator[Finding]:
+    site = replace(wish.site, slurm=replace(wish.site.slurm, time_limit=_LIMIT))
+    first = wish.recipes[0] if wish.recipes else None
+    in_image = site.container.runtime != "none"
+    if in_image and (first is None or not _has_image(site, first)):
+        hint = "Name a framework that has one: hpcbert doctor --fw NAME."
+        yield Finding("image", "warn", "not entered: no image is known", hint)
+        site = replace(site, container=replace(site.container, runtime="none"))
+    try:
+        made = _drafted(wish, replace(site, runs=str(folder)), first, run)
+        yield from _submitted(wish, made, run)
+    except HpcbertError as error:
+        yield Finding("job", "fail", error.message, error.hint)
+
+
+def _has_image(site: Site, found: Recipe) -> bool:
+    return inputs.find_image(site, found)[0] is not None
+
+
+def _drafted(wish: Wish, site: Site, first: Recipe | None, run: Runner) -> Draft:
+    """Draft the job: one repeat of what a submission would run first."""
+    folders = places.recipe_folders(Path(site.where))
+    chosen = first or replace(recipe.load(places.find_recipe(_PLAIN, folders)), modules=())
+    device = device_of(chosen, site, "" if first or site.slurm.gres else "cpu")
+    own = {one.name: one.for_device(device_of(one, site, "")) for one in wish.recipes}
+    used = {name: inputs.find(site, one, options_for_data(site, one)) for name, one in own.items()}
+    on_host = wish.site.container.runtime == "none"
+    imports = tuple((used[name].python or "python3", one.modules) for name, one in own.items())
+    wanted = Examination(
+        runs=wish.site.runs,
+        imports=tuple(dict.fromkeys(imports)) if on_host else (),
+        paths=tuple(path for one in used.values() for path in (one.data, one.source) if path),
+        probe=containers.words(wish.site, list(own.values())),
+    )
+    asked = SubmitOptions(scheduler=site.scheduler, folders=folders, examine=wanted)
+    options = scheduler.of(site.scheduler, World(run)).fit(asked, site, chosen)
+    request = Request(wish.shape, repeats=1, device=device)
+    return draft(request, site, chosen, options=options, submitter=wish.submitter)
+
+
+def _submitted(wish: Wish, made: Draft, run: Runner) -> Iterator[Finding]:
+    """Submit the job, wait for its end and yield what it found."""
+    floor = wish.site.slurm.poll_floor
+    directory = made.directory
+    submit_pending(directory, run=run, floor=floor, draft=made, again="hpcbert doctor")
+    state = None
+    try:
+        state = _ended(directory, wish.patience, run)
+    finally:
+        if state is None:
+            _cancelled(directory, run)
+    if state is None:
+        hint = "Try again when the cluster has room, with fewer --nodes or a longer --wait."
+        detail = f"it did not end within {wish.patience:g} s and was cancelled"
+        yield Finding("job", "fail", detail, hint, "", (), "--nodes 1")
+        return
+    if not state.kind.over:
+        _cancelled(directory, run)
+        detail = f"it waited {wish.patience:g} s and was cancelled: {state.detail or state.reason}"
+        yield Finding("job", "fail", detail, f"Slurm says {state.reason}: {state.advice}.")
+        return
+    yield from _told(wish, made, state, run)
+
+
+def _tracked(directory: Path) -> TrackedCampaign:
+    return TrackedCampaign(directory, store.read_manifest(directory))
+
+
+def _ended(directory: Path, patience: float, run: Runner) -> RepeatState | None:
+    """Wait for a job's end; return its state then, or while it still waits; None: it runs on."""
+    begun = time.monotonic()
+    while True:
+        watched = _tracked(directory)
+        (state,) = scheduler.of(watched.campaign.scheduler, World(run)).states(watched).values()
+        waited = time.monotonic() - begun
+        if state.kind.over or (state.kind.queued and waited > patience):
+            return state
+        if waited > patience + _LIMIT.bound:
+            return None
+        time.sleep(_PAUSE)
+
+
+def _cancelled(directory: Path, run: Runner) -> None:
+    watched = _tracked(directory)
+    asked = scheduler.of(watched.campaign.scheduler, World(run))
+    target = asked.living_jobs(watched)
+    if target.jobs:
+        asked.cancel(watched, target)
+
+
+def _told(wish: Wish, made: Draft, state: RepeatState, run: Runner) -> Iterator[Finding]:
+    """Yield what an ended job says, and what can be told where it says nothing."""
+    printed = _read(made.directory, wait=state.word == "COMPLETED")
+    known = {"fw": " --fw ".join(one.name for one in wish.recipes), "mpi": _mpi(made)}
+    lines = nodes.complaints(printed)
+    if not nodes.seen(printed):
+        outcome = _step(wish, made, run)
+        printed += outcome.stdout
+        lines += nodes.complaints(outcome.stderr)
+    yield from nodes.found(printed, known)
+    yield from nodes.silent(printed, wish.shape.nodes, lines[-1] if lines else "")
+    yield from nodes.outside(printed, state.nodes, made.campaign.runtime)
+    there = fold(state.nodes) if state.nodes else "no node"
+    if state.word == "COMPLETED" and not lines:
+        yield Finding("job", "ok", f"the script of a submission ran on {there}", nodes=state.nodes)
+        return
+    said = lines[0] if lines else state.detail or "it says nothing"
+    status = "fail" if state.word != "COMPLETED" else "warn"
+    hint = nodes.explained(printed, lines)
+    yield Finding("job", status, f"{state.word} on {there}: {said}", hint, "", state.nodes)
+
+
+def _mpi(made: Draft) -> str:
+    """Return the kind of MPI to advise: what the recipe prefers of what srun has."""
+    resolved = made.resolved
+    return fitting_mpi(resolved.recipe.mpi or _USUAL, resolved.options.mpi)
+
+
+def _read(directory: Path, *, wait: bool) -> str:
+    """Return all that a job printed; what a file system shows late is waited for."""
+    begun = time.monotonic()
+    while True:
+        paths = [*(directory / "slurm").glob("*.out"), *sorted((directory / "logs").rglob("*.log"))]
+        printed = "\n".join(path.read_text(errors="replace") for path in paths)
+        if not wait or nodes.seen(printed) or time.monotonic() - begun > _LATE:
+            return printed
+        time.sleep(_PAUSE)
+
+
+def _step(wish: Wish, made: Draft, run: Runner) -> Outcome:
+    """Look at nodes by a plain job step, which answers over the network."""
+    script = find_file(made.resolved.recipe, "look.sh")
+    count = str(wish.shape.nodes)
+    return run(
+        [
+            *("srun", "--quiet", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
+            *("--job-name=hpcbert-doctor", "--time=5", "--kill-on-bad-exit=0", "--mpi=none"),
+            *wish.site.slurm.selection,
+            *["bash", "-c", script.read_text(), "look", "node", str(made.directory)],
+            *looked(made.resolved),
+        ],
+        env=submission_environment(World(run).environ),
+        cwd=Path("/"),
+        timeout=_STEP_SECONDS,
+    )

@@ -1,0 +1,125 @@
+"""Ranks say hello to each other, by TCP as PyTorch's would and by MPI: for `hpcbert doctor`.
+
+Usage: hello.py MPI, which is `yes` where ranks find each other by it. Prints lines as look.sh
+does. Needs Python 3.6 and nothing else; MPI is called through the library that is there.
+"""
+
+import contextlib
+import ctypes
+import ctypes.util
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+WORDS = b"hpcbert\n"
+PATIENCE = 10.0
+NODE = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+RANK, RANKS = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+HOST, PORT = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+# Open MPI 4 and 5, MPICH and its descendants.
+LIBRARIES = ("libmpi.so.40", "libmpi.so.12", "libmpi.so")
+MPICH_WORLD = 0x44000000
+
+
+def tell(name: str, status: str, detail: str) -> None:
+    """Print a finding."""
+    print(NODE, name, status, " ".join(detail.split()), sep="\t", flush=True)
+
+
+def serve() -> None:
+    """Answer every other rank, as the first one."""
+    kind = socket.AF_INET6 if ":" in HOST else socket.AF_INET
+    listener = socket.socket(kind)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("", PORT))
+    except OSError as error:
+        tell("port", "fail", f"{PORT}: {error.strerror or error}")
+        return
+    tell("port", "ok", "what ranks meet at is free")
+    listener.listen(RANKS)
+    heard, deadline = {0}, time.monotonic() + PATIENCE
+    while len(heard) < RANKS and time.monotonic() < deadline:
+        listener.settimeout(max(0.1, deadline - time.monotonic()))
+        try:
+            peer = listener.accept()[0]
+            peer.settimeout(5)
+            said = peer.recv(64).split()
+            peer.sendall(WORDS)
+            heard.add(int(said[0]))
+        except (OSError, ValueError, IndexError):
+            continue
+    missing = sorted(set(range(RANKS)) - heard)
+    if missing:
+        told = ", ".join(map(str, missing[:20]))
+        tell("hello", "fail", f"rank 0 hears nothing of ranks {told}")
+
+
+def greet() -> str:
+    """Reach the first rank, which may be about to listen; return why not, or nothing."""
+    deadline, why = time.monotonic() + PATIENCE, ""
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection((HOST, PORT), timeout=5) as peer:
+                peer.sendall(f"{RANK} {NODE}\n".encode())
+                if peer.recv(64) == WORDS:
+                    return ""
+                why = "somebody else answers"
+        except OSError as error:
+            why = error.strerror or str(error)
+        time.sleep(0.2)
+    return f"rank {RANK} does not reach rank 0 at {HOST}:{PORT}: {why}"
+
+
+def library() -> Any:
+    """Return MPI's library as this machine or image has it; None without one."""
+    for name in filter(None, (*LIBRARIES, ctypes.util.find_library("mpi"))):
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+    return None
+
+
+def greet_by_mpi(mpi: Any) -> int:
+    """Return how many ranks MPI counts, after all of them met."""
+    mpi.MPI_Init(None, None)
+    # A pointer to a structure, or a number.
+    world: Any = ctypes.c_int(MPICH_WORLD)
+    if hasattr(mpi, "ompi_mpi_comm_world"):
+        world = ctypes.byref(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world"))
+    count = ctypes.c_int(0)
+    mpi.MPI_Comm_size(world, ctypes.byref(count))
+    mpi.MPI_Barrier(world)
+    mpi.MPI_Finalize()
+    return count.value
+
+
+def try_mpi() -> None:
+    """Say whether MPI counts all ranks, or who could tell."""
+    mpi = library()
+    if mpi is None:
+        known = [name for name in ("PMIX_RANK", "PMI_RANK") if name in os.environ]
+        said = "there is no library to try it with; srun sets {}"
+        status = "ok" if known else "warn"
+        tell("MPI", status, said.format(" and ".join(known) or "no rank for it"))
+        return
+    count = greet_by_mpi(mpi)
+    if count == RANKS:
+        tell("MPI", "ok", "all ranks met")
+    else:
+        tell("MPI", "fail", "a rank counts {} of {} ranks".format(count, RANKS))
+
+
+def main(*, by_mpi: bool) -> None:
+    """Say hello."""
+    if RANK == 0:
+        serve()
+    else:
+        why = greet()
+        tell("hello", "fail" if why else "ok", why or "ranks reach the first one")
+    if by_mpi:
+        try_mpi()
+
+
+main(by_mpi=sys.argv[1] == "yes")

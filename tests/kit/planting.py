@@ -1,0 +1,83 @@
+"""Faults planted on a lab's nodes, and taken away again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpcbert.lab import Lab, inside, load, show_at_once, show_late
+from hpcbert.system.runner import run
+
+
+def on_node(lab: Lab, node: str, *argv: str) -> str:
+    """Run a command on a node as root; it has to succeed."""
+    done = run([*inside(lab, node), *argv], env=lab.daemon_environment)
+    assert done.ok, done
+    return done.stdout
+
+
+@contextmanager
+def mounted(lab: Lab, node: str, path: Path | str, *options: str) -> Iterator[None]:
+    """Mount something over a path of a node."""
+    on_node(lab, node, "mount", *options, str(path))
+    try:
+        yield
+    finally:
+        on_node(lab, node, "umount", "--lazy", str(path))
+
+
+@contextmanager
+def read_only(lab: Lab, node: str, path: Path) -> Iterator[None]:
+    """Let a node read a directory only."""
+    with mounted(lab, node, path, "--bind", str(path)):
+        on_node(lab, node, "mount", "-o", "remount,bind,ro", str(path))
+        yield
+
+
+@contextmanager
+def replaced(lab: Lab, node: str, path: Path | str, text: str, folder: Path) -> Iterator[None]:
+    """Let a node see another text in the place of a file."""
+    own = folder / f"{node}-{Path(path).name}"
+    own.write_text(text)
+    own.chmod(0o755)
+    with mounted(lab, node, path, "--bind", str(own)):
+        yield
+
+
+@contextmanager
+def late(lab: Lab, node: str, path: Path, seconds: float) -> Iterator[None]:
+    """Let a node see a directory late."""
+    show_late(lab, node, path, seconds=seconds, run=run)
+    try:
+        yield
+    finally:
+        show_at_once(lab, node, path, run=run)
+
+
+@contextmanager
+def limited(lab: Lab, node: str, kind: str, most: int) -> Iterator[None]:
+    """Let a node's jobs have less of something, as prlimit calls it."""
+    fresh = load(lab.directory)
+    assert fresh is not None
+    process = fresh.daemons[node]
+    assert process is not None
+    words = ["prlimit", f"--pid={process.pid}"]
+    usual = run([*words, f"--{kind}", "--output=SOFT", "--noheadings"]).stdout.strip()
+    assert run([*words, f"--{kind}={most}:"]).ok
+    try:
+        yield
+    finally:
+        assert run([*words, f"--{kind}={usual}:"]).ok
+
+
+@contextmanager
+def interface(lab: Lab, node: str, name: str, address: str) -> Iterator[None]:
+    """Give a node an interface that leads nowhere."""
+    on_node(lab, node, "ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}-end")
+    try:
+        on_node(lab, node, "ip", "addr", "add", address, "dev", name)
+        on_node(lab, node, "ip", "link", "set", name, "up")
+        yield
+    finally:
+        on_node(lab, node, "ip", "link", "del", name)
