@@ -402,7 +402,7 @@ class Reason:
     Attributes:
         code: One of a small vocabulary: `state`, `exit`, `no-log`, `format`, `incomplete`,
             `window`, `contradiction`, `loss`, `config`, `clock`, `shared-nodes`, `rehearsal`,
-            `rule`, `device-oom`, `host-oom`.
+            `rule`, `device-oom`, `host-oom`, `error`.
         detail: A sentence for a person.
     """
 

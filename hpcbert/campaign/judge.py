@@ -286,7 +286,8 @@ class _Judge:
         reasons = [*gate(evidence)]
         # Slurm's own word for the host's memory leaves no other cause to look for.
         if state.kind.over and not campaign.rehearse and state.word != "OUT_OF_MEMORY":
-            reasons = [*failures.blamed(path, self.grammar, reasons, array.point.device)]
+            device, printed = array.point.device, one.printed
+            reasons = [*failures.blamed(path, self.grammar, reasons, device, printed)]
         if len(chosen.seen.jobs) > 1:
             # A person submitted the script again by hand: both wrote to one log.
             jobs = " and ".join(chosen.seen.jobs)

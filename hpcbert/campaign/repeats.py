@@ -198,6 +198,16 @@ class Repeat:
         return self.watched.directory / self.array.status(self.number)
 
     @property
+    def printed(self) -> tuple[Path, ...]:
+        """Where what its job script printed may be: as Slurm calls it, and the local queue.
+
+        What a script printed that ran several repeats says of none which it is about.
+        """
+        folder, array = self.watched.directory / "slurm", self.array
+        own = f"{array.job_id}_{array.point.key}_{self.number}.out"
+        return () if array.together else (folder / f"{self.job_id}.out", folder / own)
+
+    @property
     def record(self) -> RepeatRecord:
         """What they wrote there."""
         return self.watched.records.at(self.status)

@@ -129,21 +129,24 @@ def _remarkable(
 ) -> Iterator[tuple[Any, ...]]:
     from rich.text import Text
 
+    alike: dict[tuple[str, Kind, str], list[str]] = {}
     for repeat in repeats:
         state = view.states[repeat.key]
-        name = f"    repeat {repeat.number}"
+        name = f"repeat {repeat.number}"
         name += f" attempt {state.attempt}" if state.attempt else ""
         if state.kind == Kind.RUNNING:
             yield (
-                Text(name),
+                Text(f"    {name}"),
                 Text(state.word, style="cyan"),
                 _how_far(view, state, details(repeat, state, view.time)),
             )
         elif state.kind in {Kind.FAILED, Kind.UNKNOWN, Kind.REQUEUED} or state.earlier:
-            style = _MARKS[state.kind][2]
             lack = str(lacks(repeat, state) or "")
             words = "; ".join(filter(None, (state.detail, lack, before(state))))
-            yield Text(name), Text(state.word, style=style), Text(printable(words))
+            alike.setdefault((state.word, state.kind, words), []).append(name)
+    for (word, kind, words), names in alike.items():
+        name = names[0] if len(names) == 1 else f"{len(names)} repeats"
+        yield Text(f"    {name}"), Text(word, style=_MARKS[kind][2]), Text(printable(words))
 
 
 def _how_far(view: View, state: RepeatState, detail: Detail) -> Text:

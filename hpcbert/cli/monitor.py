@@ -14,7 +14,7 @@ from hpcbert.cli.campaigns import Opened, opened, then
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.live import counts
 from hpcbert.cli.output import Result, finish, printable
-from hpcbert.cli.watching import Display, cancel_hint
+from hpcbert.cli.watching import Display, cancel_hint, failures_alike
 from hpcbert.config.schedulers import traits
 from hpcbert.config.site import load
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
@@ -155,7 +155,13 @@ def _result(
     told = [text for sentences in checked.values() for text in sentences]
     return Result(
         data=data,
-        text="\n".join([counts(view), *told, *advice(view), *([] if open_ else next_steps)]),
+        text="
+".join(
+            [
+                *(counts(view), *told, *failures_alike(view), *advice(view)),
+                *([] if open_ else next_steps),
+            ]
+        ),
         errors=tuple(errors),
         warnings=(
             *(caution for place in places for caution in store.caution(place)),

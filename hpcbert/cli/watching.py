@@ -167,19 +167,34 @@ _failure_reader = functools.cache(flow.failure_reader)
 
 
 @functools.cache
-def _read_failure(directory: Path, log: Path, device: model.Device) -> Failure | None:
-    return _failure_reader(directory)(log, device)
+def _read_failure(
+    directory: Path, log: Path, device: model.Device, printed: tuple[Path, ...]
+) -> Failure | None:
+    return _failure_reader(directory)(log, device, printed)
 
 
 def _failure(repeat: Repeat, state: RepeatState) -> Failure | None:
-    """Return what a failed repeat lacked; its log is read once, for nothing writes to it any more.
+    """Return why a repeat failed; its log is read once, for nothing writes to it any more.
 
     A repeat that Slurm says ran out of the host's memory has no other cause to look for.
     """
     if state.kind != Kind.FAILED or state.word == "OUT_OF_MEMORY":
         return None
     log, device = flow.log_path(repeat, state), repeat.array.point.device
-    return _read_failure(repeat.watched.directory, log, device)
+    return _read_failure(repeat.watched.directory, log, device, repeat.printed)
+
+
+def failures_alike(view: View) -> list[str]:
+    """Return why repeats failed by their logs, once for all that failed so."""
+    found: dict[tuple[str, str], int] = {}
+    for repeat in view.repeats:
+        if failure := _failure(repeat, view.states[repeat.key]):
+            key = repeat.watched.campaign.id, str(failure)
+            found[key] = found.get(key, 0) + 1
+    return [
+        printable(f"{count} repeat{'s' if count > 1 else ''}: {said}")
+        for (_, said), count in found.items()
+    ]
 
 
 def _details(repeat: Repeat, state: RepeatState, now: float) -> Detail:

@@ -237,17 +237,19 @@ def progress_reader(directory: Path) -> Callable[[Path], Progress | None]:
     return lambda log: progress(log, known) if known else None
 
 
-def failure_reader(directory: Path) -> Callable[[Path, Device], Failure | None]:
-    """Return what says of a campaign's failed runs what they lacked, by its copy of the recipe.
+def failure_reader(
+    directory: Path,
+) -> Callable[[Path, Device, tuple[Path, ...]], Failure | None]:
+    """Return what says of a campaign's failed runs why they failed, by its copy of the recipe.
 
-    It takes a log and what the run computed on.
+    It takes a log, what the run computed on, and where what its job script printed may be.
 
     A recipe whose grammar is of no use here makes it return None for every log.
     """
-    from hpcbert.logs.failures import find
+    from hpcbert.logs.failures import explain
 
     known = _grammar(directory)
-    return lambda log, device: find(log, known, device) if known else None
+    return lambda log, device, printed: explain(log, known, device, printed) if known else None
 
 
 def _grammar(directory: Path) -> Grammar | None:

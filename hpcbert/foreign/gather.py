@@ -231,12 +231,12 @@ class Reader:
         if not reading.reasons and not reading.missing:
             return reading
         blamed = failures.blamed(log.path, framework.grammar, reading.reasons)
-        if len(blamed) > len(reading.reasons):
+        if {one.code for one in blamed} & {failures.DEVICE, failures.HOST}:
             return reading._replace(reasons=blamed)
         grammars = {**self._grammars(self.frameworks), framework.name: framework.grammar}
         alike = kinds(log.path, grammars, own=framework.name)
         if not (alike or reading.foreign):
-            return reading
+            return reading._replace(reasons=blamed)
         return reading._replace(reasons=(unread(log.path, framework.name, alike),), missing="")
 
 

@@ -1,4 +1,4 @@
-"""What a failed run lacked, by the words of its log: memory of the device, or of the host.
+"""Why a run failed by the words of its log: it lacked memory, or the last error line says why.
 
 A log of a run that ended well is never read for it: programs try again after some of these words.
 """
@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hpcbert.logs.grammar import FailureWords
+from hpcbert.logs.lasterror import last_error
 from hpcbert.logs.lines import NotALogError, bodies, cut_line, find_lines, unlabelled
 from hpcbert.model import Reason
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 DEVICE: Final = "device-oom"
 HOST: Final = "host-oom"
+ERROR: Final = "error"
 # What says so for every program, whatever it printed before: Slurm killed one for its memory.
 #   slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been …
 #   slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0 cgroup. Some of your processes …
@@ -58,14 +60,16 @@ _SENTENCES = {
 }
 # What a log has against a run that the words may be the cause of.
 _CAUSED = frozenset({"state", "exit", "incomplete", "window"})
+# The same of the last error line, which programs that go on print too.
+_ENDED = frozenset({"state", "exit", "incomplete"})
 _SHOWN = 120
 
 
 class Failure(NamedTuple):
-    """What a run lacked.
+    """Why a run failed.
 
     Attributes:
-        kind: `device-oom` or `host-oom`.
+        kind: `device-oom` or `host-oom` for what it lacked, else `error`.
         said: What the log says of it.
     """
 
@@ -73,7 +77,7 @@ class Failure(NamedTuple):
     said: str
 
     def __str__(self) -> str:
-        return f"{_SENTENCES[self.kind]}: {self.said}"
+        return f"{_SENTENCES[self.kind]}: {self.said}" if self.kind in _SENTENCES else self.said
 
 
 def find(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None:
@@ -103,19 +107,45 @@ def find(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None
     return first._replace(kind=HOST) if first and device == "cpu" else first
 
 
+def explain(
+    path: Path, grammar: Grammar, device: Device = "gpu", printed: Sequence[Path] = ()
+) -> Failure | None:
+    """Return why a run failed: what it lacked, or else the last error line; None if none says it.
+
+    Args:
+        path: Its log.
+        grammar: How the framework's logs are read.
+        device: What the run computed on.
+        printed: Files with what its job script printed, looked at where the log has no error: a
+            step that never began has none.
+    """
+    if lacked := find(path, grammar, device):
+        return lacked
+    said = next(filter(None, map(last_error, (path, *printed))), "")
+    return Failure(ERROR, said) if said else None
+
+
 def blamed(
-    path: Path, grammar: Grammar, against: Sequence[Reason], device: Device = "gpu"
+    path: Path,
+    grammar: Grammar,
+    against: Sequence[Reason],
+    device: Device = "gpu",
+    printed: Sequence[Path] = (),
 ) -> tuple[Reason, ...]:
-    """Return what is against a run, with what it lacked where that may be the cause of the rest.
+    """Return what is against a run, with why it failed where that may be the cause of the rest.
 
     Args:
         path: Its log.
         grammar: How the framework's logs are read.
         against: Why the run does not count; empty if it does.
         device: What the run computed on.
+        printed: As in `explain`.
     """
-    caused = any(one.code in _CAUSED for one in against)
-    failure = find(path, grammar, device) if caused else None
+    codes = {one.code for one in against}
+    if codes & _ENDED:
+        failure = explain(path, grammar, device, printed)
+    else:
+        failure = find(path, grammar, device) if codes & _CAUSED else None
     return (*against, Reason(failure.kind, str(failure))) if failure else tuple(against)
 
 

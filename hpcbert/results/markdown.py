@@ -9,7 +9,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpcbert.results.words import FLAGS, basis, differences, marks, of_devices, on_cpu, plain, why
+from hpcbert.results.words import (
+    FLAGS,
+    basis,
+    differences,
+    marks,
+    of_devices,
+    on_cpu,
+    plain,
+    refusals,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,10 +72,9 @@ def _table(table: SpeedupTable) -> str:
         *(_line(_cells(row)) for row in table.rows),
     ]
     notes = [
-        f"* {row.shape}, repeat {run.repeat} does not count: {escape(why(run))}"
+        f"* {row.shape}, {who} {'do' if who[0].isdigit() else 'does'} not count: {escape(said)}"
         for row in table.rows
-        for run in row.runs
-        if not run.valid
+        for who, said in refusals(row)
     ]
     notes += [
         f"* {row.shape}: {escape(one)}"

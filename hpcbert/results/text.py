@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.results.words import basis, differences, earlier, marks, on_cpu, plain, why
+from hpcbert.results.words import basis, differences, earlier, marks, on_cpu, plain, refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from hpcbert.model import Provenance, Row, Run, SpeedupTable
+    from hpcbert.model import Provenance, Row, SpeedupTable
 
 NOTHING = "-"
 _GAP = "  "
@@ -132,7 +132,7 @@ def _table(table: SpeedupTable, width: int) -> str:
     lines = [*_heading(table, width), "", click.style(head, dim=True)]
     for row, own in zip(table.rows, cells, strict=True):
         lines += [_coloured(row, one) for one in _row(own, titles, widths, width)]
-        lines += [line for run in row.runs if not run.valid for line in _refusal(run, width)]
+        lines += [line for one in refusals(row) for line in _refusal(*one, width)]
         lines += _notes(f"{_GAP}· ", [one for run in row.runs for one in earlier(run)], width)
         lines += _notes(f"{_GAP}! ", [*marks(row), *differences(row)], width, colour="yellow")
     return "\n".join(lines)
@@ -207,8 +207,7 @@ def _coloured(row: Row, line: str) -> str:
     return click.style(line, fg="yellow") if set(row.flags).difference(_QUIET) else line
 
 
-def _refusal(run: Run, width: int) -> list[str]:
-    attempt = f" (attempt {run.attempt})" if run.attempt else ""
-    sign = f"{_GAP}✗ repeat {run.repeat}{attempt}  "
-    first, *more = fold(sign + why(run), width, _BELOW)
+def _refusal(who: str, why: str, width: int) -> list[str]:
+    sign = f"{_GAP}✗ {who}{':' if who[0].isdigit() else ' '} "
+    first, *more = fold(sign + why, width, _BELOW)
     return [click.style(first[: len(sign)], fg="red") + first[len(sign) :], *more]

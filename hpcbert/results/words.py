@@ -56,6 +56,26 @@ def why(run: Run) -> str:
     return plain("; ".join(map(str, run.reasons)))
 
 
+def refusals(row: Row) -> tuple[tuple[str, str], ...]:
+    """Return which repeats of a row don't count, and why; those with one reason together.
+
+    `repeat 3`, or of several, all that the row has or some of them: `5 repeats`, `2 repeats (1, 4)`.
+    """
+    reasons: dict[str, list[Run]] = {}
+    for run in row.runs:
+        if not run.valid:
+            reasons.setdefault(why(run), []).append(run)
+    return tuple((_named(runs, row), said) for said, runs in reasons.items())
+
+
+def _named(runs: list[Run], row: Row) -> str:
+    if len(runs) == 1:
+        (run,) = runs
+        return f"repeat {run.repeat}" + (f" (attempt {run.attempt})" if run.attempt else "")
+    which = ", ".join(str(run.repeat) for run in runs)
+    return f"{len(runs)} repeats" + ("" if len(runs) == len(row.runs) else f" ({which})")
+
+
 def basis(table: SpeedupTable) -> str:
     """Return which part of the runs was counted, as clauses that each end in `; `."""
     found = dict.fromkeys(row.counted.what for row in table.rows if row.counted)

@@ -113,6 +113,28 @@ def test_a_failed_repeat_says_which_memory_it_lacked(hpcbert: Any, story: Built)
     assert f"(the device's memory did not suffice: {line})" in again.stdout
 
 
+def test_equal_last_error_lines_are_one_line(hpcbert: Any, slurm: Any, watched: Build) -> None:
+    one = watched(repeats=5)
+    shape = str(one.campaign.arrays[0].point.shape)
+    said = "ModuleNotFoundError: No module named 'torch'"
+    for repeat in range(1, 6):
+        one.log(shape, repeat, f"Traceback (most recent call last):\n  File 'a'\n{said}\n")
+    slurm.answers(sacct=["".join(one.sacct(n, "FAILED", exit_code="1:0") for n in range(1, 6))])
+    events = hpcbert("monitor", "--json", one.campaign.id).stdout.splitlines()
+    assert [json.loads(event)["failure"] for event in events[:5]] == [
+        {"kind": "error", "said": said}
+    ] * 5
+    lines = hpcbert("monitor", one.campaign.id).stdout.splitlines()
+    assert all(f"({said})" in line for line in lines[:5])
+    assert lines[6] == f"5 repeats: {said}"
+    _, drawn = hpcbert.on_terminal("monitor", "--once", one.campaign.id)
+    assert "    5 repeats" in drawn
+    assert "    repeat 3" not in drawn
+    collected = hpcbert("collect", one.campaign.id).stdout
+    assert collected.count(f"error: {said}") == 1
+    assert "✗ 5 repeats: state: it is FAILED" in collected
+
+
 def test_once_tells_every_repeat_and_leaves(hpcbert: Any, slurm: Any, story: Built) -> None:
     done = hpcbert("monitor", "--once", "--json")
     *events, document = map(json.loads, done.stdout.splitlines())

@@ -1,0 +1,191 @@
+"""The last error line of a failed run's log: what the program itself said, in one line.
+
+Programs end with many lines about one error: every rank has its own, peers complain of ranks that
+are gone, and launchers report exit statuses that are known anyway. The last line that names a cause
+counts; a peer's complaint only where there is no cause, a signal only where there is neither.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.logs.lines import LINE, NotALogError, bodies, find_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_SHOWN = 160
+# Lines of a traceback that are looked at for its end; one that recurses is cut by Python itself.
+_FRAMES = 400
+_TRACEBACK = b"traceback (most recent call last)"
+# Every line that `_level` takes for an error holds one of these, in lower case.
+_HINTS = (
+    *(_TRACEBACK, b"error", b"exception", b"interrupt", b"expired", b"fatal", b"critical"),
+    *(b"what():", b"check failed", b"nccl warn", b"hpcbert: ", b"command not found"),
+    *(b"no module named", b"no such file", b"permission denied", b"exec format", b"killed"),
+    *(b"segmentation fault", b"illegal instruction", b"abort", b"on signal"),
+)
+# `[1,3]<stderr>:` of mpirun, `  3: ` of srun, `[rank3]: ` and `[n1:0] ` of programs.
+_LABEL = re.compile(
+    rb"(?:\[\d+,\d+\]<std(?:out|err|diag)>: ?|^ *\d+: |^\[[a-z]+-?\d+\]:? ?|^\[[\w.-]+:\d+\] )+"
+)
+# `vs003: ` of pdsh, which looks like a shell's own name.
+_HOST = re.compile(rb"[a-z][\w.-]{0,63}: +")
+_EXCEPTION = (
+    rb"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?"
+    rb"(?:Error|Exception|Interrupt|Expired|Iteration|SystemExit)"
+)
+# What names a cause. Sources: CPython's traceback and pylifecycle.c; libstdc++'s vterminate.cc;
+# glog's format, as OneFlow and TensorFlow print it; argparse; bash; glibc's ld.so.
+_CAUSE = re.compile(
+    rb"(?:%s)(?: \(.{0,200}?\))?(?::.*)?$" % _EXCEPTION
+    + rb"| *what\(\): +\S.*"
+    + rb"|F\d{4} [\d:.]+ +\d+ \S+:\d+\] .+"
+    + rb"|[\d-]+ [\d:.]+: F \S+:\d+\] .+"
+    + rb"|hpcbert: .+"
+    + rb"|Fatal Python error: .+|fatal(?: error)?: .+"
+    + rb"|.{0,200}: error while loading shared libraries: .+"
+    + rb"|.{0,200}: No module named .+"
+    + rb"|.{0,200}: can't open file .+"
+    + rb"|(?!srun|slurmstepd|sbatch|salloc)[\w./+-]{1,200}: error: .+"
+    + rb"|(?!srun|slurmstepd).{1,200}: (?:command not found|[Nn]o such file or directory"
+    + rb"|[Pp]ermission denied|cannot execute.*|[Ee]xec format error)$"
+)
+# What may name one: a logger's word, and what Slurm, its plugins and NCCL say.
+_HINT = re.compile(
+    rb"\[?(?:ERROR|FATAL|CRITICAL)\b.+"
+    rb"|.{0,80}\b(?:ERROR|FATAL|CRITICAL)\b[\]: -].+"
+    rb"|(?:srun|slurmstepd)[\w-]*: (?:fatal|error): .+"
+    rb"|.{0,200}NCCL WARN .+"
+    rb"|Caught signal \d+ .+"
+)
+# Of a rank that is gone the others speak so, and whoever was told to stop.
+_PEER = re.compile(
+    rb"connection (?:reset|closed|refused)|closed by (?:remote )?peer|remote process exited"
+    rb"|ncclRemoteError|watchdog|broken ?pipe|recvbytes|socket (?:closed|timeout)|sendbytes"
+    rb"|KeyboardInterrupt|SystemExit|SignalException|horovod has been shut down"
+    rb"|unable to reach|timed out waiting for .*clients|connectfullmesh|shutdown_?error",
+    re.IGNORECASE,
+)
+# What says no more than that something ended: launchers, and the trailers of others' errors.
+_WRAPPER = re.compile(
+    rb"ChildFailedError|Process(?:Raised|Exited)Exception|returned non-zero exit status"
+    rb"|CalledProcessError.* died with|exits with return code|non-zero (?:exit|status|code)"
+    rb"|failed \(exitcode|MPI_ABORT|mpirun|mpiexec|prterun|orterun|\bORTE\b|\bPRTE\b"
+    rb"|Primary +job|[Ee]xited with (?:exit )?code|horovodrun|Gloo job detected"
+    rb"|\*\*\* (?:STEP|JOB)|Job step aborted|Timed out waiting for job step|Terminating StepId"
+    rb"|forcing job termination|oom[-_]kill|spank|printing enroot log|container start failed"
+    rb"|no traceback|error_file|torchelastic|Root Cause|: errors? *: *0\b",
+    re.IGNORECASE,
+)
+# Where nothing else is said, the signal is.
+#   srun: error: n1: task 0: Segmentation fault (core dumped)
+#   mpirun noticed that process rank 0 with PID 7 on node n1 exited on signal 9 (Killed).
+#   run.sh: line 3: 4711 Killed                  python3 train.py
+_SIGNAL = re.compile(
+    rb"(?:tasks? [\d,-]+: |exited on signal \d+ \(|line \d+: +\d+ +)"
+    rb"((?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception"
+    rb")(?: \(core dumped\))?)"
+    rb"|^((?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)"
+    rb"(?: \(core dumped\))?)$"
+)
+_NAME_ONLY = re.compile(rb"%s: *" % _EXCEPTION)
+
+
+class _Found(NamedTuple):
+    """An error line: how much it says, 3 of a cause down to 1 of a signal, and its text."""
+
+    level: int
+    text: bytes
+
+
+def last_error(path: Path) -> str:
+    """Return the last error line of a log; empty if it has none.
+
+    Never raises for what is in the file, or for what is in its place.
+    """
+    best = _Found(0, b"")
+    try:
+        with closing(bodies(path)) as pieces:
+            for data in pieces:
+                for one in _errors(data):
+                    best = one if one.level >= best.level else best
+    except NotALogError:
+        pass
+    return " ".join(best.text.decode(errors="replace").split())[:_SHOWN]
+
+
+def _errors(data: bytes) -> Iterator[_Found]:
+    """Yield the error lines of a piece in the log's order."""
+    known = -1
+    for start, which, _, end in find_lines(data.lower(), _HINTS):
+        line = data[start:end]
+        if _HINTS[which] == _TRACEBACK:
+            known, found = start, _end_of_traceback(data, start, end)
+        elif start == known:  # the same line by another of its words
+            continue
+        else:
+            known, found = start, _judged(line, data, end)
+        if found:
+            yield found
+
+
+def _judged(line: bytes, data: bytes, end: int) -> _Found | None:
+    """Return what a line says, if it is an error's."""
+    text = _LABEL.sub(b"", line, count=1) if _LABEL.match(line) else line
+    found = _said(text)
+    host = _HOST.match(text)
+    if host and (found is None or found.text == text):
+        rest = text[host.end() :]
+        inner = _said(rest) if re.match(rb"(?:%s)\b| *what\(\)" % _EXCEPTION, rest) else None
+        found = inner or found
+    if found and _NAME_ONLY.fullmatch(found.text):
+        return found._replace(text=_with_next(found.text, data, end))
+    return found
+
+
+def _said(text: bytes) -> _Found | None:
+    if signal := _SIGNAL.search(text):
+        return _Found(1, signal[1] or signal[2])
+    if _WRAPPER.search(text):
+        return None
+    for level, words in ((3, _CAUSE), (2, _HINT)):
+        if words.match(text):
+            return _Found(2 if _PEER.search(text) else level, text.strip())
+    return None
+
+
+def _end_of_traceback(data: bytes, start: int, end: int) -> _Found | None:
+    """Return the line that a traceback ends with: the first that is not indented."""
+    head = data[start:end]
+    label = head[: head.lower().find(_TRACEBACK)]
+    for _ in range(_FRAMES):
+        start, end = end + 1, data.find(b"\n", end + 1)
+        if start >= len(data):
+            return None
+        end = len(data) if end < 0 else end
+        line = data[start : min(end, start + LINE)].rstrip(b"\r").rpartition(b"\r")[2]
+        line = line.removeprefix(label) if label.strip() else line
+        if not line.strip() or line[:1] in b" \t" or not _same_speaker(label, line):
+            continue
+        if _WRAPPER.search(line) or line.lower().startswith(_TRACEBACK):
+            return None
+        if _NAME_ONLY.fullmatch(line):
+            line = _with_next(line, data, end)
+        return _Found(2 if _PEER.search(line) else 3, line.strip())
+    return None
+
+
+def _same_speaker(label: bytes, line: bytes) -> bool:
+    """Say whether a line without a traceback's label may go on with it: no other rank's does."""
+    return not label.strip() or not _LABEL.match(line)
+
+
+def _with_next(text: bytes, data: bytes, end: int) -> bytes:
+    """Return an exception's name with the next line that says something, for it says nothing."""
+    rest = data[end + 1 : end + 1 + LINE].split(b"\n")
+    more = next((one for one in rest if _LABEL.sub(b"", one).strip()), b"") if b":" in text else b""
+    return text.strip() + (b" " + _LABEL.sub(b"", more).strip() if more else b"")
