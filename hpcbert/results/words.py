@@ -59,7 +59,7 @@ def why(run: Run) -> str:
 def refusals(row: Row) -> tuple[tuple[str, str], ...]:
     """Return which repeats of a row don't count, and why; those with one reason together.
 
-    `repeat 3`, or of several, all that the row has or some of them: `5 repeats`, `2 repeats (1, 4)`.
+    `repeat 3`, or of several `5 repeats`, where they are not all of the row `2 repeats (1, 4)`.
     """
     reasons: dict[str, list[Run]] = {}
     for run in row.runs:

@@ -15,7 +15,7 @@ MPIRUN = (
     "Per user-direction, the job has been aborted.\n-----\nmpirun detected that one or more "
     "processes exited with non-zero status, thus causing\nthe job to be terminated.\n"
 )
-# name: (log, line)
+# By name the log, and its line.
 SAID = {
     "python": (f"{TRACEBACK}    import torch\nModuleNotFoundError: No module named 'torch'\n{GONE}",
         "ModuleNotFoundError: No module named 'torch'"),
