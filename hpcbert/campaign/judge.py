@@ -286,7 +286,7 @@ class _Judge:
         reasons = [*gate(evidence)]
         # Slurm's own word for the host's memory leaves no other cause to look for.
         if state.kind.over and not campaign.rehearse and state.word != "OUT_OF_MEMORY":
-            device, printed = array.point.device, one.printed
+            device, printed = array.point.device, one.printed_alone
             reasons = [*failures.blamed(path, self.grammar, reasons, device, printed)]
         if len(chosen.seen.jobs) > 1:
             # A person submitted the script again by hand: both wrote to one log.

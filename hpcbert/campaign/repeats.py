@@ -199,13 +199,15 @@ class Repeat:
 
     @property
     def printed(self) -> tuple[Path, ...]:
-        """Where what its job script printed may be: as Slurm calls it, and the local queue.
-
-        What a script printed that ran several repeats says of none which it is about.
-        """
+        """Where what its job script printed may be: as Slurm calls it, and the local queue."""
         folder, array = self.watched.directory / "slurm", self.array
-        own = f"{array.job_id}_{array.point.key}_{self.number}.out"
-        return () if array.together else (folder / f"{self.job_id}.out", folder / own)
+        own = f"{array.job_id}_{array.point.key}_{'all' if array.together else self.number}.out"
+        return folder / f"{self.job_id}.out", folder / own
+
+    @property
+    def printed_alone(self) -> tuple[Path, ...]:
+        """The same, if its script ran no other repeat: else nothing says which one it is about."""
+        return () if self.array.together else self.printed
 
     @property
     def record(self) -> RepeatRecord:

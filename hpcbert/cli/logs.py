@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,24 +14,35 @@ from hpcbert.campaign import store
 from hpcbert.cli import conflicts
 from hpcbert.cli.campaigns import Opened, opened
 from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.output import Result, finish, printable
+from hpcbert.cli.output import Result, finish, printable, say
 from hpcbert.config.decode import did_you_mean
 from hpcbert.config.site import load
 from hpcbert.errors import IncompleteError, UsageError
-from hpcbert.flows.monitor import open_campaign
+from hpcbert.flows.following import follow, newest_log
+from hpcbert.flows.monitor import failure_reader, open_campaign
 from hpcbert.logs.lines import NotALogError, open_log
+from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpcbert.campaign.repeats import Repeat
+    from hpcbert.campaign.repeats import Repeat, TrackedCampaign
+    from hpcbert.flows.following import Log
+    from hpcbert.logs.failures import Failure
+    from hpcbert.slurm.states import RepeatState
 
 _CONFLICTS = (
     Conflict(("tail",), lambda given: given["path_only"], "with --path"),
     Conflict(
+        ("follow_it",),
+        lambda given: given["path_only"] or given["as_json"],
+        "with --path or --json",
+    ),
+    Conflict(
         ("path_only",), lambda given: given["as_json"], "with --json, whose document names it"
     ),
 )
+_PRINTED = "Its ranks wrote no log yet: this is what the job script printed."
 _BLOCK = 1 << 16
 _MOST = 1 << 24
 
@@ -40,18 +50,24 @@ _MOST = 1 << 24
 @click.command(
     epilog="\b\nExamples:\n"
     "  hpcbert logs --tail 20\n"
+    "  hpcbert logs -f --tail 20 3f9a1c\n"
     "  hpcbert logs 3f9a1c --point bert-base_4n8g_fp32_b32 --repeat 2\n"
     "  less $(hpcbert logs 3f9a1c --repeat 2 --path)"
 )
 @click.argument("campaign", default="")
 @click.option("--point", default="", metavar="KEY", help="Which point, bert-base_4n8g_fp32_b32.")
 @click.option("--repeat", type=click.IntRange(1), help="Which repeat.")
+@click.option(
+    "-f", "--follow", "follow_it", is_flag=True, help="Print what comes, until the repeat ends."
+)
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
 @click.option("--path", "path_only", is_flag=True, help="Print where the log is, and no more.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
-def logs(*, as_json: bool, path_only: bool, tail: int | None, **values: Any) -> None:
+def logs(
+    *, as_json: bool, path_only: bool, follow_it: bool, tail: int | None, **values: Any
+) -> None:
     """Print the log of a repeat.
 
     CAMPAIGN is a campaign's directory or archive, its id or a part of it; the newest one by
@@ -59,16 +75,22 @@ def logs(*, as_json: bool, path_only: bool, tail: int | None, **values: Any) -> 
     requeued repeat, the newest attempt's. A repeat that wrote no log yet shows what its job script
     printed.
 
+    With --follow it prints on through requeues, each attempt's log after the one before, until the
+    repeat has ended. Where several repeats are meant that is the one that runs, or else the first
+    that waits.
+
     With --json the document names the log, and holds the lines that --tail asks for.
     """
 
     def body() -> Result:
         conflicts.refuse(*_CONFLICTS)
+        if follow_it:
+            return _follow(tail, **values)
         found, log = _find(**values)
         cautions = store.caution(found.shown)
         if as_json:
             lines = _last_lines(log.path, tail or 0)
-            return Result(_data(log, lines, log.place(found)), warnings=cautions)
+            return Result(_data(log, lines, log.place(found.shown)), warnings=cautions)
         if path_only and found.packed:
             raise UsageError(
                 "What is in an archive has no path of its own.",
@@ -78,36 +100,15 @@ def logs(*, as_json: bool, path_only: bool, tail: int | None, **values: Any) -> 
         if path_only:
             return Result(text=str(log.path), warnings=cautions)
         _print(_last_lines(log.path, tail) if tail is not None else _blocks(log.path))
-        return Result(warnings=(*cautions, *((log.warning,) if log.warning else ())))
+        return Result(warnings=(*cautions, *((_PRINTED,) if log.printed else ()), *_failed(log)))
 
     finish("logs", body, as_json=as_json)
 
 
-@dataclass(frozen=True)
-class Log:
-    """A log and whose it is.
-
-    Attributes:
-        repeat: The repeat that wrote it.
-        attempt: Which of its attempts.
-        path: Where it is.
-        warning: What a person should know about it.
-    """
-
-    repeat: Repeat
-    attempt: int
-    path: Path
-    warning: str = ""
-
-    def place(self, campaign: Opened) -> str:
-        """Return where it is, for a person: in the campaign, or in the archive."""
-        directory = self.repeat.watched.directory
-        return str(campaign.shown / self.path.relative_to(directory))
-
-
-def _find(
+def _meant(
     *, campaign: str, point: str, repeat: int | None, runs: str, site_file: str
-) -> tuple[Opened, Log]:
+) -> tuple[Opened, TrackedCampaign, list[Repeat]]:
+    """Return a campaign, and those of its repeats that a person means, at least one."""
     (found,) = opened([campaign] if campaign else (), Path(runs or load(site_file).runs))
     watched = open_campaign(found.directory)
     meant = [one for one in watched.repeats if repeat in {None, one.number}]
@@ -120,7 +121,12 @@ def _find(
         raise UsageError(
             "There is no such repeat.", hint=f"Repeats are numbered from 1 to {count}."
         )
-    there = [log for one in meant if (log := _log(one)) is not None]
+    return found, watched, meant
+
+
+def _find(**values: Any) -> tuple[Opened, Log]:
+    found, watched, meant = _meant(**values)
+    there = [log for one in meant if (log := newest_log(one)) is not None]
     if not there:
         raise IncompleteError(
             "There is no log yet.",
@@ -128,24 +134,6 @@ def _find(
             hint=f"See how far it is: hpcbert monitor --once {watched.campaign.id}",
         )
     return found, max(there, key=lambda log: log.path.stat().st_mtime)
-
-
-def _log(repeat: Repeat) -> Log | None:
-    """Return the newest attempt's log, or else what the job script printed, if either is there."""
-    directory, array = repeat.watched.directory, repeat.array
-    newest_attempt = repeat.record.newest().attempt
-    for attempt in range(newest_attempt, -1, -1):
-        path = store.log_path(directory, array, repeat.number, attempt)
-        if path.is_file():
-            return Log(repeat, attempt, path)
-    warning = "Its ranks wrote no log yet: this is what the job script printed."
-    number = "all" if array.together else repeat.number
-    # As Slurm calls it, and the local queue.
-    for name in (f"{repeat.job_id}.out", f"{array.job_id}_{array.point.key}_{number}.out"):
-        path = directory / "slurm" / name
-        if path.is_file():
-            return Log(repeat, newest_attempt, path, warning)
-    return None
 
 
 def _data(log: Log, lines: Iterator[bytes], place: str) -> dict[str, Any]:
@@ -156,6 +144,7 @@ def _data(log: Log, lines: Iterator[bytes], place: str) -> dict[str, Any]:
         "attempt": log.attempt,
         "path": place,
         "bytes": log.path.stat().st_size,
+        "failure": failure._asdict() if (failure := _failure(log)) else None,
         "lines": [line.decode(errors="replace").rstrip("\n") for line in lines],
     }
 
@@ -197,3 +186,55 @@ def _print(pieces: Iterator[bytes]) -> None:
         else:
             sys.stdout.buffer.write(piece)
     sys.stdout.flush()
+
+
+class _Printer:
+    """Prints a log as it grows: the log to stdout, what becomes of its repeat to stderr."""
+
+    def __init__(self) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def text(self, data: bytes) -> None:
+        if sys.stdout.isatty():
+            click.echo(printable(self._decode(data)), nl=False)
+        else:
+            sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+
+    def state(self, repeat: Repeat, state: RepeatState) -> None:
+        name = f"{repeat.array.point.key} repeat {repeat.number}"
+        name += f" attempt {state.attempt}" if state.attempt else ""
+        why = f" ({state.detail})" if state.detail else ""
+        say(f"{name}: {state.word}{why}", err=True)
+
+
+def _follow(tail: int | None, **values: Any) -> Result:
+    found, watched, meant = _meant(**values)
+    keys = {(one.array.point.key, one.number) for one in meant}
+
+    def start(path: Path) -> int:
+        if tail is None:
+            return 0
+        return path.stat().st_size - sum(map(len, _last_lines(path, tail)))
+
+    floor = load(values["site_file"]).slurm.poll_floor
+    try:
+        repeat, _ = follow(watched, keys, _Printer(), run=run, floor=floor, tail=start)
+    except NotALogError as error:
+        raise UsageError(f"The log {error}.", where=str(found.shown)) from error
+    log = newest_log(repeat)
+    return Result(warnings=(*store.caution(found.shown), *(_failed(log) if log else ())))
+
+
+def _failure(log: Log) -> Failure | None:
+    """Return why the attempt of a log failed, if its job wrote down that it did."""
+    end = log.repeat.record.attempt(log.attempt).end_state
+    if end is None or end.word == "COMPLETED":
+        return None
+    explain = failure_reader(log.repeat.watched.directory)
+    return explain(log.path, log.repeat.array.point.device, log.repeat.printed_alone)
+
+
+def _failed(log: Log) -> tuple[str, ...]:
+    failure = _failure(log)
+    return (f"Repeat {log.repeat.number} failed: {failure}",) if failure else ()

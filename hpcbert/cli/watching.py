@@ -181,7 +181,7 @@ def _failure(repeat: Repeat, state: RepeatState) -> Failure | None:
     if state.kind != Kind.FAILED or state.word == "OUT_OF_MEMORY":
         return None
     log, device = flow.log_path(repeat, state), repeat.array.point.device
-    return _read_failure(repeat.watched.directory, log, device, repeat.printed)
+    return _read_failure(repeat.watched.directory, log, device, repeat.printed_alone)
 
 
 def failures_alike(view: View) -> list[str]:

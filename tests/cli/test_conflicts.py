@@ -87,6 +87,8 @@ REFUSED = [
     (["monitor", "--once", "--interval", "20"], "--interval", "--once"),
     (["logs", "--path", "--tail", "2"], "--tail", "--path"),
     (["logs", "--path"], "--path", "--json"),
+    (["logs", "-f"], "--follow", "--json"),
+    (["logs", "-f", "--path"], "--follow", "--path"),
     (["retry", "--dry-run", "--wait"], "--wait", "--dry-run"),
     ([*PREPARE, "--partition", "p"], "--partition", "--on-node"),
     ([*PREPARE, "--account", "p"], "--account", "--on-node"),

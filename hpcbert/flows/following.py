@@ -1,0 +1,174 @@
+"""The log of a repeat: where it is, and what comes to it while the repeat runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from hpcbert import scheduler
+from hpcbert.campaign import store
+from hpcbert.flows.monitor import TOLERANCE, View, unreachable
+from hpcbert.logs.lines import open_log
+from hpcbert.scheduler.base import World
+from hpcbert.scheduler.tracker import Tracker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+    from hpcbert.slurm.states import RepeatState
+    from hpcbert.system.runner import Runner
+
+# Seconds between two looks at a file.
+_LOOK = 0.25
+_BLOCK = 1 << 16
+
+
+class Log(NamedTuple):
+    """A log and whose it is.
+
+    Attributes:
+        repeat: The repeat that wrote it.
+        attempt: Which of its attempts.
+        path: Where it is.
+        printed: Whether it is what the job script printed, because the ranks wrote none yet.
+    """
+
+    repeat: Repeat
+    attempt: int
+    path: Path
+    printed: bool = False
+
+    def place(self, campaign: Path) -> str:
+        """Return where it is, for a person who knows its campaign by another path."""
+        return str(campaign / self.path.relative_to(self.repeat.watched.directory))
+
+
+def newest_log(repeat: Repeat) -> Log | None:
+    """Return the newest attempt's log, or else what the job script printed, if either is there."""
+    newest = repeat.record.newest().attempt
+    for attempt in range(newest, -1, -1):
+        path = store.log_path(repeat.watched.directory, repeat.array, repeat.number, attempt)
+        if path.is_file():
+            return Log(repeat, attempt, path)
+    there = next((path for path in repeat.printed if path.is_file()), None)
+    return Log(repeat, newest, there, printed=True) if there else None
+
+
+class Reader(Protocol):
+    """Takes what a log says, and what becomes of its repeat."""
+
+    def text(self, data: bytes) -> None:
+        """Take what was written."""
+
+    def state(self, repeat: Repeat, state: RepeatState) -> None:
+        """Take a state of the repeat that is new, its attempt or its word."""
+
+
+def follow(
+    watched: TrackedCampaign,
+    meant: Collection[tuple[str, int]],
+    reader: Reader,
+    *,
+    run: Runner,
+    floor: float,
+    tail: Callable[[Path], int] = lambda _: 0,
+    pause: Callable[[float], None] = time.sleep,
+) -> tuple[Repeat, RepeatState]:
+    """Hand on the log of a repeat as it grows, through requeues, until the repeat has ended.
+
+    Of several repeats that are meant it is the one that runs and was written to last; where none
+    runs, the first that waits; where none waits, the one that was written to last.
+
+    Args:
+        watched: Its campaign.
+        meant: Points' keys and numbers of the repeats, at least one.
+        reader: Takes what there is.
+        run: Starts what schedulers are asked with.
+        floor: Shortest interval between two questions to a scheduler, seconds.
+        tail: Says from which byte on the first log is handed on.
+        pause: Waits a number of seconds.
+
+    Returns:
+        The repeat and how it ended.
+
+    Raises:
+        SchedulerError: The scheduler gave no answer for too long.
+        NotALogError: What is in the log's place can't be read.
+    """
+    watched = scheduler.of(watched.campaign.scheduler, World(run)).adopted(watched)
+    tracker = Tracker([watched], run=run, floor=floor)
+    tracker.poll()
+    repeat = _chosen(
+        [one for one in watched.repeats if (one.array.point.key, one.number) in meant],
+        tracker.states,
+    )
+    file = _Following(repeat, reader, tail)
+    known: tuple[str, int] | None = None
+    while True:
+        state = tracker.states[repeat.key]
+        ended = _ended(repeat, state) or tracker.settled(repeat.key)
+        file.read()
+        if known != (state.word, state.attempt):
+            known = state.word, state.attempt
+            reader.state(repeat, state)
+        if ended:
+            return repeat, state
+        if tracker.absent or tracker.failures >= TOLERANCE:
+            raise unreachable(View((repeat,), {repeat.key: state}, 0.0, tracker.complaint))
+        rest = tracker.pause()
+        while rest >= 0 and not tracker.stirred():
+            pause(_LOOK)
+            rest -= _LOOK
+            file.read()
+        tracker.poll()
+
+
+def _ended(repeat: Repeat, state: RepeatState) -> bool:
+    """Say whether the scheduler and the job itself agree that nothing comes any more."""
+    return state.kind.over and repeat.newest.ended
+
+
+def _chosen(repeats: list[Repeat], states: dict[Key, RepeatState]) -> Repeat:
+    kinds = {one.key: states[one.key].kind for one in repeats}
+    alive = [one for one in repeats if kinds[one.key].alive]
+    running = [one for one in alive if not kinds[one.key].queued]
+    if alive and not running:
+        return alive[0]
+    return max(running or repeats, key=_written)
+
+
+def _written(repeat: Repeat) -> float:
+    log = newest_log(repeat)
+    return log.path.stat().st_mtime if log else 0.0
+
+
+class _Following:
+    """Reads on in the newest log of a repeat; one that a newer attempt's replaces, to its end."""
+
+    def __init__(self, repeat: Repeat, reader: Reader, tail: Callable[[Path], int]) -> None:
+        self._repeat, self._reader, self._tail = repeat, reader, tail
+        self._path: Path | None = None
+        self._at = 0
+
+    def read(self) -> None:
+        """Hand on what was written since the last time."""
+        newest = newest_log(self._repeat)
+        if self._path is not None:
+            self._drain(self._path)
+        if newest is None or newest.path == self._path:
+            return
+        self._at = self._tail(newest.path) if self._path is None else 0
+        self._path = newest.path
+        self._drain(newest.path)
+
+    def _drain(self, path: Path) -> None:
+        descriptor, size = open_log(path)
+        with os.fdopen(descriptor, "rb") as file:
+            self._at = self._at if self._at <= size else 0  # it was begun again
+            file.seek(self._at)
+            while self._at < size and (data := file.read(min(_BLOCK, size - self._at))):
+                self._at += len(data)
+                self._reader.text(data)

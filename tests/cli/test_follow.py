@@ -1,0 +1,66 @@
+"""logs -f as a program, with a scripted Slurm on PATH."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.kit.campaigns import Build
+from tests.kit.waiting import CEILING
+
+pytestmark = pytest.mark.slow
+
+
+def test_it_follows_a_repeat_through_a_requeue_to_its_end(
+    hpcbert: Any, slurm: Any, watched: Build
+) -> None:
+    one = watched(repeats=2)
+    shape = str(one.campaign.arrays[0].point.shape)
+    waits = one.sacct(2, "PENDING")
+    slurm.answers(
+        sacct=[one.sacct(1, "RUNNING") + waits] * 2 + [one.sacct(1, "REQUEUED") + waits],
+        squeue=[one.squeue(1, "RUNNING") + one.squeue(2, "PENDING")],
+    )
+    status = one.directory / one.campaign.arrays[0].status(1)
+    status.write_text('{"event":"start","time":1,"attempt":0}\n')
+    first = one.log(shape, 1, "one\ntwo\n")
+    with hpcbert.start("logs", "-f", "--tail", "1", one.campaign.id) as child:
+        assert child.stdout.readline() == "two\n", "of those meant it is the one that runs"
+        with first.open("a") as file:
+            file.write("three\n")
+        assert child.stdout.readline() == "three\n"
+        with first.open("a") as file:
+            file.write("four\n")
+        one.log(shape, 1, "again one\n", attempt=1)
+        with status.open("a") as file:
+            file.write('{"event":"start","time":9,"attempt":1}\n')
+        assert child.stdout.readline() == "four\n", "to the end of the first attempt's"
+        assert child.stdout.readline() == "again one\n"
+        said = "ModuleNotFoundError: No module named 'torch'"
+        one.log(shape, 1, f"again one\n{said}\n", attempt=1)
+        with status.open("a") as file:
+            file.write('{"event":"finished","time":12,"attempt":1,"exit":1}\n')
+        slurm.answers(sacct=[one.sacct(1, "FAILED", exit_code="1:0") + waits])
+        out, complaint = child.communicate(timeout=CEILING)
+    assert (child.returncode, out) == (0, f"{said}\n")
+    assert "repeat 1: RUNNING" in complaint
+    assert "repeat 1 attempt 1: FAILED" in complaint
+    assert f"warning: Repeat 1 failed: {said}" in complaint
+
+
+def test_it_waits_for_a_log_and_of_what_is_over_prints_all(
+    hpcbert: Any, slurm: Any, watched: Build
+) -> None:
+    one = watched(repeats=1)
+    shape = str(one.campaign.arrays[0].point.shape)
+    slurm.answers(squeue=[one.squeue(1, "PENDING", reason="Priority")])
+    with hpcbert.start("logs", "--follow", one.campaign.id) as child:
+        line = child.stderr.readline()
+        one.complete(shape, 1, 100.0)
+        slurm.answers(sacct=[one.sacct(1, "COMPLETED")], squeue=[""])
+        out, _ = child.communicate(timeout=CEILING)
+    log = one.log_path(shape, 1).read_text()
+    assert "repeat 1: PENDING (" in line
+    assert (child.returncode, out) == (0, log)
+    assert hpcbert("logs", "-f", one.campaign.id).stdout == log
