@@ -155,8 +155,7 @@ def _result(
     told = [text for sentences in checked.values() for text in sentences]
     return Result(
         data=data,
-        text="
-".join(
+        text="\n".join(
             [
                 *(counts(view), *told, *failures_alike(view), *advice(view)),
                 *([] if open_ else next_steps),
