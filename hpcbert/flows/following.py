@@ -57,7 +57,7 @@ def newest_log(repeat: Repeat) -> Log | None:
     return Log(repeat, newest, there, printed=True) if there else None
 
 
-class Reader(Protocol):
+class LogReader(Protocol):
     """Takes what a log says, and what becomes of its repeat."""
 
     def text(self, data: bytes) -> None:
@@ -70,7 +70,7 @@ class Reader(Protocol):
 def follow(
     watched: TrackedCampaign,
     meant: Collection[tuple[str, int]],
-    reader: Reader,
+    reader: LogReader,
     *,
     run: Runner,
     floor: float,
@@ -148,7 +148,7 @@ def _written(repeat: Repeat) -> float:
 class _Following:
     """Reads on in the newest log of a repeat; one that a newer attempt's replaces, to its end."""
 
-    def __init__(self, repeat: Repeat, reader: Reader, tail: Callable[[Path], int]) -> None:
+    def __init__(self, repeat: Repeat, reader: LogReader, tail: Callable[[Path], int]) -> None:
         self._repeat, self._reader, self._tail = repeat, reader, tail
         self._path: Path | None = None
         self._at = 0

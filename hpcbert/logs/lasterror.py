@@ -95,7 +95,7 @@ _SIGNAL = re.compile(
 _NAME_ONLY = re.compile(rb"%s: *" % _EXCEPTION)
 
 
-class _Found(NamedTuple):
+class _ErrorLine(NamedTuple):
     """An error line: how much it says, 3 of a cause down to 1 of a signal, and its text."""
 
     level: int
@@ -107,7 +107,7 @@ def last_error(path: Path) -> str:
 
     Never raises for what is in the file, or for what is in its place.
     """
-    best = _Found(0, b"")
+    best = _ErrorLine(0, b"")
     try:
         with closing(bodies(path)) as pieces:
             for data in pieces:
@@ -118,7 +118,7 @@ def last_error(path: Path) -> str:
     return " ".join(best.text.decode(errors="replace").split())[:_SHOWN]
 
 
-def _errors(data: bytes) -> Iterator[_Found]:
+def _errors(data: bytes) -> Iterator[_ErrorLine]:
     """Yield the error lines of a piece in the log's order."""
     known = -1
     for start, which, _, end in find_lines(data.lower(), _HINTS):
@@ -133,7 +133,7 @@ def _errors(data: bytes) -> Iterator[_Found]:
             yield found
 
 
-def _judged(line: bytes, data: bytes, end: int) -> _Found | None:
+def _judged(line: bytes, data: bytes, end: int) -> _ErrorLine | None:
     """Return what a line says, if it is an error's."""
     text = _LABEL.sub(b"", line, count=1) if _LABEL.match(line) else line
     found = _said(text)
@@ -147,18 +147,18 @@ def _judged(line: bytes, data: bytes, end: int) -> _Found | None:
     return found
 
 
-def _said(text: bytes) -> _Found | None:
+def _said(text: bytes) -> _ErrorLine | None:
     if signal := _SIGNAL.search(text):
-        return _Found(1, signal[1] or signal[2])
+        return _ErrorLine(1, signal[1] or signal[2])
     if _WRAPPER.search(text):
         return None
     for level, words in ((3, _CAUSE), (2, _HINT)):
         if words.match(text):
-            return _Found(2 if _PEER.search(text) else level, text.strip())
+            return _ErrorLine(2 if _PEER.search(text) else level, text.strip())
     return None
 
 
-def _end_of_traceback(data: bytes, start: int, end: int) -> _Found | None:
+def _end_of_traceback(data: bytes, start: int, end: int) -> _ErrorLine | None:
     """Return the line that a traceback ends with: the first that is not indented."""
     head = data[start:end]
     label = head[: head.lower().find(_TRACEBACK)]
@@ -175,7 +175,7 @@ def _end_of_traceback(data: bytes, start: int, end: int) -> _Found | None:
             return None
         if _NAME_ONLY.fullmatch(line):
             line = _with_next(line, data, end)
-        return _Found(2 if _PEER.search(line) else 3, line.strip())
+        return _ErrorLine(2 if _PEER.search(line) else 3, line.strip())
     return None
 
 
