@@ -62,6 +62,10 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"hpcbert.cli.{cmd_name}")
         # With an underscore where the name alone is Python's own, as `list` is.
         command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
+        if _COMPLETE in os.environ:
+            from hpcbert.cli.completing import attach
+
+            return attach(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

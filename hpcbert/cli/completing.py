@@ -1,0 +1,211 @@
+"""Values that a shell completes: frameworks, campaigns, points, rules and the like.
+
+A parameter is completed by its name, so a new command with a `campaign` completes campaigns. Only
+a process that a shell asked for completions imports this. What can't be read completes nothing:
+who presses a key is no reader of errors.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from hpcbert.config import places
+from hpcbert.errors import HpcbertError
+from hpcbert.model import DEVICES, PRECISIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    Values = Callable[[click.Context], Iterable[str]]
+
+# Seconds that Slurm has: a key is pressed again, a shell that hangs is not.
+_PATIENCE = 1.0
+_DEFAULT = "pytorch"
+
+
+def _site_file(context: click.Context) -> Path:
+    named = str(context.params.get("site_file") or "")
+    return places.find_site(named, env=os.environ, cwd=Path.cwd())[0]
+
+
+def _recipes(context: click.Context) -> Mapping[str, Path]:
+    extra = tuple(context.params.get("templates") or ())
+    return places.list_recipes(places.recipe_folders(_site_file(context), extra))
+
+
+def _runs(context: click.Context) -> Path:
+    if named := context.params.get("runs"):
+        return Path(str(named))
+    from hpcbert.config.site import load
+
+    return Path(load(str(context.params.get("site_file") or "")).runs)
+
+
+def _campaigns(context: click.Context) -> Iterable[str]:
+    from hpcbert.campaign import store
+
+    return [path.name for path in reversed(store.find_campaigns(_runs(context)))]
+
+
+def _meant(context: click.Context) -> Path | None:
+    """Return the campaign that a command line names, or the newest one."""
+    from hpcbert.campaign import store
+
+    # With an option that has no value yet click reads the arguments, and gives them no name.
+    named = context.params.get("campaign") or context.params.get("paths")
+    words = named or context.args
+    names = [words] if isinstance(words, str) else list(words)
+    found = store.chosen([str(name) for name in names[:1]], _runs(context))
+    return found[0]
+
+
+def _points(context: click.Context) -> Iterable[str]:
+    from hpcbert.campaign import store
+
+    directory = _meant(context)
+    arrays = store.read_manifest(directory).arrays if directory else ()
+    return dict.fromkeys(array.point.key for array in arrays)
+
+
+def _recipe(context: click.Context) -> Mapping[str, Any]:
+    """Return the recipe that a command line is about: of a framework, or of a campaign."""
+    from hpcbert.config.toml import read
+
+    named = context.params.get("fw") or ""
+    names = [named] if isinstance(named, str) else list(named)
+    if not names or not names[0]:
+        submits = "repeats_in" in {one.name for one in context.command.params}
+        directory = None if submits else _meant(context)
+        if directory:
+            return read(directory / "recipe.toml")
+    return read(_recipes(context)[str(names[0] or _DEFAULT)] / "recipe.toml")
+
+
+def _rules(context: click.Context) -> Iterable[str]:
+    return [str(rule["name"]) for rule in _recipe(context)["log"]["rules"]]
+
+
+def _models(context: click.Context) -> Iterable[str]:
+    return map(str, _recipe(context)["models"])
+
+
+def _protocols(context: click.Context) -> Iterable[str]:
+    return list(_recipe(context).get("protocols", {}))
+
+
+def _settings(context: click.Context) -> Iterable[str]:
+    return [f"{name}=" for name in _recipe(context).get("options", {})]
+
+
+def _partitions(_context: click.Context) -> Iterable[str]:
+    from hpcbert.system.runner import run
+
+    done = run(["sinfo", "--noheader", "--format=%R"], timeout=_PATIENCE)
+    return dict.fromkeys(done.stdout.split()) if done.ok else ()
+
+
+def _published(_context: click.Context) -> Iterable[str]:
+    from hpcbert.published import record
+
+    return record.names()
+
+
+def _named(context: click.Context) -> Iterable[str]:
+    """Return what a NAME is, which differs between groups of commands."""
+    group = context.parent.info_name if context.parent else ""
+    by_group = {"frameworks": _recipes, "record": _published, "images": _images}
+    return by_group[str(group)](context) if group in by_group else ()
+
+
+def _images(context: click.Context) -> Iterable[str]:
+    from hpcbert.config.site import load
+    from hpcbert.container import cache
+
+    here = load(str(context.params.get("site_file") or ""))
+    return [one.stem for one in cache.listed(Path(here.container.images))]
+
+
+VALUES: Mapping[str, Values] = {
+    "fw": _recipes,
+    "frameworks": _recipes,
+    "campaign": _campaigns,
+    "campaigns": _campaigns,
+    "resume": _campaigns,
+    "like": _campaigns,
+    "paths": _campaigns,
+    "base": _campaigns,
+    "new": _campaigns,
+    "point": _points,
+    "rule": _rules,
+    "model": _models,
+    "preset": _protocols,
+    "settings": _settings,
+    "precision": lambda _: PRECISIONS,
+    "device": lambda _: DEVICES,
+    "partition": _partitions,
+    "beside": _published,
+    "name": _named,
+}
+# Parameters that also are paths, or nothing else.
+FILES = (
+    *("campaign", "campaigns", "like", "paths", "base", "new"),
+    *("site_file", "output", "junit", "image", "python"),
+)
+FOLDERS = ("runs", "templates", "data", "source")
+# Several values by commas.
+LISTS = ("precision", "model", "fw")
+
+
+class Completed(click.ParamType[str]):
+    """Text of which a shell completes what it can be.
+
+    Args:
+        parameter: The parameter's name.
+    """
+
+    name = "text"
+
+    def __init__(self, parameter: str) -> None:
+        self.parameter = parameter
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the values that begin so; else those that it is a part of; else files."""
+        before = ""
+        if self.parameter in LISTS:
+            before, comma, incomplete = incomplete.rpartition(",")
+            before += comma
+        values = [] if os.sep in incomplete else [*_values(self.parameter, ctx)]
+        found = [one for one in values if one.startswith(incomplete)]
+        found = found or [one for one in values if incomplete in one]
+        if found:
+            return [CompletionItem(before + one) for one in found]
+        kind = "dir" if self.parameter in FOLDERS else "file"
+        paths = self.parameter in (*FOLDERS, *FILES)
+        return [CompletionItem(incomplete, type=kind)] if paths else []
+
+
+def _values(parameter: str, context: click.Context) -> Iterable[str]:
+    values = VALUES.get(parameter)
+    # Whatever a damaged recipe or manifest holds.
+    with suppress(HpcbertError, OSError, KeyError, TypeError, AttributeError):
+        return [one for one in values(context) if one.isprintable()] if values else []
+    return []
+
+
+def attach(command: click.Command) -> click.Command:
+    """Have the parameters of a command, and of those below it, complete their values."""
+    for one in command.commands.values() if isinstance(command, click.Group) else ():
+        attach(one)
+    for param in command.params:
+        name = param.name or ""
+        if param.type is click.STRING and name in {*VALUES, *FILES, *FOLDERS}:
+            param.type = Completed(name)
+    return command

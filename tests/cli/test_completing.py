@@ -1,0 +1,128 @@
+"""Completion of values, as shells ask for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from hpcbert.cli.main import root
+from tests.kit.campaigns import Build, Built
+from tests.kit.cli import HEAVY, UNCOUNTED, Cli
+from tests.kit.slurm import Programs
+
+OLD, NEW = "20261121T100000Z-pytorch-3f9a1c", "20261122T100000Z-pytorch-b07d42"
+VARIABLE = "_HPCBERT_COMPLETE"
+Complete = Callable[..., list[str]]
+
+
+@pytest.fixture(autouse=True)
+def campaigns(build: Build, here: None) -> tuple[Built, Built]:
+    return build("1n1g", "1n4g", name=OLD), build("2n8g", name=NEW, jobs=("90",))
+
+
+@pytest.fixture
+def complete(monkeypatch: pytest.MonkeyPatch) -> Complete:
+    """Completes the last word; a file or folder is what the shell completes itself."""
+    monkeypatch.setenv(VARIABLE, "bash_complete")
+
+    def ask(*words: str) -> list[str]:
+        found = ShellComplete(root, {}, "hpcbert", VARIABLE).get_completions(
+            list(words[:-1]), words[-1]
+        )
+        return [one.value if one.type == "plain" else f"({one.type})" for one in found]
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (("submit", "--fw", "one"), ["oneflow", "oneflow-models"]),
+        (("submit", "--fw=mindspore-"), ["mindspore-models"]),
+        (("submit", "--precision", "b"), ["bf16"]),
+        (("submit", "--precision", "fp32,fp"), ["fp32,fp32", "fp32,fp16"]),
+        (("submit", "--model", "bert-l"), ["bert-large"]),
+        (("submit", "--fw", "mlperf-bert", "--model", ""), ["bert-large"]),
+        (("submit", "--set", "unp"), ["unpad="]),
+        (("submit", "--device", "c"), ["cpu"]),
+        (("submit", "--like", ""), [NEW, OLD]),
+        (("submit", "--resume", OLD[:8]), [OLD]),
+        (("submit", "--data", ""), ["(dir)"]),
+        (("submit", "--site", ""), ["(file)"]),
+        (("monitor", ""), [NEW, OLD]),
+        (("show", "3f9a"), [OLD]),
+        (("rm", OLD, "b07"), [NEW]),
+        (("note", "b0"), [NEW]),
+        (("collect", "./r"), ["(file)"]),
+        (("collect", OLD, "--rule", "r"), ["rate"]),
+        (("collect", "--fw", "oneflow", "--rule", "dl"), ["dlperf-time"]),
+        (("collect", "--beside", "dl"), ["dlperf"]),
+        (("logs", "--point", ""), ["bert-tiny_2n8g_fp32_b4"]),
+        (("logs", OLD, "--point", ""), ["bert-tiny_1n1g_fp32_b4", "bert-tiny_1n4g_fp32_b4"]),
+        (("frameworks", "show", "oneflow-"), ["oneflow-models"]),
+        (("record", "show", "dl"), ["dlperf"]),
+        (("list", "--state", "in"), ["incomplete"]),
+        (("list", "--name", ""), []),
+        (("cancel", "nothing-like-it"), ["(file)"]),
+    ],
+    ids=lambda value: "-".join(value).replace("/", "_"),
+)  # fmt: skip
+def test_a_value_is_completed(complete: Complete, line: tuple[str, ...], found: list[str]) -> None:
+    assert complete(*line) == found
+
+
+def test_partitions_are_those_of_slurm(
+    complete: Complete, slurm: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.answers(sinfo="gpu\ncpu\ngpu\n")
+    monkeypatch.setenv("PATH", slurm.path)
+    assert complete("submit", "--partition", "") == ["gpu", "cpu"]
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert complete("submit", "--partition", "") == []
+
+
+def test_what_is_damaged_completes_nothing(
+    complete: Complete, campaigns: tuple[Built, Built]
+) -> None:
+    (campaigns[1].directory / "manifest.json").write_text("{")
+    (campaigns[1].directory / "recipe.toml").write_text("[")
+    assert complete("logs", NEW, "--point", "") == []
+    assert complete("collect", NEW, "--rule", "") == []
+    Path("site.toml").write_text("no = toml = no")
+    assert complete("submit", "--fw", "one") == ["oneflow", "oneflow-models"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_is_answered_in_its_own_form(shell: str, tmp_path: Path) -> None:
+    env = {VARIABLE: f"{shell}_complete", "COMP_WORDS": "hpcbert show 3f9", "COMP_CWORD": "2"}
+    last = {"bash": f"plain,{OLD}", "zsh": f"plain\n{OLD}\n_", "fish": f"plain,{OLD}"}
+    # Fish has the word itself where the others have its number.
+    env |= {"COMP_CWORD": "3f9"} if shell == "fish" else {}
+    done = Cli(tmp_path, {**UNCOUNTED, **env, "PYTHONPROFILEIMPORTTIME": "1"})()
+    assert done.stdout.strip() == last[shell]
+    assert not HEAVY & done.modules
+
+
+def test_bash_itself_completes_a_campaign(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "hpcbert"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hpcbert "$@"\n')
+    program.chmod(0o755)
+    script = (
+        'eval "$(hpcbert completion bash)"; COMP_WORDS=(hpcbert show 3f9); COMP_CWORD=2; '
+        '_hpcbert_completion hpcbert; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    bash = shutil.which("bash") or "bash"
+    done = subprocess.run(
+        [bash, "--norc", "-c", script], env={**os.environ, "PATH": path}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == f"{OLD}\n"
