@@ -20,6 +20,7 @@ from hpcbert.config.schedulers import SLURM, traits
 from hpcbert.errors import UsageError
 from hpcbert.model import PRECISIONS, Shape, device, precision
 from hpcbert.script.plan import Request, device_of
+from hpcbert.slurm import mail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -260,6 +261,7 @@ def _asked(
     if dry and traits(scheduler).here and part.request.shape.nodes > 1:
         note = f"The site's scheduler is {scheduler}, with one node: this is the script for Slurm."
         scheduler, warnings = SLURM.name, (note,)
+    warnings += _mailed(options.notify, scheduler)
     if written:
         warnings += tuple(
             f"{written.path}: {key} has no effect with the {scheduler} scheduler."
@@ -278,6 +280,20 @@ def _asked(
         file=written.path if written else None,
     )
     return Asked(part.request, here, found, chosen, warnings)
+
+
+def _mailed(notify: str, scheduler: str) -> tuple[str, ...]:
+    """Say what mail Slurm will send, if any is asked for.
+
+    Raises:
+        UsageError: The scheduler sends none.
+    """
+    if notify and "notify" in traits(scheduler).unused:
+        raise UsageError(
+            f"--notify has no effect with the {scheduler} scheduler, which sends no mail.",
+            hint="Leave it out. submit --wait and monitor stay until all is over.",
+        )
+    return (str(mail.parse(notify)),) if notify else ()
 
 
 def _as_then(options: PointOptions, then: Past) -> PointOptions:

@@ -77,9 +77,9 @@ def _recipe(context: click.Context) -> Mapping[str, Any]:
     """Return the recipe that a command line is about: of a framework, or of a campaign."""
     from hpcbert.config.toml import read
 
-    named = context.params.get("fw") or ""
-    names = [named] if isinstance(named, str) else list(named)
-    if not names or not names[0]:
+    named = context.params.get("fw") or context.params.get("frameworks") or ""
+    names = (named if isinstance(named, str) else ",".join(named)).split(",")
+    if not names[0]:
         submits = "repeats_in" in {one.name for one in context.command.params}
         directory = None if submits else _meant(context)
         if directory:
@@ -159,7 +159,7 @@ FILES = (
 )
 FOLDERS = ("runs", "templates", "data", "source")
 # Several values by commas.
-LISTS = ("precision", "model", "fw")
+LISTS = ("precision", "model", "frameworks")
 
 
 class Completed(click.ParamType[str]):

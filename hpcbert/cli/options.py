@@ -65,6 +65,7 @@ _FW = {"flag": "--fw", "multiple": True}
 _LIST = {"metavar": "LIST"}
 _ENV = {"metavar": "K=V"}
 _NODES = {"metavar": "NODES"}
+_MAIL = {"metavar": "WORDS"}
 _TIME = {"flag": "--time", "callback": checked_limit}
 
 
@@ -102,6 +103,7 @@ class PointOptions(Overrides):
     partition: Annotated[str, "Slurm partition."] = ""
     account: Annotated[str, "Slurm account."] = ""
     qos: Annotated[str, "Slurm quality of service."] = ""
+    notify: Annotated[str, "When Slurm mails, and to whom: END,FAIL,me@example.org.", _MAIL] = ""
     reservation: Annotated[str, "Slurm reservation."] = ""
     nodelist: Annotated[str, "Nodes to run on; a point takes the first.", _NODES] = ""
     exclude: Annotated[str, "Nodes to keep away from.", _NODES] = ""

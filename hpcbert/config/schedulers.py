@@ -46,7 +46,16 @@ LOCAL = Traits(
     grows=False,
     writes_ends=True,
     unused=(
-        *("partition", "account", "qos", "reservation", "nodelist", "sbatch_arg", "srun_arg"),
+        *(
+            "partition",
+            "account",
+            "qos",
+            "notify",
+            "reservation",
+            "nodelist",
+            "sbatch_arg",
+            "srun_arg",
+        ),
         *("concurrent_repeats", "concurrent_points", "exclude", "no_exclude"),
     ),
 )

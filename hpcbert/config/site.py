@@ -18,6 +18,7 @@ from hpcbert.config.toml import read
 from hpcbert.config.variables import variable
 from hpcbert.errors import UsageError
 from hpcbert.model import OptionValue, Precision  # noqa: TC001  likewise
+from hpcbert.slurm import mail
 from hpcbert.slurm.hostlist import expand
 from hpcbert.timelimit import TimeLimit
 
@@ -235,6 +236,7 @@ class Overrides:
     Attributes:
         runs, image: Paths are relative to the working directory.
         sbatch_arg, srun_arg: Further words, after the site's.
+        notify: When Slurm writes mail, and to whom: `hpcbert.slurm.mail` reads it.
         fw: The framework that image, data, source, python and repository are of.
     """
 
@@ -249,6 +251,7 @@ class Overrides:
     time_limit: str = ""
     sbatch_arg: tuple[str, ...] = ()
     srun_arg: tuple[str, ...] = ()
+    notify: str = ""
     fw: str = ""
     image: str = ""
     data: str = ""
@@ -296,7 +299,11 @@ def _overridden(site: Site, given: Overrides, cwd: Path) -> Site:
                 raise UsageError(f"--{name} {error}") from None
     if given.time_limit:
         slurm["time_limit"] = TimeLimit.parse(given.time_limit)
-    slurm["sbatch_args"] = (*site.slurm.sbatch_args, *given.sbatch_arg)
+    slurm["sbatch_args"] = (
+        *site.slurm.sbatch_args,
+        *given.sbatch_arg,
+        *mail.parse(given.notify).words,
+    )
     slurm["srun_args"] = (*site.slurm.srun_args, *given.srun_arg)
     frameworks = dict(site.frameworks)
     if own := typed("image", "data", "source", "python", "repository"):

@@ -42,7 +42,7 @@ REFUSED = [
     *(
         ([*LOCAL, *words], words[0].partition("=")[0], "local scheduler")
         for words in (
-            ["--partition", "gpu"], ["--account", "a"], ["--qos", "q"], ["--sbatch-arg=--nice=1"],
+            ["--partition", "gpu"], ["--account", "a"], ["--qos", "q"], ["--notify", "END"], ["--sbatch-arg=--nice=1"],
             ["--srun-arg=--overlap"], ["--concurrent-repeats", "2"], ["--concurrent-points"],
             ["--reservation", "r"], ["--nodelist", "n1"], ["--exclude", "n1"],
         )
@@ -55,7 +55,7 @@ REFUSED = [
             ["--global-batch-size", "8"], ["--xla"], ["--set", "a=b"], ["--scaling"],
             ["--repeats", "5"], ["--iters", "9"], ["--skip", "2"], ["--templates", "."],
             ["--scheduler", "local"], ["--runtime", "none"], ["--partition", "p"],
-            ["--account", "a"], ["--qos", "q"], ["--time", "60"], ["--image", "i"], ["--data", "d"],
+            ["--account", "a"], ["--qos", "q"], ["--notify", "END"], ["--time", "60"], ["--image", "i"], ["--data", "d"],
             ["--source", "s"], ["--python", "p"], ["--sbatch-arg=x"], ["--srun-arg=x"],
             ["--concurrent-repeats", "1"], ["--concurrent-points"], ["--repeats-in", "array"],
             ["--dry-run"], ["--rehearse"], ["--force"], ["--like", "x"],

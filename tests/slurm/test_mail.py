@@ -1,0 +1,49 @@
+"""When Slurm writes mail, as it is typed."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcbert.config.site import Overrides, load
+from hpcbert.errors import UsageError
+from hpcbert.slurm.mail import Mail, parse
+from tests.kit.cli import inside
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("", ()),
+        ("end", ("--mail-type=END",)),
+        ("END,FAIL", ("--mail-type=END,FAIL",)),
+        ("time-limit-90, all", ("--mail-type=TIME_LIMIT_90,ALL",)),
+        ("me@example.org", ("--mail-type=END,FAIL", "--mail-user=me@example.org")),
+        ("FAIL,me@example.org", ("--mail-type=FAIL", "--mail-user=me@example.org")),
+        ("array_tasks", ("--mail-type=END,FAIL,ARRAY_TASKS",)),
+    ],
+)
+def test_types_and_address_become_words_of_sbatch(typed: str, words: tuple[str, ...]) -> None:
+    assert parse(typed).words == words
+    assert load(given=Overrides(notify=typed)).slurm.sbatch_args[-2:] == words[-2:]
+
+
+@pytest.mark.parametrize("typed", ["ENDED", "me", "a@b,c@d", "a b@c"])
+def test_what_is_neither_is_refused(typed: str) -> None:
+    with pytest.raises(UsageError, match="--notify"):
+        parse(typed)
+
+
+def test_it_is_said_what_is_mailed_and_that_a_cluster_may_send_none() -> None:
+    assert "END, FAIL of each array to a@b, if" in str(Mail(("END", "FAIL"), "a@b"))
+    assert "FAIL of each repeat to you" in str(Mail(("FAIL", "ARRAY_TASKS")))
+
+
+@pytest.mark.usefixtures("here")
+def test_a_script_has_it_and_the_local_queue_says_that_it_sends_none() -> None:
+    words = ("submit", "--dry-run", "--notify", "fail,me@example.org", "--json")
+    done = inside(*words, "--scheduler", "slurm")
+    (array,) = done.data["arrays"]
+    assert "#SBATCH --mail-type=FAIL\n#SBATCH --mail-user=me@example.org" in array["script_text"]
+    assert any("Slurm mails FAIL" in one for one in done.document["warnings"])
+    refused = inside("submit", "--notify", "END", "--scheduler", "local", "--json")
+    assert (refused.returncode, "sends no mail" in refused.error["message"]) == (2, True)
