@@ -62,6 +62,9 @@ def _result(status: library.LabStatus) -> Result:
     help="Fake GPUs a node.",
 )
 @click.option(
+    "--gpu-type", "gpu_types", multiple=True, help="Their type, node by node; none: no GPUs."
+)
+@click.option(
     "--no-accounting", is_flag=True, help="Without slurmdbd: a cluster that has no sacct."
 )
 @click.option(
@@ -69,22 +72,34 @@ def _result(status: library.LabStatus) -> Result:
     type=click.File(encoding="utf-8"),
     help="A job_submit.lua to ask about jobs.",
 )
+@click.option(
+    "--slurm-conf",
+    type=click.File(encoding="utf-8"),
+    help="Further lines of slurm.conf, which win.",
+)
+@click.option("--lacks", multiple=True, help="A plugin of Slurm's to do without.")
 @returns_result
 def lab_up(
     *,
     directory: Path,
     nodes: int,
     gpus_per_node: int,
+    gpu_types: tuple[str, ...],
     no_accounting: bool,
     job_submit: TextIO | None,
+    slurm_conf: TextIO | None,
+    lacks: tuple[str, ...],
 ) -> Result:
     """Start it."""
     plan = library.LabPlan(
         directory=directory.absolute(),
         nodes=nodes,
         gpus_per_node=gpus_per_node,
+        gpu_types=gpu_types,
         accounting=not no_accounting,
         job_submit=job_submit.read() if job_submit else "",
+        settings=tuple(slurm_conf.read().splitlines()) if slurm_conf else (),
+        lacks=lacks,
     )
     library.up(plan, run=run, report=_progress)
     return _result(library.status(plan.directory, run=run))

@@ -24,6 +24,8 @@ class Layout:
         self.slurm_conf = self.etc / "slurm.conf"
         # Every node has this one as /etc/hosts.
         self.hosts = self.etc / "hosts"
+        # Links to all of Slurm's plugins but those that the lab does without.
+        self.plugins = root / "plugins"
         self.job_submit = self.etc / "job_submit.lua"
         self.state = root / "state"
         self.spool = root / "spool"
@@ -50,13 +52,13 @@ class Layout:
 
 def slurm_conf(plan: LabPlan, network: Network, layout: Layout, *, host: str) -> str:
     """Return slurm.conf (slurm.conf(5) of Slurm 22.05); `host` is this machine's short name."""
-    gpus = f" Gres=gpu:{plan.gpus_per_node}" if plan.gpus_per_node else ""
     nodes = "\n".join(
         f"NodeName={name} NodeHostname={name} NodeAddr={network.address(name)}"
-        f" CPUs={plan.cpus} RealMemory={_MEMORY_MB}{gpus} State=UNKNOWN"
-        for name in plan.node_names
+        f" CPUs={plan.cpus} RealMemory={_MEMORY_MB}{_gres(plan, number)} State=UNKNOWN"
+        for number, name in enumerate(plan.node_names, 1)
     )
-    return _SLURM_CONF.format(
+    plugins = f"PluginDir={layout.plugins}\n" if plan.lacks else ""
+    text = _SLURM_CONF.format(
         name=plan.name,
         host=host,
         controller=network.controller,
@@ -73,6 +75,12 @@ def slurm_conf(plan: LabPlan, network: Network, layout: Layout, *, host: str) ->
         plugins="JobSubmitPlugins=lua\n" if plan.job_submit else "",
         nodes=nodes,
     )
+    # Of a key that is there twice Slurm takes the last.
+    return "\n".join([text + plugins, *plan.settings, ""]) if plan.settings else text + plugins
+
+
+def _gres(plan: LabPlan, number: int) -> str:
+    return f" Gres={gres}" if (gres := plan.gres(number)) else ""
 
 
 def slurmdbd_conf(network: Network, layout: Layout, *, host: str) -> str:
@@ -95,7 +103,13 @@ def gres_conf(plan: LabPlan, layout: Layout) -> str:
     if not plan.gpus_per_node:
         return "AutoDetect=off\n"
     numbers = f"[0-{plan.gpus_per_node - 1}]" if plan.gpus_per_node > 1 else "0"
-    return f"AutoDetect=off\nName=gpu File={layout.devices}/nvidia{numbers}\n"
+    device = f"File={layout.devices}/nvidia{numbers}"
+    if not plan.gpu_types:
+        return f"AutoDetect=off\nName=gpu {device}\n"
+    found = ((name, plan.gres(number)) for number, name in enumerate(plan.node_names, 1))
+    kinds = ((name, gres.split(":")[1]) for name, gres in found if gres)
+    rows = (f"NodeName={name} Name=gpu Type={kind} {device}" for name, kind in kinds)
+    return "\n".join(["AutoDetect=off", *rows, ""])
 
 
 def cgroup_conf() -> str:
@@ -130,6 +144,7 @@ def site_toml(plan: LabPlan, layout: Layout) -> str:
         runs=layout.runs,
         sources=layout.sources,
         images=layout.images,
+        mpi="" if "mpi_pmix" in plan.lacks else "pmix",
         gres="gpu" if plan.gpus_per_node else "",
         # Without GPUs: ranks on the CPUs of a node.
         ranks=plan.gpus_per_node or plan.cpus,
@@ -246,7 +261,7 @@ OMP_NUM_THREADS = "1"
 partition = "gpu"
 gres = "{gres}"
 time_limit = "00:10:00"
-mpi = "pmix"
+mpi = "{mpi}"
 exclusive = false
 poll_floor = 1.0
 

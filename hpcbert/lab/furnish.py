@@ -7,14 +7,16 @@ import pwd
 import secrets
 import socket
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import CheckError
 from hpcbert.lab import files
 from hpcbert.lab.daemons import DATABASE_USER, MUNGE_USER
+from hpcbert.lab.requirements import PLUGINS
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Collection
 
     from hpcbert.lab.record import Lab
 
@@ -49,12 +51,22 @@ def write_files(lab: Lab) -> None:
     _file(layout.hosts, files.hosts_file(plan, network, host=host))
     _file(layout.site, files.site_toml(plan, layout))
     _file(layout.env_sh, files.env_sh(layout))
+    if plan.lacks:
+        _link_plugins(layout.plugins, plan.lacks)
     if plan.job_submit:
         _file(layout.job_submit, plan.job_submit)
     if plan.accounting:
         conf = files.slurmdbd_conf(network, layout, host=host)
         _file(layout.etc / "slurmdbd.conf", conf, owner=files.SLURM_USER, mode=0o600)
         _file(layout.database_init, files.database_init())
+
+
+def _link_plugins(folder: Path, lacks: Collection[str]) -> None:
+    """Make a directory of Slurm's plugins without some."""
+    _directory(folder)
+    for path in Path("/").glob(PLUGINS):
+        if path.stem not in lacks and not path.stem.startswith(tuple(f"{one}_v" for one in lacks)):
+            (folder / path.name).symlink_to(path)
 
 
 def make_gpus(lab: Lab) -> None:

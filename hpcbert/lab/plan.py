@@ -30,6 +30,9 @@ _MOST_GPUS = 128
 _LONGEST_ROOT = 60
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./-]+")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")
+_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
+# In the place of a type: a node that has no GPUs.
+WITHOUT = "none"
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,15 @@ class LabPlan:
         directory: Where `lab.json` is kept, and all else if Slurm can live there (see `root_of`).
         nodes: Number of nodes, n1 to nN.
         gpus_per_node: Fake GPUs in each node.
+        gpu_types: Type of the GPUs of n1, n2 and so on, in turn; `none` for a node without GPUs.
+            None named: GPUs have no type.
         cpus_per_node: CPUs that each node claims; four a GPU, at least four, if None.
         name: The cluster's name.
         accounting: Whether slurmdbd and its database are started. Without them there is no sacct.
         job_submit: Text of a job_submit.lua that slurmctld asks about every job; empty: it has no
             such plugin. While the lab runs, slurmctld reads the file again when it changes.
+        settings: Further lines of slurm.conf; of keys that the lab sets too these count.
+        lacks: Slurm's plugins that it does without, as `mpi_pmix`.
         slurmd_timeout: Seconds of silence after which slurmctld calls a node down.
         slot: Which of the 200 sets of link name, subnet and ports to take. If None, the first free
             one, counted from a number that the directory decides.
@@ -57,10 +64,13 @@ class LabPlan:
     directory: Path = DEFAULT_DIRECTORY
     nodes: int = 4
     gpus_per_node: int = 8
+    gpu_types: tuple[str, ...] = ()
     cpus_per_node: int | None = None
     name: str = "lab"
     accounting: bool = True
     job_submit: str = ""
+    settings: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
     slurmd_timeout: int = 30
     slot: int | None = None
     ready_timeout: float = 60.0
@@ -71,6 +81,9 @@ class LabPlan:
         _within("CPUs per node", self.cpus, 1, 4096)
         _within("slurmd timeout", self.slurmd_timeout, 5, 65533)
         _within("slot", self.slot or 0, 0, SLOTS - 1)
+        for kind in self.gpu_types:
+            if not _TYPE.fullmatch(kind):
+                raise UsageError(f"{kind!r} cannot be a type of GPU.", where="GPU type")
         if not _NAME.fullmatch(self.name):
             raise UsageError(
                 f"{self.name!r} cannot name a cluster.",
@@ -84,6 +97,17 @@ class LabPlan:
         if self.cpus_per_node is not None:
             return self.cpus_per_node
         return 4 * max(1, self.gpus_per_node)
+
+    def gres(self, number: int) -> str:
+        """Return the GPUs of a node as slurm.conf names them; empty where it has none.
+
+        Args:
+            number: Of the node, from 1.
+        """
+        kind = self.gpu_types[(number - 1) % len(self.gpu_types)] if self.gpu_types else ""
+        if kind == WITHOUT or not self.gpus_per_node:
+            return ""
+        return ":".join(filter(None, ("gpu", kind, str(self.gpus_per_node))))
 
     @property
     def node_names(self) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ _COMMANDS = {
     "hostname": "hostname",
     "mount": "mount",
 }
+# Slurm's plugins, below the root.
+PLUGINS = "usr/lib/*/slurm-wlm/*.so"
 _FILES = {
     "/usr/lib/*/slurm-wlm/mpi_pmix.so": "slurm-wlm-basic-plugins",
     # The plugin opens the library under its development name, which no other package brings.

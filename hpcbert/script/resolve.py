@@ -177,6 +177,8 @@ def resolve(
     again = "" if device == device_of(recipe, site, "") else f" --device {device}"
     dry = options.dry or by_hand
     shown, warnings = _left_open(site, recipe, missing, again, dry=dry)
+    mpi = _mpi(site, recipe, options.mpi)
+    several = scheduler.srun and request.shape.gpus > 1
     here = scheduler.here and site.container.runtime == "none"
     used = replace(
         found,
@@ -205,12 +207,12 @@ def resolve(
         device=device,
         found=found,
         inputs=used,
-        mpi=_mpi(site, recipe, options.mpi),
+        mpi=mpi,
         directory=directory,
         sources=_sources(site, recipe, options),
         plan=measured,
         mounts=inputs.mount_specs(site, used, directory),
-        warnings=warnings,
+        warnings=(*warnings, *(_of_mpi(site, recipe, mpi) if several else ())),
         missing=tuple(missing),
     )
 
@@ -223,6 +225,14 @@ def _mpi(site: Site, recipe: Recipe, there: tuple[str, ...]) -> str:
     """
     said = given(site.slurm.srun_args, "mpi", "srun") or site.slurm.mpi
     return said or fitting_mpi(recipe.mpi, there) or next(iter(recipe.mpi), "")
+
+
+def _of_mpi(site: Site, recipe: Recipe, mpi: str) -> tuple[str, ...]:
+    """Return that the site's kind of MPI is not one that the recipe's ranks are known to speak."""
+    if not recipe.mpi or recipe.mpi == ("none",) or mpi.startswith(recipe.mpi):
+        return ()
+    said = f"{recipe.name} finds its ranks by {' or '.join(recipe.mpi)}"
+    return (f"{said}, and {site.where} says slurm.mpi = {mpi!r}: each rank may run alone.",)
 
 
 def relative(path: Path, here: Path) -> str:

@@ -165,15 +165,16 @@ def _new_user(name: str, home: Path) -> Iterator[User]:
 
 @pytest.fixture(scope="session")
 def as_user(user: User, lab: Lab) -> AsUser:
-    return _runner(user, lab)
+    return runner_of(user, lab)
 
 
 @pytest.fixture(scope="session")
 def as_other_user(other_user: User, lab: Lab) -> AsUser:
-    return _runner(other_user, lab)
+    return runner_of(other_user, lab)
 
 
-def _runner(user: User, lab: Lab) -> AsUser:
+def runner_of(user: User, lab: Lab) -> AsUser:
+    """Return what runs commands as an ordinary user of a lab."""
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "HOME": str(user.home),

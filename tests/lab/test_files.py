@@ -51,6 +51,25 @@ def test_gres_conf_names_the_devices(gpus: int, names: str):
     assert f"File=/srv/lab/dev/{names}\n" in files.gres_conf(LabPlan(gpus_per_node=gpus), LAYOUT)
 
 
+def test_a_lab_of_another_kind_names_types_of_gpus_and_what_wins():
+    plan = LabPlan(
+        nodes=3,
+        gpus_per_node=2,
+        gpu_types=("2080ti", "none"),
+        settings=("PrivateData=nodes",),
+        lacks=("mpi_pmix",),
+    )
+    text = files.slurm_conf(plan, NETWORK, LAYOUT, host="head")
+    assert text.count("Gres=gpu:2080ti:2 ") == 2
+    assert settings(text)["PrivateData"] == "nodes"
+    assert settings(text)["PluginDir"] == "/srv/lab/plugins"
+    assert files.gres_conf(plan, LAYOUT).splitlines()[1:] == [
+        f"NodeName={node} Name=gpu Type=2080ti File=/srv/lab/dev/nvidia[0-1]"
+        for node in ("n1", "n3")
+    ]
+    assert 'mpi = ""' in files.site_toml(plan, LAYOUT)
+
+
 def test_the_nodes_know_each_other_and_the_controller_by_name():
     rows = files.hosts_file(LabPlan(nodes=2), NETWORK, host="head").splitlines()
     assert rows == [

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcbert.config import recipe
+from hpcbert.model import Shape
+from hpcbert.script.plan import Request
 from tests.kit.drafts import drafted, load, reference
 
 
@@ -46,3 +48,22 @@ def test_a_recipe_names_one_kind_or_several(tmp_path: Path) -> None:
         (tmp_path / "recipe.toml").write_text(f"{lines[0]}\nmpi = {said}\n{lines[1]}")
         read[said] = recipe.load(tmp_path).mpi
     assert list(read.values()) == [("pmix",), ("pmix", "pmi2"), (), ()]
+
+
+@pytest.mark.parametrize(
+    ("mpi", "shape", "warned"),
+    [
+        ("pmi2", Shape(1, 2), True),
+        ("pmix", Shape(1, 2), False),
+        ("pmix_v4", Shape(1, 2), False),
+        ("", Shape(1, 2), False),
+        ("pmi2", Shape(1, 1), False),
+    ],
+)
+def test_ranks_that_may_not_find_each_other_are_warned_of(
+    mpi: str, shape: Shape, *, warned: bool, tmp_path: Path
+) -> None:
+    found = replace(load(), mpi=("pmix",))
+    made = drafted(reference(tmp_path, slurm={"mpi": mpi}), Request(shape, ("fp32",)), found=found)
+    said = [one for one in made.resolved.warnings if "finds its ranks by pmix" in one]
+    assert bool(said) == warned

@@ -1,0 +1,182 @@
+"""Clusters that are not like the lab: types of GPUs, accounts, limits, private data, no PMIx."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.config.site import read_site
+from hpcbert.lab import Lab, LabPlan, down, up
+from hpcbert.system.runner import run
+from tests.kit.cli import Cli
+from tests.kit.lab import Checkout, User, runner_of
+from tests.kit.waiting import until
+
+SETTINGS = (
+    "AccountingStorageEnforce=associations,limits,qos",
+    "PartitionName=cpu Nodes=n3 Default=YES MaxTime=INFINITE",
+    "PartitionName=old Nodes=n2 MaxTime=20",
+    "PartitionName=ours Nodes=n1 AllowAccounts=other",
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm_packages: None, checkout: Checkout, user: User) -> Iterator[Lab]:
+    """Three nodes: two types of GPUs and none; accounts and limits bind; no PMIx."""
+    directory = Path(tempfile.mkdtemp(prefix="hpcbert-other-", dir="/var/tmp"))
+    directory.chmod(0o755)
+    plan = LabPlan(
+        directory=directory / "lab",
+        nodes=3,
+        gpus_per_node=4,
+        gpu_types=("2080ti", "1g.10gb", "none"),
+        settings=SETTINGS,
+        lacks=("mpi_pmix",),
+    )
+    notes: list[str] = []
+    try:
+        lab = up(plan, run=run, report=notes.append)
+        for words in (
+            ("add", "account", "proj"),
+            ("add", "account", "other"),
+            ("add", "user", user.name, "account=proj"),
+        ):
+            done = run(["sacctmgr", "-i", *words], env=lab.daemon_environment)
+            assert done.ok, done
+        yield lab
+    finally:
+        removal = down(plan.directory, run=run, report=notes.append)
+        assert not removal.left, removal.left
+        shutil.rmtree(directory)
+
+
+@pytest.fixture
+def here(cluster: Lab, user: User) -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="work-", dir=cluster.layout.runs))
+    shutil.chown(path, user.uid, user.gid)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def hpcbert(cluster: Lab, user: User, checkout: Checkout, here: Path) -> Cli:
+    """hpcbert as an ordinary user of that cluster."""
+    env = {"HPCBERT_SITE": str(here / "site.toml"), "PYTHONPATH": str(checkout.path)}
+    return Cli(here, env, runner_of(user, cluster), checkout.python)
+
+
+def configured(cluster: Lab, key: str, value: str) -> None:
+    """Change a key of slurm.conf while the cluster runs; some are read at a restart alone."""
+    path = cluster.layout.slurm_conf
+    path.write_text(f"{path.read_text()}{key}={value}\n")
+    assert run(["scontrol", "reconfigure"], env=cluster.daemon_environment).ok
+
+    def there() -> bool:
+        shown = run(["scontrol", "show", "config"], env=cluster.daemon_environment).stdout
+        return any(
+            line.split("=")[0].strip() == key and value in line for line in shown.splitlines()
+        )
+
+    until(there, lambda: f"{key} is not {value}")
+
+
+def test_a_first_site_on_an_unusual_cluster(hpcbert: Cli, here: Path) -> None:
+    done = hpcbert("init", "--json", status=0)
+    site = read_site(here / "site.toml", base=here, env={})
+    assert (site.slurm.partition, site.slurm.gres, site.nodes.gpus_per_node) == (
+        *("gpu", "gpu:2080ti"),
+        4,
+    )
+    assert (site.slurm.account, site.slurm.mpi, site.slurm.memory) == ("proj", "pmi2", "0")
+    said = {one["key"]: f"{one['why']} {one['others']}" for one in done.data["choices"]}
+    assert "the default, cpu, has no GPUs" in said["slurm.partition"]
+    assert "ours (1 node with gpu:2080ti:4; for the accounts other)" in said["slurm.partition"]
+    assert "slices of GPUs (MIG)" in said["slurm.gres"]
+    shown = hpcbert(
+        "submit", "--nodes", "1", "--gpus-per-node", "4", "--rehearse", "--dry-run", "--json"
+    )
+    assert shown.returncode == 0, shown
+    hpcbert("init", "--force", "--partition", "old", status=0)
+    short = read_site(here / "site.toml", base=here, env={})
+    assert str(short.slurm.time_limit) == "00:20:00"
+    lacks = hpcbert(
+        "submit",
+        "--fw",
+        "mindspore",
+        "--nodes",
+        "1",
+        "--gpus-per-node",
+        "2",
+        "--rehearse",
+        "--json",
+    )
+    assert "pmi2" in str(lacks.document), lacks
+
+
+def waiting(hpcbert: Cli, campaign: str, word: str) -> dict[str, Any]:
+    """Return a repeat's state once Slurm has said why it waits, or how it ended."""
+    found: dict[str, Any] = {}
+
+    def told() -> bool:
+        done = hpcbert("monitor", campaign, "--once", "--json")
+        found.update(done.events[0])
+        return word in f"{found['reason']} {found['detail']}"
+
+    until(told, lambda: str(found), pause=0.2)
+    return found
+
+
+POINT = ("submit", "--nodes", "1", "--gpus-per-node", "4", "--repeats", "1", "--rehearse", "--json")
+
+
+def test_what_never_starts_is_refused_and_told(hpcbert: Cli, cluster: Lab, here: Path) -> None:
+    hpcbert("init", status=0)
+    limit = ["sacctmgr", "-i", "modify", "account", "proj", "set"]
+    try:
+        assert run([*limit, "GrpTRES=gres/gpu=3"], env=cluster.daemon_environment).ok
+        refused = hpcbert(*POINT, status=2)
+        assert "account proj may have 3 at a time (GrpTRES)" in refused.error["message"]
+        other = hpcbert(*POINT, "--partition", "ours", status=2)
+        assert "Account proj may not use partition ours" in other.error["message"]
+        forced = hpcbert(*POINT, "--force", status=0)
+        state = waiting(hpcbert, forced.data["campaign"], "never starts")
+        assert "account proj may have 3" in state["detail"]
+        assert "it will never start as it is" in state["advice"]
+        hpcbert("cancel", forced.data["campaign"], "--yes")
+    finally:
+        run([*limit, "GrpTRES=gres/gpu=-1"], env=cluster.daemon_environment)
+
+
+def test_a_job_whose_directory_its_node_lacks_is_told_in_words(hpcbert: Cli, here: Path) -> None:
+    hpcbert("init", status=0)
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        Path(place).chmod(0o777)
+        done = hpcbert(*POINT, "--runs", f"{place}/runs", "--force", status=0)
+        state = waiting(hpcbert, done.data["directory"], "could not open")
+        assert "could not open the job's output" in state["detail"]
+        assert "n1" in state["detail"]
+        assert state["exit_code"] is None
+        assert "all nodes mount" in state["advice"]
+
+
+def test_private_nodes_are_told_from_no_partitions(hpcbert: Cli, cluster: Lab, here: Path) -> None:
+    before = cluster.layout.slurm_conf.read_text()
+    try:
+        configured(cluster, "PrivateData", "nodes")
+        done = hpcbert("init", "--json", "--partition", "old", status=0)
+        assert any("PrivateData" in one for one in done.document["warnings"])
+        site = read_site(here / "site.toml", base=here, env={})
+        assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu", 4)
+        configured(cluster, "PrivateData", "nodes,partitions")
+        refused = hpcbert("init", "--json", "--force", status=2)
+        assert "only you can say" in refused.error["message"]
+        found = hpcbert("doctor", "--json")
+        assert not any("no partition" in one["detail"] for one in found.data)
+    finally:
+        cluster.layout.slurm_conf.write_text(before)
+        configured(cluster, "PrivateData", "none")
