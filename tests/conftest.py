@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,13 @@ _NAME = re.compile(r"[\w .,:;=/+@%<>()\[\]{}'*!?#&|~^$-]{1,60}", re.ASCII)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Share fixtures, the one lab's too, among all folders: a plugin's are seen everywhere."""
+    """Share fixtures, the one lab's too, among all folders: a plugin's are seen everywhere.
+
+    A shell starts what runs in its background with SIGINT ignored, and every program below inherits
+    that: those that tests interrupt would never notice.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("fixtures", "lab"):
         config.pluginmanager.import_plugin(f"tests.kit.{name}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
@@ -16,7 +15,7 @@ from typing import Any
 import click
 import pytest
 
-from hpcbert.cli.main import COMMANDS
+from hpcbert.cli.main import COMMANDS, root
 from hpcbert.system.runner import Outcome, run
 from tests.kit.waiting import CEILING
 
@@ -43,7 +42,8 @@ LEFT_OUT = {"lab up", "lab down"}
 def commands() -> Iterator[tuple[str, click.Command]]:
     """Yield every command with its whole name, those in groups too."""
     for name in COMMANDS:
-        command = getattr(importlib.import_module(f"hpcbert.cli.{name}"), name)
+        command = root.get_command(click.Context(root), name)
+        assert command is not None
         if isinstance(command, click.Group):
             for inner in command.commands.values():
                 yield f"{name} {inner.name}", inner
