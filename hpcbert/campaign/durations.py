@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-    from hpcbert.model import Campaign, Point
+    from hpcbert.model import Point
 
+Campaigns = tuple[TrackedCampaign, ...]
 # Runs of a point after which no older campaign is looked at.
 _ENOUGH = 25
 
@@ -38,23 +40,33 @@ class Earlier:
         return median(self.seconds)
 
 
-def earlier(
-    runs: Path, points: Collection[Point], *, iters: int, rehearse: bool = False
-) -> dict[Point, Earlier]:
-    """Return what is known of points from the caller's own campaigns, newest first.
+def campaigns(runs: Path) -> Campaigns:
+    """Return the caller's own campaigns below a directory, newest first, as far as they are read.
 
     Args:
-        runs: Where campaigns lie.
+        runs: Where they lie; a damaged one is passed over.
+    """
+    found: list[TrackedCampaign] = []
+    for directory in reversed(store.find_campaigns(runs)):
+        with contextlib.suppress(HpcbertError):
+            found.append(TrackedCampaign(directory, store.read_manifest(directory)))
+    return tuple(found)
+
+
+def earlier(
+    before: Campaigns, points: Collection[Point], *, iters: int, rehearse: bool = False
+) -> dict[Point, Earlier]:
+    """Return what is known of points from earlier campaigns.
+
+    Args:
+        before: The campaigns, newest first.
         points: Those of interest; a point that nothing is known of is not in the result.
         iters: Iterations of a run: runs of other lengths say nothing.
         rehearse: Whether rehearsals are meant, or runs.
     """
     found: dict[Point, Earlier] = {}
-    for directory in reversed(store.find_campaigns(runs)):
-        try:
-            campaign = store.read_manifest(directory)
-        except HpcbertError:
-            continue
+    for watched in before:
+        campaign = watched.campaign
         if campaign.protocol.iters != iters or campaign.rehearse != rehearse:
             continue
         wanted = [
@@ -63,11 +75,11 @@ def earlier(
             if point in points and len(_known(found, point).seconds) < _ENOUGH
         ]
         for point in wanted:
-            seconds = tuple(_seconds(directory, campaign, point))
+            seconds = tuple(_seconds(watched, point))
             if seconds:
-                before = _known(found, point)
-                named = (*before.campaigns, campaign.id)
-                found[point] = Earlier((*before.seconds, *seconds), named)
+                newer = _known(found, point)
+                named = (*newer.campaigns, campaign.id)
+                found[point] = Earlier((*newer.seconds, *seconds), named)
         if all(len(_known(found, point).seconds) >= _ENOUGH for point in points):
             break
     return found
@@ -77,10 +89,9 @@ def _known(found: dict[Point, Earlier], point: Point) -> Earlier:
     return found.get(point, Earlier((), ()))
 
 
-def _seconds(directory: Path, campaign: Campaign, point: Point) -> Iterator[float]:
+def _seconds(watched: TrackedCampaign, point: Point) -> Iterator[float]:
     """Yield how long each run of a point took that ended with status 0."""
-    watched = TrackedCampaign(directory, campaign)
-    for array, number in campaign.current:
+    for array, number in watched.campaign.current:
         if array.point != point:
             continue
         run = watched.record(array, number).newest(first=array.first_attempt)

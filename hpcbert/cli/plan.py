@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert import scheduler
+from hpcbert.campaign import store
 from hpcbert.cli import conflicts
-from hpcbert.cli.asked import read, submitter
+from hpcbert.cli.asked import ReadFile, filled, read, submitter
 from hpcbert.cli.layout import columns
 from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.config import campaignfile
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import utc
@@ -40,31 +43,43 @@ _HOURS = {
 @click.command(
     epilog="\b\nExamples:\n"
     "  hpcbert plan --fw oneflow --nodes 4 --gpus-per-node 8 --scaling\n"
-    "  hpcbert plan --fw pytorch --nodes 1 --gpus-per-node 2 --max-gpu-hours 20"
+    "  hpcbert plan --fw pytorch --nodes 1 --gpus-per-node 2 --max-gpu-hours 20\n"
+    "  hpcbert plan --init\n"
+    "  hpcbert plan campaign.toml"
 )
 @point_options
 @click.option("--rehearse", is_flag=True, help="Of a rehearsal: everything but the training.")
+@click.option("--init", is_flag=True, help="Write an example of FILE, every key explained.")
+@click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 @returns_result
-def plan(options: PointOptions, *, rehearse: bool) -> Result:
+def plan(options: PointOptions, *, rehearse: bool, init: bool, file: Path | None) -> Result:
     """Say what submit would take, what there is for it, and what it lacks; submit nothing.
 
     Node-hours and GPU-hours are those that the time limit allows at most; beside them stands what
-    earlier runs of the same point took. Exit code 5 if it could not run.
+    earlier runs of the same point took. Exit code 5 if it could not run. FILE is a campaign.toml.
     """
+    if init:
+        conflicts.refuse_others(("init", "file"), "with --init, which writes an example")
+        return _example(file or Path("campaign.toml"))
+    from hpcbert.campaign import durations
     from hpcbert.flows.plan import look, refusals
     from hpcbert.script import cost
     from hpcbert.script.draft import draft  # with Jinja, which --help has no use for
 
     conflicts.refuse(*SHARED_CONFLICTS)
+    written = ReadFile.at(file)
+    options = filled(options, written)
     outlooks: list[Outlook] = []
     warnings: list[str] = []
-    for asked in read(options, rehearse=rehearse):
+    known: durations.Campaigns | None = None
+    for asked in read(options, rehearse=rehearse, written=written):
         name = asked.options.scheduler
         conflicts.refuse_typed(traits(name).unused, f"with the {name} scheduler")
         fitted = scheduler.of(name, World(run)).fit(asked.options, asked.site, asked.recipe)
         chosen = replace(fitted, dry=True)
         made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
-        outlooks.append(look(made, Path(asked.site.runs), run=run))
+        known = known or durations.campaigns(Path(asked.site.runs))
+        outlooks.append(look(made, known, run=run))
         warnings += asked.warnings
         warnings += [f"{one.detail} {one.hint}".rstrip() for one in outlooks[-1].doubts]
     errors = [error for one in outlooks for error in refusals(one)]
@@ -83,6 +98,22 @@ def plan(options: PointOptions, *, rehearse: bool) -> Result:
     return Result(data, text, tuple(dict.fromkeys(errors)), tuple(dict.fromkeys(warnings)))
 
 
+def _example(path: Path) -> Result:
+    """Write the example of a campaign.toml.
+
+    Raises:
+        UsageError: There is such a file already.
+        HpcbertError: The file system refused.
+    """
+    if path.exists() or path.is_symlink():
+        hint = "Name another file, or remove it."
+        raise UsageError("There is such a file already.", where=str(path), hint=hint)
+    store.write_text(path, campaignfile.EXAMPLE.read_text(encoding="utf-8"), mode=0o666)
+    where = shlex.quote(str(path))
+    text = f"{path}: an example. Change it, then: hpcbert plan {where}"
+    return Result({"path": str(path)}, text)
+
+
 # --- As data ------------------------------------------------------------------------------------
 
 
@@ -91,6 +122,7 @@ def _data(outlook: Outlook) -> dict[str, Any]:
     return {
         "framework": campaign.framework,
         "model": outlook.points[0].cost.point.model,
+        "variant": outlook.points[0].cost.point.variant,
         "scheduler": campaign.scheduler,
         "site": campaign.site,
         "points": [_point(one) for one in outlook.points],
@@ -159,10 +191,11 @@ def _text(outlook: Outlook) -> str:
     from hpcbert.script.cost import devices
 
     campaign, points = outlook.draft.campaign, outlook.points
-    model = points[0].cost.point.model
+    first = points[0].cost.point
+    measured = " · ".join(filter(None, (campaign.framework, first.model, first.variant)))
     sums = _sums(points)
     head = (
-        f"{campaign.framework} · {model} · site {campaign.site} ({campaign.scheduler})\n"
+        f"{measured} · site {campaign.site} ({campaign.scheduler})\n"
         f"{_count(sums['points'], 'point')}, {_count(sums['repeats'], 'repeat')}, "
         f"{_count(sums['jobs'], 'job')}"
     )

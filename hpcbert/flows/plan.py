@@ -19,9 +19,8 @@ from hpcbert.system.runner import follow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
-    from hpcbert.campaign.durations import Earlier
+    from hpcbert.campaign.durations import Campaigns, Earlier
     from hpcbert.finding import Finding
     from hpcbert.model import Point
     from hpcbert.scheduler.base import Supply
@@ -103,12 +102,12 @@ class Outlook:
         return not (refused or lacking or self.obstacles or self.unanswered)
 
 
-def look(draft: Draft, runs: Path, *, run: Runner) -> Outlook:
+def look(draft: Draft, before: Campaigns, *, run: Runner) -> Outlook:
     """Think through what submitting a draft would mean; nothing is written or submitted.
 
     Args:
         draft: What would be submitted.
-        runs: Where earlier campaigns lie.
+        before: Earlier campaigns.
         run: Starts the scheduler's commands.
 
     Raises:
@@ -118,7 +117,7 @@ def look(draft: Draft, runs: Path, *, run: Runner) -> Outlook:
     runs_on = scheduler.of(campaign.scheduler, World(run))
     costs = cost.of_arrays(campaign.arrays, draft.scripts)
     known = durations.earlier(
-        runs,
+        before,
         [one.point for one in costs if not one.preflight],
         iters=campaign.protocol.iters,
         rehearse=campaign.rehearse,

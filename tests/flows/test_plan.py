@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hpcbert.campaign import durations
+from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, SchedulerError
 from hpcbert.flows.plan import Outlook, look, refusals
 from hpcbert.model import Point, Protocol, Shape
@@ -39,7 +41,7 @@ def planned(where: Path, run: Slurm, framework: str = "pytorch", **request: Any)
     site = reference(where, slurm={"partition": "gpu", "gres": "gpu"}, runs="/shared/runs")
     asked = Request(**{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request})
     made = drafted(site, asked, found=load(framework), options={"dry": True})
-    return look(made, where / "runs", run=run)
+    return look(made, durations.campaigns(where / "runs"), run=run)
 
 
 def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(
@@ -149,6 +151,40 @@ def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(
     assert (data["total"]["rank_hours"], data["total"]["gpu_hours"]) == (3.0, 0.0)
     assert not data["can_run"]
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_file_is_planned_whole_and_what_is_typed_beside_it_wins(
+    tmp_path: Path, here: None
+) -> None:
+    assert inside("plan", "--init").returncode == 0
+    file = tmp_path / "campaign.toml"
+    text = file.read_text().replace('precisions = ["fp32"]', 'precisions = ["fp32", "bf16"]')
+    text = text.replace('shapes = ["1n1g"]', 'shapes = ["1n1g", "1n2g"]').replace(
+        "#repeats = 5", "repeats = 4"
+    )
+    file.write_text(text.replace("#max_gpu_hours = 500.0", "max_gpu_hours = 20.0"))
+    words = ("plan", file, "--scheduler", "local", "--device", "cpu", "--json")
+    done = inside(*words)
+    assert done.returncode == 5
+    assert "up to 24 rank-hours, more than 20" in done.document["errors"][0]["message"]
+    assert done.document["data"]["total"]["points"] == 4
+    done = inside(*words, "--repeats", 3)
+    assert done.returncode == 0, done
+    assert done.document["data"]["total"]["rank_hours"] == 18.0
+
+
+def test_an_example_is_written_once_and_what_would_be_ignored_is_refused(
+    tmp_path: Path, here: None
+) -> None:
+    done = inside("plan", "--init", "study.toml", "--json")
+    assert done.document["data"] == {"path": "study.toml"}
+    assert (tmp_path / "study.toml").read_bytes() == campaignfile.EXAMPLE.read_bytes()
+    done = inside("plan", "--init", "study.toml")
+    assert done.returncode == 2
+    assert "already" in done.stderr
+    done = inside("plan", "--init", "--nodes", 4)
+    assert done.returncode == 2
+    assert "--nodes" in done.stderr
 
 
 def refused(done: Done, sum_: str) -> None:

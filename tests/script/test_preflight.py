@@ -151,7 +151,7 @@ class Bench:
         self.say("getent", '#!/bin/bash\necho "10.0.0.${2#n} STREAM $2"\n')
         states = "".join(f"n{number} mixed\n" for number in range(1, usable + 1))
         self.say("sinfo", f"#!/bin/bash\nprintf '{states}n99 down*\\n'\n".replace("\n'", "'"))
-        self.waiting("51|4||{}", "52|2|n7|{}", "53|1||/elsewhere")
+        self.waiting("51|4|||{}", "52|2|n7||{}", "53|1|||/elsewhere")
 
     def say(self, name: str, text: str) -> None:
         tool(self.tools, name, text)
@@ -224,6 +224,15 @@ def test_waiting_jobs_of_the_campaign_keep_away_as_far_as_enough_nodes_are_left(
     assert [(one["job"], one["nodes"]) for one in found["left-out"]] == [("52", "n2,n7")]
     (spared,) = found["spared"]
     assert (spared["job"], spared["why"]) == ("51", "it takes 4 nodes, and 3 others are left")
+
+
+def test_a_job_that_names_a_slow_node_is_not_made_impossible(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "4n8g")
+    bench.waiting("51|2||n1,n2|{}", "52|2||n1,n3|{}")
+    _, found = bench.run("n2 9.5")
+    assert bench.wrote("update") == ["update JobId=52 ExcNodeList=n2"]
+    (spared,) = found["spared"]
+    assert (spared["job"], spared["why"]) == ("51", "it asks for that node by name")
 
 
 def test_what_slurm_refuses_is_written_down(tmp_path: Path) -> None:

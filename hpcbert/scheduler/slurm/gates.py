@@ -10,6 +10,7 @@ from hpcbert.errors import SchedulerError
 from hpcbert.scheduler.slurm.questions import query
 from hpcbert.script import directives
 from hpcbert.slurm import nodes
+from hpcbert.slurm.hostlist import expand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -93,8 +94,10 @@ def _before(there: Mapping[Point | None, Array], array: Array, campaign: Campaig
 
 
 def _kept_away(slow: Iterable[str], text: str, array: Array, world: World) -> tuple[str, ...]:
-    """Return the slow nodes, unless too few others could run the array."""
+    """Return the slow nodes, unless the array names one, or too few others could run it."""
     names = tuple(slow)
+    if set(names) & set(expand(directives.option(text, "nodelist"))):
+        return ()
     answer = query(world, nodes.sinfo_argv()) if names else None
     known = nodes.read_sinfo(answer.stdout, directives.option(text, "partition")) if answer else {}
     left = sum(usable for name, usable in known.items() if name not in names)
