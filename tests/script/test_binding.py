@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
+RANK = r"<<'HPCBERT_RANK' \|\| true\n(.*?)\nHPCBERT_RANK\n"
 TASKSET = '#!/bin/bash\nprintf %s "$2" >"$BOUND"\n'
 PRINTER = '#!/bin/bash\nprintf %s "${OMP_NUM_THREADS:-unset}" >"$THREADS"\n'
 NVIDIA, AMD, BMC, SWITCH = (
@@ -76,9 +78,7 @@ class Node:
         site = with_python(reference(self.folder, **settings), self.folder / "tools" / "python")
         request = Request(Shape.parse(shape), device=device, repeats=1)
         made = drafts.drafted(site, request, options={"dry": True})
-        (text,) = re.findall(
-            r"<<'HPCBERT_RANK' \|\| true\n(.*?)\nHPCBERT_RANK\n", only_script(made), re.DOTALL
-        )
+        (text,) = re.findall(RANK, only_script(made), re.DOTALL)
         status = put(
             self.folder, "status", f"Name:\tbash\nCpus_allowed_list:\t{allowed or self.allowed}\n"
         )
@@ -226,3 +226,19 @@ def test_the_kernel_is_told(tmp_path: Path) -> None:
     for rank in (0, 1):
         environment = (tmp_path / f"record.env.{rank}").read_text().split("\0")
         assert "OMP_NUM_THREADS=1" in environment
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_scripts_that_bind_are_clean_for_shellcheck(tmp_path: Path) -> None:
+    files = []
+    for number, (device, exclusive) in enumerate((("gpu", True), ("gpu", False), ("cpu", True))):
+        drop = ("sudo", "/sbin/sysctl", "vm.drop_caches=3")
+        nodes = {"cpus_per_gpu": 4, "drop_caches": drop, "interface": "ib0"}
+        site = reference(tmp_path, nodes=nodes, slurm={"exclusive": exclusive})
+        made = drafts.drafted(site, Request(Shape(2, 4), device=device), options={"dry": True})
+        text = only_script(made)
+        (rank,) = re.findall(RANK, text, re.DOTALL)
+        files += [put(tmp_path, f"{number}.sh", text), put(tmp_path, f"{number}.rank", rank)]
+    check = ["shellcheck", "--shell=bash", "--norc", *map(str, files)]
+    done = subprocess.run(check, capture_output=True, text=True, check=False, timeout=CEILING)
+    assert done.stdout == ""

@@ -41,18 +41,20 @@ def port(text: str, job: int) -> int:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_port_that_somebody_has_is_passed_over(address: str, rank: int, tmp_path: Path) -> None:
     text = only_script(drafted(reference(tmp_path), shape="1n2g", scheduler="slurm"))
-    job = next(n for n in range(5000, 6000) if port(text, n) == 10000 + n)
+    job = next(n for n in range(2500, 3500) if port(text, n) == 10000 + 2 * n)
+    first = 10000 + 2 * job
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as taken:
         try:
-            taken.bind((address, 10000 + job + rank))
+            taken.bind((address, first + rank))
         except OSError as error:
             pytest.skip(str(error))
         taken.listen()
         found = port(text, job)
-    assert found not in {10000 + job, 10000 + job + rank}
+    assert found not in {first, first + rank}
     assert 10000 <= found < 30000
-    assert port(text, job) == port(text, job + 20000) == 10000 + job
+    assert port(text, job) == port(text, job + 10000) == first
+    assert port(text, job + 1) >= first + 2 or port(text, job + 1) < first
 
 
 def addressed(tmp_path: Path, getent: str, **changes: object) -> tuple[str, dict[str, str]]:
