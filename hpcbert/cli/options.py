@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -36,6 +37,15 @@ def checked_limit(_ctx: click.Context, _param: click.Parameter, value: str) -> s
     return value
 
 
+def checked_number(
+    _ctx: click.Context, _param: click.Parameter, value: float | None
+) -> float | None:
+    """Refuse what is no number, which click's ranges let through."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("nan is not a number.")
+    return value
+
+
 def pairs(words: Iterable[str], flag: str = "--set") -> dict[str, str]:
     """Read the words that `--set` and `--env` take.
 
@@ -60,7 +70,12 @@ def _one_of(names: Iterable[str]) -> dict[str, Any]:
     return {"type": click.Choice(list(names))}
 
 
-_HOURS = {"type": click.FloatRange(0, min_open=True), "metavar": "HOURS"}
+_MOST_HOURS = 1e9  # more is a slip of the finger: a million GPUs for a month
+_HOURS = {
+    "type": click.FloatRange(0, _MOST_HOURS, min_open=True),
+    "metavar": "HOURS",
+    "callback": checked_number,
+}
 _FW = {"flag": "--fw", "multiple": True}
 _LIST = {"metavar": "LIST"}
 _ENV = {"metavar": "K=V"}

@@ -62,3 +62,9 @@ def test_without_options_each_field_has_its_default_and_with_all_of_them_none_ha
 def test_help_lists_the_fields_in_their_order() -> None:
     names = [one.name for one in submit.params]
     assert names[: len(HINTS)] == list(PointOptions.__annotations__)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e10", "x"])
+def test_gpu_hours_are_a_number_above_zero(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        read(submit, f"--max-gpu-hours {text}")
