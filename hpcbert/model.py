@@ -54,6 +54,9 @@ def precision(word: str) -> str:
     return _PRECISIONS.get(plain, plain if plain in PRECISIONS else word)
 
 
+# The batch size of a point that is measured at the largest one that its devices have room for.
+LARGEST = -1
+
 OptionValue = str | int | float | bool
 Scope = Literal["nodes", "repeats", "points"]
 
@@ -115,7 +118,8 @@ class Point:
         model: Name of the model, for example `bert-base`.
         shape: Nodes and GPUs per node.
         precision: fp32, tf32, fp16 or bf16.
-        batch_size_per_device: Samples in one micro-batch of one GPU.
+        batch_size_per_device: Samples in one micro-batch of one GPU; LARGEST: as many as it has
+            room for, which the point's first repeat finds out.
         accumulation: Micro-batches in one optimizer step.
         xla: Whether the framework's graph compiler (XLA, torch.compile) is on.
         protocol: Name of the recipe's protocol; empty where it has but one.
@@ -138,8 +142,18 @@ class Point:
     env: tuple[tuple[str, str], ...] = ()
 
     @property
+    def largest(self) -> bool:
+        """Whether its batch size is the largest that its devices have room for, yet to be found."""
+        return self.batch_size_per_device == LARGEST
+
+    @property
+    def batch(self) -> str:
+        """Its batch size as it is typed: `32`, or `max`."""
+        return "max" if self.largest else str(self.batch_size_per_device)
+
+    @property
     def global_batch_size(self) -> int:
-        """Samples in one optimizer step over all GPUs."""
+        """Samples in one optimizer step over all GPUs; of no meaning where that is to be found."""
         return self.shape.gpus * self.batch_size_per_device * self.accumulation
 
     @property
@@ -158,8 +172,12 @@ class Point:
         On the CPU it ends with `_cpu`.
         """
         device = "_cpu" if self.device == "cpu" else ""
-        size = self.batch_size_per_device
-        return f"{self.model}_{self.shape}_{self.precision}_b{size}{device}"
+        return f"{self.model}_{self.shape}_{self.precision}_b{self.batch}{device}"
+
+    @property
+    def search(self) -> str:
+        """Where its jobs write how they find the largest batch, relative to the campaign."""
+        return f"status/{self.key}.search.jsonl"
 
 
 @dataclass(frozen=True)
@@ -402,7 +420,7 @@ class Reason:
     Attributes:
         code: One of a small vocabulary: `state`, `exit`, `no-log`, `format`, `incomplete`,
             `window`, `contradiction`, `loss`, `config`, `clock`, `shared-nodes`, `rehearsal`,
-            `rule`, `device-oom`, `host-oom`, `error`.
+            `rule`, `device-oom`, `host-oom`, `error`, `search`.
         detail: A sentence for a person.
     """
 
@@ -559,6 +577,8 @@ class Group:
         rule: Name of the rule that turned logs into numbers.
         variant: `Point.variant`: accumulation, XLA and options.
         device: `gpu`, or `cpu` where ranks computed on that; `gpu` too where nobody says.
+        largest: Whether the batch size is the largest that the devices have room for, as its runs
+            found it; 0 where they found none.
     """
 
     framework: str
@@ -568,6 +588,15 @@ class Group:
     rule: str
     variant: str = ""
     device: Literal["gpu", "cpu"] = "gpu"
+    largest: bool = False
+
+    @property
+    def batch(self) -> str:
+        """Its batch size for people: `32`, or `max (176)` where that was found to be the most."""
+        size = self.batch_size_per_device
+        if not self.largest:
+            return str(size)
+        return f"max ({size})" if size else "max"
 
 
 @dataclass(frozen=True)

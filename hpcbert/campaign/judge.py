@@ -24,6 +24,7 @@ from hpcbert.campaign.likeness import Account, judged, stated
 from hpcbert.campaign.neighbours import undisturbed
 from hpcbert.campaign.sampled import ENDING
 from hpcbert.campaign.sampled import read as read_samples
+from hpcbert.campaign.search import against, found_for, sized
 from hpcbert.campaign.standing import Memory, standing
 from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import failures
@@ -150,10 +151,10 @@ def gather(
     # One campaign, one device: a run without a log is of the same table as the others.
     said = (dict(one.facts).get("device_kind") for one in repeats)
     stated = next((str(kind) for kind in said if kind), None)
-    curves = Curves(points)
+    curves = Curves(sized(watched, point) for point in points)
     measured = [
         Measured(
-            group_of(point, curves, chosen.name, stated=stated),
+            found_for(point, group_of(sized(watched, point), curves, chosen.name, stated=stated)),
             point.shape,
             asked=len(own),
             runs=tuple(one.run for one in own),
@@ -287,11 +288,15 @@ class _Judge:
         # Slurm's own word for the host's memory leaves no other cause to look for.
         if state.kind.over and not campaign.rehearse and state.word != "OUT_OF_MEMORY":
             device, printed = array.point.device, one.printed_alone
-            reasons = [*failures.blamed(path, self.grammar, reasons, device, printed)]
+            reasons = [
+                *failures.blamed(path, self.grammar, reasons, device, printed, state.step_exit)
+            ]
         if len(chosen.seen.jobs) > 1:
             # A person submitted the script again by hand: both wrote to one log.
             jobs = " and ".join(chosen.seen.jobs)
             reasons.append(Reason("state", f"the jobs {jobs} ran it at the same time"))
+        if state.kind.over and not campaign.rehearse:
+            reasons += against(one, state.attempt)
         reasons += self._changed(known, log)
         if reading.throughput is not None:
             contained = campaign.runtime != "none"
@@ -318,7 +323,7 @@ class _Judge:
         """Return why a repeat does not count of which a file is not what was recorded."""
         array = known.counted.array
         env = f"env/{array.point.key}.{known.number}.{known.counted.state.attempt}."
-        own = {log, array.status(known.number), array.script}
+        own = {log, array.status(known.number), array.script, array.point.search}
         found = (
             one
             for one in self.changed
@@ -328,7 +333,7 @@ class _Judge:
 
     def _sampled(self, array: Array, number: int, attempt: int, reading: Reading) -> Sampled | None:
         """Return what the GPUs of a valid run drew in its window."""
-        point, setting = array.point, reading.setting
+        point, setting = sized(self.watched, array.point), reading.setting
         names = self.environments.names(point.key, number, attempt, ENDING)
         if not names or not reading.throughput or setting.iters == END:
             return None
@@ -337,7 +342,8 @@ class _Judge:
         gpus, seconds = point.shape.gpus_per_node, counted / reading.throughput
         return read_samples(paths, gpus_per_node=gpus, seconds=seconds)
 
-    def _setting(self, point: Point) -> Setting:
+    def _setting(self, asked_for: Point) -> Setting:
+        point = sized(self.watched, asked_for)
         protocol = self.watched.campaign.protocol
         asked = dict(point.options).get("sequence_length")
         length = asked if isinstance(asked, int) else 0
@@ -345,7 +351,7 @@ class _Judge:
             nodes=point.shape.nodes,
             gpus_per_node=point.shape.gpus_per_node,
             gpus=point.shape.gpus,
-            batch_size_per_device=point.batch_size_per_device,
+            batch_size_per_device=None if point.largest else point.batch_size_per_device,
             accumulation=point.accumulation,
             precision=point.precision,
             device_kind=None if point.device == "auto" else point.device,

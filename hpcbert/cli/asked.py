@@ -18,7 +18,7 @@ from hpcbert.config.campaignfile import CampaignFile, Selection
 from hpcbert.config.decode import Invalid, did_you_mean
 from hpcbert.config.schedulers import SLURM, traits
 from hpcbert.errors import UsageError
-from hpcbert.model import PRECISIONS, Shape, device, precision
+from hpcbert.model import LARGEST, PRECISIONS, Shape, device, precision
 from hpcbert.script.plan import Request, device_of
 from hpcbert.slurm import mail
 
@@ -336,8 +336,12 @@ def submitter() -> Submitter:
 
 
 def _number(text: str) -> int:
+    if text == "max":
+        return LARGEST
     if not text.isdigit():
-        raise UsageError(f"--batch-size takes whole numbers, not {text!r}.")
+        hint = did_you_mean(text, ["max"]) if text.isalpha() else ""
+        message = f"--batch-size takes whole numbers, or max, not {text!r}."
+        raise UsageError(message, hint=hint)
     if not int(text):
         raise UsageError("A batch size must be at least 1, not 0.")
     return int(text)

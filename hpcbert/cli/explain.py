@@ -78,9 +78,7 @@ def _unpacked(words: Sequence[str], at: Places) -> list[str]:
 
 def _lines(group: Group, findings: Sequence[Observation]) -> Iterator[str]:
     title = f"{group.framework} · {group.model} · {group.precision}{on_cpu(group, ' · ')}"
-    yield click.style(
-        plain(f"{title} · {group.batch_size_per_device} samples per device"), bold=True
-    )
+    yield click.style(plain(f"{title} · {group.batch} samples per device"), bold=True)
     for one in findings:
         sign = click.style("?", fg="yellow") if one.missing else "·"
         yield f"  {sign} {one.text}"

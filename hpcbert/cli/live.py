@@ -114,7 +114,7 @@ def _point(view: View, repeats: Sequence[Repeat], *, unicode: bool) -> tuple[Tex
 
     point = repeats[0].array.point
     name = f"  {point.framework} {point.model} {point.shape} {point.precision}"
-    name += f" b{point.batch_size_per_device}{' cpu' if point.device == 'cpu' else ''}"
+    name += f" b{point.batch}{' cpu' if point.device == 'cpu' else ''}"
     marks = Text()
     for repeat in repeats:
         mark, plain, style, _ = _MARKS[view.states[repeat.key].kind]

@@ -98,7 +98,7 @@ class PointOptions(Overrides):
     device: Annotated[str, "gpu or cpu; the site's or recipe's first by default."] = ""
     precision: Annotated[str, f"fp32, tf32, fp16, bf16; {_SEVERAL}"] = ""
     shapes: Annotated[str, "Instead: 1n1g,1n8g,4n8g; scaling.", _LIST] = ""
-    batch_size: Annotated[str, "Samples per device: 32,64 or fp32=32,fp16=64,128.", _LIST] = ""
+    batch_size: Annotated[str, "Samples per device: 32,64 or fp32=32,fp16=64,max.", _LIST] = ""
     model: Annotated[str, "Model; the site's or recipe's first by default."] = ""
     preset: Annotated[str, "A recipe's protocol; its first.", {"flag": "--protocol"}] = ""
     accumulation: Annotated[int | None, "Micro-batches in one step; the protocol's.", _COUNT] = None

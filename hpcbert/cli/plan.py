@@ -141,7 +141,7 @@ def _point(one: PointOutlook) -> dict[str, Any]:
         "shape": str(point.shape),
         "precision": point.precision,
         "device": point.device,
-        "batch_size_per_device": point.batch_size_per_device,
+        "batch_size_per_device": None if point.largest else point.batch_size_per_device,
         "repeats": cost.repeats,
         "jobs": cost.jobs,
         "preflight": cost.preflight,
@@ -215,7 +215,7 @@ def _row(one: PointOutlook) -> tuple[str, ...]:
     return (
         str(point.shape),
         "preflight" if cost.preflight else point.precision,
-        _NOTHING if cost.preflight else str(point.batch_size_per_device),
+        _NOTHING if cost.preflight else point.batch,
         str(cost.repeats),
         str(cost.limit),
         text(cost.on_nodes(cost.hours)),

@@ -73,7 +73,7 @@ def predict(
 
 def _title(one: Forecast) -> str:
     group = one.group
-    batch = f"{group.batch_size_per_device} samples per device"
+    batch = f"{group.batch} samples per device"
     what = f"{group.framework} {group.model} {group.precision}{on_cpu(group, ' ')}"
     return plain(f"{what} {batch} {group.variant}")
 

@@ -70,7 +70,7 @@ def _point(
         "shape": str(point.shape),
         "model": point.model,
         "precision": point.precision,
-        "batch_size_per_device": point.batch_size_per_device,
+        "batch_size_per_device": None if point.largest else point.batch_size_per_device,
         "device": point.device,
         "jobs": list(dict.fromkeys(array.job_id for array, _ in mine if array.job_id)),
         "repeats": dict(Counter(overview.phase(directory, *one) for one in mine)),

@@ -124,8 +124,8 @@ def _described(array: Array) -> dict[str, Any]:
         "model": point.model,
         "precision": point.precision,
         "device": point.device,
-        "batch_size_per_device": point.batch_size_per_device,
-        "global_batch_size": point.global_batch_size,
+        "batch_size_per_device": None if point.largest else point.batch_size_per_device,
+        "global_batch_size": None if point.largest else point.global_batch_size,
         "options": dict(point.options),
         "env": dict(point.env),
         "repeats": list(array.repeats),
@@ -170,7 +170,7 @@ def _lines(campaign: Campaign) -> list[str]:
         point = array.point
         lines.append(
             f"  {point.framework} {point.model} {point.shape!s:>6} {point.precision} "
-            f"b{point.batch_size_per_device}{' cpu' if point.device == 'cpu' else ''}  "
+            f"b{point.batch}{' cpu' if point.device == 'cpu' else ''}  "
             f"job {array.job_id}"
         )
     return lines

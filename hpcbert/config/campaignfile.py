@@ -17,7 +17,7 @@ from hpcbert.config.decode import Count, Invalid, Range, Written, decode, did_yo
 from hpcbert.config.site import nodes
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import UsageError
-from hpcbert.model import PRECISIONS, OptionValue, Shape, precision
+from hpcbert.model import LARGEST, PRECISIONS, OptionValue, Shape, precision
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ SCALING = "scaling"
 # With every key, for `plan --init`.
 EXAMPLE = Path(__file__).with_name("campaign.example.toml")
 _BatchSize = Annotated[int, Range(1, 1_000_000)]
-_Samples = _BatchSize | tuple[_BatchSize, ...]
+_Size = _BatchSize | Literal["max"]
+_Samples = _Size | tuple[_Size, ...]
 _Value = OptionValue | tuple[OptionValue, ...]
 _Text = str | tuple[str, ...]
 
@@ -100,21 +101,21 @@ _SHAPES = f'Write nodes and GPUs per node, 4n8g, or "{SCALING}".'
 
 def _sizes(value: Any) -> tuple[Sizes, ...]:
     if not isinstance(value, dict):
-        return (Sizes("batch_sizes", "", "", _several(value)),)
+        return (Sizes("batch_sizes", "", "", _numbers(value)),)
     found: list[Sizes] = []
     for name, one in value.items():
         key = f"batch_sizes.{name}"
         if precision(name) in PRECISIONS:
             if isinstance(one, dict):
                 raise Invalid("must be a whole number or an array", key=name)
-            found.append(Sizes(key, "", precision(name), _several(one)))
+            found.append(Sizes(key, "", precision(name), _numbers(one)))
         elif isinstance(one, dict):
             found += [
-                Sizes(f"{key}.{word}", name, _known(word, name), _several(sizes))
+                Sizes(f"{key}.{word}", name, _known(word, name), _numbers(sizes))
                 for word, sizes in one.items()
             ]
         else:
-            found.append(Sizes(key, name, "", _several(one)))
+            found.append(Sizes(key, name, "", _numbers(one)))
     return tuple(found)
 
 
@@ -209,7 +210,7 @@ def _over(own: tuple[Any, ...], base: tuple[Any, ...], key: Callable[[Any], Any]
 
 
 def _numbers(value: Any) -> tuple[int, ...]:
-    return _several(value)
+    return tuple(LARGEST if one == "max" else one for one in _several(value))
 
 
 @dataclass(frozen=True)

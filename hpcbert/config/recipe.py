@@ -195,6 +195,8 @@ class Recipe:
         models: Names that `--model` takes; the first is the default.
         precisions: Precisions it can run; the first is the default.
         batch_sizes: Default samples per device by precision, for each of them.
+        batch_granularity: What the largest batch that is searched for is a multiple of, unless the
+            device has room for less.
         devices: What its ranks can compute on; the first is the default.
         on: What is otherwise on a device.
         environment: The virtual environment that it runs in; None where nothing is made.
@@ -224,6 +226,7 @@ class Recipe:
     models: Annotated[tuple[str, ...], partial(_at_least_one, "model")] = ()
     precisions: Annotated[tuple[Precision, ...], partial(_at_least_one, "precision")] = ()
     batch_sizes: Mapping[Precision, Count] = field(default_factory=dict)
+    batch_granularity: Count = 8
     xla: bool = False
     accumulation: bool = False
     options: Mapping[str, Option] = field(default_factory=dict)

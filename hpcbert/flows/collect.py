@@ -302,7 +302,7 @@ def refuse_twice(points: Iterable[tuple[Group, Measured | Row]]) -> None:
             what = f"{group.framework} {group.model} {one.shape} {group.precision}"
             places = f"{seen[group, one.shape]} and in {where}"
             raise UsageError(
-                f"{what} b{group.batch_size_per_device} is in {places}.",
+                f"{what} b{group.batch} is in {places}.",
                 hint="Collect the two apart: runs of two campaigns are not runs of one point.",
             )
         seen[group, one.shape] = where

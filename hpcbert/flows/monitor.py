@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.search import sized
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
@@ -221,7 +222,8 @@ def detail(repeat: Repeat, progress: Progress | None, *, now: float) -> Detail:
     throughput = progress.throughput if progress else None
     ends = None
     if iteration is not None and throughput:
-        samples = max(0, iterations - iteration) * repeat.array.point.global_batch_size
+        point = sized(repeat.watched, repeat.array.point)
+        samples = max(0, iterations - iteration) * point.global_batch_size
         ends = now + samples / throughput
     return Detail(iteration, iterations, throughput, ends)
 

@@ -135,7 +135,9 @@ def look(
             continue
         if key in settled and not outcome.valid:
             lacked = any(reason.code == failures.DEVICE for reason in outcome.reasons)
-            hopeless = lacked and array.point not in fits and not policy.exclude
+            # The next search begins below a size that was too much after all.
+            fixed = lacked and not array.point.largest
+            hopeless = fixed and array.point not in fits and not policy.exclude
             why = "; ".join(map(str, outcome.reasons))
             (too_large if hopeless else invalid).append(
                 InvalidRepeat(array, number, outcome.state, why)

@@ -29,29 +29,29 @@ ERROR: Final = "error"
 #   slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0 cgroup. Some of your processes …
 _KILLED = FailureWords(
     HOST,
+    "SchedMD/slurm, src/slurmd/slurmstepd",
     b"oom",
     re.compile(rb"^slurmstepd: error: Detected \d+ oom[-_]kill event", re.MULTILINE),
-    "SchedMD/slurm, src/slurmd/slurmstepd",
 )
 # The words of what many frameworks stand on; a framework's own are its recipe's.
 _COMMON = (
     FailureWords(
         DEVICE,
+        "NVIDIA/nccl, src/include/checks.h; printed in NVIDIA/nccl#962",
         b"cuda failure ",
         re.compile(rb"^(?:[^'\n]*NCCL WARN )?Cuda failure (?:\d+ )?'out of memory'", re.MULTILINE),
-        "NVIDIA/nccl, src/include/checks.h; printed in NVIDIA/nccl#962",
     ),
     FailureWords(
         HOST,
+        "python/cpython and numpy/numpy: the exception's name",
         b"memoryerror",
         re.compile(rb"^(?:[\w.]+\.)?_?(?:Array)?MemoryError(?::.*)?$", re.MULTILINE),
-        "python/cpython and numpy/numpy: the exception's name",
     ),
     FailureWords(
         HOST,
+        "gcc, libstdc++-v3/libsupc++/vterminate.cc",
         b"std::bad_alloc",
         re.compile(rb"^ *what\(\): +std::bad_alloc", re.MULTILINE),
-        "gcc, libstdc++-v3/libsupc++/vterminate.cc",
     ),
 )
 _SENTENCES = {
@@ -63,6 +63,10 @@ _CAUSED = frozenset({"state", "exit", "incomplete", "window"})
 # The same of the last error line, which programs that go on print too.
 _ENDED = frozenset({"state", "exit", "incomplete"})
 _SHOWN = 120
+
+
+# What the kernel ends a process with for the host's memory: 128 and SIGKILL (mm/oom_kill.c).
+_SIGKILL = 137
 
 
 class Failure(NamedTuple):
@@ -93,7 +97,7 @@ def find(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None
         grammar: How the framework's logs are read.
         device: What the run computed on; the CPU's memory is the host's, whatever it is called.
     """
-    words = (_KILLED, *_COMMON, *grammar.failures)
+    words = tuple(one for one in (_KILLED, *_COMMON, *grammar.failures) if one.contains)
     first: Failure | None = None
     try:
         with closing(bodies(path)) as pieces:
@@ -125,12 +129,42 @@ def explain(
     return Failure(ERROR, said) if said else None
 
 
+class Shortage(NamedTuple):
+    """What says of a failed run that a smaller batch may have fitted.
+
+    Attributes:
+        words: A Perl regular expression of which a line of the log has a match.
+        exits: Exit statuses.
+    """
+
+    words: str
+    exits: tuple[int, ...]
+
+
+def shortage(grammar: Grammar, device: Device) -> Shortage:
+    """Return what says of a failed run that memory did not suffice which the batch fills.
+
+    That is the device's; on the CPU, and where the program chooses, the host's too.
+    """
+    hosted = device != "gpu"
+    kinds = {DEVICE, HOST} if hosted else {DEVICE}
+    known = [one for one in (_KILLED, *_COMMON, *grammar.failures) if one.kind in kinds]
+    exits = (*((_SIGKILL,) if hosted else ()), *(code for one in known for code in one.exits))
+    return Shortage(alternatives(one.match for one in known if one.contains), exits)
+
+
+def alternatives(patterns: Iterable[re.Pattern[bytes]]) -> str:
+    """Return a Perl regular expression that has a match wherever one of some patterns has."""
+    return "(?J)" + "|".join(f"(?:{one.pattern.decode()})" for one in patterns)
+
+
 def blamed(
     path: Path,
     grammar: Grammar,
     against: Sequence[Reason],
     device: Device = "gpu",
     printed: Sequence[Path] = (),
+    code: int | None = None,
 ) -> tuple[Reason, ...]:
     """Return what is against a run, with why it failed where that may be the cause of the rest.
 
@@ -140,12 +174,16 @@ def blamed(
         against: Why the run does not count; empty if it does.
         device: What the run computed on.
         printed: As in `explain`.
+        code: Exit status of the measured step; None where nobody knows.
     """
     codes = {one.code for one in against}
     if codes & _ENDED:
         failure = explain(path, grammar, device, printed)
     else:
         failure = find(path, grammar, device) if codes & _CAUSED else None
+    if codes & _CAUSED and (failure is None or failure.kind == ERROR):
+        by_status = (one.kind for one in grammar.failures if code in one.exits)
+        failure = next((Failure(kind, f"exit status {code}") for kind in by_status), failure)
     return (*against, Reason(failure.kind, str(failure))) if failure else tuple(against)
 
 

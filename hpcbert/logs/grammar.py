@@ -323,20 +323,28 @@ class Skip(LineKind):
 
 @dataclass(frozen=True)
 class FailureWords:
-    """The words of a failed run's log that say what it lacked; letters count in either case.
+    """What of a failed run says what it lacked: words of its log, or an exit status.
 
     Attributes:
         kind: `device-oom`: memory of the device, which a smaller batch needs less of; `host-oom`:
             memory of the host.
         contains: As of any line.
-        match: What the line looks like.
+        match: What the line looks like; letters count in either case.
         source: Where the words are from: a project's file at a commit, or an issue that shows them.
+        exits: Exit statuses of the program that say it, whatever its log has.
     """
 
     kind: Literal["device-oom", "host-oom"]
-    contains: Annotated[bytes, Written(str, _within_a_line)]
-    match: Annotated[re.Pattern[bytes], Written(str, _compile_folded)]
     source: Annotated[str, partial(_filled, "the project and file that the words are from")]
+    contains: Annotated[bytes, Written(str, _within_a_line)] = b""
+    match: Annotated[re.Pattern[bytes], Written(str, _compile_folded)] = re.compile(b"")
+    exits: tuple[Annotated[int, Range(1, 255)], ...] = ()
+
+    def __post_init__(self) -> None:
+        if bool(self.contains) != bool(self.match.pattern):
+            raise Invalid("belongs to `contains`, and that to it", key="match")
+        if not (self.contains or self.exits):
+            raise Invalid("is needed, or `exits`", key="contains")
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def _parts(tables: Sequence[SpeedupTable]) -> Iterator[tuple[SpeedupTable, ...]]
 
 def _label(table: SpeedupTable, words: Words) -> str:
     group = table.group
-    parts = [plain(group.framework), words("batch-short", size=group.batch_size_per_device)]
+    parts = [plain(group.framework), words("batch-short", size=group.batch)]
     return " ".join([*parts, *([plain(group.variant)] if group.variant else [])])
 
 

@@ -110,7 +110,7 @@ def title(group: Group, words: Words) -> str:
     """Return what a table is called."""
     parts = [
         plain(f"{group.framework} {group.model} {group.precision}{on_cpu(group, ' ')}"),
-        words("batch", size=group.batch_size_per_device),
+        words("batch", size=group.batch),
     ]
     return words("comma").join([*parts, *([plain(group.variant)] if group.variant else [])])
 
@@ -200,10 +200,7 @@ def _pivot(number: int, tables: list[SpeedupTable], words: Words) -> Grid:
     columns = (
         Column(words(f"column.cards.{groups[0].device}"), "d"),
         Column(words("column.shape")),
-        *(
-            Column(f"{plain(one.precision)}(bs{one.batch_size_per_device})", ".2f")
-            for one in groups
-        ),
+        *(Column(f"{plain(one.precision)}(bs{one.batch})", ".2f") for one in groups),
     )
     rows: list[tuple[Cell, ...]] = [
         (shape.gpus, str(shape), *(own.get(shape) for own in medians)) for shape in ordered

@@ -70,7 +70,7 @@ class Side:
         """The point in words."""
         group = self.group
         words = [group.framework, group.model, str(self.row.shape), group.precision]
-        words.append(f"b{group.batch_size_per_device}")
+        words.append(f"b{group.batch}")
         words += [group.variant] if group.variant else []
         words += [group.device] if group.device != "gpu" else []
         return " ".join(words)

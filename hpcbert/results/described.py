@@ -262,7 +262,7 @@ class _Table(Group, Open):
     framework: Annotated[str, _named]
     model: Annotated[str, _named]
     precision: Annotated[str, _named]
-    batch_size_per_device: Count
+    batch_size_per_device: Whole
     baseline: ShapeText | None
     rows: tuple[_Row, ...]
 

@@ -34,7 +34,7 @@ def render(tables: Iterable[SpeedupTable], made: Provenance, _width: int = 0) ->
 
 def _table_data(table: SpeedupTable) -> dict[str, Any]:
     return {
-        **asdict(table.group),
+        **{key: one for key, one in asdict(table.group).items() if key != "largest" or one},
         "baseline": str(table.baseline) if table.baseline else None,
         "rows": [_row_data(row) for row in table.rows],
     }

@@ -63,7 +63,7 @@ def _table(table: SpeedupTable) -> str:
     title = f"{group.framework} {group.model} {group.precision}{on_cpu(group, ' ')}"
     columns = ("node_num", "rank_num", *_COLUMNS[2:]) if group.device == "cpu" else _COLUMNS
     lines = [
-        f"### {escape(f'{title}, batch size {group.batch_size_per_device} per device{variant}')}",
+        f"### {escape(f'{title}, batch size {group.batch} per device{variant}')}",
         "",
         f"Rule {escape(group.rule)}; {escape(basis(table))}median of the valid repeats.",
         "",

@@ -168,7 +168,7 @@ def _notes(sign: str, notes: Iterable[str], width: int, *, colour: str = "") -> 
 def _heading(table: SpeedupTable, width: int) -> list[str]:
     group = table.group
     title = plain(f"{group.framework} · {group.model} · {group.precision}{on_cpu(group, ' · ')}")
-    batch = f" · {group.batch_size_per_device} samples per device"
+    batch = f" · {group.batch} samples per device"
     variant = f" · {plain(group.variant)}" if group.variant else ""
     base = f"speedup to the median of {table.baseline}"
     base = base if table.baseline else "no speedup: there is no valid run of 1n1g"

@@ -169,7 +169,7 @@ def labels(points: Sequence[Point]) -> tuple[str, ...]:
     """
     ways = (
         tuple(f"{one.shape}{_SHORT[one.precision]}" for one in points),
-        tuple(f"{one.shape}{_LETTER[one.precision]}.{one.batch_size_per_device}" for one in points),
+        tuple(f"{one.shape}{_LETTER[one.precision]}.{one.batch}" for one in points),
     )
     for way in ways:
         if len(set(way)) == len(points) and max(map(len, way)) <= SHOWN:
@@ -205,8 +205,7 @@ def _log_layout(point: Point) -> str:
     DLPerf's own layout, so that its extraction scripts read a campaign too
     (Oneflow-Inc/DLPerf@c89430b, the READMEs' log directories).
     """
-    size = point.batch_size_per_device
     return (
-        f"logs/{point.framework}/bert/bz{size}/{point.shape}/"
-        f"bert_b{size}_{point.precision}_{{repeat}}.log"
+        f"logs/{point.framework}/bert/bz{point.batch}/{point.shape}/"
+        f"bert_b{point.batch}_{point.precision}_{{repeat}}.log"
     )

@@ -10,7 +10,7 @@ from hpcbert.config import places
 from hpcbert.config.decode import did_you_mean
 from hpcbert.config.recipe import load
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import DEVICES, OptionValue, Point, Protocol, Shape
+from hpcbert.model import DEVICES, LARGEST, OptionValue, Point, Protocol, Shape
 from hpcbert.script.settings import UnfitError, identity_of, option_values
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Request:
 
     Attributes:
         shape: The largest shape.
-        batch_sizes: Samples per device.
+        batch_sizes: Samples per device; LARGEST: as many as they have room for.
         scaling: Whether the smaller shapes of the curve are wanted too.
         cells: Exactly what is measured, instead of all that shapes, precisions and batch sizes
             make of each other.
@@ -104,12 +104,15 @@ class MeasurementPlan:
         protocol: Repeats, iterations, warm-up.
         options: The value of each of the recipe's options.
         points: What is measured, the small shapes first.
+        sizes: Samples per device by precision where nobody names a number; the search for the
+            largest batch begins with them.
     """
 
     preset: Preset
     protocol: Protocol
     options: Mapping[str, OptionValue]
     points: tuple[Point, ...]
+    sizes: Mapping[str, int]
 
 
 def device_of(recipe: Recipe, site: Site, asked: str, folders: tuple[Path, ...] = ()) -> Device:
@@ -195,7 +198,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
         )
 
     points = tuple(dict.fromkeys(map(point, cells)))
-    return MeasurementPlan(usual, protocol, values, points)
+    return MeasurementPlan(usual, protocol, values, points, sizes)
 
 
 def _combined(request: Request, precisions: tuple[str, ...]) -> tuple[RequestCell, ...]:
@@ -251,7 +254,16 @@ def _accumulation(request: Request, usual: Preset, shape: Shape, size: int, devi
     """Return the micro-batches in one step: as asked, else so that the global batch is right."""
     if request.accumulation:
         return request.accumulation
-    total = request.global_batch_size or usual.global_batch_size or usual.samples_per_device * size
+    fixed = request.global_batch_size or usual.global_batch_size
+    if size == LARGEST and fixed:
+        raise UnfitError(
+            f"A global batch of {fixed} and the largest batch per device leave the accumulation "
+            "open until that is found.",
+            hint="Give --accumulation, or --batch-size with a number.",
+            key="batch_sizes",
+        )
+    size = max(size, 1)  # what is a multiple of the batch size is so of each
+    total = fixed or usual.samples_per_device * size
     if not total:
         return usual.accumulation or 1
     micro = shape.gpus * size
@@ -267,7 +279,7 @@ def _accumulation(request: Request, usual: Preset, shape: Shape, size: int, devi
 
 def _check(recipe: Recipe, request: Request, usual: Preset) -> None:
     sizes = (*request.batch_sizes, *(one.batch_size or 1 for one in request.cells))
-    if wrong := [size for size in sizes if size < 1]:
+    if wrong := [size for size in sizes if size < 1 and size != LARGEST]:
         message = f"A batch size must be at least 1, not {wrong[0]}."
         raise UnfitError(message, key="batch_sizes")
     if min(request.accumulation, request.global_batch_size) < 0:

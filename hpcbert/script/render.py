@@ -19,7 +19,8 @@ import jinja2
 from hpcbert import __version__
 from hpcbert.campaign import store
 from hpcbert.errors import UsageError
-from hpcbert.script import preflight
+from hpcbert.script import largest, preflight
+from hpcbert.script.multiple import Multiple
 from hpcbert.script.placing import placing
 from hpcbert.script.resolve import relative
 from hpcbert.script.sandbox import Environment, bounded
@@ -121,7 +122,7 @@ def _word(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return quote(value)
-    if isinstance(value, int | float):
+    if isinstance(value, int | float | Multiple):
         return quote(str(value))
     if isinstance(value, list | tuple):
         return " ".join(_word(element) for element in value)
@@ -188,9 +189,10 @@ def render(resolved: Resolved, array: Array) -> str:
             may not, or takes too much.
     """
     environment = _environment(resolved.options.folders)
-    recipe, inputs, rehearse = resolved.recipe, resolved.inputs, resolved.options.rehearse
+    recipe, inputs = resolved.recipe, resolved.inputs
+    point, placed = array.point, placing(resolved, array.point)
     context: dict[str, Any] = {
-        "point": array.point,
+        "point": largest.symbolic(point) if point.largest else point,
         "protocol": resolved.plan.protocol,
         "options": resolved.plan.options,
         "data": inputs.data,
@@ -199,31 +201,50 @@ def render(resolved: Resolved, array: Array) -> str:
         "files": resolved.files,
     }
     # What every rank exports: the site's, the point's, then the recipe's, which is pinned.
-    asked = dict(array.point.env)
     pinned = {**dict(recipe.env), **_HIDDEN.get(resolved.device, {})}
-    env = {**resolved.site.env, **asked, **pinned}
+    env = {**resolved.site.env, **dict(point.env), **pinned}
     with bounded(Path(recipe.folder) / "run.sh.j2"):
-        name = preflight.body(recipe) if array.preflight else "run.sh.j2"
-        name, more = f"{recipe.name}/{name}", {}
-        if resolved.options.examine:
-            name, more = "examine.sh.j2", _asked(resolved, array)
-        body = environment.get_template(name).render(context, **more)
-        _refuse_set(asked, body, recipe)
-        rank_script = environment.get_template("rank.sh.j2").render(
-            env=list(env.items()),
-            placing=placing(resolved, array.point),
-            rehearse=rehearse,
-            sample=f"{resolved.directory}/{store.SAMPLE}",
-            body=body,
-        )
-        if _HEREDOC_END in rank_script.split("\n"):
-            raise UsageError(f"A line of the rank script is {_HEREDOC_END}.")
+        words = {"env": list(env.items()), "placing": placed}
+        rank_script = _rank_script(environment, resolved, array, context, **words)
+        search: dict[str, Any] = {}
+        if point.largest:
+            probing = {**context, "protocol": largest.probing(resolved.plan.protocol)}
+            room = largest.stand_in(resolved, array) if resolved.options.rehearse else {}
+            probe = _rank_script(environment, resolved, array, probing, **words, **room)
+            search = largest.context(resolved, array, probe)
         return environment.get_template("base.sbatch.j2").render(
-            **context,
+            **{**context, "point": point},
             **_base_context(resolved, array),
+            **search,
             rank_environment=[f"{name}={text}" for name, text in env.items()],
-            rank_script=rank_script.rstrip("\n"),
+            rank_script=rank_script,
         )
+
+
+def _rank_script(
+    environment: Environment,
+    resolved: Resolved,
+    array: Array,
+    context: Mapping[str, Any],
+    **more: Any,
+) -> str:
+    """Return what each rank runs, a text within the script."""
+    recipe, asks = resolved.recipe, {}
+    name = preflight.body(recipe) if array.preflight else "run.sh.j2"
+    name = f"{recipe.name}/{name}"
+    if resolved.options.examine:
+        name, asks = "examine.sh.j2", _asked(resolved, array)
+    body = environment.get_template(name).render(context, **asks)
+    _refuse_set(dict(array.point.env), body, recipe)
+    text = environment.get_template("rank.sh.j2").render(
+        rehearse=resolved.options.rehearse,
+        sample=f"{resolved.directory}/{store.SAMPLE}",
+        body=body,
+        **more,
+    )
+    if _HEREDOC_END in text.split("\n"):
+        raise UsageError(f"A line of the rank script is {_HEREDOC_END}.")
+    return text.rstrip("\n")
 
 
 def _refuse_set(asked: Mapping[str, str], body: str, recipe: Recipe) -> None:
@@ -304,7 +325,7 @@ def _reproduce(resolved: Resolved, point: Point) -> str:
     words = [
         *("hpcbert", "render", "--fw", point.framework, "--model", point.model),
         *("--nodes", str(shape.nodes), "--gpus-per-node", str(shape.gpus_per_node)),
-        *("--precision", point.precision, "--batch-size", str(point.batch_size_per_device)),
+        *("--precision", point.precision, "--batch-size", point.batch),
         *("--repeats", str(protocol.repeats), "--iters", str(protocol.iters)),
         *("--skip", str(protocol.skip)),
         *(("--device", point.device) if point.device != resolved.recipe.devices[0] else ()),

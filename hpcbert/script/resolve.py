@@ -160,6 +160,12 @@ def resolve(
     device = device_of(recipe, site, request.device, options.folders)
     recipe = recipe.for_device(device)
     measured = plan(recipe, site, request)
+    if options.concurrent > 1 and any(point.largest for point in measured.points):
+        raise UsageError(
+            "--concurrent-repeats can't stand beside --batch-size max: the first repeat finds the "
+            "size of all.",
+            hint="Leave --concurrent-repeats out.",
+        )
     found = inputs.find(site, recipe, measured.options, by_hand=by_hand)
     if site.container.runtime == "pyxis" and not scheduler.srun:
         raise UsageError(

@@ -34,6 +34,7 @@ REFUSED = [
     ([*SUBMIT, "--wait", "--max-retries", "1"], "--max-retries", "--dry-run"),
     (["submit", "--rehearse", "--wait", "--max-retries", "1"], "--max-retries", "--rehearse"),
     ([*SUBMIT, "--concurrent-repeats", "2", "--repeats-in", "one-job"], "--concurrent-repeats", "one-job"),
+    ([*SUBMIT, "--concurrent-repeats", "2", "--batch-size", "8,max"], "--concurrent-repeats", "--batch-size max"),
     ([*SUBMIT, "--accumulation", "2", "--global-batch-size", "8"], "--global-batch-size", "--accumulation"),
     (["render", "--accumulation", "2", "--global-batch-size", "8"], "--global-batch-size", "--accumulation"),
     ([*SUBMIT, "--image", "x.sqsh"], "--image", "runtime none"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -245,3 +246,16 @@ def test_the_first_words_count_but_for_slurms(recipe: str, tmp_path: Path) -> No
     assert second
     assert killed
     assert (first.kind, second.kind, killed.kind) == ("device-oom", "host-oom", "host-oom")
+
+
+@pytest.mark.parametrize("recipe", NAMES)
+def test_a_nodes_grep_finds_the_same_words(recipe: str, tmp_path: Path) -> None:
+    """The search for the largest batch, which is a shell's, against the reader."""
+    words = failures.shortage(_grammar(recipe), "gpu").words
+    path = tmp_path / "words.log"
+    lines = [*DEVICE[recipe].values(), *NEITHER]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    grep = ["grep", "-aniP", "-e", words, str(path)]
+    found = subprocess.run(grep, capture_output=True, text=True, check=False, env={"LC_ALL": "C"})
+    numbers = [int(line.partition(":")[0]) for line in found.stdout.splitlines()]
+    assert numbers == list(range(1, len(DEVICE[recipe]) + 1)), found.stderr

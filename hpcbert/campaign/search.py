@@ -1,0 +1,71 @@
+"""The largest batch of a point as its jobs found it, and with which size each repeat really ran.
+
+The first repeat that runs looks for it before it is measured (largest.sh.j2). The status file of
+the search has a line for each probe, `found` with the size, and `stopped` with what ended it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hpcbert.model import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hpcbert.campaign.record import Event
+    from hpcbert.campaign.repeats import Repeat, TrackedCampaign
+    from hpcbert.model import Group, Point
+
+# Larger than anything that a search tries.
+_MOST = 1 << 24
+
+
+def sized(watched: TrackedCampaign, point: Point) -> Point:
+    """Return a point with its batch size; as it is where its jobs have not found that."""
+    if not point.largest:
+        return point
+    size = _last(_events(watched, point), "found", "size")
+    return replace(point, batch_size_per_device=size) if size else point
+
+
+def found_for(point: Point, group: Group) -> Group:
+    """Return the table of a point that has its batch size now, or has not found it."""
+    if not point.largest:
+        return group
+    return replace(group, largest=True, batch_size_per_device=max(group.batch_size_per_device, 0))
+
+
+def against(one: Repeat, attempt: int) -> tuple[Reason, ...]:
+    """Return why an attempt is none of the largest batch; empty if it is, or was not to be."""
+    watched, point = one.watched, one.array.point
+    if not point.largest:
+        return ()
+    for event in reversed(_events(watched, point)):
+        told = event.get("event"), event.get("repeat"), event.get("attempt")
+        if told == ("stopped", one.number, attempt):
+            return (Reason("search", f"no largest batch was found: {event.get('reason')}"),)
+    found = sized(watched, point)
+    if found.largest:
+        return (Reason("search", "no largest batch was found: the search has not ended"),)
+    ran = _last(one.record.attempts.get(attempt, ()), "step", "batch")
+    if ran in (None, found.batch_size_per_device):
+        return ()
+    return (
+        Reason(
+            "search", f"it ran with {ran} samples per device; the largest batch is {found.batch}"
+        ),
+    )
+
+
+def _events(watched: TrackedCampaign, point: Point) -> tuple[Event, ...]:
+    return watched.records.at(watched.directory / point.search).events
+
+
+def _last(events: Iterable[Event], kind: str, name: str) -> int | None:
+    """Return a number of the last event of a kind; None where there is none that makes sense."""
+    values = [one.get(name) for one in events if one.get("event") == kind]
+    value = values[-1] if values else None
+    sound = isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MOST
+    return value if sound else None

@@ -1,0 +1,45 @@
+"""A multiple of a batch size that only the job finds out, as a recipe's template reckons with it.
+
+It stands in the rank script as `@hpcbert.batch.8@`, in which no character means anything to a shell
+or to JSON, and the job puts the number in its place (largest.sh.j2). What comes out is what a
+template makes of that number, so it may be multiplied by whole numbers and no more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from hpcbert.errors import UsageError
+
+# What the job looks for, followed by the factor and an at sign.
+MARK = "@hpcbert.batch."
+
+
+@dataclass(frozen=True, eq=False)
+class Multiple:
+    """The batch size times a factor."""
+
+    factor: int = 1
+
+    def __str__(self) -> str:
+        return f"{MARK}{self.factor}@"
+
+    def __mul__(self, other: int) -> Multiple:
+        if not isinstance(other, int):
+            self._refuse(other)
+        return Multiple(self.factor * other)
+
+    __rmul__ = __mul__
+
+    def _refuse(self, _other: object = None) -> NoReturn:
+        raise UsageError(
+            "The recipe has to know the batch size, and --batch-size max leaves it to the job.",
+            hint="Give --batch-size a number.",
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __floordiv__ = __rfloordiv__ = _refuse
+    __truediv__ = __rtruediv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
+    __bool__ = __int__ = __index__ = __neg__ = _refuse
+    __hash__ = None  # type: ignore[assignment]

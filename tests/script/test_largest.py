@@ -1,0 +1,286 @@
+"""The largest batch: the search in a rendered script, with a program that has room for so much."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.errors import UsageError
+from hpcbert.flows.submit import write
+from hpcbert.logs import failures, grammar
+from hpcbert.model import LARGEST, Shape
+from hpcbert.script import multiple
+from hpcbert.script.draft import Draft
+from hpcbert.script.multiple import Multiple
+from hpcbert.script.plan import Request
+from tests.kit import drafts
+from tests.kit.drafts import changed, reference
+from tests.kit.paths import TEMPLATES
+from tests.kit.recipes import NAMES
+from tests.kit.scripts import events, only_script, run_script, run_written, tool, with_python
+
+pytestmark = pytest.mark.slow
+
+# Room for so many samples; a full run of so many iterations needs more. It says what BATCHES says.
+PROGRAM = """#!/bin/bash
+while (($#)); do
+  case $1 in
+    --batch-size) size=$2 ;;
+    --iters) iters=$2 ;;
+  esac
+  shift
+done
+echo "$size $iters" >>"$TRIED"
+if [[ -n ${BROKEN:-} ]] && ((size > BROKEN)); then
+  echo "ModuleNotFoundError: No module named 'torch'"
+  exit 1
+fi
+if ((size > ROOM - (iters > 10 ? ${MORE:-0} : 0))); then
+  echo "${WORDS:-torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB}"
+  exit "${STATUS:-1}"
+fi
+if [[ -n ${SILENT:-} ]]; then exit 0; fi
+echo "iteration: 1/$iters loss: 9.5 mlm_loss: 8.8 nsp_loss: 0.7 samples/s: 10.00 time: 1763717655.5"
+"""
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Draft:
+    return searching(tmp_path)
+
+
+def searching(tmp_path: Path, start: int = 32, **options: object) -> Draft:
+    """Draft two repeats of the largest batch; the search begins with a size."""
+    program = tool(tmp_path, "python", PROGRAM)
+    here = with_python(reference(tmp_path), program, batch_sizes={"fp32": start})
+    request = Request(Shape(1, 1), ("fp32",), (LARGEST,), repeats=2, device="gpu")
+    return drafts.drafted(here, request, options={"scheduler": "local", **options})
+
+
+def run(
+    made: Draft, tmp_path: Path, *, again: bool = False, **extra: Any
+) -> subprocess.CompletedProcess[str]:
+    start = run_written if again else run_script
+    return start(made, tmp_path, TRIED=str(tmp_path / "tried"), **extra)
+
+
+def tried(tmp_path: Path) -> list[int]:
+    """The sizes of the probes, in their order."""
+    lines = (tmp_path / "tried").read_text().splitlines()
+    return [int(line.split()[0]) for line in lines if line.endswith(" 10")]
+
+
+def measured(tmp_path: Path) -> list[int]:
+    lines = (tmp_path / "tried").read_text().splitlines()
+    return [int(line.split()[0]) for line in lines if not line.endswith(" 10")]
+
+
+def told(made: Draft) -> list[dict[str, object]]:
+    (array,) = made.campaign.arrays
+    path = made.directory / array.point.search
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("start", "room", "sizes", "found"),
+    [
+        (32, 176, [32, 64, 128, 256, 192, 160, 176, 184], 176),
+        (32, 183, [32, 64, 128, 256, 192, 160, 176, 184], 176),
+        (32, 40, [32, 64, 48, 40], 40),
+        (32, 32, [32, 64, 48, 40], 32),
+        (32, 9, [32, 16, 8], 8),
+        (32, 3, [32, 16, 8, 4, 2], 2),
+        (50, 99, [50, 100, 72, 80, 88, 96], 96),
+        (4, 7, [4, 8], 4),
+        (1, 1, [1, 2], 1),
+    ],
+)  # fmt: skip
+def test_it_doubles_and_then_halves_the_gap(
+    tmp_path: Path, start: int, room: int, sizes: list[int], found: int
+) -> None:
+    made = searching(tmp_path, start)
+    done = run(made, tmp_path, ROOM=str(room))
+    assert done.returncode == 0, done.stderr
+    assert tried(tmp_path) == sizes
+    assert measured(tmp_path) == [found]
+    assert (told(made)[-1]["event"], told(made)[-1]["size"]) == ("found", found)
+    (step,) = [one for one in events(made) if one["event"] == "step"]
+    assert step["batch"] == found
+
+
+def test_a_repeat_after_it_reads_what_was_found(tmp_path: Path, made: Draft) -> None:
+    run(made, tmp_path, ROOM="40")
+    first = tried(tmp_path)
+    done = run(made, tmp_path, again=True, ROOM="40", SLURM_ARRAY_TASK_ID="2")
+    assert done.returncode == 0, done.stderr
+    assert tried(tmp_path) == first
+    assert measured(tmp_path) == [40, 40]
+    assert sum(one["event"] == "found" for one in told(made)) == 1
+
+
+def test_what_was_found_with_few_iterations_may_be_too_much_for_all(
+    tmp_path: Path, made: Draft
+) -> None:
+    """The repeat fails, and the next one measures a smaller size that was found to fit."""
+    failed = run(made, tmp_path, ROOM="40", MORE="8")
+    assert failed.returncode == 1
+    done = run(made, tmp_path, again=True, ROOM="40", MORE="8", SLURM_ARRAY_TASK_ID="2")
+    assert done.returncode == 0, done.stderr
+    assert measured(tmp_path) == [40, 32]
+    assert [one["size"] for one in told(made) if one["event"] == "found"] == [40, 32]
+
+
+def test_a_search_that_was_cut_off_goes_on(tmp_path: Path, made: Draft) -> None:
+    write(made)
+    (array,) = made.campaign.arrays
+    lines = [
+        {"event": "probe", "size": 32, "fits": True},
+        {"event": "probe", "size": 64, "fits": False},
+    ]
+    text = "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in lines)
+    (made.directory / array.point.search).write_text(text + '{"event":"pro')
+    done = run(made, tmp_path, again=True, ROOM="40")
+    assert done.returncode == 0, done.stderr
+    assert tried(tmp_path) == [48, 40]
+
+
+_PROBE = "a probe of {} samples per device ended with status {}"
+_TORCH = "ModuleNotFoundError: No module named 'torch'"
+_STOPS = {
+    "another error": ({"BROKEN": "40", "ROOM": "9999"}, f"{_PROBE.format(64, 1)}: {_TORCH}"),
+    "nothing fits": ({"ROOM": "0"}, "not even one sample per device fits"),
+    "all fits": (
+        {"ROOM": "999999"},
+        "65536 samples per device still fit, and more than 65536 are not tried",
+    ),
+    "killed": (
+        {"ROOM": "0", "WORDS": "slain", "STATUS": "137"},
+        f"{_PROBE.format(32, 137)}: slain",
+    ),
+    "silent": (
+        {"ROOM": "99", "SILENT": "1"},
+        f"{_PROBE.format(32, 0)}, and its log has no iteration",
+    ),
+}
+
+
+@pytest.mark.parametrize(("extra", "why"), _STOPS.values(), ids=_STOPS)
+def test_anything_else_stops_it_with_its_reason(
+    tmp_path: Path, made: Draft, extra: dict[str, str], why: str
+) -> None:
+    done = run(made, tmp_path, again=False, **extra)
+    assert done.returncode == 1
+    assert f"hpcbert: {why}" in done.stderr
+    assert told(made)[-1]["reason"] == why
+    assert measured(tmp_path) == []
+    assert [one["event"] for one in events(made)] == ["start", "end"]
+
+
+def test_all_repeats_of_one_job_have_one_size(tmp_path: Path) -> None:
+    made = searching(tmp_path, together=True)
+    done = run(made, tmp_path, ROOM="40")
+    assert done.returncode == 0, done.stderr
+    assert measured(tmp_path) == [40, 40]
+
+
+@pytest.mark.parametrize(("room", "found"), [("", 176), ("90", 88)])
+def test_a_rehearsal_searches_with_a_stand_in(tmp_path: Path, room: str, found: int) -> None:
+    made = searching(tmp_path, rehearse=True)
+    told_room = {"HPCBERT_REHEARSAL_ROOM": room} if room else {}
+    done = run(made, tmp_path, again=False, **told_room)
+    assert done.returncode == 0, done.stderr
+    assert told(made)[-1]["size"] == found
+
+
+def test_the_kernels_word_counts_on_the_cpu(tmp_path: Path) -> None:
+    program = tool(tmp_path, "python", PROGRAM)
+    here = with_python(reference(tmp_path), program, batch_sizes={"fp32": 32})
+    request = Request(Shape(1, 1), ("fp32",), (LARGEST,), repeats=1, device="cpu")
+    made = drafts.drafted(here, request, options={"scheduler": "local"})
+    done = run(made, tmp_path, ROOM="40", WORDS="slain", STATUS="137")
+    assert done.returncode == 0, done.stderr
+    assert told(made)[-1]["size"] == 40
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="needs shellcheck")
+@pytest.mark.parametrize("rehearse", [False, True], ids=["real", "rehearsal"])
+def test_the_script_is_clean(tmp_path: Path, rehearse: bool) -> None:
+    text = only_script(searching(tmp_path, rehearse=rehearse))
+    found = subprocess.run(
+        ["shellcheck", "--shell=bash", "-"], input=text, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stdout
+
+
+def test_marks_are_multiplied_and_nothing_else() -> None:
+    size = Multiple()
+    assert str(2 * size * 8) == "@hpcbert.batch.16@"
+    for wrong in (
+        lambda: size + 1,
+        lambda: size > 2,
+        lambda: size // 2,
+        lambda: size == 8,
+        lambda: size - 1,
+    ):
+        with pytest.raises(UsageError, match="has to know the batch size"):
+            wrong()
+
+
+# Those whose commands have no batch size in them.
+_WITHOUT = {"nccl-tests"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(
+    tmp_path: Path, name: str
+) -> None:
+    found = drafts.load(name)
+    here = reference(tmp_path, slurm={"mpi": "pmi2"}) if found.mpi else reference(tmp_path)
+    options = {"scheduler": "slurm", "dry": True}
+
+    def text(size: int) -> str:
+        shape = Shape(1, 1)
+        request = Request(
+            shape, (found.precisions[0],), (size,), accumulation=1 if found.accumulation else 0
+        )
+        return only_script(drafts.drafted(here, request, found=found, options=options))
+
+    def rank(whole: str) -> str:
+        return whole.partition("<<'HPCBERT_RANK' || true\n")[2].partition("\nHPCBERT_RANK")[0]
+
+    if name in _WITHOUT:
+        with pytest.raises(UsageError, match="does not depend on the batch size"):
+            text(LARGEST)
+        return
+    marks = re.compile(re.escape(multiple.MARK) + r"(\d+)@")
+    filled = marks.sub(lambda one: str(24 * int(one[1])), rank(text(LARGEST)))
+    assert filled == rank(text(24))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_nodes_grep_sees_iterations_where_the_reader_does(name: str) -> None:
+    """What a probe is taken to have trained by, against each recipe's sample."""
+    values = drafts.load(name).log
+    known = grammar.parse(values, where=name)
+    patterns = [
+        one.match for one in known.records if "iteration" in one.match.groupindex and one.lines == 1
+    ]
+    if not patterns:
+        pytest.skip("its records take several lines, or count nothing")
+    found = subprocess.run(
+        ["grep", "-aiPc", "-e", failures.alternatives(patterns), str(TEMPLATES / name / "sample.log")],
+        capture_output=True, text=True, check=False, env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert int(found.stdout) > 0, found.stderr
+
+
+def test_a_fixed_global_batch_leaves_the_accumulation_open(tmp_path: Path) -> None:
+    request = Request(Shape(1, 1), ("fp32",), (LARGEST,), global_batch_size=256)
+    with pytest.raises(UsageError, match="leave the accumulation open"):
+        drafts.drafted(changed(reference(tmp_path)), request)
