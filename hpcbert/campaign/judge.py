@@ -288,9 +288,8 @@ class _Judge:
         # Slurm's own word for the host's memory leaves no other cause to look for.
         if state.kind.over and not campaign.rehearse and state.word != "OUT_OF_MEMORY":
             device, printed = array.point.device, one.printed_alone
-            reasons = [
-                *failures.blamed(path, self.grammar, reasons, device, printed, state.step_exit)
-            ]
+            reasons = [*failures.blamed(path, self.grammar, reasons, device, printed)]
+            reasons += failures.by_status(self.grammar, reasons, state.step_exit)
         if len(chosen.seen.jobs) > 1:
             # A person submitted the script again by hand: both wrote to one log.
             jobs = " and ".join(chosen.seen.jobs)

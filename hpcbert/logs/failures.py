@@ -164,7 +164,6 @@ def blamed(
     against: Sequence[Reason],
     device: Device = "gpu",
     printed: Sequence[Path] = (),
-    code: int | None = None,
 ) -> tuple[Reason, ...]:
     """Return what is against a run, with why it failed where that may be the cause of the rest.
 
@@ -174,17 +173,30 @@ def blamed(
         against: Why the run does not count; empty if it does.
         device: What the run computed on.
         printed: As in `explain`.
-        code: Exit status of the measured step; None where nobody knows.
     """
     codes = {one.code for one in against}
     if codes & _ENDED:
         failure = explain(path, grammar, device, printed)
     else:
         failure = find(path, grammar, device) if codes & _CAUSED else None
-    if codes & _CAUSED and (failure is None or failure.kind == ERROR):
-        by_status = (one.kind for one in grammar.failures if code in one.exits)
-        failure = next((Failure(kind, f"exit status {code}") for kind in by_status), failure)
     return (*against, Reason(failure.kind, str(failure))) if failure else tuple(against)
+
+
+def by_status(grammar: Grammar, against: Sequence[Reason], code: int | None) -> tuple[Reason, ...]:
+    """Return what a failed run lacked by its exit status, where its log does not say it.
+
+    Args:
+        grammar: How the framework's logs are read.
+        against: Why the run does not count; empty if it does.
+        code: Exit status of the measured step; None where nobody knows.
+    """
+    codes = {one.code for one in against}
+    if not codes & _CAUSED or codes & {DEVICE, HOST}:
+        return ()
+    found = (
+        Failure(one.kind, f"exit status {code}") for one in grammar.failures if code in one.exits
+    )
+    return tuple(Reason(one.kind, str(one)) for one in found)[:1]
 
 
 def _found(data: bytes, words: tuple[FailureWords, ...]) -> Iterable[tuple[FailureWords, Failure]]:
