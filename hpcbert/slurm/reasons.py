@@ -179,6 +179,8 @@ TEXTS: dict[str, Why] = {
         Why("waits until free nodes fit together in the network's topology"),
     ),
 }
+# Whom a partition takes: `(gpu allows a,b not c)`, `groups allowed: a,b`.
+_WHO = re.compile(r"\(([^()]* (?:allows|denies) [^()]*)\)|(groups allowed: .+)")
 # The shortest beginning of a text that was cut off which is still taken for it.
 _CUT = 6
 
@@ -304,6 +306,9 @@ def _sentence(text: str, why: Why | None) -> str:
     if why is None:
         return f"Slurm's reason is {text}"
     _, known, nodes = text.partition("UnavailableNodes:")
+    who = _WHO.search(text)
+    if who:
+        return f"{why.sentence} ({who[1] or who[2]})"
     return f"{why.sentence}: {nodes}" if known and nodes else why.sentence
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, Literal, get_args
 
-from hpcbert.slurm import launches
+from hpcbert.slurm import launches, refusals
 from hpcbert.slurm.reasons import IMPOSSIBLE, WAIT, reason_advice
 
 Source = Literal["sacct", "squeue", "status-file", "manifest", "none"]
@@ -304,8 +304,10 @@ class RepeatState:
             return _RESUME
         if self.hopeless:
             return IMPOSSIBLE
-        if unstarted := launches.advice(self.detail):
-            return unstarted
+        if known := launches.advice(self.detail):
+            return known
+        if self.word == "REFUSED" and (known := refusals.advice(self.detail)):
+            return known
         waits = self.kind == Kind.WAITING and self.reason
         advice = reason_advice(self.reason) if waits else parse(self.word).advice
         return "" if advice == WAIT or self.word == "COMPLETED" else advice

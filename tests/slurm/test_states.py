@@ -244,6 +244,38 @@ def test_reasons_that_were_cut_off_are_known_where_only_one_begins_so(cut: str, 
     assert reason_advice(cut) == reason_advice(whole)
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("Job's account not permitted to use this partition (gpu allows a,b not c)", "gpu allows a,b not c"),
+        ("(Job's QOS not permitted to use this partition (gpu denies a including a))", "gpu denies a including a"),
+        ("uid 7 not in group permitted to use this partition (gpu). groups allowed: a,b", "groups allowed: a,b"),
+    ],
+    ids=["account", "QOS", "group"],
+)  # fmt: skip
+def test_whom_a_partition_takes_is_part_of_the_sentence(reason: str, said: str) -> None:
+    assert reason_sentence(reason).endswith(f"({said})")
+    assert "another partition or account" in reason_advice(reason)
+
+
+@pytest.mark.parametrize(
+    ("complaint", "advised"),
+    [
+        ("Invalid account or account/partition combination specified", "--account"),
+        ("Invalid qos specification", "--qos"),
+        ("User's group not permitted to use this partition", "--partition"),
+        ("Requested time limit is invalid (missing or exceeds some limit)", "--time"),
+        ("Requested node configuration is not available", "--gpus-per-node"),
+        ("Job violates accounting/QOS policy (job submit limit, user's size and/or …)", "--qos"),
+        ("Requested reservation is invalid", "slurm.reservation"),
+        ("something else", "hpcbert submit --resume"),
+    ],
+)
+def test_what_sbatch_refuses_has_advice(complaint: str, advised: str) -> None:
+    state = RepeatState("REFUSED", Kind.FAILED, "none", detail=f"sbatch: {complaint}")
+    assert advised in state.advice
+
+
 def test_what_nobody_knows_stands_beside_what_is_known() -> None:
     assert reason_sentence("Resources, ask Bob") == (
         f"{reason_sentence('Resources')}; Slurm's reason is ask Bob"

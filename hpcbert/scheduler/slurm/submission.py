@@ -28,7 +28,7 @@ from hpcbert.scheduler.slurm.adopt import complaint, look, search
 from hpcbert.scheduler.slurm.gates import gates_of, sbatch_argv
 from hpcbert.scheduler.slurm.questions import query
 from hpcbert.script import directives
-from hpcbert.slurm import commands
+from hpcbert.slurm import commands, refusals
 from hpcbert.slurm.states import parse
 
 if TYPE_CHECKING:
@@ -166,7 +166,12 @@ def _refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
     if "no such program" in array.error:
         hint = "Run this on a login node, or use the local scheduler (--scheduler local)."
     elif array.state == "refused":
-        hint = f"Fix the cause, then submit what is left: {RESUME} {campaign.id}"
+        known = refusals.advice(array.error)
+        # What was asked for stands in the scripts, which a resumed submission takes as they are.
+        better = (
+            f"Submit again: {known}. If instead the cause goes away" if known else "Fix the cause"
+        )
+        hint = f"{better}, then submit what is left: {RESUME} {campaign.id}"
     else:
         hint = f"Once Slurm answers: {again} {campaign.id}; nothing is submitted twice."
     return SchedulerError(f"{array.error}.{before}", where=array.name, hint=hint)
