@@ -41,11 +41,18 @@ def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
         return Result(data, "Nothing was cancelled.", warnings=target.left)
     flow.cancel(watched, target, run=run)
     name = watched.campaign.id
-    text = f"Cancelled {len(target.repeats)} repeats of {name}: jobs {', '.join(target.jobs)}."
+    text = f"Cancelled {_counted(target)} of {name}: jobs {', '.join(target.jobs)}."
     if not target.jobs:
         text = f"Nothing of {name} waits or runs."
     data = _data(watched, target, cancelled=bool(target.jobs))
     return Result(data, text, warnings=target.left)
+
+
+def _counted(target: Target) -> str:
+    """Return what of a campaign is meant: `5 repeats`, `5 repeats and the preflight`."""
+    count = sum(not one.array.preflight for one in target.repeats)
+    preflight = " and the preflight" if count < len(target.repeats) else ""
+    return f"{count} repeats{preflight}"
 
 
 def _agreed(watched: TrackedCampaign, target: Target) -> bool:
@@ -54,7 +61,7 @@ def _agreed(watched: TrackedCampaign, target: Target) -> bool:
     Raises:
         UsageError: There is nobody to ask.
     """
-    question = f"Cancel {len(target.repeats)} repeats of {watched.campaign.id}?"
+    question = f"Cancel {_counted(target)} of {watched.campaign.id}?"
     if not sys.stdin.isatty():
         raise UsageError(
             f"{question} Nobody is there to answer.", hint="Give --yes to cancel without asking."

@@ -17,9 +17,9 @@ from hpcbert.model import Campaign, Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
 from tests.kit import lines
-from tests.kit.cli import inside
+from tests.kit.cli import Cli, inside
 from tests.kit.drafts import drafted, hurried, reference
-from tests.kit.slurm import Slurm
+from tests.kit.slurm import Programs, Slurm
 
 pytestmark = pytest.mark.slow
 NODES = ("n1", "n2", "n3", "n4")
@@ -224,3 +224,15 @@ def test_a_dry_run_shows_it_first_and_a_plan_counts_it(here: None) -> None:
     assert [one["preflight"] for one in points] == [False, True]
     assert (data["total"]["points"], data["total"]["repeats"], data["total"]["jobs"]) == (1, 5, 6)
     assert data["total"]["rank_hours"] == 20 + 2
+
+
+@pytest.mark.parametrize(("state", "said"), [("RUNNING", " and the preflight"), ("COMPLETED", "")])
+def test_a_cancel_counts_repeats_and_names_the_preflight(
+    tmp_path: Path, hpcbert: Cli, slurm: Programs, state: str, said: str
+) -> None:
+    words = ("--fw", "pytorch", "--device", "cpu", "--nodes", 2, "--preflight", "--force")
+    campaign = hpcbert("submit", *words, "--rehearse", "--json", status=0).document["data"]
+    with slurm.changed() as model:
+        model.jobs["100"].end(state)
+    done = hpcbert("cancel", campaign["campaign"], "--yes", status=0)
+    assert done.stdout.startswith(f"Cancelled 5 repeats{said} of {campaign['campaign']}")
