@@ -351,7 +351,8 @@ class CampaignFile(Selection):
                 yield f"slurm.{key}", key, value.text if isinstance(value, TimeLimit) else value
 
 
-_HOW = tuple(name for name in CampaignFile.__annotations__ if name != "slurm")
+_TABLE = "slurm"
+_HOW = tuple(name for name in CampaignFile.__annotations__ if name != _TABLE)
 
 
 def read(path: Path) -> CampaignFile:

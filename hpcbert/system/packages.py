@@ -11,9 +11,9 @@ import shutil
 import sys
 from pathlib import Path
 
-# As pyproject.toml has them.
+# As pyproject.toml has them; for newer Pythons it asks for newer ones, and pip finds none other.
 EXTRAS = {
-    "data": ("google-crc32c>=1.5", "h5py>=3.10", "numpy>=1.26", "tokenizers>=0.20"),
+    "data": ("google-crc32c>=1.6", "h5py>=3.10", "tokenizers>=0.20"),
     "torch": ("torch>=2.4", "numpy>=1.26"),
 }
 # The index of PyTorch's builds (pytorch.org/get-started/locally): PyPI's is for NVIDIA's GPUs.

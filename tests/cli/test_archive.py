@@ -80,7 +80,7 @@ def test_readers_take_it_as_the_directory(done: Built, packed: Path) -> None:
 def test_they_name_the_archive(done: Built, packed: Path) -> None:
     assert inside("audit", packed, "--json").data["directory"] == str(packed)
     (watched,) = inside("monitor", packed, "--json").data["campaigns"]
-    assert watched == {"campaign": done.campaign.id, "directory": str(packed)}
+    assert watched == {"campaign": done.campaign.id, "directory": str(packed), "preflight": []}
     place = inside("logs", packed, "--repeat", "2", "--point", "bert-tiny_1n4g_fp32_b4", "--json")
     assert place.data["path"] == f"{packed}/logs/pytorch/bert/bz4/1n4g/bert_b4_fp32_2.log"
     before = packed.read_bytes()
