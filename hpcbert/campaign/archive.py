@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hpcbert.campaign import evidence, notes, store
 from hpcbert.campaign.masking import INDEX, masks
+from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST
 from hpcbert.system import redact, zipped
@@ -38,7 +39,7 @@ _KEY = 1 << 16
 # What digests and seal of the rest are in: changed, they would be worth nothing.
 _UNTOUCHED = (MANIFEST, evidence.MEASUREMENTS)
 # What goes with a campaign, and no number comes from.
-_BESIDE = (evidence.MEASUREMENTS, notes.NOTE)
+_BESIDE = (evidence.MEASUREMENTS, notes.NOTE, store.LOCKED, campaignfile.NAME)
 # The earliest time that a ZIP file can name: when it was packed is nobody's business.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = (stat.S_IFREG | 0o600) << 16

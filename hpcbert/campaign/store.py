@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 RECIPE = "recipe.toml"
 SAMPLE = "sample.log"
+# All that a submission was decided to be.
+LOCKED = "campaign.lock.toml"
 LOCK = lock.LOCK
 
 # What the job script runs or sources lies in the first, what tells of its jobs in the others.

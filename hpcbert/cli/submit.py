@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcbert import scheduler
-from hpcbert.campaign import store
+from hpcbert.campaign import notes, store
 from hpcbert.cli import conflicts
 from hpcbert.cli.asked import ReadFile, filled, read, submitter
 from hpcbert.cli.campaigns import opened
@@ -20,6 +20,7 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.submission import carried_out
 from hpcbert.cli.submission import dry_run as shown
 from hpcbert.config import campaignfile, site
+from hpcbert.config.campaignfile import CampaignFile
 from hpcbert.config.decode import Invalid
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import UsageError
@@ -61,6 +62,7 @@ _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
 )
 @point_options
 @click.option("--name", default="", help="What list calls the campaign.")
+@click.option("--note", default="", help="A line about it, as hpcbert note writes it.")
 @click.option("--dry-run", is_flag=True, help="Show and check everything, run and write nothing.")
 @click.option("--rehearse", is_flag=True, help="Run everything but the training.")
 @click.option("--force", is_flag=True, help="Submit in spite of what is known to be missing.")
@@ -81,6 +83,7 @@ def submit(
     *,
     file: Path | None,
     name: str,
+    note: str,
     dry_run: bool,
     rehearse: bool,
     force: bool,
@@ -105,9 +108,9 @@ def submit(
     then = _past(like, options) if like else None
     written = ReadFile.at(file)
     options = filled(options, written)
-    name = _name(written.file.name or "" if written and not typed("name") else name)
+    called = _called(name, note, written)
     asked = read(options, dry=dry_run, rehearse=rehearse, then=then, written=written)
-    drafts = _chained([_drafted(one, name, then) for one in asked])
+    drafts = _chained([_drafted(one, called, then) for one in asked])
     made = [draft for draft, _ in drafts]
     if options.max_gpu_hours is not None:
         _refuse_costly(made, options.max_gpu_hours, tries=1 + max_retries)
@@ -121,14 +124,17 @@ def submit(
     return carried_out(directories, asked[0].site, made, retries=retries, warnings=warnings)
 
 
-def _name(text: str) -> str:
-    """Return what a person calls a campaign.
+def _called(name: str, note: str, written: ReadFile | None) -> tuple[str, str]:
+    """Return the name and the note of what is submitted: as typed, else as the file has them.
 
     Raises:
-        UsageError: It can't be a name.
+        UsageError: One can't be that.
     """
+    file = written.file if written else CampaignFile()
+    name = name if typed("name") else file.name or ""
+    note = note if typed("note") else file.note or ""
     try:
-        return campaignfile.name(text) if text else ""
+        return campaignfile.name(name) if name else "", notes.checked(note)
     except Invalid as error:
         raise UsageError(f"--name {error}", hint=error.hint) from None
 
@@ -145,20 +151,21 @@ def _chained(drafts: Sequence[_Drafted]) -> list[_Drafted]:
     return chained
 
 
-def _drafted(asked: Asked, name: str, then: Past | None) -> _Drafted:
+def _drafted(asked: Asked, called: tuple[str, str], then: Past | None) -> _Drafted:
     """Return what a campaign will be, and what is to be said about that."""
     from hpcbert.script.draft import draft  # with Jinja, which --help has no use for
 
     scheduler_name = asked.options.scheduler
     conflicts.refuse_typed(traits(scheduler_name).unused, f"with the {scheduler_name} scheduler")
     runs_on = scheduler.of(scheduler_name, World(run))
-    chosen = replace(runs_on.fit(asked.options, asked.site, asked.recipe), name=name)
+    name, note = called
+    chosen = replace(runs_on.fit(asked.options, asked.site, asked.recipe), name=name, note=note)
     made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
     warnings = (*asked.warnings, *made.resolved.warnings)
     if then:
         from hpcbert.script import again
 
-        warnings += again.differences(then.campaign, made.campaign)
+        warnings += again.differences(then, made)
     return made, warnings
 
 
@@ -191,7 +198,7 @@ def _obstacles(
 
 
 def _past(name: str, options: PointOptions) -> Past:
-    """Return the campaign or archive that --like names; it says what is measured.
+    """Return the campaign, archive or lock file that --like names; it says what is measured.
 
     Raises:
         UsageError: There is none, or it is damaged, or another option says what is measured.
@@ -199,6 +206,8 @@ def _past(name: str, options: PointOptions) -> Past:
     from hpcbert.script import again
 
     conflicts.refuse_typed(_MEASURED, "with --like, which says what is measured")
+    if name.endswith(".toml"):
+        return again.locked(Path(name))
     runs = Path(options.runs or site.load(options.site_file).runs)
     (found,) = opened([name], runs)
     return again.past(found.directory)

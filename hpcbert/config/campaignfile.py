@@ -296,6 +296,7 @@ class CampaignFile(Selection):
 
     Attributes:
         name: What `list` calls the campaigns.
+        note: A line about them.
         nodes, gpus_per_node: The shape, where `shapes` names none; the largest of `scaling`.
         device: gpu or cpu.
         protocol: Name of a recipe's protocol.
@@ -312,6 +313,7 @@ class CampaignFile(Selection):
     """
 
     name: Annotated[str, name] | None = None
+    note: str | None = None
     nodes: Count | None = None
     gpus_per_node: Count | None = None
     device: str | None = None

@@ -23,28 +23,29 @@ def settings(site: Site, env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
         site: The site as read.
         env: Environment, for HPCBERT_RUNS.
     """
-    written = set(_flat(read(Path(site.where)), ""))
+    written = set(flat(read(Path(site.where))))
     overridden = {"runs": "HPCBERT_RUNS"} if env.get("HPCBERT_RUNS") else {}
     return {
         key: (value, overridden.get(key) or (site.where if key in written else "default"))
-        for key, value in _flat(_plain(site), "").items()
+        for key, value in flat(plain(site)).items()
     }
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a value as a site.toml has it: tables as dicts, what is written as text as text."""
     if isinstance(value, TimeLimit):
         return value.text
     if dataclasses.is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in keys(value.__class__)}
-    return {name: _plain(one) for name, one in value.items()} if isinstance(value, dict) else value
+        return {one.name: plain(getattr(value, one.name)) for one in keys(value.__class__)}
+    return {name: plain(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
-def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by their dotted keys."""
+    found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{name}."))
+            found.update(flat(value, f"{prefix}{name}."))
         else:
-            flat[f"{prefix}{name}"] = value
-    return flat
+            found[f"{prefix}{name}"] = value
+    return found

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
-from hpcbert.campaign import store
+from hpcbert.campaign import notes, store
 from hpcbert.errors import Interruption, UsageError
 from hpcbert.scheduler.base import RESUME, NoRoomError, World
 from hpcbert.scheduler.poller import Pace
@@ -31,7 +31,7 @@ _SETTLE = 2.0
 
 
 def write(draft: Draft) -> None:
-    """Write a drafted campaign: scripts, copies, and last the manifest.
+    """Write a drafted campaign: scripts, copies, the lock file, and last the manifest.
 
     Raises:
         HpcbertError: The file system refused; nothing has been submitted then.
@@ -39,6 +39,8 @@ def write(draft: Draft) -> None:
     store.create(draft.directory)
     for target, source in draft.copies:
         store.write_bytes(draft.directory / target, source.read_bytes())
+    store.write_text(draft.directory / store.LOCKED, draft.lock.text)
+    notes.write(draft.directory, draft.note)
     for array in draft.campaign.arrays:
         store.write_text(draft.directory / array.script, draft.scripts[array.name])
     store.write_manifest(draft.directory, draft.campaign)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.campaign import store
 from hpcbert.config.toml import read
 from hpcbert.errors import UsageError
+from hpcbert.script import lockfile
 from hpcbert.script.plan import Request, RequestCell, plan
 from hpcbert.system.redact import MASK
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.model import Campaign, Material, OptionValue, Point
+    from hpcbert.script.draft import Draft
+    from hpcbert.script.lockfile import Lock
 
 
 @dataclass(frozen=True)
@@ -26,11 +29,14 @@ class Past:
 
     Attributes:
         campaign: Its manifest.
-        defaults: What the recipe's measured options were if nobody set them, by name.
+        defaults: What the recipe's measured options were if nobody set them, by name; with a lock
+            what all of its options were.
+        lock: Its lock file; None of a campaign that has none.
     """
 
     campaign: Campaign
     defaults: Mapping[str, OptionValue]
+    lock: Lock | None = None
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -56,16 +62,29 @@ def past(directory: Path) -> Past:
     campaign = store.read_manifest(directory)
     if not campaign.arrays:
         raise UsageError("The campaign has no points.", where=str(directory))
+    path = directory / store.LOCKED
+    lock = lockfile.load(path) if path.exists() else None
+    return Past(campaign, lock.options if lock else _defaults(directory), lock)
+
+
+def locked(path: Path) -> Past:
+    """Read what a lock file says was measured.
+
+    Raises:
+        ConfigError: It is missing or wrong.
+    """
+    lock = lockfile.load(path)
+    return Past(lock.as_campaign, lock.options, lock)
+
+
+def _defaults(directory: Path) -> dict[str, OptionValue]:
     options = read(directory / store.RECIPE).get("options")
     tables = options if isinstance(options, dict) else {}
-    return Past(
-        campaign,
-        {
-            name: one["default"]
-            for name, one in tables.items()
-            if isinstance(one, dict) and one.get("measured", True) and "default" in one
-        },
-    )
+    return {
+        name: one["default"]
+        for name, one in tables.items()
+        if isinstance(one, dict) and one.get("measured", True) and "default" in one
+    }
 
 
 def request(then: Past, recipe: Recipe, site: Site) -> Request:
@@ -140,8 +159,14 @@ def _typed(then: Past) -> Iterator[tuple[str, str]]:
             yield name.strip(), value
 
 
-def differences(then: Campaign, now: Campaign) -> tuple[str, ...]:
+def differences(then: Past, now: Draft) -> tuple[str, ...]:
     """Return what is otherwise than it was, a sentence each."""
+    if then.lock:
+        return lockfile.differences(then.lock, now.lock)
+    return _of_manifests(then.campaign, now.campaign)
+
+
+def _of_manifests(then: Campaign, now: Campaign) -> tuple[str, ...]:
     pairs: dict[str, tuple[Any, Any]] = {
         "hpcbert": (then.hpcbert, now.hpcbert),
         "site": (then.site, now.site),

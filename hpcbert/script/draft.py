@@ -15,6 +15,7 @@ from hpcbert.config import campaignfile, slurmwords
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Campaign, utc
 from hpcbert.script import preflight
+from hpcbert.script.lockfile import lock_of
 from hpcbert.script.plan import MOST_INDICES
 from hpcbert.script.render import render
 from hpcbert.script.resolve import resolve, sample_log
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.model import Point
+    from hpcbert.script.lockfile import Lock
     from hpcbert.script.plan import Request
     from hpcbert.script.resolve import Resolved, SubmitOptions
 
@@ -61,14 +63,18 @@ class Draft:
         campaign: Its manifest, all arrays `intended`.
         scripts: Text of each array's script, by the array's name.
         copies: Files to copy into the campaign: target relative to it, and source.
+        lock: All that it was decided to be, for `submit --like`.
         preflight: What its preflight was made from; None without one.
+        note: A person's line about it; may be empty.
     """
 
     resolved: Resolved
     campaign: Campaign
     scripts: Mapping[str, str]
     copies: tuple[tuple[str, Path], ...]
+    lock: Lock
     preflight: Resolved | None = None
+    note: str = ""
 
     @property
     def directory(self) -> Path:
@@ -124,7 +130,9 @@ def draft(
         name=options.name,
     )
     scripts = {array.name: text for array, text in written}
-    return Draft(resolved, campaign, scripts, copies, check)
+    return Draft(
+        resolved, campaign, scripts, copies, lock_of(resolved, campaign), check, options.note
+    )
 
 
 def by_hand(

@@ -181,6 +181,15 @@ def _srun_options(resolved: Resolved, array: Array) -> tuple[str, ...]:
     )
 
 
+def exported(resolved: Resolved, point: Point) -> dict[str, str]:
+    """Return what every rank exports: the site's, the point's, then the recipe's, which is pinned.
+
+    On the CPU ranks see no GPU.
+    """
+    pinned = {**resolved.recipe.env, **_HIDDEN.get(resolved.device, {})}
+    return {**resolved.site.env, **dict(point.env), **pinned}
+
+
 def render(resolved: Resolved, array: Array) -> str:
     """Return the sbatch script of one point, or of a part of its repeats.
 
@@ -200,9 +209,7 @@ def render(resolved: Resolved, array: Array) -> str:
         "python": inputs.python,
         "files": resolved.files,
     }
-    # What every rank exports: the site's, the point's, then the recipe's, which is pinned.
-    pinned = {**dict(recipe.env), **_HIDDEN.get(resolved.device, {})}
-    env = {**resolved.site.env, **dict(point.env), **pinned}
+    env = exported(resolved, point)
     with bounded(Path(recipe.folder) / "run.sh.j2"):
         words = {"env": list(env.items()), "placing": placed}
         rank_script = _rank_script(environment, resolved, array, context, **words)
@@ -235,7 +242,7 @@ def _rank_script(
     if resolved.options.examine:
         name, asks = "examine.sh.j2", _asked(resolved, array)
     body = environment.get_template(name).render(context, **asks)
-    _refuse_set(dict(array.point.env), body, recipe)
+    _refuse_set(array.point, body, recipe)
     text = environment.get_template("rank.sh.j2").render(
         rehearse=resolved.options.rehearse,
         sample=f"{resolved.directory}/{store.SAMPLE}",
@@ -247,13 +254,13 @@ def _rank_script(
     return text.rstrip("\n")
 
 
-def _refuse_set(asked: Mapping[str, str], body: str, recipe: Recipe) -> None:
+def _refuse_set(point: Point, body: str, recipe: Recipe) -> None:
     """Refuse a variable of the point that the recipe's own script sets to something else.
 
     Raises:
         UsageError: There is one.
     """
-    for name in asked:
+    for name, _ in point.env:
         if re.search(rf"(?:^|[\s;(]){name}=", body):
             message = f"{recipe.name} sets {name} itself."
             where = str(Path(recipe.folder) / "run.sh.j2")

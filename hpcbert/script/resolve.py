@@ -74,7 +74,7 @@ class SubmitOptions:
             there is no limit.
         preflight: Whether the network of the nodes is measured first, and slow ones are left out.
         file: The campaign.toml that asked for it; None where a command line did.
-        name: What a person calls it; may be empty.
+        name, note: What a person calls it, and a line about it; may be empty.
     """
 
     scheduler: str
@@ -90,6 +90,7 @@ class SubmitOptions:
     preflight: bool = False
     file: Path | None = None
     name: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)

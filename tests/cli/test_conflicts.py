@@ -61,7 +61,7 @@ REFUSED = [
             ["--concurrent-repeats", "1"], ["--concurrent-points"], ["--repeats-in", "array"],
             ["--dry-run"], ["--rehearse"], ["--force"], ["--like", "x"],
             ["--shapes", "1n1g"], ["--env", "A=b"], ["--reservation", "r"], ["--nodelist", "n1"],
-            ["--exclude", "n1"], ["--name", "x"], ["--max-gpu-hours", "9"], ["--preflight"],
+            ["--exclude", "n1"], ["--name", "x"], ["--note", "x"], ["--max-gpu-hours", "9"], ["--preflight"],
         )
     ),
     *(

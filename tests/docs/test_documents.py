@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -23,6 +23,7 @@ from hpcbert.errors import HpcbertError
 from hpcbert.logs import failures, grammar
 from hpcbert.model import Campaign
 from hpcbert.results.words import FLAGS
+from hpcbert.script.lockfile import Lock
 from hpcbert.slurm import reasons, states
 from hpcbert.timelimit import TimeLimit
 from tests.kit.paths import REFERENCE, REPOSITORY
@@ -303,6 +304,12 @@ def test_a_key_of_a_campaign_file_stands_in_the_example_and_on_the_page() -> Non
     assert fields <= found
     page = (REFERENCE / "campaign-file.md").read_text(encoding="utf-8")
     assert {codes(row[0])[0] for row in rows(page, "key")} == fields
+
+
+def test_the_campaign_page_has_the_keys_of_a_lock_file() -> None:
+    page = (REFERENCE / "campaign-directory.md").read_text(encoding="utf-8")
+    named = {word for row in rows(page, "lock key") for word in codes(row[0])}
+    assert named == {"schema", *(one.name for one in fields(Lock))}
 
 
 def test_every_key_of_a_site_is_read_and_shown(tmp_path: Path) -> None:

@@ -1,0 +1,217 @@
+"""campaign.lock.toml: all that a submission was decided to be.
+
+It lies in the campaign for people, and for `submit --like`, which measures the same elsewhere and
+says what is otherwise there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping  # noqa: TC003  annotations are read
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.config import origin, tomltext
+from hpcbert.config.decode import decode
+from hpcbert.config.toml import SCHEMA, read
+from hpcbert.errors import ConfigError
+from hpcbert.model import Array, Campaign, OptionValue, Point, Protocol
+from hpcbert.script.render import exported
+from hpcbert.system import redact
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcbert.script.resolve import Resolved
+
+_HEAD = """\
+# All that this submission was decided to be. To measure the same again, here or elsewhere, and
+# to see what is otherwise there: hpcbert submit --like campaign.lock.toml
+"""
+# What of a site says where things are, or is written elsewhere in a lock.
+_ELSEWHERE = ("name", "scheduler", "runs", "sources", "env", "frameworks")
+# What makes a campaign another one, and the points, which `submit --like` makes anew.
+_OWN = ("campaign", "created", "name", "points", "protocol", "options")
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A campaign.lock.toml.
+
+    Attributes:
+        campaign: The campaign's id.
+        created, hpcbert, framework, scheduler, site, name, rehearse, concurrent_repeats,
+            concurrent_points: As the manifest has them.
+        recipe: Digest of the recipe's folder.
+        together: Whether a point's repeats run in one job.
+        preflight: Whether the network of the nodes is measured first.
+        protocol: Repeats, iterations and warm-up.
+        points: What is measured.
+        options: The value of each of the recipe's options.
+        env: The variables that every rank exports.
+        inputs: Image, source, data and interpreter, with digests and commits that are known.
+        files: SHA-256 of each file that jobs run, by name.
+        settings: The site's other keys, under what was typed; those of the framework in a table.
+    """
+
+    campaign: str
+    created: str
+    hpcbert: str
+    framework: str
+    recipe: str
+    scheduler: str
+    site: str
+    rehearse: bool
+    concurrent_repeats: int
+    concurrent_points: bool
+    together: bool
+    preflight: bool
+    protocol: Protocol
+    points: tuple[Point, ...]
+    options: Mapping[str, OptionValue]
+    env: Mapping[str, str]
+    inputs: Mapping[str, str]
+    files: Mapping[str, str]
+    settings: Mapping[str, Any]
+    name: str = ""
+
+    @property
+    def text(self) -> str:
+        """It as TOML."""
+        return _HEAD + tomltext.written({"schema": SCHEMA, **asdict(self)})
+
+    @property
+    def as_campaign(self) -> Campaign:
+        """A campaign of its points, of which nothing was ever submitted."""
+        repeats = tuple(range(1, self.protocol.repeats + 1))
+        return Campaign(
+            id=self.campaign,
+            created=self.created,
+            hpcbert=self.hpcbert,
+            user="",
+            command=(),
+            scheduler=self.scheduler,
+            site=self.site,
+            runtime="",
+            image=self.inputs.get("image", ""),
+            framework=self.framework,
+            recipe_digest=self.recipe,
+            protocol=self.protocol,
+            concurrent_repeats=self.concurrent_repeats,
+            concurrent_points=self.concurrent_points,
+            rehearse=self.rehearse,
+            arrays=tuple(
+                Array(one, one.key, repeats, "", "", "", together=self.together)
+                for one in self.points
+            ),
+            name=self.name,
+        )
+
+
+def lock_of(resolved: Resolved, campaign: Campaign) -> Lock:
+    """Return the lock of a campaign that was thought out; secrets are masked.
+
+    Raises:
+        OSError: A file that the jobs run can't be read.
+    """
+    points = tuple(dict.fromkeys(one.point for one in campaign.measured))
+    site = origin.plain(resolved.site)
+    framework = origin.plain(resolved.site.settings(campaign.framework))
+    settings = {name: one for name, one in site.items() if name not in _ELSEWHERE}
+    slurm = resolved.site.slurm
+    settings["slurm"] |= {"nodelist": slurm.nodelist, "exclude": slurm.exclude}
+    settings["container"].pop("images")
+    settings["framework"] = framework
+    return Lock(
+        campaign=campaign.id,
+        created=campaign.created,
+        hpcbert=campaign.hpcbert,
+        framework=campaign.framework,
+        recipe=campaign.recipe_digest,
+        scheduler=campaign.scheduler,
+        site=campaign.site,
+        rehearse=campaign.rehearse,
+        concurrent_repeats=campaign.concurrent_repeats,
+        concurrent_points=campaign.concurrent_points,
+        together=resolved.options.together,
+        preflight=resolved.options.preflight,
+        protocol=campaign.protocol,
+        points=points,
+        options=dict(resolved.plan.options),
+        env=redact.environment(exported(resolved, points[0])),
+        inputs=_inputs(resolved, campaign),
+        files={
+            name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for name, path in sorted(resolved.sources.items())
+        },
+        settings=_masked(settings),
+        name=campaign.name,
+    )
+
+
+def _inputs(resolved: Resolved, campaign: Campaign) -> dict[str, str]:
+    """Return what ranks run with, as far as it is known: `prepare` recorded digests of its own."""
+    made = {one.kind: one for one in campaign.materials}
+    found = {
+        "image": campaign.image,
+        "source": resolved.inputs.source,
+        "data": resolved.inputs.data,
+        "python": resolved.inputs.python,
+    }
+    found = {name: redact.text(text) for name, text in found.items()}
+    for kind in ("image", "source", "environment", "data"):
+        found[f"{kind}_digest"] = made[kind].digest if kind in made else ""
+    if "source" in made:
+        found["source_repository"], _, found["source_commit"] = made["source"].name.rpartition("@")
+    return {name: text for name, text in found.items() if text}
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact.text(value)
+    if isinstance(value, dict):
+        return {name: _masked(one) for name, one in value.items()}
+    return [_masked(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def load(path: Path) -> Lock:
+    """Read a lock file strictly.
+
+    Raises:
+        ConfigError: It is missing, wrong, or no lock file.
+    """
+    values = read(path)
+    if "campaign" not in values or "points" not in values:
+        hint = "The lock file of a campaign is its campaign.lock.toml."
+        if "frameworks" in values or "include" in values:
+            hint = f"A file that says what to measure is submitted: hpcbert submit {path}"
+        raise ConfigError("This is not a lock file.", where=str(path), hint=hint)
+    found = decode(Lock, values, file=str(path))
+    if not found.points:
+        raise ConfigError("points names nothing.", where=str(path))
+    return found
+
+
+def differences(then: Lock, now: Lock) -> tuple[str, ...]:
+    """Return what is otherwise than it was, a sentence each."""
+    before, here = _flat(then), _flat(now)
+    return tuple(
+        f"Not as in {then.campaign}: {key} was {_shown(before.get(key))}, "
+        f"here it is {_shown(here.get(key))}."
+        for key in dict.fromkeys((*before, *here))
+        if before.get(key) != here.get(key) and redact.MASK not in f"{before.get(key)}"
+    )
+
+
+def _flat(lock: Lock) -> dict[str, Any]:
+    short = replace(lock, recipe=lock.recipe[:12])
+    values = {name: one for name, one in asdict(short).items() if name not in _OWN}
+    values["files"] = {name: one[:12] for name, one in lock.files.items()}
+    found = origin.flat(values)
+    return {key: list(one) if isinstance(one, tuple) else one for key, one in found.items() if one}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "none" if value is None else str(value)

@@ -1,0 +1,150 @@
+"""A lock file holds all that was decided, is read again, and says what is otherwise elsewhere."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcbert.config import tomltext
+from hpcbert.errors import ConfigError
+from hpcbert.flows.submit import write
+from hpcbert.model import Material, Shape
+from hpcbert.script import lockfile
+from hpcbert.script.draft import Draft
+from hpcbert.script.plan import Request
+from hpcbert.timelimit import TimeLimit
+from tests.kit.cli import inside
+from tests.kit.drafts import changed, drafted, reference
+
+REQUEST = Request(
+    Shape(1, 2),
+    ("fp32", "bf16"),
+    scaling=True,
+    settings={"sequence_length": "64", "seed": "7"},
+    env=(("NCCL_ALGO", "Ring"), ("OTHER", 'a "b" \\ \x7f ü')),
+    repeats=3,
+)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+PLAIN: Any = st.one_of(
+    TEXTS, st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False)
+)
+INLINE: Any = st.recursive(
+    PLAIN,
+    lambda one: st.one_of(st.lists(one, max_size=3), st.dictionaries(TEXTS, one, max_size=3)),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(TEXTS, INLINE, max_size=5))
+def test_what_is_written_as_toml_is_read_again(values: dict[str, Any]) -> None:
+    assert tomli.loads(tomltext.written(values)) == values
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Draft:
+    where = reference(tmp_path, env={"TZ": "UTC", "API_TOKEN": "abcdef"})
+    found = drafted(where, REQUEST)
+    write(found)
+    return found
+
+
+def test_it_is_written_into_the_campaign_and_read_again(made: Draft) -> None:
+    path = made.directory / "campaign.lock.toml"
+    lock = lockfile.load(path)
+    assert lock == made.lock
+    assert lock.points == made.resolved.plan.points
+    assert (lock.options["seed"], lock.options["unpad"]) == (7, False)
+    assert lock.env["NCCL_ALGO"] == "Ring"
+    assert lock.env["PYTHONUNBUFFERED"] == "1"
+    assert lock.env["API_TOKEN"] == "<redacted>"
+    assert lock.settings["slurm"]["time_limit"] == made.resolved.site.slurm.time_limit.text
+    assert lock.files.keys() >= {"describe.sh", "bert_pretrain.py"}
+    assert "abcdef" not in path.read_text()
+
+
+def test_digests_of_what_was_prepared_are_in_it(made: Draft) -> None:
+    materials = (
+        Material("image", "docker://x", "/i.sqsh", "sha256:1"),
+        Material("source", "https://x/y@abc", "/s", "git-tree:2"),
+        Material("data", "npz", "/d", "listing:3"),
+    )
+    found = lockfile.lock_of(made.resolved, replace(made.campaign, materials=materials)).inputs
+    assert found["image_digest"] == "sha256:1"
+    assert (found["source_repository"], found["source_commit"]) == ("https://x/y", "abc")
+    assert (found["source_digest"], found["data_digest"]) == ("git-tree:2", "listing:3")
+
+
+def test_what_is_otherwise_is_said_by_its_key(made: Draft, tmp_path: Path) -> None:
+    assert lockfile.differences(made.lock, made.lock) == ()
+    slurm = {"partition": "gpu", "time_limit": TimeLimit.parse("2-0"), "srun_args": ("-v",)}
+    other = changed(reference(tmp_path, env={"TZ": "CET"}), slurm=slurm, name="there")
+    told = lockfile.differences(made.lock, drafted(other, REQUEST).lock)
+    assert {re.sub("^Not as in [^:]*: ", "", one) for one in told} == {
+        "site was local, here it is there.",
+        "env.TZ was UTC, here it is CET.",
+        "settings.slurm.partition was none, here it is gpu.",
+        "settings.slurm.srun_args was none, here it is -v.",
+        "settings.slurm.time_limit was 01:00:00, here it is 2-0.",
+    }
+
+
+WRONG = {
+    "a file that asks": ('schema = 1\nframeworks = ["x"]\n', "not a lock file", "hpcbert submit"),
+    "something else": ("schema = 1\n", "not a lock file", "campaign.lock.toml"),
+    "a newer one": ("schema = 2\n", "schema is 2", ""),
+    "an unknown key": ("", "nmae is not known", "Did you mean name?"),
+    "no points": ("", "points names nothing", ""),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_no_lock_file_is_refused(case: str, made: Draft) -> None:
+    text, message, hint = WRONG[case]
+    path = made.directory / "campaign.lock.toml"
+    good = path.read_text()
+    more = {
+        "an unknown key": good.replace("schema = 1\n", 'schema = 1\nnmae = "x"\n'),
+        "no points": good[: good.index("[[points]]")].replace("schema = 1\n", "schema = 1\npoints = []\n"),
+    }  # fmt: skip
+    path.write_text(more.get(case, text))
+    with pytest.raises(ConfigError) as refused:
+        lockfile.load(path)
+    assert refused.value.where == str(path)
+    assert message in refused.value.message
+    assert hint in refused.value.hint
+
+
+DRY = ("--scheduler", "slurm", "--dry-run", "--json")
+
+
+@pytest.mark.parametrize("form", ["lock", "campaign"])
+def test_the_same_is_made_of_it_wherever_the_options_came_from(
+    form: str, made: Draft, here: None
+) -> None:
+    """Also options that no point has: a file does not stand in the command line."""
+    path = made.directory / "campaign.lock.toml" if form == "lock" else made.directory
+    done = inside("submit", "--like", path, *DRY, "--time", "00:07:00")
+    assert done.returncode == 0, done
+    arrays = done.data["arrays"]
+    assert [one["env"] for one in arrays] == [dict(REQUEST.env)] * 4
+    assert [one["repeats"] for one in arrays] == [[1, 2, 3]] * 4
+    options = re.compile(r"\n  --[^\n]*")
+    texts = [options.findall(text) for text in made.scripts.values()]
+    assert [options.findall(one["script_text"]) for one in arrays] == texts
+    assert "--seed" in "".join(one["script_text"] for one in arrays)
+    told = " ".join(done.document["warnings"])
+    assert "settings.slurm.time_limit was 01:00:00, here it is 00:07:00." in told
+    assert "API_TOKEN" not in told
+
+
+def test_a_lock_file_that_is_not_there(here: None) -> None:
+    done = inside("submit", "--like", "campaign.lock.toml", *DRY)
+    assert done.returncode == 2
+    assert "campaign.lock.toml: Can't read" in done.error["message"]
