@@ -99,7 +99,7 @@ WRONG = {
     "a file that asks": ('schema = 1\nframeworks = ["x"]\n', "not a lock file", "hpcbert submit"),
     "something else": ("schema = 1\n", "not a lock file", "campaign.lock.toml"),
     "a newer one": ("schema = 2\n", "schema is 2", ""),
-    "an unknown key": ("", "nam is not known", "Did you mean name?"),
+    "an unknown key": ("", "names is not known", "Did you mean name?"),
     "no points": ("", "points names nothing", ""),
 }
 
@@ -110,7 +110,7 @@ def test_what_is_no_lock_file_is_refused(case: str, made: Draft) -> None:
     path = made.directory / "campaign.lock.toml"
     good = path.read_text()
     more = {
-        "an unknown key": good.replace("schema = 1\n", 'schema = 1\nnam = "x"\n'),
+        "an unknown key": good.replace("schema = 1\n", 'schema = 1\nnames = "x"\n'),
         "no points": good[: good.index("[[points]]")].replace("schema = 1\n", "schema = 1\npoints = []\n"),
     }  # fmt: skip
     path.write_text(more.get(case, text))
