@@ -152,7 +152,11 @@ def _result(
         "repeats": {"asked": len(view.repeats), **view.count()},
         "over": not any(one.kind.alive for one in view.states.values()),
     }
-    told = [text for sentences in checked.values() for text in sentences]
+    told = [
+        text if len(watched) == 1 else f"{one.campaign.id}: {text}"
+        for one in watched
+        for text in checked[one.directory]
+    ]
     return Result(
         data=data,
         text="\n".join(

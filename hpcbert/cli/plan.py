@@ -91,7 +91,7 @@ def plan(options: PointOptions, *, rehearse: bool, init: bool, file: Path | None
         except UsageError as error:
             errors.append(CheckError(error.message, where=error.where, hint=error.hint))
     can_run = not errors
-    text = "\n\n".join(map(_text, outlooks))
+    text = "\n\n".join([*map(_text, outlooks), *_together(outlooks)])
     text += "\n\nIt can run: nothing was submitted." if can_run else "\n\nIt can't run as it is."
     data = {"can_run": can_run, "campaigns": [_data(one) for one in outlooks]}
     data["total"] = _sums([point for one in outlooks for point in one.points])
@@ -206,6 +206,21 @@ def _text(outlook: Outlook) -> str:
     parts = [head, "\n".join(table), *_notes(outlook)]
     lines = [*map(_partition, outlook.supplies), *map(_missing, outlook.lacks)]
     return "\n\n".join([*parts, *(["\n".join(lines)] if lines else [])])
+
+
+def _together(outlooks: Sequence[Outlook]) -> list[str]:
+    """Return the sum over several campaigns; nothing for one, whose table has it."""
+    from hpcbert.script.cost import devices, text, total
+
+    if len(outlooks) == 1:
+        return []
+    points = [point for one in outlooks for point in one.points]
+    sums = _sums(points)
+    unit = devices(one.cost for one in points)
+    hours = text(total(one.cost.on_devices(one.cost.hours) for one in points))
+    counts = ", ".join(_count(sums[f"{one}s"], one) for one in ("point", "repeat", "job"))
+    most = f"{text(sums['node_hours'])} node-hours, {hours} {unit} at most"
+    return [f"{len(outlooks)} campaigns: {counts}; {most}."]
 
 
 def _row(one: PointOutlook) -> tuple[str, ...]:

@@ -171,6 +171,13 @@ def test_a_file_is_planned_whole_and_what_is_typed_beside_it_wins(
     done = inside(*words, "--repeats", 3)
     assert done.returncode == 0, done
     assert done.document["data"]["total"]["rank_hours"] == 18.0
+    file.write_text(file.read_text() + "\n[env]\nA = ['1', '2']\n")
+    done = inside(*words[:-1], "--repeats", 3, "--max-gpu-hours", 40)
+    assert done.returncode == 0, done
+    assert (
+        "2 campaigns: 8 points, 24 repeats, 24 jobs; 24 node-hours, 36 rank-hours at most."
+        in done.stdout
+    )
 
 
 def test_an_example_is_written_once_and_what_would_be_ignored_is_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,21 @@ def test_all_points_wait_until_the_preflight_has_ended_well(tmp_path: Path) -> N
         ["--dependency=afterok:100,afterany:102", kill],
     ]
     assert not any(array.changed for array in campaign.arrays)
+
+
+def test_the_next_campaign_waits_for_the_last_point_and_not_for_the_preflight(
+    tmp_path: Path,
+) -> None:
+    slurm, one = Slurm(), curve(tmp_path)
+    submitted(one, slurm)
+    directory = one.directory.with_name("second")
+    store.create(directory)
+    for array in one.campaign.arrays:
+        store.write_text(directory / array.script, one.scripts[array.name])
+    store.write_manifest(directory, replace(one.campaign, id="second", after=one.campaign.id))
+    count = slurm.count("sbatch")
+    flow.submit(directory, hurried(slurm))
+    assert waits(slurm)[count:][0] == ["--dependency=afterany:103"]
 
 
 def test_points_that_may_run_at_once_wait_for_it_alone(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def _first(directory: Path, campaign: Campaign) -> dict[Point | None, Array]:
     """Return the last array of the campaign that has to be over first; nothing if it is gone."""
     with contextlib.suppress(UsageError):
         before = store.read_manifest(directory.parent / campaign.after) if campaign.after else None
-        if queued := [one for one in before.arrays if one.job_id] if before else []:
+        if queued := [one for one in before.in_order if one.job_id] if before else []:
             return {None: queued[-1]}
     return {}
 
