@@ -291,7 +291,7 @@ def _mailed(notify: str, scheduler: str) -> tuple[str, ...]:
     if notify and "notify" in traits(scheduler).unused:
         raise UsageError(
             f"--notify has no effect with the {scheduler} scheduler, which sends no mail.",
-            hint="Leave it out. submit --wait and monitor stay until all is over.",
+            hint="Leave --notify out: submit --wait and monitor stay until all is over.",
         )
     return (str(mail.parse(notify)),) if notify else ()
 

@@ -78,6 +78,9 @@ def _result(status: library.LabStatus) -> Result:
     help="Further lines of slurm.conf, which win.",
 )
 @click.option("--lacks", multiple=True, help="A plugin of Slurm's to do without.")
+@click.option(
+    "--user", default="", metavar="NAME", help="Also an ordinary user, who finds hpcbert."
+)
 @returns_result
 def lab_up(
     *,
@@ -89,6 +92,7 @@ def lab_up(
     job_submit: TextIO | None,
     slurm_conf: TextIO | None,
     lacks: tuple[str, ...],
+    user: str,
 ) -> Result:
     """Start it."""
     plan = library.LabPlan(
@@ -100,6 +104,7 @@ def lab_up(
         job_submit=job_submit.read() if job_submit else "",
         settings=tuple(slurm_conf.read().splitlines()) if slurm_conf else (),
         lacks=lacks,
+        user=user,
     )
     library.up(plan, run=run, report=_progress)
     return _result(library.status(plan.directory, run=run))

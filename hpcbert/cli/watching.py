@@ -129,7 +129,11 @@ def _rehearsed(views: Mapping[Path, View]) -> Result:
         ],
         "repeats": {"asked": asked, "rehearsed": asked - bad},
     }
-    errors = (IncompleteError(f"{bad} repeats ended badly or nobody knows how."),) if bad else ()
+    # Who waits is promised a table.
+    errors = tuple(
+        IncompleteError(f"{_campaign(view).id} is a rehearsal, so there is no table.")
+        for view in views.values()
+    )
     return Result(data, "\n".join(lines), errors)
 
 

@@ -7,7 +7,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import HpcbertError, UsageError
-from hpcbert.lab import daemons, network
+from hpcbert.lab import daemons, network, people
 from hpcbert.lab.furnish import make_directories, make_gpus, write_files
 from hpcbert.lab.plan import command, root_of
 from hpcbert.lab.record import UNFINISHED, Journal, Lab, load, locked
@@ -60,6 +60,7 @@ def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
 
 def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None:
     make_directories(journal.lab)
+    people.admit(journal, run)
     daemons.start_switch(journal, run)
     lab = network.reserve(journal, run)
     write_files(lab)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Layout:
         # go. These three have the same path on all nodes and can be written to by everybody.
         self.site = root / "site.toml"
         self.env_sh = root / "env.sh"
+        self.home = root / "home"
+        self.view = root / "view"
         self.runs = root / "runs"
         self.sources = root / "sources"
         self.images = root / "images"
@@ -151,12 +154,18 @@ def site_toml(plan: LabPlan, layout: Layout) -> str:
     )
 
 
-def env_sh(layout: Layout) -> str:
+def env_sh(layout: Layout, programs: Path | None = None) -> str:
     """Return the shell lines that point Slurm's commands and hpcbert at the lab.
 
-    The munge socket needs no variable: slurm.conf names it. Paths need no quotes: see `root_of`.
+    The munge socket needs no variable: slurm.conf names it. The lab's paths need no quotes: see
+    `root_of`.
+
+    Args:
+        layout: Where its files are.
+        programs: Where hpcbert is for the lab's user; None: wherever PATH has it.
     """
-    return f"export SLURM_CONF={layout.slurm_conf}\nexport HPCBERT_SITE={layout.site}\n"
+    path = f"export PATH={shlex.quote(str(programs))}:$PATH\n" if programs else ""
+    return f"export SLURM_CONF={layout.slurm_conf}\nexport HPCBERT_SITE={layout.site}\n{path}"
 
 
 # Claimed, not had: config_overrides makes slurmd believe it, so that --mem behaves as on a site.

@@ -50,7 +50,7 @@ def write_files(lab: Lab) -> None:
     _file(layout.etc / "cgroup.conf", files.cgroup_conf())
     _file(layout.hosts, files.hosts_file(plan, network, host=host))
     _file(layout.site, files.site_toml(plan, layout))
-    _file(layout.env_sh, files.env_sh(layout))
+    _file(layout.env_sh, files.env_sh(layout, lab.programs))
     if plan.lacks:
         _link_plugins(layout.plugins, plan.lacks)
     if plan.job_submit:

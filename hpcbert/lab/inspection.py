@@ -72,7 +72,11 @@ class LabStatus:
     @property
     def usage(self) -> str:
         """The shell line with which an ordinary user starts using it."""
-        return f". {self.lab.layout.env_sh}"
+        user, source = self.lab.plan.user, f". {self.lab.layout.env_sh}"
+        # Of an account of the lab's own, login shells read it.
+        if user:
+            return f"su - {user}" if self.lab.account else f"su - {user}, then {source}"
+        return source
 
 
 def status(directory: Path, *, run: Runner) -> LabStatus:

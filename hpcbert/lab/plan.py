@@ -29,6 +29,7 @@ _MOST_GPUS = 128
 # The longest socket made below it is spool/nNNN/nNNN_JOBID.STEP; a socket's path ends at 107 bytes.
 _LONGEST_ROOT = 60
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./-]+")
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
 # In the place of a type: a node that has no GPUs.
@@ -52,6 +53,7 @@ class LabPlan:
             such plugin. While the lab runs, slurmctld reads the file again when it changes.
         settings: Further lines of slurm.conf; of keys that the lab sets too these count.
         lacks: Slurm's plugins that it does without, as `mpi_pmix`.
+        user: An ordinary user who is to use it: made where there is none; empty: nobody is made.
         slurmd_timeout: Seconds of silence after which slurmctld calls a node down.
         slot: Which of the 200 sets of link name, subnet and ports to take. If None, the first free
             one, counted from a number that the directory decides.
@@ -71,6 +73,7 @@ class LabPlan:
     job_submit: str = ""
     settings: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+    user: str = ""
     slurmd_timeout: int = 30
     slot: int | None = None
     ready_timeout: float = 60.0
@@ -88,6 +91,12 @@ class LabPlan:
             raise UsageError(
                 f"{self.name!r} cannot name a cluster.",
                 where="lab name",
+                hint="Use lower-case letters, digits, - and _, 31 at most, a letter first.",
+            )
+        if self.user and (self.user == "root" or not _USER.fullmatch(self.user)):
+            raise UsageError(
+                f"{self.user!r} is no name for an ordinary user.",
+                where="--user",
                 hint="Use lower-case letters, digits, - and _, 31 at most, a letter first.",
             )
 

@@ -45,6 +45,9 @@ class Lab:
         hosts: Node name, or `switch`, to the process that holds its namespaces; None if that was
             about to start.
         daemons: Daemon name to its process, likewise. A node's slurmd has the node's name.
+        account: Whether the plan's user was made for it.
+        views: Bind mounts through which that user sees hpcbert.
+        programs: Where that user finds hpcbert; None without one.
         schema: Of the record.
     """
 
@@ -56,6 +59,9 @@ class Lab:
     slot: int | None = None
     hosts: Mapping[str, Process | None] = field(default_factory=dict)
     daemons: Mapping[str, Process | None] = field(default_factory=dict)
+    account: bool = False
+    views: tuple[Path, ...] = ()
+    programs: Path | None = None
     schema: Literal[1] = 1
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcbert.lab import network
+from hpcbert.lab import network, people
 from hpcbert.lab.namespaces import inside, marked
 from hpcbert.lab.record import MARK, RECORD, UNFINISHED, load, locked
 from hpcbert.lab.requirements import check_root
@@ -60,7 +60,7 @@ def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Remo
         # While the switch lives, the link's name cannot have become another lab's.
         network.unplug(lab, run)
         ended, left = _end_all(lab, report)
-        left += network.remains(lab, run)
+        left += network.remains(lab, run) + people.dismiss(lab, run)
         # While something is left, the record stays, so that another `down` can go on.
         return Removal(ended, left or _remove_files(lab, report))
 
@@ -140,7 +140,7 @@ def _remove_if_empty(directory: Path) -> None:
 
 
 def _mounts_below(root: Path) -> Iterator[str]:
-    """Find mounts below the root. Nothing here makes any, and a removal would go through them."""
+    """Find mounts below the root: a removal would go through them."""
     for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
         # Field 5 is the mount point, blanks and backslashes in octal (proc(5)).
         where = Path(line.split()[4].encode().decode("unicode_escape"))

@@ -126,6 +126,7 @@ def lab(
         gpus_per_node=8,
         slurmd_timeout=10,
         job_submit=JOB_SUBMIT.format(rule=""),
+        user=f"hpcbert-{os.getpid()}-c",
     )
     notes: list[str] = []
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import hpcbert
+from hpcbert.cli.manual import pages
 
 
 def call(
@@ -91,6 +93,37 @@ def test_the_wheel_carries_templates_site_and_workload_and_no_tests(wheel: Path)
     ):
         assert name in names
     assert not [name for name in names if name.startswith(("tests", "runs", "docs"))]
+
+
+def test_the_wheel_installs_a_man_page_for_each_command(wheel: Path) -> None:
+    data = f"hpcbert-{hpcbert.__version__}.data/data/share/man/man1"
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if name.startswith(data)}
+        assert names == {f"{data}/{name}" for name in pages()}
+        assert archive.read(f"{data}/hpcbert-submit.1").decode() == pages()["hpcbert-submit.1"]
+
+
+def test_upgrade_and_uninstall_do_what_their_page_says(
+    wheel: Path, tmp_path: Path, repository: Path
+) -> None:
+    call(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    page = (repository / "docs" / "how-to" / "upgrade.md").read_text()
+    upgrade, uninstall = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "site.toml").write_text("mine")
+    # Of the checkout it is the release that was built above; --version needs none of the rest.
+    assert upgrade.count("--upgrade .") == 1
+    upgrade = upgrade.replace("--upgrade .", f"--upgrade --no-deps '{wheel}'")
+    path = f"{tmp_path}/venv/bin:/usr/bin:/bin"
+    for _ in range(2):  # Anew, and over itself.
+        done = call("bash", "-ec", upgrade, cwd=work, path=path)
+        assert f"hpcbert {hpcbert.__version__}" in done.stdout
+    assert list(tmp_path.glob("venv/share/man/man1/hpcbert-*.1"))
+    call("bash", "-ec", uninstall, cwd=work, path=path)
+    assert not (tmp_path / "venv/bin/hpcbert").exists()
+    assert not list(tmp_path.glob("venv/share/man/man1/hpcbert*"))
+    assert (work / "site.toml").read_text() == "mine"
 
 
 def test_torch_comes_with_the_images_not_with_the_wheel(program: Path, tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""An ordinary user of a lab, with hpcbert where that user and the nodes can run it.
+
+A virtual environment in root's home is closed to everybody else. Such a one is seen through
+read-only bind mounts below the lab's root, which are there before the nodes are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hpcbert
+from hpcbert.errors import CheckError
+from hpcbert.lab.shell import must
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcbert.lab.record import Journal, Lab
+    from hpcbert.system.runner import Runner
+
+_ACCOUNT_PATIENCE = 60.0
+
+
+def admit(journal: Journal, run: Runner) -> None:
+    """Make the user that a plan names, if there is none, and hpcbert reachable for them.
+
+    Raises:
+        CheckError: The account can't be made, or hpcbert can't be run by it.
+    """
+    lab, name = journal.lab, journal.lab.plan.user
+    if not name:
+        return
+    if not _known(name):
+        lab = journal.note(account=True)
+        home = lab.layout.home
+        home.mkdir()
+        home.chmod(0o755)
+        words = ["--user-group", "--create-home", "--home-dir", str(home / name)]
+        argv = ["useradd", *words, "--shell", "/bin/bash", name]
+        must(run, argv, env=lab.daemon_environment, timeout=_ACCOUNT_PATIENCE)
+        _greet(lab, name)
+    python = Path(sys.prefix, "bin", "python3")
+    if not _runs(lab, run, [str(python)]):
+        python = _view(journal, run)
+        if not _runs(lab, run, [str(python)]):
+            raise CheckError(
+                f"{name} can't run {sys.executable}, with which this lab is started.",
+                where="--user",
+                hint="Install hpcbert with an interpreter that everybody can read, "
+                "/usr/bin/python3 for one, and start the lab with that.",
+            )
+    journal.note(programs=python.parent)
+
+
+def dismiss(lab: Lab, run: Runner) -> tuple[str, ...]:
+    """Undo what `admit` did, files apart; return what is left, in words."""
+    for view in lab.views:
+        if os.path.ismount(view):
+            run(["umount", str(view)], env=lab.daemon_environment)
+    if lab.account and _known(lab.plan.user):
+        argv = ["userdel", lab.plan.user]
+        done = run(argv, env=lab.daemon_environment, timeout=_ACCOUNT_PATIENCE)
+        if _known(lab.plan.user):
+            return (f"user {lab.plan.user}: {done.stderr.strip()}",)
+    return ()
+
+
+def _known(name: str) -> bool:
+    with contextlib.suppress(KeyError):
+        return bool(pwd.getpwnam(name))
+    return False
+
+
+def _greet(lab: Lab, name: str) -> None:
+    """Have the user's login shells use the lab."""
+    entry = pwd.getpwnam(name)
+    profile = Path(entry.pw_dir, ".profile")
+    with profile.open("a", encoding="utf-8") as file:
+        file.write(f"\n. {lab.layout.env_sh}\n")
+    os.chown(profile, entry.pw_uid, entry.pw_gid)
+
+
+def _runs(lab: Lab, run: Runner, python: list[str]) -> bool:
+    entry = pwd.getpwnam(lab.plan.user)
+    reach = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
+    argv = [*reach, *python, "-c", "import hpcbert"]
+    return run(argv, env={"PATH": lab.daemon_environment["PATH"]}, cwd=Path("/")).ok
+
+
+def _view(journal: Journal, run: Runner) -> Path:
+    """Show environment and checkout below the lab's root; return the interpreter to use there."""
+    lab = journal.lab
+    views = {Path(sys.prefix): lab.layout.view / "venv"}
+    source = Path(hpcbert.__file__).resolve().parents[1]
+    if not source.is_relative_to(sys.prefix):
+        views[source] = lab.layout.view / "source"
+    lab = journal.note(views=tuple(views.values()))
+    lab.layout.view.mkdir()
+    for path, view in views.items():
+        view.mkdir()
+        must(run, ["mount", "--bind", str(path), str(view)], env=lab.daemon_environment)
+        words = ["mount", "-o", "remount,bind,ro", str(view)]
+        must(run, words, env=lab.daemon_environment)
+    programs = lab.layout.view / "bin"
+    programs.mkdir()
+    for name, text in _wrappers(views, source):
+        program = programs / name
+        program.write_text(text, encoding="utf-8")
+        program.chmod(0o755)
+    return programs / "python3"
+
+
+def _wrappers(views: dict[Path, Path], source: Path) -> Iterator[tuple[str, str]]:
+    """Yield programs by name: an interpreter's path says to it which environment it is of."""
+    python = shlex.quote(str(views[Path(sys.prefix)] / "bin" / "python3"))
+    where = f"PYTHONPATH={shlex.quote(str(views[source]))} " if source in views else ""
+    head = "#!/bin/sh\n"
+    yield "python3", f'{head}{where}exec {python} "$@"\n'
+    yield "hpcbert", f'{head}{where}exec {python} -m hpcbert "$@"\n'

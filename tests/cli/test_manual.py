@@ -1,0 +1,45 @@
+"""Man pages say what --help says, and troff has nothing to complain about."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import click
+import pytest
+
+from hpcbert.cli.manual import pages
+from tests.docs.test_documents import TREE
+
+PAGES = pages()
+
+
+def words(text: str) -> list[str]:
+    text = re.sub(r"\\\[u(\w+)\]", lambda found: chr(int(found[1], 16)), text)
+    return re.sub(r"\\&|\\", "", text).split()
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_each_command_has_a_page_with_all_that_its_help_says(name: str) -> None:
+    page = PAGES[f"{name.replace(' ', '-')}.1"]
+    lines = [line for line in page.splitlines() if not re.fullmatch(r"\.(PP|TP|br)", line)]
+    said = words("\n".join(re.sub(r"^\.(B|SH|TH|BR) ", "", line) for line in lines))
+    assert name.rsplit(maxsplit=1)[-1] in said
+    for param in TREE[name].params:
+        if isinstance(param, click.Option):
+            assert {opt.rstrip(",") for opt in param.opts} <= {one.rstrip(",") for one in said}
+            assert not [one for one in (param.help or "").split() if one not in said], param.name
+
+
+def test_no_page_is_of_a_command_that_is_not_there() -> None:
+    assert set(PAGES) == {f"{name.replace(' ', '-')}.1" for name in TREE}
+
+
+@pytest.mark.skipif(not shutil.which("groff"), reason="groff is not installed")
+def test_troff_reads_them_without_a_warning() -> None:
+    done = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", "-z"], input="".join(PAGES.values()), text=True,
+        capture_output=True, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
