@@ -135,14 +135,18 @@ def _picker() -> Callable[[Question], str]:
 def _ask(question: Question) -> str:
     """Ask which of several it is to be; a number or the name answers."""
     names = list(question.options)
-    click.echo(f"Which {question.name}? ({question.flag})", err=True)
+    if names:
+        click.echo(f"Which {question.name}? ({question.flag})", err=True)
     for number, (name, known) in enumerate(question.options.items(), 1):
         said = known if known.startswith(name) and name else f"{name or '(none)'}: {known}"
         click.echo(f"  {number}  {printable(said)}", err=True)
     default = question.default or ("" if "" in names else None)
     while True:
         answer: str = click.prompt(
-            question.name, default=default, show_default=bool(default), err=True
+            question.name if names else f"{question.name} ({question.flag})",
+            default=default,
+            show_default=bool(default),
+            err=True,
         ).strip()
         if answer.isdigit() and names and 1 <= int(answer) <= len(names):
             return names[int(answer) - 1]

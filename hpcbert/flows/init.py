@@ -78,6 +78,7 @@ def propose(
     slurmchoices.account(made, cluster, offer)
     slurmchoices.qos(made, cluster, offer)
     slurmchoices.time_limit(made, cluster, offer)
+    slurmchoices.arrays(made, cluster)
     slurmchoices.memory(made, cluster, offer)
     slurmchoices.mpi(made, cluster)
     _runtime(made, cluster, here)

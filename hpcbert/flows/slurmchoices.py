@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hpcbert.errors import UsageError
 from hpcbert.flows.choices import Choice, Question
 from hpcbert.flows.offers import offers
+from hpcbert.model import Protocol
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
 
 _HOUR = TimeLimit.parse("01:00:00")
 _MOST_SHOWN = 8
+# Where Slurm shows no partitions.
+_THREE = "--partition, --gpus-per-node and --gpu-type"
 
 
 def partition(made: Proposal, cluster: Cluster, groups: Collection[str]) -> Offer | None:
     """Choose the partition; None where Slurm shows none of them."""
     found = _having(made, offers(cluster, groups))
     if not found:
-        question = Question("partition", "--partition, --gpus-per-node and --gpu-type", {})
+        question = Question("partition", _THREE, {})
         name = made.choose(question, made.asked.partition)
         made.take(Choice("slurm.partition", name, "you said so; Slurm shows no partitions"))
         made.warnings.append(f"{cluster.complaint}. Nothing of this site could be checked.")
@@ -83,7 +86,7 @@ def gpus(made: Proposal, offer: Offer | None) -> None:
     """Choose the type of GPU and how many a node has."""
     if offer is None:
         gres = f"gpu:{made.asked.gpu_type}" if made.asked.gpu_type else "gpu"
-        question = Question("number of GPUs a node", "--gpus-per-node", {})
+        question = Question("number of GPUs in a node", "--gpus-per-node", {})
         count = made.choose(question, str(made.asked.gpus_per_node or ""))
         if not count.isdigit():
             raise UsageError(f"{count!r} is not a number of GPUs.", hint="Give --gpus-per-node.")
@@ -199,7 +202,8 @@ def qos(
 def time_limit(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
     """Choose the time limit: an hour, or what the partition, account or QOS gives at most."""
     partition = offer.name if offer else ""
-    most, whose = (offer.partition.limit, f"partition {partition}") if offer else (_HOUR, "")
+    most = offer.partition.limit if offer else TimeLimit(None)
+    whose = f"partition {partition}"
     rule = cluster.rules.get(partition)
     if "limits" in cluster.settings.enforced:
         who, own = cluster.rights.most_time(
@@ -219,6 +223,16 @@ def time_limit(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
     else:
         limit, why = _HOUR, f"{whose} gives a job {most}" if most.seconds else "no limit is lower"
     made.take(Choice("slurm.time_limit", str(limit), why, (), "--time"))
+
+
+def arrays(made: Proposal, cluster: Cluster) -> None:
+    """Warn of a cluster where the usual repeats of a point are more than an array may have."""
+    most = cluster.settings.most_indices
+    if most is not None and most < Protocol.repeats:
+        made.warnings.append(
+            f"An array has {most} elements at most here (MaxArraySize): the {Protocol.repeats} "
+            "repeats of a point are submitted as several."
+        )
 
 
 def memory(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from hpcbert.config.site import read_site
 from tests.kit.cli import Cli
-from tests.kit.cluster import AWAY, Answers
+from tests.kit.cluster import AWAY, DENIED, Answers
+
+pytestmark = pytest.mark.slow
 
 SINFO = "cpu*|up|4|infinite|1-infinite|(null)|c[1-4]\n" + "".join(
     f"{name}|up|2|infinite|1-infinite|gpu:2080ti:{count}|{name}[1-2]\n"
@@ -40,6 +42,14 @@ def test_a_person_is_asked_where_there_is_a_choice_and_only_there(tmp_path: Path
     assert "Which GPU type" not in said
     site = read_site(tmp_path / "site.toml", base=tmp_path, env={})
     assert (site.slurm.partition, site.nodes.gpus_per_node) == ("small", 4)
+
+
+def test_a_person_names_what_slurm_keeps_private(tmp_path: Path) -> None:
+    answers = Answers(complaints={"sinfo": DENIED, "partitions": DENIED})
+    code, said = cli(tmp_path, answers).on_terminal("init", answer="secret\n4\n")
+    assert code == 0, said
+    site = read_site(tmp_path / "site.toml", base=tmp_path, env={})
+    assert (site.slurm.partition, site.nodes.gpus_per_node) == ("secret", 4)
 
 
 @pytest.mark.parametrize("words", [(), ("--slurm",)], ids=["init", "init --slurm"])

@@ -268,6 +268,13 @@ def test_private_partitions_have_to_be_named(tmp_path: Path) -> None:
         4,
     )
     assert any("could be checked" in one for one in made.warnings)
+    assert str(site.slurm.time_limit) == "01:00:00"
+
+
+def test_arrays_shorter_than_the_repeats_of_a_point_are_told() -> None:
+    made = proposed(Answers(config="MaxArraySize = 4\n"))
+    assert any("3 elements at most" in one for one in made.warnings)
+    assert not proposed(Answers(config="MaxArraySize = 1001\n")).warnings
 
 
 def test_a_controller_that_is_away_is_no_cluster_less() -> None:
