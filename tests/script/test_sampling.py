@@ -13,6 +13,7 @@ from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
 from tests.kit import drafts, scripts
+from tests.kit.waiting import until
 
 # nvidia-smi as far as the sampler asks it: it prints a look and goes on for ever.
 SMI = """#!/bin/bash
@@ -49,10 +50,14 @@ def test_it_looks_while_the_step_runs_and_ends_with_it(scheduler: str, tmp_path:
     assert looks(file.read_text())[0].gpus == {"0": (250.0, 3000.0), "1": (250.0, 3000.0)}
     assert file.stat().st_mode & 0o077 == 0
     (pid,) = (tmp_path / "record.smi").read_text().split()
-    assert (
-        not Path(f"/proc/{pid}").exists()
-        or b"sleep" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
+    until(lambda: not sleeps(pid), "the sampler goes on after the step")
+
+
+def sleeps(pid: str) -> bool:
+    try:
+        return b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_of_several_nodes_each_is_looked_at_in_a_step_beside_the_ranks(tmp_path: Path) -> None:
