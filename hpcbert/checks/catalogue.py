@@ -151,6 +151,30 @@ CHECKS: Mapping[str, NodeCheck] = {
 }
 
 
+# What is asked of Slurm on this machine, by the names of findings; in the words of each finding is
+# what there is instead, and what to type.
+OF_SLURM: Mapping[str, str] = {
+    "sbatch": "Is it installed?",
+    "slurmctld": "Does the controller answer?",
+    "accounting": "Does sacct answer?",
+    "partition": "Is there the partition, and is it up?",
+    "GPUs": "Have its nodes GPUs of that type, and as many?",
+    "nodes": "Has it so many nodes, and does it give a job as many?",
+    "time limit": "Do partition, account and QOS allow the time limit?",
+    "account": "Are you in the account, and may it use the partition?",
+    "QOS": "May you use the QOS, and may it use the partition?",
+    "limits": "Does one job alone exceed a limit of account or QOS, so that it would never start?",
+    "reservation": "Is there the reservation, may you use it, is it active, is it large enough?",
+    "constraint": "Have enough nodes the features?",
+    "nodes of the partition": "Do enough of its nodes run jobs, and which are drained or down?",
+    "arrays": "Does MaxArraySize hold the repeats of a point?",
+    "sbatch --test-only": "Would sbatch take the job? The site's own plugin is asked too.",
+    "MPI": "Has srun the kind of MPI?",
+    "pyxis": "Does srun take pyxis' options?",
+    "runs directory": "Do other machines see it?",
+}
+
+
 def remedy(name: str, detail: str, known: Mapping[str, str]) -> str:
     """Return what to type about a bad finding; empty where nothing is known.
 

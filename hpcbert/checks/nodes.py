@@ -30,6 +30,7 @@ def found(printed: str, known: Mapping[str, str]) -> Iterator[Finding]:
     """
     rows = probe.read(printed)
     bad = {(one.node, one.name) for one in rows if one.status != "ok"}
+    everyone = set(seen(printed))
     told = [one for one in rows if one.status != "ok" or (one.node, one.name) not in bad]
     for (name, status, detail), names in probe.by_finding(told).items():
         nodes = tuple(expand(fold(names)))  # in their order
@@ -45,8 +46,13 @@ def found(printed: str, known: Mapping[str, str]) -> Iterator[Finding]:
             "" if fine else check.hint,
             "" if fine else check.change,
             nodes,
-            "" if fine else remedy(name, detail, known),
+            "" if fine else remedy(name, detail, known) or _without(nodes, everyone),
         )
+
+
+def _without(nodes: Sequence[str], everyone: set[str]) -> str:
+    """Return the option that keeps away from bad nodes, where there are others."""
+    return f"--exclude {','.join(nodes)}" if set(nodes) < everyone else ""
 
 
 def seen(printed: str) -> tuple[str, ...]:

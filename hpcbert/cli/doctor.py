@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from hpcbert.finding import Finding
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
-_CONFLICTS = (
-    Conflict(("gpus_per_node", "wait"), lambda given: not given["nodes"], "without --nodes"),
-)
+_CONFLICTS = (Conflict(("wait",), lambda given: not given["nodes"], "without --nodes"),)
 _PATIENCE = 300
 
 
@@ -50,6 +49,9 @@ _PATIENCE = 300
 @click.option("--partition", default="", help="Slurm partition.")
 @click.option("--account", default="", help="Slurm account.")
 @click.option("--qos", default="", help="Slurm quality of service.")
+@click.option("--reservation", default="", help="Slurm reservation.")
+@click.option("--nodelist", default="", help="Nodes that a job must have.")
+@click.option("--exclude", default="", help="Nodes that a job must not have.")
 @click.option(
     "--time",
     "time_limit",
@@ -81,6 +83,7 @@ def doctor(
         unused = ("nodes", "gpus_per_node", "wait", *like.unused)
         conflicts.refuse_typed(unused, f"with the {here.scheduler} scheduler")
     gpus = gpus_per_node or here.nodes.gpus_per_node
+    here = replace(here, nodes=replace(here.nodes, gpus_per_node=gpus))
     visit = Visit(Shape(nodes, gpus), wait, submitter()) if nodes else None
     findings = tuple(examine(here, run=run, frameworks=frameworks, visit=visit))
     failed = [one.name for one in findings if one.status == "fail"]

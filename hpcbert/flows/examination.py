@@ -19,7 +19,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.checks import containers, nodes
 from hpcbert.config import places, recipe
-from hpcbert.errors import HpcbertError
+from hpcbert.errors import HpcbertError, SchedulerError
 from hpcbert.finding import Finding
 from hpcbert.flows.submit import submit_pending
 from hpcbert.scheduler.base import World
@@ -97,7 +97,9 @@ def examine(wish: Wish, *, run: Runner) -> Iterator[Finding]:
 
 
 def _examined(wish: Wish, folder: Path, run: Runner) -> Iterator[Finding]:
-    site = replace(wish.site, slurm=replace(wish.site.slurm, time_limit=_LIMIT))
+    asked = wish.site.slurm.time_limit
+    limit = asked if asked.seconds is not None and asked.seconds < _LIMIT.bound else _LIMIT
+    site = replace(wish.site, slurm=replace(wish.site.slurm, time_limit=limit))
     first = wish.recipes[0] if wish.recipes else None
     in_image = site.container.runtime != "none"
     if in_image and (first is None or not _has_image(site, first)):
@@ -107,6 +109,9 @@ def _examined(wish: Wish, folder: Path, run: Runner) -> Iterator[Finding]:
     try:
         made = _drafted(wish, replace(site, runs=str(folder)), first, run)
         yield from _submitted(wish, made, run)
+    except SchedulerError as error:
+        hint = "Every submission would end so: what stands above may say why."
+        yield Finding("job", "fail", error.message, hint)
     except HpcbertError as error:
         yield Finding("job", "fail", error.message, error.hint)
 
@@ -154,7 +159,7 @@ def _submitted(wish: Wish, made: Draft, run: Runner) -> Iterator[Finding]:
         return
     if not state.kind.over:
         _cancelled(directory, run)
-        detail = f"it waited {wish.patience:g} s and was cancelled: {state.detail or state.reason}"
+        detail = f"it did not start and was cancelled: {state.detail or state.reason}"
         yield Finding("job", "fail", detail, f"Slurm says {state.reason}: {state.advice}.")
         return
     yield from _told(wish, made, state, run)
@@ -171,7 +176,7 @@ def _ended(directory: Path, patience: float, run: Runner) -> RepeatState | None:
         watched = _tracked(directory)
         (state,) = scheduler.of(watched.campaign.scheduler, World(run)).states(watched).values()
         waited = time.monotonic() - begun
-        if state.kind.over or (state.kind.queued and waited > patience):
+        if state.kind.over or (state.kind.queued and (state.hopeless or waited > patience)):
             return state
         if waited > patience + _LIMIT.bound:
             return None

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-WORDS = b"hpcbert\n"
+ALL, SOME = b"hpcbert hears all\n", b"hpcbert hears some\n"
 PATIENCE = 10.0
 NODE = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 RANK, RANKS = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
@@ -28,49 +28,56 @@ def tell(name: str, status: str, detail: str) -> None:
     print(NODE, name, status, " ".join(detail.split()), sep="\t", flush=True)
 
 
-def serve() -> None:
-    """Answer every other rank, as the first one."""
+def serve() -> bool:
+    """Hear every other rank, then answer all; return whether all were heard, as the first rank."""
     kind = socket.AF_INET6 if ":" in HOST else socket.AF_INET
     listener = socket.socket(kind)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("", PORT))
     except OSError as error:
-        tell("port", "fail", f"{PORT}: {error.strerror or error}")
-        return
+        tell("port", "fail", "{}: {}".format(PORT, error.strerror or error))
+        return False
     tell("port", "ok", "what ranks meet at is free")
     listener.listen(RANKS)
-    heard, deadline = {0}, time.monotonic() + PATIENCE
-    while len(heard) < RANKS and time.monotonic() < deadline:
+    heard: Any = {}
+    deadline = time.monotonic() + PATIENCE
+    while len(heard) < RANKS - 1 and time.monotonic() < deadline:
         listener.settimeout(max(0.1, deadline - time.monotonic()))
-        try:
+        with contextlib.suppress(OSError, ValueError, IndexError):
             peer = listener.accept()[0]
             peer.settimeout(5)
-            said = peer.recv(64).split()
-            peer.sendall(WORDS)
-            heard.add(int(said[0]))
-        except (OSError, ValueError, IndexError):
-            continue
-    missing = sorted(set(range(RANKS)) - heard)
+            heard[int(peer.recv(64).split()[0])] = peer
+    missing = sorted(set(range(1, RANKS)) - set(heard))
+    for peer in heard.values():
+        with contextlib.suppress(OSError):
+            peer.sendall(SOME if missing else ALL)
     if missing:
         told = ", ".join(map(str, missing[:20]))
-        tell("hello", "fail", f"rank 0 hears nothing of ranks {told}")
+        tell("hello", "fail", "rank 0 hears nothing of ranks {}".format(told))
+    return not missing
 
 
-def greet() -> str:
-    """Reach the first rank, which may be about to listen; return why not, or nothing."""
+def greet() -> bool:
+    """Reach the first rank, which may be about to listen; return whether it heard all."""
     deadline, why = time.monotonic() + PATIENCE, ""
     while time.monotonic() < deadline:
         try:
             with socket.create_connection((HOST, PORT), timeout=5) as peer:
-                peer.sendall(f"{RANK} {NODE}\n".encode())
-                if peer.recv(64) == WORDS:
-                    return ""
-                why = "somebody else answers"
+                peer.sendall("{} {}\n".format(RANK, NODE).encode())
+                peer.settimeout(PATIENCE + 5)
+                answer = peer.recv(64)
+            if answer in (ALL, SOME):
+                tell("hello", "ok", "ranks reach the first one")
+                return answer == ALL
+            why = "somebody else answers"
         except OSError as error:
             why = error.strerror or str(error)
         time.sleep(0.2)
-    return f"rank {RANK} does not reach rank 0 at {HOST}:{PORT}: {why}"
+    tell(
+        "hello", "fail", "rank {} does not reach rank 0 at {}:{}: {}".format(RANK, HOST, PORT, why)
+    )
+    return False
 
 
 def library() -> Any:
@@ -112,13 +119,9 @@ def try_mpi() -> None:
 
 
 def main(*, by_mpi: bool) -> None:
-    """Say hello."""
-    if RANK == 0:
-        serve()
-    else:
-        why = greet()
-        tell("hello", "fail" if why else "ok", why or "ranks reach the first one")
-    if by_mpi:
+    """Say hello; MPI would hang where not all come so far."""
+    met = serve() if RANK == 0 else greet()
+    if by_mpi and met:
         try_mpi()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from hpcbert.checks.catalogue import CHECKS, remedy
+from hpcbert.checks.catalogue import CHECKS, OF_SLURM, remedy
 from hpcbert.checks.nodes import complaints, found, outside, silent
 from hpcbert.container import probe
 from tests.kit.paths import REPOSITORY
@@ -23,6 +23,8 @@ def test_the_page_lists_every_check_with_what_to_do() -> None:
     for name, check in CHECKS.items():
         typed = f"`{check.remedy}`" if check.remedy else "-"
         assert f"| `{name}` | {check.asks} | {check.hint} | {typed} |" in text
+    for name, asks in OF_SLURM.items():
+        assert f"| `{name}` | {asks} |" in text
     for name, advice in probe.REMEDIES.items():
         assert f"| `{name}` | {advice.hint} | {advice.change} |" in text
 
@@ -33,6 +35,17 @@ def test_every_check_that_is_told_is_known_and_every_known_one_is_told() -> None
     told |= set(re.findall(r"look_at_room (\w+) ", shell))
     told |= set(re.findall(r'tell\("(\w+)"', (WORKLOADS / "hello.py").read_text()))
     assert told == set(CHECKS)
+
+
+def test_every_finding_about_slurm_is_of_a_known_check() -> None:
+    folder = REPOSITORY / "hpcbert/scheduler/slurm"
+    texts = [
+        (folder / f"{name}.py").read_text() for name in ("availability", "capacity", "permitted")
+    ]
+    told = {
+        name for text in texts for name in re.findall(r'(?:Finding|_judged)\(\s*"([^"]+)"', text)
+    }
+    assert told == set(OF_SLURM)
 
 
 def test_hello_is_read_by_the_oldest_python_of_an_image() -> None:

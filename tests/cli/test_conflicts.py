@@ -107,7 +107,7 @@ REFUSED = [
     (["init", "--gpu-type", "a100", "--local"], "--gpu-type", "--local"),
     (["doctor", "--nodes", "2"], "--nodes", "local scheduler"),
     (["doctor", "--partition", "p"], "--partition", "local scheduler"),
-    (["doctor", "--gpus-per-node", "2"], "--gpus-per-node", "without --nodes"),
+    (["doctor", "--reservation", "r"], "--reservation", "local scheduler"),
     (["doctor", "--wait", "2"], "--wait", "without --nodes"),
     (["collect", "--format", "csv"], "--format", "--json"),
     (["compare", "a", "b", "--format", "text"], "--format", "--json"),

@@ -5,16 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcbert.lab import Lab
+from hpcbert.system.runner import run
 from tests.kit import planting
 from tests.kit.cli import Cli, Done
 from tests.kit.lab import Checkout
+from tests.kit.typing_remedies import set_key, typed
 
 
 @dataclass
@@ -22,7 +24,8 @@ class Examined:
     """What a doctor said."""
 
     done: Done
-    found: list[dict[str, Any]] = field(default_factory=list)
+    found: list[dict[str, Any]]
+    text: str
 
     def of(self, check: str) -> dict[str, dict[str, Any]]:
         """Return the findings of one check, by the nodes that they name."""
@@ -37,16 +40,14 @@ class Examined:
 def doctor(hpcbert: Cli, work: Path, lab: Lab, checkout: Checkout) -> Callable[..., Examined]:
     """Runs the doctor at the lab's site, with changed lines and further ones."""
 
-    def run(*words: str, more: str = "", **lines: str) -> Examined:
-        text = lab.layout.site.read_text()
+    def run(*words: str, text: str = "", more: str = "", **lines: str) -> Examined:
+        text = text or f"{lab.layout.site.read_text()}\n{more}"
         for key, value in lines.items():
-            kept = [line for line in text.splitlines() if line.partition(" ")[0] != key]
-            table = "[nodes]" if key == "interface" else "[slurm]"
-            kept.insert(kept.index(table) + 1, f"{key} = {value}")
-            text = "\n".join(kept)
-        (work / "site.toml").write_text(f"{text}\n{more}")
-        done = hpcbert("doctor", "--site", work, *words, "--json")
-        return Examined(done, done.data or [])
+            text = set_key(text, "nodes" if key == "interface" else "slurm", key, value)
+        (work / "site.toml").write_text(text)
+        waits = ("--wait", "120") if "--nodes" in words else ()
+        done = hpcbert("doctor", "--site", work, *words, *waits, "--json")
+        return Examined(done, done.data or [], text)
 
     return run
 
@@ -142,3 +143,42 @@ def test_ranks_that_do_not_meet_are_found_with_what_keeps_them_apart(
         'site.toml: nodes.interface = "eth0"',
     )
     assert lacking.of("ranks")["n1,n2"]["status"] == "fail"
+    said = [one for one in (*alone.found, *lacking.found) if one["status"] != "ok"]
+    kept = [one for one in said if not one["remedy"].startswith("hpcbert")]
+    text, line = typed(lacking.text, words, kept)
+    again = doctor(
+        *line, text=set_key(set_key(text, "slurm", "srun_args", "[]"), "slurm", "gres", '"gpu"')
+    )
+    assert [one.partition(" ")[0] for one in again.bad()] == ["framework"]
+
+
+def test_what_the_doctor_says_of_slurm_helps_when_it_is_typed(
+    doctor: Callable[..., Examined], lab: Lab
+) -> None:
+    """Five choices that can't be had at once, and a node that is drained."""
+    control = ["scontrol", "create", "PartitionName=brief", "Nodes=ALL", "MaxTime=5", "State=UP"]
+    assert run([*control], env=lab.daemon_environment).ok
+    assert run(
+        ["scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=test"],
+        env=lab.daemon_environment,
+    ).ok
+    try:
+        chosen = {"partition": '"brief"', "reservation": '"nix"', "constraint": '"nix"'}
+        more = {"gres": '"gpu:2080ti"', "mpi": '"nix"'}
+        words = ("--nodes", "4", "--gpus-per-node", "2")
+        found = doctor(*words, **chosen, **more)
+        assert found.done.returncode == 5
+        names = {one["name"] for one in found.found if one["status"] == "fail"}
+        assert names == {
+            *("GPUs", "MPI", "constraint", "reservation", "time limit", "nodes of the partition"),
+            *("sbatch --test-only", "job"),
+        }
+        text, line = typed(found.text, words, found.found)
+        again = doctor(*line, text=text)
+        assert (again.done.returncode, again.bad()) == (0, set()), (line, text)
+        assert "--nodes 3" in " ".join(line)
+    finally:
+        assert run(
+            ["scontrol", "update", "NodeName=n4", "State=RESUME"], env=lab.daemon_environment
+        ).ok
+        assert run(["scontrol", "delete", "PartitionName=brief"], env=lab.daemon_environment).ok

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import Supply
+from hpcbert.scheduler.slurm.availability import of_choices
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
 from hpcbert.scheduler.slurm.permitted import of_rights
 from hpcbert.scheduler.slurm.wanted import Wanted, wanted
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from hpcbert.scheduler.base import World
     from hpcbert.slurm.partitions import Partition, Resource
     from hpcbert.system.runner import Outcome
+
+
+# The kinds of MPI to advise, the usual one first.
+_MPI = ("pmix", "pmi2")
 
 
 def supply(script: str, cluster: Cluster) -> tuple[Supply, ...]:
@@ -69,24 +74,30 @@ def examine(site: Site, world: World, nodes: int) -> Iterator[Finding]:
     sacct = ask("sacct", "-n", "-X", "-o", "JobID")
     hint = "Without accounting, states come from squeue and from the jobs' own status files."
     yield _judged("accounting", sacct, "sacct answers", hint, bad="warn")
-    yield from _partition(site, world, nodes)
+    cluster = Cluster(world)
+    yield from _partition(site, cluster, nodes)
+    if ping.ok:
+        yield from of_choices(site, cluster, world, nodes)
     if site.slurm.mpi:
-        there = Cluster(world).mpi
+        there = cluster.mpi
         ok = bool(fitting_mpi([site.slurm.mpi], there))
         detail = f"srun --mpi={site.slurm.mpi}" if ok else f"srun has no {site.slurm.mpi}"
         hint = f"It has {', '.join(there)}: name one of these." if there else "See srun --mpi=list."
         change = "" if ok else "site.toml: slurm.mpi"
-        yield Finding("MPI", "ok" if ok else "fail", detail, "" if ok else hint, change)
+        better = fitting_mpi(_MPI, there)
+        remedy = f'site.toml: slurm.mpi = "{better}"' if better and not ok else ""
+        yield Finding("MPI", "ok" if ok else "fail", detail, "" if ok else hint, change, (), remedy)
     if site.container.runtime == "pyxis":
         usage = ask("srun", "--help")
         ok = "--container-image" in usage.stdout
         hint = "" if ok else 'Install pyxis, or set container.runtime = "none".'
-        yield Finding("pyxis", "ok" if ok else "fail", "srun --container-image", hint)
+        remedy = "" if ok else "--runtime none"
+        status = "ok" if ok else "fail"
+        yield Finding("pyxis", status, "srun --container-image", hint, "", (), remedy)
 
 
-def _partition(site: Site, world: World, nodes: int) -> Iterator[Finding]:
+def _partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Finding]:
     """Yield whether a job of this site fits its partition."""
-    cluster = Cluster(world)
     found = cluster.partitions
     if not found:
         detail = cluster.complaint or "sinfo says nothing of partitions"
@@ -146,6 +157,7 @@ def _fits(job: Wanted, found: Mapping[str, Partition]) -> Iterator[Finding]:
             f"There is no partition {job.partition!r}.",
             f"The cluster has {known}: name one with --partition, or in the site.toml.",
             "site.toml: slurm.partition",
+            remedy=_elsewhere(job, found),
         )
     findings = [tuple(_misfits(job, found[name], found)) for name in names]
     if findings and all(findings):
@@ -158,6 +170,7 @@ def _misfits(
     """Yield what of a job goes beyond a partition."""
     fitting = _fitting(job, partition)
     others = [name for name, one in found.items() if _fitting(job, one) >= job.nodes]
+    another = _elsewhere(job, found)
     elsewhere = f" These have them: {', '.join(sorted(others))}." if others else ""
     gpus = " and ".join(_text(one) for one in job.resources)
     if not partition.exact:
@@ -171,6 +184,7 @@ def _misfits(
             f"No node of partition {partition.name} has {gpus}; its nodes have {has}.",
             f"Ask for fewer with --gpus-per-node, or for another partition.{elsewhere}",
             "site.toml: slurm.gres, nodes.gpus_per_node",
+            remedy=_other_gpus(job, partition) or another,
         )
     elif job.nodes > fitting:
         with_gpus = f" with {gpus}" if gpus and fitting != partition.nodes else ""
@@ -181,6 +195,7 @@ def _misfits(
             f"{job.nodes} are asked for.",
             f"Ask for at most --nodes {fitting}, or for another partition.{elsewhere}",
             "site.toml: slurm.partition",
+            remedy=another or f"--nodes {fitting}",
         )
     elif partition.most_nodes is not None and job.nodes > partition.most_nodes:
         yield Finding(
@@ -190,6 +205,7 @@ def _misfits(
             f"{job.nodes} are asked for.",
             f"Ask for at most --nodes {partition.most_nodes}, or for another partition.",
             "site.toml: slurm.partition",
+            remedy=f"--nodes {partition.most_nodes}",
         )
     if job.limit.seconds is not None and job.limit.exceeds(partition.limit):
         yield Finding(
@@ -199,6 +215,7 @@ def _misfits(
             f"{job.limit} are asked for.",
             f"Ask for at most --time {partition.limit}, or for another partition.",
             "site.toml: slurm.time_limit",
+            remedy=f"--time {partition.limit}",
         )
     if partition.state != "up":
         yield Finding(
@@ -207,7 +224,34 @@ def _misfits(
             f"Partition {partition.name} is {partition.state}: no job starts there.",
             "Name another one with --partition, or wait until it is up.",
             "site.toml: slurm.partition",
+            remedy=another,
         )
+
+
+def _elsewhere(job: Wanted, found: Mapping[str, Partition]) -> str:
+    """Return the option that names a partition where a job would fit; empty if there is none."""
+    fits = (
+        name
+        for name, one in found.items()
+        if _fitting(job, one) >= job.nodes
+        and one.state == "up"
+        and (one.most_nodes is None or one.most_nodes >= job.nodes)
+        and not (job.limit.seconds is not None and job.limit.exceeds(one.limit))
+    )
+    name = next(fits, "")
+    return f"--partition {name}" if name else ""
+
+
+def _other_gpus(job: Wanted, partition: Partition) -> str:
+    """Return what to type for the GPUs that a partition's nodes have instead."""
+    asked = job.resources[0]
+    there = [one for group in partition.groups for one in group.resources if one.name == asked.name]
+    enough = [one for one in there if one.count >= asked.count]
+    if asked.kind and enough:
+        named = ":".join(filter(None, (asked.name, enough[0].kind)))
+        return f'site.toml: slurm.gres = "{named}"'
+    same = [one.count for one in there if not asked.kind or one.kind == asked.kind]
+    return f"--gpus-per-node {max(same)}" if same else ""
 
 
 def _fitting(job: Wanted, partition: Partition) -> int:

@@ -61,7 +61,8 @@ def _account(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> Iterat
     hint = f"You are in {', '.join(known)}: name one with --account, or in the site.toml."
     if name not in known:
         what = f"You are not in account {name}." if name else "Jobs here must name an account."
-        yield Finding("account", "fail", what, hint, _ACCOUNT)
+        remedy = f"--account {_first(known, rights.default)}" if known else ""
+        yield Finding("account", "fail", what, hint, _ACCOUNT, remedy=remedy)
         return
     rules = [cluster.rules[one] for one in partitions if one in cluster.rules]
     # Since 23.02 an account stands for all below it (src/slurmctld/partition_mgr.c).
@@ -76,7 +77,13 @@ def _account(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> Iterat
             f"Account {name} may not use partition {', '.join(partitions)}{_allowed(rules[0])}.",
             may or "Name another partition with --partition, or ask the administrators.",
             _ACCOUNT,
+            remedy=f"--account {others[0]}" if others else "",
         )
+
+
+def _first(known: Sequence[str], default: str) -> str:
+    """Return the default account where it is among some, else the first of them."""
+    return default if default in known else known[0]
 
 
 def _takes(rule: Rules, accounts: Sequence[str]) -> bool:
@@ -97,7 +104,8 @@ def _qos(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> Iterator[F
     name = job.qos or next((rights.qos_of(job.account, one) for one in partitions), "")
     if job.qos and usable and job.qos not in usable:
         hint = f"You may use {', '.join(usable)}: name one with --qos, or in the site.toml."
-        yield Finding("QOS", "fail", f"You may not use QOS {job.qos}.", hint, _QOS)
+        what = f"You may not use QOS {job.qos}."
+        yield Finding("QOS", "fail", what, hint, _QOS, remedy=f"--qos {usable[0]}")
         return
     rules = [cluster.rules[one] for one in partitions if one in cluster.rules]
     if name and rules and not any(one.takes_qos(name) for one in rules):
@@ -109,6 +117,7 @@ def _qos(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> Iterator[F
             f"QOS {name} may not use partition {', '.join(partitions)}.",
             may or "Name another partition with --partition, or ask the administrators.",
             _QOS,
+            remedy=f"--qos {others[0]}" if others else "",
         )
 
 
@@ -144,6 +153,7 @@ def _beyond(
             f"{whose} gives a job at most {most}; {job.limit} are asked for.",
             f"Ask for at most --time {most}, or for another --account or --qos.",
             "site.toml: slurm.time_limit",
+            remedy=f"--time {most}",
         )
 
 

@@ -1,0 +1,170 @@
+"""What of a site's choices is not to be had now: reservation, features, nodes, arrays.
+
+sbatch refuses some of it without saying what there is instead, and lets a job wait for the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from hpcbert.config.slurmwords import given
+from hpcbert.finding import Finding
+from hpcbert.scheduler.slurm.questions import query
+from hpcbert.slurm import nodes, reservations
+from hpcbert.slurm.commands import submission_environment
+from hpcbert.system import ownership
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hpcbert.config.site import Site
+    from hpcbert.scheduler.base import World
+    from hpcbert.scheduler.slurm.cluster import Cluster
+    from hpcbert.slurm.reservations import Reservation
+
+_RESERVATION, _CONSTRAINT = "site.toml: slurm.reservation", "site.toml: slurm.constraint"
+# Repeats of a point that one array takes; DLPerf's protocol has five.
+_REPEATS = 5
+_TEST = "#!/bin/sh\ntrue\n"
+_NAMED = 8
+# A site's plugin that demands of jobs to leave the caller's environment.
+_EXPORT = "--export=NONE"
+
+
+def of_choices(site: Site, cluster: Cluster, world: World, count: int) -> Iterator[Finding]:
+    """Yield what of a site's choices can't be had.
+
+    Args:
+        site: The site.
+        cluster: Its cluster.
+        world: Its `run` starts Slurm's commands.
+        count: Nodes that a job would take.
+    """
+    slurm = site.slurm
+    if slurm.reservation:
+        yield from _of_reservation(slurm.reservation, cluster, world, count)
+    if slurm.constraint:
+        yield from _of_constraint(slurm.constraint, slurm.partition, world, count)
+    yield from _of_nodes(slurm.partition, cluster, count)
+    yield from _of_arrays(cluster)
+    yield _tested(site, world, count)
+
+
+def _of_reservation(name: str, cluster: Cluster, world: World, count: int) -> Iterator[Finding]:
+    answer = query(world, reservations.reservations_argv(), timeout=30)
+    if not answer.ok:
+        return
+    known = reservations.read_reservations(answer.stdout)
+    me, accounts = ownership.name(os.geteuid()), {one.account for one in cluster.rights.own}
+    mine = [one.name for one in known.values() if one.takes(me, accounts)]
+    there = f"You may use {', '.join(mine)}." if mine else "There is none that you may use."
+    other = next((one for one in mine if one != name), "")
+    remedy = f"--reservation {other}" if other else f'{_RESERVATION} = ""'
+    wrong = _wrong_with(known, name, me, accounts, count)
+    if wrong:
+        yield Finding("reservation", "fail", wrong, there, _RESERVATION, (), remedy)
+    elif known[name].state != "ACTIVE":
+        detail = f"Reservation {name} is {known[name].state.lower()}: from {known[name].start} on."
+        yield Finding("reservation", "warn", detail, there, _RESERVATION, (), remedy)
+    else:
+        yield Finding("reservation", "ok", f"{name} with {known[name].nodes} nodes")
+
+
+def _wrong_with(
+    known: Mapping[str, Reservation], name: str, user: str, accounts: set[str], count: int
+) -> str:
+    """Return why a reservation does not do, as a sentence; empty if it does."""
+    if name not in known:
+        return f"There is no reservation {name!r}."
+    if not known[name].takes(user, accounts):
+        return f"Reservation {name} is for others."
+    if 0 < known[name].nodes < count:
+        return f"Reservation {name} has {known[name].nodes} nodes; {count} are asked for."
+    return ""
+
+
+def _of_constraint(constraint: str, partition: str, world: World, count: int) -> Iterator[Finding]:
+    answer = query(world, reservations.features_argv(), timeout=30)
+    found = reservations.read_features(answer.stdout if answer.ok else "", partition)
+    if not found:
+        return
+    known = {name: 0 for names, _ in found for name in sorted(names)}
+    for names, number in found:
+        for name in names:
+            known[name] += number
+    lacking = [one for one in reservations.wanted_features(constraint) if one not in known]
+    there = f"Its nodes have {', '.join(sorted(known))}." if known else "Its nodes have none."
+    enough = [name for name in sorted(known) if known[name] >= count]
+    remedy = f'{_CONSTRAINT} = "{enough[0] if enough else ""}"'
+    fitting = reservations.fitting_nodes(constraint, found)
+    if lacking:
+        detail = f"No node of the partition has the feature {', '.join(lacking)}."
+        yield Finding("constraint", "fail", detail, there, _CONSTRAINT, (), remedy)
+    elif fitting is not None and fitting < count:
+        detail = f"{fitting} nodes have {constraint}; {count} are asked for."
+        yield Finding("constraint", "fail", detail, there, _CONSTRAINT, (), remedy)
+    else:
+        yield Finding("constraint", "ok", constraint)
+
+
+def _of_nodes(partition: str, cluster: Cluster, count: int) -> Iterator[Finding]:
+    """Yield whether enough nodes run jobs, and which do not."""
+    named = partition.partition(",")[0]
+    states = nodes.read_states(cluster.states, named)
+    usable = sum(nodes.read_sinfo(cluster.states, named).values())
+    if not states:
+        return
+    usual = nodes.read_sinfo(cluster.states, named)
+    away = [f"{name} ({states[name]})" for name, works in usual.items() if not works]
+    more = f" and {len(away) - _NAMED} more" if len(away) > _NAMED else ""
+    detail = f"{usable} of {len(states)} nodes run jobs"
+    detail += f"; away: {', '.join(away[:_NAMED])}{more}" if away else ""
+    if usable >= count:
+        yield Finding("nodes of the partition", "ok", detail)
+        return
+    yield Finding(
+        "nodes of the partition",
+        "fail",
+        f"{detail}; {count} are asked for.",
+        "`sinfo -R` says why nodes are away; ask for fewer, or wait for them.",
+        "--nodes",
+        tuple(name for name, works in usual.items() if not works),
+        f"--nodes {usable}" if usable else "",
+    )
+
+
+def _of_arrays(cluster: Cluster) -> Iterator[Finding]:
+    most = cluster.settings.most_indices
+    if most is None or most >= _REPEATS:
+        return
+    detail = f"MaxArraySize lets an array have {most} jobs: fewer than the repeats of a point"
+    hint = "Repeats are several arrays, or give submit the option --repeats-in one-job."
+    yield Finding("arrays", "warn", detail, hint, "slurm.conf: MaxArraySize")
+
+
+def _tested(site: Site, world: World, count: int) -> Finding:
+    """Have sbatch itself try what a submission would ask for."""
+    slurm, gpus = site.slurm, site.nodes.gpus_per_node
+    words = [
+        *("sbatch", "--test-only", f"--nodes={count}", f"--time={slurm.time_limit.text}"),
+        *slurm.selection,
+        *((f"--gres={slurm.gres}:{gpus}",) if slurm.gres else ()),
+        *((f"--mem={slurm.memory}",) if slurm.memory else ()),
+        *(("--exclusive",) if slurm.exclusive else ()),
+        *slurm.sbatch_args,
+    ]
+    done = world.run(words, stdin=_TEST, env=submission_environment(world.environ), timeout=60)
+    said = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()]
+    if done.ok:
+        return Finding("sbatch --test-only", "ok", said[-1] if said else "it would take the job")
+    asks = _EXPORT in done.stderr and not given(slurm.sbatch_args, "export")
+    return Finding(
+        "sbatch --test-only",
+        "fail",
+        "; ".join(said) or f"status {done.returncode}",
+        "So would every submission be refused; what stands above may say why.",
+        "site.toml: slurm.sbatch_args" if asks else "",
+        (),
+        f'site.toml: slurm.sbatch_args = ["{_EXPORT}"]' if asks else "",
+    )

@@ -1,0 +1,109 @@
+"""What scontrol says of reservations and sinfo of features; pure.
+
+Keys are those of SchedMD/slurm, src/api/reservation_info.c, 22.05 to 26.05; the grammar of
+constraints is that of sbatch(1), `--constraint`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
+_NONE = {"", "(null)"}
+_FIELDS = "%P|%f|%D"
+# A feature, without the count of nodes behind it: `[a*2&b*1]`.
+_FEATURE = re.compile(r"(?<![\w*.-])([A-Za-z_][\w.:-]*)")
+_PLAIN = re.compile(r"[\w.:-]+(?:&[\w.:-]+)*")
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """One reservation.
+
+    Attributes:
+        state: `ACTIVE` or `INACTIVE`.
+        start: When it begins, as scontrol prints it.
+        nodes: How many nodes it has.
+        users: Who may use it; none named: who is in its accounts.
+        accounts: Likewise.
+    """
+
+    name: str
+    state: str
+    start: str
+    nodes: int
+    users: tuple[str, ...]
+    accounts: tuple[str, ...]
+
+    def takes(self, user: str, accounts: set[str]) -> bool:
+        """Say whether a user, or one of the user's accounts, may use it."""
+        return user in self.users or bool(accounts & set(self.accounts))
+
+
+def reservations_argv() -> list[str]:
+    """Return the query for all reservations."""
+    return ["scontrol", "--oneliner", "show", "reservation"]
+
+
+def read_reservations(text: str) -> dict[str, Reservation]:
+    """Read what `reservations_argv` prints, by name; other lines are passed over."""
+    found = {}
+    for line in text.splitlines():
+        keys = dict(_PAIR.findall(line))
+        if name := keys.get("ReservationName"):
+            count = keys.get("NodeCnt", "")
+            found[name] = Reservation(
+                name=name,
+                state=keys.get("State", ""),
+                start=keys.get("StartTime", ""),
+                nodes=int(count) if count.isdigit() else 0,
+                users=_names(keys.get("Users", "")),
+                accounts=_names(keys.get("Accounts", "")),
+            )
+    return found
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return () if text in _NONE else tuple(text.split(","))
+
+
+def features_argv() -> list[str]:
+    """Return the query for the features of all nodes: a line a group of equal nodes."""
+    return ["sinfo", "--noheader", "--all", f"--format={_FIELDS}"]
+
+
+def read_features(text: str, partition: str) -> list[tuple[frozenset[str], int]]:
+    """Return the features of a partition's nodes, and how many nodes have just these.
+
+    Args:
+        text: What `features_argv` printed.
+        partition: Which one's nodes; empty for those of the default one.
+    """
+    found = []
+    for line in text.splitlines():
+        words = line.strip().split("|")
+        if len(words) != _FIELDS.count("|") + 1 or not words[2].isdigit():
+            continue
+        place, named, count = words
+        if place.removesuffix("*") == partition if partition else place.endswith("*"):
+            names = frozenset() if named in _NONE else frozenset(named.split(","))
+            found.append((names, int(count)))
+    return found
+
+
+def wanted_features(constraint: str) -> Iterator[str]:
+    """Yield the features that a constraint names, in any of its forms."""
+    yield from dict.fromkeys(_FEATURE.findall(constraint))
+
+
+def fitting_nodes(constraint: str, found: list[tuple[frozenset[str], int]]) -> int | None:
+    """Return how many nodes have all features of `a` or `a&b`; None: the form is another."""
+    if not _PLAIN.fullmatch(constraint):
+        return None
+    wanted = set(constraint.split("&"))
+    return sum(count for names, count in found if wanted <= names)

@@ -1,0 +1,44 @@
+"""What a doctor says to type, typed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+_SETTING = re.compile(r"site\.toml: (?:(\w+)\.)?(\w+) = (.*)")
+
+
+def typed(
+    text: str, words: Iterable[str], findings: Iterable[dict[str, Any]]
+) -> tuple[str, list[str]]:
+    """Return a site.toml's text and a command line with all remedies of findings in them."""
+    line = list(words)
+    for remedy in dict.fromkeys(one["remedy"] for one in findings if one["remedy"]):
+        setting = _SETTING.fullmatch(remedy)
+        if setting:
+            text = set_key(text, *setting.groups())
+        elif remedy.startswith("--"):
+            option, value = remedy.split(" ", 1)
+            if option in line:
+                line[line.index(option) + 1] = value
+            else:
+                line += [option, value]
+    return text, line
+
+
+def set_key(text: str, table: str | None, key: str, value: str) -> str:
+    """Return a TOML text in which a key of a table has another value."""
+    before, heading, rest = text.partition(f"[{table}]\n") if table else ("", "", text)
+    if not heading and table:
+        return f"{text.rstrip()}\n[{table}]\n{key} = {value}\n"
+    own, more, others = rest.partition("\n[")
+    kept = [one for one in own.splitlines() if one.partition(" ")[0] != key]
+    return (
+        before
+        + heading
+        + "\n".join([f"{key} = {value}", *kept])
+        + "\n" * bool(not more)
+        + more
+        + others
+    )

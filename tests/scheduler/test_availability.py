@@ -1,0 +1,144 @@
+"""What of a site's choices is not to be had: found, with what to type instead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.finding import Finding
+from hpcbert.scheduler.base import World
+from hpcbert.scheduler.slurm.capacity import examine
+from hpcbert.slurm import reservations
+from hpcbert.system import ownership
+from hpcbert.system.runner import Outcome
+from tests.kit import drafts
+
+ME = ownership.name(os.geteuid())
+RESERVED = (
+    "ReservationName=mine StartTime=2026-11-22T07:00:00 NodeCnt=2 Users={me} Accounts=(null) State=ACTIVE\n"
+    "ReservationName=soon StartTime=2027-01-01T00:00:00 NodeCnt=9 Users=(null) Accounts=proj State=INACTIVE\n"
+    "ReservationName=theirs StartTime=2026-11-22T07:00:00 NodeCnt=9 Users=root2 Accounts=(null) State=ACTIVE\n"
+)
+SINFO = "gpu*|up|3|1:00:00|1-infinite|gpu:v100:8|n[1-3]\ngpu*|up|1|1:00:00|1-infinite|gpu:v100:4|n4\nlow|up|4|infinite|1-2|gpu:v100:8|m[1-4]\n"
+STATES = "n1|gpu*|idle\nn2|gpu*|mixed\nn3|gpu*|drained\nn4|gpu*|down*\n"
+FEATURES = "gpu*|volta,ib|3\ngpu*|volta|1\nlow|(null)|4\n"
+ASSOC = f"proj|{ME}|||normal,high|normal|||\nother|{ME}|||normal||||\n"
+CONFIG = "ClusterName = c\nAccountingStorageEnforce = associations,limits,qos\nSLURM_VERSION = 22.05.8\nMaxArraySize = 1001\n"
+PARTITIONS = "PartitionName=gpu AllowAccounts=ALL AllowQos=ALL Default=YES MaxTime=01:00:00 Nodes=n[1-4] State=UP TotalNodes=4\n"
+
+
+def findings(folder: Path, site: str, nodes: int = 2, **said: Any) -> dict[str, Finding]:
+    """Return what is bad at a site, by the check's name; `said` is what commands print instead."""
+
+    def run(argv: Sequence[str], **_: Any) -> Outcome:
+        words = " ".join(argv)
+        table = {
+            "--test-only": said.get("tried", ""),
+            "show reservation": RESERVED.format(me=ME),
+            "%P|%f|%D": FEATURES,
+            "%N|%P|%T": said.get("states", STATES),
+            "sinfo": SINFO,
+            "show partition": PARTITIONS,
+            "show config": said.get("config", CONFIG),
+            f"show assoc user={ME}": ASSOC,
+            "show user": f"{ME}|proj\n",
+            "show qos": "normal|||||||\nhigh|||||||\n",
+            "--mpi=list": said.get("mpi", "MPI plugin types are...\n\tnone\n\tpmi2\n"),
+            "srun --help": "Usage\n",
+        }
+        text = next((one for key, one in table.items() if key in words), "")
+        if text.startswith("error"):
+            return Outcome(tuple(argv), 1, "", text)
+        return Outcome(tuple(argv), 0, text)
+
+    start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
+    found = examine(drafts.site_of(folder, site, start=start), World(run, environ={}), nodes)
+    return {one.name: one for one in found if one.status != "ok"}
+
+
+@pytest.mark.parametrize(
+    ("slurm", "name", "said", "remedy"),
+    [
+        ('partition = "nix"', "partition", "no partition 'nix'", "--partition gpu"),
+        ('account = "nix"', "account", "not in account nix", "--account proj"),
+        ('qos = "nix"', "QOS", "not use QOS nix", "--qos high"),
+        ('reservation = "nix"', "reservation", "no reservation 'nix'", "--reservation mine"),
+        ('reservation = "theirs"', "reservation", "for others", "--reservation mine"),
+        ('reservation = "soon"', "reservation", "from 2027-01-01", "--reservation mine"),
+        ('constraint = "hopper"', "constraint", "feature hopper", 'site.toml: slurm.constraint = "ib"'),
+        ('constraint = "ib&hopper"', "constraint", "hopper", 'site.toml: slurm.constraint = "ib"'),
+        ('gres = "gpu:2080ti"', "GPUs", "gpu:2080ti:8", 'site.toml: slurm.gres = "gpu:v100"'),
+        ('gres = "nix"', "GPUs", "nix:8", ""),
+        ('time_limit = "2-00"', "time limit", "at most 01:00:00", "--time 01:00:00"),
+        ('mpi = "pmix"', "MPI", "has no pmix", 'site.toml: slurm.mpi = "pmi2"'),
+    ],
+)  # fmt: skip
+def test_a_choice_that_can_not_be_had_is_found_with_what_to_type(
+    tmp_path: Path, slurm: str, name: str, said: str, remedy: str
+) -> None:
+    chosen = "" if slurm.startswith("gres") else 'gres = "gpu:v100"\n'
+    found = findings(tmp_path, f"[slurm]\n{chosen}{slurm}\n")
+    assert said in found[name].detail
+    assert found[name].remedy == remedy
+    assert set(found) <= {name, "sbatch --test-only"}
+
+
+def test_more_nodes_than_work_are_told_with_those_that_are_away(tmp_path: Path) -> None:
+    found = findings(tmp_path, '[slurm]\ngres = "gpu:v100"\n', nodes=3)
+    away = found["nodes of the partition"]
+    assert away.detail == (
+        "2 of 4 nodes run jobs; away: n3 (drained), n4 (down*); 3 are asked for."
+    )
+    assert (away.nodes, away.remedy) == (("n3", "n4"), "--nodes 2")
+
+
+def test_more_gpus_than_a_node_has_are_told_with_what_it_has(tmp_path: Path) -> None:
+    text = '[slurm]\ngres = "gpu:v100"\n[nodes]\ngpus_per_node = 16\n'
+    assert findings(tmp_path, text)["GPUs"].remedy == "--gpus-per-node 8"
+
+
+def test_a_reservation_or_feature_of_fewer_nodes_is_told(tmp_path: Path) -> None:
+    text = '[slurm]\ngres = "gpu:v100"\nreservation = "mine"\nconstraint = "ib&volta"\n'
+    assert not findings(tmp_path, text, nodes=2)
+    found = findings(tmp_path, text, nodes=4, states="")
+    assert "has 2 nodes; 4 are asked for" in found["reservation"].detail
+    assert "3 nodes have ib&volta; 4 are asked for" in found["constraint"].detail
+    assert found["constraint"].remedy == 'site.toml: slurm.constraint = "volta"'
+
+
+def test_what_sbatch_itself_says_is_told_and_a_demand_answered(tmp_path: Path) -> None:
+    text = '[slurm]\ngres = "gpu:v100"\n'
+    demand = "error: submit with --export=NONE\nerror: allocation failure: Unspecified error"
+    found = findings(tmp_path, text, tried=demand)["sbatch --test-only"]
+    assert "submit with --export=NONE; error: allocation failure" in found.detail
+    assert found.remedy == 'site.toml: slurm.sbatch_args = ["--export=NONE"]'
+    given = findings(tmp_path, f"{text}sbatch_args = ['--export=NONE']\n", tried=demand)
+    assert given["sbatch --test-only"].remedy == ""
+
+
+def test_arrays_that_are_too_short_are_told(tmp_path: Path) -> None:
+    config = CONFIG.replace("1001", "3")
+    found = findings(tmp_path, '[slurm]\ngres = "gpu:v100"\n', config=config)
+    assert "2 jobs" in found["arrays"].detail
+
+
+@pytest.mark.parametrize(
+    ("constraint", "names", "nodes"),
+    [
+        ("ib", ["ib"], 3),
+        ("volta&ib", ["volta", "ib"], 3),
+        ("volta|hopper", ["volta", "hopper"], None),
+        ("[rack1*2&rack2*1]", ["rack1", "rack2"], None),
+        ("(volta|ampere)&ib", ["volta", "ampere", "ib"], None),
+    ],
+)
+def test_constraints_are_read_in_every_form(
+    constraint: str, names: list[str], nodes: int | None
+) -> None:
+    found = reservations.read_features(FEATURES, "gpu")
+    assert list(reservations.wanted_features(constraint)) == names
+    assert reservations.fitting_nodes(constraint, found) == nodes

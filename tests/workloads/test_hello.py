@@ -1,0 +1,100 @@
+"""Ranks that say hello, as processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.kit.paths import REPOSITORY
+from tests.kit.waiting import CEILING
+
+WORKLOADS = REPOSITORY / "hpcbert/workloads"
+
+
+@pytest.fixture
+def hello(tmp_path: Path) -> Path:
+    """The program, less patient."""
+    text = (WORKLOADS / "hello.py").read_text()
+    path = tmp_path / "hello.py"
+    hurried = text.replace("PATIENCE = 10.0", "PATIENCE = 1.0").replace("PATIENCE + 5", "1.5")
+    path.write_text(hurried)
+    return path
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return int(one.getsockname()[1])
+
+
+def said(hello: Path, ranks: Iterable[int], count: int, port: int, mpi: str = "no") -> list[str]:
+    """Start ranks, each a node of its own, and return what they print, sorted."""
+    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "SLURM_NTASKS": str(count)}
+    started = []
+    for rank in ranks:
+        env = {**os.environ, **own, "SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"n{rank}"}
+        words = [sys.executable, "-S", str(hello), mpi]
+        started.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True))
+    lines = [one.communicate(timeout=CEILING)[0] for one in started]
+    return sorted(line.replace("\t", " ") for text in lines for line in text.splitlines())
+
+
+def test_ranks_meet(hello: Path) -> None:
+    assert said(hello, range(3), 3, free_port()) == [
+        "n0 port ok what ranks meet at is free",
+        "n1 hello ok ranks reach the first one",
+        "n2 hello ok ranks reach the first one",
+    ]
+
+
+def test_a_rank_that_does_not_come_is_named_and_mpi_is_not_tried(hello: Path) -> None:
+    assert said(hello, [0, 1], 3, free_port(), "yes") == [
+        "n0 hello fail rank 0 hears nothing of ranks 2",
+        "n0 port ok what ranks meet at is free",
+        "n1 hello ok ranks reach the first one",
+    ]
+
+
+def test_a_port_that_is_taken_is_told_by_both_sides(hello: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        first, second = said(hello, [0, 1], 2, port)
+    assert first == f"n0 port fail {port}: Address already in use"
+    assert second.startswith(f"n1 hello fail rank 1 does not reach rank 0 at 127.0.0.1:{port}: ")
+
+
+@pytest.mark.parametrize(
+    ("listed", "visible", "detail"),
+    [
+        (4, "0,1,2,3", "ok each rank sees all 4 of its node"),
+        (3, "0,1,2,3", "fail a rank sees 3 GPUs by nvidia-smi, 4 were asked for"),
+        (4, "0,1", "fail a rank sees 2 GPUs by CUDA_VISIBLE_DEVICES, 4 were asked for"),
+        (1, "0", "warn a rank sees 1 GPU by nvidia-smi, its node's 4 were asked for"),
+        (8, "0,1,2,3", "ok each rank sees all 4 of its node"),
+        (8, None, "warn a rank sees 8 GPUs by nvidia-smi, 4 were asked for"),
+        (None, "", "fail a rank sees 0 GPUs by CUDA_VISIBLE_DEVICES, 4 were asked for"),
+    ],
+)
+def test_gpus_are_counted_against_what_was_asked(
+    tmp_path: Path, listed: int | None, visible: str | None, detail: str
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    if listed is not None:
+        lines = "\n".join(f"GPU {number}: V100 (UUID: GPU-{number})" for number in range(listed))
+        (tools / "nvidia-smi").write_text(f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n")
+        (tools / "nvidia-smi").chmod(0o755)
+    env = {"PATH": f"{tools}:/usr/bin:/bin", "SLURMD_NODENAME": "n1", "SLURM_LOCALID": "0"}
+    env |= {"SLURM_PROCID": "0"} | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    words = ["bash", str(WORKLOADS / "look.sh"), "rank", "hello.py", "true", "", "4", "no"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    (found,) = [one for one in done.stdout.splitlines() if "\tGPUs\t" in one]
+    assert found.split("\t", 2)[2].replace("\t", " ") == detail
