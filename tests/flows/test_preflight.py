@@ -61,6 +61,14 @@ def says(one: Draft, *events: dict[str, Any]) -> TrackedCampaign:
     return TrackedCampaign(one.directory, store.read_manifest(one.directory))
 
 
+@pytest.fixture(scope="module")
+def queued(tmp_path_factory: pytest.TempPathFactory) -> Draft:
+    """A campaign of which everything is submitted, and of which the preflight wrote nothing yet."""
+    one = curve(tmp_path_factory.mktemp("queued"))
+    submitted(one, Slurm())
+    return one
+
+
 STARTED = {"event": "start", "job": "100_1"}
 FABRIC = {"event": "fabric", "inside": 0, "between": 40000, "all": 9500}
 
@@ -182,11 +190,9 @@ def test_after_a_preflight_that_failed_nothing_more_is_submitted(tmp_path: Path)
     ids=["waits", "runs", "failed", "all well", "left out", "spared"],
 )
 def test_what_it_found_is_told_in_words(
-    tmp_path: Path, events: Sequence[dict[str, Any]], said: list[str], warned: bool
+    queued: Draft, events: Sequence[dict[str, Any]], said: list[str], warned: bool
 ) -> None:
-    one = curve(tmp_path)
-    submitted(one, Slurm())
-    watched = says(one, *events)
+    watched = says(queued, *events)
     found = preflight.sentences(watched)
     assert len(found) == len(said)
     assert all(part in text for part, text in zip(said, found, strict=True))
@@ -195,11 +201,9 @@ def test_what_it_found_is_told_in_words(
 
 @pytest.mark.parametrize("events", [[], [STARTED]], ids=["waited", "ran"])
 def test_one_that_somebody_ended_is_not_said_to_wait_or_run(
-    tmp_path: Path, events: Sequence[dict[str, Any]]
+    queued: Draft, events: Sequence[dict[str, Any]]
 ) -> None:
-    one = curve(tmp_path)
-    submitted(one, Slurm())
-    (said,) = preflight.warnings(says(one, *events), over=True)
+    (said,) = preflight.warnings(says(queued, *events), over=True)
     assert "job 100, has written no end" in said
 
 
@@ -214,10 +218,8 @@ def test_one_that_somebody_ended_is_not_said_to_wait_or_run(
     ],
     ids=str,
 )
-def test_a_damaged_line_does_no_harm(tmp_path: Path, event: dict[str, Any]) -> None:
-    one = curve(tmp_path)
-    submitted(one, Slurm())
-    assert preflight.sentences(says(one, STARTED, event, ended()))
+def test_a_damaged_line_does_no_harm(queued: Draft, event: dict[str, Any]) -> None:
+    assert preflight.sentences(says(queued, STARTED, event, ended()))
 
 
 def test_a_dry_run_shows_it_first_and_a_plan_counts_it(here: None) -> None:

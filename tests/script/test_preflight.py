@@ -185,7 +185,6 @@ class Bench:
 @pytest.mark.parametrize(
     ("shape", "table", "slow"),
     [
-        ("4n8g", "", []),
         ("4n8g", "n2 9.5", ["n2"]),
         ("5n8g", "n1 20\nn5 20", ["n1", "n5"]),
         ("5n8g", "n3 36", []),
@@ -194,7 +193,6 @@ class Bench:
         ("3n8g", "n1 1e-05", ["n1"]),
     ],
     ids=[
-        "all alike",
         "one",
         "two of an odd ring",
         "a little slower",
