@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from hpcbert.campaign import store
+from hpcbert.cli import conflicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
+    from hpcbert.cli.options import PointOptions
     from hpcbert.model import Campaign
+    from hpcbert.script.again import Past
 
 
 class Opened(NamedTuple):
@@ -65,3 +68,29 @@ def then(campaign: Campaign, place: Path) -> str:
     if campaign.rehearse:
         return f"rehearsed; what the ranks said:  hpcbert logs {where}"
     return f"then: hpcbert collect {where}"
+
+
+# What --like says itself.
+_MEASURED = (
+    *("file", "frameworks", "nodes", "gpus_per_node", "shapes", "device", "precision"),
+    *("batch_size", "model", "preset", "settings", "env"),
+    *("accumulation", "global_batch_size", "xla", "scaling", "repeats", "iters", "skip"),
+    *("concurrent_repeats", "concurrent_points", "repeats_in"),
+)
+
+
+def past(name: str, options: PointOptions) -> Past:
+    """Return the campaign, archive or lock file that --like names; it says what is measured.
+
+    Raises:
+        UsageError: There is none, or it is damaged, or another option says what is measured.
+    """
+    from hpcbert.config import site
+    from hpcbert.script import again
+
+    conflicts.refuse_typed(_MEASURED, "with --like, which says what is measured")
+    if name.endswith(".toml"):
+        return again.locked(Path(name))
+    runs = Path(options.runs or site.load(options.site_file).runs)
+    (found,) = opened([name], runs)
+    return again.past(found.directory)

@@ -14,6 +14,7 @@ from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.cli import conflicts
 from hpcbert.cli.asked import ReadFile, filled, read, submitter
+from hpcbert.cli.campaigns import past
 from hpcbert.cli.layout import columns
 from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
 from hpcbert.cli.output import Result, returns_result
@@ -49,10 +50,13 @@ _HOURS = {
 )
 @point_options
 @click.option("--rehearse", is_flag=True, help="Of a rehearsal: everything but the training.")
+@click.option("--like", default="", metavar="CAMPAIGN", help="Of measuring the same again.")
 @click.option("--init", is_flag=True, help="Write an example of FILE, every key explained.")
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 @returns_result
-def plan(options: PointOptions, *, rehearse: bool, init: bool, file: Path | None) -> Result:
+def plan(
+    options: PointOptions, *, rehearse: bool, like: str, init: bool, file: Path | None
+) -> Result:
     """Say what submit would take, what there is for it, and what it lacks; submit nothing.
 
     Node-hours and GPU-hours are those that the time limit allows at most; beside them stands what
@@ -63,16 +67,17 @@ def plan(options: PointOptions, *, rehearse: bool, init: bool, file: Path | None
         return _example(file or Path("campaign.toml"))
     from hpcbert.campaign import durations
     from hpcbert.flows.plan import look, refusals
-    from hpcbert.script import cost
+    from hpcbert.script import again, cost
     from hpcbert.script.draft import draft  # with Jinja, which --help has no use for
 
     conflicts.refuse(*SHARED_CONFLICTS)
+    then = past(like, options) if like else None
     written = ReadFile.at(file)
     options = filled(options, written)
     outlooks: list[Outlook] = []
     warnings: list[str] = []
     known: durations.Campaigns | None = None
-    for asked in read(options, rehearse=rehearse, written=written):
+    for asked in read(options, rehearse=rehearse, then=then, written=written):
         name = asked.options.scheduler
         conflicts.refuse_typed(traits(name).unused, f"with the {name} scheduler")
         fitted = scheduler.of(name, World(run)).fit(asked.options, asked.site, asked.recipe)
@@ -80,7 +85,7 @@ def plan(options: PointOptions, *, rehearse: bool, init: bool, file: Path | None
         made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
         known = known or durations.campaigns(Path(asked.site.runs))
         outlooks.append(look(made, known, run=run))
-        warnings += asked.warnings
+        warnings += (*asked.warnings, *(again.differences(then, made) if then else ()))
         warnings += [f"{one.detail} {one.hint}".rstrip() for one in outlooks[-1].doubts]
     errors = [error for one in outlooks for error in refusals(one)]
     if options.max_gpu_hours is not None:

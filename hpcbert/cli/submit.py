@@ -13,7 +13,7 @@ from hpcbert import scheduler
 from hpcbert.campaign import notes, store
 from hpcbert.cli import conflicts
 from hpcbert.cli.asked import ReadFile, filled, read, submitter
-from hpcbert.cli.campaigns import opened
+from hpcbert.cli.campaigns import past
 from hpcbert.cli.conflicts import Conflict, typed
 from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
 from hpcbert.cli.output import Result, returns_result
@@ -39,13 +39,6 @@ _CONFLICTS = (
     Conflict(("max_retries",), lambda given: not given["wait"], "without --wait"),
     Conflict(("max_retries",), lambda given: given["rehearse"], "with --rehearse"),
     *SHARED_CONFLICTS,
-)
-# What --like says itself.
-_MEASURED = (
-    *("file", "frameworks", "nodes", "gpus_per_node", "shapes", "device", "precision"),
-    *("batch_size", "model", "preset", "settings", "env"),
-    *("accumulation", "global_batch_size", "xla", "scaling", "repeats", "iters", "skip"),
-    *("concurrent_repeats", "concurrent_points", "repeats_in"),
 )
 # What may stand beside --resume.
 _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
@@ -105,7 +98,7 @@ def submit(
         here = site.load(options.site_file)
         directory = store.resolve(resume, Path(options.runs or here.runs))
         return carried_out([directory], here, retries=max_retries if wait else None)
-    then = _past(like, options) if like else None
+    then = past(like, options) if like else None
     written = ReadFile.at(file)
     options = filled(options, written)
     called = _called(name, note, written)
@@ -195,19 +188,3 @@ def _obstacles(
         last = UsageError("Nothing was submitted.", hint="--force submits all the same.")
         return (*errors, last), ()
     return (), (*said, *(f"{one.detail} {one.hint}" for one in found))
-
-
-def _past(name: str, options: PointOptions) -> Past:
-    """Return the campaign, archive or lock file that --like names; it says what is measured.
-
-    Raises:
-        UsageError: There is none, or it is damaged, or another option says what is measured.
-    """
-    from hpcbert.script import again
-
-    conflicts.refuse_typed(_MEASURED, "with --like, which says what is measured")
-    if name.endswith(".toml"):
-        return again.locked(Path(name))
-    runs = Path(options.runs or site.load(options.site_file).runs)
-    (found,) = opened([name], runs)
-    return again.past(found.directory)

@@ -180,6 +180,18 @@ def test_a_file_is_planned_whole_and_what_is_typed_beside_it_wins(
     )
 
 
+def test_the_same_again_is_planned_as_it_would_be_submitted(
+    here: None, build: Callable[..., Built]
+) -> None:
+    made = build("1n2g", repeats=3, framework="pytorch")
+    words = ("plan", "--scheduler", "local", "--like", made.directory)
+    data = inside(*words, "--json").document["data"]
+    assert (data["total"]["points"], data["total"]["repeats"]) == (1, 3)
+    done = inside(*words, "--nodes", 2)
+    assert done.returncode == 2
+    assert "--nodes" in done.stderr
+
+
 def test_an_example_is_written_once_and_what_would_be_ignored_is_refused(
     tmp_path: Path, here: None
 ) -> None:
