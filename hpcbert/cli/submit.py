@@ -103,7 +103,7 @@ def submit(
     options = filled(options, written)
     called = _called(name, note, written)
     asked = read(options, dry=dry_run, rehearse=rehearse, then=then, written=written)
-    drafts = _chained([_drafted(one, called, then) for one in asked])
+    drafts = chained([_drafted(one, called, then) for one in asked])
     made = [draft for draft, _ in drafts]
     if options.max_gpu_hours is not None:
         _refuse_costly(made, options.max_gpu_hours, tries=1 + max_retries)
@@ -135,7 +135,7 @@ def _called(name: str, note: str, written: ReadFile | None) -> tuple[str, str]:
 _Drafted = tuple["Draft", tuple[str, ...]]
 
 
-def _chained(drafts: Sequence[_Drafted]) -> list[_Drafted]:
+def chained(drafts: Sequence[_Drafted]) -> list[_Drafted]:
     """Return drafts of which each waits for the one before it: their points share the network."""
     chained = list(drafts[:1])
     for (before, _), (made, said) in pairwise(drafts):

@@ -297,6 +297,7 @@ class CampaignFile(Selection):
     Attributes:
         name: What `list` calls the campaigns.
         note: A line about them.
+        notify: When Slurm writes mail, and to whom.
         nodes, gpus_per_node: The shape, where `shapes` names none; the largest of `scaling`.
         device: gpu or cpu.
         protocol: Name of a recipe's protocol.
@@ -314,6 +315,7 @@ class CampaignFile(Selection):
 
     name: Annotated[str, name] | None = None
     note: str | None = None
+    notify: str | None = None
     nodes: Count | None = None
     gpus_per_node: Count | None = None
     device: str | None = None

@@ -23,10 +23,11 @@ from hpcbert.logs.setting import Window
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.script import directives, limits, rewrite
+from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.states import LOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from hpcbert.campaign.repeats import Key
@@ -223,7 +224,8 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
         partition = directives.option(text, "partition")
         if partition not in suspicions:
             suspicions[partition] = _suspicion(findings, text, policy, run)
-        verdict = _verdict(watched.campaign, first, policy, suspicions[partition])
+        named = expand(directives.option(text, "nodelist"))
+        verdict = _verdict(watched.campaign, first, policy, suspicions[partition], named)
         time_limit = policy.time_limit or limits.kept(watched, first)
         array, again = _array(findings, first, invalid, text, verdict, time_limit=time_limit)
         arrays.append(array)
@@ -240,8 +242,13 @@ def _suspicion(findings: Findings, text: str, policy: RetryPolicy, run: Runner) 
 
 
 def _verdict(
-    campaign: Campaign, first: Array, policy: RetryPolicy, suspicion: Suspicion | None
+    campaign: Campaign,
+    first: Array,
+    policy: RetryPolicy,
+    suspicion: Suspicion | None,
+    named: Collection[str],
 ) -> Verdict:
+    """Return which nodes a retry keeps away from; never from those that its script names."""
     asked = tuple((node, "asked for with --exclude") for node in policy.exclude)
     if suspicion is None:
         return Verdict(asked)
@@ -253,8 +260,10 @@ def _verdict(
     }
     found = before | suspicion.of(first.point.key)
     found = {node: why for node, why in found.items() if node not in policy.exclude}
+    stays = {node: why for node, why in found.items() if node in named}
+    found = {node: why for node, why in found.items() if node not in named}
     verdict = suspects.limit(found, suspicion.nodes, needed=first.point.shape.nodes)
-    return replace(verdict, excluded=(*asked, *verdict.excluded))
+    return Verdict((*asked, *verdict.excluded), (*verdict.spared, *stays.items()))
 
 
 def _array(

@@ -23,7 +23,7 @@ from hpcbert.script.plan import Request
 from tests.kit import status
 from tests.kit.asking import adopted
 from tests.kit.clock import Clock
-from tests.kit.drafts import drafted
+from tests.kit.drafts import changed, drafted, reference
 from tests.kit.slurm import PROGRAMS, Slurm
 from tests.kit.training import log
 
@@ -119,6 +119,25 @@ def test_only_what_does_not_count_is_submitted_again(three_of_five: Bench) -> No
     text = (three_of_five.directory / array.script).read_text()
     assert option(text, "exclude") == "n3,n2"
     assert (three_of_five.directory / array.script).stat().st_mode & 0o777 == 0o600
+
+
+def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path: Path) -> None:
+    """sbatch refuses a job that has to run on a node and must not."""
+    request = Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), iters=12, skip=2, model="bert-tiny",
+                      env=(("NCCL_ALGO", "Ring"),))  # fmt: skip
+    made = drafted(changed(reference(tmp_path), slurm={"nodelist": "n2"}), request)
+    submit.write(made)
+    bench = Bench(made.directory, Slurm(first=10, now=NOW))
+    submit.submit(bench.directory, bench.means)
+    for repeat in (1, 2, 3, 4):
+        bench.ended(repeat)
+    bench.ended(5, "FAILED", node="n2")
+    assert [node for node, _ in bench.plan().spared] == ["n2"]
+    array = bench.retry()
+    text = (bench.directory / array.script).read_text()
+    assert (option(text, "nodelist"), option(text, "exclude")) == ("n2", "")
+    assert array.point.env == (("NCCL_ALGO", "Ring"),)
+    assert "\nexport NCCL_ALGO=Ring\n" in text
 
 
 def test_what_waits_or_runs_is_left_alone(bench: Bench) -> None:

@@ -1,0 +1,95 @@
+"""Campaigns of one submission: each waits for the one before it, and what fails is taken up later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcbert.campaign import store
+from hpcbert.cli import submission
+from hpcbert.cli.output import Result
+from hpcbert.cli.submit import chained
+from hpcbert.config.site import Site
+from hpcbert.flows.submit import submit
+from hpcbert.model import Shape
+from hpcbert.script.draft import Draft, draft
+from hpcbert.script.plan import Request
+from tests.kit.drafts import OPTIONS, SUBMITTER, changed, hurried, load, reference
+from tests.kit.slurm import Slurm, failed
+
+REQUEST = Request(Shape(1, 2), ("fp32",), scaling=True, repeats=1)
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    found = Slurm(first=10)
+    monkeypatch.setattr(submission, "run", found)
+    return found
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return changed(reference(tmp_path), slurm={"poll_floor": 0.1})
+
+
+def three(site: Site, *, together: bool = False) -> list[Draft]:
+    """Think out three campaigns of two points each."""
+    options = replace(OPTIONS, concurrent_points=together)
+    made = [
+        draft(REQUEST, site, load(), options=options, submitter=replace(SUBMITTER, token=token))
+        for token in ("aaa", "bbb", "ccc")
+    ]
+    return [one for one, _ in chained([(one, ()) for one in made])]
+
+
+def carried_out(site: Site, drafts: list[Draft]) -> Result:
+    directories = [one.directory for one in drafts]
+    return submission.carried_out(directories, site, drafts, retries=None)
+
+
+def waits(slurm: Slurm) -> list[str]:
+    """Return what each sbatch was told to wait for."""
+    return [
+        next((word.partition(":")[2] for word in argv if "--dependency" in word), "")
+        for argv in slurm.called("sbatch")
+    ]
+
+
+def test_the_first_point_waits_for_the_last_one_of_the_campaign_before(
+    site: Site, slurm: Slurm
+) -> None:
+    done = carried_out(site, three(site))
+    assert done.exit_code == 0
+    assert waits(slurm) == ["", "10", "11", "12", "13", "14"]
+    assert len(done.text.split("hpcbert monitor ")[1].splitlines()[0].split("' '")) == 3
+
+
+def test_points_that_may_run_at_the_same_time_wait_for_nothing(site: Site, slurm: Slurm) -> None:
+    carried_out(site, three(site, together=True))
+    assert waits(slurm) == [""] * 6
+
+
+def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(
+    site: Site, slurm: Slurm
+) -> None:
+    drafts = three(site)
+    slurm.sbatch = [
+        None,
+        None,
+        failed("sbatch: error: Batch job submission failed: Invalid account"),
+    ]
+    done = carried_out(site, drafts)
+    assert done.exit_code == 3
+    assert isinstance(done.data, dict)
+    assert [len(one["arrays"]) for one in done.data["campaigns"]] == [2, 2]
+    (rest,) = [one for one in done.warnings if "Not submitted" in one]
+    assert "hpcbert submit --resume" in rest
+    assert drafts[2].campaign.id in rest
+    slurm.sbatch = None
+    for one in drafts[1:]:
+        submit(one.directory, hurried(slurm))
+    states = {array.state for one in drafts for array in store.read_manifest(one.directory).arrays}
+    assert states == {"submitted"}
+    assert waits(slurm)[-4:] == ["11", "12", "13", "14"]
