@@ -31,7 +31,8 @@ class Controller:
         version: Of Slurm: `22.05.8`.
         most_indices: Largest number of indices that an array may have; None: it is not told.
         memory: What a job that asks for no memory gets, as sbatch would write it, with its option:
-            `--mem=4000` or `--mem-per-cpu=4000`, in MiB; empty: all that a node has.
+            `--mem=4000`, `--mem-per-cpu=4000` or `--mem-per-gpu=4000`, in MiB; empty: all that a
+            node has.
         mpi: The type of MPI that srun takes where nobody names one.
         private: What only its owner sees: `nodes`, `partitions`, `jobs`, `accounts`, ….
         enforced: What of the accounting binds jobs: `associations`, `limits`, `qos`, `safe`.
@@ -57,6 +58,7 @@ def read_config(text: str) -> Controller:
     most = keys.get("MaxArraySize", "")
     per_node, per_cpu = keys.get("DefMemPerNode", ""), keys.get("DefMemPerCPU", "")
     memory = "" if per_node.lower() in _UNLIMITED else f"--mem={per_node}"
+    memory = memory_per_gpu(keys.get("JobDefaults", "")) or memory
     return Controller(
         name="" if keys.get("ClusterName", "").lower() in _NOTHING else keys["ClusterName"],
         version=keys.get("SLURM_VERSION", ""),
@@ -66,6 +68,12 @@ def read_config(text: str) -> Controller:
         private=_words(keys.get("PrivateData", "")),
         enforced=_enforced(keys.get("AccountingStorageEnforce", "")),
     )
+
+
+def memory_per_gpu(defaults: str) -> str:
+    """Return the memory that `JobDefaults` gives for each GPU, as an option; empty: none."""
+    found = re.search(r"\bDefMemPerGPU=(\d+)", defaults)
+    return f"--mem-per-gpu={found[1]}" if found else ""
 
 
 def _words(text: str) -> tuple[str, ...]:

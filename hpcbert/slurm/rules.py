@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from hpcbert.slurm.controller import memory_per_gpu
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.partitions import NodeGroup, Partition, Resource, resources
 from hpcbert.slurm.rights import tres
@@ -95,6 +96,8 @@ def _names(keys: dict[str, str], name: str) -> tuple[str, ...]:
 
 
 def _memory(keys: dict[str, str]) -> str:
+    if per_gpu := memory_per_gpu(keys.get("JobDefaults", "")):
+        return per_gpu
     for name, option in (("DefMemPerCPU", "--mem-per-cpu"), ("DefMemPerNode", "--mem")):
         if keys.get(name, "").isdigit():
             return f"{option}={keys[name]}"

@@ -103,6 +103,7 @@ def test_settings_of_the_controller() -> None:
     [
         ("DefMemPerNode = 4000", "memory", "--mem=4000"),
         ("DefMemPerNode = UNLIMITED", "memory", ""),
+        ("JobDefaults = DefCpuPerGPU=4,DefMemPerGPU=8000", "memory", "--mem-per-gpu=8000"),
         ("DefMemPerCPU = 0", "memory", ""),
         ("MpiDefault = pmix", "mpi", "pmix"),
         ("PrivateData = none", "private", ()),
@@ -155,6 +156,11 @@ def test_partitions_of_the_controller() -> None:
     assert [(one.kind, one.count) for one in big.partition.groups[0].resources] == [("h100", 8)]
     assert [big.takes_account(one) for one in ("a", "c")] == [True, False]
     assert [big.takes_qos(one) for one in ("low", "normal")] == [False, True]
+
+
+def test_a_partition_may_give_memory_by_gpu() -> None:
+    found = read_rules("PartitionName=a JobDefaults=DefMemPerGPU=9 DefMemPerNode=UNLIMITED\n")
+    assert found["a"].memory == "--mem-per-gpu=9"
 
 
 def test_trackable_resources() -> None:
