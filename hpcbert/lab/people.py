@@ -61,8 +61,8 @@ def admit(journal: Journal, run: Runner) -> None:
 def dismiss(lab: Lab, run: Runner) -> tuple[str, ...]:
     """Undo what `admit` did, files apart; return what is left, in words."""
     for view in lab.views:
-        if os.path.ismount(view):
-            run(["umount", str(view)], env=lab.daemon_environment)
+        # What is not mounted is refused; what still is, is found before files are removed.
+        run(["umount", str(view)], env=lab.daemon_environment)
     if lab.account and _known(lab.plan.user):
         argv = ["userdel", lab.plan.user]
         done = run(argv, env=lab.daemon_environment, timeout=_ACCOUNT_PATIENCE)
