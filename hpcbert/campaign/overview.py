@@ -305,7 +305,7 @@ def look(directory: Path) -> Overview:
     points = list(campaign.of_point)
     return Overview(
         campaign=campaign.id,
-        name=campaign.id,
+        name=campaign.name or campaign.id,
         directory=str(directory),
         created=campaign.created,
         state=_state(directory, campaign, known),

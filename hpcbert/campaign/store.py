@@ -202,7 +202,7 @@ def archived(name: str, runs: Path) -> Path | None:
 
 
 def resolve(name: str, runs: Path) -> Path:
-    """Return the campaign that a person means: a path, an id, or a part of an id.
+    """Return the campaign that a person means: a path, an id, a part of an id, or its name.
 
     An archive is not meant: nothing of it is run, submitted or cancelled. A campaign of somebody
     else's is meant only by its path or its whole id; where a word without a slash could be that or
@@ -225,6 +225,7 @@ def resolve(name: str, runs: Path) -> Path:
         return own[0].absolute()
     campaigns = find_campaigns(runs)
     found = [path for path in campaigns if name in path.name]
+    found = found or [path for path in campaigns if _called(path) == name]
     if len(found) == 1:
         return found[0]
     if named and not found:
@@ -240,6 +241,14 @@ def resolve(name: str, runs: Path) -> Path:
         where=str(runs),
         hint=f"{there} Name one by its id, a part of it, or its path.",
     )
+
+
+def _called(directory: Path) -> str | None:
+    """Return the name that a campaign was given; None: it can't be read."""
+    try:
+        return read_manifest(directory).name
+    except UsageError:
+        return None
 
 
 def chosen(names: Iterable[str], runs: Path) -> tuple[Path, ...]:

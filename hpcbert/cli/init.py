@@ -34,6 +34,8 @@ _SLURM = ("partition", "account", "qos", "gpu_type", "mpi", "interface")
     epilog="\b\nExamples:\n  hpcbert init\n  hpcbert init --partition gpu --gpu-type a100"
     "\n  hpcbert init --local"
 )
+@click.option("--slurm", is_flag=True, help="Ask this cluster's Slurm; fail if it does not answer.")
+@click.option("--local", "only_local", is_flag=True, help="This machine only, whatever Slurm says.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -41,8 +43,6 @@ _SLURM = ("partition", "account", "qos", "gpu_type", "mpi", "interface")
     show_default=True,
     help="The file to write.",
 )
-@click.option("--slurm", is_flag=True, help="Ask this cluster's Slurm; fail if it does not answer.")
-@click.option("--local", "only_local", is_flag=True, help="This machine only, whatever Slurm says.")
 @click.option("--partition", default="", help="Slurm partition.")
 @click.option("--account", default="", help="Slurm account.")
 @click.option("--qos", default="", help="Slurm QOS.")

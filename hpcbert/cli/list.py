@@ -25,7 +25,20 @@ if TYPE_CHECKING:
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _AGE = re.compile(r"(\d{1,9})([smhdw])")
-_TITLES = ("campaign", "framework", "shapes", "state", "valid", "best samples/s", "age", "note")
+_TITLES = (
+    "campaign",
+    "name",
+    "framework",
+    "shapes",
+    "state",
+    "valid",
+    "best samples/s",
+    "age",
+    "note",
+)
+# Columns by number: what is aligned to the right, and what is left out where it is empty.
+_RIGHT: tuple[int, ...] = (5, 6, 7)
+_NAME = 1
 _FROM_FILES = "States are what the files say; hpcbert monitor asks the scheduler."
 
 
@@ -52,7 +65,7 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> float 
     help=f"Only in this state: {', '.join(STATES)}.",
 )  # fmt: skip
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the newest N.")
-@click.option("--name", default="", metavar="TEXT", help="Only with this in the id or the note.")
+@click.option("--name", default="", metavar="TEXT", help="Only with this in id, name or note.")
 @click.option("--newer", default="", metavar="AGE", callback=_seconds, help="Than 12h, 7d, 4w.")
 @click.option("--older", default="", metavar="AGE", callback=_seconds, help="Likewise.")
 @click.option("--everyone", is_flag=True, help="Those of others, too.")
@@ -93,13 +106,18 @@ def _text(found: Sequence[Overview], runs: Path, now: float, *, narrowed: bool) 
         start = "Start one with hpcbert submit."
         return f"No campaign in {runs} {'fits.' if narrowed else f'yet. {start}'}"
     rows = [_TITLES, *(_row(one, now) for one in found)]
-    return "\n".join([*columns(rows, streams.width(sys.stdout), right=(4, 5, 6)), "", _FROM_FILES])
+    right = _RIGHT
+    if not any(row[_NAME] for row in rows[1:]):
+        rows = [(*row[:_NAME], *row[_NAME + 1 :]) for row in rows]
+        right = tuple(at - 1 for at in right)
+    return "\n".join([*columns(rows, streams.width(sys.stdout), right=right), "", _FROM_FILES])
 
 
 def _row(one: Overview, now: float) -> tuple[str, ...]:
     rehearsal = "rehearsal" if one.rehearse and one.state != "rehearsed" else ""
     return (
-        one.name,
+        one.campaign,
+        one.name if one.name != one.campaign else "",
         one.framework or "-",
         span(one.shapes),
         one.state,

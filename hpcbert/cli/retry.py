@@ -35,6 +35,9 @@ _CONFLICT = Conflict(("wait",), lambda given: given["dry_run"], "with --dry-run"
     "  hpcbert retry 3f9a1c --exclude n[07-08] --wait"
 )
 @click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
+@click.option("--dry-run", is_flag=True, help="Say what would be submitted, and submit nothing.")
+@click.option("--wait", is_flag=True, help="Watch, and retry until all counts.")
+@click.option("--exclude", multiple=True, metavar="NODES", help="Keep away from these too.")
 @click.option(
     "--max-retries",
     type=click.IntRange(0),
@@ -42,7 +45,6 @@ _CONFLICT = Conflict(("wait",), lambda given: given["dry_run"], "with --dry-run"
     show_default=True,
     help="How often one repeat is submitted again at most.",
 )
-@click.option("--exclude", multiple=True, metavar="NODES", help="Keep away from these too.")
 @click.option("--no-exclude", is_flag=True, help="Do not keep away from nodes that failed.")
 @click.option(
     "--time",
@@ -51,8 +53,6 @@ _CONFLICT = Conflict(("wait",), lambda given: given["dry_run"], "with --dry-run"
     default="",
     help="Limit of one repeat from now on.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be submitted, and submit nothing.")
-@click.option("--wait", is_flag=True, help="Watch, and retry until all counts.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @returns_result

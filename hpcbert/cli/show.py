@@ -90,6 +90,7 @@ def _lines(
     old = since_text(overview.age(seen.created, now=now))
     facts = {
         "campaign": seen.campaign,
+        "name": manifest.name,
         "note": seen.note,
         "directory": data["directory"],
         "state": seen.state + (", a rehearsal" if seen.rehearse else ""),

@@ -19,7 +19,7 @@ class Filter(NamedTuple):
 
     Attributes:
         frameworks, states: One of these.
-        name: A part of the id or of the note, whatever the case of its letters.
+        name: A part of the id, of the name or of the note, whatever the case of its letters.
         newer, older: Made less, or more, than so many seconds ago.
         limit: Of those, the newest so many.
         everyone: Whether those of others are listed too.
@@ -51,7 +51,7 @@ def listed(runs: Path, wanted: Filter, *, now: float) -> tuple[Overview, ...]:
 def _fits(one: Overview, wanted: Filter, now: float) -> bool:
     dated = (wanted.newer, wanted.older) != (None, None)
     since = age(one.created, now=now) if dated else None
-    text = f"{one.campaign}\n{one.note}".lower()
+    text = f"{one.campaign}\n{one.name}\n{one.note}".lower()
     return (
         (not wanted.frameworks or one.framework in wanted.frameworks)
         and (not wanted.states or one.state in wanted.states)

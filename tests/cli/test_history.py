@@ -76,6 +76,17 @@ def test_a_note_is_written_printed_and_removed(one: Built) -> None:
     assert inside("note", "3f9a1c", "a\x1b[0m").returncode == 2
 
 
+def test_a_campaign_goes_by_its_name(one: Built, build: Build) -> None:
+    build("1n1g", name="20261122T100000Z-pytorch-b07d42", jobs=("90",))
+    assert "name" not in inside("list").stdout
+    one.change(name="table 4")
+    _, _, second, *_ = inside("list").stdout.splitlines()
+    assert second.startswith(f"{one.campaign.id}  table 4  pytorch")
+    (found,) = inside("list", "--name", "TABLE", "--json").data["campaigns"]
+    assert (found["name"], found["campaign"]) == ("table 4", one.campaign.id)
+    assert inside("show", "table 4", "--json").data["campaign"] == one.campaign.id
+
+
 def test_a_note_goes_with_the_archive(one: Built) -> None:
     gathered(one.directory, states=says())
     inside("note", "3f9a1c", "after the update")

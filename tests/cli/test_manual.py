@@ -32,6 +32,28 @@ def test_each_command_has_a_page_with_all_that_its_help_says(name: str) -> None:
             assert not [one for one in (param.help or "").split() if one not in said], param.name
 
 
+# Of the commands that are typed every day: what people give them most often.
+FIRST = {
+    "submit": "--fw --nodes --gpus-per-node",
+    "plan": "--fw --nodes --gpus-per-node",
+    "render": "--fw --nodes --gpus-per-node",
+    "collect": "--format --output --beside",
+    "retry": "--dry-run --wait --exclude",
+    "list": "--fw --state --limit",
+    "rm": "--yes --force --runs",
+    "config": "--origin --site --json",
+    "init": "--slurm --local --output",
+}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_help_begins_with_the_options_that_are_used_most(name: str) -> None:
+    options = [
+        one.opts[0] for one in TREE[f"hpcbert {name}"].params if isinstance(one, click.Option)
+    ]
+    assert options[:3] == FIRST[name].split()
+
+
 def test_no_page_is_of_a_command_that_is_not_there() -> None:
     assert set(PAGES) == {f"{name.replace(' ', '-')}.1" for name in TREE}
 

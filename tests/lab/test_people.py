@@ -1,0 +1,57 @@
+"""An ordinary user of a lab, for whom hpcbert lies in a directory that is closed to others."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcbert.errors import UsageError
+from hpcbert.lab import LabPlan
+from hpcbert.lab.people import admit, dismiss
+from hpcbert.lab.record import Journal, Lab
+from hpcbert.system.processes import boot_id
+from hpcbert.system.runner import run
+
+
+@pytest.mark.parametrize("name", ["root", "Alice", "a b", "-x", "x" * 40])
+def test_who_is_no_ordinary_user_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="ordinary user"):
+        LabPlan(user=name)
+
+
+@pytest.mark.slurm
+@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="no interpreter of the system's")
+def test_hpcbert_is_seen_by_a_user_who_can_not_read_where_it_lies(
+    slurm_packages: None, open_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, root = open_directory / "closed", open_directory / "people"
+    root.mkdir()
+    closed.mkdir(mode=0o700)
+    made = run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(closed / "venv")])
+    assert made.ok, made.stderr
+    monkeypatch.setattr(sys, "prefix", str(closed / "venv"))
+    plan = LabPlan(directory=root, user=f"hpcbert-{os.getpid()}-d")
+    journal = Journal(Lab(plan=plan, mark="people", boot=boot_id(), root=root))
+    try:
+        admit(journal, run)
+        entry, programs = pwd.getpwnam(plan.user), journal.lab.programs
+        become = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
+        done = run([*become, f"{programs}/hpcbert", "--version"], cwd=Path(entry.pw_dir))
+        assert done.stdout.startswith("hpcbert "), done.stderr
+        assert env_line(entry.pw_dir, journal.lab)
+    finally:
+        left = dismiss(journal.lab, run)
+    assert left == ()
+    assert str(root) not in Path("/proc/self/mountinfo").read_text()
+    with pytest.raises(KeyError):
+        pwd.getpwnam(plan.user)
+    shutil.rmtree(root)
+
+
+def env_line(home: str, lab: Lab) -> bool:
+    return f". {lab.layout.env_sh}" in Path(home, ".profile").read_text()
