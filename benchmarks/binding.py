@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PROGRAM = Path(__file__).parent.parent / "hpcbert" / "workloads" / "bert_pretrain.py"
-SHORT, LONG = 4, 44
+SHORT, LONG = 4, 24
 CPUS = sorted(os.sched_getaffinity(0))
 
 
