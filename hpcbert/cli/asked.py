@@ -19,7 +19,7 @@ from hpcbert.config.decode import Invalid, did_you_mean
 from hpcbert.config.schedulers import SLURM, traits
 from hpcbert.errors import UsageError
 from hpcbert.model import LARGEST, PRECISIONS, Shape, device, precision
-from hpcbert.script.plan import Request, device_of
+from hpcbert.script.plan import Request, device_of, shapes
 from hpcbert.slurm import mail
 
 if TYPE_CHECKING:
@@ -277,9 +277,29 @@ def _asked(
         rehearse=rehearse,
         dry=dry,
         preflight=options.preflight,
+        stop_on_failure=_stops(options, part.request),
         file=written.path if written else None,
     )
     return Asked(part.request, here, found, chosen, warnings)
+
+
+def _stops(options: PointOptions, request: Request) -> bool:
+    """Say whether shapes are held back where the smallest fails: by default those of a curve.
+
+    Raises:
+        UsageError: That is asked for, and there is one shape.
+    """
+    several = {one.shape for one in request.cells} or set(
+        shapes(request.shape, scaling=request.scaling)
+    )
+    if options.stop_on_failure and len(several) == 1:
+        raise UsageError(
+            "--stop-on-failure has no effect on a single shape.",
+            hint="Leave --stop-on-failure out.",
+        )
+    if options.stop_on_failure is not None:
+        return options.stop_on_failure
+    return Shape(1, 1) in several and len(several) > 1 and not options.concurrent_points
 
 
 def _mailed(notify: str, scheduler: str) -> tuple[str, ...]:

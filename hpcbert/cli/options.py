@@ -80,6 +80,7 @@ _FW = {"flag": "--fw", "multiple": True}
 _LIST = {"metavar": "LIST"}
 _ENV = {"metavar": "K=V"}
 _NODES = {"metavar": "NODES"}
+_STOP = {"flag": "--stop-on-failure/--no-stop-on-failure", "is_flag": True}
 _MAIL = {"metavar": "WORDS"}
 _TIME = {"flag": "--time", "callback": checked_limit}
 
@@ -131,6 +132,7 @@ class PointOptions(Overrides):
     srun_arg: Annotated[_Words, "One more word for srun.", {"metavar": "WORD"}] = ()
     concurrent_repeats: Annotated[int, "Repeats at the same time.", _COUNT] = 1
     concurrent_points: Annotated[bool, "Don't let each point wait for the one before."] = False
+    stop_on_failure: Annotated[bool | None, "Hold shapes back if the smallest fails.", _STOP] = None
     preflight: Annotated[bool, "First measure the nodes' network; leave slow ones out."] = False
     max_gpu_hours: Annotated[float | None, "Refuse what may take more.", _HOURS] = None
     repeats_in: Annotated[str, _IN, _one_of(("array", "one-job")), _SHOWN] = "array"
@@ -152,6 +154,11 @@ SHARED_CONFLICTS = (
         ("concurrent_repeats",),
         lambda given: given["repeats_in"] == "one-job",
         "with --repeats-in one-job",
+    ),
+    Conflict(
+        ("stop_on_failure",),
+        lambda given: given["concurrent_points"] and given["stop_on_failure"],
+        "with --concurrent-points",
     ),
     Conflict(
         ("global_batch_size",),

@@ -40,7 +40,9 @@ def render(options: PointOptions, *, output: Path | None, check: Path | None) ->
         conflicts.refuse_others(("check",), "with --check, which asks each script")
         return _check(check)
     conflicts.refuse(*SHARED_CONFLICTS)
-    conflicts.refuse_typed(("runs", "max_gpu_hours", "preflight"), "on scripts to submit by hand")
+    conflicts.refuse_typed(
+        ("runs", "max_gpu_hours", "preflight", "stop_on_failure"), "on scripts to submit by hand"
+    )
     scripts = _rendered(options)
     if output is None:
         return Result(scripts, "\n".join(scripts.values()).rstrip("\n"), exact=True)

@@ -307,6 +307,7 @@ class CampaignFile(Selection):
         repeats, iters, skip: Runs of each point, iterations of a run, warm-up.
         concurrent_repeats: Repeats at the same time.
         concurrent_points: Whether points may run at the same time.
+        stop_on_failure: Whether shapes are held back where the smallest fails.
         repeats_in: One array element a repeat, or all in one job on the same nodes.
         max_gpu_hours: Refuses what may take more.
         preflight: Whether the network of the nodes is measured first, and slow ones are left out.
@@ -328,6 +329,7 @@ class CampaignFile(Selection):
     skip: Annotated[int, Range(0)] | None = None
     concurrent_repeats: Count | None = None
     concurrent_points: bool | None = None
+    stop_on_failure: bool | None = None
     repeats_in: Literal["array", "one-job"] | None = None
     max_gpu_hours: Annotated[float, Range(0.001)] | None = None
     preflight: bool | None = None

@@ -11,6 +11,7 @@ import functools
 import math
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import jinja2
 from hpcbert import __version__
 from hpcbert.campaign import store
 from hpcbert.errors import UsageError
+from hpcbert.model import Shape
 from hpcbert.script import largest, preflight
 from hpcbert.script.multiple import Multiple
 from hpcbert.script.placing import placing
@@ -291,6 +293,7 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
         "placing": placed,
         "sampled": sampling and placed.on_gpus and not array.preflight,
         "preflight": array.preflight,
+        "baseline": _baseline(resolved, array),
         "share": preflight.SHARE,
         "limit": resolved.site.slurm.time_limit.bound,
         "directives": _directives(resolved, array),
@@ -321,6 +324,19 @@ def looked(resolved: Resolved) -> tuple[str, ...]:
     paths = (("--path", path) for path in examine.paths)
     words = (word for option in (*imports, *paths) for word in option)
     return (examine.runs, resolved.site.nodes.interface, *words)
+
+
+def _baseline(resolved: Resolved, array: Array) -> str:
+    """Return the key of the smallest shape of a point's curve, where that may hold it back."""
+    if not resolved.options.stop_on_failure or resolved.by_hand or array.preflight:
+        return ""
+    curve = [one for one in resolved.plan.points if _of_curve(one) == _of_curve(array.point)]
+    first = min(curve, key=lambda one: (one.shape.gpus, one.shape.nodes))
+    return "" if first == array.point else first.key
+
+
+def _of_curve(point: Point) -> Point:
+    return replace(point, shape=Shape(1, 1), accumulation=1)
 
 
 def _reproduce(resolved: Resolved, point: Point) -> str:

@@ -68,6 +68,7 @@ class SubmitOptions:
         together: Whether a point's repeats run in one job, on the same nodes.
         rehearse: Whether ranks replay the sample log instead of training.
         examine: What ranks and nodes look at instead; None where this is a measurement.
+        stop_on_failure: Whether a point is held back where the smallest shape of its curve failed.
         dry: Whether nothing will be run, so that missing paths may stay open.
         mpi: The kinds of MPI that srun has on the cluster; none: nobody knows.
         most_indices: Repeats that one array may have: the cluster's MaxArraySize less one; None:
@@ -84,6 +85,7 @@ class SubmitOptions:
     together: bool = False
     rehearse: bool = False
     examine: Examination | None = None
+    stop_on_failure: bool = False
     dry: bool = False
     mpi: tuple[str, ...] = ()
     most_indices: int | None = MOST_INDICES

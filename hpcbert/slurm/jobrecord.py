@@ -43,6 +43,7 @@ class JobRecord:
         jobs: Ids of the jobs that began this attempt: one, or its number is spoilt.
         suspended: Seconds for which it did not run, as its own script noticed.
         watched: Whether its script looked out for that.
+        held: Key of the point that all repeats failed of, so that this one was not run.
         apart: Whether its ranks saw fewer GPUs than their node had ranks.
     """
 
@@ -60,11 +61,17 @@ class JobRecord:
     suspended: float = 0.0
     watched: bool = False
     apart: bool = False
+    held: str = ""
 
     @property
     def ended(self) -> bool:
         """Whether its end is on record, be it by the script or by the local queue."""
         return self.exit is not None or bool(self.state)
+
+    @property
+    def why_held(self) -> str:
+        """Why it was not run although its job was; empty where it was."""
+        return f"held back: baseline {self.held} failed" if self.held else ""
 
     @property
     def where(self) -> str:
@@ -87,7 +94,7 @@ class JobRecord:
         else:
             return None
         code = f", exit status {self.exit}" if self.exit else ""
-        detail = "" if kind is Kind.SUCCEEDED else f"{sentence}{code}"
+        detail = "" if kind is Kind.SUCCEEDED else self.why_held or f"{sentence}{code}"
         return RepeatState(word, kind, "status-file", exit_code=self.exit, detail=detail)
 
     def complete(self, state: RepeatState, *, restarts: int = 0) -> RepeatState:
@@ -107,7 +114,9 @@ class JobRecord:
             elapsed = end - start
         suspended = max(state.suspended, self.suspended)
         detail = state.detail
-        if state.kind is Kind.FAILED and detail and self.where:
+        if state.kind is Kind.FAILED and self.held:
+            detail = self.why_held
+        elif state.kind is Kind.FAILED and detail and self.where:
             detail = f"{detail}, {self.where}"
         if suspended and state.kind in {Kind.SUCCEEDED, Kind.RUNNING}:
             detail = detail or f"was suspended for {suspended:g} s, so its number is spoilt"
@@ -172,6 +181,7 @@ def _with(known: JobRecord, kind: str, event: Event) -> JobRecord:
         },
         "suspended": {"suspended": known.suspended + _seconds(event.get("seconds"))},
         "step-end": {"step_exit": code, "apart": event.get("apart") is True},
+        "held": {"held": str(event.get("baseline", ""))},
         "signal": {"signal": str(event.get("signal", ""))},
         "end": {"end": time, "exit": code},
         "finished": {

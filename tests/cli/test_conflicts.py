@@ -62,6 +62,7 @@ REFUSED = [
             ["--dry-run"], ["--rehearse"], ["--force"], ["--like", "x"],
             ["--shapes", "1n1g"], ["--env", "A=b"], ["--reservation", "r"], ["--nodelist", "n1"],
             ["--exclude", "n1"], ["--name", "x"], ["--note", "x"], ["--max-gpu-hours", "9"], ["--preflight"],
+            ["--stop-on-failure"],
         )
     ),
     *(
@@ -81,6 +82,9 @@ REFUSED = [
     (["render", "--runs", "x"], "--runs", "by hand"),
     (["render", "--max-gpu-hours", "9"], "--max-gpu-hours", "by hand"),
     (["render", "--preflight"], "--preflight", "by hand"),
+    (["render", "--stop-on-failure"], "--stop-on-failure", "by hand"),
+    ([*SUBMIT, "--scaling", "--concurrent-points", "--stop-on-failure"], "--stop-on-failure", "--concurrent-points"),
+    ([*SUBMIT, "--stop-on-failure"], "--stop-on-failure", "single shape"),
     ([*LOCAL, "--device", "cpu", "--preflight"], "--preflight", "local scheduler"),
     (["plan", "--partition", "gpu"], "--partition", "local scheduler"),
     (["plan", "--accumulation", "2", "--global-batch-size", "8"], "--global-batch-size", "--accumulation"),

@@ -1,0 +1,95 @@
+"""--stop-on-failure with the local scheduler: what a failed baseline holds back, and what not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcbert.campaign import store
+from tests.kit.cli import Cli
+from tests.kit.training import WORDS, stand_in
+
+pytestmark = pytest.mark.slow
+
+CURVE = (
+    *("--scheduler", "local", "--gpus-per-node", "2", "--scaling", "--repeats", "2"),
+    *("--precision", "fp32", "--wait", "--json"),
+)
+HELD = "held back: baseline bert-tiny_1n1g_fp32_b2 failed"
+
+
+@pytest.fixture
+def hpcbert(tmp_path: Path) -> Cli:
+    return Cli(tmp_path, {"HOME": str(tmp_path), "HPCBERT_RUNS": str(tmp_path / "runs")})
+
+
+def started(directory: Path) -> list[str]:
+    """The points of which a measured step was started."""
+    found = directory.glob("status/*.jsonl")
+    return sorted({one.name.split("_")[1] for one in found if '"step"' in one.read_text()})
+
+
+def details(document: dict[str, object], shape: str) -> list[str]:
+    (table,) = document["data"]["tables"]  # type: ignore[index]
+    (row,) = [one for one in table["rows"] if one["shape"] == shape]
+    return [reason["detail"] for run in row["runs"] for reason in run["reasons"]]
+
+
+def test_a_baseline_that_lost_all_repeats_holds_the_others_back(
+    hpcbert: Cli, tmp_path: Path
+) -> None:
+    flag = tmp_path / "flag"
+    flag.touch()
+    program = stand_in(tmp_path, f"if [[ -e {flag} ]]; then exit 7; fi")
+    made = hpcbert(*WORDS, *CURVE, "--python", program)
+    assert made.returncode == 4, made.output
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert started(directory) == ["1n1g"]
+    said = details(made.document, "1n2g")
+    assert [HELD in one for one in said if one.startswith("it is FAILED")] == [True, True]
+    assert HELD in made.stderr
+    flag.unlink()
+    (tmp_path / "training.log").write_text("")
+    again = hpcbert("retry", directory, "--wait", "--json")
+    assert again.returncode == 4
+    assert started(directory) == ["1n1g", "1n2g"]
+    points = [one.point.shape.gpus for one in store.read_manifest(directory).arrays if one.retry]
+    assert points[:2] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ("if [[ $SLURM_ARRAY_TASK_ID == 2 && $SLURM_NTASKS == 1 ]]; then exit 7; fi", ()),
+        ("if [[ $SLURM_NTASKS == 1 ]]; then exit 7; fi", ("--no-stop-on-failure",)),
+    ],
+    ids=["one repeat ended well", "not wanted"],
+)
+def test_it_holds_nothing_back(
+    hpcbert: Cli, tmp_path: Path, bad: str, words: tuple[str, ...]
+) -> None:
+    made = hpcbert(*WORDS, *CURVE, "--python", stand_in(tmp_path, bad), *words)
+    assert "held back" not in made.output
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert started(directory) == ["1n1g", "1n2g"]
+
+
+@pytest.mark.parametrize(
+    ("words", "holds"),
+    [
+        (("--scaling",), True),
+        (("--shapes", "1n1g,1n2g"), True),
+        (("--shapes", "1n2g,1n4g"), False),
+        (("--shapes", "1n2g,1n4g", "--stop-on-failure"), True),
+        (("--scaling", "--no-stop-on-failure"), False),
+        (("--scaling", "--concurrent-points", "--scheduler", "slurm"), False),
+    ],
+    ids=["scaling", "from 1n1g", "without 1n1g", "asked for", "not wanted", "at the same time"],
+)
+def test_a_curve_is_held_back_by_default(hpcbert: Cli, words: tuple[str, ...], holds: bool) -> None:
+    gpus = () if "--shapes" in words else ("--gpus-per-node", "2")
+    made = hpcbert("submit", "--dry-run", "--json", *gpus, *words)
+    first, *others = made.data["arrays"]
+    assert "held back" not in first["script_text"]
+    assert {"held back" in one["script_text"] for one in others} == {holds}
