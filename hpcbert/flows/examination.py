@@ -7,6 +7,7 @@ its nodes does not share it, a plain job step looks once more and answers over t
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import time
@@ -19,7 +20,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.checks import containers, nodes
 from hpcbert.config import places, recipe
-from hpcbert.errors import HpcbertError, SchedulerError
+from hpcbert.errors import HpcbertError, Interruption, SchedulerError
 from hpcbert.finding import Finding
 from hpcbert.flows.submit import submit_pending
 from hpcbert.scheduler.base import World
@@ -109,6 +110,8 @@ def _examined(wish: Wish, folder: Path, run: Runner) -> Iterator[Finding]:
     try:
         made = _drafted(wish, replace(site, runs=str(folder)), first, run)
         yield from _submitted(wish, made, run)
+    except Interruption:
+        raise
     except SchedulerError as error:
         hint = "Every submission would end so: what stands above may say why."
         yield Finding("job", "fail", error.message, hint)
@@ -145,12 +148,12 @@ def _submitted(wish: Wish, made: Draft, run: Runner) -> Iterator[Finding]:
     """Submit the job, wait for its end and yield what it found."""
     floor = wish.site.slurm.poll_floor
     directory = made.directory
-    submit_pending(directory, run=run, floor=floor, draft=made, again="hpcbert doctor")
     state = None
     try:
+        submit_pending(directory, run=run, floor=floor, draft=made, again="hpcbert doctor")
         state = _ended(directory, wish.patience, run)
     finally:
-        if state is None:
+        if state is None or not state.kind.over:
             _cancelled(directory, run)
     if state is None:
         hint = "Try again when the cluster has room, with fewer --nodes or a longer --wait."
@@ -158,7 +161,6 @@ def _submitted(wish: Wish, made: Draft, run: Runner) -> Iterator[Finding]:
         yield Finding("job", "fail", detail, hint, "", (), "--nodes 1")
         return
     if not state.kind.over:
-        _cancelled(directory, run)
         detail = f"it did not start and was cancelled: {state.detail or state.reason}"
         yield Finding("job", "fail", detail, f"Slurm says {state.reason}: {state.advice}.")
         return
@@ -184,11 +186,14 @@ def _ended(directory: Path, patience: float, run: Runner) -> RepeatState | None:
 
 
 def _cancelled(directory: Path, run: Runner) -> None:
-    watched = _tracked(directory)
-    asked = scheduler.of(watched.campaign.scheduler, World(run))
-    target = asked.living_jobs(watched)
-    if target.jobs:
-        asked.cancel(watched, target)
+    """Cancel what there is of a job, be it that its submission was interrupted."""
+    with contextlib.suppress(HpcbertError):
+        watched = _tracked(directory)
+        asked = scheduler.of(watched.campaign.scheduler, World(run))
+        watched = asked.adopted(watched)
+        target = asked.living_jobs(watched)
+        if target.jobs:
+            asked.cancel(watched, target)
 
 
 def _told(wish: Wish, made: Draft, state: RepeatState, run: Runner) -> Iterator[Finding]:
