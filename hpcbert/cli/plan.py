@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from hpcbert.scheduler.base import Supply
 
 _NOTHING = "-"
+# Campaigns that a sentence names.
+_NAMED = 3
 _TITLES = ("shape", "precision", "batch", "repeats", "limit", "node-hours")
 # What hours are called as data, and of what.
 _HOURS = {
@@ -266,10 +268,11 @@ def _notes(outlook: Outlook) -> list[str]:
     names = list(dict.fromkeys(name for one in known for name in one.campaigns))
     runs = sum(len(one.seconds) for one in known)
     lines = [f"Node-hours and {unit} are the most: each job takes all of its limit."]
+    more = f" and {len(names) - _NAMED} more, which --json names" if len(names) > _NAMED else ""
     if known:
         lines.append(
             f"Expected are {unit} by the median of {_count(runs, 'earlier run')} of the same "
-            f"points: {', '.join(names)}."
+            f"points: {', '.join(names[:_NAMED])}{more}."
         )
     else:
         lines.append("Nothing is expected: no run of these points is under runs yet.")
