@@ -30,7 +30,7 @@ def messages(done: Done) -> str:
     return "\n".join(f"{one['message']} {one['hint']}" for one in done.document["errors"])
 
 
-SUBMIT = ("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "8")
+SUBMIT = ("submit", "--nodes", "2", "--gpus-per-node", "8")
 
 
 @pytest.mark.parametrize(
