@@ -17,7 +17,7 @@ from hpcbert.config import campaignfile, places, site, slurmwords, variables
 from hpcbert.config.campaignfile import CampaignFile, Selection
 from hpcbert.config.decode import Invalid, did_you_mean
 from hpcbert.config.schedulers import SLURM, traits
-from hpcbert.errors import UsageError
+from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, Shape, device, precision
 from hpcbert.script.plan import Request, device_of, shapes
 from hpcbert.slurm import mail
@@ -65,7 +65,14 @@ class ReadFile:
         Raises:
             ConfigError: It is missing or wrong.
         """
-        return cls(path, campaignfile.read(path)) if path else None
+        if path is None:
+            return None
+        if not path.exists():
+            raise ConfigError("There is no such file.", where=str(path), hint=_NO_FILE)
+        return cls(path, campaignfile.read(path))
+
+
+_NO_FILE = "hpcbert plan --init writes an example; without a file options say what is measured."
 
 
 def read(

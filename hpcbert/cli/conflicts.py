@@ -76,7 +76,12 @@ def typed(name: str) -> bool:
 
 
 def flag(name: str) -> str:
-    """Return how an option is spelled on the command line, by its parameter's name."""
+    """Return how an option is spelled on the command line, by its parameter's name.
+
+    An argument is called as the help calls it.
+    """
     command = click.get_current_context().command
+    if any(one.name == name and isinstance(one, click.Argument) for one in command.params):
+        return name.upper()
     words = [max(one.opts, key=len) for one in command.params if one.name == name]
     return words[0] if words else name

@@ -50,13 +50,16 @@ def pairs(words: Iterable[str], flag: str = "--set") -> dict[str, str]:
     """Read the words that `--set` and `--env` take.
 
     Raises:
-        UsageError: One is not of the form NAME=VALUE.
+        UsageError: One is not of the form NAME=VALUE, or a variable has two values.
     """
-    found = {}
+    found: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
             raise UsageError(f"{flag} takes NAME=VALUE, not {word!r}.")
+        if flag == "--env" and name.strip() in found:
+            hint = f'A campaign.toml measures several in turn: env = {{ {name} = ["a", "b"] }}'
+            raise UsageError(f"{flag} gives {name} two values.", hint=hint)
         found[name.strip()] = value
     return found
 

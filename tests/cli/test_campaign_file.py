@@ -135,7 +135,7 @@ def test_what_has_no_effect_with_the_scheduler_is_said(file: Path) -> None:
 
 
 TYPED_WRONG = {
-    "a size": (["--batch-size", "fp32=x"], "--batch-size takes whole numbers, not 'x'."),
+    "a size": (["--batch-size", "fp32=x"], "--batch-size takes whole numbers, or max, not 'x'."),
     "a size of zero": (["--batch-size", "0"], "A batch size must be at least 1, not 0."),
     "a precision of a size": (["--batch-size", "fp23=8"], "--batch-size names 'fp23', which is not"),
     "a size of another": (
@@ -150,6 +150,9 @@ TYPED_WRONG = {
         ["--fw", "ngc-tf1", "--env", "NVIDIA_TF32_OVERRIDE=1"],
         "ngc-tf1 sets NVIDIA_TF32_OVERRIDE itself.",
     ),
+    "two values": (["--env", "A=1", "--env", "A=2"], "--env gives A two values."),
+    "no file": (["nowhere.toml"], "nowhere.toml: There is no such file."),
+    "a file beside --like": (["x.toml", "--like", "x"], "FILE has no effect with --like"),
     "a secret": (["--env", "HF_TOKEN=x"], "--env HF_TOKEN may hold a secret"),
     "nodes": (["--nodelist", "n1 n2"], "--nodelist must be node names as Slurm lists them"),
     "a name": (["--name", "a/b"], "--name must be 1 to 60 printable characters without a slash"),

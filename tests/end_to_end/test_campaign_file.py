@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests.kit.cli import Cli
@@ -42,3 +43,36 @@ def test_each_environment_reaches_the_ranks_and_has_a_table(tmp_path: Path) -> N
     directories = sorted((tmp_path / "runs").iterdir())
     assert [(one / "campaign.toml").read_text() for one in directories] == [LOCAL] * 2
     assert {(one / "note.txt").read_text() for one in directories} == {"here\n"}
+
+
+SLURM = """\
+schema = 1
+name = "on a cluster"
+frameworks = ["pytorch", "oneflow"]
+precisions = "fp32"
+shapes = "2n1g"
+device = "gpu"
+repeats = 1
+
+[env]
+NCCL_ALGO = "Ring"
+
+[slurm]
+nodelist = "n[1-2]"
+"""
+
+
+def test_campaigns_of_a_file_run_in_turn_on_a_cluster(hpcbert: Cli) -> None:
+    """As an ordinary user; ranks of each framework have the variable, on the nodes that are named."""
+    (hpcbert.cwd / "campaign.toml").write_text(SLURM)
+    done = hpcbert("submit", "campaign.toml", "--rehearse", "--wait", "--force")
+    assert done.returncode == 4, done  # no table comes of a rehearsal
+    folders = sorted((hpcbert.cwd / "runs").iterdir())
+    manifests = [json.loads((one / "manifest.json").read_text()) for one in folders]
+    first, second = sorted(manifests, key=lambda one: str(one["after"]))
+    assert (first["framework"], second["framework"]) == ("pytorch", "oneflow")
+    assert (first["after"], second["after"]) == ("", first["id"])
+    assert not [array for one in manifests for array in one["arrays"] if array["changed"]]
+    told = [path for one in folders for path in one.glob("env/*.json")]
+    assert sorted(path.name.split(".")[-2] for path in told) == ["n1", "n1", "n2", "n2"]
+    assert all("NCCL_ALGO" in path.read_text() for path in told)
