@@ -30,7 +30,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install \
 
 # What the tests against a real Slurm cluster need; installed by `make test` when it runs as root.
 # Of names with a bar between them the first that this release has.
-PACKAGES := python3-venv shellcheck hostname iproute2 mount strace util-linux \
+PACKAGES := python3-venv shellcheck hostname iproute2 mount strace tmux util-linux \
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin \
     libpmix-dev mariadb-server munge squashfs-tools libopenmpi40|libopenmpi3
 

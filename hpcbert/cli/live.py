@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # What it is, its marks or state, and how far it is or why it waits.
 _COLUMNS = 3
 # kind -> mark, the same without Unicode, style, what it is called in a count
-_MARKS = {
+MARKS = {
     Kind.SUCCEEDED: ("✓", "+", "green", "completed"),
     Kind.FAILED: ("✗", "x", "red", "failed"),
     Kind.RUNNING: ("▶", ">", "cyan", "running"),
@@ -54,7 +54,7 @@ def draws(stream: TextIO) -> bool:
 def counts(view: View) -> str:
     """Return how many repeats there are of each kind: `4 completed, 1 running`."""
     count = view.count()
-    return ", ".join(f"{count[kind]} {mark[3]}" for kind, mark in _MARKS.items() if kind in count)
+    return ", ".join(f"{count[kind]} {mark[3]}" for kind, mark in MARKS.items() if kind in count)
 
 
 def duration(seconds: float | None) -> str:
@@ -117,7 +117,7 @@ def _point(view: View, repeats: Sequence[Repeat], *, unicode: bool) -> tuple[Tex
     name += f" b{point.batch}{' cpu' if point.device == 'cpu' else ''}"
     marks = Text()
     for repeat in repeats:
-        mark, plain, style, _ = _MARKS[view.states[repeat.key].kind]
+        mark, plain, style, _ = MARKS[view.states[repeat.key].kind]
         marks.append(mark if unicode else plain, style=style)
     waiting = [view.states[one.key] for one in repeats if view.states[one.key].kind == Kind.WAITING]
     why = f"waiting: {waiting[0].detail}" if waiting and waiting[0].detail else ""
@@ -146,7 +146,7 @@ def _remarkable(
             alike.setdefault((state.word, state.kind, words), []).append(name)
     for (word, kind, words), names in alike.items():
         name = names[0] if len(names) == 1 else f"{len(names)} repeats"
-        yield Text(f"    {name}"), Text(word, style=_MARKS[kind][2]), Text(printable(words))
+        yield Text(f"    {name}"), Text(word, style=MARKS[kind][2]), Text(printable(words))
 
 
 def _how_far(view: View, state: RepeatState, detail: Detail) -> Text:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +12,7 @@ import click
 
 from hpcbert.campaign import preflight, store
 from hpcbert.campaign.suspects import RetryPolicy
-from hpcbert.cli import conflicts
+from hpcbert.cli import conflicts, streams
 from hpcbert.cli.campaigns import Opened, opened, then
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.live import counts
@@ -30,7 +33,10 @@ if TYPE_CHECKING:
 
 # Of an interval, seconds.
 _SHORTEST, _LONGEST = 0.1, 86_400.0
-_CONFLICT = Conflict(("interval", "max_retries"), lambda given: given["once"], "with --once")
+_CONFLICTS = (
+    Conflict(("interval", "max_retries"), lambda given: given["once"], "with --once"),
+    Conflict(("plain",), lambda given: given["as_json"], "with --json"),
+)
 
 
 @click.command(
@@ -50,20 +56,25 @@ _CONFLICT = Conflict(("interval", "max_retries"), lambda given: given["once"], "
     help="Submit a repeat that does not count again, so often at most.",
 )
 @click.option("--exit-status", is_flag=True, help="Leave with 4 if a repeat ended badly.")
+@click.option("--plain", is_flag=True, help="Print a line for each change, on a terminal too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
-def monitor(*, as_json: bool, **values: Any) -> None:
+def monitor(*, as_json: bool, plain: bool, **values: Any) -> None:
     """Watch campaigns until they end.
 
     CAMPAIGN is a campaign's directory, its id or a part of it; without any, all that are not over,
     or else a look at the newest. An archive is looked at once. Interrupting it leaves the jobs
     alone.
 
+    On a terminal it is a view of the whole screen: arrows move, / filters, enter opens the log, c
+    cancels, r retries, q leaves.
+
     With --json each line is an object: {"event":"state",…} for each repeat at first and then for
     each change, and at last the document that every command ends with, whose data is the summary.
     """
-    finish("monitor", lambda: _monitor(Display(as_json=as_json), **values), as_json=as_json)
+    display = Display(as_json=as_json, plain=plain)
+    finish("monitor", lambda: _monitor(display, **values), as_json=as_json)
 
 
 def _monitor(
@@ -79,30 +90,48 @@ def _monitor(
 ) -> Result:
     from hpcbert.flows import heal
 
-    conflicts.refuse(_CONFLICT)
+    conflicts.refuse(*_CONFLICTS)
     site = load(site_file)
     directory = Path(runs or site.runs)
     watched = () if campaigns else flow.unfinished(directory, run=run)
     found = tuple(Opened(one.directory, one.directory) for one in watched)
     found = found or opened(campaigns, directory)
     # In an archive nothing changes any more.
-    once = once or not (campaigns or watched) or any(one.packed for one in found)
+    once = once or any(one.packed for one in found)
+    full = not once and display.full_screen()
+    once = once or not (campaigns or watched)
     watched = watched or tuple(flow.open_campaign(one.directory) for one in found)
+    policy, floor = RetryPolicy(max_retries), site.slurm.poll_floor
+    between = _interval(interval, floor, watched)
     try:
-        view = heal.follow(
-            watched,
-            RetryPolicy(max_retries),
-            display,
-            run=run,
-            floor=site.slurm.poll_floor,
-            interval=_interval(interval, site.slurm.poll_floor, watched),
-            once=once,
-        )
+        if full:
+            view = _on_screen(watched, policy, floor=floor, interval=between)
+        else:
+            view = heal.follow(
+                watched, policy, display, run=run, floor=floor, interval=between, once=once
+            )
     except KeyboardInterrupt:
         hint = cancel_hint(watched)
         return Result(errors=(Interruption("Interrupted. The jobs are left alone.", hint=hint),))
     shown = {one.directory: one.shown for one in found}
     return _result(view, watched, shown, exit_status=exit_status)
+
+
+def _on_screen(
+    watched: Sequence[TrackedCampaign], policy: RetryPolicy, *, floor: float, interval: float
+) -> View:
+    """Show campaigns on the whole screen until the person leaves, and return what was seen last.
+
+    Raises:
+        HpcbertError: Following them failed.
+        KeyboardInterrupt: By Ctrl-C.
+    """
+    from hpcbert.cli.view import app, session
+
+    followed = session.Session(watched, policy, floor=floor, interval=interval)
+    colour = click.get_current_context().color is not False and not os.environ.get("NO_COLOR")
+    app.show(followed, unicode=streams.holds_unicode(sys.stdout), colour=colour)
+    return followed.view or flow.View((), {}, time.time())
 
 
 def _interval(asked: float | None, floor: float, watched: Sequence[TrackedCampaign]) -> float:

@@ -46,14 +46,22 @@ class Display:
     Attributes:
         err: Whether on stderr.
         as_json: Whether as JSON, an object a line.
+        plain: Whether as lines on a terminal too.
     """
 
     err: bool = False
     as_json: bool = False
+    plain: bool = False
+
+    def full_screen(self) -> bool:
+        """Say whether there are a screen for a view and a keyboard to steer it."""
+        terminal = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr))
+        return not (self.as_json or self.plain) and terminal and draws(sys.stdout)
 
     def watching(self) -> AbstractContextManager[Sinks]:
         """Show states until this is left."""
-        if not self.as_json and draws(sys.stderr if self.err else sys.stdout):
+        lines = self.as_json or self.plain
+        if not lines and draws(sys.stderr if self.err else sys.stdout):
             return _on_terminal(err=self.err)
         return contextlib.nullcontext(Sinks(changes=self._changes))
 
@@ -177,7 +185,7 @@ def _read_failure(
     return _failure_reader(directory)(log, device, printed)
 
 
-def _failure(repeat: Repeat, state: RepeatState) -> Failure | None:
+def why_failed(repeat: Repeat, state: RepeatState) -> Failure | None:
     """Return why a repeat failed; its log is read once, for nothing writes to it any more.
 
     A repeat that Slurm says ran out of the host's memory has no other cause to look for.
@@ -192,7 +200,7 @@ def failures_alike(view: View) -> list[str]:
     """Return why repeats failed by their logs, once for all that failed so."""
     found: dict[tuple[str, str], int] = {}
     for repeat in view.repeats:
-        if failure := _failure(repeat, view.states[repeat.key]):
+        if failure := why_failed(repeat, view.states[repeat.key]):
             key = repeat.watched.campaign.id, str(failure)
             found[key] = found.get(key, 0) + 1
     return [
@@ -201,7 +209,8 @@ def failures_alike(view: View) -> list[str]:
     ]
 
 
-def _details(repeat: Repeat, state: RepeatState, now: float) -> Detail:
+def details(repeat: Repeat, state: RepeatState, now: float) -> Detail:
+    """Return how far a repeat is that runs, from the end of its log."""
     progress = _progress_reader(repeat.watched.directory)(flow.log_path(repeat, state))
     return flow.detail(repeat, progress, now=now)
 
@@ -215,7 +224,7 @@ def _on_terminal(*, err: bool) -> Iterator[Sinks]:
     unicode = streams.holds_unicode(screen.file)
 
     def view(now: View) -> None:
-        live.update(draw(now, _details, _failure, unicode=unicode), refresh=True)
+        live.update(draw(now, details, why_failed, unicode=unicode), refresh=True)
 
     # A table that is taller than the screen scrolls: cut off it would hide what goes wrong.
     with Live(
@@ -229,7 +238,7 @@ def line(change: Change) -> str:
     repeat, state = change.repeat, change.state
     number = f"{repeat.number}/{repeat.watched.campaign.protocol.repeats}"
     number += f" attempt {state.attempt}" if state.attempt else ""
-    failure = _failure(repeat, state)
+    failure = why_failed(repeat, state)
     words = [
         utc(change.time),
         repeat.watched.campaign.id,
@@ -248,8 +257,8 @@ def line(change: Change) -> str:
 def _event(change: Change) -> dict[str, Any]:
     """Return a change as an object for `--json`; `docs/reference/json.md` describes it."""
     repeat, state = change.repeat, change.state
-    detail = _details(repeat, state, change.time) if state.kind == Kind.RUNNING else None
-    failure = _failure(repeat, state)
+    detail = details(repeat, state, change.time) if state.kind == Kind.RUNNING else None
+    failure = why_failed(repeat, state)
     return {
         "version": VERSION,
         "event": "state",

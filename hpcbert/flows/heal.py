@@ -5,6 +5,7 @@ What is seen and done goes to an `Observer`; nothing is printed here.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -48,6 +49,7 @@ def follow(
     floor: float,
     interval: float | None = None,
     once: bool = False,
+    pause: Callable[[float], None] = time.sleep,
 ) -> View:
     """Watch campaigns, submit invalid repeats again, and watch on, until all is over.
 
@@ -63,6 +65,7 @@ def follow(
         floor: Shortest interval between two questions to Slurm at this site, seconds.
         interval: The same for watching, where it is to be longer.
         once: Whether to look once and to submit nothing.
+        pause: Waits a number of seconds between two looks.
 
     Returns:
         What there was in the end.
@@ -79,7 +82,7 @@ def follow(
     unattended = replace(policy, cancelled=False)
     while True:
         with observer.watching() as sinks:
-            view = watch(watched, sinks, run=run, floor=interval or floor, once=once)
+            view = watch(watched, sinks, run=run, floor=interval or floor, once=once, pause=pause)
         plans = [
             resubmit(one.directory, unattended, run=run, floor=floor, waiting=observer.waiting)
             for one in watched

@@ -33,6 +33,8 @@ TOLERANCE = 10
 # Seconds between two looks at the status files, which costs no question.
 _LOOK = 0.25
 _SHORTEST = 0.05
+# What is looked at costs processor time; times this is waited until it is looked at again.
+_SPARING = 100
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,7 @@ def watch(
     tracker = Tracker(watched, run=run, clock=clock, chance=chance, floor=floor)
     repeats = tuple(repeat for one in watched for repeat in one.repeats)
     while True:
+        began = time.thread_time()
         changed = tracker.poll()
         now = clock()
         trouble = tracker.complaint if tracker.failures else ""
@@ -194,14 +197,20 @@ def watch(
         if tracker.absent or tracker.failures >= tolerance:
             raise unreachable(view)
         rest = max(_SHORTEST, tracker.pause())
-        _rest(min(rest, sinks.refresh) if sinks.view else rest, tracker, pause)
+        # Of thousands of repeats each picture costs something: it is drawn less often.
+        refresh = max(sinks.refresh, (time.thread_time() - began) * _SPARING)
+        _rest(min(rest, refresh) if sinks.view else rest, tracker, pause)
 
 
 def _rest(seconds: float, tracker: Tracker, pause: Callable[[float], None]) -> None:
     """Wait, but no longer than until jobs wrote what makes a poll worth it."""
-    while seconds > 0 and not tracker.stirred():
-        pause(min(seconds, _LOOK))
-        seconds -= _LOOK
+    while seconds > 0:
+        began = time.thread_time()
+        if tracker.stirred():
+            return
+        look = max(_LOOK, (time.thread_time() - began) * _SPARING)
+        pause(min(seconds, look))
+        seconds -= look
 
 
 def unreachable(view: View) -> SchedulerError:

@@ -51,9 +51,13 @@ class Pace:
             interval = self.interval * _GROWTH
         return replace(self, interval=min(interval, self.floor * _SPAN))
 
-    def seconds(self, chance: float) -> float:
-        """Return the seconds to the next poll; `chance`, in [0, 1), is the jitter's."""
-        return max(self.floor, self.interval) * (1 + _JITTER * chance)
+    def seconds(self, chance: float, least: float = 0.0) -> float:
+        """Return the seconds to the next poll; `chance`, in [0, 1), is the jitter's.
+
+        They are no fewer than `least`, unless that is more than the longest interval.
+        """
+        least = min(least, self.floor * _SPAN)
+        return max(self.floor, self.interval, least) * (1 + _JITTER * chance)
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,7 @@ REFUSED = [
     (["monitor", "--once", "--interval", "20"], "--interval", "--once"),
     (["logs", "--path", "--tail", "2"], "--tail", "--path"),
     (["logs", "--path"], "--path", "--json"),
+    (["monitor", "--plain"], "--plain", "--json"),
     (["logs", "-f"], "--follow", "--json"),
     (["logs", "-f", "--path"], "--follow", "--path"),
     (["retry", "--dry-run", "--wait"], "--wait", "--dry-run"),

@@ -272,7 +272,7 @@ def test_a_reader_that_leaves_ends_it_quietly(hpcbert: Any, slurm: Any, watched:
 
 
 def test_on_a_terminal_a_table_is_drawn_in_place(hpcbert: Any, story: Built) -> None:
-    code, text = hpcbert.on_terminal("monitor")
+    code, text = hpcbert.on_terminal("monitor", keyboard=False)
     assert code == 0, text
     assert f"campaign {story.campaign.id}" in text
     assert "✓" in text

@@ -1,4 +1,4 @@
-"""What monitor shows on terminals of every kind: small, dumb, without UTF-8."""
+"""What monitor shows on terminals of every kind: small, dumb, without UTF-8, without a keyboard."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def curve(slurm: Any, watched: Callable[..., Built]) -> Built:
 def test_a_table_taller_than_the_screen_scrolls_and_a_narrow_one_folds(
     hpcbert: Any, curve: Built, columns: int
 ) -> None:
-    _, said = hpcbert.on_terminal("monitor", str(curve.directory), rows=10, columns=columns)
+    _, said = hpcbert.on_terminal(
+        "monitor", str(curve.directory), rows=10, columns=columns, keyboard=False
+    )
     plain = _CODE.sub("", said).replace("\r", "\n")
     first = plain[: plain.rindex("bert-tiny 1n20g")] if columns > 40 else plain
     for gpus in SHAPES:
@@ -58,10 +60,18 @@ def test_a_dumb_terminal_gets_lines(hpcbert: Any, curve: Built, term: str) -> No
     assert any("FAILED" in line for line in lines)
 
 
+def test_plain_is_lines_on_any_terminal(hpcbert: Any, curve: Built) -> None:
+    _, said = hpcbert.on_terminal("monitor", "--plain", str(curve.directory))
+    assert sum("COMPLETED" in line for line in said.splitlines()) == 2 * len(SHAPES) - 2
+    assert "\x1b[?1049h" not in said
+
+
 @pytest.mark.parametrize("locale", ["C", "POSIX"])
 def test_a_locale_without_utf8_gets_ascii(hpcbert: Any, curve: Built, locale: str) -> None:
-    _, said = hpcbert.on_terminal("monitor", str(curve.directory), LC_ALL=locale)
+    _, said = hpcbert.on_terminal("monitor", str(curve.directory), LC_ALL=locale, keyboard=False)
     assert said.isascii()
     assert "++" in _CODE.sub("", said)
-    _, other = hpcbert.on_terminal("monitor", str(curve.directory), LC_ALL="C.UTF-8")
+    _, other = hpcbert.on_terminal(
+        "monitor", str(curve.directory), LC_ALL="C.UTF-8", keyboard=False
+    )
     assert "✓✓" in _CODE.sub("", other)

@@ -139,7 +139,13 @@ class Cli:
         return subprocess.Popen(argv, **{**own, **options})
 
     def on_terminal(
-        self, *words: object, answer: str = "", rows: int = 24, columns: int = 150, **env: str
+        self,
+        *words: object,
+        answer: str = "",
+        rows: int = 24,
+        columns: int = 150,
+        keyboard: bool = True,
+        **env: str,
     ) -> tuple[int, str]:
         """Return exit status and output of it on a terminal of some size, typing an answer."""
         ours, end = pty.openpty()
@@ -147,7 +153,7 @@ class Cli:
         kept = {name: value for name, value in self.environment.items() if name not in _TERMINAL}
         with self.start(
             *words, env={**kept, "TERM": "xterm", "LANG": "C.UTF-8", **env}, start_new_session=True,
-            stdin=end, stdout=end, stderr=end,
+            stdin=end if keyboard else subprocess.DEVNULL, stdout=end, stderr=end,
         ) as child:  # fmt: skip
             os.close(end)
             os.write(ours, answer.encode())

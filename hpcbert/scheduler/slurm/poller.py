@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # Polls in which an end that is open to doubt must stand before it is believed.
 _CALM = 3
+# What is answered about thousands of repeats costs processor time to read; times this is waited.
+_SPARING = 40
 # Seconds for which sacct may not know of an end yet: some at any time, more than four after a
 # start of slurmctld (seen with 22.05.8).
 _LAG = 20.0
@@ -72,7 +75,7 @@ class SlurmPoller(Poller):
         due = self._world.now() >= self._due
         if not self._open() or not (due or self._hurries()):
             return
-        before = dict(self.states)
+        before, began = dict(self.states), time.thread_time()
         if due:
             self._ask()
         else:
@@ -80,7 +83,8 @@ class SlurmPoller(Poller):
         changed = any(differ(before.get(key), state) for key, state in self.states.items())
         if due or changed:
             self._pace = self._pace.after(changed=changed, failed=self.failures > 0)
-            self._due = self._world.now() + self._pace.seconds(self._chance())
+            cost = (time.thread_time() - began) * _SPARING
+            self._due = self._world.now() + self._pace.seconds(self._chance(), cost)
         self._haste = self._haste.after(self._world.now(), changed=changed)
         self._note_ends()
 

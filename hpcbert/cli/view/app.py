@@ -1,0 +1,418 @@
+"""The screen of the view, with Textual."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import App
+from textual.binding import Binding
+from textual.containers import Container
+from textual.widgets import Input
+
+from hpcbert.cli.live import duration
+from hpcbert.cli.output import printable
+from hpcbert.cli.streams import ascii_only
+from hpcbert.cli.view.cells import Piece, Sheet, about, counted
+from hpcbert.cli.view.rows import Level, matches
+from hpcbert.cli.view.session import Asking
+from hpcbert.cli.view.tail import Tail
+from hpcbert.cli.view.widgets import Bar, Scroll
+from hpcbert.errors import HpcbertError
+from hpcbert.slurm.states import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.app import ComposeResult
+    from textual.events import Key
+
+    from hpcbert.campaign.repeats import Repeat
+    from hpcbert.cli.view.rows import Scene, Tree, TreeRow
+    from hpcbert.cli.view.session import Session
+
+# A log stands beside the rows where the screen is as wide, else below them.
+_WIDE = 110
+# Two lines tell of the row at the cursor where the screen is lower, else three.
+_HIGH = 24
+# Seconds after the end in which somebody may press a key; the view of a script's terminal closes.
+_LINGER = 20.0
+_KEYS = "arrows  / filter  enter log  c cancel  r retry  q quit"
+_MOVES = {"up": -1, "k": -1, "down": 1, "j": 1}
+
+
+class Monitor(App[None]):
+    """Campaigns, points and repeats as rows, a log beside them, and keys to act.
+
+    Args:
+        session: What follows the campaigns.
+        unicode: Whether the terminal shows more than ASCII.
+        colour: Whether it shows colours.
+
+    Attributes:
+        interrupted: Set where somebody left by Ctrl-C.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { background: ansi_default; color: ansi_default; overflow: hidden; }
+    Bar { background: ansi_default; color: ansi_default; width: 100%; }
+    #title { text-style: bold; }
+    #heads, #log_title { text-style: dim; }
+    #body { height: 1fr; layout: vertical; }
+    #body.wide { layout: horizontal; }
+    #rows { width: 1fr; height: 1fr; }
+    #beside { display: none; width: 1fr; height: 1fr; layout: vertical; }
+    #beside.open { display: block; }
+    #body.wide #beside { padding: 0 0 0 1; }
+    #log { height: 1fr; width: 100%; }
+    Scroll { background: ansi_default; color: ansi_default; }
+    Scroll:focus { background: ansi_default; }
+    #filter { display: none; height: 1; border: none; padding: 0; background: ansi_default;
+              color: ansi_default; }
+    #filter.open { display: block; }
+    """
+    BINDINGS: ClassVar = [Binding("ctrl+c", "interrupt", show=False, priority=True)]
+
+    def __init__(self, session: Session, *, unicode: bool, colour: bool) -> None:
+        super().__init__(ansi_color=True)
+        self._session, self._unicode, self._colour = session, unicode, colour
+        self._tree: Tree | None = None
+        self._shown: Scene | None = None
+        self._found: list[TreeRow] = []
+        self._words: tuple[str, ...] = ()
+        self._offer: Asking | None = None
+        self._notice = ""
+        self._touched = self._lingers = False
+        self._tail = Tail()
+        self._sheet = Sheet(80, unicode=unicode)
+        self.interrupted = False
+
+    # --- what there is ---------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        """Make the screen."""
+        yield Bar(name="title", lines=1)
+        yield Bar(name="heads", lines=1)
+        with Container(id="body"):
+            yield Scroll(self._line, name="rows", colour=self._colour)
+            with Container(id="beside"):
+                yield Bar(name="log_title", lines=1)
+                yield Scroll(self._log_line, name="log", colour=self._colour)
+        yield Bar(name="about", lines=2)
+        yield Input(id="filter", placeholder="", compact=True)
+        yield Bar(name="keys", lines=1)
+
+    def on_mount(self) -> None:
+        """Begin to follow."""
+        self._rows.focus()
+        self._bar("title").say("hpcbert monitor: asking how it is ...")
+        self._bar("keys").say(_KEYS)
+        self.set_interval(0.5, self._read_log)
+        self._session.begin(
+            lambda tree, shown: self._hand(self.picture, tree, shown),
+            lambda text: self._hand(self.tell, text),
+            lambda: self._hand(self.exit),
+        )
+
+    def _hand(self, what: Callable[..., None], *values: object) -> None:
+        """Have something done in the screen's own thread, unless it has closed."""
+        if self.is_running:
+            self.call_later(what, *values)
+
+    @property
+    def _rows(self) -> Scroll:
+        return self.query_one("#rows", Scroll)
+
+    def _bar(self, name: str) -> Bar:
+        return self.query_one(f"#{name}", Bar)
+
+    def on_resize(self) -> None:
+        """Lay it out for another size."""
+        self.query_one("#body").set_class(self.size.width >= _WIDE, "wide")
+        self._bar("about").styles.height = 2 if self.size.height < _HIGH else 3
+        self.call_after_refresh(self._lay_out)
+
+    def _lay_out(self) -> None:
+        self._sheet = Sheet(self._rows.size.width or self.size.width, unicode=self._unicode)
+        self._bar("heads").say(self._sheet.heads())
+        self._rows.forget()
+        self.query_one("#log", Scroll).forget()
+        self._draw()
+
+    def picture(self, tree: Tree, shown: Scene) -> None:
+        """Take how it is now."""
+        fresh = tree is not self._tree
+        self._tree, self._shown = tree, shown
+        if fresh or self._words:
+            self._arrange()
+        else:
+            self._draw()
+        if shown.over and not self._lingers:
+            self._lingers = True
+            self.set_timer(_LINGER, self._close)
+
+    def _close(self) -> None:
+        self._lingers = False
+        if not self._touched and self._shown and self._shown.over:
+            self.exit()
+
+    def _arrange(self) -> None:
+        """Find the rows that are shown; the cursor stays on its row, or goes to one above."""
+        if self._tree is None or self._shown is None:
+            return
+        at = self._row
+        self._found = self._tree.rows(matches(self._words, self._shown.view))
+        places = {row.key: number for number, row in enumerate(self._found)}
+        keys = [at.key[:length] for length in (3, 2, 1)] if at else []
+        cursor = next((places[key] for key in keys if key in places), 0)
+        self._rows.show(len(self._found))
+        self._rows.move(cursor)
+        self._draw()
+
+    @property
+    def _row(self) -> TreeRow | None:
+        cursor = self._rows.cursor
+        return self._found[cursor] if 0 <= cursor < len(self._found) else None
+
+    def _draw(self) -> None:
+        """Draw what changed."""
+        if self._shown is None:
+            return
+        self._rows.show(len(self._found))
+        self._session.look_at([self._found[number] for number in self._rows.window])
+        self._bar("title").say(self._text(self._title(self._shown)))
+        row = self._row
+        self._bar("about").say(self._text(about(row, self._shown) if row else "nothing matches"))
+        self._bar("keys").say(self._text(self._last_line()))
+
+    def _text(self, text: str) -> str:
+        text = printable(text)
+        return text if self._unicode else ascii_only(text)
+
+    def _title(self, shown: Scene) -> str:
+        counts: dict[Kind, int] = {}
+        for group in shown.counts:
+            if len(group) == 1:
+                for kind, count in shown.counts[group].items():
+                    counts[kind] = counts.get(kind, 0) + count
+        left = [shown.left.get(key) for key in shown.counts if len(key) == 1]
+        known = [one for one in left if one is not None]
+        words = [f"hpcbert monitor  {counted(counts)}"]
+        if shown.over:
+            words.append("all is over")
+        elif known and len(known) == len(left):
+            words.append(f"about {duration(max(known))} left")
+        words += [f"filter: {' '.join(self._words)}"] if self._words else []
+        words.append(f"{self._rows.cursor + 1}/{len(self._found)}")
+        if shown.view.trouble:
+            words.insert(1, f"no answer: {shown.view.trouble}")
+        return "  ".join(words)
+
+    def _last_line(self) -> str:
+        if self._offer:
+            return f"{self._offer.question} y/n"
+        return self._notice or _KEYS
+
+    def _line(self, number: int) -> tuple[Piece, ...]:
+        if self._shown is None or self._tree is None or number >= len(self._found):
+            return (Piece(""),)
+        row = self._found[number]
+        return self._sheet.line(row, self._shown, folded=row.key in self._tree.folded)
+
+    # --- the log ---------------------------------------------------------------------------------
+
+    @property
+    def _log_open(self) -> bool:
+        return self.query_one("#beside").has_class("open")
+
+    def _log_line(self, number: int) -> tuple[Piece, ...]:
+        lines = self._tail.lines
+        return (Piece(self._text(lines[number]) if number < len(lines) else ""),)
+
+    def _read_log(self) -> None:
+        """Show what the log of the row at the cursor ends with."""
+        if not self._log_open or self._shown is None or self._row is None:
+            return
+        log = self.query_one("#log", Scroll)
+        at_end = log.window.stop >= len(self._tail.lines)
+        if not self._tail.read(_meant(self._row, self._shown)):
+            return
+        self._bar("log_title").say(self._text(self._tail.title))
+        log.forget()
+        log.show(len(self._tail.lines))
+        if at_end or self._tail.fresh:
+            log.scroll_end(animate=False, force=True, immediate=True)
+
+    # --- keys ------------------------------------------------------------------------------------
+
+    def on_key(self, event: Key) -> None:
+        """Do what a key means; while something is asked, only its answers count."""
+        key = event.key
+        self._touched = True
+        self._notice = ""
+        box = self.query_one("#filter", Input)
+        if box.has_class("open"):
+            if key == "escape":
+                self._filter("", done=True)
+            elif event.is_printable and not box.has_focus:  # typed before it has the keyboard
+                box.value += event.character or ""
+                box.cursor_position = len(box.value)
+        elif self._offer:
+            self._answer(key)
+        else:
+            self._pressed(key)
+        self._draw()
+
+    def _pressed(self, key: str) -> None:
+        page = max(1, self._rows.size.height - 1)
+        moves = {**_MOVES, "pageup": -page, "pagedown": page, "home": -(10**9), "end": 10**9}
+        does: dict[str, Callable[[], None]] = {
+            "left": lambda: self._fold(folded=True),
+            "right": lambda: self._fold(folded=False),
+            "slash": self._ask_filter,
+            "enter": self._toggle_log,
+            "escape": self._escape,
+            "tab": self._other,
+            "c": lambda: self._prepare(cancels=True),
+            "r": lambda: self._prepare(cancels=False),
+            "q": self.exit,
+        }
+        log = self.query_one("#log", Scroll)
+        if key in moves and log.has_focus:
+            log.scroll_relative(y=moves[key], animate=False, force=True)
+        elif key in moves:
+            self._rows.move(self._rows.cursor + moves[key])
+            self._read_log()
+        elif key in does:
+            does[key]()
+
+    def action_interrupt(self) -> None:
+        """Leave as an interrupt does."""
+        self.interrupted = True
+        self.exit()
+
+    def _fold(self, *, folded: bool) -> None:
+        row = self._row
+        if row is None or self._tree is None:
+            return
+        if folded and (row.level is Level.REPEAT or row.key in self._tree.folded):
+            above = [number for number, one in enumerate(self._found) if one.key == row.key[:-1]]
+            self._rows.move(above[0] if above else self._rows.cursor)
+        elif row.level is not Level.REPEAT:
+            change = self._tree.folded.add if folded else self._tree.folded.discard
+            change(row.key)
+            self._rows.forget()
+            self._arrange()
+
+    def _ask_filter(self) -> None:
+        box = self.query_one("#filter", Input)
+        box.value = " ".join(self._words)
+        box.add_class("open")
+        self._bar("keys").display = False
+        box.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while somebody types."""
+        self._filter(event.value, done=False)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep a filter."""
+        self._filter(event.value, done=True)
+
+    def _filter(self, text: str, *, done: bool) -> None:
+        if done:
+            self.query_one("#filter").remove_class("open")
+            self._bar("keys").display = True
+            self._rows.focus()
+        if self._words != tuple(text.split()):
+            self._words = tuple(text.split())
+            self._rows.forget()
+            self._arrange()
+
+    def _toggle_log(self) -> None:
+        self.query_one("#beside").toggle_class("open")
+        self._tail = Tail()
+        self._rows.focus()
+        self.call_after_refresh(self._lay_out)
+        self.call_after_refresh(self._read_log)
+
+    def _escape(self) -> None:
+        if self._log_open:
+            self._toggle_log()
+        elif self._words:
+            self._filter("", done=True)
+
+    def _other(self) -> None:
+        log = self.query_one("#log", Scroll)
+        (self._rows if log.has_focus or not self._log_open else log).focus()
+
+    # --- acting ----------------------------------------------------------------------------------
+
+    def tell(self, text: str) -> None:
+        """Show a sentence until a key is pressed."""
+        self._notice = text.replace("\n", " ")
+        self._draw()
+
+    def _prepare(self, *, cancels: bool) -> None:
+        if self._row is None:
+            return
+        watched = self._row.watched
+        find = self._session.cancelling if cancels else self._session.retrying
+        self._notice = f"Looking at {watched.campaign.id} ..."
+        self._in_thread(lambda: find(watched))
+
+    def _answer(self, key: str) -> None:
+        offer, self._offer = self._offer, None
+        if offer and key == "y":
+            self._notice = "..."
+            self._in_thread(offer.act)
+        elif key not in {"n", "escape", "q"}:
+            self._offer = offer
+
+    def _in_thread(self, work: Callable[[], Asking | str]) -> None:
+        def body() -> None:
+            try:
+                found: Asking | str = work()
+            except HpcbertError as error:
+                found = f"{error} {error.hint}".strip()
+            self._hand(self._came, found)
+
+        self.run_worker(body, thread=True, group="act", exclusive=True)
+
+    def _came(self, found: Asking | str) -> None:
+        if isinstance(found, Asking):
+            self._offer, self._notice = found, ""
+            self._draw()
+        else:
+            self.tell(found)
+
+
+def _meant(row: TreeRow, shown: Scene) -> Repeat:
+    """Return the repeat of a row whose log is worth a look: it runs, or failed, or has begun."""
+    order = (Kind.RUNNING, Kind.FAILED, Kind.SUCCEEDED, Kind.REQUEUED, Kind.UNKNOWN, Kind.WAITING)
+    places = {kind: place for place, kind in enumerate(order)}
+    return min(row.repeats, key=lambda one: places[shown.view.states[one.key].kind])
+
+
+def show(session: Session, *, unicode: bool, colour: bool) -> None:
+    """Show campaigns until the person leaves.
+
+    Raises:
+        KeyboardInterrupt: By Ctrl-C.
+        HpcbertError: Following them failed, or the screen did.
+    """
+    app = Monitor(session, unicode=unicode, colour=colour)
+    # A screen is as large as it is, and changes; what is exported does not.
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+    try:
+        app.run(mouse=False)
+    finally:
+        session.leave()
+    if session.error is not None:
+        raise session.error
+    if app.return_code:
+        raise HpcbertError("The view ended early.", hint="hpcbert monitor --plain does without.")
+    if app.interrupted:
+        raise KeyboardInterrupt

@@ -1,0 +1,200 @@
+"""What the view has rows for: campaigns, their points, and the repeats of those."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from hpcbert.cli.live import MARKS
+from hpcbert.slurm.states import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+    from hpcbert.flows.monitor import Detail, View
+    from hpcbert.slurm.states import RepeatState
+
+# With more rows than this, points begin folded.
+_MANY = 500
+
+
+class Level(IntEnum):
+    """How deep a row lies."""
+
+    CAMPAIGN = 0
+    POINT = 1
+    REPEAT = 2
+
+
+@dataclass(frozen=True)
+class TreeRow:
+    """A campaign, a point or a repeat.
+
+    Attributes:
+        key: Its campaign's id, its point's key, its number, as far as it has them.
+        repeats: What lies below it; of a repeat itself.
+    """
+
+    level: Level
+    key: tuple[str | int, ...]
+    repeats: tuple[Repeat, ...]
+
+    @property
+    def watched(self) -> TrackedCampaign:
+        """The campaign that it is, or is of."""
+        return self.repeats[0].watched
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is shown at one moment.
+
+    Attributes:
+        view: What there is.
+        counts: How many repeats of each kind a campaign or a point has, by the row's key.
+        left: Seconds until a campaign or a point has ended, as far as anything tells it.
+        details: How far repeats are that run and are on the screen.
+        said: Why repeats failed, of those on the screen; by their logs.
+        over: Whether nothing waits or runs any more.
+    """
+
+    view: View
+    counts: Mapping[tuple[str | int, ...], Mapping[Kind, int]]
+    left: Mapping[tuple[str | int, ...], float]
+    details: Mapping[Key, Detail] = field(default_factory=dict)
+    said: Mapping[Key, str] = field(default_factory=dict)
+    over: bool = False
+
+
+class Tree:
+    """The rows of some repeats, in their order.
+
+    Args:
+        repeats: Of all campaigns, each campaign's and each point's together.
+
+    Attributes:
+        groups: Campaigns and points, each campaign before its points.
+        folded: Keys of rows of which nothing below is shown.
+    """
+
+    def __init__(self, repeats: Sequence[Repeat]) -> None:
+        campaigns: dict[str, dict[str, list[Repeat]]] = {}
+        for one in repeats:
+            points = campaigns.setdefault(one.watched.campaign.id, {})
+            points.setdefault(one.array.point.key, []).append(one)
+        self.groups: list[TreeRow] = []
+        self._rows: dict[tuple[str | int, ...], tuple[TreeRow, ...]] = {}
+        for name, points in campaigns.items():
+            below = tuple(one for those in points.values() for one in those)
+            self.groups.append(TreeRow(Level.CAMPAIGN, (name,), below))
+            for key, those in points.items():
+                self.groups.append(TreeRow(Level.POINT, (name, key), tuple(those)))
+                self._rows[name, key] = tuple(
+                    TreeRow(Level.REPEAT, (name, key, one.number), (one,)) for one in those
+                )
+        self.folded = (
+            {one.key for one in self.groups if one.level} if len(repeats) > _MANY else set()
+        )
+
+    def rows(self, wanted: Callable[[Repeat], bool] | None = None) -> list[TreeRow]:
+        """Return the rows that are shown; with `wanted` those repeats and all above them."""
+        found: list[TreeRow] = []
+        for group in self.groups:
+            if group.level is Level.POINT and group.key[:1] in self.folded and not wanted:
+                continue
+            if wanted and not any(map(wanted, group.repeats)):
+                continue
+            found.append(group)
+            if group.level is Level.POINT and (wanted or group.key not in self.folded):
+                below = self._rows[group.key]
+                found += [one for one in below if not wanted or wanted(one.repeats[0])]
+        return found
+
+
+def summarised(tree: Tree, view: View, details: Mapping[Key, Detail]) -> Scene:
+    """Return how the groups of a tree are at a moment."""
+    counts: dict[tuple[str | int, ...], Counter[Kind]] = {}
+    typical: dict[tuple[str | int, ...], float] = {}
+    for group in tree.groups:
+        if group.level is Level.POINT:
+            counts[group.key] = Counter(view.states[one.key].kind for one in group.repeats)
+            if took := _typical(view, group.repeats, details):
+                typical[group.key] = took
+    left: dict[tuple[str | int, ...], float] = {}
+    for group in tree.groups:
+        if group.level is Level.CAMPAIGN:
+            own = [key for key in counts if key[:1] == group.key and len(key) > 1]
+            counts[group.key] = sum((counts[key] for key in own), Counter())
+            known = [typical[key] for key in own if key in typical]
+            if known:
+                typical[group.key] = sum(known) / len(known)
+    for group in tree.groups:
+        took = typical.get(group.key) or typical.get(group.key[:1])
+        if took:
+            work = sum(
+                _left(view, one.key, state, details, took)
+                for one in group.repeats
+                if (state := view.states[one.key]).kind.alive
+            )
+            left[group.key] = work / max(1, counts[group.key][Kind.RUNNING])
+    over = not any(one.kind.alive for one in view.states.values())
+    return Scene(view, counts, left, details, over=over)
+
+
+def _typical(view: View, repeats: Sequence[Repeat], details: Mapping[Key, Detail]) -> float | None:
+    """Return the seconds that a repeat of a point takes: the mean of those that have completed.
+
+    Where none has, as the log of one that runs lets expect; None where nothing tells it.
+    """
+    states = [(one.key, view.states[one.key]) for one in repeats]
+    took = [one.elapsed for _, one in states if one.kind is Kind.SUCCEEDED and one.elapsed]
+    if took:
+        return sum(took) / len(took)
+    for key, state in states:
+        ends = details[key].ends if key in details else None
+        if state.kind is Kind.RUNNING and ends is not None and state.start is not None:
+            return ends - state.start
+    return None
+
+
+def _left(
+    view: View, key: Key, state: RepeatState, details: Mapping[Key, Detail], typical: float
+) -> float:
+    if key in details and (ends := details[key].ends) is not None:
+        return max(0.0, ends - view.time)
+    if state.kind is Kind.RUNNING and state.start is not None:
+        return max(0.0, typical - (view.time - state.start))
+    return typical
+
+
+def matches(words: Collection[str], view: View) -> Callable[[Repeat], bool] | None:
+    """Return what says whether a repeat holds all words of a filter; None without any.
+
+    A word stands in its campaign's id, its point's key, its state, the reason, or its nodes.
+    """
+    if not words:
+        return None
+    meant = [one.lower() for one in words]
+
+    def wanted(repeat: Repeat) -> bool:
+        state = view.states[repeat.key]
+        text = " ".join(
+            (
+                *(repeat.watched.campaign.id, repeat.array.point.key, repeat.array.point.framework),
+                *(f"repeat {repeat.number}", state.word, MARKS[state.kind][3], state.reason),
+                *(state.detail, *state.nodes),
+            )
+        ).lower()
+        return all(one in text for one in meant)
+
+    return wanted
+
+
+def running(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:
+    """Yield the repeats among rows that run."""
+    for row in rows:
+        if row.level is Level.REPEAT and view.states[row.repeats[0].key].kind is Kind.RUNNING:
+            yield row.repeats[0]

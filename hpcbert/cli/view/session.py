@@ -1,0 +1,261 @@
+"""What the view shows and does, apart from its screen: following campaigns in a thread, and asking.
+
+Everything goes through the flows that the commands use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.campaign.suspects import RetryPolicy
+from hpcbert.cli import watching
+from hpcbert.cli.view.rows import Level, Tree, running, summarised
+from hpcbert.errors import HpcbertError
+from hpcbert.flows import cancel, heal
+from hpcbert.flows import monitor as flow
+from hpcbert.slurm.states import Kind
+from hpcbert.system.runner import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+    from hpcbert.cli.view.rows import Scene, TreeRow
+    from hpcbert.flows.monitor import Detail, Sinks, View
+    from hpcbert.flows.retry import RetryPlan
+
+# Seconds between two pictures.
+_REFRESH = 2.0
+# Failed repeats whose logs are read for one picture: the others' turn comes with the next.
+_READ = 40
+
+
+class _LeaveError(Exception):
+    """Nobody looks any more."""
+
+
+class _AgainError(Exception):
+    """Something was submitted, so campaigns are to be read again."""
+
+
+class Asking(NamedTuple):
+    """What is about to be done, if a person agrees.
+
+    Attributes:
+        question: For the person.
+        act: Does it, and returns what to say then.
+    """
+
+    question: str
+    act: Callable[[], str]
+
+
+class Session:
+    """Follows campaigns for a screen; what is seen goes to `show`, in another thread.
+
+    Args:
+        watched: The campaigns.
+        policy: What is submitted again unasked.
+        floor: Shortest interval between two questions to Slurm at this site, seconds.
+        interval: The same for watching.
+
+    Attributes:
+        view: What there was last.
+        error: What ended the following, but for a person.
+    """
+
+    def __init__(
+        self,
+        watched: Sequence[TrackedCampaign],
+        policy: RetryPolicy,
+        *,
+        floor: float,
+        interval: float,
+    ) -> None:
+        self._watched, self._policy = tuple(watched), policy
+        self._floor, self._interval = floor, interval
+        self._wake = threading.Event()
+        self._left = self._again = False
+        self._tree: Tree | None = None
+        self._details: dict[Key, Detail] = {}
+        self._said: dict[Key, str] = {}
+        self._rows: Sequence[TreeRow] = ()
+        self._show: Callable[[Tree, Scene], None] = lambda _tree, _shown: None
+        self._tell: Callable[[str], None] = lambda _: None
+        self._fail: Callable[[], None] = lambda: None
+        self.view: View | None = None
+        self.error: BaseException | None = None
+
+    def begin(
+        self,
+        show: Callable[[Tree, Scene], None],
+        tell: Callable[[str], None],
+        fail: Callable[[], None],
+    ) -> threading.Thread:
+        """Follow in a thread of its own; all arguments are called there.
+
+        Args:
+            show: Takes each picture.
+            tell: Takes a sentence for the person.
+            fail: Called when it can't go on; `error` says why.
+        """
+        self._show, self._tell, self._fail = show, tell, fail
+        thread = threading.Thread(target=self._follow, name="hpcbert-view", daemon=True)
+        thread.start()
+        return thread
+
+    def leave(self) -> None:
+        """End it; what is being submitted is submitted to its end."""
+        self._left = True
+        self._wake.set()
+
+    def look_at(self, rows: Sequence[TreeRow]) -> None:
+        """Say which rows are on the screen: of those more is read than states."""
+        if rows != self._rows:
+            self._rows = rows
+            self._wake.set()
+
+    def again(self) -> None:
+        """Read the campaigns again, for they have new jobs or lost some."""
+        self._again = True
+        self._wake.set()
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        with contextlib.suppress(_LeaveError):
+            try:
+                while True:
+                    self._until_over()
+            except (HpcbertError, OSError, ValueError) as error:
+                self.error = error
+                self._fail()
+
+    def _until_over(self) -> None:
+        try:
+            heal.follow(
+                self._watched,
+                self._policy,
+                self,
+                run=run,
+                floor=self._floor,
+                interval=self._interval,
+                pause=self._pause,
+            )
+            while True:
+                self._pause(None)
+        except _AgainError:
+            self._again = False
+            self._watched = tuple(flow.open_campaign(one.directory) for one in self._watched)
+
+    def _pause(self, seconds: float | None) -> None:
+        """Wait, unless the person leaves, or looks at something else."""
+        woken = self._wake.wait(seconds)
+        self._wake.clear()
+        if self._left:
+            raise _LeaveError
+        if self._again:
+            raise _AgainError
+        if woken:
+            self._show_now()
+
+    def watching(self) -> AbstractContextManager[Sinks]:
+        """Take pictures."""
+        return contextlib.nullcontext(flow.Sinks(view=self._take, refresh=_REFRESH))
+
+    def retried(self, plans: Sequence[RetryPlan]) -> None:
+        """Say what was submitted again."""
+        arrays = [array for plan in plans for array in plan.arrays]
+        count = sum(len(array.repeats) for array in arrays)
+        self._tell(f"{count} repeats were submitted again, in {len(arrays)} jobs.")
+
+    def waiting(self, reason: str) -> None:
+        """Say why a submission waits."""
+        if self._left:
+            raise _LeaveError
+        self._tell(f"{reason} Waiting for room.")
+
+    def _take(self, view: View) -> None:
+        if self.view is None or view.repeats is not self.view.repeats:
+            folded = self._tree.folded if self._tree else None
+            self._tree, self._said = Tree(view.repeats), {}
+            self._tree.folded = self._tree.folded if folded is None else folded
+        self.view = view
+        for key in [one for one in self._said if view.states[one].kind is not Kind.FAILED]:
+            del self._said[key]  # it was requeued
+        self._show_now()
+
+    def _show_now(self) -> None:
+        if self.view is None or self._tree is None:
+            return
+        rows = self._rows or self._tree.groups[:1]
+        self._look(rows, self.view)
+        shown = summarised(self._tree, self.view, self._details)
+        self._show(self._tree, replace(shown, said=dict(self._said)))
+
+    def _look(self, rows: Sequence[TreeRow], view: View) -> None:
+        """Read of what is on the screen how far it is, and why it failed."""
+        for repeat in running(rows, view):
+            state = view.states[repeat.key]
+            self._details[repeat.key] = watching.details(repeat, state, view.time)
+        read = 0
+        for repeat in _failed(rows, view):
+            if repeat.key not in self._said and read < _READ:
+                read += 1
+                failure = watching.why_failed(repeat, view.states[repeat.key])
+                self._said[repeat.key] = str(failure or "")
+        if read == _READ:
+            self._wake.set()
+
+    # --- what a person asks for ------------------------------------------------------------------
+
+    def cancelling(self, watched: TrackedCampaign) -> Asking | str:
+        """Return what `hpcbert cancel` would do with a campaign, or why there is nothing to do.
+
+        Raises:
+            HpcbertError: As the flow.
+        """
+        target = cancel.find(watched, run=run)
+        name = watched.campaign.id
+        if not target.jobs:
+            return " ".join([f"Nothing of {name} waits or runs.", *target.left])
+
+        def act() -> str:
+            cancel.cancel(watched, target, run=run)
+            self.again()
+            return f"Cancelled {len(target.repeats)} repeats of {name}."
+
+        return Asking(f"Cancel {len(target.repeats)} repeats of {name}?", act)
+
+    def retrying(self, watched: TrackedCampaign) -> Asking | str:
+        """Return what `hpcbert retry` would submit of a campaign, or why it is nothing.
+
+        Raises:
+            HpcbertError: As the flow.
+        """
+        directory, policy = watched.directory, RetryPolicy()
+        plan = heal.resubmit(directory, policy, run=run, floor=self._floor, dry=True)
+        count = sum(len(array.repeats) for array in plan.arrays)
+        if not count:
+            return watching.plan_text(plan, dry=True)
+
+        def act() -> str:
+            made = heal.resubmit(directory, policy, run=run, floor=self._floor)
+            self.again()
+            again = sum(len(array.repeats) for array in made.arrays)
+            return f"{again} repeats of {watched.campaign.id} were submitted again."
+
+        return Asking(f"Submit {count} repeats of {watched.campaign.id} again?", act)
+
+
+def _failed(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:
+    """Yield the failed repeats of the points and repeats among rows."""
+    for row in rows:
+        if row.level is not Level.CAMPAIGN:
+            for one in row.repeats:
+                if view.states[one.key].kind is Kind.FAILED:
+                    yield one

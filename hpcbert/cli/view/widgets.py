@@ -1,0 +1,108 @@
+"""What the view is made of: lines that scroll, of which only those that changed are drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.widgets import Static
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcbert.cli.view.cells import Piece
+
+    Line = tuple[Piece, ...]
+
+
+class Scroll(ScrollView):
+    """Scroll that are asked for when they are on the screen, be there ten or ten thousand.
+
+    Attributes:
+        drawn: How many lines were drawn again since the beginning, for who counts them.
+    """
+
+    DEFAULT_CSS = "Scroll { scrollbar-size: 0 0; overflow-x: hidden; }"
+
+    def __init__(self, line: Callable[[int], Line], *, name: str, colour: bool) -> None:
+        super().__init__(id=name)
+        self._line, self._colour = line, colour
+        self._count = 0
+        self._known: dict[int, Line] = {}
+        self.cursor = -1
+        self.drawn = 0
+
+    @property
+    def window(self) -> range:
+        """The numbers of the lines that are on the screen."""
+        top = round(self.scroll_offset.y)
+        return range(top, min(self._count, top + self.size.height))
+
+    def show(self, count: int) -> None:
+        """Take as many lines, and draw those on the screen that are not what they were."""
+        if count != self._count:
+            shrunk = range(count, self._count)
+            self._count = count
+            self.virtual_size = Size(self.size.width, count)
+            if shrunk:
+                self._known.clear()
+                self.refresh()
+        for number in self.window:
+            line = self._line(number)
+            if self._known.get(number) != line:
+                self._known[number] = line
+                self.refresh_line(number)
+
+    def move(self, to: int) -> None:
+        """Put the cursor on a line, and the line on the screen."""
+        before, self.cursor = self.cursor, max(0, min(to, self._count - 1))
+        window = self.window
+        if self.cursor < window.start:
+            self.scroll_to(y=self.cursor, animate=False, force=True, immediate=True)
+        elif self.cursor >= window.stop:
+            to = self.cursor - max(1, self.size.height) + 1
+            self.scroll_to(y=to, animate=False, force=True, immediate=True)
+        for line in {before, self.cursor}:
+            self.refresh_line(line)
+
+    def forget(self) -> None:
+        """Draw all of it, for lines mean something else now."""
+        self._known.clear()
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """Return a line of the screen."""
+        number = round(self.scroll_offset.y) + y
+        self.drawn += 1
+        width = self.size.width
+        if number >= self._count:
+            return Strip.blank(width)
+        line = self._line(number)
+        self._known[number] = line
+        here = Style(reverse=number == self.cursor)
+        parts = [Segment(one.text, self._style(one.style) + here) for one in line]
+        return Strip(parts).adjust_cell_length(width, here)
+
+    def _style(self, words: str) -> Style:
+        if not self._colour:
+            words = " ".join(one for one in words.split() if one in {"bold", "dim"})
+        return Style.parse(words) if words else Style()
+
+
+class Bar(Static):
+    """One or a few lines of text, drawn when they change."""
+
+    def __init__(self, *, name: str, lines: int) -> None:
+        super().__init__("", id=name, markup=False)
+        self._text = ""
+        self.styles.height = lines
+
+    def say(self, text: str) -> None:
+        """Show a text."""
+        if text != self._text:
+            self._text = text
+            self.update(text)

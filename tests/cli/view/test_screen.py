@@ -1,0 +1,321 @@
+"""The full-screen view: sizes, keys, what it draws, and what it leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.campaign.suspects import RetryPolicy
+from hpcbert.cli.view import app as screen
+from hpcbert.cli.view.rows import Tree, matches, summarised
+from hpcbert.cli.view.session import Asking, Session
+from hpcbert.cli.view.widgets import Scroll
+from hpcbert.errors import SchedulerError
+from hpcbert.flows.monitor import Detail, View
+from hpcbert.slurm.states import Kind, RepeatState
+from tests.kit.campaigns import Built, build
+
+pytestmark = pytest.mark.slow
+
+SAID = "ModuleNotFoundError: No module named 'torch'"
+NOW = 1_000_000.0
+
+
+def state(word: str, kind: Kind, **changes: Any) -> RepeatState:
+    return replace(RepeatState(word, kind, "sacct"), **changes)
+
+
+DONE = state("COMPLETED", Kind.SUCCEEDED, elapsed=100.0)
+FAILED = state("FAILED", Kind.FAILED, detail="failed, exit status 1", nodes=("n3",))
+RUNS = state("RUNNING", Kind.RUNNING, start=NOW - 50, limit=3600.0, nodes=("n1", "n2"))
+WAITS = state("PENDING", Kind.WAITING, detail="others have a higher priority")
+
+
+class Scripted(Session):
+    """Shows one view, and notes what it is asked for."""
+
+    def __init__(self, one: Built, states: list[RepeatState]) -> None:
+        super().__init__([one], RetryPolicy(0), floor=1.0, interval=1.0)
+        self.one = one
+        self.calls: list[str] = []
+        self.now = View(
+            one.repeats, {r.key: s for r, s in zip(one.repeats, states, strict=True)}, NOW
+        )
+        self.tree = Tree(one.repeats)
+        self.looked: Any = ()
+
+    def begin(self, show: Any, tell: Any, fail: Any) -> Any:
+        self.show, self.fail = show, fail
+        self.picture()
+
+    def picture(self) -> None:
+        details = {
+            key: Detail(60, 120, 512.5, NOW + 50)
+            for key, one in self.now.states.items()
+            if one.kind is Kind.RUNNING
+        }
+        said = {k: SAID for k, s in self.now.states.items() if s.kind is Kind.FAILED}
+        self.show(self.tree, replace(summarised(self.tree, self.now, details), said=said))
+
+    def change(self, number: int, to: RepeatState) -> None:
+        states = dict(self.now.states)
+        states[self.one.repeats[number].key] = to
+        self.now = replace(self.now, states=states)
+        self.picture()
+
+    def leave(self) -> None:
+        self.calls.append("leave")
+
+    def look_at(self, rows: Any) -> None:
+        self.looked = rows
+
+    def cancelling(self, watched: Any) -> Asking | str:
+        self.calls.append("look")
+        return Asking("Cancel 3 repeats?", self._cancel)
+
+    def _cancel(self) -> str:
+        self.calls.append("cancel")
+        return "Cancelled 3."
+
+    def retrying(self, watched: Any) -> Asking | str:
+        raise SchedulerError("Slurm does not answer.", hint="Ask it again.")
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Built:
+    return build(tmp_path, "1n1g", "2n8g", repeats=5)
+
+
+@pytest.fixture
+def session(one: Built) -> Scripted:
+    return Scripted(one, [DONE, RUNS, FAILED, FAILED, WAITS, *[WAITS] * 5])
+
+
+def lines(app: screen.Monitor) -> list[str]:
+    """Return the screen as text."""
+    parts = app.screen._compositor.render_strips()
+    return ["".join(segment.text for segment in strip).rstrip() for strip in parts]
+
+
+def drive(
+    session: Scripted,
+    story: Callable[[screen.Monitor, Any], Coroutine[Any, Any, None]],
+    size: tuple[int, int] = (100, 30),
+    *,
+    unicode: bool = True,
+) -> screen.Monitor:
+    app = screen.Monitor(session, unicode=unicode, colour=True)
+
+    async def play() -> None:
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            await pilot.pause()
+            await story(app, pilot)
+
+    asyncio.run(play())
+    return app
+
+
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (100, 30), (160, 50), (250, 80), (20, 6)])
+def test_every_size_shows_rows_and_keys_and_overflows_nowhere(
+    session: Scripted, size: tuple[int, int]
+) -> None:
+    async def story(app: screen.Monitor, pilot: Any) -> None:
+        found = lines(app)
+        width, height = size
+        assert len(found) == height
+        assert max(map(len, found)) <= width
+        if width < 60:
+            return
+        text = "\n".join(found)
+        assert "1 completed, 1 running, 2 failed" in " ".join(found[0].split()) or "failed" in text
+        assert "60/120" in text
+        assert "q quit" in found[-1]
+        assert "2 repeats: ModuleNotFoundError" in text or width < 100
+        assert ("0:00:50" in text) == (width >= 76)
+        assert ("512.50" in text) == (width >= 120)
+        assert ("n[1-2]" in text) == (width >= 140)
+
+    drive(session, story, size)
+
+
+def test_a_locale_without_unicode_gets_ascii(session: Scripted) -> None:
+    async def story(app: screen.Monitor, pilot: Any) -> None:
+        await pilot.press("down", "down", "down", "enter")
+        await pilot.pause(0.7)
+        assert "\n".join(lines(app)).isascii()
+
+    drive(session, story, unicode=False)
+
+
+def test_arrows_move_and_fold(session: Scripted) -> None:
+    async def story(app: screen.Monitor, pilot: Any) -> None:
+        assert "1/13" in lines(app)[0]
+        await pilot.press("down", "down", "j")
+        assert "repeat 2  job 70_2  on n[1-2]" in lines(app)[-4]
+        await pilot.press("left")
+        assert "2/13" in lines(app)[0], "from a repeat to its point"
+        await pilot.press("left")
+        assert "2/8" in lines(app)[0], "which folds"
+        await pilot.press("right", "end")
+        assert "13/13" in lines(app)[0]
+        await pilot.press("home", "pagedown", "pageup", "k", "up")
+        assert "1/13" in lines(app)[0]
+
+    drive(session, story)
+
+
+def test_a_filter_takes_words_and_escape_takes_it_back(session: Scripted) -> None:
+    async def story(app: screen.Monitor, pilot: Any) -> None:
+        await pilot.press("/", *"failed", "space", *"n3")
+        assert "filter: failed n3" in lines(app)[0]
+        await pilot.press("enter", "down")
+        rows = [line for line in lines(app) if "repeat " in line and "✗" in line]
+        assert len(rows) == 2
+        session.change(2, DONE)
+        await pilot.pause()
+        assert len([line for line in lines(app) if "✗" in line]) == 1
+        await pilot.press("escape")
+        assert "/13" in lines(app)[0]
+        await pilot.press("/", *"nothing such", "escape")
+        assert "/13" in lines(app)[0]
+
+    drive(session, story)
+
+
+@pytest.mark.parametrize(("size", "beside"), [((140, 30), True), ((60, 16), False)])
+def test_enter_shows_the_logs_tail_beside_and_it_grows(
+    session: Scripted, size: tuple[int, int], beside: bool
+) -> None:
+    log = session.one.log("1n1g", 2, "".join(f"step {n} of 120\n" for n in range(60)))
+
+    async def story(app: screen.Monitor, pilot: Any) -> None:
+        await pilot.press("down", "down", "down", "enter")
+        await pilot.pause(0.1)
+        found = lines(app)
+        here = [line for line in found if "step 59 of 120" in line]
+        assert here
+        assert ("repeat" in here[0] or not here[0].startswith("step")) == beside
+        with log.open("a") as file:
+            file.write("step 60 of 120\n")
+        app._read_log()
+        await pilot.pause()
+        assert any("step 60 of 120" in line for line in lines(app))
+        await pilot.press("tab", "home")
+        assert any("step 0 of 120" in line for line in lines(app))
+        await pilot.press("tab", "down")
+        assert any("no log yet" in line for line in lines(app)), "it follows the cursor"
+        await pilot.press("enter")
+        assert not any("no log yet" in line for line in lines(app))
+
+    drive(session, story, size)
+
+
+def test_cancel_asks_first(session: Scripted) -> None:
+    async def story(app: screen.Monitor, pilot: Any) -> None:
+        for answer in ("n", "escape"):
+            await pilot.press("c")
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            assert "Cancel 3 repeats? y/n" in lines(app)[-1]
+            await pilot.press("down", "x")
+            assert "y/n" in lines(app)[-1], "only answers count"
+            await pilot.press(answer)
+            assert "q quit" in lines(app)[-1]
+        assert "cancel" not in session.calls
+        await pilot.press("c")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        await pilot.press("y")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert session.calls.count("cancel") == 1
+        assert "Cancelled 3." in lines(app)[-1]
+
+    drive(session, story)
+
+
+def test_what_a_retry_refuses_is_said(session: Scripted) -> None:
+    async def story(app: screen.Monitor, pilot: Any) -> None:
+        await pilot.press("r")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "Slurm does not answer. Ask it again." in lines(app)[-1]
+        await pilot.press("down")
+        assert "q quit" in lines(app)[-1]
+
+    drive(session, story)
+
+
+@pytest.mark.parametrize(("key", "interrupted"), [("q", False), ("ctrl+c", True)])
+def test_it_leaves(session: Scripted, key: str, interrupted: bool) -> None:
+    async def story(app: screen.Monitor, pilot: Any) -> None:
+        await pilot.press(key)
+
+    app = drive(session, story)
+    assert app.interrupted is interrupted
+    assert not app.is_running
+
+
+def test_only_lines_that_changed_are_drawn(tmp_path: Path) -> None:
+    one = build(tmp_path, "1n1g", repeats=10_000)
+    session = Scripted(one, [WAITS] * 10_000)
+
+    async def story(app: screen.Monitor, pilot: Any) -> None:
+        await pilot.press("down", "right")
+        await pilot.pause()
+        table = app.query_one("#rows", Scroll)
+        assert "/10002" in lines(app)[0]
+        assert len(session.looked) <= 30, "of more nothing is read"
+        before = table.drawn
+        session.picture()
+        await pilot.pause()
+        assert table.drawn == before, "nothing changed"
+        session.change(9_000, RUNS)
+        await pilot.pause()
+        assert table.drawn - before <= 4, "the point and the campaign; the repeat is off the screen"
+        before = table.drawn
+        session.change(3, RUNS)
+        await pilot.pause()
+        assert 0 < table.drawn - before <= 6
+
+    drive(session, story)
+
+
+def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(one: Built) -> None:
+    tree = Tree(one.repeats)
+    name = one.campaign.id
+    keys = [row.key for row in tree.groups]
+    view = View(
+        one.repeats,
+        {r.key: s for r, s in zip(one.repeats, [DONE, RUNS, *[WAITS] * 8], strict=True)},
+        NOW,
+    )
+    shown = summarised(tree, view, {})
+    assert shown.left[keys[1]] == 50 + 3 * 100, "one runs at a time"
+    assert shown.left[name,] == 50 + 8 * 100
+    states = {**view.states, one.repeats[0].key: WAITS}
+    bare = replace(view, states=states)
+    assert summarised(tree, bare, {}).left == {}
+    details = {one.repeats[1].key: Detail(60, 120, 10.0, NOW + 30)}
+    assert summarised(tree, bare, details).left[keys[1]] == 30 + 4 * 80
+    over = replace(view, states=dict.fromkeys(states, DONE))
+    assert summarised(tree, over, {}).over
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [("", None), ("failed", 2), ("FAILED 1n1g", 2), ("2n8g", 5), ("priority", 6), ("n3 none", 0)],
+)
+def test_what_a_filter_finds(session: Scripted, words: str, count: int | None) -> None:
+    wanted = matches(words.split(), session.now)
+    if count is None:
+        assert wanted is None
+    else:
+        assert wanted
+        assert sum(map(wanted, session.one.repeats)) == count
