@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 # Seconds after which something hangs. Far above what a busy machine needs: nothing waits so long
 # but a test that fails.
-CEILING = 40.0
+CEILING = 300.0
 
 
 def until(

@@ -95,12 +95,12 @@ class Monitor(App[None]):
         yield Bar(name="title", lines=1)
         yield Bar(name="heads", lines=1)
         with Container(id="body"):
-            yield Scroll(self._line, name="rows", colour=self._colour)
+            yield Scroll(self._line, name="rows", colour=self._colour, resized=self._lay_out)
             with Container(id="beside"):
                 yield Bar(name="log_title", lines=1)
-                yield Scroll(self._log_line, name="log", colour=self._colour)
+                yield Scroll(self._log_line, name="log", colour=self._colour, resized=lambda: None)
         yield Bar(name="about", lines=2)
-        yield Input(id="filter", placeholder="", compact=True)
+        yield Input(id="filter", select_on_focus=False, compact=True)
         yield Bar(name="keys", lines=1)
 
     def on_mount(self) -> None:
@@ -131,13 +131,13 @@ class Monitor(App[None]):
         """Lay it out for another size."""
         self.query_one("#body").set_class(self.size.width >= _WIDE, "wide")
         self._bar("about").styles.height = 2 if self.size.height < _HIGH else 3
-        self.call_after_refresh(self._lay_out)
 
     def _lay_out(self) -> None:
+        """Take the columns that the rows have room for."""
         self._sheet = Sheet(self._rows.size.width or self.size.width, unicode=self._unicode)
         self._bar("heads").say(self._sheet.heads())
-        self._rows.forget()
-        self.query_one("#log", Scroll).forget()
+        if self._rows.cursor >= 0:
+            self._rows.move(self._rows.cursor)
         self._draw()
 
     def picture(self, tree: Tree, shown: Scene) -> None:
@@ -334,7 +334,6 @@ class Monitor(App[None]):
         self.query_one("#beside").toggle_class("open")
         self._tail = Tail()
         self._rows.focus()
-        self.call_after_refresh(self._lay_out)
         self.call_after_refresh(self._read_log)
 
     def _escape(self) -> None:

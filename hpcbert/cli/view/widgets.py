@@ -28,9 +28,16 @@ class Scroll(ScrollView):
 
     DEFAULT_CSS = "Scroll { scrollbar-size: 0 0; overflow-x: hidden; }"
 
-    def __init__(self, line: Callable[[int], Line], *, name: str, colour: bool) -> None:
+    def __init__(
+        self,
+        line: Callable[[int], Line],
+        *,
+        name: str,
+        colour: bool,
+        resized: Callable[[], None],
+    ) -> None:
         super().__init__(id=name)
-        self._line, self._colour = line, colour
+        self._line, self._colour, self._resized = line, colour, resized
         self._count = 0
         self._known: dict[int, Line] = {}
         self.cursor = -1
@@ -68,6 +75,12 @@ class Scroll(ScrollView):
             self.scroll_to(y=to, animate=False, force=True, immediate=True)
         for line in {before, self.cursor}:
             self.refresh_line(line)
+
+    def on_resize(self) -> None:
+        """Draw all of it for another size."""
+        self.virtual_size = Size(self.size.width, self._count)
+        self.forget()
+        self._resized()
 
     def forget(self) -> None:
         """Draw all of it, for lines mean something else now."""

@@ -262,6 +262,22 @@ def test_it_leaves(session: Scripted, key: str, interrupted: bool) -> None:
     assert not app.is_running
 
 
+@pytest.mark.parametrize("touched", [False, True])
+def test_when_all_is_over_it_stays_for_who_pressed_a_key(
+    one: Built, monkeypatch: pytest.MonkeyPatch, touched: bool
+) -> None:
+    monkeypatch.setattr(screen, "_LINGER", 0.2)
+
+    async def story(app: screen.Monitor, pilot: Any) -> None:
+        assert "all is over" in lines(app)[0]
+        if touched:
+            await pilot.press("down")
+        await pilot.pause(0.5)
+        assert app.is_running is touched
+
+    drive(Scripted(one, [DONE] * 10), story)
+
+
 def test_only_lines_that_changed_are_drawn(tmp_path: Path) -> None:
     one = build(tmp_path, "1n1g", repeats=10_000)
     session = Scripted(one, [WAITS] * 10_000)
