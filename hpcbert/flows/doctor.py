@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from hpcbert.system.runner import Runner
 
 
+# Without these no job is submitted.
+_NEEDED = ("sbatch", "slurmctld")
+
+
 @dataclass(frozen=True)
 class Visit:
     """A visit to nodes from inside a job.
@@ -75,9 +79,12 @@ def examine(
         )
         yield from lacking or (Finding(f"what {one.name} needs", "ok", "it is here"),)
     shape = visit.shape if visit else Shape(1, site.nodes.gpus_per_node)
-    yield from scheduler.of(site.scheduler, World(run)).examine(site, nodes=shape.nodes)
+    answered = tuple(scheduler.of(site.scheduler, World(run)).examine(site, nodes=shape.nodes))
+    yield from answered
     yield from doctor_containers.examine(site, named, run=run)
-    if visit:
+    if visit and any(one.name in _NEEDED and one.status == "fail" for one in answered):
+        yield Finding("job", "fail", "not tried: Slurm does not answer", "Try again when it does.")
+    elif visit:
         wish = Wish(site, tuple(found), visit.shape, visit.patience, visit.submitter)
         yield from examine_nodes(wish, run=run)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import Interruption
+from hpcbert.flows import doctor
 from hpcbert.flows.examination import Wish, examine
 from hpcbert.model import Shape
 from tests.kit import drafts
@@ -71,3 +72,14 @@ def test_runs_that_can_not_be_made_are_told(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     (found,) = examine(wish(tmp_path), run=Slurm())
     assert (found.name, found.remedy) == ("runs (nodes)", "--runs ~/runs")
+
+
+def test_no_job_is_tried_while_the_controller_is_away(tmp_path: Path) -> None:
+    asked = wish(tmp_path)
+    slurm = Slurm(away={"scontrol"}, sbatch="slurm 22.05.8")
+    visit = doctor.Visit(asked.shape, 60.0, asked.submitter)
+    found = {one.name: one for one in doctor.examine(asked.site, run=slurm, visit=visit)}
+    assert (found["slurmctld"].status, found["job"].status) == ("fail", "fail")
+    assert "not tried" in found["job"].detail
+    assert slurm.called("sbatch") == [("sbatch", "--version")]
+    assert not left(tmp_path)
