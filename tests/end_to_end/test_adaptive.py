@@ -1,0 +1,52 @@
+"""As an ordinary user on a real cluster: the largest batch is found, a failed curve is held back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.kit.cli import Cli
+from tests.kit.waiting import until
+
+
+def submitted(hpcbert: Cli, *words: str) -> dict[str, Any]:
+    """Submit repeats, two by default, of points of the PyTorch reference, and wait until none is queued."""
+    made = hpcbert("submit", "--fw", "pytorch", "--repeats", "2", "--json", *words)
+    assert made.ok, made.output
+    found: dict[str, Any] = made.data
+    name = Path(found["directory"]).name
+
+    def over() -> bool:
+        return name not in hpcbert.run(["squeue", "--noheader", "--format=%j"]).stdout
+
+    until(over, "jobs are still queued", pause=0.5)
+    return found
+
+
+def test_the_largest_batch_is_found_on_two_nodes(hpcbert: Cli) -> None:
+    words = ("--nodes", "2", "--gpus-per-node", "2", "--device", "gpu", "--precision", "fp32")
+    made = submitted(hpcbert, *words, "--batch-size", "max", "--rehearse")
+    (path,) = Path(made["directory"]).glob("status/*.search.jsonl")
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    sizes = [one["size"] for one in events if one["event"] == "probe"]
+    assert sizes == [32, 64, 128, 256, 192, 160, 176, 184]
+    assert [(one["size"], one["repeat"]) for one in events if one["event"] == "found"] == [(176, 1)]
+    ran = [file.read_text() for file in path.parent.glob("*_bmax.[12].jsonl")]
+    assert ['"batch":176' in text for text in ran] == [True, True]
+
+
+def test_a_curve_whose_baseline_failed_takes_no_nodes_for_long(hpcbert: Cli) -> None:
+    program = hpcbert.cwd / "fails"
+    hpcbert.run(["tee", str(program)], stdin="#!/bin/bash\nexit 7\n")
+    hpcbert.run(["chmod", "+x", str(program)])
+    words = ("--nodes", "2", "--gpus-per-node", "1", "--scaling", "--python", str(program))
+    made = submitted(hpcbert, *words, "--repeats", "1")
+    directory = Path(made["directory"])
+    steps = [one.name for one in directory.glob("status/*.jsonl") if '"step"' in one.read_text()]
+    assert len(steps) == 1
+    assert all("_1n1g_" in one for one in steps)
+    said = hpcbert("collect", directory).output
+    base, last = (Path(one["script"]).stem for one in made["arrays"])
+    assert "_2n1g_" in last
+    assert said.count(f"held back: baseline {base} failed") >= 1
