@@ -404,7 +404,10 @@ environment() {
   # The modules that Slurm's PMIx server speaks, as enroot's 50-slurm-pmi.sh.
   for word in ptl:PMIX_PTL_MODULE psec:PMIX_SECURITY_MODE gds:PMIX_GDS_MODULE; do
     variable=PMIX_MCA_${word%%:*} value=${word#*:}
-    if [[ -n ${!value:-} && -z ${inside[$variable]+x} ]]; then exported "$variable" "${!value}"; fi
+    value=${!value:-}
+    # From PMIx 5 on ranks read shared memory by it, in files that the container does not have.
+    if [[ $value == *shmem* ]]; then value=hash; fi
+    if [[ -n $value && -z ${inside[$variable]+x} ]]; then exported "$variable" "$value"; fi
   done
   # PyTorch counts its ranks by these (NVIDIA/pyxis 0.24.0, pytorch_setup).
   if [[ -n ${inside[PYTORCH_VERSION]+x} && -n ${SLURM_PROCID:-} ]]; then

@@ -173,7 +173,7 @@ class Trial:
             '  if [ -f "$note" ]; then read -r pid _ <"$note" && kill -KILL "$pid" && echo killed; fi;'
             " done"
         )
-        assert killed.split() == ["killed"] * 2
+        assert set(killed.split()) == {"killed"}  # the second may end with the first
 
     def leftovers(self) -> str:
         """Return processes of the user and unpacked images that are on any node."""
