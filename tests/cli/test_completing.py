@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
+from hpcbert.cli import completing
 from hpcbert.cli.main import root
 from tests.kit.campaigns import Build, Built
 from tests.kit.cli import HEAVY, UNCOUNTED, Cli
 from tests.kit.slurm import Programs
+from tests.kit.waiting import CEILING
 
 OLD, NEW = "20261121T100000Z-pytorch-3f9a1c", "20261122T100000Z-pytorch-b07d42"
 VARIABLE = "_HPCBERT_COMPLETE"
@@ -82,6 +84,7 @@ def test_partitions_are_those_of_slurm(
     complete: Complete, slurm: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm.answers(sinfo="gpu\ncpu\ngpu\n")
+    monkeypatch.setattr(completing, "_PATIENCE", CEILING)
     monkeypatch.setenv("PATH", slurm.path)
     assert complete("submit", "--partition", "") == ["gpu", "cpu"]
     monkeypatch.setenv("PATH", "/nowhere")

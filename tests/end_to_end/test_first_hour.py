@@ -14,6 +14,7 @@ from hpcbert.lab import Lab
 from hpcbert.system.runner import Outcome, run
 from tests.kit.lab import Checkout
 from tests.kit.paths import REPOSITORY
+from tests.kit.waiting import CEILING
 
 PAGE = REPOSITORY / "docs" / "how-to" / "first-hour.md"
 _BLOCK = re.compile(r"^## (.+?)\n.*?^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -35,7 +36,7 @@ def typed(lab: Lab, script: str, **env: str) -> Outcome:
     become = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups"]
     own = {"HOME": entry.pw_dir, "USER": entry.pw_name, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
     shell = [*become, "bash", "--login", "-e", "-c", script]
-    return run(shell, env={**own, **env}, cwd=Path(entry.pw_dir), timeout=300)
+    return run(shell, env={**own, **env}, cwd=Path(entry.pw_dir), timeout=3 * CEILING)
 
 
 def test_the_labs_user_finds_hpcbert(lab: Lab) -> None:
