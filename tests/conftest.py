@@ -18,9 +18,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SLOW = {"container", "end_to_end", "faults", "fuzz", "lab", "packaging", "prepare"} | {
     *("recipes", "security", "workloads"),
 }
-# What breaks the lab has one of its own. Containers have, too: one lane of all would take longer than
-# the other tests together.
-LANES = {"faults": "faults", "container": "containers", "recipes": "containers"}
+# By folder or file. What breaks the lab has one of its own. Containers have, too, with what else
+# makes that lane about as long as the one of all others.
+LANES = {"faults": "faults"} | dict.fromkeys(
+    ["container", "recipes", "test_main_job.py", "test_adaptive.py"], "containers"
+)
 # What may stand in a test's id as it is: a short name, no content of files.
 _NAME = re.compile(r"[\w .,:;=/+@%<>()\[\]{}'*!?#&|~^$-]{1,60}", re.ASCII)
 
@@ -55,7 +57,8 @@ def group_of(item: pytest.Item) -> str:
     """
     if "lab" not in getattr(item, "fixturenames", ()):
         return item.location[0]
-    return LANES.get(item.path.relative_to(REPOSITORY).parts[1], "lab")
+    places = item.path.relative_to(REPOSITORY).parts
+    return next((LANES[place] for place in places if place in LANES), "lab")
 
 
 def slow(item: pytest.Item) -> bool:

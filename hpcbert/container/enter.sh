@@ -406,7 +406,7 @@ environment() {
     variable=PMIX_MCA_${word%%:*} value=${word#*:}
     value=${!value:-}
     # From PMIx 5 on ranks read shared memory by it, in files that the container does not have.
-    if [[ $value == *shmem* ]]; then value=hash; fi
+    if [[ $value == *shmem* ]]; then value='hash'; fi
     if [[ -n $value && -z ${inside[$variable]+x} ]]; then exported "$variable" "$value"; fi
   done
   # PyTorch counts its ranks by these (NVIDIA/pyxis 0.24.0, pytorch_setup).

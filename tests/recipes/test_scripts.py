@@ -30,7 +30,7 @@ def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name: str) ->
     one = load(name)
     here = {path.name for path in (TEMPLATES / name).iterdir()}
     assert {"recipe.toml", "run.sh.j2", "sample.log"} <= here
-    usual = {"recipe.toml", "run.sh.j2", "sample.log", "README.md"}
+    usual = {"recipe.toml", "run.sh.j2", "preflight.sh.j2", "sample.log", "README.md"}
     assert here <= {*usual, *one.files, *_patches(one), *_requirements(one)}
 
 
