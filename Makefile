@@ -32,7 +32,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install \
 # Of names with a bar between them the first that this release has.
 PACKAGES := python3-venv shellcheck hostname iproute2 mount strace tmux util-linux \
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin \
-    libpmix-dev mariadb-server munge squashfs-tools libopenmpi40|libopenmpi3
+    groff-base libpmix-dev mariadb-server munge squashfs-tools libopenmpi40|libopenmpi3
 
 # What a report is looked at with. It costs a fresh Debian more than a minute, so `make test` does
 # without, and skips what needs it.
