@@ -13,7 +13,7 @@ from hpcbert.errors import UsageError
 from hpcbert.flows.collect import CollectRequest
 from hpcbert.flows.results import find_places
 from hpcbert.flows.results import load as load_results
-from hpcbert.foreign.said import Known, parse_settings
+from hpcbert.foreign.said import UserSettings, parse_settings
 from hpcbert.logs.setting import Window
 from hpcbert.model import Provenance, utc
 from hpcbert.model import precision as spelled
@@ -177,7 +177,7 @@ def load(
         HpcbertError: As the command; its message is a sentence, `hint` what to do.
     """
     said = tuple(f"{name}={value}" for name, value in (settings or {}).items())
-    known = Known(
+    known = UserSettings(
         fw,
         model,
         nodes,

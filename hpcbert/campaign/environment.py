@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import fingerprint
-from hpcbert.campaign.fingerprint import Fingerprint, Where, between, known_of, within
+from hpcbert.campaign.fingerprint import Fingerprint, NodeSample, between, known_of, within
 from hpcbert.results.reduce import BASELINE
 from hpcbert.system import files
 
@@ -59,7 +59,7 @@ class Environments:
         return tuple(one for one in found if one is not None)
 
 
-def compared(points: Iterable[tuple[Measured, Sequence[Where]]]) -> tuple[Measured, ...]:
+def compared(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> tuple[Measured, ...]:
     """Return points with what their nodes are, and in what these differ from each other.
 
     A table's points are held against the one too that is the unit of its speedups.
@@ -68,7 +68,7 @@ def compared(points: Iterable[tuple[Measured, Sequence[Where]]]) -> tuple[Measur
         points: Each with the fingerprints of its valid runs.
     """
     known = [(point, tuple(taken)) for point, taken in points]
-    bases: dict[Group, tuple[Where, ...]] = {}
+    bases: dict[Group, tuple[NodeSample, ...]] = {}
     ranked = sorted(known, key=lambda one: (one[0].shape.gpus, one[0].shape.nodes))
     for point, taken in sorted(ranked, key=lambda one: one[0].shape != BASELINE):
         if taken:

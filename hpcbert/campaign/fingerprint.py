@@ -230,7 +230,7 @@ def _versions(names: list[str], form: re.Pattern[str], kind: str) -> dict[str, s
     return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
 
 
-class Where(NamedTuple):
+class NodeSample(NamedTuple):
     """A fingerprint and where it was taken.
 
     Attributes:
@@ -243,7 +243,7 @@ class Where(NamedTuple):
     fingerprint: Fingerprint
 
 
-def known_of(taken: Iterable[Where]) -> Facts:
+def known_of(taken: Iterable[NodeSample]) -> Facts:
     """Return every fact of a point by name, with its values."""
     found: dict[str, set[str]] = {}
     for one in taken:
@@ -252,13 +252,13 @@ def known_of(taken: Iterable[Where]) -> Facts:
     return tuple((name, tuple(sorted(values))) for name, values in sorted(found.items()))
 
 
-def within(taken: Iterable[Where]) -> tuple[Difference, ...]:
+def within(taken: Iterable[NodeSample]) -> tuple[Difference, ...]:
     """Return in what the nodes of a point's repeats differ from each other."""
     known = tuple(taken)
     return tuple(_told(name, values, known) for name, values in _differing(known))
 
 
-def between(base: Iterable[Where], others: Iterable[Where]) -> tuple[Difference, ...]:
+def between(base: Iterable[NodeSample], others: Iterable[NodeSample]) -> tuple[Difference, ...]:
     """Return in what a point differs from the one that it is compared with.
 
     What differs already within one of them is no statement about the two.
@@ -272,12 +272,12 @@ def between(base: Iterable[Where], others: Iterable[Where]) -> tuple[Difference,
     )
 
 
-def _differing(taken: tuple[Where, ...]) -> list[tuple[str, dict[str, list[Where]]]]:
+def _differing(taken: tuple[NodeSample, ...]) -> list[tuple[str, dict[str, list[NodeSample]]]]:
     """Return the facts that have several values, each value with those that have it."""
     names = dict.fromkeys(name for one in taken for name in one.fingerprint.facts)
     found = []
     for name in names:
-        values: dict[str, list[Where]] = {}
+        values: dict[str, list[NodeSample]] = {}
         for one in taken:
             value = _value(one.fingerprint, name)
             if value is not None:
@@ -295,7 +295,9 @@ def _value(fingerprint: Fingerprint, name: str) -> str | None:
     return {"variable": _UNSET, "package": _ABSENT, "library": _ABSENT}.get(kind)
 
 
-def _told(name: str, values: dict[str, list[Where]], taken: tuple[Where, ...]) -> Difference:
+def _told(
+    name: str, values: dict[str, list[NodeSample]], taken: tuple[NodeSample, ...]
+) -> Difference:
     """Say whether the nodes of one repeat differ, or one repeat from another."""
     by_repeat: dict[int, set[str | None]] = {}
     for one in taken:
@@ -306,7 +308,7 @@ def _told(name: str, values: dict[str, list[Where]], taken: tuple[Where, ...]) -
 
 
 def _difference(
-    name: str, scope: Scope, values: dict[str, list[Where]], call: Callable[[Where], str]
+    name: str, scope: Scope, values: dict[str, list[NodeSample]], call: Callable[[NodeSample], str]
 ) -> Difference:
     everywhere = [one for ones in values.values() for one in ones]
     return Difference(
@@ -320,7 +322,7 @@ def _difference(
     )
 
 
-def _decides(name: str, taken: Iterable[Where]) -> bool:
+def _decides(name: str, taken: Iterable[NodeSample]) -> bool:
     """Say whether runs that differ in a fact are different experiments: logs state only such."""
     found = [one.fingerprint for one in taken]
     if any(LOG in one.scopes for one in found):

@@ -19,7 +19,7 @@ from hpcbert.campaign.attempts import History, history
 from hpcbert.campaign.clocks import mistimed
 from hpcbert.campaign.environment import Environments, compared
 from hpcbert.campaign.evidence import Held
-from hpcbert.campaign.fingerprint import Where
+from hpcbert.campaign.fingerprint import NodeSample
 from hpcbert.campaign.likeness import Account, judged, stated
 from hpcbert.campaign.neighbours import undisturbed
 from hpcbert.campaign.sampled import ENDING
@@ -74,10 +74,10 @@ class JudgedRepeat:
         return self.array.name, self.known.number
 
     @property
-    def samples(self) -> tuple[Where, ...]:
+    def samples(self) -> tuple[NodeSample, ...]:
         """What its nodes are, and what its log states."""
         shape, number = str(self.array.point.shape), self.known.number
-        nodes = (Where(shape, number, found) for found in self.fingerprints)
+        nodes = (NodeSample(shape, number, found) for found in self.fingerprints)
         return (*nodes, stated(shape, number, dict(self.facts)))
 
 
@@ -98,7 +98,7 @@ class Gathered:
     warnings: tuple[str, ...]
     held: Held
     standard: bool
-    taken: tuple[tuple[Where, ...], ...] = ()
+    taken: tuple[tuple[NodeSample, ...], ...] = ()
     stamps: Mapping[str, Stamp] = field(default_factory=dict)
 
     @property

@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.campaign.fingerprint import LOG, Fingerprint, Where, within
+from hpcbert.campaign.fingerprint import LOG, Fingerprint, NodeSample, within
 from hpcbert.logs.layout import shown
 from hpcbert.logs.lines import NotALogError, bodies
 from hpcbert.logs.packed import SUFFIXES
@@ -36,13 +36,13 @@ class Account(NamedTuple):
     point: str
     run: Run
     log: Path
-    taken: tuple[Where, ...]
+    taken: tuple[NodeSample, ...]
 
 
-def stated(point: str, repeat: int, facts: Mapping[str, int | str]) -> Where:
+def stated(point: str, repeat: int, facts: Mapping[str, int | str]) -> NodeSample:
     """Return what a log states of its run, in the form in which nodes are compared."""
     texts = {name: str(value) for name, value in facts.items()}
-    return Where(point, repeat, Fingerprint("", texts, frozenset({LOG})))
+    return NodeSample(point, repeat, Fingerprint("", texts, frozenset({LOG})))
 
 
 def judged(points: Sequence[Sequence[Account]], *, keep_first: bool) -> list[tuple[Run, ...]]:
@@ -69,7 +69,7 @@ def _judged(point: Sequence[Account], copies: Mapping[int, Reason]) -> tuple[Run
     )
 
 
-def _by_repeat(account: Account) -> tuple[Where, ...]:
+def _by_repeat(account: Account) -> tuple[NodeSample, ...]:
     """Return what a run's log states, and what its nodes are together.
 
     Nodes of one run may be of several kinds, as long as those of the other runs are too.
@@ -81,7 +81,7 @@ def _by_repeat(account: Account) -> tuple[Where, ...]:
         for name, value in node.facts.items():
             values.setdefault(name, set()).add(value)
     facts = {name: " and ".join(sorted(found)) for name, found in values.items()}
-    return (*logs, Where(account.point, account.run.repeat, Fingerprint("", facts)))
+    return (*logs, NodeSample(account.point, account.run.repeat, Fingerprint("", facts)))
 
 
 def refused(run: Run, reason: Reason) -> Run:

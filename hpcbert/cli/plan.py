@@ -28,7 +28,7 @@ from hpcbert.system.runner import run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.flows.plan import Lack, Outlook, PointOutlook
+    from hpcbert.flows.plan import Missing, Outlook, PointOutlook
     from hpcbert.scheduler.base import Supply
 
 _NOTHING = "-"
@@ -307,7 +307,7 @@ def _partition(one: Supply) -> str:
     )
 
 
-def _missing(one: Lack) -> str:
+def _missing(one: Missing) -> str:
     what = "missing" if one.blocks else "not there yet" if one.command else "perhaps missing"
     return f"{what}: {one.kind} of {one.framework}: {one.detail}\n  {one.command or one.hint}"
 

@@ -9,7 +9,7 @@ import click
 
 from hpcbert.errors import UsageError
 from hpcbert.flows.collect import CollectRequest
-from hpcbert.foreign.said import Known, parse_settings
+from hpcbert.foreign.said import UserSettings, parse_settings
 from hpcbert.logs.setting import END, Window
 from hpcbert.model import PRECISIONS
 from hpcbert.model import precision as spelled
@@ -107,7 +107,7 @@ def requested(**given: Unpack[ReadingOptions]) -> CollectRequest:
     return CollectRequest(
         rule=given["rule"],
         pattern=given["pattern"],
-        known=Known(
+        known=UserSettings(
             given["fw"],
             given["model"],
             given["nodes"],

@@ -13,7 +13,7 @@ from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import checked_limit
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.watching import Display, followed, plan_text
+from hpcbert.cli.watching import Display, follow_with_retries, plan_text
 from hpcbert.config import site
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import IncompleteError
@@ -91,7 +91,7 @@ def retry(
     ]
     if wait:
         display.retried(plans)
-        return followed(directories, policy, here)
+        return follow_with_retries(directories, policy, here)
     return _result(plans, dry=dry_run)
 
 

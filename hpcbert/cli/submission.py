@@ -43,7 +43,7 @@ def carried_out(
         warnings: What was noticed before.
     """
     from hpcbert.campaign.suspects import RetryPolicy
-    from hpcbert.cli.watching import Display, followed
+    from hpcbert.cli.watching import Display, follow_with_retries
     from hpcbert.flows.submit import left_behind, submit_pending, write
 
     waiting = None if retries is None else Display(err=True).waiting
@@ -70,7 +70,7 @@ def carried_out(
         done.append((directory, campaign))
     if retries is not None:
         say(_told(done).text, err=True)
-        return followed(directories, RetryPolicy(retries), here)
+        return follow_with_retries(directories, RetryPolicy(retries), here)
     cautions = (text for directory in directories for text in store.caution(directory))
     return _told(done, (*warnings, *dict.fromkeys(cautions)))
 

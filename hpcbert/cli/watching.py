@@ -108,7 +108,7 @@ def follow(directory: Path, policy: RetryPolicy, site: Site) -> View:
         raise
 
 
-def followed(directories: Sequence[Path], policy: RetryPolicy, site: Site) -> Result:
+def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: Site) -> Result:
     """Follow campaigns one after the other, then return the result of collecting them.
 
     Rehearsals have nothing to collect: of them it is how many repeats went through.

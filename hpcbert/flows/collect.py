@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.campaign.environment import compared
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.foreign.gather import Reader
-from hpcbert.foreign.said import Known
+from hpcbert.foreign.said import UserSettings
 from hpcbert.logs.layout import discover, is_archive, shown
 from hpcbert.logs.setting import Window
 from hpcbert.model import Origin
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from hpcbert.campaign.fingerprint import Where
+    from hpcbert.campaign.fingerprint import NodeSample
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.campaign.standing import States
     from hpcbert.foreign.gather import Framework
@@ -41,7 +41,7 @@ class CollectRequest(NamedTuple):
 
     rule: str = ""
     pattern: str = ""
-    known: Known = Known()
+    known: UserSettings = UserSettings()
     window: Window = Window()
     require_all: bool = False
 
@@ -77,7 +77,7 @@ class _Point(NamedTuple):
     """A point, and the fingerprints of its valid runs."""
 
     point: Measured
-    taken: tuple[Where, ...] = ()
+    taken: tuple[NodeSample, ...] = ()
 
     def out_of(self, origin: Origin) -> _Point:
         """Return it with where it comes from."""

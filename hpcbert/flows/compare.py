@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.errors import RegressionError, UsageError
 from hpcbert.flows.collect import CollectRequest
 from hpcbert.flows.results import is_saved, load, meant
-from hpcbert.foreign.said import Known
+from hpcbert.foreign.said import UserSettings
 from hpcbert.model import MANIFEST, SpeedupTable
 from hpcbert.published import record
 from hpcbert.results.compare import DIMENSIONS, Comparison, compare
@@ -113,7 +113,7 @@ def _read(request: CompareRequest, at: Places, states: States | None) -> list[Re
             hint="Name BASE and NEW, or say in what the points of one differ: --by framework.",
         )
     said = request.reading
-    of_campaigns = said._replace(known=Known(), pattern="")
+    of_campaigns = said._replace(known=UserSettings(), pattern="")
     asked = [_reading(word, at, said, of_campaigns) for word in request.words]
     if said not in asked:
         # None is of logs: the refusal names the options.

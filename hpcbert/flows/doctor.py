@@ -14,7 +14,7 @@ from hpcbert.checks.settings import complaints
 from hpcbert.config import places, recipe
 from hpcbert.errors import HpcbertError
 from hpcbert.finding import Finding
-from hpcbert.flows.examination import Wish
+from hpcbert.flows.examination import ExaminationJob
 from hpcbert.flows.examination import examine as examine_nodes
 from hpcbert.logs import grammar
 from hpcbert.model import Shape
@@ -85,8 +85,8 @@ def examine(
     if visit and any(one.name in _NEEDED and one.status == "fail" for one in answered):
         yield Finding("job", "fail", "not tried: Slurm does not answer", "Try again when it does.")
     elif visit:
-        wish = Wish(site, tuple(found), visit.shape, visit.patience, visit.submitter)
-        yield from examine_nodes(wish, run=run)
+        check = ExaminationJob(site, tuple(found), visit.shape, visit.patience, visit.submitter)
+        yield from examine_nodes(check, run=run)
 
 
 def _runs(runs: Path) -> Finding:

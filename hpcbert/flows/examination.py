@@ -57,7 +57,7 @@ _STEP_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class Wish:
+class ExaminationJob:
     """What is to be examined.
 
     Attributes:
@@ -75,14 +75,14 @@ class Wish:
     submitter: Submitter
 
 
-def examine(wish: Wish, *, run: Runner) -> Iterator[Finding]:
+def examine(check: ExaminationJob, *, run: Runner) -> Iterator[Finding]:
     """Yield what a job on some nodes finds of what every run needs.
 
     Args:
-        wish: What is to be examined.
+        check: What is to be examined.
         run: Starts Slurm's commands.
     """
-    runs = Path(wish.site.runs)
+    runs = Path(check.site.runs)
     try:
         runs.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(dir=runs, prefix=".doctor-"))
@@ -92,24 +92,24 @@ def examine(wish: Wish, *, run: Runner) -> Iterator[Finding]:
         yield Finding("runs (nodes)", "fail", detail, hint, "site.toml: runs", (), "--runs ~/runs")
         return
     try:
-        yield from _examined(wish, folder, run)
+        yield from _examined(check, folder, run)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _examined(wish: Wish, folder: Path, run: Runner) -> Iterator[Finding]:
-    asked = wish.site.slurm.time_limit
+def _examined(check: ExaminationJob, folder: Path, run: Runner) -> Iterator[Finding]:
+    asked = check.site.slurm.time_limit
     limit = asked if asked.seconds is not None and asked.seconds < _LIMIT.bound else _LIMIT
-    site = replace(wish.site, slurm=replace(wish.site.slurm, time_limit=limit))
-    first = wish.recipes[0] if wish.recipes else None
+    site = replace(check.site, slurm=replace(check.site.slurm, time_limit=limit))
+    first = check.recipes[0] if check.recipes else None
     in_image = site.container.runtime != "none"
     if in_image and (first is None or not _has_image(site, first)):
         hint = "Name a framework that has one: hpcbert doctor --fw NAME."
         yield Finding("image", "warn", "not entered: no image is known", hint)
         site = replace(site, container=replace(site.container, runtime="none"))
     try:
-        made = _drafted(wish, replace(site, runs=str(folder)), first, run)
-        yield from _submitted(wish, made, run)
+        made = _drafted(check, replace(site, runs=str(folder)), first, run)
+        yield from _submitted(check, made, run)
     except Interruption:
         raise
     except SchedulerError as error:
@@ -123,48 +123,48 @@ def _has_image(site: Site, found: Recipe) -> bool:
     return inputs.find_image(site, found)[0] is not None
 
 
-def _drafted(wish: Wish, site: Site, first: Recipe | None, run: Runner) -> Draft:
+def _drafted(check: ExaminationJob, site: Site, first: Recipe | None, run: Runner) -> Draft:
     """Draft the job: one repeat of what a submission would run first."""
     folders = places.recipe_folders(Path(site.where))
     chosen = first or replace(recipe.load(places.find_recipe(_PLAIN, folders)), modules=())
     device = device_of(chosen, site, "" if first or site.slurm.gres else "cpu")
-    own = {one.name: one.for_device(device_of(one, site, "")) for one in wish.recipes}
+    own = {one.name: one.for_device(device_of(one, site, "")) for one in check.recipes}
     used = {name: inputs.find(site, one, options_for_data(site, one)) for name, one in own.items()}
-    on_host = wish.site.container.runtime == "none"
+    on_host = check.site.container.runtime == "none"
     imports = tuple((used[name].python or "python3", one.modules) for name, one in own.items())
     wanted = Examination(
-        runs=wish.site.runs,
+        runs=check.site.runs,
         imports=tuple(dict.fromkeys(imports)) if on_host else (),
         paths=tuple(path for one in used.values() for path in (one.data, one.source) if path),
-        probe=containers.words(wish.site, list(own.values())),
+        probe=containers.words(check.site, list(own.values())),
     )
     asked = SubmitOptions(scheduler=site.scheduler, folders=folders, examine=wanted)
     options = scheduler.of(site.scheduler, World(run)).fit(asked, site, chosen)
-    request = Request(wish.shape, repeats=1, device=device)
-    return draft(request, site, chosen, options=options, submitter=wish.submitter)
+    request = Request(check.shape, repeats=1, device=device)
+    return draft(request, site, chosen, options=options, submitter=check.submitter)
 
 
-def _submitted(wish: Wish, made: Draft, run: Runner) -> Iterator[Finding]:
+def _submitted(check: ExaminationJob, made: Draft, run: Runner) -> Iterator[Finding]:
     """Submit the job, wait for its end and yield what it found."""
-    floor = wish.site.slurm.poll_floor
+    floor = check.site.slurm.poll_floor
     directory = made.directory
     state = None
     try:
         submit_pending(directory, run=run, floor=floor, draft=made, again="hpcbert doctor")
-        state = _ended(directory, wish.patience, run)
+        state = _ended(directory, check.patience, run)
     finally:
         if state is None or not state.kind.over:
             _cancelled(directory, run)
     if state is None:
         hint = "Try again when the cluster has room, with fewer --nodes or a longer --wait."
-        detail = f"it did not end within {wish.patience:g} s and was cancelled"
+        detail = f"it did not end within {check.patience:g} s and was cancelled"
         yield Finding("job", "fail", detail, hint, "", (), "--nodes 1")
         return
     if not state.kind.over:
         detail = f"it did not start and was cancelled: {state.detail or state.reason}"
         yield Finding("job", "fail", detail, f"Slurm says {state.reason}: {state.advice}.")
         return
-    yield from _told(wish, made, state, run)
+    yield from _told(check, made, state, run)
 
 
 def _tracked(directory: Path) -> TrackedCampaign:
@@ -196,17 +196,17 @@ def _cancelled(directory: Path, run: Runner) -> None:
             asked.cancel(watched, target)
 
 
-def _told(wish: Wish, made: Draft, state: RepeatState, run: Runner) -> Iterator[Finding]:
+def _told(check: ExaminationJob, made: Draft, state: RepeatState, run: Runner) -> Iterator[Finding]:
     """Yield what an ended job says, and what can be told where it says nothing."""
     printed = _read(made.directory, wait=state.word == "COMPLETED")
-    known = {"fw": " --fw ".join(one.name for one in wish.recipes), "mpi": _mpi(made)}
+    known = {"fw": " --fw ".join(one.name for one in check.recipes), "mpi": _mpi(made)}
     lines = nodes.complaints(printed)
     if not nodes.seen(printed):
-        outcome = _step(wish, made, run)
+        outcome = _step(check, made, run)
         printed += outcome.stdout
         lines += nodes.complaints(outcome.stderr)
     yield from nodes.found(printed, known)
-    yield from nodes.silent(printed, wish.shape.nodes, lines[-1] if lines else "")
+    yield from nodes.silent(printed, check.shape.nodes, lines[-1] if lines else "")
     yield from nodes.outside(printed, state.nodes, made.campaign.runtime)
     there = fold(state.nodes) if state.nodes else "no node"
     if state.word == "COMPLETED" and not lines:
@@ -235,15 +235,15 @@ def _read(directory: Path, *, wait: bool) -> str:
         time.sleep(_PAUSE)
 
 
-def _step(wish: Wish, made: Draft, run: Runner) -> Outcome:
+def _step(check: ExaminationJob, made: Draft, run: Runner) -> Outcome:
     """Look at nodes by a plain job step, which answers over the network."""
     script = find_file(made.resolved.recipe, "look.sh")
-    count = str(wish.shape.nodes)
+    count = str(check.shape.nodes)
     return run(
         [
             *("srun", "--quiet", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
             *("--job-name=hpcbert-doctor", "--time=5", "--kill-on-bad-exit=0", "--mpi=none"),
-            *wish.site.slurm.selection,
+            *check.site.slurm.selection,
             *["bash", "-c", script.read_text(), "look", "node", str(made.directory)],
             *looked(made.resolved),
         ],

@@ -35,7 +35,7 @@ _HOUR = 3600.0
 
 
 @dataclass(frozen=True)
-class Lack:
+class Missing:
     """Something that a framework needs and that is not ready.
 
     Attributes:
@@ -89,7 +89,7 @@ class Outlook:
     draft: Draft
     points: tuple[PointOutlook, ...]
     supplies: tuple[Supply, ...]
-    lacks: tuple[Lack, ...]
+    lacks: tuple[Missing, ...]
     obstacles: tuple[Finding, ...]
     doubts: tuple[Finding, ...]
     unanswered: SchedulerError | None
@@ -152,7 +152,7 @@ def _of_recipe(findings: Iterable[Finding], resolved: Resolved) -> dict[str, Fin
     return {one.name.removesuffix(end): one for one in findings if one.name.endswith(end)}
 
 
-def _lacks(resolved: Resolved, findings: Mapping[str, Finding], run: Runner) -> Iterator[Lack]:
+def _lacks(resolved: Resolved, findings: Mapping[str, Finding], run: Runner) -> Iterator[Missing]:
     """Yield what is not ready, each kind once."""
     recipe, site, options = resolved.recipe, resolved.site, resolved.options
     unnamed = {_KINDS.get(need, need) for need in resolved.missing}
@@ -165,7 +165,7 @@ def _lacks(resolved: Resolved, findings: Mapping[str, Finding], run: Runner) -> 
         if part.kind in wanted or waits:
             planned.add(part.kind)
             found = findings.get(part.kind)
-            yield Lack(
+            yield Missing(
                 framework=recipe.name,
                 kind=part.kind,
                 detail=found.detail if found else part.detail,
@@ -176,7 +176,7 @@ def _lacks(resolved: Resolved, findings: Mapping[str, Finding], run: Runner) -> 
     for kind, one in findings.items():
         if kind not in planned:
             blocks = one.status == "fail"
-            yield Lack(recipe.name, kind, one.detail, "", one.hint, blocks=blocks)
+            yield Missing(recipe.name, kind, one.detail, "", one.hint, blocks=blocks)
 
 
 def _command(resolved: Resolved, kind: str) -> str:

@@ -23,8 +23,8 @@ from hpcbert.results.reduce import Curves, group_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from hpcbert.campaign.fingerprint import Where
-    from hpcbert.foreign.said import Known
+    from hpcbert.campaign.fingerprint import NodeSample
+    from hpcbert.foreign.said import UserSettings
     from hpcbert.logs.grammar import Grammar, Rule
     from hpcbert.logs.layout import LogFile
     from hpcbert.logs.scan import Reading
@@ -57,7 +57,7 @@ class Reader:
         pattern: How the paths are read; folders then name no framework against `--fw`.
     """
 
-    known: Known
+    known: UserSettings
     frameworks: Collection[str]
     load: Callable[[str], Framework]
     rule: str
@@ -78,7 +78,9 @@ class Reader:
             return told
         return (*told, f"nodes of 8 GPUs are taken for granted ({shapes}): say --gpus-per-node.")
 
-    def gather(self, logs: Sequence[LogFile]) -> tuple[tuple[Measured, tuple[Where, ...]], ...]:
+    def gather(
+        self, logs: Sequence[LogFile]
+    ) -> tuple[tuple[Measured, tuple[NodeSample, ...]], ...]:
         """Return the points that the logs measured, each with what their valid logs state.
 
         A log of which something is unknown is left out, unless that is true of all of them.

@@ -14,7 +14,7 @@ from hpcbert.results.reduce import FOREIGN, Evidence, gate
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hpcbert.campaign.fingerprint import Where
+    from hpcbert.campaign.fingerprint import NodeSample
     from hpcbert.logs.layout import LogFile
     from hpcbert.logs.scan import Reading
     from hpcbert.model import Counted, Group, Point
@@ -126,7 +126,7 @@ def _are_runs_of_one(some: list[Read], others: list[Read]) -> bool:
     return bool(places[0] & places[1]) and not numbers[0] & numbers[1] and None not in numbers[0]
 
 
-def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[Where, ...]], ...]:
+def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[NodeSample, ...]], ...]:
     """Make points of their logs, with what the logs of valid runs state."""
     accounts = [
         [_account(point.shape, number, read) for number, read in point.reads.items()]

@@ -34,7 +34,7 @@ class UnknownLogError(UsageError):
     """Something that must be known of one log is not: others may still be collected."""
 
 
-class Known(NamedTuple):
+class UserSettings(NamedTuple):
     """What a person says about the logs, for what neither path nor log tells; None: nothing.
 
     Attributes:
@@ -71,7 +71,7 @@ def parse_settings(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
     return tuple(found.items())
 
 
-def setting_of(log: LogFile, known: Known, window: Window) -> Setting:
+def setting_of(log: LogFile, known: UserSettings, window: Window) -> Setting:
     """Return what a log's path and a person say of its run.
 
     Raises:
@@ -108,7 +108,7 @@ def setting_of(log: LogFile, known: Known, window: Window) -> Setting:
     ).settled({})[0]
 
 
-def _narrowed(known: Known, log: LogFile) -> Known:
+def _narrowed(known: UserSettings, log: LogFile) -> UserSettings:
     """Return what a person says, to whom GPUs per node are those of the machine.
 
     A run on fewer GPUs than a node has, whose path names GPUs alone, had one node and used them.

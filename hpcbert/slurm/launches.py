@@ -9,37 +9,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcbert.slurm.reasons import Why
+from hpcbert.slurm.reasons import ReasonText
 
 if TYPE_CHECKING:
     from hpcbert.slurm.commands import JobRow
 
 _SIGNAL = 0x7F
 _NODES = "hpcbert doctor --nodes 1 looks at them"
-_PLACE = Why(
+_PLACE = ReasonText(
     "could not be started: the node could not open the job's output. The directory of the campaign "
     "is not there, is not the login node's, or can't be written to",
     f"keep campaigns in a directory that all nodes mount and you may write to; {_NODES}; "
     "then repeat what is missing with hpcbert retry",
 )
-_USER = Why(
+_USER = ReasonText(
     "could not be started: the node does not know your user or your groups",
     f"tell the administrators which node; {_NODES}",
 )
-_ENVIRONMENT = Why(
+_ENVIRONMENT = ReasonText(
     "could not be started: the node could not make the job's environment, or its prolog failed",
     "tell the administrators which node; repeat what is missing with hpcbert retry",
 )
-_SCRIPT = Why(
+_SCRIPT = ReasonText(
     "could not be started: the node could not run the job's script",
     "see that /bin/bash is there and that no file system is full; tell the administrators which "
     "node",
 )
-_PROLOG = Why(
+_PROLOG = ReasonText(
     "could not be started: the prolog failed on its node",
     "tell the administrators which node; repeat what is missing with hpcbert retry",
 )
-_OTHER = Why(
+_OTHER = ReasonText(
     "could not be started on its node",
     f"see that all nodes mount the directory of the campaign: {_NODES}; else tell the "
     "administrators which node",
@@ -55,7 +55,7 @@ _BY_SIGNAL = {number & _SIGNAL: why for number, why in _BY_NUMBER.items()}
 LAUNCHES = (*dict.fromkeys(_BY_NUMBER.values()), _OTHER)
 
 
-def failure(row: JobRow) -> Why | None:
+def failure(row: JobRow) -> ReasonText | None:
     """Return why a job that ended was never started; None if it was."""
     if found := _BY_SIGNAL.get(row.signal):
         return found

@@ -1,4 +1,4 @@
-"""Why Slurm lets a job wait: its reasons as sentences, each with what to do.
+"""ReasonText Slurm lets a job wait: its reasons as sentences, each with what to do.
 
 The words: SchedMD/slurm@284c3b9 (26.05), src/common/job_state_reason.c, and those that releases
 from 22.05 on had besides, src/common/slurm_protocol_defs.c. The limits of associations and QOS are
@@ -25,7 +25,7 @@ _ADMIN = "ask the administrators"
 _LATER = "it starts when other jobs have ended"
 
 
-class Why(NamedTuple):
+class ReasonText(NamedTuple):
     """A reason for waiting.
 
     Attributes:
@@ -37,135 +37,141 @@ class Why(NamedTuple):
     advice: str = WAIT
 
 
-REASONS: dict[str, Why] = {
-    "Priority": Why("jobs of higher priority come first"),
-    "Resources": Why("waits until enough nodes are free"),
-    "JobArrayTaskLimit": Why("repeats of a point run one after another"),
-    "Dependency": Why("waits for the job that comes before it"),
-    "DependencyNeverSatisfied": Why(
+REASONS: dict[str, ReasonText] = {
+    "Priority": ReasonText("jobs of higher priority come first"),
+    "Resources": ReasonText("waits until enough nodes are free"),
+    "JobArrayTaskLimit": ReasonText("repeats of a point run one after another"),
+    "Dependency": ReasonText("waits for the job that comes before it"),
+    "DependencyNeverSatisfied": ReasonText(
         "depends on a job that failed: it will never start",
         "cancel it, and submit again when the job before it succeeds",
     ),
-    "BeginTime": Why("may not begin yet (after a requeue Slurm waits two minutes)"),
-    "Prolog": Why("the prolog runs on its nodes"),
-    "Cleaning": Why("its last run is being cleaned up"),
-    "SchedDefer": Why("the scheduler puts new jobs off"),
-    "Licenses": Why("waits for a licence"),
-    "Reservation": Why("waits for its reservation to begin"),
-    "ReservationDeleted": Why(
+    "BeginTime": ReasonText("may not begin yet (after a requeue Slurm waits two minutes)"),
+    "Prolog": ReasonText("the prolog runs on its nodes"),
+    "Cleaning": ReasonText("its last run is being cleaned up"),
+    "SchedDefer": ReasonText("the scheduler puts new jobs off"),
+    "Licenses": ReasonText("waits for a licence"),
+    "Reservation": ReasonText("waits for its reservation to begin"),
+    "ReservationDeleted": ReasonText(
         "its reservation was deleted", "cancel it, and submit again without the reservation"
     ),
-    "ReservationInvalid": Why(
+    "ReservationInvalid": ReasonText(
         "its reservation cannot be used", "cancel it, and submit again without the reservation"
     ),
-    "JobHeldUser": Why("is held: scontrol release JOBID lets it go", _RELEASE),
-    "JobHeldAdmin": Why("is held by an administrator", _ADMIN),
-    "JobHoldMaxRequeue": Why(
+    "JobHeldUser": ReasonText("is held: scontrol release JOBID lets it go", _RELEASE),
+    "JobHeldAdmin": ReasonText("is held by an administrator", _ADMIN),
+    "JobHoldMaxRequeue": ReasonText(
         "was requeued too often and is held", f"find out why it was requeued, then {_RELEASE}"
     ),
-    "ReqNodeNotAvail": Why(
+    "ReqNodeNotAvail": ReasonText(
         "a node it needs is down, drained or reserved",
         "wait, or submit again without naming nodes; sinfo -R says why nodes are away",
     ),
-    "FrontEndDown": Why("no front end node is up", _ADMIN),
-    "BlockMaxError": Why("its block of nodes failed too often", _ADMIN),
-    "BlockFreeAction": Why("waits until its block of nodes is free"),
-    "PowerNotAvail": Why("waits for power that other jobs use", _LATER),
-    "PowerReserved": Why("waits for power that is reserved for others", _LATER),
-    "NodeDown": Why("a node it needs is down", "wait, or submit again without naming nodes"),
-    "PartitionDown": Why("its partition is down", _ADMIN),
-    "PartitionInactive": Why("its partition is inactive", _ADMIN),
-    "PartitionNodeLimit": Why("asks for more nodes than its partition gives", IMPOSSIBLE),
-    "PartitionTimeLimit": Why("asks for more time than its partition gives", IMPOSSIBLE),
-    "PartitionConfig": Why("asks for what its partition does not give", IMPOSSIBLE),
-    "BadConstraints": Why("asks for what no node has", IMPOSSIBLE),
-    "Constraints": Why("asks for what no node has at present", "wait, or ask for less"),
-    "DeadLine": Why("can't end before its deadline", IMPOSSIBLE),
-    "InvalidAccount": Why("its account is not valid", IMPOSSIBLE),
-    "InvalidQOS": Why("its QOS is not valid", IMPOSSIBLE),
-    "AccountNotAllowed": Why("its account may not use this partition", IMPOSSIBLE),
-    "QOSNotAllowed": Why("its QOS may not use this partition", IMPOSSIBLE),
-    "AccountingPolicy": Why("a limit of the accounting is reached", _LATER),
-    "MaxMemPerLimit": Why("asks for more memory than its partition allows", IMPOSSIBLE),
-    "AssociationJobLimit": Why("your account has as many jobs as it may", _LATER),
-    "AssociationResourceLimit": Why("your account is at a limit of its resources", _LATER),
-    "AssociationTimeLimit": Why("your account has used up its time", _ADMIN),
-    "AssocMaxJobsLimit": Why("you have as many jobs running as your account allows", _LATER),
-    "QOSJobLimit": Why("the QOS has as many jobs as it may", _LATER),
-    "QOSResourceLimit": Why("the QOS is at a limit of its resources", _LATER),
-    "QOSTimeLimit": Why("the QOS has used up its time", _ADMIN),
-    "QOSUsageThreshold": Why("the QOS has used more than its threshold", _LATER),
-    "BurstBufferResources": Why("waits for room in the burst buffer"),
-    "BurstBufferStageIn": Why("its data are being staged in"),
-    "BurstBufferOperation": Why("an operation of the burst buffer failed", _ADMIN),
-    "MaxPoweredUpNodes": Why("as many nodes as allowed are powered up", _LATER),
-    "MpiPortsBusy": Why("no ports are free for its MPI", _LATER),
-    "NvidiaImexChannels": Why("waits for a free IMEX channel", _LATER),
-    "FedJobLock": Why("waits for the clusters of the federation to agree"),
-    "SystemFailure": Why("Slurm had a failure of its own", _ADMIN),
+    "FrontEndDown": ReasonText("no front end node is up", _ADMIN),
+    "BlockMaxError": ReasonText("its block of nodes failed too often", _ADMIN),
+    "BlockFreeAction": ReasonText("waits until its block of nodes is free"),
+    "PowerNotAvail": ReasonText("waits for power that other jobs use", _LATER),
+    "PowerReserved": ReasonText("waits for power that is reserved for others", _LATER),
+    "NodeDown": ReasonText("a node it needs is down", "wait, or submit again without naming nodes"),
+    "PartitionDown": ReasonText("its partition is down", _ADMIN),
+    "PartitionInactive": ReasonText("its partition is inactive", _ADMIN),
+    "PartitionNodeLimit": ReasonText("asks for more nodes than its partition gives", IMPOSSIBLE),
+    "PartitionTimeLimit": ReasonText("asks for more time than its partition gives", IMPOSSIBLE),
+    "PartitionConfig": ReasonText("asks for what its partition does not give", IMPOSSIBLE),
+    "BadConstraints": ReasonText("asks for what no node has", IMPOSSIBLE),
+    "Constraints": ReasonText("asks for what no node has at present", "wait, or ask for less"),
+    "DeadLine": ReasonText("can't end before its deadline", IMPOSSIBLE),
+    "InvalidAccount": ReasonText("its account is not valid", IMPOSSIBLE),
+    "InvalidQOS": ReasonText("its QOS is not valid", IMPOSSIBLE),
+    "AccountNotAllowed": ReasonText("its account may not use this partition", IMPOSSIBLE),
+    "QOSNotAllowed": ReasonText("its QOS may not use this partition", IMPOSSIBLE),
+    "AccountingPolicy": ReasonText("a limit of the accounting is reached", _LATER),
+    "MaxMemPerLimit": ReasonText("asks for more memory than its partition allows", IMPOSSIBLE),
+    "AssociationJobLimit": ReasonText("your account has as many jobs as it may", _LATER),
+    "AssociationResourceLimit": ReasonText("your account is at a limit of its resources", _LATER),
+    "AssociationTimeLimit": ReasonText("your account has used up its time", _ADMIN),
+    "AssocMaxJobsLimit": ReasonText("you have as many jobs running as your account allows", _LATER),
+    "QOSJobLimit": ReasonText("the QOS has as many jobs as it may", _LATER),
+    "QOSResourceLimit": ReasonText("the QOS is at a limit of its resources", _LATER),
+    "QOSTimeLimit": ReasonText("the QOS has used up its time", _ADMIN),
+    "QOSUsageThreshold": ReasonText("the QOS has used more than its threshold", _LATER),
+    "BurstBufferResources": ReasonText("waits for room in the burst buffer"),
+    "BurstBufferStageIn": ReasonText("its data are being staged in"),
+    "BurstBufferOperation": ReasonText("an operation of the burst buffer failed", _ADMIN),
+    "MaxPoweredUpNodes": ReasonText("as many nodes as allowed are powered up", _LATER),
+    "MpiPortsBusy": ReasonText("no ports are free for its MPI", _LATER),
+    "NvidiaImexChannels": ReasonText("waits for a free IMEX channel", _LATER),
+    "FedJobLock": ReasonText("waits for the clusters of the federation to agree"),
+    "SystemFailure": ReasonText("Slurm had a failure of its own", _ADMIN),
     # How an earlier run of the same job ended: shown while it waits for the next one.
-    "JobLaunchFailure": Why("could not be launched the last time", "see slurm/*.out; wait"),
-    "NonZeroExitCode": Why("failed the last time, and was put back", "read its log"),
-    "RaisedSignal": Why("was ended by a signal the last time, and was put back", "read its log"),
-    "TimeLimit": Why("reached its time limit the last time", "submit with a longer --time"),
-    "InactiveLimit": Why("was idle for too long the last time", _ADMIN),
-    "OutOfMemory": Why("ran out of memory the last time", "ask for more memory"),
+    "JobLaunchFailure": ReasonText("could not be launched the last time", "see slurm/*.out; wait"),
+    "NonZeroExitCode": ReasonText("failed the last time, and was put back", "read its log"),
+    "RaisedSignal": ReasonText(
+        "was ended by a signal the last time, and was put back", "read its log"
+    ),
+    "TimeLimit": ReasonText("reached its time limit the last time", "submit with a longer --time"),
+    "InactiveLimit": ReasonText("was idle for too long the last time", _ADMIN),
+    "OutOfMemory": ReasonText("ran out of memory the last time", "ask for more memory"),
 }
 
 _PERMISSION = "ask the administrators, or submit to another partition or account"
 # Free texts by how they begin; what follows (names, numbers, nodes) is theirs too.
-TEXTS: dict[str, Why] = {
-    "Nodes required for job are DOWN": Why(
+TEXTS: dict[str, ReasonText] = {
+    "Nodes required for job are DOWN": ReasonText(
         "the nodes it may run on are down, drained or reserved for partitions of higher priority",
         "wait, or choose another partition; sinfo -R says why nodes are away",
     ),
     "UnavailableNodes:": REASONS["ReqNodeNotAvail"],
-    "May be reserved for other job": Why("a node it needs may be reserved for another job", _LATER),
-    "Reserved for maintenance": Why(
+    "May be reserved for other job": ReasonText(
+        "a node it needs may be reserved for another job", _LATER
+    ),
+    "Reserved for maintenance": ReasonText(
         "a node it needs is reserved for maintenance before this job could end",
         "wait until then (scontrol show reservation), or submit again with a shorter --time",
     ),
-    "job requeued in held state": Why("was requeued and is held", _RELEASE),
-    "job requeued in special exit state": Why(
+    "job requeued in held state": ReasonText("was requeued and is held", _RELEASE),
+    "job requeued in special exit state": ReasonText(
         "was requeued in a special state and is held", f"find out why, then {_RELEASE}"
     ),
-    "launch failed requeued held": Why(
+    "launch failed requeued held": ReasonText(
         "failed to launch and is held", f"see which node failed, then {_RELEASE}"
     ),
-    "launch failure limit exceeded requeued held": Why(
+    "launch failure limit exceeded requeued held": ReasonText(
         "failed to launch too often and is held", f"see which nodes failed, then {_RELEASE}"
     ),
-    "user env retrieval failed requeued held": Why(
+    "user env retrieval failed requeued held": ReasonText(
         "could not get its user's environment and is held",
         f"see that your login scripts end quickly, then {_RELEASE}",
     ),
-    "Job's account not permitted to use this partition": Why(
+    "Job's account not permitted to use this partition": ReasonText(
         "its account may not use this partition", _PERMISSION
     ),
-    "Job's QOS not permitted to use this partition": Why(
+    "Job's QOS not permitted to use this partition": ReasonText(
         "its QOS may not use this partition", _PERMISSION
     ),
-    "Job's QOS not known": Why(
+    "Job's QOS not known": ReasonText(
         "its QOS is not known, and this partition demands one of its own", _PERMISSION
     ),
-    "User's group not permitted to use this partition": Why(
+    "User's group not permitted to use this partition": ReasonText(
         "your group may not use this partition", _PERMISSION
     ),
-    "uid ": Why("you are in no group that may use this partition", _PERMISSION),
-    "License request ": Why("asks for a licence that there is no longer, and is held", IMPOSSIBLE),
-    "Reservation ": Why(
+    "uid ": ReasonText("you are in no group that may use this partition", _PERMISSION),
+    "License request ": ReasonText(
+        "asks for a licence that there is no longer, and is held", IMPOSSIBLE
+    ),
+    "Reservation ": ReasonText(
         "its reservation has ended, was deleted, or cannot be used",
         "cancel it, and submit again without the reservation",
     ),
-    "Job is at or exceeds QOS": Why("the QOS has used up its time", _ADMIN),
-    "Job is at or exceeds association": Why("your account has used up its time", _ADMIN),
-    "Memory resize to ": Why("its memory could not be changed", _ADMIN),
-    "Unable to load job ": Why(
+    "Job is at or exceeds QOS": ReasonText("the QOS has used up its time", _ADMIN),
+    "Job is at or exceeds association": ReasonText("your account has used up its time", _ADMIN),
+    "Memory resize to ": ReasonText("its memory could not be changed", _ADMIN),
+    "Unable to load job ": ReasonText(
         "Slurm has lost the job's script or environment", "cancel it, and submit again"
     ),
-    "Burst buffer ": Why("an operation of the burst buffer failed", _ADMIN),
-    "burst_buffer/": Why("the burst buffer has something to do for it, or failed", _ADMIN),
-    "Error managing persistent burst buffers": Why("the burst buffer failed", _ADMIN),
+    "Burst buffer ": ReasonText("an operation of the burst buffer failed", _ADMIN),
+    "burst_buffer/": ReasonText("the burst buffer has something to do for it, or failed", _ADMIN),
+    "Error managing persistent burst buffers": ReasonText("the burst buffer failed", _ADMIN),
     **dict.fromkeys(
         (
             "Required nodes do not fit topology",
@@ -176,7 +182,7 @@ TEXTS: dict[str, Why] = {
             "No available nodes in topology",
             "Requested topology configuration is not available",
         ),
-        Why("waits until free nodes fit together in the network's topology"),
+        ReasonText("waits until free nodes fit together in the network's topology"),
     ),
 }
 # Whom a partition takes: `(gpu allows a,b not c)`, `groups allowed: a,b`.
@@ -215,13 +221,13 @@ _WHAT = {
 }
 
 
-def find(reason: str) -> tuple[tuple[str, Why | None], ...]:
+def find(reason: str) -> tuple[tuple[str, ReasonText | None], ...]:
     """Return the reasons that a text of Slurm's holds, each with what is known of it.
 
     Args:
         reason: As Slurm prints it: `ReqNodeNotAvail, UnavailableNodes:n[1-2],JobArrayTaskLimit`.
     """
-    found: list[tuple[str, Why | None]] = []
+    found: list[tuple[str, ReasonText | None]] = []
     for part in _parts(reason):
         why = _known(part.strip())
         before = found[-1][0] if found else ""
@@ -242,7 +248,7 @@ def _parts(reason: str) -> Iterator[str]:
     return (part for part in text.split(",") if part.strip())
 
 
-def _goes_on(before: str, part: str, why: Why | None) -> bool:
+def _goes_on(before: str, part: str, why: ReasonText | None) -> bool:
     """Say whether a part belongs to the text before it, in which commas stand too.
 
     They do in texts of several clauses, and in lists of nodes or groups.
@@ -252,7 +258,7 @@ def _goes_on(before: str, part: str, why: Why | None) -> bool:
     return why is None and _word(before) is None and _known(before) is not None
 
 
-def _known(text: str) -> Why | None:
+def _known(text: str) -> ReasonText | None:
     """Return what is known of one reason; None for one that is in no table."""
     word = re.split(r"[(:]", text, maxsplit=1)[0].strip()
     begun = (why for start, why in TEXTS.items() if text.startswith(start))
@@ -263,7 +269,7 @@ def _known(text: str) -> Why | None:
     return whole.pop() if len(text) >= _CUT and len(whole) == 1 else None
 
 
-def _word(word: str) -> Why | None:
+def _word(word: str) -> ReasonText | None:
     if word in REASONS:
         return REASONS[word]
     limit = _LIMIT.fullmatch(word)
@@ -271,24 +277,28 @@ def _word(word: str) -> Why | None:
         return _limit(limit)
     for start, whose in (("Assoc", "your account"), ("QOS", "the QOS"), ("Max", "the QOS")):
         if re.fullmatch(rf"{start}[A-Z]\w+", word):
-            return Why(f"{whose} is at its limit ({word})", _LATER)
+            return ReasonText(f"{whose} is at its limit ({word})", _LATER)
     return None
 
 
-def _limit(match: re.Match[str]) -> Why:
+def _limit(match: re.Match[str]) -> ReasonText:
     whose, what, word = _WHOSE[match["whose"]], _WHAT[match["what"]], match[0]
     if match["minutes"]:
         what += " x minutes"
     if match["kind"] == "Min":
-        return Why(f"asks for less of {what} than {whose} demands ({word})", IMPOSSIBLE)
+        return ReasonText(f"asks for less of {what} than {whose} demands ({word})", IMPOSSIBLE)
     if match["per"] in {"Job", "Node"}:
         each = "job" if match["per"] == "Job" else "node"
-        return Why(f"asks for more of {what} a {each} than {whose} allows ({word})", IMPOSSIBLE)
+        return ReasonText(
+            f"asks for more of {what} a {each} than {whose} allows ({word})", IMPOSSIBLE
+        )
     if match["per"] == "User":
-        return Why(f"you have as much of {what} as {whose} allows one user ({word})", _LATER)
+        return ReasonText(f"you have as much of {what} as {whose} allows one user ({word})", _LATER)
     if match["minutes"] == "Minutes":
-        return Why(f"{whose} is at its limit of {what} and has used them up ({word})", _ADMIN)
-    return Why(f"{whose} is at its limit of {what} over all its jobs ({word})", _LATER)
+        return ReasonText(
+            f"{whose} is at its limit of {what} and has used them up ({word})", _ADMIN
+        )
+    return ReasonText(f"{whose} is at its limit of {what} over all its jobs ({word})", _LATER)
 
 
 def reason_sentence(reason: str) -> str:
@@ -302,7 +312,7 @@ def reason_sentence(reason: str) -> str:
     return "; ".join(dict.fromkeys(said))
 
 
-def _sentence(text: str, why: Why | None) -> str:
+def _sentence(text: str, why: ReasonText | None) -> str:
     if why is None:
         return f"Slurm's reason is {text}"
     _, known, nodes = text.partition("UnavailableNodes:")

@@ -38,9 +38,9 @@ class Kind(str, Enum):
 
     WAITING = "waiting"
     RUNNING = "running"
-    SUCCEEDED = "well"
-    FAILED = "badly"
-    REQUEUED = "again"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REQUEUED = "requeued"
     UNKNOWN = "unknown"
 
     def __str__(self) -> str:
@@ -60,6 +60,10 @@ class Kind(str, Enum):
     def queued(self) -> bool:
         """Whether it is in the queue, for the first time or again."""
         return self in {Kind.WAITING, Kind.REQUEUED}
+
+
+# What older versions wrote into measurements.json.
+_FORMER = {"well": Kind.SUCCEEDED, "badly": Kind.FAILED, "again": Kind.REQUEUED}
 
 
 @dataclass(frozen=True)
@@ -327,9 +331,10 @@ def recalled(data: Any) -> RepeatState:
         TypeError: It has another form.
         KeyError: Likewise.
     """
-    if data["kind"] not in set(Kind):
-        raise TypeError(f"{data['kind']!r} is no kind of state")
-    own = {"kind": Kind(data["kind"]), "nodes": tuple(data["nodes"]), "earlier": ()}
+    word = _FORMER.get(data["kind"], data["kind"])
+    if word not in set(Kind):
+        raise TypeError(f"{word!r} is not a kind of state")
+    own = {"kind": Kind(word), "nodes": tuple(data["nodes"]), "earlier": ()}
     state = RepeatState(**{**data, **own})
     times = (state.elapsed, state.start, state.end, state.limit, state.suspended)
     sound = (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.campaign.fingerprint import LARGEST, Fingerprint, Where, between, parse, within
+from hpcbert.campaign.fingerprint import LARGEST, Fingerprint, NodeSample, between, parse, within
 from tests.kit.nodes import NODE, node, raw
 
 JSON = st.recursive(
@@ -25,8 +25,8 @@ def read(name: str = "n1", **changes: Any) -> Fingerprint:
     return found
 
 
-def taken(*nodes: Fingerprint, repeat: int = 1, point: str = "2n8g") -> list[Where]:
-    return [Where(point, repeat, one) for one in nodes]
+def taken(*nodes: Fingerprint, repeat: int = 1, point: str = "2n8g") -> list[NodeSample]:
+    return [NodeSample(point, repeat, one) for one in nodes]
 
 
 def test_a_node_in_facts() -> None:

@@ -72,9 +72,9 @@ def test_json_is_an_object_a_line_and_the_usual_document_last(hpcbert: Any, stor
     assert [(one["repeat"], one["state"], one["kind"]) for one in events] == [
         (1, "RUNNING", "running"),
         (2, "PENDING", "waiting"),
-        (1, "COMPLETED", "well"),
+        (1, "COMPLETED", "succeeded"),
         (2, "RUNNING", "running"),
-        (2, "FAILED", "badly"),
+        (2, "FAILED", "failed"),
     ]
     running, waiting, *_, failed = events
     assert set(running) == {
@@ -97,7 +97,7 @@ def test_json_is_an_object_a_line_and_the_usual_document_last(hpcbert: Any, stor
     assert waiting["advice"] is None
     assert document["command"] == "monitor"
     assert document["exit_code"] == 4
-    assert document["data"]["repeats"] == {"asked": 2, "well": 1, "badly": 1}
+    assert document["data"]["repeats"] == {"asked": 2, "succeeded": 1, "failed": 1}
     assert document["data"]["over"] is True
     assert document["errors"][0]["code"] == "incomplete"
 

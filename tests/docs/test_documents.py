@@ -406,11 +406,10 @@ def test_the_numbers_page_explains_every_flag() -> None:
 
 def test_the_states_page_is_the_table_of_states_and_reasons() -> None:
     text = (REFERENCE / "states.md").read_text(encoding="utf-8")
-    kinds = {"well": "done well", "badly": "done badly"}
     assert rows(text, "state") == [
         [
             *(f"`{one.word}`", f"`{one.code}`" if one.code else ""),
-            kinds.get(one.kind, one.kind) + (", may return" if one.returns else ""),
+            one.kind + (", may return" if one.returns else ""),
             *(one.sentence, one.advice),
         ]
         for one in states.STATES

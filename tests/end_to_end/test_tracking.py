@@ -114,7 +114,7 @@ def test_every_end_is_told_as_slurm_tells_it(bench: Bench) -> None:
     first, second, _ = (array.job_id for array in one.campaign.arrays)
     tracker = bench.tracker(one)
     at_once = list(tracker.poll().values())
-    assert {state.kind for state in at_once} <= {"waiting", "running", "well", "badly"}
+    assert {state.kind for state in at_once} <= {"waiting", "running", "succeeded", "failed"}
     runs = bench.follow(tracker, lambda found: words(found)[3:5] == ["RUNNING", "RUNNING"])
     assert words(runs)[5:7] == ["PENDING", "PENDING"]
     assert runs[3].nodes

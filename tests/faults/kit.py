@@ -293,7 +293,7 @@ class Campaign:
         events = self.told()
         last = {one["repeat"]: one for one in events}
         assert {repeat: one["state"] for repeat, one in last.items()} == expected.states
-        happy = {one["repeat"] for one in events if one["kind"] == "well"}
+        happy = {one["repeat"] for one in events if one["kind"] == "succeeded"}
         assert happy == {n for n, word in expected.states.items() if word == "COMPLETED"}
         code, runs = self.collect()
         found = {run["repeat"]: run for run in runs}

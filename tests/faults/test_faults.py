@@ -88,7 +88,7 @@ def test_a_job_is_sent_back_and_held(cluster: Cluster) -> None:
     one.in_step(1)
     cluster.must("scontrol", "requeuehold", f"{one.job}_1")
     one.waits(1)
-    assert one.look(1)["kind"] in {"waiting", "again"}
+    assert one.look(1)["kind"] in {"waiting", "requeued"}
     gone(cluster, f"{one.job}_1")
     cluster.must("scontrol", "release", f"{one.job}_1")
     one.start_now(1)

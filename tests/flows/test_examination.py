@@ -8,7 +8,7 @@ import pytest
 
 from hpcbert.errors import Interruption
 from hpcbert.flows import doctor
-from hpcbert.flows.examination import Wish, examine
+from hpcbert.flows.examination import ExaminationJob, examine
 from hpcbert.model import Shape
 from tests.kit import drafts
 from tests.kit.slurm import Slurm, failed
@@ -16,9 +16,9 @@ from tests.kit.slurm import Slurm, failed
 pytestmark = pytest.mark.slow
 
 
-def wish(folder: Path, patience: float = 0.0) -> Wish:
+def check(folder: Path, patience: float = 0.0) -> ExaminationJob:
     site = drafts.site_of(folder, "[slurm]\npoll_floor = 0.1\n")
-    return Wish(site, (), Shape(2, 1), patience, drafts.SUBMITTER)
+    return ExaminationJob(site, (), Shape(2, 1), patience, drafts.SUBMITTER)
 
 
 def left(folder: Path) -> list[Path]:
@@ -27,7 +27,7 @@ def left(folder: Path) -> list[Path]:
 
 def test_a_job_that_does_not_start_is_cancelled(tmp_path: Path) -> None:
     slurm = Slurm()
-    (found,) = examine(wish(tmp_path), run=slurm)
+    (found,) = examine(check(tmp_path), run=slurm)
     assert (found.name, found.status) == ("job", "fail")
     assert "did not start" in found.detail
     assert [job.alive() for job in slurm.jobs.values()] == [[]]
@@ -37,7 +37,7 @@ def test_a_job_that_does_not_start_is_cancelled(tmp_path: Path) -> None:
 def test_a_job_that_is_refused_is_told(tmp_path: Path) -> None:
     said = "sbatch: error: Batch job submission failed: Invalid qos specification"
     slurm = Slurm(sbatch=failed(said))
-    (found,) = examine(wish(tmp_path), run=slurm)
+    (found,) = examine(check(tmp_path), run=slurm)
     assert "Invalid qos specification" in found.detail
     assert "--resume" not in found.hint
     assert not left(tmp_path)
@@ -55,7 +55,7 @@ def test_who_interrupts_leaves_no_job_behind(tmp_path: Path, moment: str) -> Non
 
     slurm.before = interrupt
     with pytest.raises((KeyboardInterrupt, Interruption)):
-        list(examine(wish(tmp_path, 60.0), run=slurm))
+        list(examine(check(tmp_path, 60.0), run=slurm))
     assert interrupted
     assert all(not job.alive() for job in slurm.jobs.values())
     assert not left(tmp_path)
@@ -64,18 +64,18 @@ def test_who_interrupts_leaves_no_job_behind(tmp_path: Path, moment: str) -> Non
 def test_an_interrupt_while_sbatch_queues_cancels_what_it_made(tmp_path: Path) -> None:
     slurm = Slurm(dies=True)
     with pytest.raises((KeyboardInterrupt, Interruption)):
-        list(examine(wish(tmp_path, 60.0), run=slurm))
+        list(examine(check(tmp_path, 60.0), run=slurm))
     assert [job.alive() for job in slurm.jobs.values()] == [[]]
 
 
 def test_runs_that_can_not_be_made_are_told(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
-    (found,) = examine(wish(tmp_path), run=Slurm())
+    (found,) = examine(check(tmp_path), run=Slurm())
     assert (found.name, found.remedy) == ("runs (nodes)", "--runs ~/runs")
 
 
 def test_no_job_is_tried_while_the_controller_is_away(tmp_path: Path) -> None:
-    asked = wish(tmp_path)
+    asked = check(tmp_path)
     slurm = Slurm(away={"scontrol"}, sbatch="slurm 22.05.8")
     visit = doctor.Visit(asked.shape, 60.0, asked.submitter)
     found = {one.name: one for one in doctor.examine(asked.site, run=slurm, visit=visit)}

@@ -60,7 +60,7 @@ def test_each_change_is_told_once_and_the_end_ends_it(watched: Build) -> None:
     assert found == [
         *("1 PENDING", "2 PENDING", "1 RUNNING", "1 COMPLETED", "2 RUNNING", "2 CANCELLED"),
     ]
-    assert view.count() == {"well": 1, "badly": 1}
+    assert view.count() == {"succeeded": 1, "failed": 1}
     assert view.failed == 1
     assert time.now == T + 30
 
@@ -143,7 +143,7 @@ def test_ends_that_come_one_by_one_are_no_more_questions_than_time_allows(watche
         one.started("1n1g", number)
         time.at(number, lambda number=number: end(number))  # type: ignore[misc]
     view, _, _ = follow(one, run, time=time, floor=floor)
-    assert view.count() == {"well": repeats}
+    assert view.count() == {"succeeded": repeats}
     assert time.now <= T + repeats + 2
     questions = sum(call[0] == "squeue" for call in run.calls)
     assert questions <= repeats / floor + 6 + 3
@@ -191,7 +191,7 @@ def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(
     view, found, _ = follow(one, run, clock=time, pause=pause)
     (state,) = view.states.values()
     assert found == ["1 COMPLETED", "1 COMPLETED"]
-    assert (state.kind, state.step_exit, state.detail) == ("well", 0 if comes else None, "")
+    assert (state.kind, state.step_exit, state.detail) == ("succeeded", 0 if comes else None, "")
     assert time.now - T > 30
     assert [call[0] for call in run.calls] == ["sacct"]
 

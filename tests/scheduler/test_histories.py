@@ -182,7 +182,7 @@ def follow(truth: Truth, watched: Built) -> None:
         assert all(count - asked.get(program, 0) <= 1 for program, count in truth.asked.items())
         assert polls < 400, "it must come to an end"
         for (_, repeat), state in tracker.states.items():
-            if state.kind == "well":
+            if state.kind == "succeeded":
                 newest = truth.at(repeat - 1, truth.now)
                 assert newest is not None
                 unheard = "failed" in {slurm._watcher.answer, slurm._squeue}

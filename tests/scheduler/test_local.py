@@ -186,7 +186,7 @@ def test_an_exit_status_is_a_failure_and_the_next_repeat_runs(run_locally: Start
     queue = run_locally("echo x >>runs; exit $((SLURM_ARRAY_TASK_ID == 1 ? 144 : 0))", repeats=2)
     queue.wait_for_end()
     failed, completed = queue.states()
-    assert (failed.word, failed.exit_code, failed.kind) == ("FAILED", 144, "badly")
+    assert (failed.word, failed.exit_code, failed.kind) == ("FAILED", 144, "failed")
     assert "exit status 144" in failed.detail
     assert completed.word == "COMPLETED"
     assert (queue.watched.directory / "runs").read_text() == "x\nx\n"
@@ -208,7 +208,7 @@ def test_the_time_limit_ends_a_script_and_its_ranks(run_locally: Start) -> None:
     )
     queue.wait_for_end()
     first, second = queue.states()
-    assert (first.word, first.kind, first.exit_code) == ("TIMEOUT", "badly", 143)
+    assert (first.word, first.kind, first.exit_code) == ("TIMEOUT", "failed", 143)
     assert "time limit of 1.2 s" in first.detail
     assert second.word == "COMPLETED"
     assert not queue.survivors()

@@ -81,7 +81,7 @@ def test_a_campaign_is_submitted_followed_retried_and_collected(
     assert kinds() == {"waiting": 2}
     spool.work(place)
     assert inside("monitor", "--json").returncode == 0
-    assert kinds() == {"well": 1, "badly": 1}
+    assert kinds() == {"succeeded": 1, "failed": 1}
     again = inside("retry", "--json")
     (array,) = again.data["campaigns"][0]["arrays"]
     assert ([one["repeat"] for one in array["repeats"]], array["job_id"]) == ([2], "0002")
@@ -122,14 +122,14 @@ def test_what_is_cancelled_stays_on_record_and_can_be_retried(
     done = inside("cancel", str(directory), "--yes", "--json")
     assert (done.data["cancelled"], done.data["jobs"]) == (True, ["0001"])
     assert [path.name for path in place.iterdir()] == ["0001.cancelled"]
-    assert kinds() == {"badly": 2}
+    assert kinds() == {"failed": 2}
     assert inside("cancel", str(directory), "--yes").stdout.startswith("Nothing of")
     spool.work(place)
     collected = inside("collect", "--json")
     assert {run["state"] for run in runs(collected.document).values()} == {"CANCELLED"}
     inside("retry", "--json")
     spool.work(place)
-    assert kinds() == {"well": 2}
+    assert kinds() == {"succeeded": 2}
 
 
 def test_a_job_that_an_interrupted_submission_left_is_found(

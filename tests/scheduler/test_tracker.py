@@ -431,7 +431,7 @@ def test_a_job_that_all_asked_clusters_gave_up_says_so(watched: Build, slurm: Sl
     tracker = Tracker([one], run=slurm)
     tracker.poll()
     (state,) = tracker.states.values()
-    assert (state.word, state.kind) == ("REVOKED", "badly")
+    assert (state.word, state.kind) == ("REVOKED", "failed")
     assert "another cluster of the federation" in state.detail
 
 
@@ -516,7 +516,7 @@ def test_a_job_that_gang_scheduling_suspends_now_and_then_is_over_only_once_and_
         assert tracker.over() is (word == "COMPLETED")
     assert shown == ["RUNNING", "SUSPENDED", "RUNNING", "SUSPENDED", "RUNNING", "COMPLETED"]
     (state,) = tracker.states.values()
-    assert (state.kind, state.suspended, state.attempt) == ("well", 60.0, 0)
+    assert (state.kind, state.suspended, state.attempt) == ("succeeded", 60.0, 0)
     assert "suspended for 60 s" in state.detail
 
 

@@ -39,7 +39,7 @@ def test_accounting_is_believed_first() -> None:
 
 def test_the_steps_own_status_stands_beside_the_schedulers_word() -> None:
     state = resolve_state(Reports(ENDED_BADLY, row("COMPLETED")))
-    assert (state.word, state.kind, state.exit_code) == ("COMPLETED", "well", 0)
+    assert (state.word, state.kind, state.exit_code) == ("COMPLETED", "succeeded", 0)
     assert state.step_exit == 3
 
 
@@ -55,7 +55,7 @@ def test_the_job_itself_is_the_last_to_be_asked() -> None:
         well = resolve_state(Reports(ENDED_WELL, squeue=answer))
         assert (well.word, well.source, well.exit_code) == ("COMPLETED", "status-file", 0)
         badly = resolve_state(Reports(ENDED_BADLY, squeue=answer))
-        assert (badly.word, badly.kind, badly.step_exit) == ("FAILED", "badly", 3)
+        assert (badly.word, badly.kind, badly.step_exit) == ("FAILED", "failed", 3)
         assert badly.nodes == ("n1", "n2")
         assert badly.elapsed == 100
 
@@ -115,7 +115,7 @@ def test_an_earlier_attempts_end_is_not_the_newest_ones() -> None:
         None,
         ("n1",),
     )
-    assert resolve_state(replace(requeued, squeue="answered")).kind != "well"
+    assert resolve_state(replace(requeued, squeue="answered")).kind != "succeeded"
 
 
 def test_a_running_repeat_has_no_end_although_squeue_foretells_one() -> None:
@@ -190,12 +190,12 @@ def test_success_is_never_guessed(
 ) -> None:
     evidence = Reports(seen, accounting, restarts, queue, squeue, together=together)
     state = resolve_state(evidence)
-    if state.kind == "well":
+    if state.kind == "succeeded":
         said = {one.state for one in (accounting, queue) if one is not None}
         own = seen.attempt >= restarts and (seen.exit == 0 or seen.state == "COMPLETED")
         assert "COMPLETED" in said or own
-    if accounting is not None and parse(accounting.state).kind == "badly" and not together:
-        assert state.kind != "well"
+    if accounting is not None and parse(accounting.state).kind == "failed" and not together:
+        assert state.kind != "succeeded"
     returned = accounting is not None and parse(accounting.state).returns and queue is not None
     known = {restarts, restarts + 1} if returned else {restarts}
     assert state.attempt in {max(seen.attempt, number) for number in known}
@@ -219,12 +219,12 @@ LOST, LATER = row("NODE_FAIL", submit=50.0), 90.0
 @pytest.mark.parametrize(
     ("accounting", "queue", "expected"),
     [
-        (LOST, row("COMPLETING", submit=50.0), ("NODE_FAIL", "badly", "sacct", 0)),
-        (LOST, row("COMPLETING"), ("NODE_FAIL", "badly", "sacct", 0)),
+        (LOST, row("COMPLETING", submit=50.0), ("NODE_FAIL", "failed", "sacct", 0)),
+        (LOST, row("COMPLETING"), ("NODE_FAIL", "failed", "sacct", 0)),
         (LOST, row("PENDING", submit=50.0), ("PENDING", "waiting", "squeue", 1)),
         (LOST, row("PENDING", submit=LATER), ("PENDING", "waiting", "squeue", 1)),
-        (LOST, row("CANCELLED", submit=50.0), ("NODE_FAIL", "badly", "sacct", 0)),
-        (LOST, row("CANCELLED", submit=LATER), ("CANCELLED", "badly", "squeue", 1)),
+        (LOST, row("CANCELLED", submit=50.0), ("NODE_FAIL", "failed", "sacct", 0)),
+        (LOST, row("CANCELLED", submit=LATER), ("CANCELLED", "failed", "squeue", 1)),
         (LOST, row("COMPLETING", submit=LATER), ("COMPLETING", "running", "squeue", 1)),
         (
             row("RUNNING", submit=50.0),
@@ -319,9 +319,9 @@ def test_a_requeue_that_never_comes_is_not_waited_for() -> None:
 
 def test_time_that_a_job_was_suspended_is_told() -> None:
     whole = resolve_state(Reports(ENDED_WELL, row("COMPLETED", elapsed=100.0)))
-    assert (whole.kind, whole.suspended) == ("well", 0.0)
+    assert (whole.kind, whole.suspended) == ("succeeded", 0.0)
     cut = resolve_state(Reports(ENDED_WELL, row("COMPLETED", elapsed=93.0)))
-    assert (cut.kind, cut.suspended) == ("well", 7.0)
+    assert (cut.kind, cut.suspended) == ("succeeded", 7.0)
     assert resolve_state(Reports(RAN, row("RUNNING", elapsed=3.0))).suspended == 0.0
     assert resolve_state(Reports(ENDED_WELL, row("COMPLETED", elapsed=99.0))).suspended == 0.0
 
@@ -340,7 +340,13 @@ def test_why_a_job_waits_is_told_by_squeue(recorded: str) -> None:
 @pytest.mark.parametrize("seen", [JobRecord(), RAN, replace(RAN, step_exit=0)])
 @pytest.mark.parametrize(
     ("ago", "kind"),
-    [(0.0, "running"), (30.0, "running"), (-30.0, "running"), (VISIBLE, "well"), (9e9, "well")],
+    [
+        (0.0, "running"),
+        (30.0, "running"),
+        (-30.0, "running"),
+        (VISIBLE, "succeeded"),
+        (9e9, "succeeded"),
+    ],
 )
 def test_a_job_that_completed_is_waited_for_until_its_own_end_is_visible(
     seen: JobRecord, ago: float, kind: str

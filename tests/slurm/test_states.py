@@ -27,24 +27,24 @@ from hpcbert.slurm.states import (
 @pytest.mark.parametrize(
     ("text", "word", "kind"),
     [
-        ("COMPLETED", "COMPLETED", "well"),
-        ("CANCELLED by 1000", "CANCELLED", "badly"),
-        ("CANCELLED+", "CANCELLED", "badly"),
-        ("OUT_OF_ME+", "OUT_OF_MEMORY", "badly"),
-        ("NODE_FAIL", "NODE_FAIL", "badly"),
+        ("COMPLETED", "COMPLETED", "succeeded"),
+        ("CANCELLED by 1000", "CANCELLED", "failed"),
+        ("CANCELLED+", "CANCELLED", "failed"),
+        ("OUT_OF_ME+", "OUT_OF_MEMORY", "failed"),
+        ("NODE_FAIL", "NODE_FAIL", "failed"),
         ("running", "RUNNING", "running"),
         ("SUSPENDED", "SUSPENDED", "running"),
         ("CONFIGURING", "CONFIGURING", "waiting"),
-        ("REQUEUE_HOLD", "REQUEUE_HOLD", "again"),
-        ("EXPEDITING", "EXPEDITING", "again"),
-        ("PENDING,REQUEUED", "REQUEUED", "again"),
+        ("REQUEUE_HOLD", "REQUEUE_HOLD", "requeued"),
+        ("EXPEDITING", "EXPEDITING", "requeued"),
+        ("PENDING,REQUEUED", "REQUEUED", "requeued"),
         ("COMPLETED,COMPLETING", "COMPLETING", "running"),
-        ("FAILED,LAUNCH_FAILED", "FAILED", "badly"),
+        ("FAILED,LAUNCH_FAILED", "FAILED", "failed"),
         ("RUNNING,UPDATE_DB", "RUNNING", "running"),
         ("PD", "PENDING", "waiting"),
         ("CG", "COMPLETING", "running"),
-        ("OOM", "OUT_OF_MEMORY", "badly"),
-        ("F", "FAILED", "badly"),
+        ("OOM", "OUT_OF_MEMORY", "failed"),
+        ("F", "FAILED", "failed"),
     ],
 )
 def test_every_way_to_write_a_state_is_understood(text: str, word: str, kind: str) -> None:
@@ -63,7 +63,7 @@ def test_what_is_not_understood_is_unknown(text: str) -> None:
 
 @given(st.text(max_size=30))
 def test_only_completed_is_a_success(text: str) -> None:
-    if parse(text).kind == "well":
+    if parse(text).kind == "succeeded":
         assert text.strip().upper().startswith(("COMPLETED", "CD"))
 
 
@@ -78,7 +78,7 @@ def test_every_state_of_the_newest_slurm_is_in_the_table() -> None:
         "CANCELLED FAILED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE OUT_OF_MEMORY"
     )
     assert set(printed.split()) <= set(kinds)
-    assert [word for word, kind in kinds.items() if kind == "well"] == ["COMPLETED"]
+    assert [word for word, kind in kinds.items() if kind == "succeeded"] == ["COMPLETED"]
     assert len(kinds) == len(STATES)
 
 
@@ -94,15 +94,23 @@ def test_a_kind_is_written_as_its_public_word() -> None:
     assert json.loads(json.dumps({kind: [kind, f"{kind}"] for kind in Kind})) == {
         word: [word, word] for word in words
     }
-    assert words == ["waiting", "running", "well", "badly", "again", "unknown"]
+    assert words == ["waiting", "running", "succeeded", "failed", "requeued", "unknown"]
 
 
-@pytest.mark.parametrize("kind", ["done", "", None, 1, ["well"]])
+@pytest.mark.parametrize("kind", ["done", "", None, 1, ["succeeded"]])
 def test_a_state_of_another_kind_is_not_recalled(kind: object) -> None:
     data = noted(RepeatState("COMPLETED", Kind.SUCCEEDED, "sacct"))
     assert recalled(json.loads(json.dumps(data))).kind is Kind.SUCCEEDED
     with pytest.raises(TypeError):
         recalled({**data, "kind": kind})
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"), [("well", Kind.SUCCEEDED), ("badly", Kind.FAILED), ("again", Kind.REQUEUED)]
+)
+def test_a_state_that_an_older_version_wrote_is_recalled(word: str, kind: Kind) -> None:
+    data = noted(RepeatState("COMPLETED", kind, "sacct"))
+    assert recalled({**data, "kind": word}).kind is kind
 
 
 def test_every_short_code_is_in_the_table() -> None:
