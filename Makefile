@@ -42,7 +42,7 @@ AXE := axe-core@4.14.1
 # Another apt may be at work: wait for its lock instead of failing.
 APT := apt-get -o DPkg::Lock::Timeout=300
 
-.PHONY: help demo test coverage quick browser fresh check dist packages clean real
+.PHONY: help demo test coverage quick browser fresh check docs dist packages clean real
 
 help:
 	@echo 'make demo   train a small BERT on this machine, five repeats at two sizes; print the table'
@@ -53,6 +53,7 @@ help:
 	@echo 'make browser  open a report in headless Chromium, check it with axe-core, print it; compile its LaTeX'
 	@echo 'make fresh  make test in a Debian made on the spot (as root; SUITE=trixie for Debian 13)'
 	@echo 'make check  linters and types only'
+	@echo 'make docs   build the documentation site in site/; fail at any warning'
 	@echo 'make dist   build the release into dist/ and check it (TAG=v1.2.3: it must be that version)'
 	@echo 'make clean  remove what these made'
 
@@ -104,6 +105,17 @@ check: .setup/test
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
 
+.setup/docs: .setup/venv
+	@$(PIP) 'pip>=25.1'
+	@$(PIP) --group docs
+	@touch $@
+
+# Look at site/index.html with any browser: nothing is loaded from elsewhere.
+docs: .setup/docs
+	@$(BIN)/python -m sphinx --builder html --quiet --fail-on-warning --keep-going \
+	    --conf-dir docs --doctree-dir .setup/doctrees . site
+	@echo 'site/index.html'
+
 # The rung between two edits: no Slurm, no containers, no training.
 quick: .setup/test
 	@$(BIN)/ruff check .
@@ -140,4 +152,4 @@ dist: .setup/test
 	fi
 
 clean:
-	rm -rf dist .venv .setup .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf dist site .venv .setup .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
