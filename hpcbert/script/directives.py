@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from hpcbert.model import Array
 
-_DIRECTIVE = "#SBATCH "
+DIRECTIVE = "#SBATCH "
 
 
 def option(text: str, name: str) -> str:
     """Return the value of an option of a script's `#SBATCH` lines; of several the last."""
-    lines = [line for line in text.splitlines() if line.startswith(_DIRECTIVE)]
+    lines = [line for line in text.splitlines() if line.startswith(DIRECTIVE)]
     return given([word for line in lines for word in shlex.split(line)[1:]], name)
 
 
@@ -49,6 +49,6 @@ def asked(text: str, array: Array) -> dict[str, str]:
         "Partition": option(text, "partition"),
         "Account": option(text, "account"),
         "QOS": option(text, "qos"),
-        "Requeue": str(int(f"\n{_DIRECTIVE}--requeue\n" in text)),
+        "Requeue": str(int(f"\n{DIRECTIVE}--requeue\n" in text)),
         "StdOut": option(text, "output").replace("%%", "%"),
     }

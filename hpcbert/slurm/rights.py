@@ -7,47 +7,29 @@ that it is set on, and limits of a single job with every association that inheri
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from hpcbert.slurm.caps import Cap, read_limits, tres
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_ASSOCIATION = "Account,User,ParentName,Partition,QOS,DefaultQOS,MaxWall,GrpTRES,MaxTRES"
-_QOS = "Name,Flags,MaxWall,GrpTRES,MaxTRES,MaxTRESPU,MaxTRESPA,MinTRES"
-_TRES = re.compile(r"([\w/:.+-]+)=(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)")
-# Of memory, in MiB; of others Slurm counts in thousands.
-_MEMORY = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
-_COUNTS = {"": 1, "K": 1_000, "M": 1_000_000, "G": 10**9, "T": 10**12, "P": 10**15}
+_ASSOCIATION = (
+    "Account,User,ParentName,Partition,QOS,DefaultQOS,MaxWall,GrpTRES,MaxTRES,"
+    "MaxTRESPerNode,MaxTRESMins,GrpTRESRunMins,GrpTRESMins,GrpWall,GrpJobs,MaxJobs"
+)
+_QOS = (
+    "Name,Flags,MaxWall,GrpTRES,MaxTRES,MaxTRESPU,MaxTRESPA,MinTRES,"
+    "MaxTRESPerNode,MaxTRESMins,GrpTRESRunMins,GrpTRESMins,GrpWall,GrpJobs,MaxJobsPU,MaxJobsPA"
+)
+# Those that a line has to have; others are empty where it has not.
+_LEAST = {_ASSOCIATION: 9, _QOS: 8}
 # Flags of QOS (sacctmgr(1)): whose jobs may take longer than their partition's limit, and whose
 # limits go before those of the partition's QOS.
 _OUTLASTS, _OUTRANKS = "PartitionTimeLimit", "OverPartQOS"
-
-
-@dataclass(frozen=True)
-class Cap:
-    """One limit that a job meets.
-
-    Attributes:
-        whose: `account proj`, `QOS normal`.
-        key: The column that it stands in: `GrpTRES`, `MaxTRES`.
-        most: By TRES, `gres/gpu` or `node`: how much of it; memory in MiB.
-        ranks: Whether it is a QOS's, which stands in for those of lower rank.
-    """
-
-    whose: str
-    key: str
-    most: Mapping[str, int]
-    ranks: bool = False
-
-    def exceeded(self, asked: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
-        """Yield each TRES that one job alone asks for more of: its name, asked, allowed."""
-        for name, most in self.most.items():
-            if asked.get(name, 0) > most:
-                yield name, asked[name], most
 
 
 @dataclass(frozen=True)
@@ -62,8 +44,7 @@ class Association:
         qos: Those that it may use.
         default_qos: The one that its jobs have; empty: the cluster's.
         limit: Of one job.
-        together: GrpTRES: what all its jobs may have at a time.
-        each: MaxTRES: what one job may have.
+        most: Its other limits by column, of `hpcbert.slurm.caps.KINDS`, as far as they are set.
     """
 
     account: str
@@ -73,8 +54,13 @@ class Association:
     qos: tuple[str, ...] = ()
     default_qos: str = ""
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
-    together: Mapping[str, int] = field(default_factory=dict)
-    each: Mapping[str, int] = field(default_factory=dict)
+    most: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def caps(self, whose: str, *, group: bool) -> Iterator[Cap]:
+        """Yield its limits on all jobs together, or those on each user's and each job."""
+        for key, most in self.most.items():
+            if key.startswith("Grp") is group:
+                yield Cap(whose, key, most)
 
 
 @dataclass(frozen=True)
@@ -165,10 +151,10 @@ class Rights:
             yield from self.qos[name].caps
         own = self.of(account, partition)
         if own is not None:
-            yield Cap(f"account {own.account}", "MaxTRES", own.each)
-            yield Cap(f"your part of account {own.account}", "GrpTRES", own.together)
+            yield from own.caps(f"account {own.account}", group=False)
+            yield from own.caps(f"your part of account {own.account}", group=True)
             for one in self.above(own.account):
-                yield Cap(f"account {one.account}", "GrpTRES", one.together)
+                yield from one.caps(f"account {one.account}", group=True)
 
     def ranked_qos(
         self, account: str = "", partition: str = "", qos: str = "", of_partition: str = ""
@@ -225,15 +211,14 @@ def read_associations(text: str) -> tuple[Association, ...]:
     """Read what `associations_argv` prints; a line that is not understood is passed over."""
     return tuple(
         Association(
-            account=one[0].strip(),
-            user=one[1],
-            parent=one[2],
-            partition=one[3],
-            qos=_names(one[4]),
-            default_qos=one[5],
-            limit=TimeLimit.reported(one[6]),
-            together=tres(one[7]),
-            each=tres(one[8]),
+            account=one["Account"].strip(),
+            user=one["User"],
+            parent=one["ParentName"],
+            partition=one["Partition"],
+            qos=_names(one["QOS"]),
+            default_qos=one["DefaultQOS"],
+            limit=TimeLimit.reported(one["MaxWall"]),
+            most=read_limits(one),
         )
         for one in _rows(text, _ASSOCIATION)
     )
@@ -248,32 +233,22 @@ def read_default(text: str, user: str) -> str:
 def read_qos(text: str) -> dict[str, Qos]:
     """Read what `qos_argv` prints, by name."""
     found = {}
-    for name, flags, wall, together, each, user, account, least in _rows(text, _QOS):
-        keys = {"GrpTRES": together, "MaxTRES": each, "MaxTRESPU": user, "MaxTRESPA": account}
-        caps = (Cap(f"QOS {name}", key, tres(value), ranks=True) for key, value in keys.items())
-        own = tuple(one for one in caps if one.most)
-        found[name] = Qos(name, _names(flags), TimeLimit.reported(wall), own, tres(least))
+    for one in _rows(text, _QOS):
+        name = one["Name"]
+        caps = (Cap(f"QOS {name}", key, most, ranks=True) for key, most in read_limits(one).items())
+        wall = TimeLimit.reported(one["MaxWall"])
+        found[name] = Qos(name, _names(one["Flags"]), wall, tuple(caps), tres(one["MinTRES"]))
     return found
 
 
-def _rows(text: str, columns: str) -> Iterator[list[str]]:
-    rows = (line.split("|") for line in text.splitlines())
-    return (one for one in rows if len(one) == columns.count(",") + 1 and one[0])
+def _rows(text: str, columns: str) -> Iterator[dict[str, str]]:
+    """Yield what stands in each line, by column; a line that is not understood is passed over."""
+    names = columns.split(",")
+    for line in text.splitlines():
+        row = line.split("|")
+        if _LEAST[columns] <= len(row) <= len(names) and row[0]:
+            yield dict(zip_longest(names, row, fillvalue=""))
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(one.strip() for one in text.split(",") if one.strip())
-
-
-def tres(text: str) -> dict[str, int]:
-    """Read trackable resources: `cpu=16,mem=500G,node=2,gres/gpu=4,gres/gpu:a100=4`.
-
-    Memory is in MiB; what is not understood is passed over.
-    """
-    found = {}
-    for word in text.split(","):
-        if match := _TRES.fullmatch(word.strip()):
-            name, number, unit = match.groups()
-            factor = _MEMORY[unit] if name == "mem" else _COUNTS[unit]
-            found[name] = int(float(number) * factor)
-    return found

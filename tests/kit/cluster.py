@@ -51,7 +51,7 @@ class Answers:
     """What the commands of a cluster print, by their first words; an `Exception` is a complaint.
 
     Attributes:
-        sinfo: Its lines of partitions.
+        sinfo, sizes: Its lines of partitions, and of the nodes' CPUs and memory.
         partitions, config, job: Of scontrol.
         own, accounts, user, qos: Of sacctmgr: the user's associations, the accounts', the user's
             default, all QOS.
@@ -60,6 +60,7 @@ class Answers:
     """
 
     sinfo: str = "gpu*|up|2|infinite|1-infinite|gpu:8|n[1-2]\n"
+    sizes: str = ""
     partitions: str = partition()
     config: str = "ClusterName = c\nAccountingStorageEnforce = none\nSLURM_VERSION = 24.11.5\n"
     job: str = ""
@@ -103,6 +104,8 @@ class Answers:
 def _attribute(argv: Sequence[str]) -> str:
     """Return whose attribute answers a command."""
     words = [one for one in argv[1:] if not one.startswith("-") or one == "--mpi=list"]
+    if argv[0] == "sinfo" and any("%c|%m" in one for one in argv):
+        return "sizes"
     if argv[0] == "srun":
         return "mpi" if "--mpi=list" in words else "help"
     if argv[0] == "scontrol":

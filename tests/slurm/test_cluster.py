@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hpcbert.slurm.caps import Demand, tres
 from hpcbert.slurm.controller import Controller, fitting_mpi, read_config, read_mpi
 from hpcbert.slurm.partitions import resources
 from hpcbert.slurm.rights import (
@@ -11,7 +12,6 @@ from hpcbert.slurm.rights import (
     read_associations,
     read_default,
     read_qos,
-    tres,
 )
 from hpcbert.slurm.rules import read_rules
 from hpcbert.timelimit import TimeLimit
@@ -183,10 +183,10 @@ def test_associations_of_a_user() -> None:
     assert RIGHTS.default == "proj"
     found = RIGHTS.of("", "gpu")
     assert found is not None
-    assert (found.qos, found.limit, found.each) == (
+    assert (found.qos, found.limit, found.most) == (
         ("normal", "long"),
         TimeLimit(1200),
-        {"node": 2},
+        {"MaxTRES": {"node": 2}},
     )
     assert RIGHTS.of("proj", "other") == RIGHTS.own[1]
     assert RIGHTS.of("none") is None
@@ -214,7 +214,7 @@ def test_limits_of_accounts_above_bind_too() -> None:
         ("account proj", "GrpTRES", {"gres/gpu": 3}),
         ("account top", "GrpTRES", {"node": 1}),
     ]
-    asked = {"node": 2, "gres/gpu": 8}
+    asked = Demand({"node": 2, "gres/gpu": 8})
     assert [one for cap in found for one in cap.exceeded(asked)] == [
         ("gres/gpu", 8, 3),
         ("node", 2, 1),

@@ -106,7 +106,11 @@ def _partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Finding]:
     gpus = f"{site.slurm.gres}:{site.nodes.gpus_per_node}" if site.slurm.gres else ""
     asked = partitions.resources(gpus)
     slurm = site.slurm
-    job = Wanted(slurm.partition, nodes, slurm.time_limit, asked, slurm.account, slurm.qos)
+    job = Wanted(
+        slurm.partition, nodes, slurm.time_limit, asked, slurm.account, slurm.qos,
+        tasks=site.nodes.gpus_per_node, cpus=max(1, site.nodes.cpus_per_gpu),
+        memory=slurm.node_memory, exclusive=slurm.exclusive,
+    )  # fmt: skip
     wrong = (*of_cluster([job], Path(site.runs), found), *of_rights([job], cluster))
     each = ", ".join(f"{one.name} ({one.nodes} nodes)" for one in found.values())
     yield from wrong or (Finding("partition", "ok", f"{job.partition or 'default'} of {each}"),)

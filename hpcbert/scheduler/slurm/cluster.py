@@ -119,6 +119,12 @@ class Cluster:
         outcome = self._ask(nodes.sinfo_argv())
         return outcome.stdout if outcome.ok else ""
 
+    @cached_property
+    def sizes(self) -> str:
+        """What sinfo prints of every node's CPUs and memory, for `slurm.nodes`; empty likewise."""
+        outcome = self._ask(nodes.sizes_argv())
+        return outcome.stdout if outcome.ok else ""
+
     @property
     def silence(self) -> Silence:
         """Why the partitions are not known; empty if they are, in part at least."""

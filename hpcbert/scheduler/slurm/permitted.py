@@ -1,4 +1,4 @@
-"""Whether accounting lets a job start, ever: account, QOS, and limits that it alone exceeds.
+"""Whether accounting lets a job start, ever: account, QOS, and what `alone` says of their limits.
 
 sbatch takes such jobs, and Slurm keeps them waiting without an end (seen with 22.05.8). What a
 cluster does not enforce, or does not show to users, is passed over.
@@ -6,28 +6,18 @@ cluster does not enforce, or does not show to users, is passed over.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from hpcbert.finding import Finding
-from hpcbert.scheduler.slurm import control
-from hpcbert.scheduler.slurm.cluster import Cluster
-from hpcbert.scheduler.slurm.questions import query
-from hpcbert.slurm.rights import tres
+from hpcbert.scheduler.slurm import alone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from hpcbert.scheduler.base import World
+    from hpcbert.scheduler.slurm.cluster import Cluster
     from hpcbert.scheduler.slurm.wanted import Wanted
-    from hpcbert.slurm.rights import Cap, Rights
     from hpcbert.slurm.rules import Rules
 
-_NAMES = {"node": "nodes", "cpu": "CPUs", "mem": "MiB of memory", "gres/gpu": "GPUs"}
-# Limits on what jobs have at a time, which others' ends make room below, or never do.
-_AT_A_TIME = re.compile(
-    r"(?:Assoc|QOS)Grp(?!\w*(?:Minutes|Wall|Job|Submit))\w+|\w*Max\w+Per(?:User|Account)\w*"
-)
 _ACCOUNT, _QOS = "site.toml: slurm.account", "site.toml: slurm.qos"
 
 
@@ -44,6 +34,16 @@ def of_rights(jobs: Iterable[Wanted], cluster: Cluster) -> Iterator[Finding]:
             continue
         yield from _qos(job, cluster, names) if "qos" in enforced else ()
         yield from _limits(job, cluster, names) if "limits" in enforced else ()
+
+
+def _limits(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
+    """Yield what a job alone exceeds, with a change that it would start with."""
+
+    def may(other: Wanted) -> bool:
+        wrong = (*_account(other, cluster, partitions), *_qos(other, cluster, partitions))
+        return not wrong and not any(alone.exceeded(other, cluster, partitions))
+
+    yield from alone.of_limits(job, cluster, partitions, may=may)
 
 
 def _partitions(job: Wanted, cluster: Cluster) -> tuple[str, ...]:
@@ -119,104 +119,3 @@ def _qos(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> Iterator[F
             _QOS,
             remedy=f"--qos {others[0]}" if others else "",
         )
-
-
-def _limits(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
-    """Yield what a job alone exceeds in each of its partitions; nothing if one lets it start."""
-    asked = {"node": job.nodes}
-    for one in job.resources:
-        for name in {f"gres/{one.name}", f"gres/{one.name}:{one.kind}".rstrip(":")}:
-            asked[name] = asked.get(name, 0) + one.count * job.nodes
-    each = [tuple(_beyond(job, asked, cluster, one)) for one in partitions or ("",)]
-    if all(each):
-        yield from each[0]
-
-
-def _beyond(
-    job: Wanted, asked: Mapping[str, int], cluster: Cluster, partition: str
-) -> Iterator[Finding]:
-    rights, of_partition = cluster.rights, _own_qos(cluster, partition)
-    caps = rights.caps(job.account, partition, job.qos, of_partition=of_partition)
-    if found := first_exceeded(caps, asked):
-        yield Finding(
-            "limits",
-            "fail",
-            f"{found}: it would never start.",
-            "Ask for less with --nodes or --gpus-per-node, or for another --account or --qos.",
-            "site.toml: slurm.account, slurm.qos",
-        )
-    whose, most = rights.most_time(job.account, partition, job.qos, of_partition=of_partition)
-    if job.limit.seconds is not None and job.limit.exceeds(most):
-        yield Finding(
-            "time limit",
-            "fail",
-            f"{whose} gives a job at most {most}; {job.limit} are asked for.",
-            f"Ask for at most --time {most}, or for another --account or --qos.",
-            "site.toml: slurm.time_limit",
-            remedy=f"--time {most}",
-        )
-
-
-def _own_qos(cluster: Cluster, partition: str) -> str:
-    return cluster.rules[partition].own_qos if partition in cluster.rules else ""
-
-
-def first_exceeded(caps: Iterable[Cap], asked: Mapping[str, int]) -> str:
-    """Return the first limit that one job alone exceeds, as a sentence; empty if there is none."""
-    for cap in caps:
-        for name, want, most in cap.exceeded(asked):
-            what = _NAMES.get(name, name.removeprefix("gres/"))
-            each = "in one job" if cap.key == "MaxTRES" else "at a time"
-            return f"it asks for {want} {what}, and {cap.whose} may have {most} {each} ({cap.key})"
-    return ""
-
-
-class Hopeless:
-    """Tells of waiting jobs which exceed a limit by themselves; each array is asked about once.
-
-    Args:
-        world: Its `run` starts Slurm's commands.
-    """
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._clusters: dict[str, Cluster] = {}
-        self._known: dict[tuple[str, str], str] = {}
-
-    def why(self, job_id: str, cluster: str, reason: str) -> str:
-        """Return why a job can never start; empty if it may, or nobody knows.
-
-        Args:
-            job_id: Of the array.
-            cluster: Where it is; empty for this one.
-            reason: Why it waits, by Slurm.
-        """
-        if not _AT_A_TIME.search(reason):
-            return ""
-        key = (cluster, job_id)
-        if key not in self._known:
-            self._known[key] = self._looked_up(*key)
-        return self._known[key]
-
-    def _looked_up(self, name: str, job_id: str) -> str:
-        answer = query(self._world, control.show_argv(job_id, cluster=name), timeout=30)
-        shown = control.read(answer.stdout) if answer.ok else None
-        if shown is None:
-            return ""
-        cluster = self._clusters.setdefault(name, Cluster(self._world, name))
-        fields = shown.fields
-        # Until 22.05 `TRES`, then `ReqTRES`.
-        asked = tres(fields.get("ReqTRES") or fields.get("TRES", ""))
-        return next(iter(_each_hopeless(cluster.rights, cluster, fields, asked)), "")
-
-
-def _each_hopeless(
-    rights: Rights, cluster: Cluster, fields: Mapping[str, str], asked: Mapping[str, int]
-) -> list[str]:
-    """Return why a job can start in none of its partitions; nothing if it may in one."""
-    found = []
-    for partition in fields.get("Partition", "").split(","):
-        qos, own = fields.get("QOS", ""), _own_qos(cluster, partition)
-        caps = rights.caps(fields.get("Account", ""), partition, qos, of_partition=own)
-        found.append(first_exceeded(caps, asked))
-    return found if all(found) else []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpcbert.campaign.repeats import Lines
 from hpcbert.scheduler.poller import Haste, Pace, Poller, differ
 from hpcbert.scheduler.slurm import questions
-from hpcbert.scheduler.slurm.permitted import Hopeless
+from hpcbert.scheduler.slurm.alone import Hopeless
 from hpcbert.scheduler.slurm.submitit import Watcher
 from hpcbert.slurm import commands
 from hpcbert.slurm.ladder import Reports, awaited, doubtful, resolve_state

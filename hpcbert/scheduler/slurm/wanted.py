@@ -23,6 +23,10 @@ class Wanted:
         limit: None in seconds where it asks for none of its own.
         resources: What each node must have.
         account, qos: Empty for the default one.
+        tasks: Ranks of a node; 0: it is not known.
+        cpus: CPUs of each rank.
+        memory: What each node must have, as sbatch takes it; empty or 0: it is not said.
+        exclusive: Whether it has its nodes to itself, and so all that they have.
     """
 
     partition: str
@@ -31,6 +35,10 @@ class Wanted:
     resources: tuple[Resource, ...]
     account: str = ""
     qos: str = ""
+    tasks: int = 0
+    cpus: int = 1
+    memory: str = ""
+    exclusive: bool = False
 
 
 def wanted(script: str) -> Wanted:
@@ -42,4 +50,8 @@ def wanted(script: str) -> Wanted:
         resources=resources(directives.option(script, "gres")),
         account=directives.option(script, "account"),
         qos=directives.option(script, "qos"),
+        tasks=int(directives.option(script, "ntasks-per-node") or 0),
+        cpus=int(directives.option(script, "cpus-per-task") or 1),
+        memory=directives.option(script, "mem"),
+        exclusive=f"\n{directives.DIRECTIVE}--exclusive\n" in script,
     )
