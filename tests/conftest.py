@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import compileall
 import os
 import re
 import signal
+import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,14 +28,21 @@ LANES = {"faults": "faults"} | dict.fromkeys(
 )
 # What may stand in a test's id as it is: a short name, no content of files.
 _NAME = re.compile(r"[\w .,:;=/+@%<>()\[\]{}'*!?#&|~^$-]{1,60}", re.ASCII)
+# Hundreds of tests start hpcbert, and each worker loads all tests: none compiles them for itself.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Share fixtures, the one lab's too, among all folders: a plugin's are seen everywhere.
 
+    hpcbert is compiled first: an ordinary user of the lab can't write where its bytecode goes.
+
     A shell starts what runs in its background with SIGINT ignored, and every program below inherits
     that: those that tests interrupt would never notice.
     """
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(REPOSITORY / "hpcbert", quiet=2)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("fixtures", "lab"):
@@ -56,15 +66,26 @@ def group_of(item: pytest.Item) -> str:
     Tests that need a lab are in lanes, each with a lab of its own.
     """
     if "lab" not in getattr(item, "fixturenames", ()):
-        return item.location[0]
-    places = item.path.relative_to(REPOSITORY).parts
-    return next((LANES[place] for place in places if place in LANES), "lab")
+        return str(item.path)
+    return next((LANES[place] for place in places(item.path) if place in LANES), "lab")
+
+
+@cache
+def places(path: Path) -> tuple[str, ...]:
+    """Return the names of a file and of the folders that it is in."""
+    return path.relative_to(REPOSITORY).parts
 
 
 def slow(item: pytest.Item) -> bool:
     """Say whether a test is left out of `make quick`, unless it says so itself."""
     marked = any(item.get_closest_marker(name) for name in ("slurm", "torch"))
-    return marked or item.path.relative_to(REPOSITORY).parts[1] in SLOW
+    return marked or places(item.path)[1] in SLOW
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Don't even load, for `make quick`, what it would leave out; PyTorch is among that."""
+    room = collection_path.name if collection_path.parent == REPOSITORY / "tests" else ""
+    return True if room in SLOW and config.option.markexpr == "not slow" else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +32,6 @@ from hpcbert.data.samples import (
 )
 from hpcbert.errors import UsageError
 from hpcbert.prepare import records
-from hpcbert.workloads import bert_pretrain
 from tests.kit.cli import Done, inside
 from tests.kit.waiting import CEILING, until
 
@@ -183,6 +181,10 @@ def test_programs_that_mask_by_themselves_get_all_tokens(form: str, tmp_path: Pa
 
 
 def test_the_reference_reads_the_hdf5_files(tmp_path: Path) -> None:
+    import torch
+
+    from hpcbert.workloads import bert_pretrain
+
     assert make(tmp_path / "x", "hdf5").returncode == 0
     asked = bert_pretrain.Settings(sequence_length=32, predictions=5)
     samples = synthetic(np.arange(60), StreamSettings(32, 5, samples=60))
@@ -202,6 +204,8 @@ def test_every_format_that_is_named_can_be_written_and_its_first_record_read() -
 
 
 def test_the_reference_takes_as_many_predictions_as_its_data_hold() -> None:
+    from hpcbert.workloads import bert_pretrain
+
     for length in range(8, 513):
         asked = bert_pretrain.parse_settings([f"--sequence-length={length}"])
         assert asked.predictions == usual_predictions(length)

@@ -5,20 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import hpcbert
 from hpcbert.errors import UsageError
-from hpcbert.notebook import LoadedResult
 from hpcbert.report.words import Words
 from tests.kit import nodes
 from tests.kit.cli import UNCOUNTED, Cli, inside
 from tests.kit.logs import put, pytorch
 
+if TYPE_CHECKING:  # With pandas: all workers collect these tests, and one runs them.
+    from hpcbert.notebook import LoadedResult
+
 pytestmark = pytest.mark.slow
-pd = pytest.importorskip("pandas")
+
+
+@pytest.fixture(scope="module")
+def pd() -> Any:
+    return pytest.importorskip("pandas")
 
 
 @pytest.fixture
@@ -84,7 +90,7 @@ def test_the_environment_is_of_nodes_or_of_what_logs_state(
 
 
 def test_attributes_say_where_numbers_come_from(
-    campaign: Path, result: LoadedResult, tmp_path: Path
+    campaign: Path, result: LoadedResult, tmp_path: Path, pd: Any
 ) -> None:
     for frame in (result.rows, result.runs, result.steps, result.environment):
         assert frame.attrs["hpcbert"] == hpcbert.__version__
@@ -96,7 +102,7 @@ def test_attributes_say_where_numbers_come_from(
         pd.testing.assert_frame_equal(back, own)
 
 
-def test_saved_results_load_without_steps(campaign: Path, result: LoadedResult) -> None:
+def test_saved_results_load_without_steps(campaign: Path, result: LoadedResult, pd: Any) -> None:
     assert inside("report", campaign, "--output", "out").returncode == 4
     again = hpcbert.load(Path("out/results.json"))
     pd.testing.assert_frame_equal(again.rows, result.rows)
@@ -119,7 +125,7 @@ def test_what_can_not_be_loaded_says_why(here: None) -> None:
         _ = hpcbert.nothing
 
 
-def test_collect_writes_parquet_into_a_file_alone(campaign: Path) -> None:
+def test_collect_writes_parquet_into_a_file_alone(campaign: Path, pd: Any) -> None:
     refused = inside("collect", campaign, "--format", "parquet")
     assert refused.returncode == 2
     assert "--output FILE" in refused.output

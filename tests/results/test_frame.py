@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from hpcbert.model import Group, Measured, Reason, Run, Shape
 from hpcbert.results.reduce import tabulate
 
-frame = pytest.importorskip("hpcbert.frame", reason="needs pandas", exc_type=ImportError)
+
+@pytest.fixture(scope="module")
+def frame() -> Any:
+    return pytest.importorskip("hpcbert.frame", reason="needs pandas", exc_type=ImportError)
 
 
-def test_tables_become_data_frames() -> None:
+def test_tables_become_data_frames(frame: Any) -> None:
     group = Group("oneflow", "bert-base", "fp32", 32, "rate")
     bad = Run(2, 0, None, False, (Reason("loss", "nan"),), "FAILED", "sacct", "b.log")
     good = Run(1, 0, 140.5, True, (), "COMPLETED", "sacct", "a.log")
@@ -26,6 +30,6 @@ def test_tables_become_data_frames() -> None:
     assert str(runs["throughput"].dtype) == "float64"
 
 
-def test_no_tables_become_empty_frames() -> None:
+def test_no_tables_become_empty_frames(frame: Any) -> None:
     assert frame.rows_frame(()).empty
     assert "throughput" in frame.runs_frame(()).columns
