@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.config.decode import decode
-from hpcbert.errors import ConfigError, UsageError
+from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import MANIFEST, Array, Campaign
 from hpcbert.system import files
 
@@ -55,13 +55,18 @@ class Ledger:
         """The campaign with all changes."""
         return replace(self._base, arrays=tuple(self._arrays.values()))
 
-    def put(self, *arrays: Array) -> None:
+    def put(self, *arrays: Array, flush: bool = True) -> None:
         """Write arrays down in the place of those of their names.
+
+        Args:
+            arrays: As they are now.
+            flush: Whether they outlive the machine's own end when this returns, not this process's
+                alone. What need not is flushed with the next change.
 
         Raises:
             HpcbertError: The file system refused; on disk stands what stood there before.
         """
-        self._append({"arrays": [asdict(one) for one in arrays]})
+        self._append({"arrays": [asdict(one) for one in arrays]}, flush=flush)
         self._arrays |= {one.name: one for one in arrays}
 
     def split(self, array: Array, parts: Sequence[Array]) -> None:
@@ -80,18 +85,26 @@ class Ledger:
             HpcbertError: The file system refused; the changes are on disk all the same.
         """
         if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-            self._rewrite(self.campaign)
+            descriptor, self._descriptor = self._descriptor, None
+            try:
+                self._rewrite(self.campaign)
+            except HpcbertError:
+                with contextlib.suppress(OSError):
+                    os.fsync(descriptor)
+                raise
+            finally:
+                os.close(descriptor)
 
-    def _append(self, change: dict[str, Any]) -> None:
+    def _append(self, change: dict[str, Any], *, flush: bool = True) -> None:
         path = self.directory / CHANGES
         with files.refusal("write", path):
             if self._descriptor is None:
                 self._descriptor = self._open(path)
             line = json.dumps(change, ensure_ascii=False, allow_nan=False).encode() + b"\n"
             try:
-                _write_through(self._descriptor, line)
+                _write_whole(self._descriptor, line)
+                if flush:
+                    os.fsync(self._descriptor)
             except OSError:
                 # What is half there would swallow the line after it.
                 with contextlib.suppress(OSError):
@@ -109,11 +122,10 @@ class Ledger:
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
-def _write_through(descriptor: int, line: bytes) -> None:
+def _write_whole(descriptor: int, line: bytes) -> None:
     left = memoryview(line)
     while left:
         left = left[os.write(descriptor, left) :]
-    os.fsync(descriptor)
 
 
 def remove(directory: Path) -> None:

@@ -167,8 +167,13 @@ def given(words: Sequence[str], name: str, program: str = "sbatch") -> str:
         name: The option's long name.
         program: Whose option it is, where it is srun's.
     """
-    found = [one.value for one in _read(_PROGRAMS[program], words) if one.names == (name,)]
-    return found[-1] if found else ""
+    return values(words, program).get(name, "")
+
+
+def values(words: Sequence[str], program: str = "sbatch") -> dict[str, str]:
+    """Return the value of each option that words give, the last of several, by its long name."""
+    read = _read(_PROGRAMS[program], words)
+    return {one.names[0]: one.value for one in read if len(one.names) == 1}
 
 
 @dataclass(frozen=True)

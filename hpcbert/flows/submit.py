@@ -16,6 +16,7 @@ from hpcbert.campaign import notes, store
 from hpcbert.errors import Interruption, UsageError
 from hpcbert.scheduler.base import RESUME, NoRoomError, World
 from hpcbert.scheduler.poller import Pace
+from hpcbert.system import files
 from hpcbert.system.patience import patient
 
 if TYPE_CHECKING:
@@ -37,12 +38,12 @@ def write(draft: Draft) -> None:
         HpcbertError: The file system refused; nothing has been submitted then.
     """
     store.create(draft.directory)
-    for target, source in draft.copies:
-        store.write_bytes(draft.directory / target, source.read_bytes())
-    store.write_text(draft.directory / store.LOCKED, draft.lock.text)
+    texts = {array.script: draft.scripts[array.name] for array in draft.campaign.arrays}
+    texts[store.LOCKED] = draft.lock.text
+    contents = {target: source.read_bytes() for target, source in draft.copies}
+    contents |= {target: text.encode() for target, text in texts.items()}
+    files.write_new({draft.directory / target: content for target, content in contents.items()})
     notes.write(draft.directory, draft.note)
-    for array in draft.campaign.arrays:
-        store.write_text(draft.directory / array.script, draft.scripts[array.name])
     store.write_manifest(draft.directory, draft.campaign)
 
 

@@ -324,14 +324,19 @@ class Scheduler(ABC):
         return ()
 
 
-def record(ledger: Ledger, *arrays: Array) -> None:
+def record(ledger: Ledger, *arrays: Array, flush: bool = True) -> None:
     """Write arrays down; a job whose id can't be written down is named at least.
+
+    Args:
+        ledger: Where.
+        arrays: As they are now.
+        flush: As of `Ledger.put`.
 
     Raises:
         HpcbertError: The file system refused.
     """
     try:
-        ledger.put(*arrays)
+        ledger.put(*arrays, flush=flush)
     except HpcbertError as error:
         if not arrays[0].job_id:
             raise

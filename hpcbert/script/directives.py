@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from typing import TYPE_CHECKING
 
-from hpcbert.config.slurmwords import given
+from hpcbert.config.slurmwords import values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hpcbert.model import Array
 
@@ -17,8 +18,14 @@ DIRECTIVE = "#SBATCH "
 
 def option(text: str, name: str) -> str:
     """Return the value of an option of a script's `#SBATCH` lines; of several the last."""
+    return _options(text).get(name, "")
+
+
+@functools.lru_cache(maxsize=1)
+def _options(text: str) -> Mapping[str, str]:
+    """Return all options of a script; many are asked for of each, one script after the other."""
     lines = [line for line in text.splitlines() if line.startswith(DIRECTIVE)]
-    return given([word for line in lines for word in shlex.split(line)[1:]], name)
+    return values([word for line in lines for word in shlex.split(line)[1:]])
 
 
 def indices(numbers: Sequence[int]) -> str:

@@ -19,11 +19,12 @@ from hpcbert import errors
 from hpcbert.errors import HpcbertError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 # Permissions of what is its owner's alone.
 PRIVATE = 0o600
+_NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 # Bytes of the largest file that is read whole.
 MOST = 1 << 26
 _KINDS = (
@@ -148,13 +149,35 @@ def write_bytes(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
             raise
 
 
+def write_new(contents: Mapping[Path, bytes]) -> None:
+    """Write files where nobody looks for any yet: when this returns, all survive a crash.
+
+    Each is flushed after all are written, for then the file system writes them down together.
+
+    Args:
+        contents: Of each file, all of it. Their directories are there, the files are not.
+
+    Raises:
+        HpcbertError: The file system refused; some may be there, whole or in part.
+    """
+    for path, content in contents.items():
+        with refusal("write", path), os.fdopen(os.open(path, _NEW, PRIVATE), "wb") as file:
+            file.write(content)
+    for path in contents:
+        with refusal("write", path):
+            _flush(path, os.O_RDONLY)
+    for folder in dict.fromkeys(path.parent for path in contents):
+        with refusal("write", folder):
+            _flush_directory(folder)
+
+
 def write_through(path: Path, content: bytes, mode: int) -> None:
     """Write a new file down to the disk, without another name before.
 
     Raises:
         OSError: It exists, or the file system refused.
     """
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
+    descriptor = os.open(path, _NEW, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
@@ -170,11 +193,16 @@ def _refuse_irregular(status: os.stat_result) -> None:
 
 def _flush_directory(path: Path) -> None:
     """Make a rename last; file systems that can't, which give EINVAL, need not."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        _flush(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         if error.errno not in {errno.EINVAL, errno.ENOTSUP, errno.EBADF}:
             raise
+
+
+def _flush(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)

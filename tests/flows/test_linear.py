@@ -21,11 +21,14 @@ from hpcbert.flows import retry
 from hpcbert.flows.collect import CollectRequest
 from hpcbert.flows.history import Filter, listed
 from hpcbert.flows.results import find_places, load
-from hpcbert.flows.submit import submit
+from hpcbert.flows.submit import submit, write
+from hpcbert.model import Shape
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
+from hpcbert.script.plan import Request
 from tests.kit.campaigns import Built, build
 from tests.kit.collecting import gathered, says
+from tests.kit.drafts import drafted
 from tests.kit.logs import pytorch
 from tests.kit.slurm import Slurm
 
@@ -108,6 +111,11 @@ def submitting(runs: Path, number: int) -> Calls:
     return {name: count for name, count in found.items() if KIT not in name}
 
 
+def drafting(runs: Path, number: int) -> Calls:
+    request = Request(Shape(1, 1), ("fp32",), tuple(range(1, number + 1)))
+    return calls(lambda: write(drafted(runs, request)))
+
+
 def listing(runs: Path, number: int) -> Calls:
     for one in range(number):
         finished(build(runs, "1n1g", name=f"20261121-pytorch-{one:03}", repeats=2))
@@ -136,6 +144,7 @@ CASES: dict[str, Count] = {
     "collect-repeats": lambda folder, number: collecting(repeats(folder, number)),
     "track-points": lambda folder, number: tracking(points(folder, number)),
     "track-repeats": lambda folder, number: tracking(repeats(folder, number)),
+    "draft-points": drafting,
     "submit-points": submitting,
     "list-campaigns": listing,
     "retry-points": lambda folder, number: retrying(points(folder, number)),
@@ -154,3 +163,19 @@ def test_of_four_times_as_much_nothing_is_called_more_than_four_times_as_often(
     few, many = count(tmp_path / "few", FEW), count(tmp_path / "many", MANY)
     most = {name: few.get(name, 0) * MANY / FEW * SLACK + SOME for name in many}
     assert {name: (few.get(name, 0), n) for name, n in many.items() if n > most[name]} == {}
+
+
+def test_a_point_more_is_flushed_twice_and_its_template_compiled_never(tmp_path: Path) -> None:
+    """Once as its script is written, once before sbatch is called for it."""
+    drafting(tmp_path / "first", 2)
+    steps = {
+        "draft": [drafting(tmp_path / f"draft {number}", number) for number in (FEW, MANY)],
+        "submit": [submitting(tmp_path / f"submit {number}", number) for number in (FEW, MANY)],
+    }
+    for few, many in steps.values():
+        assert of(many, "posix.fsync") - of(few, "posix.fsync") == MANY - FEW
+        assert of(many, "jinja2/lexer.py") == of(few, "jinja2/lexer.py")
+
+
+def of(found: Calls, word: str) -> int:
+    return sum(count for name, count in found.items() if word in name)

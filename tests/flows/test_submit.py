@@ -6,22 +6,24 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from hpcbert import scheduler
 from hpcbert.campaign import ledger, store
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.flows import submit as flow
-from hpcbert.model import MANIFEST, Campaign
+from hpcbert.model import MANIFEST, Campaign, Shape
 from hpcbert.scheduler.base import Check, World
 from hpcbert.script.draft import Draft
+from hpcbert.script.plan import Request
 from hpcbert.system.runner import Outcome
 from tests.kit.campaigns import build, updated
 from tests.kit.drafts import curve, drafted, hurried, reference
-from tests.kit.slurm import Job, Slurm, failed
+from tests.kit.slurm import Answer, Job, Slurm, failed
 
 
 def submitted(one: Draft, slurm: Slurm) -> list[str]:
@@ -38,6 +40,87 @@ def test_one_sbatch_a_point_and_every_id_in_the_manifest(tmp_path: Path) -> None
     assert [call[0] for call in slurm.calls] == ["sbatch", "scontrol"] * 4
     assert all(call[1] == "--parsable" for call in slurm.calls[::2])
     assert all(array.seen for array in store.read_manifest(one.directory).arrays)
+
+
+def many(where: Path, count: int = 7) -> Draft:
+    request = Request(Shape(1, 1), ("fp32",), tuple(range(1, count + 1)))
+    return drafted(where, request)
+
+
+def test_of_many_arrays_those_after_the_fourth_are_confirmed_together(tmp_path: Path) -> None:
+    one, slurm = many(tmp_path), Slurm()
+    assert submitted(one, slurm) == [str(100 + number) for number in range(7)]
+    asked = ["sbatch", "scontrol"] * 4 + ["sbatch"] * 3 + ["squeue"]
+    assert [call[0] for call in slurm.calls] == asked
+    arrays = store.read_manifest(one.directory).arrays
+    assert all(array.seen and not array.changed for array in arrays)
+
+
+def test_what_differs_is_seen_of_arrays_that_are_confirmed_together(tmp_path: Path) -> None:
+    one, slurm = many(tmp_path), Slurm()
+
+    def run(argv: Sequence[str], **more: object) -> Outcome:
+        done = slurm(argv, **more)  # type: ignore[arg-type]
+        return replace(done, stdout=done.stdout.replace("1:00:00", "0:05:00"))
+
+    flow.write(one)
+    campaign = flow.submit(one.directory, hurried(run))
+    assert [array.changed for array in campaign.arrays] == [
+        *[()] * 4,
+        *[(("TimeLimit", "01:00:00", "0:05:00"),)] * 3,
+    ]
+
+
+@dataclass
+class Turning(Slurm):
+    """A wrapper of sbatch that prints another number from the fifth job on."""
+
+    def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        done = super().do_sbatch(argv, cwd)
+        self.jobs.setdefault("34", Job("somebody else's"))
+        return done if self.count("sbatch") < 5 else Answer("34\n")
+
+
+def test_numbers_that_are_no_ids_are_corrected_when_all_is_submitted(tmp_path: Path) -> None:
+    one, slurm = many(tmp_path), Turning()
+    flow.write(one)
+    campaign = flow.submit(one.directory, hurried(slurm))
+    assert all(slurm.names[array.job_id] == array.name for array in campaign.arrays)
+    assert all(array.seen for array in campaign.arrays)
+    assert campaign == store.read_manifest(one.directory)
+
+
+def test_what_nobody_confirmed_is_confirmed_later_by_one_question(tmp_path: Path) -> None:
+    one, slurm = many(tmp_path, 12), Slurm()
+
+    def dying(argv: Sequence[str], **more: object) -> Outcome:
+        if argv[0] == "squeue":
+            raise KeyboardInterrupt
+        return slurm(argv, **more)  # type: ignore[arg-type]
+
+    flow.write(one)
+    with pytest.raises(KeyboardInterrupt):
+        flow.submit(one.directory, hurried(dying))
+    left = store.read_manifest(one.directory)
+    assert [bool(array.seen) for array in left.arrays] == [True] * 4 + [False] * 8
+    assert all(array.job_id for array in left.arrays)
+    slurm.calls.clear()
+    watched = TrackedCampaign(one.directory, left)
+    found = scheduler.of("slurm", World(slurm)).adopted(watched).campaign
+    assert [call[0] for call in slurm.calls] == ["squeue"]
+    assert all(array.seen for array in found.arrays)
+    assert found == store.read_manifest(one.directory)
+
+
+@pytest.mark.parametrize("away", ["squeue", "squeue,scontrol"])
+def test_without_squeue_each_is_asked_about_until_nobody_answers(tmp_path: Path, away: str) -> None:
+    one, slurm = many(tmp_path), Slurm()
+    slurm.before = lambda name: slurm.away.update(away.split(",") if name == "squeue" else ())
+    flow.write(one)
+    campaign = flow.submit(one.directory, hurried(slurm))
+    answers = "scontrol" not in away
+    assert [bool(array.seen) for array in campaign.arrays] == [True] * 4 + [answers] * 3
+    assert slurm.count("scontrol") == (7 if answers else 5)
 
 
 def test_each_point_waits_for_the_one_before_unless_told_otherwise(tmp_path: Path) -> None:

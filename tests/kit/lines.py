@@ -24,6 +24,24 @@ JobId={job} ArrayJobId={job} ArrayTaskId={tasks} JobName={name}
    WorkDir={place}
 
 """
+# Columns of squeue when it is asked about many jobs, padded with blanks.
+_SQUEUE_LIST = "\x1f".join(
+    (
+        *(
+            "{job}",
+            "{name}",
+            "{user}",
+            "{uid}",
+            "{state}",
+            "{submit}",
+            "(null)",
+            "1",
+            "1",
+            "{time}",
+        ),
+        *("{partition}", "a", "normal", "1", "{place}/slurm/x.out", "{command}", "{place}", "\n"),
+    )
+)
 _ALL: dict[str, Any] = {
     "user": "nobody",
     "name": NAME,
@@ -56,6 +74,12 @@ def scontrol(job: object, **columns: Any) -> str:
     """Return what scontrol shows of a job."""
     own = {"state": "PENDING", "tasks": "1-5%1", "place": "/nowhere", "command": "/nowhere/x"}
     return _SCONTROL.format(**{**_ALL, **own, "job": job, **columns})
+
+
+def squeue_list(job: object, state: str, **columns: Any) -> str:
+    """Return a line of squeue when it is asked about many jobs."""
+    own = {"time": "1:00:00", "place": "/nowhere", "command": "/nowhere/x", "partition": "gpu"}
+    return _SQUEUE_LIST.format(**{**_ALL, **own, "job": f"{job}    ", "state": state, **columns})
 
 
 def sinfo(*nodes: str, partition: str = "gpu*", state: str = "idle") -> str:

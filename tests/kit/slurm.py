@@ -191,6 +191,15 @@ class Slurm:
 
     def do_squeue(self, argv: tuple[str, ...], cwd: str) -> Answer:
         rows = []
+        if "-O" in argv:
+            ids = argv[argv.index("-j") + 1].split(",")
+            jobs = [(number, self.jobs[number]) for number in ids if number in self.jobs]
+            form = lines.squeue_list
+            return Answer(
+                "".join(
+                    self._row(form, f"{n}_[{one.array}]", one, "PENDING", "") for n, one in jobs
+                )
+            )
         for number, job in self.jobs.items():
             waiting = [index for index, (state, _) in job.tasks.items() if state == "PENDING"]
             if len(waiting) == len(job.tasks) and waiting != [""]:

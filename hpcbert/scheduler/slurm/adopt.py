@@ -48,10 +48,20 @@ def look(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
     return Job(told, seen=False) if told else find_job(watched, array, world)
 
 
-def adopted(watched: TrackedCampaign, world: World, *, strict: bool) -> TrackedCampaign:
-    """Do what `Scheduler.adopted` says."""
+def adopted(
+    watched: TrackedCampaign, world: World, *, strict: bool, known: Mapping[str, Array]
+) -> TrackedCampaign:
+    """Do what `Scheduler.adopted` says.
+
+    Args:
+        watched: The campaign.
+        world: Asks Slurm.
+        strict: As there.
+        known: Arrays that were found before, by name.
+    """
+    found = dict(known)
+    watched = replace(watched, campaign=_updated(watched.campaign, found))
     campaign = watched.campaign
-    found: dict[str, Array] = {}
     try:
         for array in campaign.arrays:
             if not array.unsettled or campaign.superseded(array):

@@ -18,6 +18,7 @@ from hpcbert.scheduler.poller import FLOOR
 from hpcbert.scheduler.slurm import (
     adopt,
     capacity,
+    claims,
     gates,
     outlook,
     permitted,
@@ -60,7 +61,8 @@ class Slurm(Scheduler):
 
     def adopted(self, watched: TrackedCampaign, *, strict: bool = False) -> TrackedCampaign:
         """Look for the jobs of unanswered calls of sbatch."""
-        return adopt.adopted(watched, self.world, strict=strict)
+        known = claims.shown_by_now(watched, self.world)
+        return adopt.adopted(watched, self.world, strict=strict, known=known)
 
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
         """Poll once, after a look for jobs that are not in the manifest."""

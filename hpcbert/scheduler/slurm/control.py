@@ -1,6 +1,7 @@
-"""What the controller has of a job: `scontrol show job`, read and compared with what was asked.
+"""What the controller has of jobs, read and compared with what was asked.
 
-Keys are those of SchedMD/slurm, src/api/job_info.c, 22.05 to 26.05.
+Of one it is `scontrol show job` that tells, of many one squeue. Keys are those of SchedMD/slurm,
+src/api/job_info.c, 22.05 to 26.05; squeue's are translated.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hpcbert.slurm.commands import JobRow
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 # These are alone on a line or end it, so that they may hold blanks.
 _WHOLE = re.compile(r"\b(JobName|Command|WorkDir|StdOut|StdErr|Comment)=(.*)")
@@ -24,6 +25,30 @@ _PAIR = re.compile(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)")
 _USER = re.compile(r"(.*)\((\d{1,10})\)")
 _ANSWER = re.compile(r"(\d{1,18})(?:;([\w.-]+))?")
 _IGNORED = {"", "(null)", "N/A", "Unknown"}
+# squeue's names of fields (SchedMD/slurm, src/squeue/opts.c) by the controller's keys, and how many
+# bytes of each are shown: what fills them may have been cut. What no path and no name holds ends
+# each.
+_FIELDS = {
+    "JobArrayID": ("JobArrayID", 256),
+    "JobName": ("Name", 256),
+    "User": ("UserName", 64),
+    "Uid": ("UserID", 16),
+    "JobState": ("State", 24),
+    "SubmitTime": ("SubmitTime", 24),
+    "Dependency": ("Dependency", 256),
+    "NumNodes": ("NumNodes", 24),
+    "NumTasks": ("NumTasks", 16),
+    "TimeLimit": ("TimeLimit", 24),
+    "Partition": ("Partition", 256),
+    "Account": ("Account", 256),
+    "QOS": ("QOS", 256),
+    "Requeue": ("Requeue", 8),
+    "StdOut": ("StdOut", 1024),
+    "Command": ("Command", 1024),
+    "WorkDir": ("WorkDir", 1024),
+}
+_END = "\x1f"
+_THROTTLE = re.compile(r"%(\d+)\]")
 
 
 @dataclass(frozen=True)
@@ -53,6 +78,29 @@ def show_argv(job_id: str, *, cluster: str = "") -> list[str]:
     return commands.of_clusters(["scontrol", "--all", "show", "job", job_id], cluster)
 
 
+def list_argv(ids: Iterable[str], *, cluster: str = "") -> list[str]:
+    """Return the one query for many jobs, be they in hidden partitions."""
+    form = ",".join(f"{name}:{width}{_END}" for name, width in _FIELDS.values())
+    words = ["squeue", "-h", "-a", "-t", "all", "-j", ",".join(ids), "-O", form]
+    return commands.of_clusters(words, cluster)
+
+
+def read_list(text: str) -> dict[str, Shown]:
+    """Read what `list_argv` prints: of each job, by its id, the first line."""
+    found: dict[str, Shown] = {}
+    for line in text.split("\n"):
+        words = [word.rstrip() for word in line.split(_END)]
+        known = zip(_FIELDS.items(), words, strict=False)
+        fields = {key: word if len(word) < most else "" for (key, (_, most)), word in known}
+        if len(words) > len(_FIELDS) and (job := commands.job_id(fields["JobArrayID"])):
+            throttle = _THROTTLE.search(fields["JobArrayID"])
+            fields |= {"JobId": job[0], "UserId": f"{fields['User']}({fields['Uid']})"}
+            fields |= {"ArrayTaskId": "0"} if job[1] else {}
+            fields |= {"ArrayTaskThrottle": throttle[1]} if throttle else {}
+            found.setdefault(job[0], _shown(job[0], fields))
+    return found
+
+
 def read(text: str) -> Shown | None:
     """Read the first job that `show_argv` prints; None if there is none."""
     fields: dict[str, str] = {}
@@ -62,12 +110,14 @@ def read(text: str) -> Shown | None:
         fields |= dict(_PAIR.findall(plain))
         fields |= {whole[1]: whole[2].rstrip()} if whole else {}
     job = commands.job_id(fields.get("ArrayJobId") or fields.get("JobId", ""))
-    if job is None:
-        return None
+    return _shown(job[0], fields) if job else None
+
+
+def _shown(job_id: str, fields: Mapping[str, str]) -> Shown:
     user = _USER.fullmatch(fields.get("UserId", ""))
     submit = fields.get("SubmitTime", "")
     row = JobRow(
-        job[0],
+        job_id,
         ((0, 0, 1),) if "ArrayTaskId" in fields else (),
         user=user[1] if user else "",
         name=fields.get("JobName", ""),

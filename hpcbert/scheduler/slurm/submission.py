@@ -5,8 +5,8 @@ it answered, before it is called for the next one. A crash in between leaves a j
 submitted in the campaign, which the next `submit` of the campaign finds and adopts.
 
 What sbatch says is not enough: a site may wrap it, and its answer may come too late. An id that it
-prints is believed once the controller shows that job as the array's; after any failure the queue
-is asked before an array is called refused.
+prints is believed once the controller shows that job as the array's (`claims`); after any failure
+the queue is asked before an array is called refused.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ import contextlib
 import os
 import re
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import utc
-from hpcbert.scheduler.base import RESUME, Job, NoRoomError, record
-from hpcbert.scheduler.slurm import control
+from hpcbert.scheduler.base import RESUME, NoRoomError, record
 from hpcbert.scheduler.slurm.adopt import complaint, look, search
+from hpcbert.scheduler.slurm.claims import Trust, claims_of, confirm, plain, settled
 from hpcbert.scheduler.slurm.gates import gates_of, sbatch_argv
 from hpcbert.scheduler.slurm.questions import query
-from hpcbert.script import directives
 from hpcbert.slurm import commands, refusals
 from hpcbert.slurm.states import parse
 
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from hpcbert.campaign.ledger import Ledger
     from hpcbert.model import Array, Campaign, Point
     from hpcbert.scheduler.base import World
+    from hpcbert.scheduler.slurm.claims import Claim
     from hpcbert.scheduler.slurm.gates import Gates
     from hpcbert.system.runner import Outcome
 
@@ -75,6 +75,7 @@ def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
     """Do what `Scheduler.submit` says, an array after the other."""
     open_ = {one.name for one in campaign.unsubmitted}
     there: dict[Point | None, Array] = _first(directory, campaign)
+    trust = Trust()
     with store.changing(directory, campaign) as ledger:
         watched = TrackedCampaign(directory, campaign)
         left = deque(campaign.in_order)
@@ -83,7 +84,7 @@ def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
             if array.name in open_:
                 world.check()
                 gates = gates_of(watched, there, array, world)
-                array = _handed_over(ledger, watched, array, world, gates)
+                array = _handed_over(ledger, watched, array, world, gates, trust=trust)
                 if array.state != "submitted":
                     first, rest = _halves(array)
                     ledger.split(array, (first, rest))
@@ -95,6 +96,7 @@ def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
                 watched = TrackedCampaign(directory, ledger.campaign)
             elif array.job_id:
                 there |= {None: array, array.point: array}
+        confirm(ledger, watched, trust, world)
     return ledger.campaign
 
 
@@ -108,7 +110,13 @@ def _first(directory: Path, campaign: Campaign) -> dict[Point | None, Array]:
 
 
 def _handed_over(
-    ledger: Ledger, watched: TrackedCampaign, array: Array, world: World, gates: Gates
+    ledger: Ledger,
+    watched: TrackedCampaign,
+    array: Array,
+    world: World,
+    gates: Gates,
+    *,
+    trust: Trust,
 ) -> Array:
     """Return an array as submitted, or one that has to be submitted in parts.
 
@@ -125,10 +133,12 @@ def _handed_over(
     workdir = os.path.realpath(ledger.directory)
     tried = replace(array, called=utc(world.now()), workdir=workdir)
     record(ledger, tried)
-    done, verdict = _settled(watched, tried, gates, world)
+    done, verdict = _settled(watched, tried, gates, world, trust)
     if verdict == "full" and len(done.repeats) > 1 and not done.together:
         return done
-    record(ledger, done)
+    # It goes to the disk with the next call of sbatch, or the manifest: until then the job itself,
+    # which can be found again, stands for it.
+    record(ledger, done, flush=done.state != "submitted")
     if verdict == "full":
         raise _full(done, ledger.campaign)
     if done.state != "submitted":
@@ -178,19 +188,19 @@ def _refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
 
 
 def _settled(
-    watched: TrackedCampaign, array: Array, gates: Gates, world: World
+    watched: TrackedCampaign, array: Array, gates: Gates, world: World, trust: Trust
 ) -> tuple[Array, Verdict]:
     """Call sbatch until it is known what became of the array."""
     for seconds in _PAUSES:
-        done, verdict = _call(watched, array, gates, world)
+        done, verdict = _call(watched, array, gates, world, trust)
         if verdict != "again":
             return done, verdict
         world.pause(seconds)
-    return _call(watched, array, gates, world)
+    return _call(watched, array, gates, world, trust)
 
 
 def _call(
-    watched: TrackedCampaign, array: Array, gates: Gates, world: World
+    watched: TrackedCampaign, array: Array, gates: Gates, world: World, trust: Trust
 ) -> tuple[Array, Verdict]:
     """Call sbatch once; return what became of the array, and whether calling again may help."""
     directory = watched.directory
@@ -200,27 +210,31 @@ def _call(
     outcome = world.run(argv, cwd=directory, env=environment)
     if outcome.returncode == _NO_PROGRAM:
         return replace(array, state="refused", error=complaint(outcome)), "done"
-    claims = _claims(watched, array, outcome, world)
-    ours = next((one for one in claims if one.mine), None)
-    if ours:
-        changed = _changed(watched, array, text, ours, gates)
-        return replace(ours.job.of(array, utc(world.now())), changed=changed), "done"
-    plain = claims[0] if outcome.ok and len(outcome.stdout.split()) == 1 and claims else None
+    stamp, alone = utc(world.now()), plain(outcome)
+    if alone and trust.earned:
+        done = replace(alone.of(array, stamp), seen="")
+        trust.open.append((done, gates))
+        return done, "done"
+    claims = claims_of(watched, array, outcome, world)
+    only = claims[0] if alone else None
+    trust.heard(only)
+    if ours := next((one for one in claims if one.mine), None):
+        return settled(watched, array, ours, gates, stamp), "done"
     # Nobody says otherwise at this moment; who asks later settles it (`Array.unsettled`).
-    silent = plain is not None and plain.mine is None and not plain.unknown
+    silent = only is not None and only.silent
     # Where the controller refused it, without waiting.
     refused = _DECIDED in outcome.stderr and not outcome.ok and not _says(outcome, _UNCERTAIN)
     seek = look if refused else search
     found = None if silent else seek(watched, array, world)
     if found:
         return found.of(array, utc(world.now())), "done"
-    if plain and (silent or plain.unknown):
-        return replace(plain.job.of(array, utc(world.now())), seen=""), "done"
+    if only and (silent or only.unknown):
+        return replace(only.job.of(array, utc(world.now())), seen=""), "done"
     return _failed(watched, array, outcome, claims, world)
 
 
 def _failed(
-    watched: TrackedCampaign, array: Array, outcome: Outcome, claims: list[_Claim], world: World
+    watched: TrackedCampaign, array: Array, outcome: Outcome, claims: list[Claim], world: World
 ) -> tuple[Array, Verdict]:
     """Judge a call that left no job that anybody knows."""
     if not outcome.ok and _is_full(watched, array, outcome, world):
@@ -257,57 +271,3 @@ def _is_full(watched: TrackedCampaign, array: Array, outcome: Outcome, world: Wo
 
 def _says(outcome: Outcome, phrases: tuple[str, ...]) -> bool:
     return not outcome.ok and any(phrase in outcome.stderr for phrase in phrases)
-
-
-@dataclass(frozen=True)
-class _Claim:
-    """An id that sbatch printed.
-
-    Attributes:
-        mine: Whether the controller shows that job as the array's; None where it does not say.
-        unknown: Whether the controller has no job of that id.
-    """
-
-    job: Job
-    mine: bool | None = None
-    unknown: bool = False
-    shown: control.Shown | None = None
-
-
-def _claims(watched: TrackedCampaign, array: Array, outcome: Outcome, world: World) -> list[_Claim]:
-    """Ask the controller about the ids that sbatch printed, the last one first, until one fits."""
-    claims: list[_Claim] = []
-    for job_id, cluster in control.answers(outcome.stdout):
-        answer = query(world, control.show_argv(job_id, cluster=cluster))
-        shown = control.read(answer.stdout) if answer.ok else None
-        job = Job(job_id, cluster)
-        if shown is None:
-            unknown = not answer.ok and commands.unknown_to_slurm(answer.stderr)
-            claims.append(_Claim(job, unknown=unknown))
-            continue
-        # In its directory, or by name or script.
-        label = watched.labelled(shown.row)
-        named = label is None or label.name == array.name
-        called = replace(array, job_id=job_id, cluster=cluster)
-        mine = shown.row.job == job_id and named and watched.lists(shown.row, called)
-        claims.append(_Claim(job, mine=mine, shown=shown))
-        if mine:
-            break
-    return claims
-
-
-def _changed(
-    watched: TrackedCampaign, array: Array, text: str, claim: _Claim, gates: Gates
-) -> tuple[tuple[str, str, str], ...]:
-    """Return what the controller has otherwise than it was asked for."""
-    if claim.shown is None:
-        return ()
-    asked = directives.asked(text, array)
-    found = control.differences(asked, claim.shown)
-    depends = claim.shown.fields.get("Dependency", "")
-    known = [one.job_id for one in gates.jobs]
-    if depends not in {"", "(null)"} and not any(f":{one}" in depends for one in known):
-        found = (*found, ("Dependency", ",".join(known), depends))
-    if claim.shown.row.workdir and claim.shown.row.workdir not in watched.places:
-        found = (*found, ("WorkDir", array.workdir, claim.shown.row.workdir))
-    return found

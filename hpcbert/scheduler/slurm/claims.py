@@ -1,0 +1,205 @@
+"""Which of the ids that sbatch printed is an array's job, as the controller has it.
+
+A site may wrap sbatch, and job ids are used again: none is believed before the controller shows
+that job as the array's. Once it has done so for some arrays of a submission, plain answers for
+those after them are believed until all are submitted, and then asked about together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from hpcbert.campaign import store
+from hpcbert.errors import SchedulerError
+from hpcbert.model import utc
+from hpcbert.scheduler.base import Job, record
+from hpcbert.scheduler.slurm import control
+from hpcbert.scheduler.slurm.adopt import look
+from hpcbert.scheduler.slurm.questions import query
+from hpcbert.script import directives
+from hpcbert.slurm import commands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from hpcbert.campaign.ledger import Ledger
+    from hpcbert.campaign.repeats import TrackedCampaign
+    from hpcbert.model import Array
+    from hpcbert.scheduler.base import World
+    from hpcbert.scheduler.slurm.gates import Gates
+    from hpcbert.system.runner import Outcome
+
+# Plain answers in a row that have to be right before those that follow are believed for a while.
+_ENOUGH = 4
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An id that sbatch printed.
+
+    Attributes:
+        mine: Whether the controller shows that job as the array's; None where it does not say.
+        unknown: Whether the controller has no job of that id.
+    """
+
+    job: Job
+    mine: bool | None = None
+    unknown: bool = False
+    shown: control.Shown | None = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether the controller says nothing of it at this moment."""
+        return self.mine is None and not self.unknown
+
+
+@dataclass
+class Trust:
+    """How far sbatch's plain answers, an id and nothing else, are believed in one submission.
+
+    Attributes:
+        right: How many in a row were confirmed.
+        open: Arrays whose answers were believed, and what each waits for.
+    """
+
+    right: int = 0
+    open: list[tuple[Array, Gates]] = field(default_factory=list)
+
+    @property
+    def earned(self) -> bool:
+        """Whether the next one is believed until all are submitted."""
+        return self.right >= _ENOUGH
+
+    def heard(self, claim: Claim | None) -> None:
+        """Take note of what a plain answer turned out to be; None: it was none."""
+        self.right = self.right + 1 if claim and claim.mine else 0
+
+
+def plain(outcome: Outcome) -> Job | None:
+    """Return the job of a plain answer; None where it is none."""
+    answers = control.answers(outcome.stdout) if outcome.ok else ()
+    alone = len(answers) == 1 and len(outcome.stdout.split()) == 1
+    return Job(*answers[0]) if alone else None
+
+
+def claims_of(
+    watched: TrackedCampaign, array: Array, outcome: Outcome, world: World
+) -> list[Claim]:
+    """Ask the controller about the ids that sbatch printed, the last one first, until one fits."""
+    claims: list[Claim] = []
+    for job_id, cluster in control.answers(outcome.stdout):
+        claims.append(_asked(watched, array, Job(job_id, cluster), world))
+        if claims[-1].mine:
+            break
+    return claims
+
+
+def _asked(watched: TrackedCampaign, array: Array, job: Job, world: World) -> Claim:
+    answer = query(world, control.show_argv(job.job_id, cluster=job.cluster))
+    shown = control.read(answer.stdout) if answer.ok else None
+    if shown is None:
+        unknown = not answer.ok and commands.unknown_to_slurm(answer.stderr)
+        return Claim(job, unknown=unknown)
+    return _compared(watched, array, job, shown)
+
+
+def _compared(watched: TrackedCampaign, array: Array, job: Job, shown: control.Shown) -> Claim:
+    # In its directory, or by name or script.
+    label = watched.labelled(shown.row)
+    named = label is None or label.name == array.name
+    called = replace(array, job_id=job.job_id, cluster=job.cluster)
+    mine = shown.row.job == job.job_id and named and watched.lists(shown.row, called)
+    return Claim(job, mine=mine, shown=shown)
+
+
+def settled(
+    watched: TrackedCampaign, array: Array, claim: Claim, gates: Gates, stamp: str
+) -> Array:
+    """Return an array with the job that is its own, and what differs from what it asked for."""
+    return replace(claim.job.of(array, stamp), changed=_changed(watched, array, claim, gates))
+
+
+def _changed(
+    watched: TrackedCampaign, array: Array, claim: Claim, gates: Gates
+) -> tuple[tuple[str, str, str], ...]:
+    """Return what the controller has otherwise than it was asked for."""
+    if claim.shown is None:
+        return ()
+    text = store.read_script(watched.directory, array).decode()
+    asked = directives.asked(text, array)
+    found = control.differences(asked, claim.shown)
+    depends = claim.shown.fields.get("Dependency", "")
+    known = [one.job_id for one in gates.jobs]
+    if depends not in {"", "(null)"} and not any(f":{one}" in depends for one in known):
+        found = (*found, ("Dependency", ",".join(known), depends))
+    if claim.shown.row.workdir and claim.shown.row.workdir not in watched.places:
+        found = (*found, ("WorkDir", array.workdir, claim.shown.row.workdir))
+    return found
+
+
+def confirm(ledger: Ledger, watched: TrackedCampaign, trust: Trust, world: World) -> None:
+    """Ask about all arrays whose answers were believed, and write down what the controller has.
+
+    Where it does not say, they stay as they are: who asks later settles it (`Array.unsettled`).
+
+    Raises:
+        HpcbertError: The file system refused.
+    """
+    if trust.open:
+        found = tuple(_confirmed(watched, trust.open, world))
+        if found:
+            record(ledger, *found)
+
+
+def shown_by_now(watched: TrackedCampaign, world: World) -> dict[str, Array]:
+    """Return by name the arrays of an interrupted submission whose answers were believed.
+
+    Of many, squeue is asked about all at once; of few, and of what it does not show, nothing is
+    returned: they are looked for one by one.
+    """
+    arrays = watched.campaign.arrays
+    open_ = [one for one in arrays if one.state == "submitted" and one.unsettled]
+    shown = _listed(open_, world) if len(open_) > _ENOUGH else {}
+    found = {}
+    for array in open_:
+        job = Job(array.job_id, array.cluster)
+        there = shown.get(array.job_id)
+        if there and _compared(watched, array, job, there).mine:
+            found[array.name] = job.of(array, utc(world.now()))
+    return found
+
+
+def _confirmed(
+    watched: TrackedCampaign, believed: Sequence[tuple[Array, Gates]], world: World
+) -> Iterator[Array]:
+    shown, silent = _listed([array for array, _ in believed], world), False
+    for array, gates in believed:
+        job = Job(array.job_id, array.cluster)
+        there = shown.get(array.job_id)
+        claim = _compared(watched, array, job, there) if there else Claim(job)
+        if not claim.mine and not silent:
+            claim = _asked(watched, array, job, world)
+            silent = claim.silent
+        if claim.mine:
+            yield settled(watched, array, claim, gates, utc(world.now()))
+        elif not claim.silent:
+            with contextlib.suppress(SchedulerError):
+                other = look(watched, array, world)
+                yield from [other.of(array, utc(world.now()))] if other else []
+
+
+def _listed(arrays: Iterable[Array], world: World) -> dict[str, control.Shown]:
+    """Return the jobs of arrays as squeue has them, by their ids; none of what it does not say."""
+    found: dict[str, control.Shown] = {}
+    clusters: dict[str, list[str]] = {}
+    for array in arrays:
+        clusters.setdefault(array.cluster, []).append(array.job_id)
+    for cluster, ids in clusters.items():
+        rest = iter(ids)
+        while chunk := list(islice(rest, commands.CHUNK)):
+            answer = query(world, control.list_argv(chunk, cluster=cluster))
+            found |= control.read_list(answer.stdout) if answer.ok else {}
+    return found
