@@ -1,0 +1,77 @@
+"""The pictures of the documents: as they are drawn, in the program's words, and with room for them."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from typing import Any, get_args
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from hpcbert.cli.main import COMMANDS
+from hpcbert.config.site import Runtime
+from hpcbert.slurm.states import Kind, Source
+from tests.kit.paths import REPOSITORY
+
+FOLDER = REPOSITORY / "docs" / "pictures"
+NAMES = ("campaign", "job", "state", "containers")
+
+
+@pytest.fixture(scope="module")
+def draw() -> dict[str, Any]:
+    return runpy.run_path(str(FOLDER / "draw.py"))
+
+
+def boxes(draw: dict[str, Any], name: str) -> list[Any]:
+    return [part for part in draw[name]() if isinstance(part, draw["Box"])]
+
+
+def test_the_files_are_what_is_drawn(draw: dict[str, Any]) -> None:
+    kept = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.svg")}
+    assert kept == draw["drawn"](), "run: python docs/pictures/draw.py"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_words_fit_their_box_and_boxes_the_picture(draw: dict[str, Any], name: str) -> None:
+    root = ET.fromstring(draw["drawn"]()[f"{name}.svg"])
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    found = boxes(draw, name)
+    for box in found:
+        assert box.needed() <= box.width, box
+        assert box.x + box.width < width, box
+        assert box.y + box.height < height, box
+    apart = [
+        (one, two)
+        for place, one in enumerate(found)
+        for two in found[place + 1 :]
+        if one.x < two.x + two.width
+        and two.x < one.x + one.width
+        and one.y < two.y + two.height
+        and two.y < one.y + one.height
+    ]
+    assert not apart
+
+
+def test_words_of_the_program_are_the_program_s(draw: dict[str, Any]) -> None:
+    life = boxes(draw, "campaign")
+    assert {box.title for box in life if box.code} <= set(COMMANDS)
+    assert {box.title.split()[-1] for box in life} >= {*Kind} - {Kind.UNKNOWN}
+    assert {*draw["SOURCES"], "none"} == {*get_args(Source)}
+    assert {*draw["RUNTIMES"]} == {*get_args(Runtime)}
+
+
+def test_the_events_of_a_job_are_those_that_its_script_writes(draw: dict[str, Any]) -> None:
+    folder = REPOSITORY / "templates"
+    script = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in (folder / "base.sbatch.j2", folder / "runtime" / "pyxis.sh.j2")
+    )
+    written = set(re.findall(r"^ *mark ([a-z-]+)", script, re.MULTILINE))
+    assert {event for *_, event in draw["PHASES"]} - {""} | dict(draw["ANYTIME"]).keys() == written
+
+
+def test_pictures_load_nothing_and_follow_the_theme(draw: dict[str, Any]) -> None:
+    for content in draw["drawn"]().values():
+        assert "prefers-color-scheme" in content
+        assert not re.search(r"(href|src|@import|url\((?!#))", content)
