@@ -188,14 +188,17 @@ class Protocol:
     (Oneflow-Inc/DLPerf@c89430b, README.md).
 
     Attributes:
-        repeats: Runs of each point.
+        repeats: Runs of each point; at most so many where `precision_of_median` is given.
         iters: Iterations of one run, warm-up included.
         skip: Warm-up iterations.
+        precision_of_median: No more runs are needed once the interval of the median is narrower
+            than this share of the median; None: all of them are.
     """
 
     repeats: int = 5
     iters: int = 120
     skip: int = 20
+    precision_of_median: float | None = None
 
 
 @dataclass(frozen=True)
@@ -615,6 +618,21 @@ class Counted:
 
 
 @dataclass(frozen=True)
+class Adaptive:
+    """Of a point that was repeated until its median was known well enough.
+
+    Attributes:
+        precision_of_median: How narrow the interval of the median was to be, as a share of it.
+        most: Runs at most.
+        unneeded: Numbers of those that were not needed.
+    """
+
+    precision_of_median: float
+    most: int
+    unneeded: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Provenance:
     """By what, when and how tables were made.
 
@@ -686,6 +704,7 @@ class Measured:
         origin: Where it comes from; None where nobody asked.
         facts: What the nodes and the logs of its valid runs are.
         steps: How long the iterations of its runs took, by repeat, as far as logs tell it.
+        adaptive: What ended its repeats; None where their number was fixed.
     """
 
     group: Group
@@ -698,6 +717,7 @@ class Measured:
     origin: Origin | None = None
     facts: Facts = ()
     steps: tuple[tuple[int, Steps], ...] = field(default=(), compare=False, repr=False)
+    adaptive: Adaptive | None = None
 
 
 @dataclass(frozen=True)
@@ -714,7 +734,7 @@ class Row:
         flags: Those of docs/explanation/numbers.md, the marks of its valid runs among them.
         differences: What `mixed-environment` stands for.
         counted: Which part of its runs the numbers are of.
-        origin, facts, steps: As of the point.
+        origin, facts, steps, adaptive: As of the point.
         metrics: How good the number is; None where there is none.
     """
 
@@ -736,6 +756,7 @@ class Row:
     facts: Facts = ()
     steps: tuple[tuple[int, Steps], ...] = field(default=(), compare=False, repr=False)
     metrics: Metrics | None = None
+    adaptive: Adaptive | None = None
 
 
 @dataclass(frozen=True)

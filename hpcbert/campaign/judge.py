@@ -33,8 +33,11 @@ from hpcbert.logs.counted import counted
 from hpcbert.logs.scan import Reading, read, read_on
 from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.logs.sizes import stated_by
-from hpcbert.model import Measured, Reason, Run
+from hpcbert.model import Adaptive, Measured, Reason, Run
+from hpcbert.results.interval import suffices
 from hpcbert.results.reduce import Curves, Evidence, gate, group_of
+from hpcbert.results.words import speeds
+from hpcbert.slurm.states import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
     from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
     from hpcbert.campaign.standing import States
     from hpcbert.logs.grammar import Grammar, Rule
-    from hpcbert.model import Array, Counted, Point, Sampled, Steps
+    from hpcbert.model import Array, Counted, Point, Protocol, Sampled, Steps
     from hpcbert.slurm.states import RepeatState
 
 
@@ -72,6 +75,11 @@ class JudgedRepeat:
     def key(self) -> Key:
         """Name of its array, and its number."""
         return self.array.name, self.known.number
+
+    @property
+    def unneeded(self) -> bool:
+        """Whether it was not run, because the repeats before it were enough."""
+        return self.known.counted.state.kind is Kind.UNNEEDED
 
     @property
     def samples(self) -> tuple[NodeSample, ...]:
@@ -102,6 +110,17 @@ class Gathered:
     stamps: Mapping[str, Stamp] = field(default_factory=dict)
 
     @property
+    def complete(self) -> frozenset[Point]:
+        """The points whose median is known as well as it was asked for, whatever else failed."""
+        found = dict.fromkeys(one.array.point for one in self.repeats)
+        return frozenset(
+            point
+            for point, measured in zip(found, self.points, strict=True)
+            if measured.adaptive
+            and suffices(speeds(measured), measured.adaptive.precision_of_median)
+        )
+
+    @property
     def states(self) -> dict[Key, RepeatState]:
         """The states that it was made with, for making it again by another rule."""
         return {one.key: one.known.told for one in self.repeats}
@@ -115,6 +134,7 @@ def gather(
     states: States,
     beside: bool = True,
     trusted: bool = False,
+    point: str = "",
 ) -> Gathered:
     """Judge every repeat of a campaign.
 
@@ -125,6 +145,7 @@ def gather(
         states: Asks the scheduler; called only for what the directory doesn't know.
         beside: Whether to look at the campaigns beside it for runs that shared its nodes.
         trusted: Whether files count that are no longer what the evidence on record says.
+        point: Key of the only point to judge; empty for all.
 
     Raises:
         UsageError: There is no such rule, or the directory lacks its recipe.
@@ -138,7 +159,11 @@ def gather(
     stamps = proof.stamps(directory)
     held = Held() if trusted else proof.hold(watched)
     judge = _Judge(watched, grammar, chosen, window, held.changed)
-    repeats = [judge.repeat(one, history(one, newest[one.key], memory)) for one in watched.repeats]
+    repeats = [
+        judge.repeat(one, history(one, newest[one.key], memory))
+        for one in watched.repeats
+        if point in ("", one.array.point.key)
+    ]
     # A status file was read when its repeat was asked about, which may have been earlier.
     stamps |= watched.records.stamps(directory)
     now = proof.stamps(directory)
@@ -156,8 +181,9 @@ def gather(
         Measured(
             found_for(point, group_of(sized(watched, point), curves, chosen.name, stated=stated)),
             point.shape,
-            asked=len(own),
-            runs=tuple(one.run for one in own),
+            asked=len(own) - len(_unneeded(own)),
+            runs=tuple(one.run for one in own if not one.unneeded),
+            adaptive=_adaptive(protocol, own),
             flags=("accumulation",) if point.accumulation > 1 else (),
             counted=judge.counted,
             steps=tuple((one.run.repeat, one.steps) for one in own if one.run.valid and one.steps),
@@ -179,6 +205,32 @@ def gather(
         taken,
         stamps,
     )
+
+
+def _unrun(number: int, state: RepeatState) -> Run:
+    """Return a repeat that was not needed: it has neither a number nor anything against it."""
+    return Run(
+        repeat=number,
+        attempt=state.attempt,
+        throughput=None,
+        valid=False,
+        reasons=(),
+        state=state.word,
+        state_source=state.source,
+        log="",
+        nodes=state.nodes,
+    )
+
+
+def _unneeded(repeats: Sequence[JudgedRepeat]) -> tuple[int, ...]:
+    return tuple(one.run.repeat for one in repeats if one.unneeded)
+
+
+def _adaptive(protocol: Protocol, own: Sequence[JudgedRepeat]) -> Adaptive | None:
+    """Return what ended the repeats of a point; None where their number was fixed."""
+    if protocol.precision_of_median is None:
+        return None
+    return Adaptive(protocol.precision_of_median, protocol.repeats, _unneeded(own))
 
 
 def _grammar(watched: TrackedCampaign) -> Grammar:
@@ -264,6 +316,8 @@ class _Judge:
         directory, campaign = self.watched.directory, self.watched.campaign
         array, chosen = one.array, known.counted
         state = chosen.state
+        if state.kind is Kind.UNNEEDED:
+            return JudgedRepeat(array, known, _unrun(one.number, state))
         path = store.log_path(directory, array, one.number, state.attempt)
         log = str(path.relative_to(directory))
         reading = Reading(None)

@@ -21,6 +21,8 @@ from hpcbert.config.decode import Open, decode
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import MANIFEST, moment, utc
+from hpcbert.results.interval import suffices
+from hpcbert.slurm.states import UNNEEDED
 from hpcbert.system.files import open_file
 
 if TYPE_CHECKING:
@@ -58,12 +60,14 @@ class PointResult(NamedTuple):
         asked, valid: Repeats.
         median: Samples per second over all GPUs; None without a valid repeat.
         refused: Number and reasons of each repeat that doesn't count.
+        unneeded: Numbers of those that were not needed.
     """
 
     asked: int
     valid: int
     median: float | None
     refused: tuple[tuple[int, str], ...]
+    unneeded: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,19 +114,23 @@ def results(campaign: Campaign, document: Mapping[str, Any]) -> dict[Point, Poin
     try:
         for run in document["runs"]:
             found.setdefault(points[run["array"]], []).append(run)
-        return {point: _result(runs) for point, runs in found.items()}
+        precision = campaign.protocol.precision_of_median
+        return {point: _result(runs, precision) for point, runs in found.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"The measurements are damaged: {error!r}.", where=MEASUREMENTS) from error
 
 
-def _result(runs: list[Mapping[str, Any]]) -> PointResult:
+def _result(runs: list[Mapping[str, Any]], precision: float | None) -> PointResult:
+    unneeded = tuple(int(run["repeat"]) for run in runs if run["state"] == UNNEEDED)
+    runs = [run for run in runs if run["state"] != UNNEEDED]
     rates = [float(run["throughput"]) for run in runs if run["valid"]]
     refused = tuple(
         (int(run["repeat"]), "; ".join(f"{one['code']}: {one['detail']}" for one in run["reasons"]))
         for run in runs
         if not run["valid"]
     )
-    return PointResult(len(runs), len(rates), median(rates) if rates else None, refused)
+    asked = len(rates) if suffices(rates, precision) else len(runs)
+    return PointResult(asked, len(rates), median(rates) if rates else None, refused, unneeded)
 
 
 def summary(campaign: Campaign, document: Mapping[str, Any], *, over: bool) -> Summary:
@@ -315,7 +323,7 @@ def look(directory: Path) -> Overview:
         rehearse=campaign.rehearse,
         scheduler=campaign.scheduler,
         user=campaign.user,
-        asked=len(campaign.current),
+        asked=known.asked if known and over(campaign, known) else len(campaign.current),
         valid=known.valid if known else None,
         best=known.best if known else None,
         note=note,

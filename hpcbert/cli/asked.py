@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hpcbert.cli.conflicts import refuse_typed, typed
 from hpcbert.cli.options import pairs, split
-from hpcbert.config import campaignfile, places, site, slurmwords, variables
+from hpcbert.config import adaptive, campaignfile, places, site, slurmwords, variables
 from hpcbert.config.campaignfile import CampaignFile, Selection
 from hpcbert.config.decode import Invalid, did_you_mean
 from hpcbert.config.schedulers import SLURM, traits
@@ -205,7 +205,25 @@ def _sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
     return tuple(campaignfile.Sizes("--batch-size", "", *one) for one in found.items())
 
 
+# What asks for as many repeats as it takes.
+_ADAPTIVE = ("max_repeats", "precision_of_median")
+
+
+def _repeats(options: PointOptions) -> tuple[int, float | None]:
+    """Return how many repeats there are, at most, and how well the median is to be known.
+
+    Raises:
+        UsageError: Something has no effect, because their number is fixed.
+    """
+    if options.repeats != adaptive.AUTO:
+        refuse_typed(_ADAPTIVE, f"without --repeats {adaptive.AUTO}")
+        return int(options.repeats), None
+    most = options.max_repeats or adaptive.MAX_REPEATS
+    return most, options.precision_of_median or adaptive.PRECISION
+
+
 def _request(options: PointOptions) -> Request:
+    repeats, precision_of_median = _repeats(options)
     return Request(
         shape=Shape(options.nodes, options.gpus_per_node),
         preset=options.preset,
@@ -213,7 +231,8 @@ def _request(options: PointOptions) -> Request:
         accumulation=options.accumulation or 0,
         global_batch_size=options.global_batch_size or 0,
         xla=options.xla,
-        repeats=options.repeats,
+        repeats=repeats,
+        precision_of_median=precision_of_median,
         iters=options.iters,
         skip=options.skip,
     )

@@ -75,6 +75,7 @@ _MEASURED = (
     *("file", "frameworks", "nodes", "gpus_per_node", "shapes", "device", "precision"),
     *("batch_size", "model", "preset", "settings", "env"),
     *("accumulation", "global_batch_size", "xla", "scaling", "repeats", "iters", "skip"),
+    *("max_repeats", "precision_of_median"),
     *("concurrent_repeats", "concurrent_points", "repeats_in"),
 )
 

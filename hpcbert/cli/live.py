@@ -34,6 +34,7 @@ MARKS = {
     Kind.WAITING: ("·", ".", "dim", "waiting"),
     Kind.REQUEUED: ("↻", "r", "yellow", "requeued"),
     Kind.UNKNOWN: ("?", "?", "magenta", "unknown"),
+    Kind.UNNEEDED: ("○", "o", "dim", "not needed"),
 }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import click
 
 from hpcbert.cli.conflicts import Conflict
+from hpcbert.config import adaptive
 from hpcbert.config.campaignfile import SCALING
+from hpcbert.config.decode import Invalid, did_you_mean
 from hpcbert.config.schedulers import TABLE
 from hpcbert.config.site import RUNTIMES, Overrides
 from hpcbert.errors import UsageError
@@ -35,6 +37,28 @@ def checked_limit(_ctx: click.Context, _param: click.Parameter, value: str) -> s
     except ValueError as error:
         raise click.BadParameter(f"{error} {TimeLimit.FORMS}") from error
     return value
+
+
+def checked_repeats(
+    _ctx: click.Context, _param: click.Parameter, value: str | int
+) -> int | Literal["auto"]:
+    """Read a number of repeats, or the word for as many as it takes."""
+    if value == adaptive.AUTO:
+        return "auto"
+    try:
+        return int(value)
+    except ValueError:
+        hint = did_you_mean(str(value).lower(), [adaptive.AUTO])
+        message = f"{value!r} is not a whole number, nor {adaptive.AUTO}. {hint}".rstrip()
+        raise click.BadParameter(message) from None
+
+
+def checked_share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+    """Read how well a median is to be known."""
+    try:
+        return None if value is None else adaptive.share(value)
+    except Invalid as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def checked_number(
@@ -83,6 +107,9 @@ _FW = {"flag": "--fw", "multiple": True}
 _LIST = {"metavar": "LIST"}
 _ENV = {"metavar": "K=V"}
 _NODES = {"metavar": "NODES"}
+_REPEATS = {"type": str, "callback": checked_repeats, "metavar": "N|auto"}
+_MOST = {"type": click.IntRange(adaptive.FEWEST, adaptive.MOST)}
+_SHARE = {"type": str, "callback": checked_share, "metavar": "SHARE"}
 _STOP = {"flag": "--stop-on-failure/--no-stop-on-failure", "is_flag": True}
 _MAIL = {"metavar": "WORDS"}
 _TIME = {"flag": "--time", "callback": checked_limit}
@@ -111,7 +138,11 @@ class PointOptions(Overrides):
     settings: Annotated[_Words, "A recipe's option.", {"flag": "--set", "metavar": "K=V"}] = ()
     env: Annotated[_Words, "A variable of the ranks, part of the point.", _ENV] = ()
     scaling: Annotated[bool, "Also the smaller shapes: 1n1g, 1n4g, 1n8g, 2n8g."] = False
-    repeats: Annotated[int, "Runs of each point.", _SHOWN] = 5
+    repeats: Annotated[int | Literal["auto"], "Runs of each point.", _SHOWN, _REPEATS] = 5
+    max_repeats: Annotated[int | None, "With --repeats auto: at most, 15.", _MOST] = None
+    precision_of_median: Annotated[
+        float | None, "With --repeats auto: until its interval is narrower; 1%.", _SHARE
+    ] = None
     iters: Annotated[int | None, "Iterations of a run; the protocol's, mostly 120.", _WHOLE] = None
     skip: Annotated[int | None, "Warm-up iterations; the protocol's, mostly 20.", _WHOLE] = None
     site_file: Annotated[str, "A site.toml, or its folder.", {"flag": "--site"}] = ""

@@ -150,6 +150,7 @@ def _point(one: PointOutlook) -> dict[str, Any]:
         "device": point.device,
         "batch_size_per_device": None if point.largest else point.batch_size_per_device,
         "repeats": cost.repeats,
+        "least_repeats": one.least,
         "jobs": cost.jobs,
         "preflight": cost.preflight,
         "nodes": point.shape.nodes,
@@ -168,7 +169,11 @@ def _point(one: PointOutlook) -> dict[str, Any]:
 
 def _sums(points: Sequence[PointOutlook]) -> dict[str, Any]:
     own = [one for one in points if not one.cost.preflight]
-    counts = {"points": len(own), "repeats": sum(one.cost.repeats for one in own)}
+    counts = {
+        "points": len(own),
+        "repeats": sum(one.cost.repeats for one in own),
+        "least_repeats": sum(one.least for one in own),
+    }
     return {**counts, "jobs": sum(one.cost.jobs for one in points), **_hours(points)}
 
 
@@ -178,6 +183,7 @@ def _hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
 
     found = {
         "node_hours": total(one.cost.on_nodes(one.cost.hours) for one in points),
+        "least_node_hours": total(one.cost.on_nodes(one.least_hours) for one in points),
         "expected_node_hours": total(
             one.cost.on_nodes(one.expected_hours) for one in points if not one.cost.preflight
         ),
@@ -185,6 +191,7 @@ def _hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
     for name, units in _HOURS.items():
         own = [one for one in points if one.cost.unit in units]
         found[name] = total(one.cost.on_devices(one.cost.hours) for one in own)
+        found[f"least_{name}"] = total(one.cost.on_devices(one.least_hours) for one in own)
         found[f"expected_{name}"] = total(
             one.cost.on_devices(one.expected_hours) for one in own if not one.cost.preflight
         )
@@ -238,7 +245,7 @@ def _row(one: PointOutlook) -> tuple[str, ...]:
         str(point.shape),
         "preflight" if cost.preflight else point.precision,
         _NOTHING if cost.preflight else point.batch,
-        str(cost.repeats),
+        str(cost.repeats) if one.least == cost.repeats else f"{one.least} to {cost.repeats}",
         str(cost.limit),
         text(cost.on_nodes(cost.hours)),
         text(cost.on_devices(cost.hours)),
@@ -268,6 +275,11 @@ def _notes(outlook: Outlook) -> list[str]:
     names = list(dict.fromkeys(name for one in known for name in one.campaigns))
     runs = sum(len(one.seconds) for one in known)
     lines = [f"Node-hours and {unit} are the most: each job takes all of its limit."]
+    if any(one.least < one.cost.repeats for one in points):
+        least = text(total(one.cost.on_devices(one.least_hours) for one in points))
+        lines.append(
+            f"Repeats end as soon as the median is known well enough: from {least} {unit} on."
+        )
     more = f" and {len(names) - _NAMED} more, which --json names" if len(names) > _NAMED else ""
     if known:
         lines.append(

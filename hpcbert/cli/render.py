@@ -13,6 +13,7 @@ from hpcbert.cli import conflicts
 from hpcbert.cli.asked import read
 from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.config.adaptive import AUTO
 from hpcbert.errors import CheckError, UsageError
 
 _HEADER = "# hpcbert render "
@@ -43,6 +44,11 @@ def render(options: PointOptions, *, output: Path | None, check: Path | None) ->
     conflicts.refuse_typed(
         ("runs", "max_gpu_hours", "preflight", "stop_on_failure"), "on scripts to submit by hand"
     )
+    if options.repeats == AUTO:
+        raise UsageError(
+            f"--repeats {AUTO} reads a campaign's logs, and a script to submit by hand has none.",
+            hint="hpcbert submit makes one; or give a number of --repeats.",
+        )
     scripts = _rendered(options)
     if output is None:
         return Result(scripts, "\n".join(scripts.values()).rstrip("\n"), exact=True)

@@ -18,6 +18,7 @@ from hpcbert.cli.layout import columns, since_text
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
 from hpcbert.results.text import number
+from hpcbert.results.words import repeats_of, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,7 +64,7 @@ def _point(
     directory: Path, manifest: Campaign, point: Point, numbers: Mapping[Point, PointResult]
 ) -> dict[str, Any]:
     mine = [(array, number) for array, number in manifest.current if array.point == point]
-    known = numbers.get(point)
+    known, adaptive = numbers.get(point), manifest.protocol.precision_of_median is not None
     return {
         "point": point.key,
         "variant": point.variant,
@@ -74,19 +75,20 @@ def _point(
         "device": point.device,
         "jobs": list(dict.fromkeys(array.job_id for array, _ in mine if array.job_id)),
         "repeats": dict(Counter(overview.phase(directory, *one) for one in mine)),
-        "asked": len(mine),
+        "asked": known.asked if known and adaptive else len(mine),
         "valid": known.valid if known else None,
         "median": known.median if known else None,
         "refused": [
             {"repeat": number, "why": why} for number, why in (known.refused if known else ())
         ],
+        "unneeded": list(known.unneeded) if known else [],
     }
 
 
 def _lines(
     seen: Overview, manifest: Campaign, data: Mapping[str, Any], now: float
 ) -> Iterator[str]:
-    protocol = manifest.protocol
+    protocol, goal = manifest.protocol, until(manifest.protocol)
     old = since_text(overview.age(seen.created, now=now))
     facts = {
         "campaign": seen.campaign,
@@ -99,8 +101,8 @@ def _lines(
         "framework": seen.framework,
         "scheduler": f"{seen.scheduler}, site {manifest.site}",
         "image": manifest.image,
-        "protocol": f"{protocol.repeats} repeats of {protocol.iters} iterations, the first "
-        f"{protocol.skip} of them warm-up",
+        "protocol": f"{repeats_of(protocol)} repeats of {protocol.iters} iterations, the first "
+        f"{protocol.skip} of them warm-up" + (f"; {goal}" if goal else ""),
         "command": shlex.join(manifest.command),
         "preflight": " ".join(data["preflight"]),
     }
@@ -112,6 +114,8 @@ def _lines(
     for point in data["points"]:
         for one in point["refused"]:
             yield f"{point['point']} repeat {one['repeat']}: {one['why']}"
+        if count := len(point["unneeded"]):
+            yield f"{point['point']}: {count} repeats were not needed"
     yield ""
     yield "States are what the files say; hpcbert monitor asks the scheduler."
 

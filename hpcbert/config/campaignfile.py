@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from hpcbert.config import variables
+from hpcbert.config import adaptive, variables
 from hpcbert.config.decode import Count, Invalid, Range, Written, decode, did_you_mean
 from hpcbert.config.site import nodes
 from hpcbert.config.toml import read as read_toml
@@ -304,7 +304,10 @@ class CampaignFile(Selection):
         accumulation: Micro-batches in one optimizer step.
         global_batch_size: Samples in one step, from which the accumulation follows.
         xla: Whether the framework's graph compiler is on.
-        repeats, iters, skip: Runs of each point, iterations of a run, warm-up.
+        repeats, iters, skip: Runs of each point, iterations of a run, warm-up. `auto`: as many runs
+            as the median takes.
+        max_repeats: Runs at most, of `auto`.
+        precision_of_median: How narrow the interval of the median has to be, as a share of it.
         concurrent_repeats: Repeats at the same time.
         concurrent_points: Whether points may run at the same time.
         stop_on_failure: Whether shapes are held back where the smallest fails.
@@ -324,7 +327,11 @@ class CampaignFile(Selection):
     accumulation: Count | None = None
     global_batch_size: Count | None = None
     xla: bool | None = None
-    repeats: Count | None = None
+    repeats: Count | Literal["auto"] | None = None
+    max_repeats: Annotated[int, Range(adaptive.FEWEST, adaptive.MOST)] | None = None
+    precision_of_median: (
+        Annotated[float, adaptive.bounded] | Annotated[str, adaptive.share] | None
+    ) = None
     iters: Count | None = None
     skip: Annotated[int, Range(0)] | None = None
     concurrent_repeats: Count | None = None
@@ -338,6 +345,9 @@ class CampaignFile(Selection):
     def __post_init__(self) -> None:
         if self.accumulation and self.global_batch_size:
             raise Invalid("follows from accumulation: say one of them", key="global_batch_size")
+        for key in ("max_repeats", "precision_of_median"):
+            if getattr(self, key) is not None and self.repeats != adaptive.AUTO:
+                raise Invalid(f'has no effect without repeats = "{adaptive.AUTO}"', key=key)
         if self.concurrent_repeats and self.repeats_in == "one-job":
             raise Invalid('has no effect with repeats_in = "one-job"', key="concurrent_repeats")
         curve = any(SCALING in one.shapes for one in (self, *self.include))

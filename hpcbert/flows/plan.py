@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hpcbert import scheduler
 from hpcbert.campaign import durations
 from hpcbert.checks.obstacles import of_submission
+from hpcbert.config.adaptive import FEWEST
 from hpcbert.errors import CheckError, HpcbertError, SchedulerError
 from hpcbert.flows.prepare import prepare
 from hpcbert.prepare.parts import Context
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from hpcbert.campaign.durations import Campaigns, Earlier
     from hpcbert.finding import Finding
-    from hpcbert.model import Point
+    from hpcbert.model import Point, Protocol
     from hpcbert.scheduler.base import Supply
     from hpcbert.script.cost import Cost
     from hpcbert.script.draft import Draft
@@ -62,11 +63,21 @@ class PointOutlook:
         cost: What it takes at most.
         earlier: Runs of the same point before; None: there were none.
         start: When its first job would start if it were submitted now; None: nobody says.
+        least: How many repeats are made in any case.
     """
 
     cost: Cost
     earlier: Earlier | None
     start: Start | None
+
+    least: int
+
+    @property
+    def least_hours(self) -> float | None:
+        """Hours of all jobs together where no more repeats are needed than the fewest."""
+        hours = self.cost.hours
+        share = self.least / self.cost.repeats if self.cost.jobs > 1 else 1.0
+        return None if hours is None else hours * share
 
     @property
     def expected_hours(self) -> float | None:
@@ -136,7 +147,10 @@ def look(draft: Draft, before: Campaigns, *, run: Runner) -> Outlook:
     return Outlook(
         draft=draft,
         points=tuple(
-            PointOutlook(one, known.get(one.point), starts.get(one.point)) for one in costs
+            PointOutlook(
+                one, known.get(one.point), starts.get(one.point), _least(campaign.protocol, one)
+            )
+            for one in costs
         ),
         supplies=runs_on.supply(texts[costs[-1].point]) if answers else (),
         lacks=tuple(lack for one in draft.uses for lack in _lacks(one, own[one.recipe.name], run)),
@@ -144,6 +158,11 @@ def look(draft: Draft, before: Campaigns, *, run: Runner) -> Outlook:
         doubts=tuple(one for one in others if one.status != "fail"),
         unanswered=unanswered,
     )
+
+
+def _least(protocol: Protocol, one: Cost) -> int:
+    auto = protocol.precision_of_median is not None and not one.preflight
+    return min(FEWEST, one.repeats) if auto else one.repeats
 
 
 def _of_recipe(findings: Iterable[Finding], resolved: Resolved) -> dict[str, Finding]:

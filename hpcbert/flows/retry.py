@@ -124,11 +124,14 @@ def look(
     gathered = judge.gather(watched, rule="", window=Window(), states=lambda _: states)
     judged = {one.key: one for one in gathered.repeats}
     fits = {one.array.point for one in gathered.repeats if one.run.valid}
+    complete = gathered.complete
     invalid: list[InvalidRepeat] = []
     too_large: list[InvalidRepeat] = []
     for array, number in campaign.current:
         key = array.name, number
         outcome = judged[key].run
+        if judged[key].unneeded or array.point in complete:
+            continue
         on_purpose = outcome.state in {"CANCELLED", LOST} or limits.pointless(
             directory, array, outcome.state, policy.time_limit
         )

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from hpcbert.report.blocks import Block, Code, Column, Grid, Heading, Items, Paragraph
-from hpcbert.results.words import FLAGS, of_devices, plain, why
+from hpcbert.results.words import FLAGS, of_devices, plain, repeats_of, until, why
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def _used(source: Source) -> Iterator[tuple[str, str]]:
     for key in ("created", "hpcbert", "site", "scheduler", "runtime", "image", "recipe_digest"):
         yield key, getattr(source, key)
     if protocol := source.protocol:
-        yield "repeats", str(protocol.repeats)
+        yield "repeats", ", ".join(filter(None, (repeats_of(protocol), until(protocol))))
         yield "iters", str(protocol.iters)
         yield "skip", str(protocol.skip)
     for one in source.materials:

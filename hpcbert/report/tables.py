@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.report.blocks import Block, Cell, Column, Grid, Heading, Items, Paragraph
 from hpcbert.report.pictures import pictures
-from hpcbert.results.words import differences, marks, on_cpu, plain, why
+from hpcbert.results.words import differences, marks, on_cpu, plain, protocol, why
 
 if TYPE_CHECKING:
     from hpcbert.model import Group, Row, Run, SpeedupTable
@@ -138,7 +138,7 @@ def _published(number: int, table: SpeedupTable, words: Words) -> list[Block]:
     notes = [
         Paragraph(words("results.note", shape=row.shape, note=plain(note)))
         for row in table.rows
-        for note in (*marks(row), *differences(row))
+        for note in (*protocol(row), *marks(row), *differences(row))
     ]
     return [
         Heading(name),

@@ -14,6 +14,7 @@ from hpcbert.config.decode import Count, Invalid, Open, Range, Written
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import (
+    Adaptive,
     Attempt,
     Counted,
     Difference,
@@ -201,6 +202,20 @@ class _Repeats(Open):
 
 
 @dataclass(frozen=True)
+class _Adaptive(Open):
+    """What ended a point's repeats."""
+
+    precision_of_median: Annotated[float, Range(0)]
+    max_repeats: Count
+    unneeded: tuple[int, ...] = ()
+
+    @property
+    def adaptive(self) -> Adaptive:
+        """It as the model has it."""
+        return Adaptive(self.precision_of_median, self.max_repeats, self.unneeded)
+
+
+@dataclass(frozen=True)
 class _Row(Open):
     """One point."""
 
@@ -219,6 +234,7 @@ class _Row(Open):
     origin: _Origin | None = None
     facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: _Metrics | None = None
+    adaptive: _Adaptive | None = None
     runs: tuple[_Run, ...] = ()
 
     def __post_init__(self) -> None:
@@ -251,6 +267,7 @@ class _Row(Open):
             origin=self.origin and model_of(Origin, self.origin),
             facts=tuple(self.facts.items()),
             metrics=self.metrics and self.metrics.metrics,
+            adaptive=self.adaptive and self.adaptive.adaptive,
             steps=(),
         )
 

@@ -9,10 +9,13 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from hpcbert.results.interval import limits, suffices
+from hpcbert.results.words import protocol, speeds
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpcbert.model import Metrics, Provenance, Row, Run, SpeedupTable
+    from hpcbert.model import Adaptive, Metrics, Provenance, Row, Run, SpeedupTable
 
 
 # What a file of results says that it is. The schema is raised by changes that break readers.
@@ -54,6 +57,7 @@ def _row_data(row: Row) -> dict[str, Any]:
         "speedup": row.speedup,
         "efficiency": row.efficiency,
         "repeats": {"ok": row.ok, "asked": row.asked},
+        "adaptive": _adaptive_data(row, row.adaptive) if row.adaptive else None,
         "flags": list(row.flags),
         "window": {
             "skip": row.counted.skip,
@@ -74,6 +78,19 @@ def _row_data(row: Row) -> dict[str, Any]:
         "facts": {name: list(values) for name, values in row.facts},
         "metrics": _metrics_data(row.metrics) if row.metrics else None,
         "runs": [_run_data(run) for run in row.runs],
+    }
+
+
+def _adaptive_data(row: Row, known: Adaptive) -> dict[str, Any]:
+    numbers = speeds(row)
+    found = limits(numbers) if numbers else None
+    return {
+        "precision_of_median": known.precision_of_median,
+        "max_repeats": known.most,
+        "unneeded": list(known.unneeded),
+        "interval": {**found._asdict(), "width": found.width} if found else None,
+        "reached": suffices(numbers, known.precision_of_median),
+        "why": "; ".join(protocol(row)),
     }
 
 

@@ -1,4 +1,4 @@
-"""How far a ratio of two medians can be trusted: limits from order statistics; pure.
+"""How far a median, and a ratio of two, can be trusted: limits from order statistics; pure.
 
 Nothing is assumed of how runs scatter but that they are independent. The chance that the median of
 a distribution lies outside of the i-th smallest and the i-th largest of n values is that of fewer
@@ -13,6 +13,7 @@ from functools import cache
 from math import comb, log, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpcbert.config.adaptive import FEWEST
 from hpcbert.logs.arithmetic import median
 
 if TYPE_CHECKING:
@@ -47,6 +48,51 @@ class Ratio(NamedTuple):
     def decides(self) -> bool:
         """Whether there are runs enough for a verdict."""
         return self.false_alarm <= FALSE_ALARM
+
+
+class Limits(NamedTuple):
+    """The limits of a median.
+
+    Attributes:
+        median: Of the runs.
+        low, high: Its limits.
+        coverage: The chance that they hold the true median, however runs scatter.
+    """
+
+    median: float
+    low: float
+    high: float
+    coverage: float
+
+    @property
+    def width(self) -> float:
+        """How far the limits are from each other, as a share of the median."""
+        return (self.high - self.low) / self.median
+
+
+def limits(runs: Sequence[float]) -> Limits:
+    """Return the limits of the median of some runs: of five the slowest and the fastest.
+
+    Args:
+        runs: Throughputs, at least one, all above 0.
+    """
+    ordered = sorted(runs)
+    place = rank(len(ordered))
+    return Limits(
+        median(ordered), ordered[place - 1], ordered[-place], covered(len(ordered), place)
+    )
+
+
+def suffices(runs: Sequence[float], precision: float | None) -> bool:
+    """Say whether a median is known well enough that no more runs are needed.
+
+    Never of fewer than five, whose limits hold it with 93.75 %.
+
+    Args:
+        runs: Throughputs of the valid ones.
+        precision: Share of the median that its limits have to be nearer than; None: none is.
+    """
+    return precision is not None and len(runs) >= FEWEST and limits(runs).width < precision
 
 
 def ratio(base: Sequence[float], new: Sequence[float]) -> Ratio:

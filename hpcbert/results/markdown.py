@@ -17,6 +17,7 @@ from hpcbert.results.words import (
     of_devices,
     on_cpu,
     plain,
+    protocol,
     refusals,
 )
 
@@ -79,7 +80,7 @@ def _table(table: SpeedupTable) -> str:
     notes += [
         f"* {row.shape}: {escape(one)}"
         for row in table.rows
-        for one in (*marks(row), *differences(row))
+        for one in (*protocol(row), *marks(row), *differences(row))
     ]
     return "\n".join([*lines, "", *notes] if notes else lines)
 

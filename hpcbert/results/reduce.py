@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import Group, Measured, Point, Reason, Row, Run, Shape, SpeedupTable
+from hpcbert.results.interval import suffices
 from hpcbert.results.metrics import metrics_of
 
 if TYPE_CHECKING:
@@ -191,11 +192,18 @@ def _table(group: Group, shapes: dict[Shape, Measured], require_all: bool) -> Sp
 
 def _numbers(point: Measured, require_all: bool) -> list[float]:
     found = [run.throughput for run in point.runs if run.valid and run.throughput is not None]
-    return [] if require_all and len(found) < point.asked else found
+    return [] if require_all and len(found) < _asked(point, found) else found
+
+
+def _asked(point: Measured, numbers: list[float]) -> int:
+    """Return how many runs it takes: no more than there are where these are known to suffice."""
+    precision = point.adaptive.precision_of_median if point.adaptive else None
+    return len(numbers) if suffices(numbers, precision) else point.asked
 
 
 def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
     ok = sum(run.valid and run.throughput is not None for run in point.runs)
+    asked = _asked(point, numbers)
     middle = median(numbers) if numbers else None
     speedup = middle / base if middle and base else None
     ratio = point.shape.gpus / BASELINE.gpus
@@ -206,7 +214,10 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         "superlinear": speedup is not None and speedup > ratio,
         "noisy": cv is not None and cv > NOISY,
         "single-run": ok == 1,
-        "incomplete": ok < point.asked,
+        "incomplete": ok < asked,
+        "imprecise": point.adaptive is not None
+        and ok >= asked
+        and not suffices(numbers, point.adaptive.precision_of_median),
         "mixed-nodes": len({frozenset(run.nodes) for run in runs if run.valid and run.nodes}) > 1,
         "mixed-environment": bool(point.differences),
         "no-baseline": base is None,
@@ -223,7 +234,7 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         speedup=speedup,
         efficiency=speedup / ratio if speedup else None,
         ok=ok,
-        asked=point.asked,
+        asked=asked,
         flags=tuple(dict.fromkeys(flags)),
         runs=runs,
         differences=point.differences,
@@ -232,6 +243,7 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         facts=point.facts,
         steps=point.steps,
         metrics=metrics_of(point, middle),
+        adaptive=point.adaptive,
     )
 
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.results.words import basis, differences, earlier, marks, on_cpu, plain, refusals
+from hpcbert.results.words import (
+    basis,
+    differences,
+    earlier,
+    marks,
+    on_cpu,
+    plain,
+    protocol,
+    refusals,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -132,6 +141,7 @@ def _table(table: SpeedupTable, width: int) -> str:
     lines = [*_heading(table, width), "", click.style(head, dim=True)]
     for row, own in zip(table.rows, cells, strict=True):
         lines += [_coloured(row, one) for one in _row(own, titles, widths, width)]
+        lines += _notes(f"{_GAP}· ", protocol(row), width)
         lines += [line for one in refusals(row) for line in _refusal(*one, width)]
         lines += _notes(f"{_GAP}· ", [one for run in row.runs for one in earlier(run)], width)
         lines += _notes(f"{_GAP}! ", [*marks(row), *differences(row)], width, colour="yellow")

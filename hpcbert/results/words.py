@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from hpcbert.config.adaptive import FEWEST
+from hpcbert.results.interval import limits, suffices
 
-    from hpcbert.model import Group, Row, Run, SpeedupTable
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hpcbert.model import Adaptive, Group, Measured, Protocol, Row, Run, SpeedupTable
 
 _SHOWN = 3
 # What each flag means, as tables explain it to those who read nothing else.
@@ -17,6 +20,7 @@ FLAGS = {
     "noisy": "the runs scatter: their standard deviation is above 3 % of their mean",
     "single-run": "one run: nobody knows how far another would be from it",
     "incomplete": "fewer valid runs than were asked for",
+    "imprecise": "all runs were made, and the interval of their median is wider than asked for",
     "mixed-nodes": "the runs ran on different sets of nodes",
     "mixed-environment": "nodes or software differ in something that can change a number",
     "no-baseline": "there is no valid run of 1n1g of the same experiment, so no speedup",
@@ -101,6 +105,50 @@ def differences(row: Row) -> tuple[str, ...]:
     shown = [plain(str(one)) for one in row.differences[:_SHOWN]]
     more = len(row.differences) - len(shown)
     return (*shown, f"{more} more: --json has them all") if more else tuple(shown)
+
+
+def protocol(row: Row) -> tuple[str, ...]:
+    """Return how many repeats a row has and why, where their number was not fixed."""
+    return (sufficiency(speeds(row), row.adaptive),) if row.adaptive else ()
+
+
+def sufficiency(numbers: Sequence[float], known: Adaptive) -> str:
+    """Return how many valid repeats a point has, and whether they suffice."""
+    count = f"{len(numbers)} of at most {known.most} repeats"
+    if not numbers:
+        return count
+    found, asked = limits(numbers), percent(known.precision_of_median)
+    if suffices(numbers, known.precision_of_median):
+        why = f"narrower than {asked}"
+    elif len(numbers) < FEWEST:
+        why = f"and at least {FEWEST} are needed"
+    else:
+        why = f"not narrower than {asked}"
+    wide = f"interval is {percent(found.width)} wide"
+    return f"{count}: the median's {percent(found.coverage)} {wide}, {why}"
+
+
+def repeats_of(protocol: Protocol) -> str:
+    """Return how many repeats a protocol has: `5`, or `5 to 15`."""
+    fixed = protocol.precision_of_median is None
+    return str(protocol.repeats) if fixed else f"{FEWEST} to {protocol.repeats}"
+
+
+def until(protocol: Protocol) -> str:
+    """Return until when a protocol repeats a point; empty where their number is fixed."""
+    if protocol.precision_of_median is None:
+        return ""
+    return f"until the median's interval is narrower than {percent(protocol.precision_of_median)}"
+
+
+def percent(share: float) -> str:
+    """Return a share as people write it: `1 %`, `93.75 %`, `0.823 %`."""
+    return f"{share * 100:.4g} %"
+
+
+def speeds(row: Row | Measured) -> list[float]:
+    """Return the throughputs of a point's valid repeats."""
+    return [run.throughput for run in row.runs if run.valid and run.throughput is not None]
 
 
 def marks(row: Row) -> tuple[str, ...]:

@@ -134,6 +134,7 @@ def _same(then: Past, recipe: Recipe) -> Request:
         settings=_settings(then, recipe),
         env=largest.env,
         repeats=protocol.repeats,
+        precision_of_median=protocol.precision_of_median,
         iters=protocol.iters,
         skip=protocol.skip,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpcbert.config import places
+from hpcbert.config.adaptive import MOST
 from hpcbert.config.decode import did_you_mean
 from hpcbert.config.recipe import load
 from hpcbert.errors import ConfigError, UsageError
@@ -25,7 +26,6 @@ _FIRST_STEP = 4  # DLPerf's curve within a node goes 1, 4, 8 (Oneflow-Inc/DLPerf
 MOST_INDICES = 1000  # Slurm's default MaxArraySize of 1001 ends indices at 1000
 # What templates/launch/ sets where the site names an interface.
 _BY_INTERFACE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-_MOST_REPEATS = 10_000  # more is a slip of the finger: a year of runs of an hour
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,9 @@ class Request:
         iters, skip: Iterations and warm-up; None leaves them to the protocol.
         settings: The recipe's options; of a command line unread, as texts.
         env: Environment variables of the ranks that are part of what is measured.
+        repeats: Runs of each point.
+        precision_of_median: Share of the median; no more runs are needed once its interval is
+            narrower, and `repeats` are the most.
     """
 
     shape: Shape
@@ -73,6 +76,7 @@ class Request:
     repeats: int = 5
     iters: int | None = None
     skip: int | None = None
+    precision_of_median: float | None = None
 
 
 def shapes(largest: Shape, *, scaling: bool) -> tuple[Shape, ...]:
@@ -244,10 +248,10 @@ def _protocol(usual: Preset, request: Request) -> Protocol:
             hint="DLPerf's protocol is --iters 120 --skip 20.",
             key="skip" if request.iters is None else "iters",
         )
-    if not 1 <= request.repeats <= _MOST_REPEATS:
-        message = f"--repeats must be 1 to {_MOST_REPEATS}, not {request.repeats}."
+    if not 1 <= request.repeats <= MOST:
+        message = f"--repeats must be 1 to {MOST}, not {request.repeats}."
         raise UnfitError(message, key="repeats")
-    return Protocol(request.repeats, iters, skip)
+    return Protocol(request.repeats, iters, skip, request.precision_of_median)
 
 
 def _accumulation(request: Request, usual: Preset, shape: Shape, size: int, device: Device) -> int:

@@ -21,7 +21,7 @@ from hpcbert import __version__
 from hpcbert.campaign import store
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
-from hpcbert.script import largest, preflight
+from hpcbert.script import adaptive, largest, preflight
 from hpcbert.script.multiple import Multiple
 from hpcbert.script.placing import placing
 from hpcbert.script.resolve import relative
@@ -225,6 +225,7 @@ def render(resolved: Resolved, array: Array) -> str:
             **{**context, "point": point},
             **_base_context(resolved, array),
             **search,
+            **adaptive.context(resolved, array),
             rank_environment=[f"{name}={text}" for name, text in env.items()],
             rank_script=rank_script,
         )

@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.slurm.hostlist import expand
-from hpcbert.slurm.states import LAST_ATTEMPT, LATEST, Kind, RepeatState, parse, whole
+from hpcbert.slurm.states import (
+    LAST_ATTEMPT,
+    LATEST,
+    UNNEEDED,
+    Kind,
+    RepeatState,
+    parse,
+    whole,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,6 +51,7 @@ class JobRecord:
         jobs: Ids of the jobs that began this attempt: one, or its number is spoilt.
         suspended: Seconds for which it did not run, as its own script noticed.
         watched: Whether its script looked out for that.
+        unneeded: Why it was not run, if the repeats before it made it needless.
         held: Key of the point that all repeats failed of, so that this one was not run.
         apart: Whether its ranks saw fewer GPUs than their node had ranks.
     """
@@ -62,6 +71,7 @@ class JobRecord:
     watched: bool = False
     apart: bool = False
     held: str = ""
+    unneeded: str = ""
 
     @property
     def ended(self) -> bool:
@@ -95,7 +105,15 @@ class JobRecord:
             return None
         code = f", exit status {self.exit}" if self.exit else ""
         detail = "" if kind is Kind.SUCCEEDED else self.why_held or f"{sentence}{code}"
-        return RepeatState(word, kind, "status-file", exit_code=self.exit, detail=detail)
+        return self._unless_needless(
+            RepeatState(word, kind, "status-file", exit_code=self.exit, detail=detail)
+        )
+
+    def _unless_needless(self, state: RepeatState) -> RepeatState:
+        """Return a state; where the job completed and ran nothing, that it was not needed."""
+        if not self.unneeded or state.kind is not Kind.SUCCEEDED:
+            return state
+        return replace(state, word=UNNEEDED, kind=Kind.UNNEEDED, detail=self.unneeded)
 
     def complete(self, state: RepeatState, *, restarts: int = 0) -> RepeatState:
         """Return a state with what only the job knows of it.
@@ -112,6 +130,7 @@ class JobRecord:
         elapsed = state.elapsed
         if elapsed is None and start is not None and end is not None:
             elapsed = end - start
+        state = self._unless_needless(state)
         suspended = max(state.suspended, self.suspended)
         detail = state.detail
         if state.kind is Kind.FAILED and self.held:
@@ -182,6 +201,7 @@ def _with(known: JobRecord, kind: str, event: Event) -> JobRecord:
         "suspended": {"suspended": known.suspended + _seconds(event.get("seconds"))},
         "step-end": {"step_exit": code, "apart": event.get("apart") is True},
         "held": {"held": str(event.get("baseline", ""))},
+        "unneeded": {"unneeded": str(event.get("why", ""))},
         "signal": {"signal": str(event.get("signal", ""))},
         "end": {"end": time, "exit": code},
         "finished": {

@@ -18,6 +18,7 @@ from hpcbert.slurm.reasons import IMPOSSIBLE, WAIT, reason_advice
 Source = Literal["sacct", "squeue", "status-file", "manifest", "none"]
 UNKNOWN = "UNKNOWN"
 LOST = "LOST"
+UNNEEDED = "UNNEEDED"
 # What was written down may be damaged: no moment lies after the year 9999, and a job is requeued a
 # few times, not ten thousand.
 LATEST, LAST_ATTEMPT = 253_402_300_799, 9_999
@@ -42,6 +43,7 @@ class Kind(str, Enum):
     FAILED = "failed"
     REQUEUED = "requeued"
     UNKNOWN = "unknown"
+    UNNEEDED = "unneeded"
 
     def __str__(self) -> str:
         return self.value
@@ -49,7 +51,7 @@ class Kind(str, Enum):
     @property
     def over(self) -> bool:
         """Whether it has ended, and how is known."""
-        return self in {Kind.SUCCEEDED, Kind.FAILED}
+        return self in {Kind.SUCCEEDED, Kind.FAILED, Kind.UNNEEDED}
 
     @property
     def alive(self) -> bool:
@@ -216,6 +218,13 @@ STATES: tuple[State, ...] = (
         Kind.FAILED,
         "was refused by sbatch",
         "mend what sbatch complains of, then hpcbert submit --resume CAMPAIGN",
+    ),
+    State(
+        UNNEEDED,
+        "",
+        Kind.UNNEEDED,
+        "was not needed: the repeats before it made the median precise enough",
+        WAIT,
     ),
     State(
         LOST,

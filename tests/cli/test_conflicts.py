@@ -62,7 +62,7 @@ REFUSED = [
             ["--dry-run"], ["--rehearse"], ["--force"], ["--like", "x"],
             ["--shapes", "1n1g"], ["--env", "A=b"], ["--reservation", "r"], ["--nodelist", "n1"],
             ["--exclude", "n1"], ["--name", "x"], ["--note", "x"], ["--max-gpu-hours", "9"], ["--preflight"],
-            ["--stop-on-failure"],
+            ["--stop-on-failure"], ["--max-repeats", "9"], ["--precision-of-median", "2%"],
         )
     ),
     *(
@@ -73,9 +73,12 @@ REFUSED = [
             ["--global-batch-size", "8"], ["--xla"], ["--set", "a=b"], ["--scaling"],
             ["--repeats", "5"], ["--iters", "9"], ["--skip", "2"], ["--concurrent-repeats", "1"],
             ["--concurrent-points"], ["--repeats-in", "array"], ["--device", "gpu"],
-            ["--shapes", "1n1g"], ["--env", "A=b"],
+            ["--shapes", "1n1g"], ["--env", "A=b"], ["--max-repeats", "9"], ["--precision-of-median", "2%"],
         )
     ),
+    ([*SUBMIT, "--max-repeats", "9"], "--max-repeats", "without --repeats auto"),
+    ([*SUBMIT, "--repeats", "7", "--precision-of-median", "2%"], "--precision-of-median", "without --repeats auto"),
+    (["render", "--repeats", "auto"], "--repeats auto", "by hand"),
     (["render", "--check", ".", "--fw", "pytorch"], "--fw", "--check"),
     (["render", "--check", ".", "--output", "x"], "--output", "--check"),
     (["render", "--check", ".", "--scaling"], "--scaling", "--check"),

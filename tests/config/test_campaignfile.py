@@ -107,6 +107,13 @@ WRONG = {
     "nodes that are none": ("slurm = { exclude = 'n1 n2' }", "slurm.exclude must be node names", ""),
     "a time": ("slurm = { time_limit = 'soon' }", "slurm.time_limit must look like", "HH:MM:SS"),
     "no repeats": ("repeats = 0", "repeats must be at least 1", ""),
+    "more repeats than a number": ("repeats = 7\nmax_repeats = 9", "max_repeats has no effect without", ""),
+    "a precision of nothing": ("precision_of_median = '2%'", "precision_of_median has no effect without", ""),
+    "another word": ("repeats = 'Auto'", "repeats must be one of auto, not 'Auto'", "Did you mean auto?"),
+    "too few": ("repeats = 'auto'\nmax_repeats = 4", "max_repeats must be at least 5, not 4", ""),
+    "no width": ("repeats = 'auto'\nprecision_of_median = 0", "above 0 and below 100 %, such as 1%", ""),
+    "all of it": ("repeats = 'auto'\nprecision_of_median = '100 %'", "not '100 %'", ""),
+    "a width in words": ("repeats = 'auto'\nprecision_of_median = 'one'", "not 'one'", ""),
     "a wrong kind": ("repeats_in = 'jobs'", "repeats_in must be one of array, one-job", ""),
     "no TOML": ("frameworks = [", "Not valid TOML", ""),
 }  # fmt: skip
@@ -120,6 +127,15 @@ def test_what_it_may_not_say_is_named_with_its_place(case: str, tmp_path: Path) 
     assert refused.value.where == str(tmp_path / "campaign.toml")
     assert message in refused.value.message
     assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("'1%'", 0.01), ("'1.5 %'", 0.015), ("'0.01'", 0.01), ("0.02", 0.02), ("' .5% '", 0.005)],
+)
+def test_a_width_is_a_share_in_any_spelling(text: str, share: float, tmp_path: Path) -> None:
+    found = read(tmp_path, f"repeats = 'auto'\nprecision_of_median = {text}")
+    assert found.precision_of_median == pytest.approx(share)
 
 
 def test_a_file_of_another_time_is_refused(tmp_path: Path) -> None:

@@ -390,7 +390,7 @@ class Monitor(App[None]):
 def _meant(row: TreeRow, shown: Scene) -> Repeat:
     """Return the repeat of a row whose log is worth a look: it runs, or failed, or has begun."""
     order = (Kind.RUNNING, Kind.FAILED, Kind.SUCCEEDED, Kind.REQUEUED, Kind.UNKNOWN, Kind.WAITING)
-    places = {kind: place for place, kind in enumerate(order)}
+    places = {kind: place for place, kind in enumerate((*order, Kind.UNNEEDED))}
     return min(row.repeats, key=lambda one: places[shown.view.states[one.key].kind])
 
 

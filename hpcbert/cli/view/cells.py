@@ -28,7 +28,7 @@ _COLUMNS = (
     ("nodes", "nodes", 14, 140),
 )
 _NAME = (22, 38)
-_REPEATS = {Kind.SUCCEEDED, Kind.FAILED, Kind.UNKNOWN}
+_REPEATS = {Kind.SUCCEEDED, Kind.FAILED, Kind.UNKNOWN, Kind.UNNEEDED}
 
 
 class Piece(NamedTuple):
@@ -103,7 +103,7 @@ def _name(row: TreeRow) -> str:
         return f"repeat {row.key[2]}"
     point = row.repeats[0].array.point
     cpu = " cpu" if point.device == "cpu" else ""
-    return f"{point.model} {point.shape} {point.precision} b{point.batch_size_per_device}{cpu}"
+    return f"{point.model} {point.shape} {point.precision} b{point.batch}{cpu}"
 
 
 def _cells(row: TreeRow, shown: Scene) -> dict[str, str]:

@@ -1,0 +1,76 @@
+"""Whether a point needs another repeat: `python -m hpcbert.campaign.enough CAMPAIGN POINT`.
+
+Job scripts of `--repeats auto` ask it before they train. The numbers are those that `collect`
+would print, by the same rule, window and gate. Only the scheduler is not asked, whose accounts lag
+behind: how a repeat ended is what its own job wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.campaign import judge, store
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.config.adaptive import FEWEST
+from hpcbert.errors import HpcbertError
+from hpcbert.logs.setting import Window
+from hpcbert.model import Adaptive
+from hpcbert.results.interval import suffices
+from hpcbert.results.words import sufficiency
+from hpcbert.slurm.states import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Exit statuses, which base.sbatch.j2 tells apart: Python itself ends with 1 and 2.
+ENOUGH, MORE, FAILED = 0, 3, 4
+
+
+class Decision(NamedTuple):
+    """Whether the repeats of a point are enough, and why."""
+
+    enough: bool
+    why: str
+
+
+def decide(directory: Path, point: str) -> Decision:
+    """Say whether the repeats of a point that have ended are enough.
+
+    Args:
+        directory: The campaign.
+        point: Key of the point.
+
+    Raises:
+        UsageError: The campaign is damaged.
+    """
+    campaign = store.read_manifest(directory)
+    watched = TrackedCampaign(directory, campaign)
+    found = judge.gather(watched, rule="", window=Window(), states=lambda _: {}, point=point)
+    protocol = campaign.protocol
+    if campaign.rehearse:
+        well = sum(one.known.counted.state.kind is Kind.SUCCEEDED for one in found.repeats)
+        return Decision(well >= FEWEST, f"{well} repeats were rehearsed")
+    runs = [one.run for one in found.repeats if one.run.valid]
+    numbers = [one.throughput for one in runs if one.throughput is not None]
+    precision = protocol.precision_of_median
+    known = Adaptive(precision or 0.0, protocol.repeats)
+    return Decision(suffices(numbers, precision), sufficiency(numbers, known))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print why, as a field of an event in a status file; return the exit status."""
+    directory, point = arguments
+    try:
+        found = decide(Path(directory), point)
+    except HpcbertError as error:
+        print(f"hpcbert: {error}", file=sys.stderr)  # noqa: T201  no command's result
+        return FAILED
+    print(f'"why":{json.dumps(found.why)}')  # noqa: T201
+    return ENOUGH if found.enough else MORE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,38 @@
+"""How repeats are asked for that go on until the median is known well enough."""
+
+from __future__ import annotations
+
+import re
+
+from hpcbert.config.decode import Invalid
+
+AUTO = "auto"
+# No table is published of fewer; more than the last is a slip of the finger: a year of runs of an
+# hour.
+FEWEST, MOST = 5, 10_000
+# Where nothing else is asked for: runs at most, and the widest interval of the median.
+MAX_REPEATS, PRECISION = 15, 0.01
+_SHARE = re.compile(r"(?P<number>\d{1,6}(?:\.\d{0,12})?|\.\d{1,12})\s*(?P<sign>%?)")
+
+
+def share(text: str) -> float:
+    """Read a share of the median: `1%`, `1.5 %`, `0.01`.
+
+    Raises:
+        Invalid: It is not one between nothing and all.
+    """
+    match = _SHARE.fullmatch(text.strip())
+    return bounded(float(match["number"]) / (100 if match["sign"] else 1) if match else -1.0, text)
+
+
+def bounded(value: float, text: str = "") -> float:
+    """Return a share of the median.
+
+    Raises:
+        Invalid: It is not between nothing and all.
+    """
+    if 0 < value < 1:
+        return value
+    raise Invalid(
+        "must be a share above 0 and below 100 %, such as 1% or 0.01", value=text or value
+    )

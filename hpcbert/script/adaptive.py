@@ -1,0 +1,31 @@
+"""What a script needs to end by itself where its repeat is not needed: enough.sh.j2."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.config.adaptive import FEWEST
+
+if TYPE_CHECKING:
+    from hpcbert.model import Array
+    from hpcbert.script.resolve import Resolved
+
+_PACKAGE = Path(__file__).parent.parent
+_DECIDER = "hpcbert.campaign.enough"
+
+
+def context(resolved: Resolved, array: Array) -> dict[str, Any]:
+    """Return what enough.sh.j2 is rendered with; nothing where the number of repeats is fixed.
+
+    Nodes run the hpcbert that submits, by its own interpreter, if they have it at the same place.
+    """
+    if resolved.plan.protocol.precision_of_median is None or array.preflight:
+        return {"adaptive": False}
+    return {
+        "adaptive": True,
+        "fewest": FEWEST,
+        "package": str(_PACKAGE.parent),
+        "decider": (sys.executable, "-B", "-m", _DECIDER),
+    }

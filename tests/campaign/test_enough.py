@@ -1,0 +1,165 @@
+"""When more repeats are not needed: what a job decides, what collect and the history make of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hpcbert.campaign import enough, overview
+from hpcbert.campaign.enough import decide
+from hpcbert.flows.collect import Collected
+from hpcbert.model import Protocol, Provenance, Row
+from hpcbert.results import document, markdown, text
+from hpcbert.results.words import protocol
+from hpcbert.slurm.jobrecord import newest
+from hpcbert.slurm.states import Kind, RepeatState, parse
+from tests.kit.campaigns import Build, Built
+from tests.kit.collecting import gathered, says
+from tests.kit.logs import ITERS, SKIP
+
+pytestmark = pytest.mark.slow
+
+AUTO = Protocol(15, ITERS, SKIP, 0.01)
+KEY = "bert-tiny_1n1g_fp32_b4"
+MADE = Provenance("0", "2026-11-22T10:00:00Z", "hpcbert collect")
+CLOSE = (100.0, 100.2, 100.1, 100.3, 100.4)
+
+
+def made(build: Build, rates: tuple[float, ...], spare: int = 0, **changes: object) -> Built:
+    """Make a campaign whose first repeats ran at those rates; one of rate 0 failed."""
+    found = build("1n1g", repeats=15, **{"protocol": AUTO, **changes})
+    for number, rate in enumerate(rates, 1):
+        if rate:
+            found.complete("1n1g", number, rate)
+        else:
+            found.started("1n1g", number)
+            found.ended("1n1g", number, code=7)
+    for number in range(len(rates) + 1, len(rates) + 1 + spare):
+        found.started("1n1g", number)
+        why = {"event": "unneeded", "why": "5 of at most 15 repeats"}
+        found.mark("1n1g", number, why, {"event": "end", "exit": 0})
+    return found
+
+
+def row(found: Collected) -> Row:
+    (table,) = found.tables
+    return table.rows[0]
+
+
+@pytest.mark.parametrize(
+    ("rates", "precision", "is_enough"),
+    [
+        (CLOSE, 0.01, True),
+        (CLOSE[:4], 0.5, False),
+        (CLOSE, 0.0035, False),
+        ((0.0, *CLOSE[:4]), 0.01, False),
+        ((0.0, *CLOSE), 0.01, True),
+        ((*CLOSE[:4], 130.0), 0.01, False),
+        ((*CLOSE, 130.0), 0.01, False),
+        ((*CLOSE, *CLOSE[:3], 130.0), 0.01, True),
+        ((), 0.01, False),
+    ],
+    ids=[
+        *("five close", "four", "the asked width is not narrower", "four of five", "five of six"),
+        *("five apart", "six with an outlier", "nine with an outlier", "none"),
+    ],
+)
+def test_a_job_decides_by_the_numbers_that_collect_prints(
+    build: Build, rates: tuple[float, ...], precision: float, is_enough: bool
+) -> None:
+    found = made(build, rates, protocol=Protocol(15, ITERS, SKIP, precision))
+    decision = decide(found.directory, KEY)
+    assert decision.enough is is_enough
+    collected = gathered(
+        found.directory, states=says(*["COMPLETED"] * len(rates), default="PENDING")
+    )
+    assert protocol(row(collected)) == (decision.why,)
+
+
+def test_only_the_repeats_of_the_point_count(build: Build) -> None:
+    found = build("1n1g", "1n2g", repeats=15, protocol=AUTO)
+    for number, rate in enumerate(CLOSE, 1):
+        found.complete("1n2g", number, rate)
+    assert not decide(found.directory, KEY).enough
+    assert decide(found.directory, KEY.replace("1n1g", "1n2g")).enough
+
+
+def test_a_rehearsal_needs_five_that_went_through(build: Build) -> None:
+    assert not decide(made(build, CLOSE[:4], rehearse=True).directory, KEY).enough
+    assert decide(made(build, CLOSE, rehearse=True, name="another").directory, KEY).enough
+
+
+def test_the_exit_status_says_it_and_a_damaged_campaign_is_neither(
+    build: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = made(build, CLOSE)
+    assert enough.main([str(found.directory), KEY]) == enough.ENOUGH
+    why = json.loads(f"{{{capsys.readouterr().out}}}")["why"]
+    assert why.startswith("5 of at most 15 repeats: the median's 93.75 % interval is 0.39")
+    assert why.endswith(" % wide, narrower than 1 %")
+    found.change(protocol=Protocol(15, ITERS, SKIP, 0.001))
+    assert enough.main([str(found.directory), KEY]) == enough.MORE
+    (found.directory / "manifest.json").write_text("{}")
+    assert enough.main([str(found.directory), KEY]) == enough.FAILED
+
+
+def test_what_was_not_needed_is_missing_nowhere(build: Build) -> None:
+    found = made(build, (0.0, *CLOSE), spare=9)
+    collected = gathered(found.directory, states=says("FAILED"))
+    one = row(collected)
+    assert collected.exit_code == 0
+    assert (one.ok, one.asked, one.flags) == (5, 5, ())
+    assert [run.repeat for run in one.runs] == [1, 2, 3, 4, 5, 6]
+    assert one.adaptive
+    assert one.adaptive.unneeded == tuple(range(7, 16))
+    (said,) = document.tables_data(collected.tables)["tables"][0]["rows"]
+    assert said["repeats"] == {"ok": 5, "asked": 5}
+    assert said["adaptive"]["reached"] is True
+    assert said["adaptive"]["interval"]["coverage"] == pytest.approx(0.9375)
+    assert said["adaptive"]["why"] in " ".join(text.render(collected.tables, MADE).split())
+    assert "5 of at most 15 repeats" in markdown.render(collected.tables, MADE)
+    seen = overview.look(found.directory)
+    assert (seen.state, seen.valid, seen.asked) == ("complete", 5, 5)
+    (point,) = overview.numbers(found.directory, found.campaign).values()
+    assert (point.unneeded, [one for one, _ in point.refused]) == (tuple(range(7, 16)), [1])
+
+
+def test_with_too_few_that_count_the_point_is_incomplete(build: Build) -> None:
+    collected = gathered(made(build, (0.0, *CLOSE[:4]), spare=10).directory, states=says("FAILED"))
+    one = row(collected)
+    assert (one.ok, one.asked, one.flags) == (4, 5, ("incomplete",))
+    assert collected.exit_code == 4
+    kept = gathered(
+        made(build, CLOSE, spare=10, name="b").directory, states=says(), require_all=True
+    )
+    assert row(kept).median == pytest.approx(100.2, rel=1e-5)
+
+
+def test_all_repeats_may_be_too_few_for_the_precision(build: Build) -> None:
+    rates = tuple(100.0 + number for number in range(15))
+    collected = gathered(made(build, rates).directory, states=says())
+    one = row(collected)
+    assert (one.ok, one.asked, one.flags) == (15, 15, ("noisy", "imprecise"))
+    assert collected.exit_code == 0
+    assert protocol(one)[0].endswith(" % wide, not narrower than 1 %")
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [("COMPLETED", "UNNEEDED"), ("RUNNING", "RUNNING"), ("NODE_FAIL", "NODE_FAIL")],
+)
+def test_the_scheduler_says_whether_the_job_ended(word: str, state: str) -> None:
+    seen = newest(
+        [
+            {"event": "start", "attempt": 0, "time": 1},
+            {"event": "unneeded", "attempt": 0, "why": "five are enough"},
+            {"event": "end", "attempt": 0, "exit": 0, "time": 2},
+        ]
+    )
+    told = seen.complete(RepeatState(word, parse(word).kind, "sacct"))
+    assert told.word == state
+    assert (told.kind is Kind.UNNEEDED) == (state == "UNNEEDED")
+    assert seen.end_state
+    assert (seen.end_state.word, seen.end_state.detail) == ("UNNEEDED", "five are enough")
+    assert told.advice in ("", parse(word).advice)

@@ -1,0 +1,106 @@
+"""What a script makes of what hpcbert says on its node about whether its repeat is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpcbert.errors import UsageError
+from hpcbert.flows.submit import write
+from hpcbert.model import Shape
+from hpcbert.script.draft import Draft
+from hpcbert.script.plan import Request
+from tests.kit import drafts
+from tests.kit.scripts import slurm_in, tool
+from tests.kit.waiting import CEILING
+
+pytestmark = pytest.mark.slow
+
+WELL = '{"event":"step-end","time":1,"attempt":0,"exit":0,"at":1.5}\n'
+WHY = "five are \"enough\": the median's interval is 0.8 % wide"
+
+
+def made(tmp_path: Path, **options: object) -> Draft:
+    request = Request(Shape(1, 1), ("fp32",), repeats=8, precision_of_median=0.01)
+    return drafts.drafted(tmp_path, request, options=options)
+
+
+def run(
+    draft: Draft, tmp_path: Path, decider: str, *, ended: int = 5, repeat: int = 6
+) -> list[dict[str, object]]:
+    """Run a repeat's script after so many that ended well, with a stand-in for Python and hpcbert."""
+    tool(tmp_path / "bin", "decide", f"#!/bin/bash\n{decider}\n")
+    for array in draft.campaign.arrays:
+        text = draft.scripts[array.name]
+        start, _, rest = text.partition("timeout --kill-after=10 300 \\\n    ")
+        assert rest
+        rest = f"{tmp_path}/bin/decide{rest[rest.index(' -B'):]}"
+        draft = drafts.replace(draft, scripts={array.name: f"{start}{rest}"})
+    write(draft)
+    (array,) = draft.campaign.arrays
+    for number in range(1, ended + 1):
+        (draft.directory / array.status(number)).write_text(WELL)
+    env = {**os.environ, **slurm_in(tmp_path / "bin"), "RECORD": str(tmp_path / "record")}
+    env |= {"NO_RANKS": "1", "SLURM_ARRAY_TASK_ID": str(repeat), "SLURM_ARRAY_JOB_ID": "5"}
+    subprocess.run(
+        ["bash", str(draft.directory / array.script)],
+        env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=CEILING,
+    )  # fmt: skip
+    path = draft.directory / array.status(repeat)
+    return [json.loads(line) for line in path.read_text().splitlines()[ended >= repeat :]]
+
+
+def kinds(events: list[dict[str, object]]) -> list[object]:
+    return [one["event"] for one in events]
+
+
+SAYS = f"cat <<'EOF'\n\"why\":{json.dumps(WHY)}\nEOF\n"
+
+
+def test_what_is_not_needed_ends_before_anything_is_started(tmp_path: Path) -> None:
+    events = run(made(tmp_path), tmp_path, f"echo module loaded\n{SAYS}exit 0")
+    assert kinds(events) == ["start", "unneeded", "end"]
+    assert events[1]["why"] == WHY
+    assert events[2]["exit"] == 0
+
+
+@pytest.mark.parametrize(
+    ("decider", "said"),
+    [(f"{SAYS}exit 3", []), ("exit 1", ["undecided"]), ("exit 127", ["undecided"])],
+    ids=["more are needed", "it fails", "it is not on the node"],
+)
+def test_what_may_be_needed_is_run(tmp_path: Path, decider: str, said: list[str]) -> None:
+    events = run(made(tmp_path), tmp_path, decider)
+    assert [one for one in kinds(events) if one in ("unneeded", "undecided")] == said
+    assert "step" in kinds(events)
+
+
+def test_the_first_five_ask_nobody(tmp_path: Path) -> None:
+    events = run(made(tmp_path), tmp_path, "exit 0", ended=4)
+    assert "step" in kinds(events)
+
+
+def test_in_one_job_what_is_not_needed_is_passed_over(tmp_path: Path) -> None:
+    draft = made(tmp_path, together=True)
+    run(draft, tmp_path, f"{SAYS}exit 0")
+    (array,) = draft.campaign.arrays
+    for repeat in array.repeats:
+        text = (draft.directory / array.status(repeat)).read_text().splitlines()
+        assert kinds([json.loads(one) for one in text])[-3:] == ["start", "unneeded", "end"]
+
+
+def test_a_script_asks_the_hpcbert_that_made_it_and_no_fixed_one_does(tmp_path: Path) -> None:
+    (text,) = made(tmp_path).scripts.values()
+    assert "-B -m hpcbert.campaign.enough" in text
+    (fixed,) = drafts.drafted(tmp_path).scripts.values()
+    assert "hpcbert.campaign.enough" not in fixed
+
+
+@pytest.mark.parametrize("repeats", [0, 10_001])
+def test_the_number_of_repeats_has_bounds(tmp_path: Path, repeats: int) -> None:
+    with pytest.raises(UsageError, match="--repeats must be 1 to"):
+        drafts.drafted(tmp_path, Request(Shape(1, 1), repeats=repeats))
