@@ -1,4 +1,7 @@
-"""As an ordinary user on a real cluster: the largest batch is found, a failed curve is held back."""
+"""As an ordinary user on a real cluster, jobs that decide by themselves.
+
+The largest batch is found, a failed curve is held back, repeats end when they are enough.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.cli import Cli
+from tests.kit.training import START, WORDS, log
 from tests.kit.waiting import until
 
 
@@ -50,3 +54,31 @@ def test_a_curve_whose_baseline_failed_takes_no_nodes_for_long(hpcbert: Cli) -> 
     base, last = (Path(one["script"]).stem for one in made["arrays"])
     assert "_2n1g_" in last
     assert said.count(f"held back: baseline {base} failed") >= 1
+
+
+def test_repeats_end_when_the_median_is_known_well_enough(hpcbert: Cli) -> None:
+    # Runs of the same length to a percent; the first one fails.
+    program = hpcbert.cwd / "steady"
+    text = log().replace("'", "")
+    shown = (
+        "#!/bin/bash\n"
+        'number=$(cat counted 2>/dev/null || echo 0); echo $((number + 1)) >counted\n'
+        "if ((number == 0)); then echo 'ModuleNotFoundError: no torch'; exit 1; fi\n"
+        'echo "$EPOCHREALTIME $BASHPID"\n'
+        "exec awk -v now=\"${EPOCHREALTIME/,/.}\" -F ' time: ' 'NF > 1 { printf \"%s time: %.6f\\n\", "
+        f"$1, now + $2 - {START + 1.2}; next }} 1' <<'END'\n{text}\nEND\n"
+    )
+    hpcbert.run(["tee", str(program)], stdin=shown)
+    hpcbert.run(["chmod", "+x", str(program)])
+    words = [*WORDS[3:], "--device", "gpu", "--python", str(program)]
+    made = submitted(hpcbert, *words, "--repeats", "auto", "--max-repeats", "8")
+    directory = Path(made["directory"])
+    seen = hpcbert("collect", directory, "--json")
+    assert seen.returncode == 0, seen.output
+    (row,) = seen.data["tables"][0]["rows"]
+    assert row["repeats"] == {"ok": 5, "asked": 5}
+    assert [run["valid"] for run in row["runs"]] == [False, *[True] * 5]
+    assert row["adaptive"]["unneeded"] == [7, 8]
+    counts = hpcbert("monitor", directory, "--once", "--json").data["repeats"]
+    assert counts == {"asked": 8, "failed": 1, "succeeded": 5, "unneeded": 2}
+    assert "Nothing of" in hpcbert("retry", directory, "--dry-run").stdout
