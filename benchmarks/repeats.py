@@ -1,4 +1,4 @@
-"""What `--repeats auto` stops at, and how far its interval can be trusted though it looks each time.
+"""What `--repeats auto` stops at, and how far an interval that is looked at each time is right.
 
     python benchmarks/repeats.py                  # prints the table of docs/explanation/numbers.md
     python benchmarks/repeats.py --rounds 500     # a glance

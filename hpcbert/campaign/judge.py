@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from hpcbert.campaign import adaptive, store
 from hpcbert.campaign import evidence as proof
-from hpcbert.campaign import store
 from hpcbert.campaign.attempts import History, history
 from hpcbert.campaign.clocks import mistimed
 from hpcbert.campaign.environment import Environments, compared
@@ -33,7 +33,7 @@ from hpcbert.logs.counted import counted
 from hpcbert.logs.scan import Reading, read, read_on
 from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.logs.sizes import stated_by
-from hpcbert.model import Adaptive, Measured, Reason, Run
+from hpcbert.model import Measured, Reason, Run
 from hpcbert.results.interval import suffices
 from hpcbert.results.reduce import Curves, Evidence, gate, group_of
 from hpcbert.results.words import speeds
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
     from hpcbert.campaign.standing import States
     from hpcbert.logs.grammar import Grammar, Rule
-    from hpcbert.model import Array, Counted, Point, Protocol, Sampled, Steps
+    from hpcbert.model import Array, Counted, Point, Sampled, Steps
     from hpcbert.slurm.states import RepeatState
 
 
@@ -177,13 +177,16 @@ def gather(
     said = (dict(one.facts).get("device_kind") for one in repeats)
     stated = next((str(kind) for kind in said if kind), None)
     curves = Curves(sized(watched, point) for point in points)
+    spare = {
+        point: tuple(one.run.repeat for one in own if one.unneeded) for point, own in points.items()
+    }
     measured = [
         Measured(
             found_for(point, group_of(sized(watched, point), curves, chosen.name, stated=stated)),
             point.shape,
-            asked=len(own) - len(_unneeded(own)),
+            asked=len(own) - len(spare[point]),
             runs=tuple(one.run for one in own if not one.unneeded),
-            adaptive=_adaptive(protocol, own),
+            adaptive=adaptive.of_point(protocol, spare[point]),
             flags=("accumulation",) if point.accumulation > 1 else (),
             counted=judge.counted,
             steps=tuple((one.run.repeat, one.steps) for one in own if one.run.valid and one.steps),
@@ -199,38 +202,12 @@ def gather(
         compared(zip(measured, taken, strict=True)),
         tuple(one for own in points.values() for one in own),
         chosen,
-        (*chosen.warnings, *warnings, *notes),
+        (*chosen.warnings, *warnings, *adaptive.warnings(watched), *notes),
         held,
         chosen == grammar.rule("") and window in {Window(), whole},
         taken,
         stamps,
     )
-
-
-def _unrun(number: int, state: RepeatState) -> Run:
-    """Return a repeat that was not needed: it has neither a number nor anything against it."""
-    return Run(
-        repeat=number,
-        attempt=state.attempt,
-        throughput=None,
-        valid=False,
-        reasons=(),
-        state=state.word,
-        state_source=state.source,
-        log="",
-        nodes=state.nodes,
-    )
-
-
-def _unneeded(repeats: Sequence[JudgedRepeat]) -> tuple[int, ...]:
-    return tuple(one.run.repeat for one in repeats if one.unneeded)
-
-
-def _adaptive(protocol: Protocol, own: Sequence[JudgedRepeat]) -> Adaptive | None:
-    """Return what ended the repeats of a point; None where their number was fixed."""
-    if protocol.precision_of_median is None:
-        return None
-    return Adaptive(protocol.precision_of_median, protocol.repeats, _unneeded(own))
 
 
 def _grammar(watched: TrackedCampaign) -> Grammar:
@@ -317,7 +294,7 @@ class _Judge:
         array, chosen = one.array, known.counted
         state = chosen.state
         if state.kind is Kind.UNNEEDED:
-            return JudgedRepeat(array, known, _unrun(one.number, state))
+            return JudgedRepeat(array, known, adaptive.unneeded(one.number, state))
         path = store.log_path(directory, array, one.number, state.attempt)
         log = str(path.relative_to(directory))
         reading = Reading(None)

@@ -107,7 +107,7 @@ def read(
     if len(named) > 1:
         refuse_typed(_OF_ONE, "with several frameworks: [frameworks.NAME] of a site.toml has it")
     base, known = (
-        _request(options),
+        _request(options, written),
         _Places(options, named if not then else {then.campaign.framework}),
     )
     if then:
@@ -209,7 +209,7 @@ def _sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
 _ADAPTIVE = ("max_repeats", "precision_of_median")
 
 
-def _repeats(options: PointOptions) -> tuple[int, float | None]:
+def _repeats(options: PointOptions, written: ReadFile | None) -> tuple[int, float | None]:
     """Return how many repeats there are, at most, and how well the median is to be known.
 
     Raises:
@@ -217,13 +217,17 @@ def _repeats(options: PointOptions) -> tuple[int, float | None]:
     """
     if options.repeats != adaptive.AUTO:
         refuse_typed(_ADAPTIVE, f"without --repeats {adaptive.AUTO}")
+        idle = [one for one in _ADAPTIVE if written and getattr(written.file, one) is not None]
+        if written and idle and written.file.repeats != adaptive.AUTO:
+            message = f'{idle[0]} has no effect without repeats = "{adaptive.AUTO}".'
+            raise ConfigError(message, where=str(written.path), hint=f"Leave {idle[0]} out.")
         return int(options.repeats), None
     most = options.max_repeats or adaptive.MAX_REPEATS
     return most, options.precision_of_median or adaptive.PRECISION
 
 
-def _request(options: PointOptions) -> Request:
-    repeats, precision_of_median = _repeats(options)
+def _request(options: PointOptions, written: ReadFile | None) -> Request:
+    repeats, precision_of_median = _repeats(options, written)
     return Request(
         shape=Shape(options.nodes, options.gpus_per_node),
         preset=options.preset,

@@ -47,7 +47,7 @@ def render(options: PointOptions, *, output: Path | None, check: Path | None) ->
     if options.repeats == AUTO:
         raise UsageError(
             f"--repeats {AUTO} reads a campaign's logs, and a script to submit by hand has none.",
-            hint="hpcbert submit makes one; or give a number of --repeats.",
+            hint=f"hpcbert submit makes one; else give a number in the place of --repeats {AUTO}.",
         )
     scripts = _rendered(options)
     if output is None:

@@ -345,9 +345,6 @@ class CampaignFile(Selection):
     def __post_init__(self) -> None:
         if self.accumulation and self.global_batch_size:
             raise Invalid("follows from accumulation: say one of them", key="global_batch_size")
-        for key in ("max_repeats", "precision_of_median"):
-            if getattr(self, key) is not None and self.repeats != adaptive.AUTO:
-                raise Invalid(f'has no effect without repeats = "{adaptive.AUTO}"', key=key)
         if self.concurrent_repeats and self.repeats_in == "one-job":
             raise Invalid('has no effect with repeats_in = "one-job"', key="concurrent_repeats")
         curve = any(SCALING in one.shapes for one in (self, *self.include))

@@ -1,4 +1,4 @@
-"""What a script needs to end by itself where its repeat is not needed: enough.sh.j2."""
+"""What a script needs to end by itself where its repeat is not needed: base.sbatch.j2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DECIDER = "hpcbert.campaign.enough"
 
 
 def context(resolved: Resolved, array: Array) -> dict[str, Any]:
-    """Return what enough.sh.j2 is rendered with; nothing where the number of repeats is fixed.
+    """Return what base.sbatch.j2 is rendered with; nothing where the number of repeats is fixed.
 
     Nodes run the hpcbert that submits, by its own interpreter, if they have it at the same place.
     """

@@ -145,6 +145,16 @@ def test_all_repeats_may_be_too_few_for_the_precision(build: Build) -> None:
     assert protocol(one)[0].endswith(" % wide, not narrower than 1 %")
 
 
+def test_collect_says_where_nodes_could_not_decide(build: Build) -> None:
+    found = made(build, CLOSE)
+    for number in (6, 7):
+        found.mark("1n1g", number, {"event": "start", "attempt": 0, "host": f"n{number}"})
+        found.mark("1n1g", number, {"event": "undecided", "attempt": 0, "exit": 127})
+    (told,) = gathered(found.directory, states=says(*["COMPLETED"] * 5, default="PENDING")).warnings
+    assert "2 repeats were made without knowing whether more were needed" in told
+    assert "did not run on n[6-7]" in told
+
+
 @pytest.mark.parametrize(
     ("word", "state"),
     [("COMPLETED", "UNNEEDED"), ("RUNNING", "RUNNING"), ("NODE_FAIL", "NODE_FAIL")],

@@ -107,8 +107,6 @@ WRONG = {
     "nodes that are none": ("slurm = { exclude = 'n1 n2' }", "slurm.exclude must be node names", ""),
     "a time": ("slurm = { time_limit = 'soon' }", "slurm.time_limit must look like", "HH:MM:SS"),
     "no repeats": ("repeats = 0", "repeats must be at least 1", ""),
-    "more repeats than a number": ("repeats = 7\nmax_repeats = 9", "max_repeats has no effect without", ""),
-    "a precision of nothing": ("precision_of_median = '2%'", "precision_of_median has no effect without", ""),
     "another word": ("repeats = 'Auto'", "repeats must be one of auto, not 'Auto'", "Did you mean auto?"),
     "too few": ("repeats = 'auto'\nmax_repeats = 4", "max_repeats must be at least 5, not 4", ""),
     "no width": ("repeats = 'auto'\nprecision_of_median = 0", "above 0 and below 100 %, such as 1%", ""),

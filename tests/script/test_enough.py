@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from tests.kit.waiting import CEILING
 pytestmark = pytest.mark.slow
 
 WELL = '{"event":"step-end","time":1,"attempt":0,"exit":0,"at":1.5}\n'
-WHY = "five are \"enough\": the median's interval is 0.8 % wide"
+WHY = 'five are "enough": the median\'s interval is 0.8 % wide'
 
 
 def made(tmp_path: Path, **options: object) -> Draft:
@@ -38,8 +39,8 @@ def run(
         text = draft.scripts[array.name]
         start, _, rest = text.partition("timeout --kill-after=10 300 \\\n    ")
         assert rest
-        rest = f"{tmp_path}/bin/decide{rest[rest.index(' -B'):]}"
-        draft = drafts.replace(draft, scripts={array.name: f"{start}{rest}"})
+        rest = f"{tmp_path}/bin/decide{rest[rest.index(' -B') :]}"
+        draft = replace(draft, scripts={array.name: f"{start}{rest}"})
     write(draft)
     (array,) = draft.campaign.arrays
     for number in range(1, ended + 1):

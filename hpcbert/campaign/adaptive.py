@@ -1,0 +1,52 @@
+"""Points that are repeated until their median is known: what was not needed, and who decided."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcbert.model import Adaptive, Run
+from hpcbert.slurm.hostlist import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcbert.campaign.repeats import TrackedCampaign
+    from hpcbert.model import Protocol
+    from hpcbert.slurm.states import RepeatState
+
+
+def of_point(protocol: Protocol, unneeded: Sequence[int]) -> Adaptive | None:
+    """Return what ended the repeats of a point; None where their number was fixed."""
+    if protocol.precision_of_median is None:
+        return None
+    return Adaptive(protocol.precision_of_median, protocol.repeats, tuple(unneeded))
+
+
+def unneeded(number: int, state: RepeatState) -> Run:
+    """Return a repeat that was not needed: it has neither a number nor anything against it."""
+    return Run(
+        repeat=number,
+        attempt=state.attempt,
+        throughput=None,
+        valid=False,
+        reasons=(),
+        state=state.word,
+        state_source=state.source,
+        log="",
+        nodes=state.nodes,
+    )
+
+
+def warnings(watched: TrackedCampaign) -> tuple[str, ...]:
+    """Return a sentence where nodes could not say whether repeats were needed, which then ran."""
+    if watched.campaign.protocol.precision_of_median is None:
+        return ()
+    attempts = [own for one in watched.repeats for own in one.record.attempts.values()]
+    blind = [own for own in attempts if any(one.get("event") == "undecided" for one in own)]
+    if not blind:
+        return ()
+    hosts = {str(one["host"]) for own in blind for one in own if "host" in one}
+    what = "1 repeat was" if len(blind) == 1 else f"{len(blind)} repeats were"
+    told = f"{what} made without knowing whether more were needed"
+    where = f"hpcbert did not run on {fold(tuple(sorted(hosts)))}"
+    return (f"{watched.campaign.id}: {told}: {where}; slurm/*.out has its words.",)

@@ -1,0 +1,63 @@
+"""--repeats auto: what is typed, what a campaign.toml says, what plan makes of it, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.cli import Done, inside
+
+pytestmark = pytest.mark.slow
+
+LOCAL = ("--scheduler", "local", "--device", "cpu")
+
+
+def planned(*words: object) -> Done:
+    return inside("plan", *LOCAL, *words, "--json")
+
+
+def test_a_plan_goes_from_five_to_the_most(here: None) -> None:
+    done = planned("--repeats", "auto", "--max-repeats", "20", "--time", "60")
+    (point,) = done.data["campaigns"][0]["points"]
+    assert (point["least_repeats"], point["repeats"], point["jobs"]) == (5, 20, 20)
+    assert (point["least_node_hours"], point["node_hours"]) == (5, 20)
+    assert "5 to 20" in inside("plan", *LOCAL, "--repeats", "auto", "--max-repeats", "20").output
+    costly = planned("--repeats", "auto", "--time", "60", "--max-gpu-hours", "14")
+    assert (costly.returncode, "up to 15 rank-hours" in costly.error["message"]) == (5, True)
+    fixed = planned("--repeats", "7")
+    assert fixed.data["total"]["least_repeats"] == fixed.data["total"]["repeats"] == 7
+
+
+def test_a_file_says_it_and_what_is_typed_beside_it_wins(here: None, tmp_path: Path) -> None:
+    file = tmp_path / "campaign.toml"
+    head = 'schema = 1\nframeworks = "pytorch"\n'
+    file.write_text(f'{head}repeats = "auto"\nmax_repeats = 9\nprecision_of_median = "2 %"\n')
+    repeats = [
+        planned(file, *words).data["total"]["repeats"]
+        for words in ((), ("--repeats", "3"), ("--max-repeats", "12"))
+    ]
+    assert repeats == [9, 3, 12]
+    file.write_text(f"{head}max_repeats = 9\n")
+    done = inside("submit", file, *LOCAL)
+    assert (done.returncode, str(file) in done.output) == (2, True), done.output
+    assert 'max_repeats has no effect without repeats = "auto"' in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--repeats", "AUTO"), "Did you mean auto?"),
+        (("--repeats", "five"), "not a whole number, nor auto"),
+        (("--repeats", "auto", "--max-repeats", "4"), "--max-repeats"),
+        (("--repeats", "auto", "--precision-of-median", "0"), "above 0 and below 100 %"),
+        (("--repeats", "auto", "--precision-of-median", "100%"), "above 0 and below 100 %"),
+        (("--repeats", "auto", "--precision-of-median", "1"), "such as 1% or 0.01"),
+        (("--repeats", "auto", "--precision-of-median", "-1%"), "not '-1%'"),
+        (("--repeats", "auto", "--precision-of-median", "nan"), "not 'nan'"),
+        (("--precision-of-median", "1%"), "without --repeats auto"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(here: None, words: tuple[str, ...], says: str) -> None:
+    done = inside("submit", *LOCAL, *words)
+    assert (done.returncode, says in done.output) == (2, True), done.output
