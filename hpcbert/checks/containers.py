@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.config.schedulers import traits
-from hpcbert.container import cache, probe, symptoms
+from hpcbert.container import cache, probe, registry, runtimes, symptoms
 from hpcbert.errors import HpcbertError
 from hpcbert.finding import Finding
 from hpcbert.script.inputs import find_image
@@ -27,7 +28,8 @@ _DIGEST_SECONDS = 60.0
 _OF_LOGIN = ("unauthorized", "wrong-password", "too-many-requests")
 # What only jobs need: a login node may be without.
 _JOBS_ONLY = (
-    *("user-namespaces", "squashfs-tools", "enroot", "directories", "scratch", "temp", "data"),
+    *("user-namespaces", "squashfs-tools", "enroot", "apptainer", "directories", "scratch", "temp"),
+    "data",
 )
 
 
@@ -50,8 +52,8 @@ def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Iterator[F
         weight = "warn" if one.status == "fail" and one.name in mild else one.status
         yield advised("here", one.name, weight, one.detail)
     for image in images:
-        if image.kind == "docker":
-            yield _registry(image, run)
+        if image.kind != "file":
+            yield _registry(image, site, run)
 
 
 def words(site: Site, recipes: Sequence[Recipe]) -> tuple[str, ...]:
@@ -80,6 +82,7 @@ def advised(
 def _images(site: Site, recipes: Sequence[Recipe]) -> tuple[tuple[Image, ...], tuple[Finding, ...]]:
     """Return the images of the frameworks, prepared files where there are, and what is wrong."""
     found, problems = [], []
+    prefix = runtimes.of(site.container.runtime).tool.prefix
     for recipe in recipes:
         name, change = f"image of {recipe.name}", f"site.toml: frameworks.{recipe.name}.image"
         try:
@@ -92,16 +95,16 @@ def _images(site: Site, recipes: Sequence[Recipe]) -> tuple[tuple[Image, ...], t
             problems.append(Finding(name, "warn", "upstream published none", hint, change))
             continue
         folder = Path(site.container.images)
-        prepared = cache.find(folder, image) if image.kind == "docker" else None
+        prepared = cache.find(folder, image, prefix)
         found.append(replace(image, kind="file", path=prepared.path) if prepared else image)
     return tuple(dict.fromkeys(found)), tuple(problems)
 
 
 def _words(site: Site, recipes: Sequence[Recipe], images: Sequence[Image]) -> list[str]:
     files = [one.path for one in images if one.kind == "file"]
-    words = (
-        ["--enroot"] if site.container.runtime == "enroot" or traits(site.scheduler).srun else []
-    )
+    runtime = runtimes.of(site.container.runtime)
+    runs = runtime.enters or traits(site.scheduler).srun
+    words = [f"--{runtime.tool.name}"] if runs else []
     words += ["--scratch", site.container.scratch] if site.container.scratch else []
     words += ["--images", site.container.images]
     for file in dict.fromkeys(files):
@@ -112,12 +115,20 @@ def _words(site: Site, recipes: Sequence[Recipe], images: Sequence[Image]) -> li
     return words
 
 
-def _registry(image: Image, run: Runner) -> Finding:
-    """Ask the registry for the image's digest, as `enroot import` would begin."""
-    name = f"registry ({image.registry})"
-    asked = run(["enroot", "digest", image.uri], timeout=_DIGEST_SECONDS)
+def _registry(image: Image, site: Site, run: Runner) -> Finding:
+    """Ask the registry for the image's digest, as the import would begin."""
+    tool = runtimes.of(site.container.runtime).tool
+    name = f"registry ({image.registry or image.kind})"
+    there = Finding(name, "ok", f"{image.name}:{image.tag or image.digest} is there")
+    if not tool.digest:
+        if registry.digest(image, http=bool(os.environ.get(tool.http))):
+            return there
+        detail = f"{image.slashed}: the registry does not tell without an account"
+        hint = "Prepare the image once: `hpcbert prepare` logs in as Apptainer does."
+        return Finding(name, "warn", detail, hint, "")
+    asked = run([*tool.digest, image.uri], timeout=_DIGEST_SECONDS)
     if asked.ok:
-        return Finding(name, "ok", f"{image.name}:{image.tag} is there")
+        return there
     printed = asked.stdout + asked.stderr
     lines = [line for line in printed.splitlines() if line.strip()] or [""]
     known = symptoms.explain(printed)

@@ -10,7 +10,7 @@ import click
 from hpcbert.cli import conflicts
 from hpcbert.cli.asked import submitter
 from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.options import checked_limit
+from hpcbert.cli.options import RuntimeName, checked_limit
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import site
 from hpcbert.config.schedulers import traits
@@ -44,7 +44,7 @@ _PATIENCE = 300
     show_default=True,
     help="Seconds that the job may wait to start.",
 )
-@click.option("--runtime", type=click.Choice(site.RUNTIMES), help="Container runtime.")
+@click.option("--runtime", type=RuntimeName(), help="Container runtime.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--partition", default="", help="Slurm partition.")
 @click.option("--account", default="", help="Slurm account.")

@@ -14,10 +14,9 @@ import click
 from hpcbert.campaign.store import write_text
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.options import checked_limit
+from hpcbert.cli.options import RuntimeName, checked_limit
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config.places import default_site, find_site
-from hpcbert.config.site import RUNTIMES
 from hpcbert.errors import ConfigError, SchedulerError, UsageError
 from hpcbert.system.runner import run
 
@@ -53,7 +52,7 @@ _SLURM = ("partition", "account", "qos", "gpu_type", "mpi", "interface")
 )
 @click.option("--mpi", default="", help="What srun starts ranks with.")
 @click.option("--interface", default="", help="Network interface whose addresses ranks use.")
-@click.option("--runtime", type=click.Choice(RUNTIMES), help="Container runtime.")
+@click.option("--runtime", type=RuntimeName(), help="Container runtime.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--force", is_flag=True, help="Overwrite a file that is there.")
 @returns_result

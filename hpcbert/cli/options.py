@@ -15,6 +15,7 @@ from hpcbert.config.campaignfile import SCALING
 from hpcbert.config.decode import Invalid, did_you_mean
 from hpcbert.config.schedulers import TABLE
 from hpcbert.config.site import RUNTIMES, Overrides
+from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.timelimit import TimeLimit
 
@@ -93,6 +94,17 @@ def split(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
+class RuntimeName(click.Choice[str]):
+    """A container runtime, or another name that people know one by."""
+
+    def __init__(self) -> None:
+        super().__init__(RUNTIMES)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the runtime's own name."""
+        return super().convert(runtimes.name_of(value), param, ctx)
+
+
 def _one_of(names: Iterable[str]) -> dict[str, Any]:
     return {"type": click.Choice(list(names))}
 
@@ -148,7 +160,7 @@ class PointOptions(Overrides):
     site_file: Annotated[str, "A site.toml, or its folder.", {"flag": "--site"}] = ""
     templates: Annotated[_Words, "A folder with recipes of your own."] = ()
     scheduler: Annotated[str | None, "Instead of the site's.", _one_of(TABLE)] = None
-    runtime: Annotated[str | None, "Container runtime.", _one_of(RUNTIMES)] = None
+    runtime: Annotated[str | None, "Container runtime.", {"type": RuntimeName()}] = None
     runs: Annotated[str, "Directory of the campaigns."] = ""
     partition: Annotated[str, "Slurm partition."] = ""
     account: Annotated[str, "Slurm account."] = ""

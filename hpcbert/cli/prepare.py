@@ -11,7 +11,7 @@ import click
 
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.options import checked_limit, pairs
+from hpcbert.cli.options import RuntimeName, checked_limit, pairs
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import places, recipe, site
 from hpcbert.config.schedulers import traits
@@ -72,7 +72,7 @@ _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "
 @click.option("--device", default="", help="gpu or cpu; the site's or recipe's first by default.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @click.option("--templates", multiple=True, help="A folder with recipes of your own.")
-@click.option("--runtime", type=click.Choice(site.RUNTIMES), help="Container runtime.")
+@click.option("--runtime", type=RuntimeName(), help="Container runtime.")
 @click.option("--image", default="", help="Container image, for a single framework.")
 @click.option("--data", default="", help="Training data, likewise.")
 @click.option("--repository", default="", help="Where the program is fetched from, likewise.")

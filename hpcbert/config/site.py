@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from hpcbert.config import slurmwords
-from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode
+from hpcbert.config.decode import GIVEN, Count, Invalid, Range, Written, choose, decode
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.schedulers import known
 from hpcbert.config.toml import read
 from hpcbert.config.variables import variable
+from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import OptionValue, Precision  # noqa: TC001  likewise
 from hpcbert.slurm import mail
 from hpcbert.slurm.hostlist import expand
 from hpcbert.timelimit import TimeLimit
 
-Runtime = Literal["none", "pyxis", "enroot"]
+Runtime = Literal["none", "pyxis", "enroot", "apptainer"]
 CpuBind = Literal["gpu", "none", "cluster"]
 _HOUR = TimeLimit.parse("01:00:00")
 RUNTIMES: tuple[str, ...] = get_args(Runtime)
@@ -44,6 +45,11 @@ def nodes(text: str) -> str:
     if text.startswith("-") or not _NODES.fullmatch(text):
         raise Invalid("must be node names as Slurm lists them, n[01-04],n07", value=text)
     return text
+
+
+def _runtime(text: str) -> str:
+    name: str = choose(RUNTIMES, runtimes.name_of(text))
+    return name
 
 
 def _absolute(path: str) -> str:
@@ -182,16 +188,18 @@ class ContainerSettings:
     """What ranks run in: `[container]` in site.toml.
 
     Attributes:
-        runtime: How a container is entered; `none` for the host itself.
+        runtime: How a container is entered; `none` for the host itself. `singularity` is
+            `apptainer`.
         images: Directory of the prepared images, absolute.
         mounts: Container mounts, `SRC[:DST[:FLAGS]]` each.
         home, remap_root, entrypoint: Whether the container has the home directory, a user that
             looks like root, and runs the image's entrypoint once a node.
         env: Names of host variables that win over the image's.
-        scratch: Directory on the nodes' own disks for what enroot keeps; empty for enroot's own.
+        scratch: Directory on the nodes' own disks for what enroot or Apptainer keeps; empty for
+            where they do it by themselves.
     """
 
-    runtime: Runtime = "none"
+    runtime: Annotated[Runtime, Written(str, _runtime)] = "none"
     images: str = "images"
     mounts: tuple[str, ...] = ()
     home: bool = False

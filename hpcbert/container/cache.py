@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).parent / "image.sh"
 SCHEMA = 1
+_ENDS = (".sqsh", ".sif")
 _HIDDEN = re.compile(r"\.(?P<stem>[A-Za-z0-9_][A-Za-z0-9._+@-]*)~(?P<what>.+)")
 # A heart beats every ten seconds; an hour without is no matter of clocks that differ.
 _DEAD_AFTER = 3600.0
@@ -43,7 +44,7 @@ class Cached:
         sha256: Of the file, hexadecimal.
         bytes: Its size.
         created: When it was finished, ISO 8601 UTC.
-        enroot: Version that made it; empty where it did not tell.
+        enroot, apptainer: Version that made it; empty where it did not tell, or the other did.
     """
 
     stem: str
@@ -52,7 +53,8 @@ class Cached:
     sha256: str
     bytes: int
     created: str
-    enroot: str
+    enroot: str = ""
+    apptainer: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,15 @@ def built_stem(framework: str, base: str, install: Sequence[str]) -> str:
     return f"{framework}+built+{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def find(directory: Path, image: Image) -> Cached | None:
-    """Return the prepared file of a registry's image, if there is a whole one."""
-    return find_stem(directory, image.stem) if image.kind == "docker" else None
+def find(directory: Path, image: Image, prefix: str = "") -> Cached | None:
+    """Return the prepared file of a registry's image, if there is a whole one.
+
+    Args:
+        directory: Of the prepared images.
+        image: What it was made of.
+        prefix: What its tool's names begin with.
+    """
+    return find_stem(directory, prefix + image.stem) if image.kind != "file" else None
 
 
 def find_stem(directory: Path, stem: str) -> Cached | None:
@@ -100,13 +108,13 @@ def leftovers(directory: Path, *, now: float | None = None) -> tuple[Leftover, .
     for path in sorted(directory.glob("*")) if directory.is_dir() else ():
         hidden = _HIDDEN.fullmatch(path.name)
         if hidden:
-            stem = hidden["stem"]
-        elif path.suffix == ".sqsh" and "+" in path.stem and path.name not in named:
-            stem = path.stem.rpartition("+")[0]
+            name = hidden["stem"]
+        elif path.suffix in _ENDS and "+" in path.stem and path.name not in named:
+            name = path.stem.rpartition("+")[0]
         else:
             continue
         size = path.lstat().st_size if path.is_file() else 0
-        found.append(Leftover(str(path), stem, importing(directory, stem, now=now), size))
+        found.append(Leftover(str(path), name, importing(directory, name, now=now), size))
     return tuple(found)
 
 
@@ -175,6 +183,7 @@ def _read(pointer: Path) -> Cached | None:
             bytes=int(data["bytes"]),
             created=str(data["created"]),
             enroot=str(data.get("enroot", "")),
+            apptainer=str(data.get("apptainer", "")),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

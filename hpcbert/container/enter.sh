@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs commands in a container by the enroot command, with the meaning that pyxis gives srun's options.
+# Runs commands in a container without srun's plugin, with the meaning that pyxis gives srun's options.
 #
 #   enter.sh create OPTION...             make the container on this node: one task a node
 #   enter.sh enter  OPTION... -- COMMAND  run a command in it: every rank of a step, any number a node
@@ -8,29 +8,45 @@
 #   enter.sh place  --name NAME --scratch DIRECTORY
 #                                         print this user's directory below it, which is made
 #
+#   --with TOOL           enroot (if left out) or apptainer: the file TOOL.sh beside this one
 #   --name NAME           the job's container; the node's name is added to it
-#   --image FILE          squashfs file to make it from, where it is not there yet
+#   --image FILE          image file to make it from, where it is not there yet
 #   --mount SPEC          SRC[:DST[:FLAG+FLAG]], tmpfs:DST[:FLAGS] or umount:DST
 #   --workdir DIRECTORY   where commands start; the image's own working directory
 #   --env NAME[,NAME]     variables whose value on the host wins over the image's
 #   --home, --remap-root, --writable, --entrypoint, each also as --no-…
-#                         left out: what this machine's enroot.conf says; entrypoint: no
-#   --scratch DIRECTORY   where enroot keeps what it unpacks; left out: what enroot.conf says
+#                         left out: what this machine's settings say; entrypoint: no
+#   --gpus                the machine's GPUs and their driver, where the tool wants to be asked
+#   --scratch DIRECTORY   where the tool keeps what it unpacks; left out: what its settings say
 #
 # How it works. One container for each node and step, because ranks in user namespaces of their own
 # can't read each other's memory, which MPI and NCCL want (NVIDIA/enroot#49). Local rank 0 leads: it
 # starts a shell in the container, which stops itself and so holds the namespaces open (as pyxis does:
-# NVIDIA/pyxis 0.24.0, pyxis_slurmstepd.c, enroot_container_start); every rank joins it by
-# `enroot exec`, which gives it exit code, signals and stdin of the command itself. Ranks but the
-# leader are replaced by their command. The leader stays its command's parent, to tidy up behind.
+# NVIDIA/pyxis 0.24.0, pyxis_slurmstepd.c, enroot_container_start); every rank joins it, with exit
+# code, signals and stdin of the command itself. Ranks but the leader are replaced by their command.
+# The leader stays its command's parent, to tidy up behind.
+#
+# What a tool's file defines:
+#   tool_settings      its own environment and directories, below $base where --scratch is given
+#   tool_usable        fails, saying why, where it can't be used at all
+#   tool_has NAME, tool_make NAME, tool_remove NAME, tool_list
+#                      the files of containers; make: from $image
+#   tool_prepare       what can fail before the start; tool_start: be replaced by a shell in the container that stops itself; one that has another
+#                      process id than the caller writes it into $step/holder
+#   tool_join          set `joining` to the words that run a command in the holder's container
+#   tool_brings NAME VALUE
+#                      whether a joined command lacks this variable of the holder's
+#   tool_names         pattern of the variables that are the tool's settings, and nobody else's
+#   tool_holds         yes, if what has joined can't go on without the holder
 #
 # Ends with the command's exit code, or with 125 when the container can't be made or entered.
+# shellcheck disable=SC2034,SC2154 # shared with the tool's file
 set -euo pipefail
 
 # What the host exported, before anything here changes it: /proc has it byte for byte.
 mapfile -d '' -t host_environment <"/proc/$$/environ"
 PATH=$PATH:/usr/sbin:/sbin # squashfs tools and getent lie there on some nodes
-unset LD_LIBRARY_PATH LD_PRELOAD BASH_ENV CDPATH # meant for the ranks, not for enroot
+unset LD_LIBRARY_PATH LD_PRELOAD BASH_ENV CDPATH # meant for the ranks, not for the tool
 LC_ALL=C                                         # bytes, not characters
 
 node=${SLURMD_NODENAME:-$(uname -n)}
@@ -46,14 +62,15 @@ fail() {
 # --- Arguments ------------------------------------------------------------------------------
 verb=${1:-}
 case $verb in create | enter | remove | place) shift ;; *) fail "enter.sh has no command '$verb'" ;; esac
-name='' image='' workdir='' scratch='' entrypoint=no
+tool=enroot name='' image='' workdir='' scratch='' entrypoint=no gpus=''
 home='' remap_root='' writable=''
 mounts=() listed=()
 while (($#)); do
   case $1 in
-    --name | --image | --mount | --workdir | --env | --scratch)
+    --with | --name | --image | --mount | --workdir | --env | --scratch)
       (($# > 1)) || fail "$1 wants a value"
       case $1 in
+        --with) tool=$2 ;;
         --name) name=$2 ;;
         --image) image=$2 ;;
         --mount) mounts+=("$2") ;;
@@ -69,6 +86,7 @@ while (($#)); do
     --no-remap-root) remap_root=n ;;
     --writable) writable=y ;;
     --no-writable) writable=n ;;
+    --gpus) gpus=yes ;;
     --entrypoint) entrypoint=yes ;;
     --no-entrypoint) entrypoint=no ;;
     --) shift && break ;;
@@ -82,16 +100,16 @@ for word in ${listed[@]+"${listed[@]}"}; do
 done
 if [[ $verb == enter ]] && ((!$#)); then fail "enter wants a command"; fi
 
+beside=$(dirname -- "${BASH_SOURCE[0]}")
+[[ $tool =~ ^[a-z]+$ && -r $beside/$tool.sh ]] || fail "there is no $tool.sh beside enter.sh"
+# shellcheck source=/dev/null # enroot.sh or apptainer.sh
+. "$beside/$tool.sh"
+
 # Several nodes may share one directory of containers, and one host may be several nodes.
 readonly container=$name-$node
 
 # --- Where things are kept -------------------------------------------------------------------
-# Only where enroot is and keeps things may come from outside; how containers are made may not.
 settle_settings() {
-  local variable
-  for variable in "${!ENROOT_@}"; do
-    [[ $variable == ENROOT_*_PATH ]] || unset "$variable"
-  done
   if [[ -n $scratch ]]; then
     [[ $scratch == /* ]] || fail "--scratch $scratch: no absolute path"
     # Others on this node may want their own below it.
@@ -99,15 +117,10 @@ settle_settings() {
     (umask 022 && mkdir -p -m 1777 -- "$scratch") 2>/dev/null ||
       fail "container.scratch, $scratch, can't be written"
     settle_base "$scratch"
-    export ENROOT_DATA_PATH=$base/data ENROOT_CACHE_PATH=$base/cache
-    export ENROOT_TEMP_PATH=$base/temp ENROOT_RUNTIME_PATH=$base/run
-    mkdir -p -- "$ENROOT_TEMP_PATH" || fail "container.scratch, $scratch, can't be written"
   else
     settle_base /tmp
   fi
-  if [[ -n $home ]]; then export ENROOT_MOUNT_HOME=$home; fi
-  if [[ -n $remap_root ]]; then export ENROOT_REMAP_ROOT=$remap_root; fi
-  if [[ -n $writable ]]; then export ENROOT_ROOTFS_WRITABLE=$writable; fi
+  tool_settings
 }
 
 # Make a directory that nobody else can have prepared.
@@ -175,9 +188,7 @@ nap() { # seconds
 }
 
 # --- The container's files -------------------------------------------------------------------
-exists() { enroot list 2>/dev/null | grep -Fxq -- "$1"; }
-
-# Run an enroot command whose output matters only when it fails.
+# Run a command of the tool whose output matters only when it fails.
 quietly() {
   local output
   output=$("$@" 2>&1 </dev/null) || {
@@ -190,23 +201,23 @@ quietly() {
 # test of existence, a killed one leaves half a tree under the name): the lock and the note of the
 # image, written last, make it both.
 make() {
-  local identity enough
-  enough=$(enroot list 2>&1) || fail "enroot can't be used: ${enough##*$'\n'} (container.scratch in the site.toml names a place for its files)"
+  local identity
+  tool_usable
   if [[ -z $image ]]; then
-    if [[ -f $state/image ]] && exists "$container"; then return 0; fi
+    if [[ -f $state/image ]] && tool_has "$container"; then return 0; fi
     fail "there is no container $container, and no image to make it from"
   fi
   # Path, size and time: a file that was replaced under the same name is another image.
   identity=$(readlink -e -- "$image" && stat -Lc '%s %Y' -- "$image") || fail "the image $image is not on this node"
   [[ -r $image ]] || fail "the image $image can't be read on this node"
-  if [[ -f $state/image ]] && exists "$container"; then
+  if [[ -f $state/image ]] && tool_has "$container"; then
     [[ $(<"$state/image") == "$identity" ]] ||
       fail "the container $container was made from another image: $(head -n 1 "$state/image")"
     return 0
   fi
   rm -f -- "$state/image"
-  if exists "$container"; then quietly enroot remove -f -- "$container"; fi
-  quietly enroot create --name "$container" -- "$image" || fail "the container can't be made from $image"
+  if tool_has "$container"; then tool_remove "$container"; fi
+  tool_make "$container" || fail "the container can't be made from $image"
   printf '%s' "$identity" >"$state/image"
 }
 
@@ -218,81 +229,24 @@ make_locked() {
 }
 
 # --- Mounts: pyxis' form and defaults (NVIDIA/pyxis 0.24.0, args.c, add_mount) ----------------
-escaped() { # text: as a field of fstab
-  local text=${1//\\/\\134}
-  printf '%s' "${text// /\\040}"
+read_mount() { # spec: sets source, target and flags
+  IFS=: read -r source target flags <<<"$1"
+  target=${target:-$source}
+  case $source in
+    tmpfs | umount) ;;
+    [./]*)
+      # The tool would say it of its own, without node and option.
+      if [[ ! -e $source && +$flags+ != *+nofail+* ]]; then fail "mount $1: there is no $source here"; fi
+      [[ $source == /* ]] || source=$PWD/$source
+      ;;
+    *) fail "mount $1: must begin with a path, tmpfs or umount" ;;
+  esac
+  [[ $target == [./]* ]] || fail "mount $1: must name a path in the container"
+  [[ $1 != *[[:cntrl:]]* ]] || fail "a mount holds a control character"
 }
 
-# One line of enroot's mount configuration for each mount, or the reason why not.
-mount_lines() {
-  local spec source target flags options
-  for spec in ${mounts[@]+"${mounts[@]}"}; do
-    IFS=: read -r source target flags <<<"$spec"
-    target=${target:-$source}
-    case $source in
-      tmpfs) options=x-create=dir ;;
-      umount) options=x-detach ;;
-      [./]*)
-        options=x-create=auto,rbind
-        # enroot would say it of its own, without node and option.
-        if [[ ! -e $source && +$flags+ != *+nofail+* ]]; then fail "mount $spec: there is no $source here"; fi
-        [[ $source == /* ]] || source=$PWD/$source
-        ;;
-      *) fail "mount $spec: must begin with a path, tmpfs or umount" ;;
-    esac
-    [[ $target == [./]* ]] || fail "mount $spec: must name a path in the container"
-    [[ $spec != *[[:cntrl:]]* ]] || fail "a mount holds a control character"
-    printf '%s %s %s\n' "$(escaped "$source")" "$(escaped "$target")" "$options${flags:+,${flags//+/,}}"
-  done
-  # Slurm's PMIx server listens there: what enroot's own 50-slurm-pmi.sh does where a site enables it.
-  if [[ -d ${PMIX_SERVER_TMPDIR:-} && ${SLURM_MPI_TYPE:-pmix} == pmix* ]]; then
-    printf '%s %s %s\n' "$(escaped "$PMIX_SERVER_TMPDIR")" "$(escaped "$PMIX_SERVER_TMPDIR")" \
-      x-create=dir,bind,rw,nosuid,noexec,nodev,private
-  fi
-  # Ranks find their environment there.
-  printf '%s %s %s\n' "$(escaped "$step")" "$(escaped "$step")" x-create=dir,bind,rw,nosuid,noexec,nodev,private
-}
-
-# Say which mount an older enroot put elsewhere: before 4.2 it may not know how blanks are written.
-check_blanks() { # holder
-  local spec target
-  for spec in ${mounts[@]+"${mounts[@]}"}; do
-    target=${spec#*:}
-    target=${target%%:*}
-    if [[ $target == *' '* && $spec != umount:* && ! -e /proc/$1/root/$target ]]; then
-      fail "mount $spec: this enroot can't mount on a path with a blank"
-    fi
-  done
-}
-
-# What `enroot start --conf` sources. All of it is text in quotes: nothing expands there.
-configuration() {
-  local lines variable value
-  lines=$(mount_lines) || exit
-  printf 'mounts() {\n  printf "%%s\\n" %s\n}\n' "${lines@Q}"
-  if [[ $entrypoint == no ]]; then
-    # /etc/rc, which enroot makes of an image's settings, sources /etc/rc.local before it would run
-    # the entrypoint. A link there would lead out of the container.
-    cat <<'CONF'
-hooks() {
-  if [ -f "${ENROOT_ROOTFS}/etc/rc" ]; then
-    rm -f "${ENROOT_ROOTFS}/etc/rc.local"
-    printf '%s\n' 'exec "$@"' >"${ENROOT_ROOTFS}/etc/rc.local"
-  fi
-}
-CONF
-  fi
-  printf 'environ() {\n  :\n'
-  for variable in ${listed[@]+"${listed[@]}"}; do
-    value=${!variable-}
-    # The entrypoint sees these; lines are all that enroot knows, the ranks get the whole value.
-    if [[ -n $value && $value != *$'\n'* ]]; then
-      value=$variable=$value
-      printf '  printf "%%s\\n" %s\n' "${value@Q}"
-    fi
-  done
-  printf '}\n'
-}
+# Whether ranks find Slurm's PMIx server in a directory of this machine.
+pmix_server() { [[ -d ${PMIX_SERVER_TMPDIR:-} && ${SLURM_MPI_TYPE:-pmix} == pmix* ]]; }
 
 # --- The leader ------------------------------------------------------------------------------
 # Variables of one rank, which must be neither the container's nor another rank's.
@@ -301,25 +255,27 @@ of_a_rank() {
 }
 
 start_holder() {
-  local condition moment log=$step/log without=(-u SLURM_PROCID -u SLURM_LOCALID -u SLURM_TASK_PID -u SLURM_GTIDS)
-  without+=(-u PMIX_RANK -u PMI_FD -u PMI_RANK -u CUDA_VISIBLE_DEVICES -u ROCR_VISIBLE_DEVICES)
-  (umask 077 && configuration >"$step/conf") || exit
-  # shellcheck disable=SC2016 # the words of the shell inside
-  env "${without[@]}" enroot start --conf "$step/conf" -- "$container" \
-    sh -c 'kill -STOP $$; exit 0' </dev/null >"$log" 2>&1 {naps}>&- &
-  holder=$!
-  disown "$holder" # its end is nothing to report
-  # Each command of the chain replaces the one before: the process that stops is the shell inside.
-  look "$holder"
+  local condition moment starter log=$step/log
+  tool_prepare
+  (
+    unset SLURM_PROCID SLURM_LOCALID SLURM_TASK_PID SLURM_GTIDS
+    unset PMIX_RANK PMI_FD PMI_RANK CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES
+    trap - EXIT
+    tool_start
+  ) </dev/null >"$log" 2>&1 {naps}>&- &
+  starter=$!
+  holder=$starter
+  disown "$starter" # its end is nothing to report
+  look "$starter"
   until [[ $condition == T ]]; do
     if [[ -z $condition ]]; then
       tail -n 20 -- "$log" >&2
       fail "the container can't be started"
     fi
     nap 0.02
+    if [[ -s $step/holder ]]; then read -r holder <"$step/holder" || true; fi
     look "$holder"
   done
-  check_blanks "$holder"
 }
 
 # shellcheck disable=SC2317 # called by a trap
@@ -361,7 +317,8 @@ await() {
 # but the image's win except over those listed, and LANG, LANGUAGE, LC_ALL only if listed).
 wanted() { # name
   local variable
-  [[ $1 != ENROOT_* ]] || return 1
+  # shellcheck disable=SC2053 # a pattern
+  [[ $1 != $tool_names ]] || return 1
   for variable in ${listed[@]+"${listed[@]}"}; do
     [[ $1 != "$variable" ]] || return 0
   done
@@ -388,12 +345,16 @@ exported() { # name, value
   fi
 }
 
-# Shell text that gives a rank its environment: values of any bytes and length, which `enroot exec -e`
-# can't carry (it splits at newlines, and all of them together are one argument).
+# Shell text that gives a rank its environment: values of any bytes and length, which no tool's options
+# can carry (enroot splits at newlines, and all of them together are one argument).
 environment() {
   local word variable value quote="'\\''" strange=()
   local -A inside=()
-  while IFS= read -r -d '' word; do inside[${word%%=*}]=1; done <"/proc/$holder/environ"
+  while IFS= read -r -d '' word; do
+    variable=${word%%=*} value=${word#*=}
+    inside[$variable]=1
+    if tool_brings "$variable" "$value"; then exported "$variable" "$value"; fi
+  done <"/proc/$holder/environ"
   for word in "${host_environment[@]}"; do
     variable=${word%%=*} value=${word#*=}
     if [[ -n $variable ]] && wanted "$variable"; then
@@ -418,6 +379,7 @@ environment() {
     printf "set -- '%s' \"\$@\"\n" "${word//\'/"$quote"}"
   done
   if ((${#strange[@]})); then printf 'set -- env -- "$@"\n'; fi
+  workdir=${workdir:-${joined_in:-}}
   if [[ -n $workdir ]]; then
     printf "cd -- '%s' || exit %d\n" "${workdir//\'/"$quote"}" "$no_container"
   fi
@@ -431,9 +393,10 @@ enter() {
   rank=${SLURM_LOCALID:-0}
   if ((rank == 0)); then lead; fi
   await
+  tool_join
   own=$step/rank.$rank
   (umask 077 && environment >"$own.sh")
-  command=(enroot exec "$holder" sh -c "$inner" sh "$own.sh" "$@")
+  command=("${joining[@]}" sh -c "$inner" sh "$own.sh" "$@")
   if ((rank == 0)); then
     supervise
   else
@@ -511,22 +474,37 @@ pass_on() { # signal, process id
 }
 
 end_step() {
-  local file pid begin
   trap - EXIT
-  if [[ -z $terminated ]]; then
-    await_joined
-  else
+  if [[ -n $terminated ]]; then
     # The other ranks had the same signal, and may still be writing in the container: they end first.
-    for file in "$step"/rank.*; do
-      [[ $file =~ rank\.[0-9]+$ ]] || continue
-      read -r pid begin <"$file" || continue
-      while alive "$pid" "$begin"; do nap 0.1; done
-    done
+    await_ranks
+  else
+    await_joined
+    if [[ -n $tool_holds ]]; then
+      # Not by the leader itself: Slurm ends a step by the exit status of each rank, so none may wait
+      # for another. What is left when the step ends, Slurm kills; the container's removal tidies up.
+      (trap '' HUP INT QUIT TERM && await_ranks && close_step) </dev/null >/dev/null 2>&1 {naps}<&0 &
+      disown "$!"
+      return
+    fi
   fi
-  kill -KILL "$holder" 2>/dev/null || true
-  rm -rf -- "$step"
+  close_step
   # After scancel nothing else will run here for this job.
   if [[ -n $terminated ]] && ! lives "$name"; then remove_container "$container"; fi
+}
+
+close_step() {
+  kill -KILL "$holder" 2>/dev/null || true
+  rm -rf -- "$step" || true # no failure of the rank's
+}
+
+await_ranks() {
+  local file pid begin
+  for file in "$step"/rank.*; do
+    [[ $file =~ rank\.[0-9]+$ ]] || continue
+    read -r pid begin <"$file" || continue
+    while alive "$pid" "$begin"; do nap 0.1; done
+  done
 }
 
 # Keep the namespaces, and the ranks' files, until all of the node's ranks are inside and have read
@@ -539,9 +517,8 @@ await_joined() {
     for file in "$step"/rank.*; do
       [[ $file =~ rank\.[0-9]+$ ]] || continue
       read -r pid begin <"$file" || continue
-      if ! alive "$pid" "$begin" || [[ /proc/$pid/ns/mnt -ef /proc/$holder/ns/mnt && ! -e $file.sh ]]; then
-        joined=$((joined + 1))
-      fi
+      # The file is removed inside, when it has been read.
+      if ! alive "$pid" "$begin" || [[ ! -e $file.sh ]]; then joined=$((joined + 1)); fi
     done
     if ((joined >= tasks)); then return; fi
     nap 0.05
@@ -573,7 +550,7 @@ remove_container() { # with the node's name
     read -r pid begin <"$file" || continue
     if alive "$pid" "$begin"; then kill -KILL "$pid" 2>/dev/null || true; fi
   done
-  if exists "$1"; then quietly enroot remove -f -- "$1" || say "the container $1 can't be removed"; fi
+  if tool_has "$1"; then tool_remove "$1" || say "the container $1 can't be removed"; fi
   rm -rf -- "${states:?}/$1"
 }
 
@@ -584,7 +561,7 @@ sweep() {
     if [[ $one == hpcbert-*-"$node" && $one != "$container" ]] && ! lives "${one%-"$node"}"; then
       remove_container "$one"
     fi
-  done < <({ enroot list 2>/dev/null && ls -1 -- "$states"; } | sort -u)
+  done < <({ tool_list && ls -1 -- "$states"; } | sort -u)
 }
 
 settle_settings

@@ -1,19 +1,21 @@
 #!/bin/bash
 # Puts one container image into a directory that many hosts share: once, whoever asks, however often.
 #
-#   image.sh import URI DIRECTORY STEM [BYTES]
-#   image.sh build REFERENCE DIRECTORY STEM BASE [MOUNT...] <commands
+#   image.sh [--with TOOL] import URI DIRECTORY STEM [BYTES]
+#   image.sh [--with TOOL] build REFERENCE DIRECTORY STEM BASE [MOUNT...] <commands
 #
-# import has enroot fetch URI; BYTES is the image's size once unpacked, where known. build runs the
-# commands on stdin, as root in a writable container made from the image file BASE, and exports it.
-# Both print the path of the finished file, <STEM>+<12 digits of its SHA-256>.sqsh; everything else
-# goes to stderr. Beside the file lies its pointer, <STEM>.json, renamed into place last: who finds a
+# TOOL is enroot (if left out) or apptainer: the file TOOL.sh beside this one says how it is done.
+# import fetches URI; BYTES is the image's size once unpacked, where known. build runs the commands on
+# stdin, as root in a writable container made from the image file BASE, and keeps that; a MOUNT is
+# SRC:DST. Both print the path of the finished file, <STEM>+<12 digits of its SHA-256>, which ends in
+# .sqsh (enroot) or .sif (apptainer); everything else goes to stderr. Beside the file lies its pointer, <STEM>.json, renamed into place last: who finds a
 # pointer finds a whole image, and nothing that is half done ever has either name.
 #
 # HPCBERT_PROVENANCE   one line of JSON that the pointer is to hold
 # HPCBERT_STALE_AFTER  seconds without a sign of life after which an importer counts as dead (60)
 #
 # Ends with 0, 1 when the image can't be had, 64 for wrong arguments, 143 when terminated.
+# shellcheck disable=SC2034,SC2154 # shared with the tool's file
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -24,6 +26,15 @@ usage() {
 }
 
 # --- Arguments ------------------------------------------------------------------------------
+tool=enroot
+if [[ ${1:-} == --with ]]; then
+  tool=${2:-}
+  shift "$(($# < 2 ? $# : 2))"
+fi
+beside=$(dirname -- "${BASH_SOURCE[0]}")
+[[ $tool =~ ^[a-z]+$ && -r $beside/$tool.sh ]] || usage "there is no $tool.sh beside image.sh"
+# shellcheck source=/dev/null # enroot.sh or apptainer.sh
+. "$beside/$tool.sh"
 (($# >= 4)) || usage 'use: image.sh import URI DIRECTORY STEM [BYTES]'
 verb=$1 uri=$2 directory=$3 stem=$4
 shift 4
@@ -80,7 +91,7 @@ hit() {
   [[ -s $pointer ]] || return 1
   name=$(field file)
   [[ -n $name && $name != */* && $(stat -Lc %s -- "$directory/$name" 2>/dev/null) == "$(field bytes)" ]] &&
-    unsquashfs -s "$directory/$name" >/dev/null 2>&1 &&
+    tool_whole "$directory/$name" &&
     printf '%s\n' "$directory/$name"
 }
 
@@ -191,9 +202,9 @@ remove_tree() { # layers may hold directories that their owner can't enter
 clean_up() {
   trap '' TERM INT HUP
   if [[ -n $child ]] && kill -TERM -- "-$child" 2>/dev/null; then
-    wait "$child" 2>/dev/null || true # enroot removes what it made
+    wait "$child" 2>/dev/null || true # the tool removes what it made
   fi
-  if [[ $verb == build && -n $held ]]; then enroot remove -f -- "$container" >/dev/null 2>&1 || true; fi
+  if [[ $verb == build && -n $held ]]; then tool_clean "$container"; fi
   if [[ -n $scratch ]]; then remove_tree "$scratch"; fi
   rm -f -- "$partial" "$draft"
   if [[ -n $heart ]]; then kill "$heart" 2>/dev/null || true; fi
@@ -216,13 +227,6 @@ fail() { # sentence: why the image can't be had, for us and for those who wait
 # --- Room -----------------------------------------------------------------------------------
 human() { numfmt --to=iec-i --suffix=B --round=nearest --format=%.1f -- "$1"; }
 free() { df -Pk -- "$1" | awk 'NR == 2 { printf "%d", $4 * 1024 }'; }
-setting() { # of enroot: from its own mouth where it tells, else as it would find it
-  local value
-  value=$(enroot info 2>/dev/null | sed -n "s/^ *$1=//p") || true
-  printf '%s' "${value:-$2}"
-}
-
-# enroot unpacks in TEMP and writes the image from there; downloads wait in CACHE.
 check_room() { # folder for TEMP, folder for CACHE
   local -A need=() path=()
   local folder device share
@@ -261,7 +265,7 @@ group() {
   return "$code"
 }
 
-run() { # a program of enroot's
+run() { # a program of the tool's
   local code=0 reader
   redact <"$scratch"/fifo | tee -a -- "$scratch"/log >&2 &
   reader=$!
@@ -280,43 +284,28 @@ sweep() { # what dead importers of this image left here, and on this host
     pid=${pid%%.*}
     if [[ -d $path && $pid =~ ^[0-9]+$ && ! -d /proc/$pid ]]; then remove_tree "$path"; fi
   done
-  if [[ $verb == build ]]; then
-    for path in $(enroot list 2>/dev/null); do
-      if [[ $path == "hpcbert-build.$stem."* ]]; then enroot remove -f -- "$path" >/dev/null 2>&1 || true; fi
-    done
-  fi
+  if [[ $verb == build ]]; then tool_clean "hpcbert-build.$stem."; fi
 }
 
 import() {
   say "importing $reference"
-  ENROOT_TEMP_PATH=$scratch run enroot import --output "$partial" -- "$uri" ||
-    fail "enroot import $reference ended with status $?"
+  tool_import
 }
 
 build() {
-  # As in a Dockerfile: no entrypoint, no GPU, the first command that fails ends it.
-  # shellcheck disable=SC2016 # for the container's shell
-  printf 'cd /\nexec "$@"\n' >"$scratch"/rc
-  local mount options=()
-  for mount in ${mounts[@]+"${mounts[@]}"}; do options+=(--mount "$mount"); done
-  export NVIDIA_VISIBLE_DEVICES=void
   say "building $stem on ${base##*/}"
-  run enroot create --name "$container" -- "$base" || fail "enroot create ended with status $?"
-  run enroot start --rw --root --rc "$scratch"/rc ${options[@]+"${options[@]}"} -- "$container" \
-    bash -euo pipefail -c "$commands" || fail "an install command ended with status $?"
-  run enroot export --output "$partial" -- "$container" || fail "enroot export ended with status $?"
-  run enroot remove -f -- "$container" || true
+  tool_build
 }
 
 publish() {
   local sum name size
   say "checking and naming the image"
-  unsquashfs -s "$partial" >/dev/null 2>&1 || fail "what enroot wrote is no squashfs image"
+  tool_whole "$partial" || fail "what $tool wrote is no image"
   group sync -- "$partial" || true
   group sha256sum -- "$partial" >"$scratch"/sum
   read -r sum _ <"$scratch"/sum
   sum=${sum#\\} # a name with a backslash is escaped, and said to be
-  name=$stem+${sum:0:12}.sqsh
+  name=$stem+${sum:0:12}$tool_end
   size=$(stat -c %s -- "$partial")
   if hit >/dev/null; then return; fi # we were thought dead, and another was faster
   mv -T -- "$partial" "$directory/$name"
@@ -328,7 +317,7 @@ publish() {
  "sha256": "$sum",
  "bytes": $size,
  "created": "$(date -u +%Y-%m-%dT%H:%M:%SZ)",
- "enroot": "$(enroot version 2>/dev/null || true)",
+ "$tool": "$(tool_version || true)",
  "provenance": ${HPCBERT_PROVENANCE:-null}
 }
 JSON
@@ -339,19 +328,19 @@ JSON
 
 if hit; then exit 0; fi
 mkdir -p -- "$directory"
-for tool in unsquashfs sha256sum enroot; do
-  command -v "$tool" >/dev/null || fail "there is no $tool on $host"
+for program in "${tool_programs[@]}" sha256sum; do
+  command -v "$program" >/dev/null || fail "there is no $program on $host"
 done
 acquire
 beat </dev/null >/dev/null 2>&1 &
 heart=$!
 if hit; then exit 0; fi
-temp=$(setting ENROOT_TEMP_PATH "${ENROOT_TEMP_PATH:-${TMPDIR:-/tmp}}")
-cache=$(setting ENROOT_CACHE_PATH "${ENROOT_CACHE_PATH:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/enroot}")
+temp=$(tool_temp)
+cache=$(tool_cache)
 while [[ ! -d $cache ]]; do cache=$(dirname -- "$cache"); done
 sweep "$temp"
 scratch=$temp/$own.$$.$RANDOM
-mkdir -m 700 -- "$scratch" || fail "enroot's TEMP, $temp, can't be written"
+mkdir -m 700 -- "$scratch" || fail "$tool's TEMP, $temp, can't be written"
 mkfifo -- "$scratch"/fifo
 check_room "$temp" "$cache"
 "$verb"

@@ -65,6 +65,16 @@ REMEDIES = {
         "package enroot",
         'The administrator installs enroot there; or set container.runtime = "none".',
     ),
+    "apptainer": Remedy(
+        "package apptainer",
+        "The administrator installs Apptainer or SingularityCE there; load its module before you "
+        'submit where it is one; or set container.runtime = "none".',
+    ),
+    "mounting": Remedy(
+        "/dev/fuse, package squashfuse",
+        "Works all the same, with room on the node for the unpacked image (container.scratch); the "
+        "administrator makes it faster: mode 0666, and squashfuse, or the setuid starter.",
+    ),
     "scratch": Remedy(
         "site.toml: container.scratch",
         "Name a directory on each node's own disk that users can write, with room for three to "

@@ -2,10 +2,11 @@
 # Looks at what containers need of this machine. Leaves nothing behind but the directories that enroot
 # makes whatever it is asked.
 #
-#   probe.sh [--enroot] [--scratch DIRECTORY] [--images DIRECTORY] [--image FILE]... [--data DIRECTORY]...
+#   probe.sh [--enroot|--apptainer] [--scratch DIRECTORY] [--images DIRECTORY] [--image FILE]... [--data DIRECTORY]...
 #
 #   --enroot             the enroot command itself runs here: for the enroot runtime and for `prepare`
-#   --scratch DIRECTORY  where enroot shall keep what it unpacks; left out: what enroot.conf says
+#   --apptainer          likewise Apptainer, or Singularity where that is what there is
+#   --scratch DIRECTORY  where they shall keep what they unpack; left out: where they do by themselves
 #   --images DIRECTORY   the directory of prepared images
 #   --image FILE         an image that must be readable here
 #   --data DIRECTORY     training data that must be readable here
@@ -17,10 +18,10 @@ PATH=$PATH:/usr/sbin:/sbin # getcap and the squashfs tools lie there on some sys
 export LC_ALL=C
 
 node=${SLURMD_NODENAME:-$(uname -n)}
-enroot='' scratch='' images='' image_files=() data=()
+tool='' scratch='' images='' image_files=() data=()
 while (($#)); do
   case $1 in
-    --enroot) enroot=yes ;;
+    --enroot | --apptainer) tool=${1#--} ;;
     --scratch) scratch=$2 && shift ;;
     --images) images=$2 && shift ;;
     --image) image_files+=("$2") && shift ;;
@@ -178,6 +179,14 @@ check_image() { # file
   local output
   if [[ ! -r $1 ]]; then
     tell image fail "$1 can't be read on this node"
+  elif [[ $tool == apptainer ]]; then
+    if [[ -d $1 ]]; then
+      tell image ok "$1, a directory"
+    elif [[ $(dd if="$1" bs=1 skip=32 count=9 status=none) == SIF_MAGIC ]]; then
+      tell image ok "$1, SIF"
+    else
+      tell image fail "$1 is no SIF image"
+    fi
   elif ! command -v unsquashfs >/dev/null; then
     if [[ $(head -c 4 -- "$1") == hsqs ]]; then tell image ok "$1"; else tell image fail "$1 is no squashfs file"; fi
   elif output=$(unsquashfs -s "$1" 2>&1); then
@@ -193,14 +202,48 @@ check_gpu_hook() {
   fi
 }
 
+check_apptainer() {
+  local program output place temp=${APPTAINER_TMPDIR:-${SINGULARITY_TMPDIR:-${TMPDIR:-/tmp}}}
+  program=$(command -v apptainer || command -v singularity) || {
+    tell apptainer fail 'neither apptainer nor singularity is on PATH'
+    return
+  }
+  if ! output=$("$program" version 2>&1); then
+    tell apptainer fail "$(last_line "$output")"
+    return
+  fi
+  output="${program##*/} $(last_line "$output")"
+  if [[ -n $scratch ]]; then check_room scratch "$scratch"; else check_room temp "$temp"; fi
+  place=$("$program" buildcfg LIBEXECDIR 2>/dev/null) || place=''
+  if [[ -u $place/apptainer/bin/starter-suid || -u $place/singularity/bin/starter-suid ]]; then
+    tell apptainer ok "$output, setuid: the kernel mounts images"
+    return
+  fi
+  tell apptainer ok "$output, without setuid: in user namespaces"
+  PATH=$PATH:$place/apptainer/bin:$place/singularity/bin check_mounting
+}
+
+check_mounting() {
+  if ! command -v squashfuse squashfuse_ll >/dev/null; then
+    tell mounting warn 'squashfuse is missing: each job unpacks its image on each node'
+  elif [[ ! -r /dev/fuse || ! -w /dev/fuse ]]; then
+    tell mounting warn '/dev/fuse is missing or closed to users: each job unpacks its image on each node'
+  else
+    tell mounting ok '/dev/fuse and squashfuse'
+  fi
+}
+
 check_user_namespaces
 check_user
-if [[ -n $enroot ]]; then
-  check_tools
-  check_enroot
-  check_fuse
-  check_gpu_hook
-fi
+case $tool in
+  enroot)
+    check_tools
+    check_enroot
+    check_fuse
+    check_gpu_hook
+    ;;
+  apptainer) check_apptainer ;;
+esac
 if [[ -n $images ]]; then check_room images "$images"; fi
 for file in ${image_files[@]+"${image_files[@]}"}; do check_image "$file"; done
 for folder in ${data[@]+"${data[@]}"}; do

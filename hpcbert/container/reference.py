@@ -21,7 +21,10 @@ HUB = "registry-1.docker.io"
 _HUB_NAMES = ("docker.io", "index.docker.io", HUB)
 _DAEMONS = ("dockerd://", "podman://")
 _DOCKER = "docker://"
-_FILE_ENDS = (".sqsh", ".squashfs", ".sqfs")
+_FILE_ENDS = (".sqsh", ".squashfs", ".sqfs", ".sif")
+# Registries of other kinds, which Apptainer alone fetches from: SIF files in one of OCI's, and its
+# own libraries, where names may have capitals (apptainer/apptainer, pkg/../library/client/ref.go).
+_OTHERS = ("oras", "library")
 
 # Names, tags and digests as the distribution project defines them
 # (distribution/reference, regexp.go), a little wider for names, as enroot is.
@@ -30,24 +33,32 @@ _REGISTRY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_HINT = "Write docker://[USER@]REGISTRY#IMAGE:TAG, or the path of a .sqsh file."
+_HINT = "Write docker://[USER@]REGISTRY#IMAGE:TAG, or the path of a .sqsh or .sif file."
+_ORAS = re.compile(
+    r"oras://(?P<registry>[A-Za-z0-9.-]+(:[0-9]{1,5})?)/(?P<name>[a-z0-9._/-]+?)"
+    r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+_LIBRARY = re.compile(
+    r"library://((?P<registry>[A-Za-z0-9.-]+(\.[A-Za-z0-9-]+|:[0-9]{1,5}))/)?"
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._/-]*?)(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
+)
 
 
 @dataclass(frozen=True)
 class Image:
-    """An image: a squashfs file, or one of a registry.
+    """An image: a file, or one of a registry.
 
     Attributes:
-        kind: `file` or `docker`.
+        kind: `file`, or the registry's kind: `docker`, `oras` or `library`.
         path: The file's path, as written; empty for an image of a registry.
         user: Whom to log in as; empty for whom enroot's own credentials name.
-        registry: Host, with `:PORT` where it has one.
+        registry: Host, with `:PORT` where it has one; empty for Apptainer's own library.
         name: Name within the registry, `nvidia/pytorch`.
         tag: Its tag; empty where only a digest is given.
         digest: `sha256:` and 64 hexadecimal digits; empty without one. It wins over the tag.
     """
 
-    kind: Literal["file", "docker"]
+    kind: Literal["file", "docker", "oras", "library"]
     path: str = ""
     user: str = ""
     registry: str = ""
@@ -61,11 +72,20 @@ class Image:
 
         A path begins with `.` or `/`, so that pyxis does not take it for an image's name.
         """
-        if self.kind == "file":
-            return self.path
+        if self.kind != "docker":
+            return self.slashed
         user = f"{self.user}@" if self.user else ""
         which = f"@{self.digest}" if self.digest else f":{self.tag}"
         return f"{_DOCKER}{user}{self.registry}#{self.name}{which}"
+
+    @property
+    def slashed(self) -> str:
+        """What to hand to Apptainer, which takes no user and has a short name for Docker's hub."""
+        if self.kind == "file":
+            return self.path
+        registry = "docker.io" if self.registry == HUB else self.registry
+        which = f"@{self.digest}" if self.digest else f":{self.tag}"
+        return f"{self.kind}://{registry}{'/' if registry else ''}{self.name}{which}"
 
     @property
     def stem(self) -> str:
@@ -78,7 +98,7 @@ class Image:
             return re.sub(r"[^A-Za-z0-9._-]", "_", Path(self.path).stem)
         place = "+".join((self.registry.replace(":", "_"), *self.name.split("/")))
         which = "@" + self.digest.replace(":", "+") if self.digest else "+" + self.tag
-        return f"{place}{which}"
+        return f"{'' if self.kind == 'docker' else self.kind + '@'}{place}{which}"
 
 
 def parse(text: str) -> Image:
@@ -87,7 +107,8 @@ def parse(text: str) -> Image:
     Args:
         text: `./x.sqsh`, `/x.sqsh`, `docker://[USER@]REGISTRY#IMAGE[:TAG]`,
             `docker://[USER@]REGISTRY/IMAGE[:TAG]`, or the latter without `docker://`; instead of
-            or after the tag a digest, `@sha256:…`.
+            or after the tag a digest, `@sha256:…`. `oras://REGISTRY/IMAGE[:TAG]` and
+            `library://[REGISTRY/]IMAGE[:TAG]` are for Apptainer.
 
     Raises:
         UsageError: It is none of these.
@@ -101,6 +122,9 @@ def parse(text: str) -> Image:
             f"{text!r} asks a daemon of one machine for its image; compute nodes don't run it.",
             hint="Push the image to a registry, or import it there and name the .sqsh file.",
         )
+    kind = text.partition("://")[0]
+    if kind in _OTHERS:
+        return _other(kind, text)
     reference = text.removeprefix(_DOCKER)
     if reference == text and text.endswith(_FILE_ENDS):
         raise UsageError(
@@ -108,6 +132,17 @@ def parse(text: str) -> Image:
             hint=f"Write ./{text} or the whole path for a file.",
         )
     return _docker(reference, text)
+
+
+def _other(kind: str, text: str) -> Image:
+    found = (_ORAS if kind == "oras" else _LIBRARY).fullmatch(text)
+    if not found or "//" in found["name"] or found["name"].endswith("/"):
+        hint = "Write oras://REGISTRY/IMAGE:TAG or library://[REGISTRY/]IMAGE:TAG."
+        raise UsageError(f"{text!r} is no image.", hint=hint)
+    parts = found.groupdict(default="")
+    if not parts["tag"] and not parts.get("digest"):
+        parts["tag"] = "latest"
+    return Image("oras" if kind == "oras" else "library", **parts)
 
 
 def _docker(reference: str, text: str) -> Image:

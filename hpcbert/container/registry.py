@@ -1,11 +1,12 @@
-"""How large an image is before it is fetched, as its registry tells anybody who asks.
+"""Size and digest of an image before it is fetched, as its registry tells anybody who asks.
 
-No account is used and none is read: enroot alone logs in. What a registry does not tell without one
-stays unknown, and nothing depends on it but the check for room.
+No account is used and none is read: the tool alone logs in. What a registry does not tell without
+one stays unknown, and nothing depends on it but the check for room and the image's record.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import re
@@ -29,6 +30,7 @@ _ACCEPT = (
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _PATIENCE = 20.0
+_UNTOLD = (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError)
 # A manifest is kilobytes.
 _MOST = 1 << 22
 
@@ -40,14 +42,35 @@ def compressed_bytes(image: Image, *, http: bool = False) -> int | None:
         image: An image of a registry.
         http: Whether to speak plain HTTP, for a registry on this machine.
     """
-    address = f"http{'' if http else 's'}://{image.registry}/v2/{image.name}/manifests/"
+    address = _manifests(image, http=http)
     try:
-        manifest, token = _get(address + (image.digest or image.tag), "")
+        text, token = _get(address + (image.digest or image.tag), "")
+        manifest = _object(text)
         if "manifests" in manifest:
-            manifest, _ = _get(address + _own(manifest), token)
+            manifest = _object(_get(address + _own(manifest), token)[0])
         return sum(int(layer["size"]) for layer in manifest["layers"])
-    except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError):
+    except _UNTOLD:
         return None
+
+
+def digest(image: Image, *, http: bool = False) -> str:
+    """Return the digest of what an image's tag names at this moment; empty if it is not told.
+
+    Args:
+        image: An image of a registry.
+        http: Whether to speak plain HTTP, for a registry on this machine.
+    """
+    if image.digest or image.kind == "library":  # whose interface is another
+        return image.digest
+    try:
+        text, _ = _get(_manifests(image, http=http) + image.tag, "")
+    except _UNTOLD:
+        return ""
+    return f"sha256:{hashlib.sha256(text).hexdigest()}"
+
+
+def _manifests(image: Image, *, http: bool) -> str:
+    return f"http{'' if http else 's'}://{image.registry}/v2/{image.name}/manifests/"
 
 
 def _own(manifests: dict[str, Any]) -> str:
@@ -60,7 +83,7 @@ def _own(manifests: dict[str, Any]) -> str:
     raise LookupError(wanted)
 
 
-def _get(address: str, token: str) -> tuple[dict[str, Any], str]:
+def _get(address: str, token: str) -> tuple[bytes, str]:
     """Return a document, and the token that it took."""
     headers = {"Accept": _ACCEPT, **({"Authorization": f"Bearer {token}"} if token else {})}
     try:
@@ -80,13 +103,18 @@ def _anonymous(challenge: dict[str, str]) -> str:
     if not realm.startswith(("https://", "http://")):
         raise ValueError(realm)
     rest = {name: text for name, text in challenge.items() if name in {"service", "scope"}}
-    answer = _read(Request(f"{realm}?{urlencode(rest)}"))  # noqa: S310 - checked above
+    answer = _object(_read(Request(f"{realm}?{urlencode(rest)}")))  # noqa: S310 - checked above
     return str(answer.get("token") or answer["access_token"])
 
 
-def _read(request: Request) -> dict[str, Any]:
+def _read(request: Request) -> bytes:
     with urlopen(request, timeout=_PATIENCE) as answer:  # noqa: S310 - checked by the callers
-        document = json.loads(answer.read(_MOST))
+        text: bytes = answer.read(_MOST)
+    return text
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    document = json.loads(text)
     if not isinstance(document, dict):
         raise TypeError(document)
     return document

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.config.site import RUNTIMES
+from hpcbert.container import runtimes
 from hpcbert.errors import SchedulerError
 from hpcbert.flows import slurmchoices
 from hpcbert.flows.choices import Choice, Proposal, Question, SaidValues
@@ -94,7 +95,11 @@ def _runtime(
 ) -> None:
     """Choose how ranks enter an image: by srun's plugin where there is one."""
     found = {"pyxis": "srun has --container-image"} if cluster.pyxis else {}
-    found |= {one: f"{one} is on this machine" for one in here.programs if one in RUNTIMES}
+    found |= {
+        runtimes.name_of(one): f"{one} is on this machine"
+        for one in reversed(here.programs)
+        if runtimes.name_of(one) in RUNTIMES
+    }
     default = "pyxis" if cluster.pyxis else "none"
     options = {**found, "none": "on the host, without a container"}
     question = Question("container runtime", "--runtime", options, default)
@@ -104,12 +109,9 @@ def _runtime(
         name = made.pick(question) or default
         why = options[name]
     else:
-        name, why = default, options[default] if found else "no pyxis and no enroot are here"
-    foreign = (one for one in here.programs if one not in RUNTIMES)
-    others = (
-        *(one for one in found if one != name),
-        *foreign,
-    )
+        why = "no pyxis, enroot or Apptainer is here"
+        name, why = default, options[default] if found else why
+    others = tuple(one for one in found if one != name)
     made.take(Choice("container.runtime", name, why, others, "--runtime"))
 
 

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcbert.container import cache, reference, registry, symptoms
+from hpcbert.container import cache, reference, registry, runtimes, symptoms
 from hpcbert.prepare.parts import Context, Part, make_directory
 from hpcbert.script.inputs import built_stem, prepared_image
 from hpcbert.script.prepared import beside, record, source_record
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.container.cache import Cached
+    from hpcbert.container.runtimes import Tool
     from hpcbert.system.runner import Outcome
 
 # A whole image is gigabytes: what is printed before one fails is no more than its last lines.
 _TAIL = 12
 # Assumed: layers unpack to two and a half times what is fetched.
 _UNPACKED = 2.5
-_SCRATCH = ("DATA", "RUNTIME", "TEMP", "CACHE")
 
 
 def image(recipe: Recipe, site: Site, context: Context) -> Part:
     """Make ready the image that ranks of a framework enter.
 
     Raises:
-        UsageError: Its reference is none.
+        UsageError: Its reference is none, or not one for the runtime.
     """
     there = prepared_image(site, recipe)
     own = site.settings(recipe.name).image
@@ -57,10 +57,11 @@ def image(recipe: Recipe, site: Site, context: Context) -> Part:
 
 
 def _imported(recipe: Recipe, site: Site, text: str, context: Context) -> Part:
-    wanted = reference.parse(text)
+    runtime = runtimes.of(site.container.runtime)
+    wanted = runtimes.check_image(reference.parse(text), runtime, site.where)
     if wanted.kind == "file":
-        return _file(recipe, wanted.path, context)
-    shown = reference.parse(text).uri.replace(f"{wanted.user}@", "", 1) if wanted.user else text
+        return _file(recipe, wanted.path, runtime.tool)
+    shown = wanted.uri.replace(f"{wanted.user}@", "", 1) if wanted.user else text
     if context.dry:
         images = site.container.images
         detail = f"would import {shown} into {images} ({_room(images)} free)"
@@ -72,18 +73,28 @@ def _imported(recipe: Recipe, site: Site, text: str, context: Context) -> Part:
 def _import(wanted: reference.Image, site: Site, context: Context) -> Cached | Outcome:
     make_directory(Path(site.container.images))
     env = environment(site, context)
-    digest = context.run(["enroot", "digest", wanted.uri], env=env, timeout=120.0)
-    named = digest.stdout.strip() if digest.ok else ""
-    if named.startswith("sha256:"):
+    tool = runtimes.of(site.container.runtime).tool
+    named = _digest(wanted, tool, context, env)
+    if named:
         context.say(f"{wanted.name}: {named}")
         env = {**env, "HPCBERT_PROVENANCE": json.dumps({"digest": named})}
-    words = ["import", wanted.uri, site.container.images, wanted.stem, *_size(wanted, context)]
-    return _script(words, site, wanted.stem, context, env=env)
+    stem, uri = tool.prefix + wanted.stem, runtimes.uri(wanted, site.container.runtime)
+    words = ["import", uri, site.container.images, stem, *_size(wanted, tool, context)]
+    return _script(words, site, stem, context, env=env)
 
 
-def _size(wanted: reference.Image, context: Context) -> list[str]:
+def _digest(wanted: reference.Image, tool: Tool, context: Context, env: Mapping[str, str]) -> str:
+    """Return the digest that a registry has for an image; empty where it does not tell."""
+    if not tool.digest:
+        return registry.digest(wanted, http=bool(context.env.get(tool.http)))
+    asked = context.run([*tool.digest, wanted.uri], env=env, timeout=120.0)
+    named = asked.stdout.strip() if asked.ok else ""
+    return named if named.startswith("sha256:") else ""
+
+
+def _size(wanted: reference.Image, tool: Tool, context: Context) -> list[str]:
     """Return the room that an image will take unpacked, where its registry tells its size."""
-    size = registry.compressed_bytes(wanted, http=bool(context.env.get("ENROOT_ALLOW_HTTP")))
+    size = registry.compressed_bytes(wanted, http=bool(context.env.get(tool.http)))
     if size is None:
         context.say(f"{wanted.name}: the registry does not tell its size without an account")
         return []
@@ -94,8 +105,9 @@ def _size(wanted: reference.Image, context: Context) -> list[str]:
 def _built(recipe: Recipe, site: Site, context: Context) -> Part:
     """Import the base, run the recipe's commands in a container made of it, export that."""
     base = reference.parse(recipe.image.base or recipe.image.reference)
-    stem = built_stem(recipe)
-    there = cache.find(Path(site.container.images), base)
+    tool = runtimes.of(site.container.runtime).tool
+    stem = built_stem(recipe, tool.prefix)
+    there = cache.find(Path(site.container.images), base, tool.prefix)
     if context.dry:
         count = len(recipe.image.install)
         commands = f"{count} command{'s' * (count != 1)}"
@@ -136,18 +148,17 @@ def _commands(recipe: Recipe, site: Site) -> tuple[list[str], str]:
         return [], ""
     target = shlex.quote(recipe.image.copy)
     lines.insert(0, f"mkdir -p {target}; cp -R /tmp/source/. {target}; cd {target}")
-    return [f"{folder}:/tmp/source:x-create=dir,rbind,ro"], "\n".join(lines) + "\n"
+    return [f"{folder}:/tmp/source"], "\n".join(lines) + "\n"
 
 
-def _file(recipe: Recipe, path: str, context: Context) -> Part:
-    outcome = context.run(["unsquashfs", "-s", path], env=context.env)
-    if outcome.ok:
+def _file(recipe: Recipe, path: str, tool: Tool) -> Part:
+    if tool.reads(path):
         return Part(recipe.name, "image", "ready", "an image file of the site's", path)
     return Part(
         recipe.name,
         "image",
         "failed",
-        f"{path} is no squashfs image that can be read here",
+        f"{path} is no {tool.form} that can be read here",
         hint=f"Mend frameworks.{recipe.name}.image in the site.toml.",
     )
 
@@ -162,7 +173,8 @@ def _script(
     stdin: str = "",
 ) -> Cached | Outcome:
     """Run image.sh, and look for what it made."""
-    argv = ["bash", str(cache.SCRIPT), *words]
+    tool = runtimes.of(site.container.runtime).tool
+    argv = ["bash", str(cache.SCRIPT), "--with", tool.name, *words]
     outcome = context.follow(
         argv, show=lambda line: context.say(redact.text(line)), stdin=stdin, env=env
     )
@@ -181,27 +193,27 @@ def _part(recipe: Recipe, found: Cached | Outcome) -> Part:
     detail = said.removeprefix("hpcbert: ") or f"the import ended with status {found.returncode}"
     if symptom:
         return Part(recipe.name, "image", "failed", f"{detail}. {symptom.what}", hint=symptom.hint)
-    hint = "What enroot printed tells more; repeating takes up where it was."
+    hint = "What was printed above tells more; repeating takes up where it was."
     return Part(recipe.name, "image", "failed", detail, hint=hint)
 
 
 def environment(site: Site, context: Context) -> dict[str, str]:
-    """Return the environment for enroot: its directories below the site's scratch, if it can be."""
+    """Return the environment for a tool: its directories below the site's scratch, if it can be."""
     env = dict(context.env)
     if not site.container.scratch:
         return env
-    root = (
-        Path(site.container.scratch) / f"enroot-{env.get('USER') or env.get('LOGNAME') or 'user'}"
-    )
+    tool = runtimes.of(site.container.runtime).tool
+    user = env.get("USER") or env.get("LOGNAME") or "user"
+    root = Path(site.container.scratch) / f"{tool.name}-{user}"
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         root = _private(root)
-        folders = {f"ENROOT_{name}_PATH": root / name.lower() for name in _SCRATCH}
+        folders = {name: root / folder for name, folder in tool.folders}
         for folder in folders.values():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
         context.say(
-            f"{site.container.scratch} can't be made here: enroot keeps to its own settings"
+            f"{site.container.scratch} can't be made here: {tool.name} keeps to its own settings"
         )
         return env
     return env | {name: str(folder) for name, folder in folders.items()}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hpcbert import __version__
 from hpcbert.campaign import store
 from hpcbert.config import campaignfile, slurmwords
+from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Campaign, utc
 from hpcbert.script import preflight
@@ -118,7 +119,7 @@ def draft(
         scheduler=options.scheduler,
         site=site.name,
         runtime=site.container.runtime,
-        image=image.uri if image else "",
+        image=runtimes.uri(image, site.container.runtime),
         framework=recipe.name,
         recipe_digest=recipe.digest,
         protocol=resolved.plan.protocol,

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.config.site import SYNTHETIC
-from hpcbert.container import cache, mounts, reference
-from hpcbert.errors import UsageError
+from hpcbert.container import cache, mounts, reference, runtimes
 from hpcbert.model import Material
 from hpcbert.script.prepared import (
     beside,
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
     from hpcbert.config.site import Site
     from hpcbert.container.reference import Image
     from hpcbert.model import OptionValue
-
-# pyxis writes mounts in double quotes into a file that a shell reads on the node
-# (NVIDIA/pyxis 0.24.0, pyxis_slurmstepd.c, enroot_create_start_config).
-_EXPANDED = '"$`\\'
 
 
 @dataclass(frozen=True)
@@ -99,26 +94,31 @@ def find_image(
     """Return the image that ranks enter, and its record where `prepare` made it.
 
     That is the one that was prepared of what the site or the recipe names, or was built from the
-    recipe; else what they name, for each node to import. enroot's side of a script asks for the
-    prepared file when it runs: one that is submitted by hand names the registry's.
+    recipe; else what they name, for each node to import. A runtime that enters by its command asks
+    for the prepared file when it runs: a script that is submitted by hand names the registry's.
 
     Raises:
-        UsageError: It is no image reference.
+        UsageError: It is no image reference, or not one for the runtime.
     """
     if site.container.runtime == "none":
         return None, None
+    runtime = runtimes.of(site.container.runtime)
     imported = None if by_hand else prepared_image(site, recipe)
     if imported:
         return reference.parse(imported.path), imported
     directory, own = Path(site.container.images), site.settings(recipe.name).image
     if not (own or recipe.image.reference):
-        built = cache.find_stem(directory, built_stem(recipe)) if by_hand else None
+        built = (
+            cache.find_stem(directory, built_stem(recipe, runtime.tool.prefix)) if by_hand else None
+        )
         return (reference.Image("file", path=built.path) if built else None), None
-    named = reference.parse(own or recipe.image.reference)
+    named = _named(site, own or recipe.image.reference)
     # Under pyxis every node would import it for itself. `prepared_image` has looked for this one,
     # unless it looked for one that is built of it.
     looked = not by_hand and bool(own or not recipe.image.install)
-    if site.container.runtime == "pyxis" and not looked and (found := cache.find(directory, named)):
+    if runtime.enters or looked:
+        return named, None
+    if found := cache.find(directory, named, runtime.tool.prefix):
         return reference.Image("file", path=found.path), None
     return named, None
 
@@ -130,10 +130,11 @@ def prepared_image(site: Site, recipe: Recipe) -> Material | None:
     cached = None
     if site.container.runtime == "none":
         return None
+    prefix = runtimes.of(site.container.runtime).tool.prefix
     if not own and recipe.image.install:
-        cached = cache.find_stem(directory, built_stem(recipe))
-    elif named and (image := reference.parse(named)).kind == "docker":
-        cached = cache.find(directory, image)
+        cached = cache.find_stem(directory, built_stem(recipe, prefix))
+    elif named and (image := _named(site, named)).kind != "file":
+        cached = cache.find(directory, image, prefix)
     elif named:
         cached = next((one for one in cache.listed(directory) if one.path == named), None)
     if cached is None:
@@ -141,11 +142,17 @@ def prepared_image(site: Site, recipe: Recipe) -> Material | None:
     return Material("image", cached.reference, cached.path, f"sha256:{cached.sha256}")
 
 
-def built_stem(recipe: Recipe) -> str:
-    """Return what an image built for a recipe is called."""
+def _named(site: Site, text: str) -> Image:
+    runtime = runtimes.of(site.container.runtime)
+    return runtimes.check_image(reference.parse(text), runtime, site.where)
+
+
+def built_stem(recipe: Recipe, prefix: str = "") -> str:
+    """Return what an image built for a recipe is called; the prefix is its tool's."""
     image = recipe.image
     words = (*image.install, *((image.copy, recipe.source.commit) if image.copy else ()))
-    return cache.built_stem(recipe.name, image.base or image.reference, words)
+    made = cache.built_stem(recipe.name, image.base or image.reference, words)
+    return prefix + made
 
 
 def _source(site: Site, recipe: Recipe) -> Material | None:
@@ -203,10 +210,5 @@ def mount_specs(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
     own = dict.fromkeys(path for path in (inputs.data, inputs.source) if path)
     found = (*map(mounts.bind, own), *map(mounts.parse, site.container.mounts))
     for mount in (mounts.bind(directory), *found):
-        if site.container.runtime == "pyxis" and any(char in _EXPANDED for char in mount.spec):
-            raise UsageError(
-                f"The mount {mount.spec!r} holds what a shell would expand on the node.",
-                where=site.where,
-                hint='pyxis can\'t mount it; container.runtime = "enroot" can.',
-            )
+        runtimes.check_mount(mount, runtimes.of(site.container.runtime), site.where)
     return tuple(mount.spec for mount in dict.fromkeys(found))

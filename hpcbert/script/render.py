@@ -19,6 +19,7 @@ import jinja2
 
 from hpcbert import __version__
 from hpcbert.campaign import store
+from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script import adaptive, largest, preflight
@@ -286,6 +287,7 @@ def _asked(resolved: Resolved, array: Array) -> dict[str, Any]:
 def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
     folder, _, name = array.log.rpartition("/")
     image, placed = resolved.inputs.image, placing(resolved, array.point)
+    runtime = runtimes.RUNTIMES.get(resolved.site.container.runtime)
     sampling = resolved.site.nodes.sampling > 0
     return {
         "site": resolved.site,
@@ -308,8 +310,11 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
         "directory": resolved.directory,
         "log_folder": folder,
         "log_stem": f"{folder}/{name.replace('_{repeat}.log', '')}",
-        "image": image.uri if image else "",
-        "stem": image.stem if image and image.kind == "docker" else "",
+        "runtime": runtime,
+        "image": runtimes.uri(image, resolved.site.container.runtime),
+        "stem": runtime.tool.prefix + image.stem
+        if runtime and image and image.kind != "file"
+        else "",
         "mounts": resolved.mounts,
         "looked": looked(resolved),
         "probed": examine.probe if (examine := resolved.options.examine) else (),

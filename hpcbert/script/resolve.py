@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hpcbert.campaign import store
 from hpcbert.config.schedulers import traits
 from hpcbert.config.slurmwords import given
-from hpcbert.container import cache, probe, reference
+from hpcbert.container import cache, probe, reference, runtimes
 from hpcbert.errors import UsageError
 from hpcbert.script import inputs
 from hpcbert.script.plan import MOST_INDICES, device_of, plan
@@ -34,8 +34,6 @@ _WORKLOADS = Path(__file__).parent.parent / "workloads"
 _EVERY = ("describe.sh", "sample.sh")
 # What an examination's ranks and nodes run beside that, and what containers need.
 _EXAMINING = ("look.sh", "hello.py")
-# What enroot's side of a script runs, from hpcbert/container.
-_ENROOT = ("enter.sh", "image.sh")
 _MISSING = "/path/to/"
 
 
@@ -174,7 +172,7 @@ def resolve(
         raise UsageError(
             f"pyxis belongs to srun, which the {scheduler.name} scheduler does without.",
             where=site.where,
-            hint='Use container.runtime = "enroot", or "none" on the host.',
+            hint='Use container.runtime = "enroot" or "apptainer", or "none" on the host.',
         )
     missing: list[str] = [need for need in recipe.needs if not getattr(found, need)]
     if runs_in_environment(site, recipe) and not found.python:
@@ -276,7 +274,8 @@ def find_file(recipe: Recipe, name: str) -> Path:
 def _sources(site: Site, recipe: Recipe, options: SubmitOptions) -> dict[str, Path]:
     looking = _EXAMINING if options.examine else ()
     own = {name: find_file(recipe, name) for name in (*recipe.files, *_EVERY, *looking)}
-    entering: tuple[str, ...] = _ENROOT if site.container.runtime == "enroot" else ()
+    runtime = site.container.runtime
+    entering = () if runtime == "none" else runtimes.of(runtime).files
     entering += (probe.SCRIPT.name,) if options.examine and options.examine.probe else ()
     return {**own, **{name: cache.SCRIPT.parent / name for name in entering}}
 

@@ -82,7 +82,7 @@ def test_variables_and_what_slurm_is_asked_for_stand_in_every_script(file: Path)
                 assert f"#SBATCH --{option}\n" in text
 
 
-@pytest.mark.parametrize("runtime", ["none", "enroot", "pyxis"])
+@pytest.mark.parametrize("runtime", ["none", "enroot", "apptainer", "pyxis"])
 def test_ranks_have_them_under_every_runtime_and_before_the_sites(
     here: None, tmp_path: Path, runtime: str
 ) -> None:

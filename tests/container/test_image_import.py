@@ -83,8 +83,9 @@ def said(*words: str | Path) -> str:
 @pytest.fixture
 def host() -> Iterator[Host]:
     with ordinary_person() as person:
-        shutil.copy(SCRIPT, person.root / "image.sh")
-        (person.root / "image.sh").chmod(0o644)
+        for name in ("image.sh", "enroot.sh"):
+            shutil.copy(SCRIPT.with_name(name), person.root / name)
+            (person.root / name).chmod(0o644)
         person.environment["ENROOT_ALLOW_HTTP"] = "y"
         yield Host(person)
 

@@ -36,8 +36,9 @@ def job(work: Path, registry: Registry) -> list[str]:
     """The words of `bash -c` that make a task import the image, each node with its own TEMP."""
     need_squashfs()
     bins = open_stand_ins(work / "bin")
-    shutil.copy(SCRIPT, work / "image.sh")
-    (work / "image.sh").chmod(0o755)
+    for name in ("image.sh", "enroot.sh"):
+        shutil.copy(SCRIPT.with_name(name), work / name)
+        (work / name).chmod(0o755)
     lines = [
         f"export PATH={bins}:{SYSTEM_PATH} HOME=/tmp/import-$SLURM_JOB_ID ENROOT_ALLOW_HTTP=y",
         "export XDG_RUNTIME_DIR=$HOME",

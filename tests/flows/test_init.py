@@ -300,6 +300,7 @@ def test_without_slurm_there_is_this_machine(complaint: str, code: int) -> None:
         ("--container-image", (), "pyxis"),
         ("--container-image", ("enroot",), "pyxis"),
         ("", ("enroot", "apptainer"), "none"),
+        ("", ("apptainer",), "none"),
         ("", (), "none"),
     ],
 )

@@ -40,7 +40,7 @@ record = "step"
 HERE = REPOSITORY / "tests" / "recipes"
 NAMES = sorted(path.parent.name for path in TEMPLATES.glob("*/recipe.toml"))
 SHAPES = tuple(map(Shape.parse, ("1n1g", "1n8g", "2n8g", "4n8g")))
-RUNTIMES = ("none", "pyxis", "enroot")
+RUNTIMES = ("none", "pyxis", "enroot", "apptainer")
 _USUAL_SOURCE = ("run_pretraining.py", "run_pretrain.py", "train.py")
 _USUAL_DATA = (
     "vocab.txt",
@@ -136,7 +136,8 @@ class Script:
 def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Script:
     """Render what a case asks for, at a site that names all that the recipe needs."""
     where = drafts.reference(Path("/runs"), container={"runtime": runtime}, runs="/runs")
-    named = {"image": "/i.sqsh", "data": "/d a", "source": "/s b", **paths}
+    image = "/i.sif" if runtime == "apptainer" else "/i.sqsh"
+    named = {"image": image, "data": "/d a", "source": "/s b", **paths}
     settings = FrameworkSettings(**named)  # type: ignore[arg-type]
     request = Request(
         case.shape,

@@ -201,7 +201,9 @@ class Registry:
             blob = self._blobs.get(match["which"])
             self._closing.wait(self.delay if method == "GET" else 0)
             return (200, {}, blob) if blob is not None else (404, {}, b"{}")
-        return self._manifest(match["name"], match["which"], headers.get("Accept") or "")
+        return self._manifest(
+            match["name"], match["which"], ",".join(headers.get_all("Accept") or ())
+        )
 
     def _manifest(self, name: str, which: str, accept: str) -> tuple[int, dict[str, str], bytes]:
         """A list is asked for first; there is none. An OCI manifest must be asked for as such."""

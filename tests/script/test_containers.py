@@ -113,6 +113,7 @@ def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None
         (
             "enroot",
             (
+                "--with enroot",
                 "--home --remap-root",
                 "--no-writable --entrypoint",
                 "--workdir '/work dir'",
@@ -149,11 +150,14 @@ def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: 
     assert " import " not in text.split("--- Container")[1].split("mark container")[0]
 
 
-@pytest.mark.parametrize("runtime", ["pyxis", "enroot", "none"])
+@pytest.mark.parametrize("runtime", ["pyxis", "enroot", "apptainer", "none"])
 def test_a_campaign_brings_what_its_script_runs(tmp_path: Path, runtime: str) -> None:
-    made = drafted(reference(tmp_path, container={"runtime": runtime}), "/i.sqsh")
+    image = "/i.sif" if runtime == "apptainer" else "/i.sqsh"
+    made = drafted(reference(tmp_path, container={"runtime": runtime}), image)
     names = {target for target, _ in made.copies}
-    assert ({"scripts/enter.sh", "scripts/image.sh"} <= names) == (runtime == "enroot")
+    own = {f"scripts/{name}.sh" for name in ("enter", "image", "enroot", "apptainer")}
+    mine = {"scripts/enter.sh", "scripts/image.sh", f"scripts/{runtime}.sh"}
+    assert own & names == (mine if runtime in ("enroot", "apptainer") else set())
     for target, source in made.copies:
         assert source.is_file(), target
 
@@ -281,7 +285,8 @@ def test_enter_sh_is_clean_for_bash_and_shellcheck() -> None:
     assert subprocess.run(["bash", "-n", str(ENTER)], check=False).returncode == 0
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
-    found = subprocess.run(["shellcheck", str(ENTER)], capture_output=True, text=True, check=False)
+    scripts = [str(path) for path in sorted(ENTER.parent.glob("*.sh"))]
+    found = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
     assert found.stdout == ""
 
 

@@ -1,0 +1,195 @@
+"""What distinguishes the container runtimes, as data: the one place that knows them apart.
+
+A site's file names a runtime. A runtime has a tool that fetches images; pyxis uses enroot's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpcbert.container.mounts import Mount
+    from hpcbert.container.reference import Image
+
+# Names that people know a runtime by, and what it is called here.
+ALIASES = {"singularity": "apptainer"}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program that fetches images and enters containers.
+
+    Attributes:
+        name: As scripts call it: `hpcbert/container/NAME.sh` has what it does.
+        commands: Programs that it may be installed as, the preferred first.
+        schemes: Kinds of registries that it fetches from.
+        ends: What names of image files end in that it can't enter, being another tool's.
+        prefix: What names of prepared images begin with, so that no tool takes another's.
+        slashed: Whether it writes `REGISTRY/IMAGE`, instead of `REGISTRY#IMAGE`.
+        flags: Flags that mounts may have; none: all that the kernel knows.
+        digest: Command that prints what a registry has for a URI; none: the registry is asked.
+        form: What its image files are called.
+        magic: Where in such a file which bytes stand.
+        http: Variable that allows registries without TLS.
+        folders: Variables that say where it keeps things, and what each is called below a
+            directory of its own.
+    """
+
+    name: str
+    commands: tuple[str, ...]
+    schemes: tuple[str, ...]
+    ends: tuple[str, ...]
+    prefix: str = ""
+    slashed: bool = False
+    flags: frozenset[str] = frozenset()
+    digest: tuple[str, ...] = ()
+    form: str = "squashfs image"
+    magic: tuple[int, bytes] = (0, b"hsqs")
+    http: str = ""
+    folders: tuple[tuple[str, str], ...] = ()
+
+    def reads(self, path: str) -> bool:
+        """Say whether a file begins as its images do; Apptainer enters a directory as well."""
+        place, magic = self.magic
+        if self.slashed and Path(path).is_dir():
+            return True
+        try:
+            with Path(path).open("rb") as file:
+                return file.read(place + len(magic))[place:] == magic
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A way to enter a container.
+
+    Attributes:
+        tool: What its images are made with.
+        enters: Whether a job enters by the tool's command; else srun does, by a plugin.
+        expands: Characters that no mount may hold, because a shell would expand them.
+    """
+
+    name: str
+    tool: Tool
+    enters: bool = True
+    expands: str = ""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that a job runs, of this package."""
+        return ("enter.sh", "image.sh", f"{self.tool.name}.sh") if self.enters else ()
+
+
+_ENROOT = Tool(
+    "enroot",
+    ("enroot",),
+    schemes=("docker",),
+    ends=(".sif",),
+    digest=("enroot", "digest"),
+    http="ENROOT_ALLOW_HTTP",
+    folders=(
+        ("ENROOT_DATA_PATH", "data"),
+        ("ENROOT_CACHE_PATH", "cache"),
+        ("ENROOT_TEMP_PATH", "temp"),
+        ("ENROOT_RUNTIME_PATH", "run"),
+    ),
+)
+# What Apptainer does with every mount of a user's (nosuid, nodev), it may also be asked for.
+_APPTAINER = Tool(
+    "apptainer",
+    ("apptainer", "singularity"),
+    schemes=("docker", "oras", "library"),
+    ends=(".sqsh", ".squashfs", ".sqfs"),
+    prefix="sif@",
+    slashed=True,
+    flags=frozenset(("ro", "rw", "rbind", "nosuid", "nodev", "nofail")),
+    form="SIF image",
+    # A launch line of 32 bytes stands before it (apptainer/sif, pkg/sif/sif.go).
+    magic=(32, b"SIF_MAGIC"),
+    http="APPTAINER_NOHTTPS",
+    folders=(
+        ("APPTAINER_CACHEDIR", "cache"),
+        ("APPTAINER_TMPDIR", "temp"),
+        ("SINGULARITY_CACHEDIR", "cache"),
+        ("SINGULARITY_TMPDIR", "temp"),
+    ),
+)
+# pyxis writes mounts in double quotes into a file that a shell reads on the node
+# (NVIDIA/pyxis 0.24.0, pyxis_slurmstepd.c, enroot_create_start_config).
+RUNTIMES = {
+    "pyxis": Runtime("pyxis", _ENROOT, enters=False, expands='"$`\\'),
+    "enroot": Runtime("enroot", _ENROOT),
+    "apptainer": Runtime("apptainer", _APPTAINER),
+}
+
+
+def of(name: str) -> Runtime:
+    """Return the runtime that a site's file names; `none` is not one.
+
+    Raises:
+        KeyError: There is no such runtime.
+    """
+    return RUNTIMES[name]
+
+
+def name_of(text: str) -> str:
+    """Return what a runtime is called here, for what a person calls it."""
+    return ALIASES.get(text, text)
+
+
+def uri(image: Image | None, runtime: str) -> str:
+    """Return an image as a runtime wants it named; empty without one."""
+    if image is None:
+        return ""
+    return image.slashed if runtime in RUNTIMES and RUNTIMES[runtime].tool.slashed else image.uri
+
+
+def check_image(image: Image, runtime: Runtime, where: str) -> Image:
+    """Return an image that a runtime can enter.
+
+    Raises:
+        UsageError: It can't.
+    """
+    others = " or ".join(
+        f'"{one.name}"'
+        for one in RUNTIMES.values()
+        if image.kind in (*one.tool.schemes, "file") and not image.path.endswith(one.tool.ends)
+    )
+    hint = f"container.runtime = {others} can."
+    if image.path.endswith(runtime.tool.ends):
+        raise UsageError(f"{runtime.name} can't enter {image.path!r}.", where=where, hint=hint)
+    if image.kind not in (*runtime.tool.schemes, "file"):
+        raise UsageError(f"{runtime.name} can't fetch {image.uri!r}.", where=where, hint=hint)
+    return image
+
+
+def check_mount(mount: Mount, runtime: Runtime, where: str) -> None:
+    """Refuse a mount that a runtime can't make.
+
+    Raises:
+        UsageError: It can't.
+    """
+    hint = 'container.runtime = "enroot" can.'
+    if any(char in runtime.expands for char in mount.spec):
+        raise UsageError(
+            f"The mount {mount.spec!r} holds what a shell would expand on the node.",
+            where=where,
+            hint=f"{runtime.name} can't mount it; {hint}",
+        )
+    known = runtime.tool.flags
+    if known and mount.source in ("tmpfs", "umount"):
+        raise UsageError(
+            f"{runtime.name} has no mounts of the kind {mount.spec!r}.", where=where, hint=hint
+        )
+    unknown = [flag for flag in mount.flags if known and flag not in known]
+    if unknown:
+        raise UsageError(
+            f"The mount {mount.spec!r} has the flag {unknown[0]}, which {runtime.name} lacks.",
+            where=where,
+            hint=f"It knows {', '.join(sorted(known))}; {hint}",
+        )

@@ -1,0 +1,148 @@
+"""What distinguishes the runtimes: which images and mounts each takes, and what it is called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpcbert.container import cache, mounts, registry, runtimes
+from hpcbert.container.reference import parse
+from hpcbert.errors import ConfigError, UsageError
+from tests.kit.containers import pointer
+from tests.kit.drafts import site_of
+from tests.kit.registry import TINY, serving_tiny
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize("name", ["apptainer", "singularity"])
+def test_singularity_is_another_name_for_apptainer(tmp_path: Path, name: str) -> None:
+    site = site_of(tmp_path, f'[container]\nruntime = "{name}"\n')
+    assert site.container.runtime == "apptainer"
+
+
+def test_a_runtime_that_is_not_known_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="container.runtime must be one of") as raised:
+        site_of(tmp_path, '[container]\nruntime = "aptainer"\n')
+    assert "apptainer" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "uri"),
+    [
+        ("/images/py torch.sif", "/images/py torch.sif"),
+        ("docker://nvcr.io#nvidia/pytorch:25.04-py3", "docker://nvcr.io/nvidia/pytorch:25.04-py3"),
+        ("nvcr.io/nvidia/pytorch:1", "docker://nvcr.io/nvidia/pytorch:1"),
+        ("docker://me@nvcr.io#a/b:1", "docker://nvcr.io/a/b:1"),
+        ("ubuntu", "docker://docker.io/library/ubuntu:latest"),
+        ("localhost:5000/tiny:1", "docker://localhost:5000/tiny:1"),
+        (f"reg.io:5000/a/b:1@{DIGEST}", f"docker://reg.io:5000/a/b@{DIGEST}"),
+        ("oras://ghcr.io/some/thing:1.0", "oras://ghcr.io/some/thing:1.0"),
+        ("oras://reg.io:5000/thing", "oras://reg.io:5000/thing:latest"),
+        ("library://lolcow", "library://lolcow:latest"),
+        ("library://sylabs/Examples/lolcow:1.0", "library://sylabs/Examples/lolcow:1.0"),
+        ("library://lib.org:8443/a/b/c:1", "library://lib.org:8443/a/b/c:1"),
+    ],
+)
+def test_apptainer_gets_references_as_it_writes_them(text: str, uri: str) -> None:
+    assert runtimes.uri(parse(text), "apptainer") == uri
+
+
+@pytest.mark.parametrize(
+    "text", ["oras://thing:1", "oras://reg.io/", "library://", "library://a//b", "shub://a/b"]
+)
+def test_a_reference_of_a_wrong_form_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "text", "says"),
+    [
+        ("apptainer", "/i/x.sqsh", 'container.runtime = "pyxis" or "enroot" can'),
+        ("enroot", "/i/x.sif", 'container.runtime = "apptainer" can'),
+        ("pyxis", "/i/x.sif", 'container.runtime = "apptainer" can'),
+        ("enroot", "oras://reg.io/a:1", 'container.runtime = "apptainer" can'),
+        ("pyxis", "library://a/b/c:1", 'container.runtime = "apptainer" can'),
+    ],
+)
+def test_an_image_for_another_runtime_is_refused_by_its_name(
+    runtime: str, text: str, says: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        runtimes.check_image(parse(text), runtimes.of(runtime), "site.toml")
+    assert says in raised.value.hint
+
+
+@pytest.mark.parametrize("text", ["/i/x.sif", "/i/a directory", "docker://a.b/c", "oras://r.io/a"])
+def test_apptainer_takes_files_directories_and_registries(text: str) -> None:
+    image = parse(text)
+    assert runtimes.check_image(image, runtimes.of("apptainer"), "") == image
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tmpfs:/x:size=1M", "has no mounts of the kind"),
+        ("umount:/x", "has no mounts of the kind"),
+        ("/a:/b:noexec", "has the flag noexec"),
+        ("/a:/b:ro+x-create=dir", "has the flag x-create=dir"),
+    ],
+)
+def test_apptainer_refuses_mounts_that_it_can_not_make(text: str, says: str) -> None:
+    mount = mounts.parse(text)
+    with pytest.raises(UsageError, match=says):
+        runtimes.check_mount(mount, runtimes.of("apptainer"), "site.toml")
+    runtimes.check_mount(mount, runtimes.of("enroot"), "site.toml")
+
+
+@pytest.mark.parametrize("text", ["/a b:/c d:ro", "/a", "/$x:/y:rw+nosuid+nodev", "./a:/b:nofail"])
+def test_apptainer_takes_what_it_can_mount(text: str) -> None:
+    runtimes.check_mount(mounts.parse(text), runtimes.of("apptainer"), "site.toml")
+
+
+def test_a_tools_prepared_images_are_its_own(tmp_path: Path) -> None:
+    image = parse("docker://r.io#bert/tiny:1.0")
+    own = runtimes.of("apptainer").tool.prefix
+    for prefix, end in (("", ".sqsh"), (own, ".sif")):
+        file = tmp_path / f"{prefix}{image.stem}+0123456789ab{end}"
+        file.write_bytes(b"image")
+        said = pointer(file, "docker://r.io/bert/tiny:1.0", "0" * 64, apptainer="1.4.5")
+        (tmp_path / f"{prefix}{image.stem}.json").write_text(json.dumps(said))
+    (tmp_path / f"{own}old+1+0123456789ab.sif").write_bytes(b"x")
+    found = cache.find(tmp_path, image, own)
+    assert found is not None
+    assert found.path.endswith(".sif")
+    assert found.apptainer == "1.4.5"
+    assert [Path(one.path).suffix for one in cache.listed(tmp_path)] == [".sqsh", ".sif"]
+    (left,) = cache.leftovers(tmp_path)
+    assert left.stem == f"{own}old+1"
+
+
+def test_no_two_images_of_any_registry_share_a_name() -> None:
+    texts = ("docker://a.b/c:1", "oras://a.b/c:1", "library://a.b/c:1", "library://c:1")
+    assert len({parse(text).stem for text in texts}) == len(texts)
+
+
+def test_a_sif_file_is_known_by_its_header(tmp_path: Path) -> None:
+    tool = runtimes.of("apptainer").tool
+    whole, other = tmp_path / "a.sif", tmp_path / "b.sif"
+    whole.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"0" * 64)
+    other.write_bytes(b"hsqs" + b"0" * 64)
+    assert tool.reads(str(whole))
+    assert tool.reads(str(tmp_path))
+    assert not tool.reads(str(other))
+    assert not tool.reads(str(tmp_path / "gone.sif"))
+    assert runtimes.of("enroot").tool.reads(str(other))
+
+
+def test_a_registry_tells_the_digest_of_a_tag() -> None:
+    with serving_tiny() as served:
+        image = parse(f"{served.host}/{TINY}")
+        made = registry.digest(image, http=True)
+        assert served.manifest("bert/tiny", made)
+        assert registry.digest(parse(f"{served.host}/bert/none:1"), http=True) == ""
+    assert registry.digest(parse(f"{served.host}/a@{DIGEST}")) == DIGEST
+    assert registry.digest(parse("library://a/b/c:1")) == ""
