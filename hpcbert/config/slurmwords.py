@@ -61,6 +61,7 @@ _NODES = "--nodes of hpcbert says how many nodes a point has"
 _TASKS = "--nodes and --gpus-per-node of hpcbert say how many ranks a point has"
 _LOGS = "hpcbert keeps logs and output in the campaign"
 _ENVIRONMENT = "[env] of the site.toml sets variables for the ranks"
+_SURROUNDINGS = ("environment", "uenv", "view")
 _IMAGE = "--image, --runtime and [container] of the site.toml say what ranks run in"
 _NOTHING = "with it nothing would be run; hpcbert submit --dry-run checks without running"
 _BOTH = {
@@ -174,6 +175,25 @@ def values(words: Sequence[str], program: str = "sbatch") -> dict[str, str]:
     """Return the value of each option that words give, the last of several, by its long name."""
     read = _read(_PROGRAMS[program], words)
     return {one.names[0]: one.value for one in read if len(one.names) == 1}
+
+
+def surroundings(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words for srun by which a site's plugin changes what programs find around them.
+
+    They are options of plugins: `--environment` of CSCS' container engine takes an EDF file
+    (docs.cscs.ch, Container Engine), `--uenv` and `--view` a mounted software stack
+    (eth-cscs/slurm-uenv-mount). The value may be a word of its own.
+
+    Args:
+        words: As a person gives them for srun.
+    """
+    found: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, equals, _ = word.removeprefix("--").partition("=")
+        if word.startswith("--") and name in _SURROUNDINGS:
+            found += [word] if equals else [word, *([value] if (value := next(rest, "")) else [])]
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import jinja2
 
 from hpcbert import __version__
 from hpcbert.campaign import store
+from hpcbert.config import slurmwords
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
@@ -301,6 +302,9 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
         "limit": resolved.site.slurm.time_limit.bound,
         "directives": _directives(resolved, array),
         "srun_options": _srun_options(resolved, array),
+        "surroundings": slurmwords.surroundings(resolved.site.slurm.srun_args)
+        if resolved.scheduler.srun
+        else (),
         "reproduce": _reproduce(resolved, array.point),
         "together": array.together,
         "offset": array.offset,

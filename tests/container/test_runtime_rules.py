@@ -24,7 +24,7 @@ def test_singularity_is_another_name_for_apptainer(tmp_path: Path, name: str) ->
 
 
 def test_a_runtime_that_is_not_known_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="container.runtime must be one of") as raised:
+    with pytest.raises(ConfigError, match=r"container\.runtime must be one of") as raised:
         site_of(tmp_path, '[container]\nruntime = "aptainer"\n')
     assert "apptainer" in raised.value.hint
 

@@ -317,3 +317,30 @@ def test_enter_sh_refuses_words_that_it_can_not_follow(words: list[str], says: s
         f"hpcbert: node7: {says}" in done.stderr.replace("enter.sh ", "").replace("enter ", "")
         or says in done.stderr
     )
+
+
+@pytest.mark.parametrize(
+    "words", [("--environment=/e d/f.toml",), ("--uenv", "pytorch/v2.6:v1", "--view=default")]
+)
+@pytest.mark.parametrize("runtime", ["none", "pyxis"])
+def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(
+    tmp_path: Path, words: tuple[str, ...], runtime: str
+) -> None:
+    args = ("--network=x", *words, "--label")
+    where = reference(tmp_path, container={"runtime": runtime}, slurm={"srun_args": args})
+    made = drafted(where, "" if runtime == "none" else "/i.sqsh")
+    code, errors, calls = run(made, tmp_path, INSIDE="1")
+    assert code == 0, errors
+    described = {call[call.index("describe") + 1]: call for call in calls if "describe" in call}
+    (measured,) = [call for call in calls if "--network=x" in call]
+    assert set(words) <= set(measured)
+    assert set(words) <= set(described["image"])
+    assert not {"--network=x", "--label"} & set(described["image"])
+    assert not set(words) & set(described["host"])
+
+
+def test_without_a_plugin_one_step_describes_node_and_interpreter(tmp_path: Path) -> None:
+    where = reference(tmp_path, slurm={"srun_args": ("--label",)})
+    text = only_script(drafted(where))
+    assert "describe both" in text
+    assert "describe image" not in text
