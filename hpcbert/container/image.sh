@@ -123,7 +123,8 @@ take_over() { # glimpse of a holder that is dead
   local grave=$directory/.$stem~$token.dead
   mv -T -- "$lock" "$grave" 2>/dev/null || return 0 # another was faster
   if [[ $(glimpse "$grave") != "$1" ]]; then
-    mv -nT -- "$grave" "$lock" # it had changed hands in between
+    # It had changed hands in between; whoever has the lock by now may have tidied this away.
+    mv -nT -- "$grave" "$lock" 2>/dev/null || true
     return 0
   fi
   say "the importer before died (${1%%$'\n'*}): starting anew"
