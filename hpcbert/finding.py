@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+# Behind the name of a check: where it was made, or of what.
+_OF = re.compile(r" \(.*\)$| of (?!the )\S+$")
+_OF_RECIPES = {"recipe": "recipe", "what": "needs"}
 
 
 @dataclass(frozen=True)
@@ -25,3 +30,9 @@ class Finding:
     change: str = ""
     nodes: tuple[str, ...] = ()
     remedy: str = ""
+
+    @property
+    def code(self) -> str:
+        """The check alone, without nodes, frameworks and hosts: `tmp`, `image`, `recipe`."""
+        first = self.name.partition(" ")[0]
+        return _OF_RECIPES.get(first) or _OF.sub("", self.name)

@@ -25,7 +25,8 @@ class NodeCheck:
         hint: What to do when the answer is bad, a sentence or two.
         change: Name of the setting to change.
         remedy: What to type; in braces what the finding fills in: `fw`, the framework, `there`, an
-            interface that nodes have. Where it can't be filled in, nothing is named.
+            interface that nodes have, `mpi`, `srun_args`. Where it can't be filled in, nothing is
+            named.
     """
 
     asks: str
@@ -37,7 +38,7 @@ class NodeCheck:
 _INTERFACE = 'site.toml: nodes.interface = "{there}"'
 CHECKS: Mapping[str, NodeCheck] = {
     "runs": NodeCheck(
-        "Does the node see what the login node writes to `runs`, and can it write there?",
+        "Does the node see what the login node writes to `runs`, can it write, is there room?",
         "Name a directory that all nodes share and that you may write to.",
         "site.toml: runs",
         "--runs ~/runs",
@@ -92,7 +93,7 @@ CHECKS: Mapping[str, NodeCheck] = {
         "hpcbert prepare --fw {fw}",
     ),
     "tmp": NodeCheck(
-        "Can `$TMPDIR`, else `/tmp`, be written to, with a GiB left?",
+        "Can `$TMPDIR`, else `/tmp`, be written to, with a GiB left, and programs be run there?",
         "Have it emptied, or name another directory on the nodes' own disks.",
         "site.toml: env.TMPDIR",
         'site.toml: env.TMPDIR = "/dev/shm"',
@@ -130,6 +131,7 @@ CHECKS: Mapping[str, NodeCheck] = {
         "Ask for what nodes have, by slurm.gres and --gpus-per-node; without --gpus-per-task and "
         "--gpu-bind a rank sees all.",
         "site.toml: slurm.gres, nodes.gpus_per_node, slurm.srun_args",
+        "site.toml: slurm.srun_args = {srun_args}",
     ),
     "port": NodeCheck(
         "Is the port free at which ranks meet on the first node?",
@@ -141,6 +143,7 @@ CHECKS: Mapping[str, NodeCheck] = {
         "Does every rank reach the first one by TCP?",
         "Name the interface that joins the nodes; a firewall must let their ports through.",
         "site.toml: nodes.interface",
+        _INTERFACE,
     ),
     "MPI": NodeCheck(
         "Does MPI count all ranks, and do all come out of a barrier?",
@@ -155,10 +158,11 @@ CHECKS: Mapping[str, NodeCheck] = {
 # what there is instead, and what to type.
 OF_SLURM: Mapping[str, str] = {
     "sbatch": "Is it installed?",
-    "slurmctld": "Does the controller answer?",
+    "munge": "Do Slurm's commands and daemons trust each other?",
+    "slurmctld": "Does the controller answer, and is it not older than the commands?",
     "accounting": "Does sacct answer?",
     "partition": "Is there the partition, and is it up?",
-    "GPUs": "Have its nodes GPUs of that type, and as many?",
+    "GPUs": "Have its nodes GPUs of that type, and as many, and are they asked for?",
     "nodes": "Has it so many nodes, and does it give a job as many?",
     "time limit": "Do partition, account and QOS allow the time limit?",
     "account": "Are you in the account, and may it use the partition?",

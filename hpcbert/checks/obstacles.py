@@ -37,7 +37,8 @@ _MISSING = (
 )
 # Seconds; a file server that hangs is not this check's affair.
 _PATIENCE = 20.0
-_PREPARE = "Make it ready: hpcbert prepare --fw {}. If only the nodes have it, give --force."
+_COMMAND = "hpcbert prepare --fw {}"
+_PREPARE = f"Make it ready: {_COMMAND}. If only the nodes have it, give --force."
 
 
 def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
@@ -153,6 +154,7 @@ def of_framework(
             "Its virtual environment is not made.",
             _PREPARE.format(recipe.name),
             f"site.toml: frameworks.{recipe.name}.python",
+            remedy=_COMMAND.format(recipe.name),
         )
     if site.container.runtime == "none" and found.python and not shutil.which(found.python):
         yield Finding(
@@ -172,4 +174,5 @@ def _lacks(recipe: Recipe, kind: str, path: str) -> Finding:
         f"There is no {path} here.",
         _PREPARE.format(recipe.name),
         f"site.toml: frameworks.{recipe.name}.{kind}",
+        remedy=_COMMAND.format(recipe.name),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,7 +88,8 @@ def doctor(
     findings = tuple(examine(here, run=run, frameworks=frameworks, visit=visit))
     failed = [one.name for one in findings if one.status == "fail"]
     errors = (CheckError(f"Failed: {', '.join(failed)}."),) if failed else ()
-    return Result(findings, "\n".join(line for one in findings for line in _lines(one)), errors)
+    rows = [{"code": one.code, **asdict(one)} for one in findings]
+    return Result(rows, "\n".join(line for one in findings for line in _lines(one)), errors)
 
 
 def _lines(found: Finding) -> list[str]:

@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from hpcbert.system.runner import Runner
 
 
-# Without these no job is submitted.
-_NEEDED = ("sbatch", "slurmctld")
+# Where one of these fails, no job is submitted, for this reason.
+_NEEDED = {
+    "sbatch": "Slurm does not answer",
+    "slurmctld": "Slurm does not answer",
+    "sbatch --test-only": "sbatch would refuse it",
+}
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,10 @@ def examine(
     answered = tuple(scheduler.of(site.scheduler, World(run)).examine(site, nodes=shape.nodes))
     yield from answered
     yield from doctor_containers.examine(site, named, run=run)
-    if visit and any(one.name in _NEEDED and one.status == "fail" for one in answered):
-        yield Finding("job", "fail", "not tried: Slurm does not answer", "Try again when it does.")
+    failed = [one.name for one in answered if one.status == "fail" and one.name in _NEEDED]
+    if visit and failed:
+        hint = "What stands above says why; try again when that is done."
+        yield Finding("job", "fail", f"not tried: {_NEEDED[failed[0]]}", hint)
     elif visit:
         check = ExaminationJob(site, tuple(found), visit.shape, visit.patience, visit.submitter)
         yield from examine_nodes(check, run=run)

@@ -8,6 +8,7 @@ its nodes does not share it, a plain job step looks once more and answers over t
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import tempfile
 import time
@@ -51,6 +52,8 @@ _PLAIN = "pytorch"
 _LIMIT = TimeLimit.parse("00:10:00")
 # What MPI libraries are built for.
 _USUAL = ("pmix", "pmi2")
+# Options of srun with which a rank sees a part of its node's GPUs.
+_PARTING = ("--gpus-per-task", "--gpu-bind")
 # Seconds between two looks, and until what a job wrote is seen here.
 _PAUSE, _LATE = 0.5, 20.0
 _STEP_SECONDS = 300.0
@@ -200,6 +203,7 @@ def _told(check: ExaminationJob, made: Draft, state: RepeatState, run: Runner) -
     """Yield what an ended job says, and what can be told where it says nothing."""
     printed = _read(made.directory, wait=state.word == "COMPLETED")
     known = {"fw": " --fw ".join(one.name for one in check.recipes), "mpi": _mpi(made)}
+    known["srun_args"] = _without_parting(check.site.slurm.srun_args)
     lines = nodes.complaints(printed)
     if not nodes.seen(printed):
         outcome = _step(check, made, run)
@@ -216,6 +220,12 @@ def _told(check: ExaminationJob, made: Draft, state: RepeatState, run: Runner) -
     status = "fail" if state.word != "COMPLETED" else "warn"
     hint = nodes.explained(printed, lines)
     yield Finding("job", status, f"{state.word} on {there}: {said}", hint, "", state.nodes)
+
+
+def _without_parting(words: tuple[str, ...]) -> str:
+    """Return options of srun without those that part a node's GPUs; empty where none does."""
+    kept = [one for one in words if not one.startswith(_PARTING)]
+    return json.dumps(kept) if len(kept) < len(words) else ""
 
 
 def _mpi(made: Draft) -> str:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hpcbert.slurm.hostlist import expand
 from hpcbert.timelimit import TimeLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _FIELDS = "%P|%a|%D|%l|%s|%G|%N"
 _COUNT = re.compile(r"(\d{1,6})([KMG]?)")
@@ -88,6 +92,12 @@ class Partition:
     def nodes(self) -> int:
         """How many nodes it has."""
         return sum(group.count for group in self.groups)
+
+    def fitting(self, wanted: Sequence[Resource]) -> set[str]:
+        """Return the names of the nodes that have all of some resources."""
+        return {
+            name for group in self.groups if all(map(group.has, wanted)) for name in group.names
+        }
 
 
 def sinfo_argv() -> list[str]:

@@ -39,6 +39,8 @@ look_at_runs() { # campaign, runs
     tell runs fail "$2 is another directory than on the login node"
   elif ! { : >"$mark"; } 2>/dev/null; then
     tell runs fail "$2 can't be written to"
+  elif ! { printf '%65536s' '' >"$mark"; } 2>/dev/null; then
+    tell runs fail "$2 has no room left: its disk is full, or your quota is used up"
   else
     tell runs ok "$2 is the login node's"
   fi
@@ -70,7 +72,7 @@ interfaces() {
   local path there=''
   for path in /sys/class/net/*; do
     path=${path##*/}
-    if [[ $path == lo ]]; then continue; fi
+    if [[ $path == lo || $path == "${GLOO_SOCKET_IFNAME:-}" ]]; then continue; fi
     if command -v ip >/dev/null && [[ -z $(ip -o addr show dev "$path" scope global 2>/dev/null) ]]; then continue; fi
     there+=" $path"
   done
@@ -129,6 +131,13 @@ look_at_room() { # name, directory
   local mark room
   if ! mark=$(mktemp -- "$2/hpcbert.XXXXXXXX" 2>/dev/null); then
     tell "$1" fail "$2 can't be written to"
+    return
+  fi
+  printf '#!/bin/sh\n' >"$mark" 2>/dev/null
+  chmod u+x -- "$mark"
+  if [[ $1 == tmp ]] && ! "$mark" 2>/dev/null; then
+    rm -f -- "$mark"
+    tell tmp warn "no program can be run from $2 (noexec), as compilers of kernels do"
     return
   fi
   rm -f -- "$mark"
@@ -271,6 +280,8 @@ look_at_rank() { # hello, python, modules, GPUs, MPI
     look_at_addresses
     return
   fi
+  HPCBERT_OTHERS=$(interfaces)
+  export HPCBERT_OTHERS
   # MPI that finds no start-up of its kind ends its process.
   if [[ $5 == yes ]]; then name=MPI; fi
   timeout --kill-after=5 "$LATEST" "$2" "$1" "$5" || code=$?

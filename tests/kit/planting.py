@@ -69,15 +69,3 @@ def limited(lab: Lab, node: str, kind: str, most: int) -> Iterator[None]:
         yield
     finally:
         assert run([*words, f"--{kind}={usual}:"]).ok
-
-
-@contextmanager
-def interface(lab: Lab, node: str, name: str, address: str) -> Iterator[None]:
-    """Give a node an interface that leads nowhere."""
-    on_node(lab, node, "ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}-end")
-    try:
-        on_node(lab, node, "ip", "addr", "add", address, "dev", name)
-        on_node(lab, node, "ip", "link", "set", name, "up")
-        yield
-    finally:
-        on_node(lab, node, "ip", "link", "del", name)

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-_SETTING = re.compile(r"site\.toml: (?:(\w+)\.)?(\w+) = (.*)")
+_SETTING = re.compile(r"site\.toml: (?:([\w.-]+)\.)?(\w+) = (.*)")
 
 
 def typed(
-    text: str, words: Iterable[str], findings: Iterable[dict[str, Any]]
+    text: str, words: Iterable[str], findings: Iterable[dict[str, Any]], *, home: Path = Path("~")
 ) -> tuple[str, list[str]]:
-    """Return a site.toml's text and a command line with all remedies of findings in them."""
+    """Return a site.toml's text and a command line with all remedies of findings in them.
+
+    Args:
+        text: The site.toml's.
+        words: The command line.
+        findings: What a doctor said.
+        home: What a shell makes of a tilde.
+    """
     line = list(words)
     for remedy in dict.fromkeys(one["remedy"] for one in findings if one["remedy"]):
         setting = _SETTING.fullmatch(remedy)
         if setting:
             text = set_key(text, *setting.groups())
         elif remedy.startswith("--"):
-            option, value = remedy.split(" ", 1)
-            if option in line:
+            option, value = remedy.replace("~", str(home)).split(" ", 1)
+            if option in line and option == "--exclude":
+                line[line.index(option) + 1] += f",{value}"
+            elif option in line:
                 line[line.index(option) + 1] = value
             else:
                 line += [option, value]

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from hpcbert.config.slurmwords import given
 from hpcbert.finding import Finding
 from hpcbert.scheduler.slurm.questions import query
+from hpcbert.scheduler.slurm.wanted import of_site
 from hpcbert.slurm import nodes, reservations
 from hpcbert.slurm.commands import submission_environment
+from hpcbert.slurm.hostlist import expand
 from hpcbert.system import ownership
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ def of_choices(site: Site, cluster: Cluster, world: World, count: int) -> Iterat
         yield from _of_reservation(slurm.reservation, cluster, world, count)
     if slurm.constraint:
         yield from _of_constraint(slurm.constraint, slurm.partition, world, count)
-    yield from _of_nodes(slurm.partition, cluster, count)
+    yield from _of_nodes(site, cluster, count)
     yield from _of_arrays(cluster)
     yield _tested(site, world, count)
 
@@ -108,17 +110,31 @@ def _of_constraint(constraint: str, partition: str, world: World, count: int) ->
         yield Finding("constraint", "ok", constraint)
 
 
-def _of_nodes(partition: str, cluster: Cluster, count: int) -> Iterator[Finding]:
-    """Yield whether enough nodes run jobs, and which do not."""
-    named = partition.partition(",")[0]
+def _of_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
+    """Yield whether enough of the nodes that fit a job run jobs, and which do not."""
+    named = site.slurm.partition.partition(",")[0]
     states = nodes.read_states(cluster.states, named)
-    usable = sum(nodes.read_sinfo(cluster.states, named).values())
     if not states:
         return
-    usual = nodes.read_sinfo(cluster.states, named)
-    away = [f"{name} ({states[name]})" for name, works in usual.items() if not works]
+    job, fits = of_site(site, count), set(states)
+    for one in cluster.partitions.values():
+        if one.exact and (one.name == named or (one.default and not named)):
+            fits &= one.fitting(job.resources)
+    excluded = fits.intersection(expand(site.slurm.exclude))
+    usual = {
+        name: works and name not in excluded
+        for name, works in nodes.read_sinfo(cluster.states, named).items()
+        if name in fits
+    }
+    usable = sum(usual.values())
+    away = [
+        f"{name} ({'excluded' if name in excluded else states[name]})"
+        for name, works in usual.items()
+        if not works
+    ]
     more = f" and {len(away) - _NAMED} more" if len(away) > _NAMED else ""
-    detail = f"{usable} of {len(states)} nodes run jobs"
+    some = " with such GPUs" if len(fits) < len(states) else ""
+    detail = f"{usable} of {len(fits)} nodes{some} run jobs"
     detail += f"; away: {', '.join(away[:_NAMED])}{more}" if away else ""
     if usable >= count:
         yield Finding("nodes of the partition", "ok", detail)
@@ -153,6 +169,7 @@ def _tested(site: Site, world: World, count: int) -> Finding:
         *((f"--mem={slurm.memory}",) if slurm.memory else ()),
         *(("--exclusive",) if slurm.exclusive else ()),
         *slurm.sbatch_args,
+        *slurm.placement(count),
     ]
     done = world.run(words, stdin=_TEST, env=submission_environment(world.environ), timeout=60)
     said = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import Supply
 from hpcbert.scheduler.slurm.availability import of_choices
-from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
+from hpcbert.scheduler.slurm.cluster import HINTS, Cluster, sentence, silence
 from hpcbert.scheduler.slurm.permitted import of_rights
-from hpcbert.scheduler.slurm.wanted import Wanted, wanted
-from hpcbert.slurm import commands, nodes, partitions
+from hpcbert.scheduler.slurm.wanted import of_site, wanted
+from hpcbert.slurm import commands, nodes
 from hpcbert.slurm.controller import fitting_mpi
 from hpcbert.system import machine
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from hpcbert.config.site import Site
     from hpcbert.scheduler.base import World
+    from hpcbert.scheduler.slurm.wanted import Wanted
     from hpcbert.slurm.partitions import Partition, Resource
     from hpcbert.system.runner import Outcome
 
@@ -69,6 +70,9 @@ def examine(site: Site, world: World, nodes: int) -> Iterator[Finding]:
     if not version.ok:
         return
     ping = ask("scontrol", "ping")
+    why = silence(ping)
+    if why == "unsigned":
+        yield Finding("munge", "fail", sentence(why, ping), HINTS[why], "service munge")
     hint = "Ask the cluster's administrators, or check SLURM_CONF."
     yield _judged("slurmctld", ping, " ".join(ping.stdout.split()), hint)
     sacct = ask("sacct", "-n", "-X", "-o", "JobID")
@@ -77,6 +81,7 @@ def examine(site: Site, world: World, nodes: int) -> Iterator[Finding]:
     cluster = Cluster(world)
     yield from _partition(site, cluster, nodes)
     if ping.ok:
+        yield from _versions(version.stdout, cluster.settings.version)
         yield from of_choices(site, cluster, world, nodes)
     if site.slurm.mpi:
         there = cluster.mpi
@@ -103,24 +108,50 @@ def _partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Finding]:
         detail = cluster.complaint or "sinfo says nothing of partitions"
         yield Finding("partition", "warn", detail, HINTS[cluster.silence or "failed"])
         return
-    gpus = f"{site.slurm.gres}:{site.nodes.gpus_per_node}" if site.slurm.gres else ""
-    asked = partitions.resources(gpus)
-    slurm = site.slurm
-    job = Wanted(
-        slurm.partition, nodes, slurm.time_limit, asked, slurm.account, slurm.qos,
-        tasks=site.nodes.gpus_per_node, cpus=max(1, site.nodes.cpus_per_gpu),
-        memory=slurm.node_memory, exclusive=slurm.exclusive,
-    )  # fmt: skip
+    job = of_site(site, nodes)
     wrong = (*of_cluster([job], Path(site.runs), found), *of_rights([job], cluster))
     each = ", ".join(f"{one.name} ({one.nodes} nodes)" for one in found.values())
     yield from wrong or (Finding("partition", "ok", f"{job.partition or 'default'} of {each}"),)
+    if not site.slurm.gres:
+        yield from _unasked(job, found)
+
+
+def _unasked(job: Wanted, found: Mapping[str, Partition]) -> Iterator[Finding]:
+    """Yield that nodes have GPUs and no job asks for them."""
+    groups = (group for name in _named(job, found)[:1] for group in found[name].groups)
+    there = dict.fromkeys(one for group in groups for one in group.resources if one.name == "gpu")
+    if there:
+        kinds = {one.kind for one in there}
+        gres = ":".join(filter(None, ("gpu", next(iter(there)).kind if len(kinds) > 1 else "")))
+        detail = f"slurm.gres is empty, and nodes have {', '.join(map(_text, there))}"
+        hint = "Without it no job gets a GPU; leave it empty if this site is to measure CPUs."
+        remedy = f'site.toml: slurm.gres = "{gres}"'
+        yield Finding("GPUs", "warn", detail, hint, "site.toml: slurm.gres", (), remedy)
 
 
 def _judged(name: str, outcome: Outcome, detail: str, hint: str, *, bad: str = "fail") -> Finding:
     if outcome.ok:
         return Finding(name, "ok", detail)
-    lines = outcome.stderr.strip().splitlines()
+    lines = (outcome.stderr.strip() or outcome.stdout.strip()).splitlines()
     return Finding(name, bad, lines[-1] if lines else f"status {outcome.returncode}", hint)
+
+
+def _versions(said: str, controller: str) -> Iterator[Finding]:
+    """Yield that commands and controller are of releases that do not understand each other.
+
+    Commands may be older than the controller and never newer (slurm.schedmd.com/upgrades.html).
+    """
+    own = said.split()[-1:] or [""]
+    mine, theirs = (tuple(one.split(".")[:2]) for one in (own[0], controller))
+    if controller and len(mine) == len(theirs) and mine > theirs:
+        yield Finding(
+            "slurmctld",
+            "warn",
+            f"Slurm's commands here are {own[0]}, newer than the controller's {controller}: it may "
+            "refuse them.",
+            "Put the cluster's own commands first on PATH: `type -a sbatch` lists what there is.",
+            "PATH",
+        )
 
 
 def of_cluster(

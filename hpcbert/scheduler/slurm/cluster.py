@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from hpcbert.system.runner import Outcome
 
 # Why a question has no answer: the command is not installed, there is no cluster in its
-# configuration, its daemon is away, it tells ordinary users nothing, or it failed otherwise.
-Silence = Literal["", "missing", "unconfigured", "away", "private", "failed"]
+# configuration, munge does not run here or is not the controller's, its daemon is away, it tells
+# ordinary users nothing, or it failed otherwise.
+Silence = Literal["", "missing", "unconfigured", "unsigned", "away", "private", "failed"]
 # SchedMD/slurm, src/common/slurm_errno.c and src/common/read_config.c, 22.05 to 26.05.
 _SAID: tuple[tuple[Silence, tuple[str, ...]], ...] = (
     ("unconfigured", ("Could not establish a configuration source",)),
+    # src/plugins/auth/munge/auth_munge.c
+    ("unsigned", ("Munge encode failed", "Munge decode failed", "Protocol authentication error")),
     ("private", ("Access/permission denied", "Access denied", "requires administrator")),
     (
         "away",
@@ -42,10 +45,14 @@ _SAID: tuple[tuple[Silence, tuple[str, ...]], ...] = (
         ),
     ),
 )
+# Another question would take as long and be answered alike.
+_DEAF = ("missing", "unconfigured", "unsigned", "away")
 _MISSING, _TIMEOUT = 127, 124
 _SENTENCES: dict[Silence, str] = {
     "missing": "Slurm's commands are not on this machine",
     "unconfigured": "Slurm's commands find no configuration, and so no cluster",
+    "unsigned": "Slurm's commands and daemons don't trust each other: munge is down, or its key or "
+    "clock is another",
     "away": "Slurm's controller does not answer",
     "private": "Slurm keeps this from ordinary users (PrivateData in slurm.conf)",
     "failed": "Slurm does not say",
@@ -53,6 +60,8 @@ _SENTENCES: dict[Silence, str] = {
 HINTS: dict[Silence, str] = {
     "missing": "Run this on a login node.",
     "unconfigured": "Run this on a login node, or set SLURM_CONF.",
+    "unsigned": "The administrator starts munge on this machine, with the cluster's key and time: "
+    "`munge -n | unmunge` says whether it works.",
     "away": "Try again when `scontrol ping` says UP; the cluster's administrators know more.",
     "private": "Name partition, GPU type and account yourself: its documentation says them.",
     "failed": "Ask the cluster's administrators what you may see of it.",
@@ -111,6 +120,8 @@ class Cluster:
         """The partitions by name; of private nodes only what all of a partition have together."""
         if self._sinfo.ok:
             return partitions.read_sinfo(self._sinfo.stdout)
+        if silence(self._sinfo) in _DEAF:
+            return {}
         return {name: one.partition for name, one in self.rules.items()}
 
     @cached_property

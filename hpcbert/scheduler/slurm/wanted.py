@@ -10,6 +10,7 @@ from hpcbert.slurm.partitions import resources
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
+    from hpcbert.config.site import Site
     from hpcbert.slurm.partitions import Resource
 
 
@@ -39,6 +40,23 @@ class Wanted:
     cpus: int = 1
     memory: str = ""
     exclusive: bool = False
+
+
+def of_site(site: Site, nodes: int) -> Wanted:
+    """Return what a job of a site asks for, of some nodes with all that the site says of each."""
+    slurm, gpus = site.slurm, site.nodes.gpus_per_node
+    return Wanted(
+        partition=slurm.partition,
+        nodes=nodes,
+        limit=slurm.time_limit,
+        resources=resources(f"{slurm.gres}:{gpus}" if slurm.gres else ""),
+        account=slurm.account,
+        qos=slurm.qos,
+        tasks=gpus,
+        cpus=max(1, site.nodes.cpus_per_gpu),
+        memory=slurm.node_memory,
+        exclusive=slurm.exclusive,
+    )
 
 
 def wanted(script: str) -> Wanted:

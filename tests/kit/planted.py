@@ -1,0 +1,112 @@
+"""The faults that are planted where a doctor looks, and what has to be found: the table.
+
+`docs/reference/checks.md` shows it. Tests plant those of their world and hold the doctor to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# Nodes and ranks of a lab, its choices and limits, its daemons; a machine or commands of a script.
+World = Literal["nodes", "ranks", "choices", "daemons", "script"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        what: What is wrong, as the page has it.
+        code: Of the finding.
+        said: A part of what is found.
+        remedy: What the doctor says to type; empty where an administrator has to change something.
+        world: Where it is planted.
+        nodes: Those of the finding, joined by commas; empty: on this machine.
+    """
+
+    what: str
+    code: str
+    said: str
+    remedy: str
+    world: World
+    nodes: str = ""
+
+
+_ETH0 = 'site.toml: nodes.interface = "eth0"'
+_ALL = "n1,n2,n3,n4"
+FAULTS: tuple[Fault, ...] = (
+    # Each node of the lab that is bad has several.
+    Fault("`runs` is another directory on a node, or not there", "runs", "is another directory", "--runs ~/runs", "script", "n1"),
+    Fault("`runs` can't be written to on a node", "runs", "can't be written to", "--runs ~/runs", "nodes", "n4"),
+    Fault("`runs` is full, or the quota is used up", "runs", "no room left", "--runs ~/runs", "script", "n1"),
+    Fault("a node sees `runs` late", "delay", "late", "--runs ~/runs", "nodes", "n3"),
+    Fault("a node's name does not resolve", "names", "n3 is not known", _ETH0, "nodes", "n4"),
+    Fault("`nodes.interface` is not there", "interface", "there is no ib7", _ETH0, "nodes", _ALL),
+    Fault("an interface does not join the nodes", "hello", "does not reach rank 0", _ETH0, "script", "n2"),
+    Fault("the interpreter is not there", "python", "no program /no/such/python", "hpcbert prepare --fw ngc-tf1 --fw oneflow", "nodes", _ALL),
+    Fault("the framework can't be imported", "framework", "does not import tensorflow", "hpcbert prepare --fw ngc-tf1 --fw oneflow", "nodes", _ALL),
+    Fault("data are missing on nodes", "files", "there is no", "hpcbert prepare --fw ngc-tf1 --fw oneflow", "nodes", _ALL),
+    Fault("`/tmp` can't be written to", "tmp", "can't be written to", 'site.toml: env.TMPDIR = "/dev/shm"', "nodes", "n3"),
+    Fault("no program can be run from `/tmp`", "tmp", "noexec", 'site.toml: env.TMPDIR = "/dev/shm"', "nodes", "n4"),
+    Fault("`/dev/shm` is too small", "shm", "MiB left", "mount -o remount,mode=1777,size=50% /dev/shm", "nodes", "n3"),
+    Fault("a process may lock too little memory", "memlock", "64 KiB", "--exclude n3", "nodes", "n3"),
+    Fault("a process may have few files open", "files-open", "512", "--exclude n4", "nodes", "n4"),
+    Fault("a home directory is missing on a node", "home", "there is no home", 'site.toml: env.HOME = "/tmp"', "nodes", "n4"),
+    Fault("a node's clock is off", "clock", "ahead of the controller's", "chronyc makestep", "nodes", "n3"),
+    Fault("ranks don't start", "ranks", "ib7", "", "nodes", _ALL),
+    Fault("a rank sees fewer GPUs than were asked for", "GPUs", "sees 1 GPU", "site.toml: slurm.srun_args = []", "ranks", "n1,n2"),
+    Fault("nobody asks for GPUs", "GPUs", "slurm.gres is empty", 'site.toml: slurm.gres = "gpu"', "nodes"),
+    Fault("the port of the ranks is taken", "port", "Address already in use", "", "script", "n1"),
+    Fault("MPI does not count all ranks", "MPI", "a rank", 'site.toml: slurm.mpi = "pmix"', "ranks", "n1,n2"),
+    Fault("fewer nodes answer than were asked for", "nodes", "1 of 2 nodes answered", "--nodes 1", "script"),
+    Fault("excluded nodes leave too few", "nodes of the partition", "2 of 4 nodes run jobs", "--nodes 2", "ranks", "n3,n4"),
+    Fault("the image is not there", "image", "There is no", "hpcbert prepare --fw oneflow", "script"),
+    Fault("enroot is not installed on a node", "enroot", "no such program", "", "script", "n1"),
+    Fault("ranks are not in the container", "plugin", "not in the container", "", "script", "n2"),
+    # Choices that can't be had.
+    Fault("the partition does not exist", "partition", "no partition 'nix'", "--partition gpu", "script"),
+    Fault("the partition is down", "partition", "is down", "--partition gpu", "script"),
+    Fault("an account is not yours", "account", "not in account nix", "--account proj", "choices"),
+    Fault("an account may not use the partition", "account", "may not use partition closed", "--account short", "script"),
+    Fault("an account is demanded", "account", "must name an account", "--account proj", "script"),
+    Fault("a QOS is not yours", "QOS", "may not use QOS nix", "--qos normal", "choices"),
+    Fault("a QOS may not use the partition", "QOS", "may not use partition fast", "--qos high", "script"),
+    Fault("a job alone exceeds GrpTRESRunMins", "limits", "GrpTRESRunMins", "--time 00:07:00", "choices"),
+    Fault("the reservation does not exist", "reservation", "no reservation 'nix'", 'site.toml: slurm.reservation = ""', "choices"),
+    Fault("no node has the feature", "constraint", "the feature nix", 'site.toml: slurm.constraint = ""', "choices"),
+    Fault("no node has GPUs of that type", "GPUs", "gpu:h100:4", 'site.toml: slurm.gres = "gpu:2080ti"', "choices"),
+    Fault("the time limit exceeds MaxTime", "time limit", "at most 00:20:00", "--time 00:20:00", "choices"),
+    Fault("nodes that fit are drained", "nodes of the partition", "n4 (drained)", "--nodes 1", "choices", "n4"),
+    Fault("srun lacks the kind of MPI", "MPI", "no pmix", 'site.toml: slurm.mpi = "pmi2"', "choices"),
+    Fault("MaxArraySize is below five repeats", "arrays", "have 3 jobs", "", "choices"),
+    Fault("the cluster demands `--export=NONE`", "sbatch --test-only", "--export=NONE", 'site.toml: slurm.sbatch_args = ["--export=NONE"]', "script"),
+    Fault("Slurm hides its nodes (PrivateData)", "partition", "PrivateData", "", "script"),
+    # Daemons, and what is installed.
+    Fault("slurmctld is down", "slurmctld", "DOWN", "", "daemons"),
+    Fault("slurmdbd is down", "accounting", "Problem talking to the database", "", "daemons"),
+    Fault("munge is down", "munge", "Munge encode failed", "", "daemons"),
+    Fault("slurmd is down on a node", "nodes of the partition", "n3 (down*)", "", "daemons", "n3"),
+    Fault("Slurm's commands are newer than the controller", "slurmctld", "newer than the controller's", "", "script"),
+)  # fmt: skip
+
+
+def of(*worlds: World) -> tuple[Fault, ...]:
+    """Return the faults of some worlds."""
+    return tuple(one for one in FAULTS if one.world in worlds)
+
+
+def missed(faults: tuple[Fault, ...], found: list[dict[str, object]]) -> list[Fault]:
+    """Return the faults of which no finding says what it has to."""
+    return [one for one in faults if not any(_is(one, finding) for finding in found)]
+
+
+def _is(fault: Fault, found: dict[str, object]) -> bool:
+    nodes = found["nodes"]
+    assert isinstance(nodes, (list, tuple))
+    return (
+        found["status"] != "ok"
+        and found["code"] == fault.code
+        and fault.said in str(found["detail"])
+        and (found["remedy"], ",".join(nodes)) == (fault.remedy, fault.nodes)
+    )
