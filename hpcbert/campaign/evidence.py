@@ -12,7 +12,9 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert.campaign import store
@@ -21,6 +23,7 @@ from hpcbert.campaign.masking import Masking, masks
 from hpcbert.errors import UsageError
 from hpcbert.model import MANIFEST, utc
 from hpcbert.system.files import open_file, read
+from hpcbert.system.workers import spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,8 +45,8 @@ _FOLDERS = ("env", "logs", "scripts", "slurm", "status")
 # What numbers of all repeats come from; of scripts, those that no array names.
 _COMMON = (MANIFEST, store.RECIPE, MEASUREMENTS)
 # Jobs write to these while they run.
-_STATUS = "status/"
-_WRITTEN = ("logs/", _STATUS)
+_LOGS, _STATUS = "logs/", "status/"
+_WRITTEN = (_LOGS, _STATUS)
 # The local queue's own files: each retry writes them anew.
 _UNRECORDED = "slurm/local."
 
@@ -84,12 +87,29 @@ def _digest(data: Any) -> str:
     return hashlib.sha256(canonical(data)).hexdigest()
 
 
-def digests(watched: TrackedCampaign) -> dict[str, dict[str, Any]]:
+def digests(
+    watched: TrackedCampaign, known: Mapping[str, dict[str, Any]] = MappingProxyType({})
+) -> dict[str, dict[str, Any]]:
     """Return bytes and SHA-256 of every file that numbers come from, by path, in order.
 
     Status files are what they were when they were read: that is what the states come from.
+
+    Args:
+        watched: The campaign.
+        known: Digests of files that have not changed since.
     """
-    return {name: _entry(watched, name) for name in sorted(names(watched.directory))}
+    every = sorted(names(watched.directory))
+    new = [name for name in every if name not in known and not name.startswith(_STATUS)]
+    sizes = [_size(watched.directory / name) for name in new]
+    found = {**known, **dict(zip(new, spread(partial(_entry, watched), new, sizes), strict=True))}
+    return {name: found[name] if name in found else _entry(watched, name) for name in every}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _entry(watched: TrackedCampaign, name: str) -> dict[str, Any]:
@@ -159,10 +179,12 @@ class Held:
     Attributes:
         findings: What is not as it was recorded.
         accepted: What a person accepted of earlier changes, a sentence each.
+        digests: Of its files as they were found; empty where there is no evidence.
     """
 
     findings: tuple[Deviation, ...] = ()
     accepted: tuple[str, ...] = ()
+    digests: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def changed(self) -> tuple[Deviation, ...]:
@@ -182,7 +204,8 @@ def hold(watched: TrackedCampaign) -> Held:
         for one in (entries if isinstance(entries, list) else ())
         if isinstance(one, dict) and one.get("accepted")
     )
-    return Held(changes(watched, document, digests(watched)), accepted)
+    now = digests(watched)
+    return Held(changes(watched, document, now), accepted, now)
 
 
 def concerns_all(path: str) -> bool:
@@ -283,7 +306,12 @@ def manifest_digests(campaign: Campaign) -> dict[str, Any]:
 
 
 def renewed(
-    watched: TrackedCampaign, document: Mapping[str, Any], *, now: float, accepted: str
+    watched: TrackedCampaign,
+    document: Mapping[str, Any],
+    *,
+    now: float,
+    accepted: str,
+    known: Mapping[str, dict[str, Any]],
 ) -> dict[str, Any]:
     """Return the evidence for a campaign as it is on disk now.
 
@@ -294,8 +322,11 @@ def renewed(
         document: The measurements that the evidence is for.
         now: Seconds since the epoch.
         accepted: Why a person accepts what was changed; empty if nothing was.
+        known: The digests that the campaign was held by. Of logs they still hold, or whoever
+            records them sees by size and time that they don't.
     """
-    files = digests(watched)
+    logs = {name: one for name, one in known.items() if name.startswith(_LOGS)}
+    files = digests(watched, logs)
     evidence: dict[str, Any] = {
         "recorded": utc(now),
         "window": _WHOLE,

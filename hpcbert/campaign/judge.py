@@ -38,6 +38,7 @@ from hpcbert.results.interval import suffices
 from hpcbert.results.reduce import Curves, Evidence, gate, group_of
 from hpcbert.results.words import speeds
 from hpcbert.slurm.states import Kind
+from hpcbert.system.workers import spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -159,11 +160,14 @@ def gather(
     stamps = proof.stamps(directory)
     held = Held() if trusted else proof.hold(watched)
     judge = _Judge(watched, grammar, chosen, window, held.changed)
-    repeats = [
-        judge.repeat(one, history(one, newest[one.key], memory))
+    known = [
+        (one, history(one, newest[one.key], memory))
         for one in watched.repeats
         if point in ("", one.array.point.key)
     ]
+    sizes = [stamps.get(judge.log(*pair), (0, 0))[0] for pair in known]
+    readings = spread(judge.read, known, sizes)
+    repeats = [judge.repeat(*pair, said) for pair, said in zip(known, readings, strict=True)]
     # A status file was read when its repeat was asked about, which may have been earlier.
     stamps |= watched.records.stamps(directory)
     now = proof.stamps(directory)
@@ -288,20 +292,30 @@ class _Judge:
         setting = self._setting(self.watched.campaign.arrays[0].point)
         return counted(self.rule, setting.skip, setting.iters)
 
-    def repeat(self, one: Repeat, known: History) -> JudgedRepeat:
-        """Return one repeat with the attempt that counts."""
+    def log(self, one: Repeat, known: History) -> str:
+        """Return where the log of a repeat's attempt that counts lies, relative to the campaign."""
+        directory, attempt = self.watched.directory, known.counted.state.attempt
+        return str(store.log_path(directory, one.array, one.number, attempt).relative_to(directory))
+
+    def read(self, pair: tuple[Repeat, History]) -> Reading:
+        """Read the log of a repeat, in whichever process."""
+        one, known = pair
+        # The log of a repeat that runs is not read: its numbers are not those of a whole run.
+        kind = known.counted.state.kind
+        if not kind.over or kind is Kind.UNNEEDED or self.watched.campaign.rehearse:
+            return Reading(None)
+        reader = read_on if self.window.iters == END else read
+        path = self.watched.directory / self.log(one, known)
+        return reader(path, self.grammar, self.rule, self._setting(one.array.point))
+
+    def repeat(self, one: Repeat, known: History, reading: Reading) -> JudgedRepeat:
+        """Return one repeat with the attempt that counts, and what its log says."""
         directory, campaign = self.watched.directory, self.watched.campaign
         array, chosen = one.array, known.counted
-        state = chosen.state
+        state, log = chosen.state, self.log(one, known)
         if state.kind is Kind.UNNEEDED:
             return JudgedRepeat(array, known, adaptive.unneeded(one.number, state))
-        path = store.log_path(directory, array, one.number, state.attempt)
-        log = str(path.relative_to(directory))
-        reading = Reading(None)
-        # The log of a repeat that runs is not read: its numbers are not those of a whole run.
-        if state.kind.over and not campaign.rehearse:
-            reader = read_on if self.window.iters == END else read
-            reading = reader(path, self.grammar, self.rule, self._setting(array.point))
+        path = directory / log
         if reading.missing:
             # A number or a reason, never neither.
             detail = f"nobody tells {reading.missing}, which the rule needs"

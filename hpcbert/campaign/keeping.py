@@ -77,7 +77,9 @@ def record(watched: TrackedCampaign, gathered: Gathered, *, now: float, accepted
     store.write_json(directory / TABLE, table)
     renewed, ended = None, over(watched, gathered, now=now)
     if ended:
-        renewed = proof.renewed(watched, document, now=now, accepted=accepted)
+        renewed = proof.renewed(
+            watched, document, now=now, accepted=accepted, known=gathered.held.digests
+        )
     # Digests are of what was read, or there are none.
     if renewed and not _written_to(directory, gathered):
         document[proof.EVIDENCE] = renewed

@@ -148,7 +148,7 @@ def _is_same(one: Path, other: Path) -> bool:
 def _beginning(log: Path) -> bytes:
     """Return what a log begins with, unpacked; nothing if it can't be read."""
     found = b""
-    with suppress(NotALogError), closing(bodies(log)) as pieces:
+    with suppress(NotALogError), closing(bodies(log, _BEGINNING)) as pieces:
         for piece in pieces:
             found += piece
             if len(found) >= _BEGINNING:

@@ -19,9 +19,11 @@ from hpcbert.logs.setting import END, Setting
 from hpcbert.logs.sizes import name_of
 from hpcbert.model import Measured, Point, Shape
 from hpcbert.results.reduce import Curves, group_of
+from hpcbert.system.workers import spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
 
     from hpcbert.campaign.fingerprint import NodeSample
     from hpcbert.foreign.said import UserSettings
@@ -42,6 +44,20 @@ class Framework(NamedTuple):
     name: str
     grammar: Grammar
     model: str
+
+
+class _Outcome(NamedTuple):
+    """What became of one log.
+
+    Attributes:
+        framework, rule: What it was read as and by; empty if that is not known.
+        unknown: Message, place and hint of what is not known of it, where there is no reading.
+    """
+
+    framework: str
+    rule: str
+    reading: Reading | None = None
+    unknown: tuple[str, str, str] = ("", "", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +108,7 @@ class Reader:
         points: dict[tuple[Point, str], list[Read]] = {}
         certain: set[Point] = set()
         single = self._without_twins(logs)
-        reads = self._called([one for one in map(self._fit, single) if one])
+        reads = self._called(self._reads(single))
         reads = sorted(reads, key=lambda one: not one.valid)
         for one in reads:
             try:
@@ -134,12 +150,27 @@ class Reader:
         )
         return [log for log in logs if log.path not in pairs]
 
-    def _fit(self, log: LogFile) -> Read | None:
-        try:
-            return self._read(log)
-        except UnknownLogError as error:
-            self._unfit.append((log, error))
-            return None
+    def _reads(self, logs: Sequence[LogFile]) -> list[Read]:
+        """Return the logs that could be read; the others are left out.
+
+        Raises:
+            UsageError: As `gather`.
+        """
+        # What the first one needs is loaded here, once for all processes.
+        found = [self._outcome(log) for log in logs[:1]]
+        found += spread(self._outcome, logs[1:], [_size(log.path) for log in logs[1:]])
+        reads = []
+        for log, one in zip(logs, found, strict=True):
+            if one.framework:
+                rule = self._load(one.framework).grammar.rule(self.rule)
+                self._used[one.framework, one.rule] = rule
+            if one.reading is None:
+                message, where, hint = one.unknown
+                self._unfit.append((log, UnknownLogError(message, where=where, hint=hint)))
+                continue
+            model = self.known.model or log.model or ""
+            reads.append(Read(log, one.framework, model, one.rule, one.reading))
+        return reads
 
     def _counted(self, reads: Sequence[Read]) -> Counted:
         usual, asked, first = Setting(), self.window, reads[0]
@@ -149,18 +180,26 @@ class Reader:
             usual.iters if asked.iters is None else asked.iters,
         )
 
-    def _read(self, log: LogFile) -> Read:
-        framework = self._framework(log)
-        rule = framework.grammar.rule(self.rule)
-        self._used[framework.name, rule.name] = rule
-        setting = setting_of(log, self.known, self.window)
-        reader = read_on if self.window.iters == END else read
-        reading = reader(log.path, framework.grammar, rule, setting)
-        reading = self._explained(log, framework, reading)
-        if reading.missing:
-            raise unknown([reading.missing], log)
-        model = self.known.model or log.model or ""
-        return Read(log, framework.name, model, rule.name, reading)
+    def _outcome(self, log: LogFile) -> _Outcome:
+        """Read one log, in whichever process: nothing but what is loaded stays behind.
+
+        Raises:
+            UsageError: Something is wrong that is wrong with all logs.
+        """
+        used = "", ""
+        try:
+            framework = self._framework(log)
+            rule = framework.grammar.rule(self.rule)
+            used = framework.name, rule.name
+            setting = setting_of(log, self.known, self.window)
+            reader = read_on if self.window.iters == END else read
+            reading = reader(log.path, framework.grammar, rule, setting)
+            reading = self._explained(log, framework, reading)
+            if reading.missing:
+                raise unknown([reading.missing], log)
+        except UnknownLogError as error:
+            return _Outcome(*used, unknown=(error.message, error.where, error.hint))
+        return _Outcome(*used, reading)
 
     def _called(self, reads: Sequence[Read]) -> list[Read]:
         """Return the logs, those of a model that nobody named under the one that they all state.
@@ -240,6 +279,13 @@ class Reader:
         if not (alike or reading.foreign):
             return reading._replace(reasons=blamed)
         return reading._replace(reasons=(unread(log.path, framework.name, alike),), missing="")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _refuse_clash(read: Read, others: Collection[Read]) -> None:

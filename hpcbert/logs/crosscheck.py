@@ -325,6 +325,7 @@ def _by_values(
     parts = []
     steps = 0
     batch = _batch(rule, setting)
+    alone = replace(rule, trim=0)
     for place, entry in enumerate(inside):
         covered = entry.steps if place else min(entry.steps, stride) or stride or 1
         if rule.record.ranks != "one":
@@ -332,7 +333,7 @@ def _by_values(
         value = number(entry.fields[rule.field]) * rule.factor
         if not value > 0 or not covered:
             continue
-        rate = average(replace(rule, trim=0), [value], stride or 1, setting)
+        rate = average(alone, [value], stride or 1, setting)
         steps += covered
         seconds = covered * batch / rate if batch else 0.0
         parts.append((entry.place, rate, seconds, entry.paused, covered))

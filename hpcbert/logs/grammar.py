@@ -406,6 +406,12 @@ class Grammar:
         if b"" in self.pauses:
             raise Invalid("must not hold an empty text", key="pauses")
 
+    @cached_property
+    def texts(self) -> tuple[bytes, ...]:
+        """What lines are looked for by: of records, facts, skipped steps and pauses, in order."""
+        kinds = (*self.records, *self.facts, *self.skipped)
+        return (*(one.contains for one in kinds), *self.pauses)
+
     @property
     def accumulates(self) -> bool:
         """Whether the program can accumulate gradients: it then states how often."""

@@ -88,7 +88,7 @@ _ZEROS = {
     "utf-16-le": (2, {1}),
     "utf-16-be": (2, {0}),
 }
-_SAMPLE = 1 << 10
+SAMPLE = 1 << 10
 _LEAST = 16
 _MOSTLY = 0.9
 
@@ -98,10 +98,18 @@ def is_plain(head: bytes) -> bool:
     return _format(head) is None and not encoding(head)
 
 
+def is_bare(head: bytes) -> bool:
+    """Say whether a file that begins with these bytes is its text, and nothing else."""
+    return is_plain(head) and not head.startswith(codecs.BOM_UTF8)
+
+
 def encoding(head: bytes) -> str:
     """Return the encoding of wide characters that text begins in; empty for bytes as they are."""
     named = next((name for mark, name in _MARKS if head.startswith(mark)), "")
-    return named or next((name for name in _ZEROS if _is_wide(head[:_SAMPLE], name)), "")
+    sample = head[:SAMPLE]
+    if named or b"\x00" not in sample:
+        return named
+    return next((name for name in _ZEROS if _is_wide(sample, name)), "")
 
 
 def unpacked(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:

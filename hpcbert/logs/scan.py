@@ -31,6 +31,7 @@ from hpcbert.logs.lines import (
     ends,
     find_lines,
     first_end,
+    holds,
     rank_of,
 )
 from hpcbert.logs.setting import END, Setting, UnknownError, packing
@@ -214,17 +215,14 @@ class _Scan:
         # One search for all texts: which one was found says what to make of its line.
         grammar = self.grammar
         records = grammar.records
-        texts = tuple(one.contains for one in records)
-        texts += tuple(one.contains for one in grammar.facts)
-        texts += tuple(one.contains for one in grammar.skipped)
-        self.rehearsal = self.rehearsal or grammar.rehearsal in data
+        self.rehearsal = self.rehearsal or holds(data, grammar.rehearsal)
         if self._held:
             # Go on with the record that the last piece ended in.
             (record, begun), self._held = self._held, None
             joined = begun.text + b"\n" + data[: record.lines * LINE]
             self._record_at(record, joined, 0, first_end(joined))
         line, inside = -1, False
-        for start, which, _, end in find_lines(data, (*texts, *grammar.pauses)):
+        for start, which, _, end in find_lines(data, grammar.texts):
             if self._over:
                 return
             if start != line:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -110,17 +111,26 @@ class Setting(NamedTuple):
 
         Disagreements are sentences; where there is one, what was known before stays.
         """
-        known = {name: value for name in facts if (value := getattr(self, name)) is not None}
-        said = dict(self.sources)
-        disagreements = [
-            f"the log says {name} = {facts[name]}, "
-            + (f"{said[name]} says {value}" if name in said else f"expected {value}")
-            for name, value in known.items()
-            if value != facts[name]
-        ]
-        new: dict[str, Any] = {name: value for name, value in facts.items() if name not in known}
-        complete = _derived(self._replace(**new))
-        return complete, (*disagreements, *_contradictions(complete))
+        return _settled(self, tuple(facts.items()))
+
+
+@lru_cache(maxsize=1 << 10)
+def _settled(
+    told: Setting, stated: tuple[tuple[str, int | str], ...]
+) -> tuple[Setting, tuple[str, ...]]:
+    # Kept: the repeats of a point are told and state the same.
+    facts = dict(stated)
+    known = {name: value for name in facts if (value := getattr(told, name)) is not None}
+    said = dict(told.sources)
+    disagreements = [
+        f"the log says {name} = {facts[name]}, "
+        + (f"{said[name]} says {value}" if name in said else f"expected {value}")
+        for name, value in known.items()
+        if value != facts[name]
+    ]
+    new: dict[str, Any] = {name: value for name, value in facts.items() if name not in known}
+    complete = _derived(told._replace(**new))
+    return complete, (*disagreements, *_contradictions(complete))
 
 
 def _derived(setting: Setting) -> Setting:

@@ -1,0 +1,209 @@
+"""Work that processes share gives what one process gives, whatever becomes of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcbert.system import workers
+from tests.kit.paths import REPOSITORY
+from tests.kit.waiting import until
+
+# A process of its own: one that tests run in may have threads. Three processes side by side.
+_BEGIN = """
+import os, pathlib, signal, sys, time
+from hpcbert.errors import HpcbertError
+from hpcbert.system import workers
+workers.cores = lambda: 3
+main = os.getpid()
+huge = workers.LEAST
+def children():
+    every = pathlib.Path("/proc").glob("[0-9]*/stat")
+    return [one for one in every if one.read_text().rpartition(")")[2].split()[1] == str(main)]
+"""
+Program = Callable[[str], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """Starts a program in a session of its own, so that Ctrl-C is of its processes alone."""
+
+    def start(text: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", _BEGIN + text],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    return start
+
+
+def said(process: subprocess.Popen[str]) -> list[str]:
+    out, err = process.communicate(timeout=300)
+    assert (process.returncode, err) == (0, "")
+    return out.splitlines()
+
+
+def test_results_come_in_the_order_of_the_items_from_several_processes(program: Program) -> None:
+    text = """
+made = workers.spread(lambda one: (one, os.getpid()), range(500), [huge] * 500)
+print([one for one, _ in made] == list(range(500)), main in {pid for _, pid in made}, children())
+"""
+    assert said(program(text)) == ["True False []"]
+
+
+def test_of_several_errors_the_first_one_is_raised(program: Program) -> None:
+    text = """
+def work(one):
+    if one in (3, 7): raise ValueError(one)
+    return one
+try: workers.spread(work, range(9), [huge] * 9)
+except ValueError as error: print(error, children())
+"""
+    assert said(program(text)) == ["3 []"]
+
+
+def test_what_cannot_be_sent_is_made_here(program: Program) -> None:
+    text = """
+print([one() for one in workers.spread(lambda one: (lambda: one), range(4), [huge] * 4)])
+"""
+    assert said(program(text)) == ["[0, 1, 2, 3]"]
+
+
+def test_a_killed_worker_is_reported_and_the_others_are_ended(program: Program) -> None:
+    text = """
+def work(one):
+    if one: time.sleep(600)
+    os.kill(os.getpid(), signal.SIGKILL)
+try: workers.spread(work, range(3), [huge * 9, huge, huge])
+except HpcbertError as error: print(error, error.hint, children())
+"""
+    (line,) = said(program(text))
+    assert line.startswith("One of the processes that read files was killed by SIGKILL")
+    assert "ran out of memory" in line
+    assert line.endswith("[]")
+
+
+_WAITING = """
+def work(one):
+    (pathlib.Path.cwd() / str(os.getpid())).touch()
+    time.sleep(600)
+try: workers.spread(work, range(3), [huge] * 3)
+except KeyboardInterrupt: print("interrupted", children())
+"""
+
+
+def started(folder: Path) -> list[int]:
+    return until(
+        lambda: len(found := [int(one.name) for one in folder.iterdir()]) == 3 and found,
+        "three processes",
+    )
+
+
+def test_ctrl_c_ends_all_of_them(program: Program, tmp_path: Path) -> None:
+    process = program(_WAITING)
+    started(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)
+    assert said(process) == ["interrupted []"]
+
+
+def test_ctrl_c_of_the_command_alone_ends_all_of_them(program: Program, tmp_path: Path) -> None:
+    process = program(_WAITING)
+    started(tmp_path)
+    process.send_signal(signal.SIGINT)
+    assert said(process) == ["interrupted []"]
+
+
+def test_workers_end_soon_after_the_command_was_killed(program: Program, tmp_path: Path) -> None:
+    text = _WAITING.replace("600", "0.05").replace("3)", "10**6)").replace("* 3", "* 10**6")
+    process = program(text)
+    pids = started(tmp_path)
+    process.kill()
+    process.communicate()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the workers' end")
+
+
+def test_where_no_process_can_be_started_this_one_does_the_work(program: Program) -> None:
+    text = """
+def refuse(): raise BlockingIOError(11, "no more processes")
+os.fork = refuse
+print(workers.spread(lambda one: os.getpid() == main, range(3), [huge] * 3))
+"""
+    assert said(program(text)) == ["[True, True, True]"]
+
+
+def test_beside_threads_no_process_is_started(program: Program) -> None:
+    text = """
+import threading
+end = threading.Event()
+threading.Thread(target=end.wait).start()
+print(workers.spread(lambda one: os.getpid() == main, range(3), [huge] * 3))
+end.set()
+"""
+    assert said(program(text)) == ["[True, True, True]"]
+
+
+def test_little_work_is_done_here() -> None:
+    made = workers.spread(lambda _: os.getpid(), range(30), [50_000] * 30)
+    assert set(made) == {os.getpid()}
+    assert workers.spread(str, (), ()) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "groups", "cores"),
+    [
+        ({"cpu.max": "max 100000\n"}, ["0::/"], float("inf")),
+        ({"a/b/cpu.max": "150000 100000\n", "a/cpu.max": "max 100000"}, ["0::/a/b"], 1.5),
+        ({"a/b/cpu.max": "400000 100000\n", "a/cpu.max": "50000 100000"}, ["0::/a/b"], 0.5),
+        (
+            {
+                "cpu,cpuacct/j/cpu.cfs_quota_us": "200000",
+                "cpu,cpuacct/j/cpu.cfs_period_us": "100000",
+            },
+            ["4:cpu,cpuacct:/j", "3:memory:/j", "1:name=systemd:/j"],
+            2.0,
+        ),
+        (
+            {"cpu/j/cpu.cfs_quota_us": "-1", "cpu/j/cpu.cfs_period_us": "100000"},
+            ["4:cpu:/j"],
+            float("inf"),
+        ),
+        ({"cpu.max": "what 0\n"}, ["0::/gone", "nothing"], float("inf")),
+    ],
+    ids=["no-quota", "own", "of-the-group-above", "version-1", "version-1-none", "unreadable"],
+)
+def test_a_cgroup_says_how_many_cores_there_are(
+    tmp_path: Path, files: dict[str, str], groups: list[str], cores: float
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert workers._quota(tmp_path, groups) == cores
+
+
+def test_no_more_processes_than_cores_that_this_one_may_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert 1 <= workers.cores() <= len(os.sched_getaffinity(0))
+    (tmp_path / "cpu.max").write_text("50000 100000")
+    (tmp_path / "groups").write_text("0::/\n")
+    monkeypatch.setattr(workers, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(workers, "_OWN_CGROUPS", tmp_path / "groups")
+    assert workers.cores() == 1
+
+
+@pytest.mark.parametrize("weights", [[1] * 7, [9, 1, 1, 1, 1, 1, 9], [100, *[1] * 5000], [0, 0]])
+def test_shares_are_all_of_the_items_once(weights: list[int]) -> None:
+    shares = workers._shares(weights, 4)
+    assert sorted(at for share in shares for at in share) == list(range(len(weights)))
+    assert len(shares) <= 4
