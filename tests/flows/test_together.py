@@ -1,0 +1,148 @@
+"""Logs that several processes read give what one process gives, byte for byte."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kit.campaigns import Built, build
+from tests.kit.logs import TEST_RECIPES, pytorch
+from tests.kit.paths import REPOSITORY
+
+# argv: how many processes, what is called, its words.
+_PROGRAM = """
+import sys
+from hpcbert.system import workers
+_, processes, what, *words = sys.argv
+workers.cores, workers.LEAST = lambda: int(processes), 1
+started, fork = [], workers.os.fork
+workers.os.fork = lambda: started.append(0) or fork()
+if what == "campaign":
+    import json
+    from pathlib import Path
+    from hpcbert.results.document import tables_data
+    from tests.kit.collecting import gathered, says
+    found = gathered(Path(words[0]), states=says("COMPLETED", "FAILED"))
+    rest = (found.refused, found.warnings, [str(one) for one in found.left_out])
+    print(json.dumps([tables_data(found.tables), *rest]))
+else:
+    from hpcbert.cli.main import main
+    sys.argv = ["hpcbert", *words]
+    try:
+        main()
+    except SystemExit as end:
+        print(end.code)
+print(len(started), file=sys.stderr)
+"""
+_NOW = re.compile(r'"(?:date|recorded)": ?"[^"]*"|"seal": ?"[^"]*"')
+
+
+def said(processes: int, *words: str) -> str:
+    """Return what is printed; that many processes are started for it, at least."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(processes), *words],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert int(done.stderr.splitlines()[-1]) >= (processes if processes > 1 else 0), done
+    return _NOW.sub("", done.stdout)
+
+
+def whole(one: Built) -> None:
+    one.finish()
+
+
+def bad(one: Built) -> None:
+    """Logs that are cut short, not finite, copied, missing, of something else, out of memory."""
+    chance = random.Random(16)
+    for array in one.campaign.arrays:
+        shape = str(array.point.shape)
+        for repeat in array.repeats:
+            one.complete(shape, repeat, chance.uniform(5, 50))
+            text = one.text(shape, 8.0, last=repeat, nan_at=repeat)
+            kinds = (
+                text,
+                one.text(shape, 8.0),
+                "RuntimeError: CUDA error: out of memory\n",
+                "\0" * 5000,
+                text.replace("loss", "l\x1b[31moss"),
+            )
+            if chance.random() < 0.6:
+                one.log(shape, repeat, chance.choice(kinds))
+            elif chance.random() < 0.2:
+                one.log_path(shape, repeat).unlink()
+
+
+@pytest.mark.parametrize("fill", [whole, bad])
+def test_a_campaign(tmp_path: Path, fill: Callable[[Built], None]) -> None:
+    one = build(tmp_path / "runs", "1n1g", "1n2g", "1n4g", "2n4g", repeats=3)
+    fill(one)
+    shutil.copytree(one.directory, tmp_path / "kept")
+    found = []
+    for processes in (1, 3, 3):
+        printed = said(processes, "campaign", str(one.directory))
+        written = [
+            _NOW.sub("", (one.directory / name).read_text())
+            for name in ("table.json", "measurements.json")
+        ]
+        found.append((printed, *written))
+        if processes == 1:
+            shutil.rmtree(one.directory)
+            shutil.copytree(tmp_path / "kept", one.directory)
+    assert found[0] == found[1]
+    assert json.loads(found[1][0])
+    # Evidence that several processes recorded holds.
+    assert found[1] == found[2]
+
+
+def test_foreign_logs_good_and_bad(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    for number in range(40):
+        shape = chance.choice(("1n1g", "1n2g", "2n8g"))
+        folder = tmp_path / "pytorch" / shape
+        folder.mkdir(parents=True, exist_ok=True)
+        text = pytorch(shape, chance.uniform(5, 90), batch=chance.choice((4, 4, 8)))
+        if chance.random() < 0.3:
+            text = text[: chance.randrange(len(text))]
+        name = f"bert_b4_fp32_{number}.log"
+        if chance.random() < 0.2:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+        else:
+            (folder / name).write_text(text)
+    words = ("collect", str(tmp_path), "--json")
+    alone = said(1, "command", *words)
+    assert said(3, "command", *words) == alone
+    assert '"tables"' in alone
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("Oneflow-Inc+DLPerf", "--fw", "tf2-resnet", "--templates", str(TEST_RECIPES)),
+        (".",),
+        (
+            *("PaddlePaddle+Perf/v2.2-0abb1f6/Bert/OtherReports/PyTorch", "--fw", "ngc-pytorch"),
+            *("--pattern", "*_{precision}_bs{batch_size}_gpu{gpus}.log", "--skip", "10"),
+            *("--iters", "40", "--templates", str(TEST_RECIPES)),
+        ),
+    ],
+    ids=["dlperf", "all", "paddle"],
+)
+def test_real_logs(shared: Path, words: tuple[str, ...]) -> None:
+    first, *rest = words
+    typed = ("command", "collect", str(shared / "logs" / first), *rest, "--json")
+    alone = said(1, *typed)
+    assert said(3, *typed) == alone
+    assert '"version"' in alone
