@@ -30,7 +30,9 @@ from tests.kit.campaigns import Built, build
 from tests.kit.collecting import gathered, says
 from tests.kit.drafts import drafted
 from tests.kit.logs import pytorch
+from tests.kit.nodes import leave, node
 from tests.kit.slurm import Slurm
+from tests.kit.status import STARTED, ended
 
 FEW, MANY = 8, 32
 # Beyond MANY / FEW: sorting takes a logarithm more, and some calls come once a block of data.
@@ -122,6 +124,27 @@ def listing(runs: Path, number: int) -> Calls:
     return calls(lambda: listed(runs, Filter(), now=0))
 
 
+def nodes(runs: Path, number: int) -> Built:
+    one = build(runs, f"{number}n1g", repeats=1)
+    shape, held = f"{number}n1g", f"n[1-{number}]" if number > 1 else "n1"
+    one.mark(shape, 1, *STARTED, nodelist=held, host="n1", job="70_1")
+    one.mark(shape, 1, *ended(0))
+    one.log(shape, 1, one.text(shape, 10.0 * number))
+    names = (f"n{at}" for at in range(1, number + 1))
+    leave(one.directory, one.campaign.arrays[0], 1, *map(node, names))
+    return one
+
+
+def attempts(runs: Path, number: int) -> Built:
+    one = build(runs, "1n1g", repeats=1)
+    for attempt in range(number):
+        last = attempt == number - 1
+        one.mark("1n1g", 1, *STARTED, attempt=attempt)
+        one.mark("1n1g", 1, *ended(0 if last else 1), attempt=attempt)
+        one.log("1n1g", 1, one.text("1n1g", 10.0, last=None if last else 3), attempt)
+    return one
+
+
 def logs_of_points(folder: Path, number: int) -> Calls:
     return logs(folder, {f"{nodes}n1g/bert_b4_fp32_1.log": nodes for nodes in range(1, number + 1)})
 
@@ -142,6 +165,9 @@ def logs(folder: Path, names: dict[str, int]) -> Calls:
 CASES: dict[str, Count] = {
     "collect-points": lambda folder, number: collecting(points(folder, number)),
     "collect-repeats": lambda folder, number: collecting(repeats(folder, number)),
+    "collect-nodes": lambda folder, number: collecting(nodes(folder, number)),
+    "collect-attempts": lambda folder, number: collecting(attempts(folder, number)),
+    "track-nodes": lambda folder, number: tracking(nodes(folder, number)),
     "track-points": lambda folder, number: tracking(points(folder, number)),
     "track-repeats": lambda folder, number: tracking(repeats(folder, number)),
     "draft-points": drafting,
