@@ -104,10 +104,8 @@ except KeyboardInterrupt: print("interrupted", children())
 
 
 def started(folder: Path) -> list[int]:
-    return until(
-        lambda: len(found := [int(one.name) for one in folder.iterdir()]) == 3 and found,
-        "three processes",
-    )
+    names = until(lambda: found if len(found := list(folder.iterdir())) == 3 else [], "processes")
+    return [int(one.name) for one in names]
 
 
 def test_ctrl_c_ends_all_of_them(program: Program, tmp_path: Path) -> None:
