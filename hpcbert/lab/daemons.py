@@ -160,6 +160,8 @@ def database_options(lab: Lab) -> tuple[str, ...]:
         "--innodb-log-file-size=4M",
         "--innodb-flush-log-at-trx-commit=0",
         "--innodb-lock-wait-timeout=900",
+        # On by default from MariaDB 11.6 on, and slurmdbd ends at a conflict then.
+        "--loose-innodb-snapshot-isolation=OFF",
     )
 
 

@@ -120,9 +120,9 @@ def cgroup_conf() -> str:
 
     slurmd reads it although nothing here uses cgroups. Named outright, the v1 plugin touches
     nothing until a controller is asked for; `autodetect` and v2 fail or leave directories behind
-    where there is no systemd.
+    where there is no systemd. CgroupAutomount, defunct in Slurm 26.05, was `no` by default.
     """
-    return "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
+    return "CgroupPlugin=cgroup/v1\n"
 
 
 def hosts_file(plan: LabPlan, network: Network, *, host: str) -> str:
@@ -140,14 +140,20 @@ def database_init() -> str:
     )
 
 
-def site_toml(plan: LabPlan, layout: Layout) -> str:
-    """Return the site description with which hpcbert uses the lab."""
+def site_toml(plan: LabPlan, layout: Layout, *, mpi: str) -> str:
+    """Return the site description with which hpcbert uses the lab.
+
+    Args:
+        plan: The cluster.
+        layout: Where its files are.
+        mpi: How srun starts ranks; empty: as each program wants it.
+    """
     return _SITE_TOML.format(
         name=plan.name,
         runs=layout.runs,
         sources=layout.sources,
         images=layout.images,
-        mpi="" if "mpi_pmix" in plan.lacks else "pmix",
+        mpi=mpi,
         gres="gpu" if plan.gpus_per_node else "",
         # Without GPUs: ranks on the CPUs of a node.
         ranks=plan.gpus_per_node or plan.cpus,

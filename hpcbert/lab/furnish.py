@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hpcbert.errors import CheckError
 from hpcbert.lab import files
 from hpcbert.lab.daemons import DATABASE_USER, MUNGE_USER
-from hpcbert.lab.requirements import PLUGINS
+from hpcbert.lab.requirements import PLUGINS, PMIX, has_pmix
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -49,7 +49,8 @@ def write_files(lab: Lab) -> None:
     _file(layout.etc / "gres.conf", files.gres_conf(plan, layout))
     _file(layout.etc / "cgroup.conf", files.cgroup_conf())
     _file(layout.hosts, files.hosts_file(plan, network, host=host))
-    _file(layout.site, files.site_toml(plan, layout))
+    mpi = "pmix" if has_pmix() and PMIX not in plan.lacks else ""
+    _file(layout.site, files.site_toml(plan, layout, mpi=mpi))
     _file(layout.env_sh, files.env_sh(layout, lab.programs))
     if plan.lacks:
         _link_plugins(layout.plugins, plan.lacks)

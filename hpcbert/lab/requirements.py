@@ -32,11 +32,11 @@ _COMMANDS = {
 }
 # Slurm's plugins, below the root.
 PLUGINS = "usr/lib/*/slurm-wlm/*.so"
-_FILES = {
-    "/usr/lib/*/slurm-wlm/mpi_pmix.so": "slurm-wlm-basic-plugins",
-    # The plugin opens the library under its development name, which no other package brings.
-    "/usr/lib/*/pmix*/lib/libpmix.so": "libpmix-dev",
-}
+# How ranks meet by PMIx; Debian unstable's Slurm 26.05 comes without it.
+PMIX = "mpi_pmix"
+_FILES = {"/usr/lib/*/slurm-wlm/mpi_pmi2.so": "slurm-wlm-basic-plugins"}
+# The plugin opens the library under its development name, which no other package brings.
+_PMIX_FILES = {"/usr/lib/*/pmix*/lib/libpmix.so": "libpmix-dev"}
 _USERS = {MUNGE_USER: "munge", SLURM_USER: "slurm-wlm-basic-plugins"}
 _ACCOUNTING_COMMANDS = {
     "slurmdbd": "slurmdbd",
@@ -81,12 +81,23 @@ def missing(*, accounting: bool) -> dict[str, str]:
     """Return what is missing, each with its Debian package."""
     commands = _COMMANDS | (_ACCOUNTING_COMMANDS if accounting else {})
     patterns = _FILES | (_ACCOUNTING_FILES if accounting else {})
+    # Where there are none yet, they come with those of Slurm that bring PMIx.
+    patterns |= _PMIX_FILES if PMIX in (there := _plugins()) or not there else {}
     users = _USERS | (_ACCOUNTING_USERS if accounting else {})
     known = {entry.pw_name for entry in pwd.getpwall()}
     root = Path("/")
     lacking = {one: to for one, to in commands.items() if not shutil.which(one, path=SEARCH_PATH)}
     lacking |= {Path(one).name: to for one, to in patterns.items() if not any(root.glob(one[1:]))}
     return lacking | {f"user {one}": to for one, to in users.items() if one not in known}
+
+
+def has_pmix() -> bool:
+    """Say whether this machine's Slurm has its plugin for PMIx."""
+    return PMIX in _plugins()
+
+
+def _plugins() -> set[str]:
+    return {path.stem for path in Path("/").glob(PLUGINS)}
 
 
 def check_abilities(run: Runner) -> None:

@@ -122,8 +122,10 @@ TEXTS: dict[str, ReasonText] = {
         "wait, or choose another partition; sinfo -R says why nodes are away",
     ),
     "UnavailableNodes:": REASONS["ReqNodeNotAvail"],
+    # Of a node that is drained, too (seen with 24.11.5).
     "May be reserved for other job": ReasonText(
-        "a node it needs may be reserved for another job", _LATER
+        "a node it needs is drained, or may be reserved for another job",
+        f"{_LATER}; sinfo -R says why nodes are away",
     ),
     "Reserved for maintenance": ReasonText(
         "a node it needs is reserved for maintenance before this job could end",

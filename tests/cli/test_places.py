@@ -37,7 +37,7 @@ def test_prepare_has_places_of_its_own_in_the_lab(
     monkeypatch.setattr(furnish, "_own", lambda *_: None)
     layout = files.Layout(tmp_path)
     path = tmp_path / "site.toml"
-    path.write_text(files.site_toml(LabPlan(), layout))
+    path.write_text(files.site_toml(LabPlan(), layout, mpi=""))
     site = read_site(path, base=tmp_path, env={})
     assert (site.sources, site.container.images) == (str(layout.sources), str(layout.images))
 

@@ -20,6 +20,7 @@ import pytest
 
 from hpcbert.errors import HpcbertError
 from hpcbert.lab import Lab, LabPlan, check_packages, check_root, down, up
+from hpcbert.lab.requirements import has_pmix
 from hpcbert.system.runner import Outcome, Runner, run
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING, until
@@ -59,6 +60,13 @@ def slurm_packages() -> None:
         if os.environ.get("HPCBERT_REQUIRE_SLURM") == "1":
             pytest.fail(reason)
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def pmix(slurm_packages: None) -> None:
+    """Skip where the release's Slurm can't let ranks meet by PMIx: no package brings that."""
+    if not has_pmix():
+        pytest.skip("this release's Slurm has no mpi_pmix.so")
 
 
 @pytest.fixture(scope="session")

@@ -67,7 +67,10 @@ def test_a_lab_of_another_kind_names_types_of_gpus_and_what_wins():
         f"NodeName={node} Name=gpu Type=2080ti File=/srv/lab/dev/nvidia[0-1]"
         for node in ("n1", "n3")
     ]
-    assert 'mpi = ""' in files.site_toml(plan, LAYOUT)
+
+
+def test_no_key_stands_in_cgroup_conf_that_a_release_has_taken_away():
+    assert files.cgroup_conf().split() == ["CgroupPlugin=cgroup/v1"]
 
 
 def test_the_nodes_know_each_other_and_the_controller_by_name():
@@ -82,7 +85,9 @@ def test_the_nodes_know_each_other_and_the_controller_by_name():
 
 
 def test_site_toml_has_the_keys_of_a_site():
-    assert tomli.loads(files.site_toml(LabPlan(gpus_per_node=2, name="lab2"), LAYOUT)) == {
+    assert tomli.loads(
+        files.site_toml(LabPlan(gpus_per_node=2, name="lab2"), LAYOUT, mpi="pmix")
+    ) == {
         "schema": 1,
         "name": "lab2",
         "scheduler": "slurm",
@@ -104,6 +109,6 @@ def test_site_toml_has_the_keys_of_a_site():
 
 def test_the_site_of_a_lab_without_gpus_is_one_of_cpu_nodes(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
-    path.write_text(files.site_toml(LabPlan(gpus_per_node=0), LAYOUT))
+    path.write_text(files.site_toml(LabPlan(gpus_per_node=0), LAYOUT, mpi=""))
     site = read_site(path, base=tmp_path, env={})
     assert (site.slurm.gres, site.nodes.gpus_per_node) == ("", 4)

@@ -34,7 +34,9 @@ def test_all_nodes_are_idle_and_all_daemons_alive(lab: Lab):
     }  # fmt: skip
 
 
-def test_thirty_two_ranks_see_their_own_gpu(as_user: Callable[..., Outcome], work: Path):
+def test_thirty_two_ranks_see_their_own_gpu(
+    pmix: None, as_user: Callable[..., Outcome], work: Path
+):
     task = "echo $SLURM_PROCID $(hostname) $PMIX_RANK $SLURM_LOCALID $CUDA_VISIBLE_DEVICES"
     step = ["srun", "--nodes=4", "--ntasks-per-node=8", "--gpus-per-task=1", "--mpi=pmix"]
     done = as_user([*step, "bash", "-c", task], cwd=work)

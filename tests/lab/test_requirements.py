@@ -9,7 +9,7 @@ import pytest
 
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.lab import LabPlan, check_packages, check_root, down, missing, requirements, up
-from hpcbert.lab.requirements import check_abilities
+from hpcbert.lab.requirements import check_abilities, has_pmix
 from hpcbert.system.runner import Outcome, run
 
 
@@ -17,7 +17,8 @@ from hpcbert.system.runner import Outcome, run
 def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requirements, "SEARCH_PATH", str(tmp_path))
     monkeypatch.setattr(pwd, "getpwall", list)
-    for name in ("_FILES", "_ACCOUNTING_FILES"):
+    monkeypatch.setattr(requirements, "PLUGINS", f"{tmp_path.relative_to('/')}/*.so")
+    for name in ("_FILES", "_PMIX_FILES", "_ACCOUNTING_FILES"):
         elsewhere = {
             f"{tmp_path}{key}": package for key, package in getattr(requirements, name).items()
         }
@@ -42,6 +43,16 @@ def test_what_is_missing_comes_with_the_command_that_installs_it():
 def test_without_accounting_no_database_is_needed():
     packages = set(missing(accounting=False).values())
     assert not packages & {"mariadb-server", "slurmdbd", "slurm-wlm-mysql-plugin"}
+
+
+@pytest.mark.usefixtures("bare_machine")
+def test_a_slurm_without_pmix_needs_no_library_of_it(tmp_path: Path):
+    (tmp_path / "mpi_pmi2.so").touch()
+    assert not has_pmix()
+    assert "libpmix.so" not in missing(accounting=True)
+    (tmp_path / "mpi_pmix.so").touch()
+    assert has_pmix()
+    assert "libpmix.so" in missing(accounting=True)
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,7 @@ def test_advice_is_about_why_a_job_waits_and_not_that_it_does() -> None:
     [
         ("Resources", "until enough nodes are free"),
         ("ReqNodeNotAvail, UnavailableNodes:n[1-2]", "a node it needs"),
+        ("ReqNodeNotAvail, May be reserved for other job", "a node it needs is drained, or may be"),
         ("AssocGrpGRES", "your account is at its limit of GPUs over all its jobs (AssocGrpGRES)"),
         ("QOSMaxJobsPerUserLimit", "as much of jobs as the QOS allows one user"),
         ("QOSMinMemory", "asks for less of memory than the QOS demands (QOSMinMemory)"),
