@@ -21,8 +21,8 @@ DIST ?= dist
 REAL_ARGS ?=
 # The release of Debian that `make fresh` makes.
 SUITE ?= bookworm
-# Three workers mostly wait for Slurm, the fourth computes.
-PYTEST_ARGS ?= --numprocesses=4 --dist=loadgroup --no-loadscope-reorder
+# More workers than cores: most of them mostly wait for Slurm.
+PYTEST_ARGS ?= --numprocesses=5 --dist=loadgroup --no-loadscope-reorder
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install \
@@ -145,11 +145,12 @@ fresh:
 
 # The wheel is built from the source distribution, as an index or a packager would.
 dist: .setup/test
-	@$(BIN)/python -m build --outdir '$(DIST)' .
-	@$(BIN)/python -m twine check --strict '$(DIST)'/*
-	@if [[ -n $${TAG:-} && ! -e '$(DIST)'/hpcbert-$${TAG#v}.tar.gz ]]; then \
+	@version=$$($(BIN)/python -c 'import hpcbert; print(hpcbert.__version__)'); \
+	if [[ -n $${TAG:-} && $${TAG#v} != "$$version" ]]; then \
 	    echo "error: $$TAG is not the version that hpcbert/__init__.py states" >&2; exit 2; \
 	fi
+	@$(BIN)/python -m build --outdir '$(DIST)' .
+	@$(BIN)/python -m twine check --strict '$(DIST)'/*
 
 clean:
 	rm -rf dist site .venv .setup .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*

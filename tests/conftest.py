@@ -21,11 +21,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SLOW = {"container", "end_to_end", "faults", "fuzz", "lab", "packaging", "prepare"} | {
     *("recipes", "security", "workloads"),
 }
-# By folder or file. What breaks the lab has one of its own. Containers have, too, with what else
-# makes that lane about as long as the one of all others.
-LANES = {"faults": "faults"} | dict.fromkeys(
-    ["container", "recipes", "test_main_job.py", "test_adaptive.py"], "containers"
-)
+# What takes longest: begun first, it ends before the rest does.
+LONGEST = ("faults/test_faults.py", "container/test_runtimes.py", "end_to_end/test_main_job.py")
 # What may stand in a test's id as it is: a short name, no content of files.
 _NAME = re.compile(r"[\w .,:;=/+@%<>()\[\]{}'*!?#&|~^$-]{1,60}", re.ASCII)
 # Hundreds of tests start hpcbert, and each worker loads all tests: none compiles them for itself.
@@ -61,13 +58,25 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 
 def group_of(item: pytest.Item) -> str:
-    """Say what must stay with one worker: what shares a lab, and a file's tests for its fixtures.
+    """Say what must stay with one worker: a file's tests for their fixtures.
 
-    Tests that need a lab are in lanes, each with a lab of its own.
+    Of a file, what needs a lab is one group, for each runtime that it tries, and the rest another:
+    a worker starts its lab for the first group that needs one, and keeps it for all later ones.
     """
     if "lab" not in getattr(item, "fixturenames", ()):
         return str(item.path)
-    return next((LANES[place] for place in places(item.path) if place in LANES), "lab")
+    tried = getattr(getattr(item, "callspec", None), "params", {})
+    return f"{item.path} lab {tried.get('trial', '')}"
+
+
+def rank(item: pytest.Item) -> int:
+    """Say how early a test begins: labs first, where one mostly waits while others compute."""
+    name = "/".join(places(item.path)[1:])
+    if name in LONGEST:
+        return LONGEST.index(name) - len(LONGEST)
+    if "lab" in getattr(item, "fixturenames", ()):
+        return 0
+    return 1 if slow(item) else 2
 
 
 @cache
@@ -97,10 +106,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the labs: they take longest, mostly waiting while others compute."""
-    lanes = ["lab", *dict.fromkeys(LANES.values())]
-    order = {lane: place for place, lane in enumerate(lanes)}
-    items.sort(key=lambda item: order.get(group_of(item), len(lanes)))
+    """Begin with what takes longest, and end with what is over in a moment."""
+    ranks: dict[str, int] = {}
+    for item in items:
+        group = group_of(item)
+        ranks[group] = min(rank(item), ranks.get(group, rank(item)))
+    items.sort(key=lambda item: ranks[group_of(item)])
 
 
 @pytest.fixture(scope="session")

@@ -85,14 +85,14 @@ def test_ranks_train_over_tcp_between_nodes_and_give_a_table(
 ) -> None:
     made = hpcbert(
         *("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "2", "--scaling"),
-        *("--model", "bert-tiny", "--batch-size", "2", "--iters", "12", "--skip", "2"),
-        *("--repeats", "2", "--python", checkout.python, "--wait", "--json"),
+        *("--model", "bert-tiny", "--batch-size", "2", "--iters", "6", "--skip", "2"),
+        *("--repeats", "1", "--python", checkout.python, "--wait", "--json"),
     )
     assert made.returncode == 0, made.stderr + logs_under(work)
     (table,) = made.data["tables"]
     assert [row["shape"] for row in table["rows"]] == ["1n1g", "1n2g", "2n2g"]
     for row in table["rows"]:
-        assert row["repeats"] == {"ok": 2, "asked": 2}
+        assert row["repeats"] == {"ok": 1, "asked": 1}
         assert row["median"] > 0
         assert all(run["state"] == "COMPLETED" for run in row["runs"])
         for run in row["runs"]:

@@ -47,7 +47,7 @@ HANG = "sleep 600"
 
 def wait_for(what: str, condition: Callable[[], Any]) -> Any:
     """Wait until something is true, and return it."""
-    return until(condition, what, pause=0.1)
+    return until(condition, what)
 
 
 @dataclass(frozen=True)

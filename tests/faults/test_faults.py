@@ -291,7 +291,7 @@ def usable(cluster: Cluster, name: str) -> None:
         # Mixed: another lane's job may run there by now. A star: Slurm doesn't hear of the node yet.
         return state.startswith(("idle ", "mixed ", "allocated "))
 
-    until(ready, lambda: f"{name} takes jobs, after {', '.join(seen)}", pause=0.1)
+    until(ready, lambda: f"{name} takes jobs, after {', '.join(seen)}")
 
 
 # --- The controller -------------------------------------------------------------------------------

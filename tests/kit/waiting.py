@@ -14,6 +14,8 @@ Found = TypeVar("Found")
 # Seconds after which something hangs. Far above what a busy machine needs: nothing waits so long
 # but a test that fails.
 CEILING = 300.0
+# Seconds of pause for each that a question takes; of them no more than so many pauses, or seconds.
+_SHARE, _PAUSES, _LONGEST = 20, 10, 1.0
 
 
 def until(
@@ -24,11 +26,15 @@ def until(
     Args:
         condition: Asked again and again.
         what: What never came, or a function that says so.
-        pause: Seconds between two questions.
+        pause: Least seconds between two questions. Up to ten times as many lie between those that
+            take long: what starts a process each time would keep a core from the jobs waited for.
     """
     end = time.monotonic() + CEILING
-    while not (found := condition()):
-        if time.monotonic() > end:
+    while True:
+        asked = time.monotonic()
+        if found := condition():
+            return found
+        answered = time.monotonic()
+        if answered > end:
             pytest.fail(f"in vain: {what if isinstance(what, str) else what()}")
-        time.sleep(pause)
-    return found
+        time.sleep(max(pause, min(_SHARE * (answered - asked), _PAUSES * pause, _LONGEST)))

@@ -25,6 +25,8 @@ def call(
             for name, value in os.environ.items()
             if name.startswith(("PIP_", "SSL_", "LANG"))
         },
+        # Of what is installed here only a little is ever run. pip wants "no" for --no-compile.
+        "PIP_NO_COMPILE": "no",
         "HOME": str(cwd),
         "PATH": path,
     }
@@ -53,29 +55,31 @@ def make_dist(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> lis
 @pytest.fixture(scope="module")
 def wheel(make_dist: list[str | Path]) -> Path:
     folder = Path(str(make_dist[-1]).removeprefix("DIST="))
-    call(*make_dist, cwd=folder)
+    call("env", f"TAG=v{hpcbert.__version__}", *make_dist, cwd=folder)
     (path,) = folder.glob("*.whl")
     return path
+
+
+def pip(python: Path) -> tuple[str | Path, ...]:
+    """Return the command that is pip for another environment, which has none."""
+    return sys.executable, "-m", "pip", "--python", python
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     folder = tmp_path_factory.mktemp("an empty environment")
-    call(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
-    call(folder / "venv/bin/python", "-m", "pip", "install", "--quiet", wheel, cwd=folder)
+    call(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
+    call(*pip(folder / "venv/bin/python"), "install", "--quiet", wheel, cwd=folder)
     return folder / "venv/bin/hpcbert"
 
 
-@pytest.mark.parametrize(
-    ("tag", "status"), [(f"v{hpcbert.__version__}", 0), ("v99.0.0", 2), ("v9' $(false)", 2)]
-)
-def test_a_release_has_the_version_of_its_tag(
-    make_dist: list[str | Path], tag: str, status: int
-) -> None:
+@pytest.mark.parametrize("tag", ["v99.0.0", "v9' $(false)"])
+def test_a_release_has_the_version_of_its_tag(make_dist: list[str | Path], tag: str) -> None:
+    """As the one that `wheel` builds has."""
     environment = {**os.environ, "TAG": tag}
     done = subprocess.run(make_dist, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stdout + done.stderr
-    assert (tag in done.stderr) == bool(status)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert tag in done.stderr
 
 
 def test_the_wheel_carries_templates_site_and_workload_and_no_tests(wheel: Path) -> None:
@@ -127,8 +131,8 @@ def test_upgrade_and_uninstall_do_what_their_page_says(
 
 
 def test_torch_comes_with_the_images_not_with_the_wheel(program: Path, tmp_path: Path) -> None:
-    python = program.with_name("python")
-    listed = json.loads(call(python, "-m", "pip", "list", "--format=json", cwd=tmp_path).stdout)
+    words = [*pip(program.with_name("python")), "list", "--format=json"]
+    listed = json.loads(call(*words, cwd=tmp_path).stdout)
     assert "torch" not in {one["name"].lower() for one in listed}
 
 
