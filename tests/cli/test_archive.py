@@ -155,7 +155,7 @@ def test_the_same_is_submitted_again(form: str, done: Built, packed: Path) -> No
     ],
 )  # fmt: skip
 def test_it_makes_what_the_command_line_made(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], monkeypatch: pytest.MonkeyPatch, without_slurm: None
 ) -> None:
     """Whatever a campaign was asked for with, --like makes the same points and the same scripts."""
     command, drafts = importlib.import_module("hpcbert.cli.submit"), []

@@ -42,7 +42,7 @@ DRY = ("--scheduler", "slurm", "--dry-run", "--json")
 
 
 @pytest.fixture
-def file(here: None, tmp_path: Path) -> Path:
+def file(here: None, without_slurm: None, tmp_path: Path) -> Path:
     path = tmp_path / "campaign.toml"
     path.write_text(FILE)
     return path

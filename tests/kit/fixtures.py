@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HPCBERT_RUNS", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PATH without Slurm's programs: where they are, every point of a dry run starts some."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for name in ("bash", "env", "python3"):
+        (folder / name).symlink_to(shutil.which(name) or sys.executable)
+    monkeypatch.setenv("PATH", str(folder))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +20,8 @@ from hpcbert.script import inputs, plan, prepared, render, resolve, sandbox, set
 from tests.kit.cli import inside
 from tests.kit.drafts import load
 
+pytestmark = pytest.mark.usefixtures("without_slurm")
+
 ONCE: tuple[Callable[..., Any], ...] = (
     site.load,
     recipe.load,
@@ -33,16 +34,6 @@ ONCE: tuple[Callable[..., Any], ...] = (
 # Every point alone, so that all that can't be measured is told at once, and then all of them.
 TRIED = (plan.plan, settings.option_values, plan._protocol, Recipe.preset)
 READERS = (cache._read, prepared.record)
-
-
-@pytest.fixture(autouse=True)
-def without_slurm(here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Slurm's programs are, each point would start some that are not counted here."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("bash", "env", "python3"):
-        (folder / name).symlink_to(shutil.which(name) or sys.executable)
-    monkeypatch.setenv("PATH", str(folder))
 
 
 def names(functions: tuple[Callable[..., Any], ...]) -> list[str]:
