@@ -25,11 +25,12 @@ from hpcbert.flows import monitor as flow
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.flows.monitor import View
 
+    Newer = Callable[[Sequence[TrackedCampaign]], Sequence[TrackedCampaign]]
 
 # Of an interval, seconds.
 _SHORTEST, _LONGEST = 0.1, 86_400.0
@@ -93,7 +94,9 @@ def _monitor(
     conflicts.refuse(*_CONFLICTS)
     site = load(site_file)
     directory = Path(runs or site.runs)
-    watched = () if campaigns else flow.unfinished(directory, run=run)
+    watched: Sequence[TrackedCampaign] = ()
+    if not campaigns:
+        watched = flow.unfinished(directory, run=run)
     found = tuple(Opened(one.directory, one.directory) for one in watched)
     found = found or opened(campaigns, directory)
     # In an archive nothing changes any more.
@@ -105,7 +108,8 @@ def _monitor(
     between = _interval(interval, floor, watched)
     try:
         if full:
-            view = _on_screen(watched, policy, floor=floor, interval=between)
+            look = (lambda _: ()) if campaigns else _newer(directory)
+            view, watched = _on_screen(watched, policy, look, floor=floor, interval=between)
         else:
             view = heal.follow(
                 watched, policy, display, run=run, floor=floor, interval=between, once=once
@@ -113,14 +117,29 @@ def _monitor(
     except KeyboardInterrupt:
         hint = cancel_hint(watched)
         return Result(errors=(Interruption("Interrupted. The jobs are left alone.", hint=hint),))
-    shown = {one.directory: one.shown for one in found}
+    shown = {one.directory: one.directory for one in watched}
+    shown |= {one.directory: one.shown for one in found}
     return _result(view, watched, shown, exit_status=exit_status)
 
 
+def _newer(runs: Path) -> Newer:
+    """Return what finds the campaigns that were submitted after now."""
+    before = set(store.find_campaigns(runs))
+    return lambda watched: flow.begun(runs, before | {one.directory for one in watched})
+
+
 def _on_screen(
-    watched: Sequence[TrackedCampaign], policy: RetryPolicy, *, floor: float, interval: float
-) -> View:
-    """Show campaigns on the whole screen until the person leaves, and return what was seen last.
+    watched: Sequence[TrackedCampaign],
+    policy: RetryPolicy,
+    begun: Newer,
+    *,
+    floor: float,
+    interval: float,
+) -> tuple[View, Sequence[TrackedCampaign]]:
+    """Show campaigns on the whole screen until the person leaves.
+
+    Returns:
+        What was seen last, and the campaigns, those that were submitted meanwhile among them.
 
     Raises:
         HpcbertError: Following them failed.
@@ -128,10 +147,10 @@ def _on_screen(
     """
     from hpcbert.cli.view import app, session
 
-    followed = session.Session(watched, policy, floor=floor, interval=interval)
+    followed = session.Session(watched, policy, floor=floor, interval=interval, begun=begun)
     colour = click.get_current_context().color is not False and not os.environ.get("NO_COLOR")
     app.show(followed, unicode=streams.holds_unicode(sys.stdout), colour=colour)
-    return followed.view or flow.View((), {}, time.time())
+    return followed.view or flow.View((), {}, time.time()), followed.watched
 
 
 def _interval(asked: float | None, floor: float, watched: Sequence[TrackedCampaign]) -> float:

@@ -102,7 +102,8 @@ def plan(
     text += "\n\nIt can run: nothing was submitted." if can_run else "\n\nIt can't run as it is."
     data = {"can_run": can_run, "campaigns": [_data(one) for one in outlooks]}
     data["total"] = _sums([point for one in outlooks for point in one.points])
-    return Result(data, text, tuple(dict.fromkeys(errors)), tuple(dict.fromkeys(warnings)))
+    each = {(str(one), one.hint): one for one in errors}
+    return Result(data, text, tuple(each.values()), tuple(dict.fromkeys(warnings)))
 
 
 def _example(path: Path) -> Result:

@@ -16,7 +16,7 @@ from hpcbert.config import adaptive, variables
 from hpcbert.config.decode import Count, Invalid, Range, Written, decode, did_you_mean
 from hpcbert.config.site import nodes
 from hpcbert.config.toml import read as read_toml
-from hpcbert.errors import UsageError
+from hpcbert.errors import ConfigError, Refusals, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, OptionValue, Shape, precision
 from hpcbert.timelimit import TimeLimit
 
@@ -373,5 +373,24 @@ def read(path: Path) -> CampaignFile:
 
     Raises:
         ConfigError: The file is missing or wrong; file and key are named.
+        Refusals: Several of its keys are wrong.
     """
-    return decode(CampaignFile, read_toml(path), file=str(path))
+    values = read_toml(path)
+    try:
+        return decode(CampaignFile, values, file=str(path))
+    except ConfigError as error:
+        each = {str(error): error, **_faults(values, str(path))}
+        raise error if len(each) == 1 else Refusals(tuple(each.values())) from None
+
+
+def _faults(values: Mapping[str, Any], file: str) -> dict[str, ConfigError]:
+    """Return what is wrong with each key alone, by what it says."""
+    found: dict[str, ConfigError] = {}
+    for key, value in values.items():
+        try:
+            decode(CampaignFile, {key: value}, file=file)
+        except ConfigError as error:  # noqa: PERF203
+            # What one key lacks of the others is no fault of it.
+            if error.message.startswith(key):
+                found[str(error)] = error
+    return found

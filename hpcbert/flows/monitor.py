@@ -18,7 +18,7 @@ from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from hpcbert.campaign.repeats import Key, Repeat
@@ -125,6 +125,21 @@ def unfinished(runs: Path, *, run: Runner) -> tuple[TrackedCampaign, ...]:
     for runs_on, those in scheduler.each(campaigns, World(run)):
         living += runs_on.living(those)
     return tuple(one for one in campaigns if one in living)
+
+
+def begun(runs: Path, known: Collection[Path]) -> tuple[TrackedCampaign, ...]:
+    """Return the campaigns under a runs directory that are not known, and were submitted.
+
+    Args:
+        runs: The directory.
+        known: Campaigns to pass over.
+    """
+    found: list[TrackedCampaign] = []
+    for directory in store.find_campaigns(runs):
+        if directory not in known:
+            with contextlib.suppress(UsageError):
+                found.append(open_campaign(directory))
+    return tuple(one for one in found if one.campaign.accepted)
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,12 @@ class JobRecord:
         )
 
     def _unless_needless(self, state: RepeatState) -> RepeatState:
-        """Return a state; where the job completed and ran nothing, that it was not needed."""
-        if not self.unneeded or state.kind is not Kind.SUCCEEDED:
+        """Return a state; where the job completed and ran nothing, that it was not needed.
+
+        Another repeat's job may have said so before it began, and taken it out of the queue.
+        """
+        never_began = self.start is None and state.word == "CANCELLED"
+        if not self.unneeded or not (state.kind is Kind.SUCCEEDED or never_began):
             return state
         return replace(state, word=UNNEEDED, kind=Kind.UNNEEDED, detail=self.unneeded)
 

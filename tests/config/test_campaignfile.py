@@ -9,7 +9,7 @@ import pytest
 
 from hpcbert.config import campaignfile
 from hpcbert.config.campaignfile import CampaignFile, OptionValues, Sizes, Variable
-from hpcbert.errors import ConfigError
+from hpcbert.errors import ConfigError, Refusals
 from hpcbert.model import Shape
 
 FULL = """
@@ -125,6 +125,17 @@ def test_what_it_may_not_say_is_named_with_its_place(case: str, tmp_path: Path) 
     assert refused.value.where == str(tmp_path / "campaign.toml")
     assert message in refused.value.message
     assert hint in refused.value.hint
+
+
+def test_all_keys_that_are_wrong_are_named_at_once(tmp_path: Path) -> None:
+    text = "framewrks = 'x'\nshapes = ['1n1g', '4x8']\nrepeats = 0\nmodels = 'bert-tiny'"
+    with pytest.raises(Refusals) as refused:
+        read(tmp_path, text)
+    said = [one.message for one in refused.value.each]
+    assert len(said) == 3, said
+    for words in ("framewrks is not known", "'4x8', which is not a shape", "repeats must be at"):
+        assert sum(words in one for one in said) == 1
+    assert {one.where for one in refused.value.each} == {str(tmp_path / "campaign.toml")}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from hpcbert.flows.submit import write
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
+from hpcbert.slurm.jobrecord import newest
+from hpcbert.slurm.states import RepeatState, parse
 from tests.kit import drafts
 from tests.kit.scripts import slurm_in, tool
 from tests.kit.waiting import CEILING
@@ -78,6 +80,30 @@ def test_what_may_be_needed_is_run(tmp_path: Path, decider: str, said: list[str]
     events = run(made(tmp_path), tmp_path, decider)
     assert [one for one in kinds(events) if one in ("unneeded", "undecided")] == said
     assert "step" in kinds(events)
+
+
+def test_those_after_it_leave_the_queue_and_what_has_begun_is_left_alone(tmp_path: Path) -> None:
+    draft = made(tmp_path)
+    tool(tmp_path / "bin", "scancel", f'#!/bin/bash\necho "$@" >>{tmp_path}/cancelled\n')
+    run(draft, tmp_path, f"{SAYS}exit 0")
+    assert (tmp_path / "cancelled").read_text() == "--quiet --state=PENDING 5\n"
+    (array,) = draft.campaign.arrays
+    for repeat in (7, 8):
+        text = (draft.directory / array.status(repeat)).read_text().splitlines()
+        own = newest([json.loads(one) for one in text])
+        assert (own.start, own.unneeded) == (None, WHY)
+        assert own.end_state
+        assert own.end_state.word == "UNNEEDED"
+        gone = RepeatState("CANCELLED", parse("CANCELLED").kind, "sacct")
+        assert own.complete(gone).word == "UNNEEDED"
+    assert (draft.directory / array.status(1)).read_text() == WELL
+
+
+def test_without_scancel_those_after_it_say_it_themselves(tmp_path: Path) -> None:
+    draft = made(tmp_path)
+    tool(tmp_path / "bin", "scancel", "#!/bin/bash\nexit 1\n")
+    run(draft, tmp_path, f"{SAYS}exit 0")
+    assert not (draft.directory / draft.campaign.arrays[0].status(7)).exists()
 
 
 def test_the_first_five_ask_nobody(tmp_path: Path) -> None:

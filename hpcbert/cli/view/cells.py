@@ -125,6 +125,11 @@ def _cells(row: TreeRow, shown: Scene) -> dict[str, str]:
     }
 
 
+def _called(row: TreeRow) -> str:
+    """Return what a person calls a campaign; empty where it has no name, and for what is in it."""
+    return row.watched.campaign.name if row.level is Level.CAMPAIGN else ""
+
+
 def why(repeat: Repeat, state: RepeatState, shown: Scene) -> str:
     """Return the reason of a state in words: what it waits for, or how and why it ended."""
     attempt = f"attempt {state.attempt}" if state.attempt else ""
@@ -143,7 +148,7 @@ def _of_group(row: TreeRow, shown: Scene) -> dict[str, str]:
         "rate": "",
         "left": duration(left) if alive and left is not None else "",
         "nodes": "",
-        "state": "; ".join(filter(None, (_reasons(row, shown), counted(counts)))),
+        "state": "; ".join(filter(None, (_called(row), _reasons(row, shown), counted(counts)))),
     }
 
 

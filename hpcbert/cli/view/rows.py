@@ -173,7 +173,7 @@ def _left(
 def matches(words: Collection[str], view: View) -> Callable[[Repeat], bool] | None:
     """Return what says whether a repeat holds all words of a filter; None without any.
 
-    A word stands in its campaign's id, its point's key, its state, the reason, or its nodes.
+    A word stands in its campaign's id or name, its point's key, its state, the reason, its nodes.
     """
     if not words:
         return None
@@ -185,7 +185,7 @@ def matches(words: Collection[str], view: View) -> Callable[[Repeat], bool] | No
             (
                 *(repeat.watched.campaign.id, repeat.array.point.key, repeat.array.point.framework),
                 *(f"repeat {repeat.number}", state.word, MARKS[state.kind][3], state.reason),
-                *(state.detail, *state.nodes),
+                *(repeat.watched.campaign.name, state.detail, *state.nodes),
             )
         ).lower()
         return all(one in text for one in meant)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # Seconds between two pictures.
 _REFRESH = 2.0
+# Seconds between two looks for campaigns that were submitted meanwhile.
+_BEGUN = 5.0
 # Failed repeats whose logs are read for one picture: the others' turn comes with the next.
 _READ = 40
 
@@ -62,8 +65,10 @@ class Session:
         policy: What is submitted again unasked.
         floor: Shortest interval between two questions to Slurm at this site, seconds.
         interval: The same for watching.
+        begun: Returns the campaigns that were submitted meanwhile, of those that it is not given.
 
     Attributes:
+        watched: The campaigns, those that were submitted meanwhile among them.
         view: What there was last.
         error: What ended the following, but for a person.
     """
@@ -75,8 +80,10 @@ class Session:
         *,
         floor: float,
         interval: float,
+        begun: Callable[[Sequence[TrackedCampaign]], Sequence[TrackedCampaign]] = lambda _: (),
     ) -> None:
-        self._watched, self._policy = tuple(watched), policy
+        self.watched, self._policy = tuple(watched), policy
+        self._begun, self._looked = begun, time.monotonic()
         self._floor, self._interval = floor, interval
         self._wake = threading.Event()
         self._left = self._again = False
@@ -138,7 +145,7 @@ class Session:
     def _until_over(self) -> None:
         try:
             heal.follow(
-                self._watched,
+                self.watched,
                 self._policy,
                 self,
                 run=run,
@@ -147,17 +154,21 @@ class Session:
                 pause=self._pause,
             )
             while True:
-                self._pause(None)
+                self._pause(_BEGUN)
         except _AgainError:
             self._again = False
-            self._watched = tuple(flow.open_campaign(one.directory) for one in self._watched)
+            self.watched = tuple(flow.open_campaign(one.directory) for one in self.watched)
 
-    def _pause(self, seconds: float | None) -> None:
-        """Wait, unless the person leaves, or looks at something else."""
+    def _pause(self, seconds: float) -> None:
+        """Wait, unless the person leaves, looks at something else, or has submitted more."""
         woken = self._wake.wait(seconds)
         self._wake.clear()
         if self._left:
             raise _LeaveError
+        if self._looked + _BEGUN <= time.monotonic():
+            self._looked = time.monotonic()
+            if more := self._begun(self.watched):
+                self.watched, self._again = (*self.watched, *more), True
         if self._again:
             raise _AgainError
         if woken:

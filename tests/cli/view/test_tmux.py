@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shlex
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.kit.tmux import MISSING, Tmux, normal, recorded
 from tests.kit.waiting import until
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
+    pytest.mark.skipif(MISSING, reason="tmux is not installed"),
 ]
 
-SCREENS = Path(__file__).with_name("screens")
 RUN = """exec -- bash {{ files["train.sh"] }} {{ protocol.iters }}
 """
 # Repeat 2 lacks a module; repeat 3 stops at its third step until the test lets it go.
@@ -61,52 +56,6 @@ record = "step"
 """
 
 
-class Tmux:
-    """A terminal in which one program runs.
-
-    Args:
-        folder: Where the program runs.
-        argv: The program.
-    """
-
-    def __init__(self, folder: Path, argv: list[str], columns: int, rows: int) -> None:
-        # A socket's path is short; what a terminal shows does not depend on this one's locale.
-        self._socket = tempfile.mkdtemp(prefix="tmux")
-        self._base = ["tmux", "-u", "-f", "/dev/null", "-S", f"{self._socket}/socket"]
-        line = f"{shlex.join(argv)}; echo left $?; exec sleep 600"
-        self.run(
-            *("new-session", "-d", "-x", str(columns), "-y", str(rows)), "-c", str(folder),
-            f"env -u NO_COLOR LC_ALL=C.UTF-8 bash -c {shlex.quote(line)}",
-        )  # fmt: skip
-
-    def run(self, *words: str) -> str:
-        return subprocess.run(
-            [*self._base, *words],
-            check=True,
-            capture_output=True,
-            encoding="utf-8",
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
-        ).stdout
-
-    def end(self) -> None:
-        self.run("kill-server")
-        shutil.rmtree(self._socket)
-
-    def keys(self, *names: str) -> None:
-        for name in names:
-            self.run("send-keys", name)
-
-    def screen(self) -> str:
-        return self.run("capture-pane", "-p")
-
-    def shows(self, words: str) -> str:
-        """Wait until a text is on the screen, and return the screen."""
-        return until(
-            lambda: text if words in (text := self.screen()) else "",
-            lambda: f"{words!r} on\n{self.screen()}",
-        )
-
-
 @pytest.fixture
 def campaign(hpcbert: Any) -> Iterator[tuple[Path, Path]]:
     """Yield where hpcbert is at home, and the file that lets the campaign there go on."""
@@ -124,26 +73,6 @@ def campaign(hpcbert: Any) -> Iterator[tuple[Path, Path]]:
     yield home, go
     go.touch()
     hpcbert("cancel", "standin", "--yes")
-
-
-def normal(screen: str) -> str:
-    """Return a screen without what differs from run to run."""
-    screen = re.sub(r"\d{8}T\d{6}Z-[\w-]*", lambda found: "C" * len(found[0]), screen)
-    screen = re.sub(r"CANCELLED .*", "CANCELLED", screen)
-    screen = re.sub(r"\d:\d\d:\d\d", "H:MM:SS", screen)
-    # Where the sentence on a repeat folds, and so the empty lines left, depends on how long its job's
-    # name is.
-    screen = re.sub(r"(repeat \d  job) .*\n(arrows)", r"\1 ...\n\2", screen, flags=re.DOTALL)
-    text = "\n".join(line.rstrip() for line in screen.splitlines())
-    return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
-
-
-def recorded(name: str, screen: str) -> str:
-    """Return a recorded screen; with RECORD_SCREENS in the environment record this one first."""
-    path = SCREENS / f"{name}.txt"
-    if os.environ.get("RECORD_SCREENS"):
-        path.write_text(normal(screen))
-    return normal(path.read_text())
 
 
 def test_a_campaign_is_watched_filtered_read_and_cancelled(

@@ -1,0 +1,79 @@
+"""A file of three frameworks, two precisions and five shapes, from plan to report on a real cluster.
+
+As an ordinary user, with the view driven by keys. All jobs are held until one of each framework is
+let go; the others are cancelled.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.lab import Lab
+from tests.kit.cli import Cli
+from tests.kit.tmux import MISSING, Tmux, normal, recorded
+
+pytestmark = pytest.mark.skipif(MISSING, reason="tmux is not installed")
+
+FILE = """\
+schema = 1
+name = "thirty points"
+note = "3 x 2 x 5"
+frameworks = ["pytorch", "oneflow", "paddle"]
+precisions = ["fp32", "fp16"]
+shapes = ["1n1g", "1n4g", "1n8g", "2n8g", "4n8g"]
+repeats = 1
+device = "gpu"
+
+[slurm]
+time_limit = "00:10:00"
+"""
+
+
+def test_thirty_points_go_all_the_way(hpcbert: Cli, user: Any, lab: Lab) -> None:
+    (hpcbert.cwd / "campaign.toml").write_text(FILE)
+    plan = hpcbert("plan", "campaign.toml", "--rehearse", "--json", status=0).data
+    assert (plan["can_run"], plan["total"]["points"], plan["total"]["jobs"]) == (True, 30, 30)
+    shapes = [one["shape"] for one in plan["campaigns"][0]["points"]]
+    assert shapes == ["1n1g", "1n4g", "1n8g", "2n8g", "4n8g"] * 2
+    words = ("submit", "campaign.toml", "--rehearse", "--sbatch-arg=--hold")
+    made = hpcbert(*words, "--json", status=0).data["campaigns"]
+    assert [len(one["arrays"]) for one in made] == [10, 10, 10]
+    names = [Path(one["directory"]).name for one in made]
+    environment = {**hpcbert.env, **lab.environment, "HOME": str(user.home), "USER": user.name}
+    become = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--init-groups"]
+    argv = [*become, "env", *(f"{name}={text}" for name, text in environment.items())]
+    tmux = Tmux(hpcbert.cwd, [*argv, hpcbert.python, "-m", "hpcbert", "monitor"], 120, 40)
+    try:
+        text = tmux.shows("30 waiting")
+        assert normal(text) == recorded("thirty-waiting-120x40", text)
+        tmux.keys("Left", "Down", "Left", "Down", "Left")
+        tmux.shows("3/3")
+        for one in made:
+            hpcbert.run(["scontrol", "release", one["arrays"][0]["job_id"]])
+        text = tmux.shows("3 completed, 27 waiting")
+        assert normal(text) == recorded("thirty-folded-120x40", text)
+        tmux.keys("/", *"4n8g fp16".replace(" ", "_").split("_")[0])
+        tmux.shows("filter: 4n8g")
+        tmux.keys("Escape")
+        for key in ("Home", "Down", "Down"):
+            tmux.keys(key, "c")
+            tmux.shows("Cancel 9 repeats of")
+            tmux.keys("y")
+            tmux.shows("Cancelled 9 repeats of")
+        text = tmux.shows("all is over")
+        assert "3 completed, 27 failed" in text
+        tmux.keys("q")
+        tmux.shows("left 0")
+    finally:
+        tmux.end()
+    listed = hpcbert("list", "--json", status=0).data["campaigns"]
+    assert {(one["name"], one["note"], len(one["shapes"])) for one in listed} == {
+        ("thirty points", "3 x 2 x 5", 5)
+    }
+    for command in ("collect", "report"):
+        done = hpcbert(command, *names, *(("--output", "out") if command == "report" else ()))
+        assert done.returncode == 4
+        assert done.output.count("is a rehearsal: nothing was trained") == 3
