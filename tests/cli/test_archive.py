@@ -31,6 +31,20 @@ def done(build: Build) -> Built:
 
 
 @pytest.fixture
+def drafts(monkeypatch: pytest.MonkeyPatch) -> list[Draft]:
+    """What `submit --dry-run` thinks out, campaign by campaign."""
+    command, found = importlib.import_module("hpcbert.cli.submit"), []
+    dry_run = command.shown
+
+    def remembered(made: list[Draft], told: tuple[str, ...]) -> Any:
+        found.extend(made)
+        return dry_run(made, told)
+
+    monkeypatch.setattr(command, "shown", remembered)
+    return found
+
+
+@pytest.fixture
 def packed(done: Built, tmp_path: Path) -> Path:
     told = inside("archive", done.directory, "--json").data
     path = tmp_path / f"{done.campaign.id}.zip"
@@ -148,24 +162,17 @@ def test_the_same_is_submitted_again(form: str, done: Built, packed: Path) -> No
         ["--device", "cpu"],
         ["--env", "NCCL_ALGO=Ring", "--env", "B=x,y z", "--shapes", "1n1g,2n2g"],
         ["--batch-size", "fp32=4,fp16=8,16", "--precision", "fp32,fp16"],
+        ["--repeats", "auto", "--max-repeats", "9", "--precision-of-median", "2%"],
     ],
     ids=[
         *("precisions", "sizes", "global batch", "options", "concurrency", "device"),
-        *("variables", "sizes by precision"),
+        *("variables", "sizes by precision", "until sure"),
     ],
 )  # fmt: skip
 def test_it_makes_what_the_command_line_made(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, without_slurm: None
+    words: list[str], drafts: list[Draft], without_slurm: None
 ) -> None:
     """Whatever a campaign was asked for with, --like makes the same points and the same scripts."""
-    command, drafts = importlib.import_module("hpcbert.cli.submit"), []
-    dry_run = command.shown
-
-    def remembered(made: list[Draft], told: tuple[str, ...]) -> Any:
-        drafts.extend(made)
-        return dry_run(made, told)
-
-    monkeypatch.setattr(command, "shown", remembered)
     own = ["--scheduler", "slurm", "--dry-run", "--json"]
     first = inside("submit", *own, "--model", "bert-tiny", *words)
     assert first.returncode == 0, first
@@ -178,6 +185,34 @@ def test_it_makes_what_the_command_line_made(
         [text.replace(made.campaign.id, "ID") for text in made.scripts.values()] for made in drafts
     ]
     assert bodies[0] == bodies[1]
+
+
+def test_a_file_its_lock_and_its_variables_come_out_of_an_archive(
+    tmp_path: Path, drafts: list[Draft], without_slurm: None
+) -> None:
+    file = tmp_path / "campaign.toml"
+    file.write_text(
+        '# Ours.\nschema = 1\nname = "rings"\nframeworks = "pytorch"\nmodels = "bert-tiny"\n'
+        'repeats = "auto"\nmax_repeats = 9\n[env]\nNCCL_ALGO = "Ring"\n'
+    )
+    own = ["--scheduler", "slurm", "--dry-run", "--json"]
+    assert inside("submit", file, *own).returncode == 0
+    write(drafts[0])
+    directory = drafts[0].directory
+    packed = inside("archive", directory, "--output", tmp_path / "x.zip", "--json").data
+    with zipfile.ZipFile(packed["path"]) as archive:
+        for name in ("campaign.toml", store.LOCKED):
+            inside_it = archive.read(f"{directory.name}/{name}")
+            assert inside_it == (directory / name).read_bytes()
+        assert archive.read(f"{directory.name}/campaign.toml") == file.read_bytes()
+    again = inside("submit", "--like", packed["path"], *own)
+    assert again.returncode == 0, again
+    assert drafts[1].campaign.protocol == drafts[0].campaign.protocol
+    assert drafts[1].campaign.protocol.precision_of_median == 0.01
+    assert [one.point for one in drafts[1].campaign.arrays] == [
+        one.point for one in drafts[0].campaign.arrays
+    ]
+    assert drafts[1].campaign.arrays[0].point.env == (("NCCL_ALGO", "Ring"),)
 
 
 def test_what_cannot_be_had_is_named(done: Built) -> None:
