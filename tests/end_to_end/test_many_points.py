@@ -54,7 +54,7 @@ def test_thirty_points_go_all_the_way(hpcbert: Cli, user: Any, lab: Lab) -> None
         tmux.shows("3/3")
         for one in made:
             hpcbert.run(["scontrol", "release", one["arrays"][0]["job_id"]])
-        text = tmux.shows("3 completed, 27 waiting")
+        text = tmux.shows("3 completed, 27 waiting  about")
         assert normal(text) == recorded("thirty-folded-120x40", text)
         tmux.keys("/", *"4n8g")
         tmux.shows("filter: 4n8g")
