@@ -63,10 +63,11 @@ def group_of(item: pytest.Item) -> str:
     Of a file, what needs a lab is one group, for each runtime that it tries, and the rest another:
     a worker starts its lab for the first group that needs one, and keeps it for all later ones.
     """
+    name = "/".join(places(item.path))
     if "lab" not in getattr(item, "fixturenames", ()):
-        return str(item.path)
+        return name
     tried = getattr(getattr(item, "callspec", None), "params", {})
-    return f"{item.path} lab {tried.get('trial', '')}"
+    return f"{name} lab {tried.get('trial', '')}".rstrip()
 
 
 def rank(item: pytest.Item) -> int:
