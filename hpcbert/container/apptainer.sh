@@ -11,8 +11,8 @@
 readonly tool_names='@(APPTAINER|SINGULARITY)*' tool_end=.sif
 # Where a process of Apptainer's serves the image's files (FUSE), they are gone when the holder ends.
 readonly tool_holds=yes
-program=$(command -v apptainer || command -v singularity || true)
-readonly tool_programs=("${program:-apptainer}")
+apptainer=$(command -v apptainer || command -v singularity || true)
+readonly tool_programs=("${apptainer:-apptainer}")
 
 # What users export for Apptainer (APPTAINER_BIND, APPTAINERENV_*, SINGULARITY_*) would change what
 # ranks find: only where it keeps things and how it logs in may come from outside.
@@ -37,8 +37,8 @@ tool_settings() {
 
 tool_usable() {
   local printed
-  [[ -n $program ]] || fail 'there is neither apptainer nor singularity on PATH'
-  printed=$("$program" version 2>&1) || fail "$program can't be used: ${printed##*$'\n'}"
+  [[ -n $apptainer ]] || fail 'there is neither apptainer nor singularity on PATH'
+  printed=$("$apptainer" version 2>&1) || fail "$apptainer can't be used: ${printed##*$'\n'}"
 }
 
 tool_list() { :; }
@@ -53,7 +53,7 @@ tool_remove() {
 mountable() {
   local place
   [[ ! -d $image ]] || return 0
-  place=$("$program" buildcfg LIBEXECDIR 2>/dev/null) || place=
+  place=$("$apptainer" buildcfg LIBEXECDIR 2>/dev/null) || place=
   if [[ -u $place/apptainer/bin/starter-suid || -u $place/singularity/bin/starter-suid ]]; then return 0; fi
   [[ -r /dev/fuse && -w /dev/fuse ]] &&
     PATH=$PATH:$place/apptainer/bin:$place/singularity/bin command -v squashfuse_ll squashfuse >/dev/null
@@ -62,9 +62,9 @@ mountable() {
 # An image keeps what Docker's WORKDIR was, and `exec` does not go there.
 working_directory() {
   local id
-  [[ -d $image ]] || "$program" sif list "$image" 2>/dev/null | sed -n 's/^\([0-9]*\) .*JSON\.Generic.*/\1/p' |
+  [[ -d $image ]] || "$apptainer" sif list "$image" 2>/dev/null | sed -n 's/^\([0-9]*\) .*JSON\.Generic.*/\1/p' |
     while read -r id; do
-      "$program" sif dump "$id" "$image" 2>/dev/null | sed -n 's/.*"WorkingDir":"\(\/[^"\\]*\)".*/\1/p'
+      "$apptainer" sif dump "$id" "$image" 2>/dev/null | sed -n 's/.*"WorkingDir":"\(\/[^"\\]*\)".*/\1/p'
     done | tail -n 1
 }
 
@@ -78,7 +78,7 @@ tool_make() { # container
     ln -sfn -- "$(readlink -e -- "$image")" "$own/root"
   else
     say "images can't be mounted here: $image is unpacked"
-    quietly "$program" build --sandbox "$own/unpacked" "$image" || return
+    quietly "$apptainer" build --sandbox "$own/unpacked" "$image" || return
     ln -sfn unpacked "$own/root"
   fi
 }
@@ -142,7 +142,7 @@ tool_start() {
   if [[ $entrypoint == yes ]]; then action='run'; fi
   # Apptainer stays the parent of what it starts. The words are those of the shell inside.
   # shellcheck disable=SC2016
-  exec "$program" --silent "$action" "${options[@]}" "$(readlink -f -- "$state/root")" \
+  exec "$apptainer" --silent "$action" "${options[@]}" "$(readlink -f -- "$state/root")" \
     sh -c 'echo $$ >"$1"; kill -STOP $$; exit 0' sh "$step/holder"
 }
 
@@ -150,13 +150,13 @@ tool_join() {
   joined_in=$(readlink -- "/proc/$holder/cwd")
   if [[ /proc/$holder/ns/user -ef /proc/self/ns/user ]]; then
     if ((rank != 0)); then tool_prepare; fi
-    joining=("$program" --silent exec "${options[@]}" "$(readlink -f -- "$state/root")")
+    joining=("$apptainer" --silent exec "${options[@]}" "$(readlink -f -- "$state/root")" env -i)
   else
     joining=(env -i "PATH=$PATH" nsenter --target "$holder" --user --mount --preserve-credentials --)
   fi
 }
 
-# nsenter brings nothing of the container's environment. LANG is empty where the image has none, and
+# What joins has nothing yet of the container's environment. LANG is empty where the image has none, and
 # the prompts are Apptainer's own.
 tool_brings() { # name, value
   case $1=$2 in
@@ -169,7 +169,7 @@ tool_brings() { # name, value
 # the home directory, which is small on most clusters, and the finished image is all that is needed.
 tool_temp() { printf '%s' "${APPTAINER_TMPDIR:-${SINGULARITY_TMPDIR:-${TMPDIR:-/tmp}}}"; }
 tool_cache() { printf '%s' "${APPTAINER_CACHEDIR:-${SINGULARITY_CACHEDIR:-$(tool_temp)}}"; }
-tool_version() { "$program" version 2>/dev/null; }
+tool_version() { "$apptainer" version 2>/dev/null; }
 tool_clean() { :; } # what a build makes lies in its scratch directory
 
 # The header of a SIF file (apptainer/sif, pkg/sif/sif.go: a launch line of 32 bytes, then the magic).
@@ -179,20 +179,20 @@ tool_import() {
   local options=(--disable-cache)
   if [[ -n ${APPTAINER_CACHEDIR:-${SINGULARITY_CACHEDIR:-}} ]]; then options=(); fi
   export APPTAINER_TMPDIR=$scratch SINGULARITY_TMPDIR=$scratch
-  run "$program" pull ${options[@]+"${options[@]}"} "$partial" "$uri" ||
-    fail "${program##*/} pull $reference ended with status $?"
+  run "$apptainer" pull ${options[@]+"${options[@]}"} "$partial" "$uri" ||
+    fail "${apptainer##*/} pull $reference ended with status $?"
 }
 
 # As in a Dockerfile: no entrypoint, no GPU, the first command that fails ends it.
 tool_build() {
   local mount tree=$scratch/tree options=(--fakeroot --writable --cleanenv --no-home --no-mount 'cwd,tmp' --pwd /)
   export APPTAINER_TMPDIR=$scratch SINGULARITY_TMPDIR=$scratch
-  run "$program" build --sandbox "$tree" "$base" || fail "unpacking ${base##*/} ended with status $?"
+  run "$apptainer" build --sandbox "$tree" "$base" || fail "unpacking ${base##*/} ended with status $?"
   for mount in ${mounts[@]+"${mounts[@]}"}; do
     mkdir -p -- "$tree/${mount##*:}"
     options+=(--mount "type=bind,$(csv "source=${mount%:*}"),$(csv "destination=${mount##*:}"),ro")
   done
-  run "$program" exec "${options[@]}" "$tree" bash -euo pipefail -c "$commands" ||
+  run "$apptainer" exec "${options[@]}" "$tree" bash -euo pipefail -c "$commands" ||
     fail "an install command ended with status $?"
-  run "$program" build "$partial" "$tree" || fail "packing the image ended with status $?"
+  run "$apptainer" build "$partial" "$tree" || fail "packing the image ended with status $?"
 }

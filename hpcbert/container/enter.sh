@@ -160,11 +160,16 @@ settle_state() {
 # --- Processes: one is known by its id and the moment it was started -------------------------
 # While they wait, ranks look without starting processes: on a node of many they would add up.
 look() { # process id: sets condition and moment, in ticks; both empty if it is gone
-  local line words
+  local line words tasks
   condition='' moment=''
   { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 0
   # Fields 3 and 22 of proc(5)'s stat, counted behind the name, which may hold blanks and brackets.
   read -ra words <<<"${line##*) }"
+  if [[ ${words[0]} == Z ]]; then
+    # A program of several threads that is being replaced looks dead until all of them are gone.
+    tasks=("/proc/$1/task"/*)
+    if ((${#tasks[@]} > 1)); then words[0]=R; fi
+  fi
   if [[ ${words[0]} != [ZX] ]]; then condition=${words[0]} moment=${words[19]}; fi
 }
 

@@ -105,6 +105,13 @@ def real_enroot() -> str:
     return str(Path(named).parent) if named else ""
 
 
+def real_apptainer() -> str:
+    """Return the folder of the Apptainer that HPCBERT_APPTAINER or PATH names; empty without one."""
+    found = (shutil.which(name) for name in ("apptainer", "singularity"))
+    named = os.environ.get("HPCBERT_APPTAINER") or next(filter(None, found), "")
+    return str(Path(named).parent) if named else ""
+
+
 def open_stand_ins(folder: Path) -> Path:
     """Copy the stand-ins to where every user can run them; return the folder for PATH."""
     copy = folder / HERE.relative_to(HERE.parents[1])
