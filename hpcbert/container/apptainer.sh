@@ -28,6 +28,8 @@ settle_variables
 
 # --- Containers: for enter.sh -----------------------------------------------------------------
 tool_settings() {
+  # Not in a home directory, which all nodes share and some can't write: nothing in it is needed here.
+  export APPTAINER_CONFIGDIR=$base/config SINGULARITY_CONFIGDIR=$base/config
   if [[ -n $scratch ]]; then
     export APPTAINER_CACHEDIR=$base/cache SINGULARITY_CACHEDIR=$base/cache
     export APPTAINER_TMPDIR=$base/temp SINGULARITY_TMPDIR=$base/temp
@@ -95,22 +97,23 @@ mounted() { # source, target, further fields
   # Apptainer makes mount points in the image's place, not in another mount's.
   local place=
   case $2 in
+    "$HOME"/*) if [[ $home == n ]]; then place=$state/home/${2#"$HOME"/}; fi ;;
     /tmp/*) place=$step/tmp/${2#/tmp/} ;;
     /var/tmp/*) place=$step/tmp/${2#/var/tmp/} ;;
-    "$HOME"/*) if [[ $home == n ]]; then place=$state/home/${2#"$HOME"/}; fi ;;
   esac
   if [[ -z $place || -e $place ]]; then return; fi
   if [[ -d $1 ]]; then mkdir -p -- "$place"; else mkdir -p -- "${place%/*}" && : >>"$place"; fi
 }
 
 tool_prepare() {
-  local spec source target flags flag more
+  local spec source target flags flag more directory=
   options=(--cleanenv --env LANG= --no-mount 'cwd,tmp' --pwd "$(<"$state/directory")")
   HOME=${HOME:-~}
   case $home in
-    n) options+=(--home "$state/home:$HOME") ;;
-    y) options+=(--home "$HOME") ;;
+    n) directory=$state/home ;;
+    y) directory=$HOME ;;
   esac
+  if [[ -n $directory ]]; then options+=(--home "$directory:$HOME"); fi
   if [[ $writable == y ]]; then options+=(--writable-tmpfs); fi
   if [[ $remap_root == y ]]; then options+=(--fakeroot); fi
   if [[ -n $gpus ]]; then
@@ -119,6 +122,8 @@ tool_prepare() {
   mkdir -p -- "$step/tmp"
   mounted "$step/tmp" /tmp
   mounted "$step/tmp" /var/tmp
+  # Once more: it may lie below those.
+  if [[ -n $directory ]]; then mounted "$directory" "$HOME"; fi
   for spec in ${mounts[@]+"${mounts[@]}"}; do
     read_mount "$spec"
     more=

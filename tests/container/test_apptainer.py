@@ -20,6 +20,8 @@ from hpcbert.container.reference import parse
 from tests.kit.containers import HERE, SYSTEM_PATH
 from tests.kit.waiting import CEILING
 
+pytestmark = pytest.mark.slow
+
 ENTER = cache.SCRIPT.with_name("enter.sh")
 HEADER = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0"
 CONFIG = {"Env": ["IMAGE_ONLY=image", "BOTH=image"], "WorkingDir": "/usr"}
@@ -103,8 +105,9 @@ def test_a_command_finds_the_images_environment_then_the_hosts(node: Node) -> No
     assert rest.endswith("a  b $x")
     for call in node.calls:
         assert set(call["settings"]) <= {  # type: ignore[call-overload]
-            *("APPTAINER_CACHEDIR", "APPTAINER_TMPDIR", "APPTAINER_NO_EVAL"),
-            *("SINGULARITY_CACHEDIR", "SINGULARITY_TMPDIR", "SINGULARITY_NO_EVAL"),
+            f"{tool}_{name}"
+            for tool in ("APPTAINER", "SINGULARITY")
+            for name in ("CACHEDIR", "TMPDIR", "CONFIGDIR", "NO_EVAL")
         }
 
 
