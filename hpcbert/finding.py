@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from hpcbert.system.lazy import dataclass, regex
 
 # Behind the name of a check: where it was made, or of what.
-_OF = re.compile(r" \(.*\)$| of (?!the )\S+$")
+_OF = regex(r" \(.*\)$| of (?!the )\S+$")
 _OF_RECIPES = {"recipe": "recipe", "what": "needs"}
 
 

@@ -6,14 +6,14 @@ site, recipe, shape, point, repeat, attempt, campaign, rule, throughput: docs/re
 from __future__ import annotations
 
 import calendar
-import re
 import time
 from collections.abc import Sequence  # noqa: TC003 - readers of documents look annotations up
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Literal
 
 from hpcbert.errors import UsageError
+from hpcbert.system.lazy import dataclass, regex
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 PRECISIONS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -60,7 +60,7 @@ LARGEST = -1
 OptionValue = str | int | float | bool
 Scope = Literal["nodes", "repeats", "points"]
 
-_SHAPE = re.compile(r"([1-9]\d{0,4})n([1-9]\d{0,2})g")
+_SHAPE = regex(r"([1-9]\d{0,4})n([1-9]\d{0,2})g")
 
 
 def utc(seconds: float) -> str:

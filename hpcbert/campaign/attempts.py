@@ -7,12 +7,13 @@ A verdict once reached stands: no later question, and no silence, makes an attem
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.model import Attempt
 from hpcbert.slurm.states import UNKNOWN, Kind, RepeatState
+from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

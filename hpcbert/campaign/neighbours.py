@@ -9,9 +9,8 @@ from __future__ import annotations
 import calendar
 import contextlib
 import os
-import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign import store
@@ -21,6 +20,7 @@ from hpcbert.campaign.steps import meetings
 from hpcbert.errors import UsageError
 from hpcbert.model import Reason
 from hpcbert.system.files import read
+from hpcbert.system.lazy import dataclass, regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 # Seconds by which the clocks of nodes and file servers may differ.
 _SLACK = 3600.0
-_NAME = re.compile(r".+\.\d{1,9}\.jsonl")
-_CREATED = re.compile(r"\d{8}T\d{6}Z")
+_NAME = regex(r".+\.\d{1,9}\.jsonl")
+_CREATED = regex(r"\d{8}T\d{6}Z")
 SHARED = "shared-nodes"
 _SHOWN = 3
 # Bytes of a script.

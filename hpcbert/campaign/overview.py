@@ -10,9 +10,8 @@ import calendar
 import contextlib
 import json
 import os
-import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from hpcbert.campaign import notes, record, store
@@ -24,6 +23,7 @@ from hpcbert.model import MANIFEST, moment, utc
 from hpcbert.results.interval import suffices
 from hpcbert.slurm.states import UNNEEDED
 from hpcbert.system.files import open_file
+from hpcbert.system.lazy import dataclass, regex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ SUMMARY = "summary"
 # Bytes at the beginning of measurements.json in which its summary stands.
 _HEAD = 4096
 _KEY = f'"{SUMMARY}": '
-_STAMP = re.compile(r"\d{8}T\d{6}Z")
+_STAMP = regex(r"\d{8}T\d{6}Z")
 
 State = Literal[
     "unsubmitted",

@@ -5,10 +5,10 @@ The job writes it into its status file itself (templates/preflight.sh.j2), a lin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert.campaign.record import read
+from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import click
@@ -17,6 +16,7 @@ from hpcbert.config.schedulers import TABLE
 from hpcbert.config.site import RUNTIMES, Overrides
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
+from hpcbert.system.lazy import dataclass
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,6 +26,7 @@ from hpcbert.errors import (
     UsageError,
     refusal,
 )
+from hpcbert.system.lazy import dataclass, regex
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 VERSION = 1
 INTERRUPTED = Interruption.exit_code
 # What pathlib and the calls below it raise instead of an OSError.
-_PATHLIB = re.compile(r"(Symlink loop from .*|embedded null (?:byte|character))", re.DOTALL)
+_PATHLIB = regex(r"(Symlink loop from .*|embedded null (?:byte|character))", re.DOTALL)
 # What click.style puts into text.
-_COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
+_COLOURS = regex(r"(\x1b\[[0-9;]*m)")
 
 
 @dataclass(frozen=True)

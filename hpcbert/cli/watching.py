@@ -7,7 +7,6 @@ import functools
 import json
 import shlex
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,6 +21,7 @@ from hpcbert.flows import monitor as flow
 from hpcbert.flows.monitor import Sinks
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind
+from hpcbert.system.lazy import dataclass
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from hpcbert.config.decode import Count  # noqa: TC001  annotations are read
 from hpcbert.data.names import FormatName  # noqa: TC001  likewise
 from hpcbert.errors import UsageError
+from hpcbert.system.lazy import dataclass, regex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcbert.model import OptionValue
 
-_NAMED = re.compile(r"\{(\w+)\}")
+_NAMED = regex(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)

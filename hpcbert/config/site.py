@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping  # noqa: TC003  annotations are read
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -21,13 +21,14 @@ from hpcbert.errors import UsageError
 from hpcbert.model import OptionValue, Precision  # noqa: TC001  likewise
 from hpcbert.slurm import mail
 from hpcbert.slurm.hostlist import expand
+from hpcbert.system.lazy import dataclass, regex
 from hpcbert.timelimit import TimeLimit
 
 Runtime = Literal["none", "pyxis", "enroot", "apptainer"]
 CpuBind = Literal["gpu", "none", "cluster"]
 _HOUR = TimeLimit.parse("01:00:00")
 RUNTIMES: tuple[str, ...] = get_args(Runtime)
-_NODES = re.compile(r"[\w.,\[\]-]+", re.ASCII)
+_NODES = regex(r"[\w.,\[\]-]+", re.ASCII)
 
 
 def _handed_on(program: str, words: tuple[str, ...]) -> tuple[str, ...]:
@@ -270,7 +271,7 @@ class Overrides:
 
 def load(
     flag: str = "",
-    given: Overrides = Overrides(),
+    given: Overrides | None = None,
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
@@ -279,7 +280,7 @@ def load(
 
     Args:
         flag: What `--site` says: a file, or a folder with a site.toml; empty if not given.
-        given: What the command line says of the site's keys.
+        given: What the command line says of the site's keys; nothing by default.
         env: Environment to look in; the process's own by default.
         cwd: Where to start looking upward; the working directory by default.
 
@@ -291,7 +292,7 @@ def load(
     path, _ = find_site(flag, env=env, cwd=cwd)
     # The embedded default may lie in site-packages: its runs belong where the person is.
     base = cwd if path == default_site() and path.parent.name == "_templates" else path.parent
-    return _overridden(read_site(path, base=base, env=env), given, cwd)
+    return _overridden(read_site(path, base=base, env=env), given or Overrides(), cwd)
 
 
 def _overridden(site: Site, given: Overrides, cwd: Path) -> Site:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from hpcbert.config.decode import Invalid
 from hpcbert.system import redact
+from hpcbert.system.lazy import regex
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NAME = regex(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTROL = regex(r"[\x00-\x1f\x7f]")
 # What Slurm, its PMI and hpcbert's scripts say to the ranks (sbatch(1) and srun(1), OUTPUT
 # ENVIRONMENT VARIABLES; base.sbatch.j2, launch/), and what steers Slurm's own commands.
 _PREFIXES = {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003  annotations are read
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal
 
 from hpcbert.config.decode import Invalid, Written
 from hpcbert.model import Precision  # noqa: TC001  likewise
+from hpcbert.system.lazy import dataclass
 
 
 def _release(text: str) -> str:

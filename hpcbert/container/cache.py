@@ -9,15 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.errors import UsageError
 from hpcbert.system.files import refusal
+from hpcbert.system.lazy import dataclass, regex
 from hpcbert.system.processes import boot_id, started
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 SCRIPT = Path(__file__).parent / "image.sh"
 SCHEMA = 1
 _ENDS = (".sqsh", ".sif")
-_HIDDEN = re.compile(r"\.(?P<stem>[A-Za-z0-9_][A-Za-z0-9._+@-]*)~(?P<what>.+)")
+_HIDDEN = regex(r"\.(?P<stem>[A-Za-z0-9_][A-Za-z0-9._+@-]*)~(?P<what>.+)")
 # A heart beats every ten seconds; an hour without is no matter of clocks that differ.
 _DEAD_AFTER = 3600.0
 

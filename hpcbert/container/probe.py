@@ -6,11 +6,11 @@ NVIDIA/pyxis 0.24.0; `hpcbert.container.symptoms` has those that show only when 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.container import symptoms
+from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

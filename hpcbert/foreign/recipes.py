@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from hpcbert.config.decode import decode
 from hpcbert.config.toml import read
 from hpcbert.foreign.gather import Framework
 from hpcbert.logs import grammar
+from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpcbert.system.lazy import regex
+
 if TYPE_CHECKING:
     from collections.abc import Container
 
-_GROUP = re.compile(r"\(\?P<(\w+)>")
+_GROUP = regex(r"\(\?P<(\w+)>")
 _BEFORE = re.compile(rb"(?:\d[\d.,]*|(?<![\w)\]])[+-])\Z")
 _AFTER = re.compile(rb"(?:[eE][+-]?\d|[\w%]|[.,](?=\d))+| [kKMGT](?!\w)")
 # Longer than any number in a log, and short enough to be shown.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping  # noqa: TC003  annotations are read
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal
 
@@ -26,6 +26,7 @@ from hpcbert.config.decode import (
 )
 from hpcbert.errors import UsageError
 from hpcbert.logs.boundary import Number, numbers
+from hpcbert.system.lazy import dataclass
 
 FACTS = (
     "nodes",

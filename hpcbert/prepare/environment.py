@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +27,7 @@ from hpcbert.script.prepared import (
 )
 from hpcbert.system import redact
 from hpcbert.system.files import refusal
+from hpcbert.system.lazy import regex
 from hpcbert.system.lock import locked
 
 if TYPE_CHECKING:
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 # Seconds that one call of pip may take: some packages are compiled.
 _PATIENCE = 7200.0
 # What would make pip install elsewhere, or a Python read elsewhere.
-_FOREIGN = re.compile(r"PYTHON(PATH|HOME|USERBASE)|PIP_(TARGET|PREFIX|USER|ROOT)|VIRTUAL_ENV")
+_FOREIGN = regex(r"PYTHON(PATH|HOME|USERBASE)|PIP_(TARGET|PREFIX|USER|ROOT)|VIRTUAL_ENV")
 _USUAL = {"PIP_RETRIES": "2", "PIP_TIMEOUT": "20"}
 _SHOWN = 3
-_ERROR = re.compile(r"(?i)^\s*(fatal: |error: )+")
+_ERROR = regex(r"(?i)^\s*(fatal: |error: )+")
 # What pip or git say of what, and what to do about it.
 _SYMPTOMS = (
     (
-        re.compile(r"No space left on device|Errno 28\]|Disk quota exceeded"),
+        regex(r"No space left on device|Errno 28\]|Disk quota exceeded"),
         "the file system is full",
         "Make room in {sources}, or for temporary files, and repeat: nothing half made is kept.",
     ),
     (
-        re.compile(
+        regex(
             r"NewConnectionError|[Tt]emporary failure in name resolution|Connection refused|"
             r"ConnectTimeoutError|[Rr]ead ?timed ?out|ReadTimeoutError|Network is unreachable|"
             r"No route to host|Max retries exceeded|ProxyError|Connection reset"
@@ -62,7 +62,7 @@ _SYMPTOMS = (
         "Prepare on a host that reaches it, or name another: PIP_INDEX_URL, or PIP_FIND_LINKS.",
     ),
     (
-        re.compile(r"No module named (venv|ensurepip)|ensurepip is not available"),
+        regex(r"No module named (venv|ensurepip)|ensurepip is not available"),
         "this Python can make no virtual environments",
         "On Debian: apt-get install {name}-venv. Or name another one with --python.",
     ),

@@ -7,9 +7,8 @@ meant by its whole name alone.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping  # noqa: TC003 - the reader of documents looks it up
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,9 +17,10 @@ from hpcbert.config import toml
 from hpcbert.config.decode import GIVEN, Count, decode, did_you_mean
 from hpcbert.errors import UsageError
 from hpcbert.results.described import ShapeText, Speed, Whole  # noqa: TC001 - likewise
+from hpcbert.system.lazy import dataclass, regex
 
 DATA = Path(__file__).parent / "data"
-_NAME = re.compile(r"([a-z][a-z0-9-]*):([a-z0-9.-]*)")
+_NAME = regex(r"([a-z][a-z0-9-]*):([a-z0-9.-]*)")
 
 
 @dataclass(frozen=True)

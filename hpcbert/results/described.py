@@ -6,7 +6,7 @@ The tables' own numbers are held against their runs: a table in which one was ch
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - the reader of documents looks it up
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from math import isclose
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -33,6 +33,7 @@ from hpcbert.model import (
     SpeedupTable,
 )
 from hpcbert.results.resultset import NodeFacts, Source
+from hpcbert.system.lazy import dataclass
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ precision and batch size per device. Nothing is rounded here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
@@ -16,6 +16,7 @@ from hpcbert.logs.arithmetic import median
 from hpcbert.model import Group, Measured, Point, Reason, Row, Run, Shape, SpeedupTable
 from hpcbert.results.interval import suffices
 from hpcbert.results.metrics import metrics_of
+from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

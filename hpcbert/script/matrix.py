@@ -7,7 +7,7 @@ measured is refused at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcbert.config.decode import did_you_mean
@@ -15,6 +15,7 @@ from hpcbert.errors import ConfigError, Refusals, UsageError
 from hpcbert.script.cells import combinations
 from hpcbert.script.plan import Request, RequestCell, plan
 from hpcbert.script.settings import UnfitError
+from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -7,10 +7,10 @@ template makes of that number, so it may be multiplied by whole numbers and no m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NoReturn
 
 from hpcbert.errors import UsageError
+from hpcbert.system.lazy import dataclass
 
 # What the job looks for, followed by the factor and an at sign.
 MARK = "@hpcbert.batch."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from hpcbert.script import inputs
 from hpcbert.script.plan import MOST_INDICES, device_of, plan
 from hpcbert.script.prepared import runs_in_environment
 from hpcbert.slurm.controller import fitting_mpi
+from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from hpcbert.system.lazy import regex
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -21,7 +23,7 @@ NAMES = (
     "(SECRET|PASSW|PASSPHRASE|PASSCODE|CREDENTIAL|CREDS?_|TOKEN_|KEYS?_|[^YM]PASS_|[A-Z0-9]_PWD_"
     "|DBPWD_|CONNECTION_?STRING|AUTH_|AUTHORIZATION|COOKIE|_JWT_|BEARER|_PAT_|_SIG_|SIGNATURE|_DSN_|WEBHOOK)"
 )
-_NAMES = re.compile(NAMES)
+_NAMES = regex(NAMES)
 
 # Forms of their own, POSIX extended expressions; before one stands neither letter nor digit.
 # A quantifier that something has to follow has a limit: the time stays linear.
@@ -55,32 +57,30 @@ _KINDS = (
     "https?://api[.]softlayer[.]com/soap/v3([.]1)?/[a-z0-9]{32,}",
 )
 FORMS = "|".join(_KINDS)
-_FORMS = re.compile(f"(?<![A-Za-z0-9])(?:{FORMS})", re.ASCII)
-_PEM = re.compile(
+_FORMS = regex(f"(?<![A-Za-z0-9])(?:{FORMS})", re.ASCII)
+_PEM = regex(
     r"(?P<dashes>-{4,5}) ?BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)? ?(?P=dashes)"
     r".*?(?:(?P=dashes) ?END [A-Z0-9 ]{0,40}(?P=dashes)|\Z)"
     r"|PuTTY-User-Key-File-\d.*?(?:Private-MAC: \w*|\Z)",
     re.DOTALL,
 )
 # `user:word@`, or a user so long that it is a token.
-_IN_URL = re.compile(r"(?<=://)(?:[^\s/@:]*:[^\s/@]*|[^\s/@:]{20,})@")
-_HEADER = re.compile(
+_IN_URL = regex(r"(?<=://)(?:[^\s/@:]*:[^\s/@]*|[^\s/@:]{20,})@")
+_HEADER = regex(
     r"\b((?:proxy-)?authorization['\"]?\s*[:=]\s*['\"]?(?:[A-Za-z]+\s+)?)[^\s'\",;]+", re.IGNORECASE
 )
-_SCHEME = re.compile(r"\b(bearer|basic)(\s+)[\w.~+/=-]{12,}", re.IGNORECASE)
+_SCHEME = regex(r"\b(bearer|basic)(\s+)[\w.~+/=-]{12,}", re.IGNORECASE)
 # NAME=value, NAME="a b", "name": "value", Name: value.
-_SIGN = re.compile(
-    r"(?<![\w.-])([\w.-]+)(?:['\"]?\s{0,8}=\s{0,8}|\s{0,8}:\s{1,8}|['\"]\s{0,8}:\s{0,8})"
-)
+_SIGN = regex(r"(?<![\w.-])([\w.-]+)(?:['\"]?\s{0,8}=\s{0,8}|\s{0,8}:\s{1,8}|['\"]\s{0,8}:\s{0,8})")
 # `--name value`, as a command line has it, and the user and password that curl takes.
-_OPTION = re.compile(r"(?<!\S)(--?([\w-]{1,64}))(\s{1,8})(?![-\s])('[^']*'?|\"[^\"]*\"?|\S+)")
-_LOGIN = re.compile(
+_OPTION = regex(r"(?<!\S)(--?([\w-]{1,64}))(\s{1,8})(?![-\s])('[^']*'?|\"[^\"]*\"?|\S+)")
+_LOGIN = regex(
     r"(?<!\S)((?:-u|--user|--proxy-user)(?:\s{1,8}|=)?['\"]?)(?!\+)([^\s:'\"]{1,256}):([^\s'\"]+)"
 )
 _LOGINS = ("-u", "--user", "--proxy-user")
 # MLPerf's records call their own names `key`.
 _RECORD = ":::MLLOG"
-_VALUE = re.compile(r"\"[^\"]*\"?|'[^']*'?|[^\s,;&]+")
+_VALUE = regex(r"\"[^\"]*\"?|'[^']*'?|[^\s,;&]+")
 
 
 def secret_name(name: str) -> bool:

@@ -7,23 +7,22 @@ src/api/job_info.c, 22.05 to 26.05; squeue's are translated.
 from __future__ import annotations
 
 import contextlib
-import re
-from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow
+from hpcbert.system.lazy import dataclass, regex
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 # These are alone on a line or end it, so that they may hold blanks.
-_WHOLE = re.compile(r"\b(JobName|Command|WorkDir|StdOut|StdErr|Comment)=(.*)")
-_PAIR = re.compile(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)")
-_USER = re.compile(r"(.*)\((\d{1,10})\)")
-_ANSWER = re.compile(r"(\d{1,18})(?:;([\w.-]+))?")
+_WHOLE = regex(r"\b(JobName|Command|WorkDir|StdOut|StdErr|Comment)=(.*)")
+_PAIR = regex(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)")
+_USER = regex(r"(.*)\((\d{1,10})\)")
+_ANSWER = regex(r"(\d{1,18})(?:;([\w.-]+))?")
 _IGNORED = {"", "(null)", "N/A", "Unknown"}
 # squeue's names of fields (SchedMD/slurm, src/squeue/opts.c) by the controller's keys, and how many
 # bytes of each are shown: what fills them may have been cut. What no path and no name holds ends
@@ -48,7 +47,7 @@ _FIELDS = {
     "WorkDir": ("WorkDir", 1024),
 }
 _END = "\x1f"
-_THROTTLE = re.compile(r"%(\d+)\]")
+_THROTTLE = regex(r"%(\d+)\]")
 
 
 @dataclass(frozen=True)

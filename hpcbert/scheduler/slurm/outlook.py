@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import SchedulerError
@@ -11,6 +10,7 @@ from hpcbert.scheduler.slurm.adopt import complaint
 from hpcbert.scheduler.slurm.cluster import HINTS, sentence, silence
 from hpcbert.scheduler.slurm.submission import TRANSIENT
 from hpcbert.slurm import commands
+from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from hpcbert.scheduler.base import World
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # sbatch: Job 12 to start at 1795331940 using 16 processors on nodes n[1-4] in partition gpu
 # (SchedMD/slurm, src/sbatch/sbatch.c and src/plugins/select; the time as SLURM_TIME_FORMAT says).
-_START = re.compile(r"to start at (\d{1,12})\b(?:.*? on (?:nodes )?(\S+))?")
+_START = regex(r"to start at (\d{1,12})\b(?:.*? on (?:nodes )?(\S+))?")
 
 
 def forecast(script: str, world: World) -> Start:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -29,6 +28,7 @@ from hpcbert.scheduler.slurm.gates import gates_of, sbatch_argv
 from hpcbert.scheduler.slurm.questions import query
 from hpcbert.slurm import commands, refusals
 from hpcbert.slurm.states import parse
+from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +62,7 @@ _UNCERTAIN = (
 # What it says of a submission that breaks a limit, and the limit's name, which releases since
 # 20.11 print before it (src/common/slurm_protocol_defs.c, job_state_reason_string).
 _POLICY = "job submit limit"
-_LIMIT = re.compile(r"\b(?:Assoc|QOS)\w+")
+_LIMIT = regex(r"\b(?:Assoc|QOS)\w+")
 # The controller was reached, and this is its answer.
 _DECIDED = "Batch job submission failed:"
 _PAUSES = (1.0, 2.0, 4.0)

@@ -1,0 +1,94 @@
+"""What modules define and few commands use, made ready when it is used first.
+
+The standard library writes and compiles six methods of each data class as it is defined, and
+compiles each pattern. Together that took a third of the time before a command did anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from dataclasses import dataclass as dataclass  # noqa: PLC0414 - type checkers know that one
+else:
+
+    def dataclass(made: type | None = None, /, **words: bool) -> Any:
+        """Make a data class, as `dataclasses.dataclass` does; a frozen one once it is used."""
+        return _put_off if words == {"frozen": True} else dataclasses.dataclass(made, **words)
+
+
+_FIELDS = "__dataclass_fields__"
+_METHODS = ("__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__")
+
+# Names that stand in a class for what is made later.
+_waiting: dict[type, tuple[str, ...]] = {}
+_at_once = False
+
+
+def _put_off(made: type) -> type:
+    if _at_once:
+        return dataclasses.dataclass(frozen=True)(made)
+    names = tuple(name for name in _METHODS if name not in made.__dict__)
+    for name in names:
+        setattr(made, name, _stand_in(made, name))
+    setattr(made, _FIELDS, _Fields())
+    _waiting[made] = (*names, _FIELDS)
+    return made
+
+
+def _stand_in(made: type, name: str) -> Callable[..., Any]:
+    """Return a method that is replaced by the real one, and calls that, when it is called."""
+
+    def method(*words: Any, **named: Any) -> Any:
+        _make_ready(made)
+        return getattr(made, name)(*words, **named)
+
+    return method
+
+
+class _Fields:
+    """What `dataclasses.fields` and `replace` look at, and a data class made of this one."""
+
+    def __get__(self, _instance: object, owner: type) -> Any:
+        """Return the fields of a class that is ready now."""
+        _make_ready(owner)
+        return getattr(owner, _FIELDS)
+
+
+def _make_ready(made: type) -> None:
+    """Make a class a data class, and before it those that it is made of."""
+    for one in reversed(made.__mro__):
+        if names := _waiting.pop(one, ()):
+            for name in names:
+                delattr(one, name)
+            dataclasses.dataclass(frozen=True)(one)
+
+
+def make_all_ready() -> None:
+    """Leave nothing for later: two threads could come to use a class first."""
+    global _at_once  # noqa: PLW0603 - of the process, as its threads are
+    _at_once = True
+    for made in tuple(_waiting):
+        _make_ready(made)
+
+
+class _Regex:
+    """A regular expression that is compiled when one of its methods is called first."""
+
+    def __init__(self, compiled: Callable[[], re.Pattern[str]]) -> None:
+        self._compiled = compiled
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of the compiled one, found at once from now on."""
+        found = getattr(self._compiled(), name)
+        self.__dict__[name] = found
+        return found
+
+
+def regex(text: str, flags: int = 0) -> re.Pattern[str]:
+    """Return a regular expression, as `re.compile` does, that is compiled once it is used."""
+    return cast("re.Pattern[str]", _Regex(partial(re.compile, text, flags)))
