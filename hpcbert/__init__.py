@@ -5,9 +5,11 @@ In a notebook: `hpcbert.load("runs/…")`, see docs/how-to/notebook.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+# As `typing` has it, which takes longer to import than all that `--version` needs.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from hpcbert.notebook import LoadedResult, load
 
 __all__ = ["LoadedResult", "__version__", "load"]

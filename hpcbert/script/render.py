@@ -138,7 +138,7 @@ def _word(value: Any) -> str:
 @functools.cache
 def _environment(folders: tuple[Path, ...]) -> Environment:
     """Return the sandbox with what templates say of words: one for all scripts of a submission."""
-    environment = Environment(folders, finalize=_word)
+    environment = Environment(folders, finalize=_word, maker=Path(__file__))
     environment.filters.update(
         directive=directive, comment=comment, identifier=identifier, verbatim=Verbatim
     )

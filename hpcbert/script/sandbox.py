@@ -8,6 +8,7 @@ from using the machine up.
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import signal
 import threading
@@ -18,6 +19,7 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hpcbert.errors import UsageError
+from hpcbert.script.bytecode import Compiled, folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,11 +44,15 @@ class Environment(ImmutableSandboxedEnvironment):
     Args:
         folders: Where templates are looked for; the first that has a file wins.
         finalize: Turns what stands in `{{ }}` into shell words.
+        maker: The file that says so.
     """
 
     intercepted_binops = frozenset({"**"})
 
-    def __init__(self, folders: Sequence[Path], *, finalize: Callable[[Any], str]) -> None:
+    def __init__(
+        self, folders: Sequence[Path], *, finalize: Callable[[Any], str], maker: Path
+    ) -> None:
+        kept = folder(os.environ)
         super().__init__(
             loader=jinja2.FileSystemLoader([str(folder) for folder in folders]),
             undefined=jinja2.StrictUndefined,
@@ -54,6 +60,7 @@ class Environment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,
+            bytecode_cache=Compiled(kept, (Path(__file__), maker)) if kept else None,
         )
 
     def call_binop(
