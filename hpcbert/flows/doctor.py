@@ -36,6 +36,7 @@ _NEEDED = {
     "sbatch": "Slurm does not answer",
     "slurmctld": "Slurm does not answer",
     "sbatch --test-only": "sbatch would refuse it",
+    "limits": "it would never start",
 }
 
 

@@ -229,9 +229,10 @@ def _without_parting(words: tuple[str, ...]) -> str:
 
 
 def _mpi(made: Draft) -> str:
-    """Return the kind of MPI to advise: what the recipe prefers of what srun has."""
+    """Return the kind of MPI to advise, the recipe's best that srun has; empty: it is used."""
     resolved = made.resolved
-    return fitting_mpi(resolved.recipe.mpi or _USUAL, resolved.options.mpi)
+    better = fitting_mpi(resolved.recipe.mpi or _USUAL, resolved.options.mpi)
+    return better if better != resolved.mpi else ""
 
 
 def _read(directory: Path, *, wait: bool) -> str:

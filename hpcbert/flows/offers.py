@@ -36,6 +36,11 @@ class GpuKind:
     sliced: bool
 
     @property
+    def all(self) -> int:
+        """How many there are, of nodes that have the usual number."""
+        return self.nodes * self.count
+
+    @property
     def gres(self) -> str:
         """What sbatch asks for one of them with."""
         return f"gpu:{self.name}" if self.name else "gpu"
@@ -76,7 +81,7 @@ class Offer:
             not whole,
             limit is not None and limit < _HOUR,
             not self.partition.default,
-            -sum(one.nodes * one.count for one in whole or self.kinds),
+            -sum(one.all for one in whole or self.kinds),
             self.name,
         )
 
@@ -121,7 +126,7 @@ def _kinds(partition: Partition) -> tuple[GpuKind, ...]:
         count, alike = max(sizes.items(), key=lambda one: (one[1], one[0]))
         others = sum(sizes.values()) - alike
         found.append(GpuKind(kind, count, alike, others, max(sizes), kind in sliced))
-    return tuple(sorted(found, key=lambda one: (one.sliced, -one.nodes * one.count, one.name)))
+    return tuple(sorted(found, key=lambda one: (one.sliced, -one.all, one.name)))
 
 
 def _barred(partition: Partition, cluster: Cluster, groups: Collection[str]) -> str:

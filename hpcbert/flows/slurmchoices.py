@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
 from hpcbert.flows.choices import Choice, Question
 from hpcbert.flows.offers import offers
 from hpcbert.model import Protocol
+from hpcbert.scheduler.slurm import alone
+from hpcbert.scheduler.slurm.wanted import Wanted
+from hpcbert.slurm.partitions import resources
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
@@ -133,7 +137,8 @@ def _kind(made: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
         why = "the only type"
     else:
         mixed = any(one.sliced for one in kinds) and not kind.sliced
-        why = "whole GPUs" if mixed else "the most GPUs"
+        as_many = any(one.all == kind.all for one in kinds if one is not kind)
+        why = "whole GPUs" if mixed else "as many as others" if as_many else "the most GPUs"
     made.take(Choice("slurm.gres", kind.gres, f"{why}: {kind}", others, "--gpu-type"))
     if kind.sliced:
         made.warnings.append(
@@ -214,6 +219,9 @@ def time_limit(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
         )
         if own.seconds is not None and most.exceeds(own):
             most, whose = own, who
+        own, who = _affordable(made, cluster, partition)
+        if most.exceeds(own):
+            most, whose = own, who
     if made.asked.time_limit:
         limit, why = TimeLimit.parse(made.asked.time_limit), "you said so"
         if limit.exceeds(most):
@@ -223,6 +231,29 @@ def time_limit(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
     else:
         limit, why = _HOUR, f"{whose} gives a job {most}" if most.seconds else "no limit is lower"
     made.take(Choice("slurm.time_limit", str(limit), why, (), "--time"))
+
+
+def _affordable(made: Proposal, cluster: Cluster, partition: str) -> tuple[TimeLimit, str]:
+    """Return how long a job of one node may take by limits on minutes, and whose they are."""
+    count, gres = made.said("nodes.gpus_per_node"), made.said("slurm.gres")
+    job = Wanted(
+        partition,
+        1,
+        _HOUR,
+        resources(f"{gres}:{count}" if gres else ""),
+        made.said("slurm.account"),
+        made.said("slurm.qos"),
+        tasks=int(count or 1),
+        exclusive=True,
+    )
+    whose = ""
+    while excess := alone.exceeded(job, cluster, (partition,)):
+        cap, minutes = excess[0].cap, (job.limit.seconds or 0) // 60
+        fewer = minutes * excess[0].most // excess[0].asked
+        if cap.kind.measure not in {"minutes", "wall"} or not fewer:
+            break
+        job, whose = replace(job, limit=TimeLimit(fewer * 60)), f"{cap.whose} ({cap.key})"
+    return (job.limit if whose else TimeLimit(None)), whose
 
 
 def arrays(made: Proposal, cluster: Cluster) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from hpcbert.config.site import read_site
-from hpcbert.lab import Lab, LabPlan, down, up
+from hpcbert.lab import Lab, LabPlan, down, start_daemon, stop_daemon, up
 from hpcbert.system.runner import run
+from tests.kit import planted
 from tests.kit.cli import Cli
 from tests.kit.lab import Checkout, User, runner_of
+from tests.kit.typing_remedies import set_key, typed
 from tests.kit.waiting import until
 
 SETTINGS = (
@@ -22,19 +24,22 @@ SETTINGS = (
     "PartitionName=cpu Nodes=n3 Default=YES MaxTime=INFINITE",
     "PartitionName=old Nodes=n2 MaxTime=20",
     "PartitionName=ours Nodes=n1 AllowAccounts=other",
+    "PartitionName=short Nodes=n1,n4 MaxTime=20",
+    "MaxArraySize=4",
 )
 
 
 @pytest.fixture(scope="module")
 def cluster(slurm_packages: None, checkout: Checkout, user: User) -> Iterator[Lab]:
-    """Three nodes: two types of GPUs and none; accounts and limits bind; no PMIx."""
+    """Four nodes: two types of GPUs and none; accounts and limits bind; no PMIx."""
     directory = Path(tempfile.mkdtemp(prefix="hpcbert-other-", dir="/var/tmp"))
     directory.chmod(0o755)
     plan = LabPlan(
         directory=directory / "lab",
-        nodes=3,
+        nodes=4,
         gpus_per_node=4,
-        gpu_types=("2080ti", "1g.10gb", "none"),
+        gpu_types=("2080ti", "1g.10gb", "none", "2080ti"),
+        slurmd_timeout=10,
         settings=SETTINGS,
         lacks=("mpi_pmix",),
     )
@@ -180,3 +185,79 @@ def test_private_nodes_are_told_from_no_partitions(hpcbert: Cli, cluster: Lab, h
     finally:
         cluster.layout.slurm_conf.write_text(before)
         configured(cluster, "PrivateData", "none")
+
+
+def nodes_are(cluster: Lab, word: str, *names: str) -> None:
+    """Wait until nodes are in a state."""
+    words = ["sinfo", "-h", "-N", "-n", ",".join(names), "-o", "%T"]
+
+    def states() -> set[str]:
+        return set(run(words, env=cluster.daemon_environment).stdout.split())
+
+    until(lambda: states() == {word}, lambda: str(states()), pause=0.3)
+
+
+def test_a_doctor_finds_each_daemon_that_is_down(hpcbert: Cli, cluster: Lab, here: Path) -> None:
+    everyone = cluster.plan.node_names
+    plain = {"mpi": '""', "gres": '""'}
+    text = cluster.layout.site.read_text()
+    for key, value in plain.items():
+        text = set_key(text, "slurm", key, value)
+    (here / "site.toml").write_text(text)
+    found: list[dict[str, Any]] = []
+    try:
+        stop_daemon(cluster, "n3")
+        for name in ("slurmdbd", "munged", "slurmctld"):
+            stop_daemon(cluster, name)
+            found += hpcbert("doctor", "--json").data
+            start_daemon(cluster, name, run=run)
+        nodes_are(cluster, "down*", "n3")
+        found += hpcbert("doctor", "--partition", "cpu", "--json").data
+    finally:
+        start_daemon(cluster, "n3", run=run)
+        nodes_are(cluster, "idle", *everyone)
+    missed = planted.missed(planted.of("daemons"), found)
+    assert not missed, "\n".join(str(one) for one in (*missed, *found) if "'ok'" not in str(one))
+
+
+CHOSEN = {
+    "partition": '"short"',
+    "time_limit": '"00:30:00"',
+    "account": '"nix"',
+    "qos": '"nix"',
+    "reservation": '"nix"',
+    "constraint": '"nix"',
+    "gres": '"gpu:h100"',
+    "mpi": '"pmix"',
+}
+
+
+def test_what_a_doctor_says_of_choices_helps_when_it_is_typed(
+    hpcbert: Cli, cluster: Lab, here: Path
+) -> None:
+    """Some choices hide others: each round types what the one before said, until all is well."""
+    text, line = cluster.layout.site.read_text(), ["--nodes", "2", "--gpus-per-node", "4"]
+    for key, value in CHOSEN.items():
+        text = set_key(text, "slurm", key, value)
+    limit = ["sacctmgr", "-i", "modify", "account", "proj", "set"]
+    node = ["scontrol", "update", "NodeName=n4"]
+    rounds: list[list[dict[str, Any]]] = []
+    try:
+        for words in ([*limit, "GrpTRESRunMins=gres/gpu=30"], [*node, "State=DRAIN", "Reason=x"]):
+            assert run(words, env=cluster.daemon_environment).ok
+        before = ("", [""])
+        while (text, line) != before:
+            (here / "site.toml").write_text(text)
+            rounds.append(hpcbert("doctor", *line, "--wait", "120", "--json").data)
+            bad = [one for one in rounds[-1] if one["status"] != "ok"]
+            before, (text, line) = (text, line), typed(text, line, bad)
+    finally:
+        run([*limit, "GrpTRESRunMins=gres/gpu=-1"], env=cluster.daemon_environment)
+        run([*node, "State=RESUME"], env=cluster.daemon_environment)
+    bad = [one for found in rounds for one in found if one["status"] != "ok"]
+    missed = planted.missed(planted.of("choices"), bad)
+    assert not missed, "\n".join(map(str, (*missed, *bad, line)))
+    # Debian's Open MPI speaks PMIx alone, which this cluster lacks.
+    assert {one["code"] for one in rounds[-1] if one["status"] != "ok"} <= {"arrays", "MPI", "job"}
+    ran = {one["code"]: one["nodes"] for one in rounds[-1]}
+    assert (ran["hello"], ran["GPUs"]) == (["n1"], ["n1"])

@@ -336,3 +336,33 @@ def test_what_is_chosen_is_said_with_the_reason_and_the_rest() -> None:
     text = told(proposed(Answers(sinfo=line("cpu*", "(null)") + line("gpu", "gpu:8"))).choices)
     assert "slurm.partition      gpu: 2 nodes with gpu:8; the default, cpu, has no GPUs" in text
     assert "also there (--partition): cpu (no GPUs, 2 nodes)" in text
+
+
+@pytest.mark.parametrize(
+    ("accounts", "config", "expected", "why"),
+    [
+        ("|||||||gres/gpu=240", ENFORCED, "00:30:00", "account proj (GrpTRESRunMins)"),
+        ("|||||||node=10", ENFORCED, "00:10:00", "account proj (GrpTRESRunMins)"),
+        ("|||||||gres/gpu=240", ENFORCED.replace("limits,", ""), "01:00:00", "no limit is lower"),
+        ("|||||||gres/gpu=1", ENFORCED, "01:00:00", "no limit is lower"),  # no time would do
+        ("|||||||||00:20:00", ENFORCED.replace("qos", "qos,safe"), "00:20:00", "(GrpWall)"),
+    ],
+    ids=["GPUs", "nodes", "not enforced", "too little", "budget"],
+)
+def test_a_job_of_one_node_keeps_to_limits_on_minutes(
+    accounts: str, config: str, expected: str, why: str
+) -> None:
+    """By columns of sacctmgr, `GrpTRESRunMins` for one."""
+    answers = Answers(
+        sinfo=line("gpu*", "gpu:8"), config=config, own="proj|me|||normal|normal|||\n",
+        accounts=f"proj||root||normal{accounts}\n", user="me|proj\n",
+    )  # fmt: skip
+    (chosen,) = (one for one in proposed(answers).choices if one.key == "slurm.time_limit")
+    assert (chosen.value, why in chosen.why) == (expected, True), chosen
+
+
+def test_of_two_types_alike_neither_is_called_the_most() -> None:
+    made = proposed(Answers(sinfo=line("gpu*", "gpu:tesla:2,gpu:gtx:2")))
+    (chosen,) = (one for one in made.choices if one.key == "slurm.gres")
+    assert (chosen.value, chosen.others) == ("gpu:gtx", ("2 nodes with gpu:tesla:2",))
+    assert chosen.why == "as many as others: 2 nodes with gpu:gtx:2"

@@ -85,7 +85,7 @@ FAULTS: tuple[Fault, ...] = (
     # Daemons, and what is installed.
     Fault("slurmctld is down", "slurmctld", "DOWN", "", "daemons"),
     Fault("slurmdbd is down", "accounting", "Problem talking to the database", "", "daemons"),
-    Fault("munge is down", "munge", "Munge encode failed", "", "daemons"),
+    Fault("munge is down", "munge", "munge is down", "", "daemons"),
     Fault("slurmd is down on a node", "nodes of the partition", "n3 (down*)", "", "daemons", "n3"),
     Fault("Slurm's commands are newer than the controller", "slurmctld", "newer than the controller's", "", "script"),
 )  # fmt: skip

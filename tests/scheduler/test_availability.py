@@ -91,9 +91,9 @@ def test_more_nodes_than_work_are_told_with_those_that_are_away(tmp_path: Path) 
     found = findings(tmp_path, '[slurm]\ngres = "gpu:v100"\n', nodes=3)
     away = found["nodes of the partition"]
     assert away.detail == (
-        "2 of 4 nodes run jobs; away: n3 (drained), n4 (down*); 3 are asked for."
+        "2 of 3 nodes with such GPUs run jobs; away: n3 (drained); 3 are asked for."
     )
-    assert (away.nodes, away.remedy) == (("n3", "n4"), "--nodes 2")
+    assert (away.nodes, away.remedy) == (("n3",), "--nodes 2")
 
 
 def test_more_gpus_than_a_node_has_are_told_with_what_it_has(tmp_path: Path) -> None:

@@ -120,6 +120,8 @@ def _of_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
     for one in cluster.partitions.values():
         if one.exact and (one.name == named or (one.default and not named)):
             fits &= one.fitting(job.resources)
+    if not fits:
+        return  # It was said of the partition that it has none.
     excluded = fits.intersection(expand(site.slurm.exclude))
     usual = {
         name: works and name not in excluded

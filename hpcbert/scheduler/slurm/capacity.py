@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # The kinds of MPI to advise, the usual one first.
 _MPI = ("pmix", "pmi2")
+# As `scontrol ping` says of each controller.
+_UP = " is UP"
 
 
 def supply(script: str, cluster: Cluster) -> tuple[Supply, ...]:
@@ -75,23 +77,19 @@ def examine(site: Site, world: World, nodes: int) -> Iterator[Finding]:
         yield Finding("munge", "fail", sentence(why, ping), HINTS[why], "service munge")
     hint = "Ask the cluster's administrators, or check SLURM_CONF."
     yield _judged("slurmctld", ping, " ".join(ping.stdout.split()), hint)
+    if why == "unsigned":
+        return  # Every other command would fail alike.
     sacct = ask("sacct", "-n", "-X", "-o", "JobID")
     hint = "Without accounting, states come from squeue and from the jobs' own status files."
     yield _judged("accounting", sacct, "sacct answers", hint, bad="warn")
     cluster = Cluster(world)
-    yield from _partition(site, cluster, nodes)
+    if ping.ok or _UP in ping.stdout:  # A backup may be.
+        yield from _partition(site, cluster, nodes)
     if ping.ok:
         yield from _versions(version.stdout, cluster.settings.version)
         yield from of_choices(site, cluster, world, nodes)
     if site.slurm.mpi:
-        there = cluster.mpi
-        ok = bool(fitting_mpi([site.slurm.mpi], there))
-        detail = f"srun --mpi={site.slurm.mpi}" if ok else f"srun has no {site.slurm.mpi}"
-        hint = f"It has {', '.join(there)}: name one of these." if there else "See srun --mpi=list."
-        change = "" if ok else "site.toml: slurm.mpi"
-        better = fitting_mpi(_MPI, there)
-        remedy = f'site.toml: slurm.mpi = "{better}"' if better and not ok else ""
-        yield Finding("MPI", "ok" if ok else "fail", detail, "" if ok else hint, change, (), remedy)
+        yield _mpi(site.slurm.mpi, cluster.mpi)
     if site.container.runtime == "pyxis":
         usage = ask("srun", "--help")
         ok = "--container-image" in usage.stdout
@@ -99,6 +97,21 @@ def examine(site: Site, world: World, nodes: int) -> Iterator[Finding]:
         remedy = "" if ok else "--runtime none"
         status = "ok" if ok else "fail"
         yield Finding("pyxis", status, "srun --container-image", hint, "", (), remedy)
+
+
+def _mpi(wanted: str, there: Sequence[str]) -> Finding:
+    """Return whether srun has the kind of MPI that a site names."""
+    if fitting_mpi([wanted], there):
+        return Finding("MPI", "ok", f"srun --mpi={wanted}")
+    better = fitting_mpi(_MPI, there)
+    return Finding(
+        "MPI",
+        "fail",
+        f"srun has no {wanted}",
+        f"It has {', '.join(there)}: name one of these." if there else "See srun --mpi=list.",
+        "site.toml: slurm.mpi",
+        remedy=f'site.toml: slurm.mpi = "{better}"' if better else "",
+    )
 
 
 def _partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Finding]:
