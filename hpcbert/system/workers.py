@@ -108,7 +108,10 @@ def spread(work: Callable[[T], R], items: Sequence[T], sizes: Sequence[int]) -> 
 
 def _is_alone() -> bool:
     """Say whether this process has one thread: a fork may wait for ever on a lock of another's."""
-    return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
+    try:
+        return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
+    except OSError:
+        return False
 
 
 def _shares(weights: Sequence[int], count: int) -> list[range]:

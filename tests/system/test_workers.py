@@ -17,15 +17,18 @@ from tests.kit.waiting import until
 
 # A process of its own: one that tests run in may have threads. Three processes side by side.
 _BEGIN = """
-import os, pathlib, signal, sys, time
+import contextlib, os, pathlib, signal, sys, time
 from hpcbert.errors import HpcbertError
 from hpcbert.system import workers
 workers.cores = lambda: 3
 main = os.getpid()
 huge = workers.LEAST
 def children():
-    every = pathlib.Path("/proc").glob("[0-9]*/stat")
-    return [one for one in every if one.read_text().rpartition(")")[2].split()[1] == str(main)]
+    found = []
+    for one in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # others' processes come and go
+            found += [one] if one.read_text().rpartition(")")[2].split()[1] == str(main) else []
+    return found
 """
 Program = Callable[[str], subprocess.Popen[str]]
 
