@@ -21,6 +21,7 @@ from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.flows.following import follow, newest_log
 from hpcbert.flows.monitor import failure_reader, open_campaign
 from hpcbert.logs.lines import NotALogError, open_log
+from hpcbert.slurm.states import Kind
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def _follow(tail: int | None, **values: Any) -> Result:
 def _failure(log: Log) -> Failure | None:
     """Return why the attempt of a log failed, if its job wrote down that it did."""
     end = log.repeat.record.attempt(log.attempt).end_state
-    if end is None or end.word == "COMPLETED":
+    if end is None or end.kind is not Kind.FAILED:
         return None
     explain = failure_reader(log.repeat.watched.directory)
     return explain(log.path, log.repeat.array.point.device, log.repeat.printed_alone)

@@ -83,9 +83,9 @@ add_file() { # key file
 
 add_list() { # key text ...
   (($# > 1)) || return 0
-  local key=$1
+  local name=$1
   list "${@:2}"
-  object+=",\"$key\":$REPLY"
+  object+=",\"$name\":$REPLY"
 }
 
 # --- What holds inside and outside -------------------------------------------------------------
@@ -250,7 +250,7 @@ ask() { timeout "$PATIENCE" nvidia-smi "$@" 2>/dev/null; }
 # Other vendors' GPUs are written down as nvidia-smi would: the same fields, a line a GPU.
 readonly AMD_FIELDS=index,name,driver_version,memory.total,power.limit,partition.current
 
-# Sections of indented `KEY: value` below `GPU: number` (amd-smi 24 to 26; its --csv prints nothing
+# Sections of indented `NAME: value` below `GPU: number` (amd-smi 24 to 26; its --csv prints nothing
 # in ROCm 7.2: ROCm/amdsmi issue 177).
 amd() {
   local line section='' index='' name='' driver='' memory='' power='' partition='' found=()

@@ -15,6 +15,7 @@ from hpcbert.results.words import protocol
 from hpcbert.slurm.jobrecord import newest
 from hpcbert.slurm.states import Kind, RepeatState, parse
 from tests.kit.campaigns import Build, Built
+from tests.kit.cli import inside
 from tests.kit.collecting import gathered, says
 from tests.kit.logs import ITERS, SKIP
 
@@ -143,6 +144,15 @@ def test_all_repeats_may_be_too_few_for_the_precision(build: Build) -> None:
     assert (one.ok, one.asked, one.flags) == (15, 15, ("noisy", "imprecise"))
     assert collected.exit_code == 0
     assert protocol(one)[0].endswith(" % wide, not narrower than 1 %")
+
+
+def test_what_was_not_needed_did_not_fail_by_its_log(build: Build, here: None) -> None:
+    found = made(build, CLOSE, spare=1)
+    printed = found.directory / "slurm" / "70_6.out"
+    printed.write_text("hpcbert: repeat 6 is not needed: five are enough\n")
+    told = inside("logs", found.directory, "--repeat", "6")
+    assert (told.returncode, "is not needed" in told.stdout) == (0, True), told
+    assert "failed" not in told.output
 
 
 def test_collect_says_where_nodes_could_not_decide(build: Build) -> None:

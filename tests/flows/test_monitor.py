@@ -423,3 +423,14 @@ def test_a_local_campaign_whose_queue_is_gone_has_nothing_to_cancel(watched: Bui
     run = Slurm()
     assert cancel.find(one, run=run).jobs == ()
     assert run.calls == []
+
+
+def test_what_is_submitted_meanwhile_is_found_once_it_was_accepted(watched, tmp_path) -> None:
+    first = watched(name="20261121T100000Z-pytorch-aaaaaa")
+    runs = first.directory.parent
+    assert monitor.begun(runs, {first.directory}) == ()
+    new = watched(name="20261121T100001Z-pytorch-bbbbbb", job_id="")
+    assert monitor.begun(runs, {first.directory}) == ()
+    (array,) = new.campaign.arrays
+    new.change(arrays=(replace(array, state="submitted", job_id="44"),))
+    assert [one.directory for one in monitor.begun(runs, {first.directory})] == [new.directory]
