@@ -294,6 +294,11 @@ RUNTIMES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("Joins local rank 0", "who has started it:", "enroot exec"),
         ("Its leader removes it", "after scancel too"),
     ),
+    "apptainer": (
+        ("A first step makes it", "mounted, or unpacked, from", "an image pulled once"),
+        ("Joins local rank 0", "who has started it:", "nsenter, or exec if setuid"),
+        ("Its leader removes it", "after scancel too"),
+    ),
 }
 
 
