@@ -19,8 +19,11 @@ LOWEST ?=
 DIST ?= dist
 # Of `make real`: which frameworks, where.
 REAL_ARGS ?=
-# The release of Debian that `make fresh` makes.
+# The release of Debian that `make fresh` makes, and those of `make matrix`.
 SUITE ?= bookworm
+SUITES ?= bookworm trixie sid
+# What runs of the tests add to; docs/reference/site-matrix.md is made of it.
+MATRIX := docs/reference/site-matrix.json
 # More workers than cores: most of them mostly wait for Slurm.
 PYTEST_ARGS ?= --numprocesses=5 --dist=loadgroup --no-loadscope-reorder
 
@@ -42,7 +45,7 @@ AXE := axe-core@4.14.1
 # Another apt may be at work: wait for its lock instead of failing.
 APT := apt-get -o DPkg::Lock::Timeout=300
 
-.PHONY: help demo test coverage quick browser fresh check docs dist packages clean real
+.PHONY: help demo test coverage quick browser fresh matrix check docs dist packages clean real
 
 help:
 	@echo 'make demo   train a small BERT on this machine, five repeats at two sizes; print the table'
@@ -52,6 +55,7 @@ help:
 	@echo 'make real   run every framework that can on this CPU, from prepare to collect (hours at first)'
 	@echo 'make browser  open a report in headless Chromium, check it with axe-core, print it; compile its LaTeX'
 	@echo 'make fresh  make test in a Debian made on the spot (as root; SUITE=trixie for Debian 13)'
+	@echo 'make matrix  make test in a fresh root of each Debian (as root); write the page of what came of it'
 	@echo 'make check  linters and types only'
 	@echo 'make docs   build the documentation site in site/; fail at any warning'
 	@echo 'make dist   build the release into dist/ and check it (TAG=v1.2.3: it must be that version)'
@@ -142,6 +146,14 @@ browser: packages .setup/test .setup/axe
 fresh:
 	@SUITE='$(SUITE)' .ci/fresh make test TORCH='$(TORCH)' PIP_ARGS='$(PIP_ARGS)' \
 	    PYTEST_ARGS='$(PYTEST_ARGS)'
+
+matrix: .setup/test
+	@status=0; \
+	for suite in $(SUITES); do \
+	    HPCBERT_MATRIX='$(MATRIX)' $(MAKE) fresh SUITE="$$suite" || status=1; \
+	done; \
+	$(BIN)/python -m tests.kit.matrix; \
+	exit "$$status"
 
 # The wheel is built from the source distribution, as an index or a packager would.
 dist: .setup/test

@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
         compileall.compile_dir(REPOSITORY / "hpcbert", quiet=2)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in ("fixtures", "lab"):
+    for name in ("fixtures", "lab", "matrix"):
         config.pluginmanager.import_plugin(f"tests.kit.{name}")
 
 

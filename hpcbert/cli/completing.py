@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     Values = Callable[[click.Context], Iterable[str]]
+    TextType = click.ParamType[str]
+else:
+    TextType = click.ParamType  # not generic in click 8.2
 
 # Seconds that Slurm has: a key is pressed again, a shell that hangs is not.
 _PATIENCE = 1.0
@@ -162,7 +165,7 @@ FOLDERS = ("runs", "templates", "data", "source")
 LISTS = ("precision", "model", "frameworks")
 
 
-class Completed(click.ParamType[str]):
+class Completed(TextType):
     """Text of which a shell completes what it can be.
 
     Args:

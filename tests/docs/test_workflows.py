@@ -11,6 +11,7 @@ import pytest
 import tomli
 import yaml
 
+from tests.kit.matrix import read as read_runs
 from tests.kit.paths import REPOSITORY
 
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
@@ -74,6 +75,13 @@ def test_the_matrix_is_the_pythons_that_the_project_promises() -> None:
     assert matrix("python", "python") == promised
     assert PROJECT["project"]["requires-python"] == f">={promised[0]}"
     assert PROJECT["tool"]["ruff"]["target-version"] == f"py{promised[0].replace('.', '')}"
+
+
+def test_the_matrix_is_the_systems_of_the_page_of_what_ran() -> None:
+    """And those of `make matrix`."""
+    releases = {f"Debian {one}" for one in matrix("debian", "debian")}
+    assert releases == {one.system for one in read_runs() if one.slurm}
+    assert re.search(r"^SUITES \?= bookworm trixie sid$", MAKEFILE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)

@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hpcbert.lab import Lab
 from tests.kit import planted, planting
 from tests.kit.cli import Cli
@@ -61,6 +63,7 @@ def bad_nodes(lab: Lab, work: Path, user: User) -> Iterator[None]:
         yield
 
 
+@pytest.mark.usefixtures("pmix")
 def test_every_fault_of_nodes_is_found_and_what_is_typed_helps(
     hpcbert: Cli, work: Path, lab: Lab, checkout: Checkout, user: User
 ) -> None:

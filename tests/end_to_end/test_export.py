@@ -61,6 +61,7 @@ def site(work: Path, lab: Any) -> tuple[str, str]:
     return ("--site", str(work / "site.toml"))
 
 
+@pytest.mark.site("`--export=NONE`", "`job_submit.lua`")
 def test_ranks_need_nothing_of_their_submitters_environment(
     hpcbert: Cli, as_user: Any, site: tuple[str, str], site_rule: Callable[[str], None]
 ) -> None:
@@ -80,6 +81,7 @@ def test_ranks_need_nothing_of_their_submitters_environment(
         assert len({one[3] for one in found}) == 1
 
 
+@pytest.mark.site("`--export=NONE`", "`job_submit.lua`")
 def test_a_site_that_demands_it_says_so(
     hpcbert: Cli, site_rule: Callable[[str], None], site: tuple[str, str]
 ) -> None:

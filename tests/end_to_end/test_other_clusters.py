@@ -90,6 +90,14 @@ def configured(cluster: Lab, key: str, value: str) -> None:
     until(there, lambda: f"{key} is not {value}")
 
 
+@pytest.mark.site(
+    "GPUs of several types",
+    "slices of GPUs (MIG)",
+    "default partition without GPUs",
+    "an account for every job",
+    "MaxTime under an hour",
+    "PMI-2 and no PMIx",
+)
 def test_a_first_site_on_an_unusual_cluster(hpcbert: Cli, here: Path) -> None:
     done = hpcbert("init", "--json", status=0)
     site = read_site(here / "site.toml", base=here, env={})
@@ -139,6 +147,7 @@ def waiting(hpcbert: Cli, campaign: str, word: str) -> dict[str, Any]:
 POINT = ("submit", "--nodes", "1", "--gpus-per-node", "4", "--repeats", "1", "--rehearse", "--json")
 
 
+@pytest.mark.site("GrpTRES of an account", "a partition for some accounts")
 def test_what_never_starts_is_refused_and_told(hpcbert: Cli, cluster: Lab, here: Path) -> None:
     hpcbert("init", status=0)
     limit = ["sacctmgr", "-i", "modify", "account", "proj", "set"]
@@ -157,6 +166,7 @@ def test_what_never_starts_is_refused_and_told(hpcbert: Cli, cluster: Lab, here:
         run([*limit, "GrpTRES=gres/gpu=-1"], env=cluster.daemon_environment)
 
 
+@pytest.mark.site("a directory that nodes lack")
 def test_a_job_whose_directory_its_node_lacks_is_told_in_words(hpcbert: Cli, here: Path) -> None:
     hpcbert("init", status=0)
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
@@ -169,6 +179,7 @@ def test_a_job_whose_directory_its_node_lacks_is_told_in_words(hpcbert: Cli, her
         assert "all nodes mount" in state["advice"]
 
 
+@pytest.mark.site("PrivateData")
 def test_private_nodes_are_told_from_no_partitions(hpcbert: Cli, cluster: Lab, here: Path) -> None:
     before = cluster.layout.slurm_conf.read_text()
     try:

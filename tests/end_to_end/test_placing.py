@@ -26,7 +26,6 @@ scheduler = "slurm"
 runs = "runs"
 [slurm]
 partition = "gpu"
-mpi = "pmix"
 time_limit = "00:10:00"
 poll_floor = 1.0
 srun_args = {args}
@@ -46,6 +45,7 @@ cpus_per_gpu = 1
     ],
     ids=["all", "gpus-per-task", "gpu-bind"],
 )
+@pytest.mark.site("a GPU and CPUs for each rank")
 def test_each_rank_has_a_gpu_and_cpus_of_its_own(
     args: list[str], shown: set[str], hpcbert: Cli, work: Path
 ) -> None:

@@ -37,14 +37,16 @@ def test_what_prepare_makes_in_a_lab_is_what_a_submission_uses(
     hpcbert = replace(hpcbert, env={"PYTHONPATH": hpcbert.env["PYTHONPATH"]})
     words = ("prepare", "--fw", "tiny", *(f"--only={one}" for one in only))
     words = words if only else (*words, "--data", str(tiny / "data"))
-    # git reads no repository of another user: here root's.
-    error = hpcbert(*words, *own, status=4).error
-    assert "safe.directory" in error["message"]
-    assert "Run the command that git names" in error["hint"]
+    # Git 2.39 and 2.47 read no repository of another user, here root's; 2.55 does.
+    first = hpcbert(*words, *own)
+    if first.returncode:
+        assert first.returncode == 4
+        assert "safe.directory" in first.error["message"]
+        assert "Run the command that git names" in first.error["hint"]
     owner = f"--reference={tiny}"
     subprocess.run(["chown", "-R", owner, str(tiny / "upstream")], check=True)
     parts: dict[str, Any] = {}
-    for status in ("done", "ready"):
+    for status in ("done", "ready") if first.returncode else ("ready",):
         parts = {one["kind"]: one for one in hpcbert(*words, *own, status=0).data["parts"]}
         assert parts["source"]["status"] == status
         if not only:

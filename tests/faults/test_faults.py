@@ -166,6 +166,7 @@ def gone(cluster: Cluster, job: str) -> None:
 # --- Other jobs, and nodes ------------------------------------------------------------------------
 
 
+@pytest.mark.site("preemption")
 @fault("third node")
 def test_another_job_comes_first(cluster: Cluster) -> None:
     one = cluster.submit({"*.0": HANG}, CONTESTED, "--partition=low")
@@ -177,6 +178,7 @@ def test_another_job_comes_first(cluster: Cluster) -> None:
     one.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
 
 
+@pytest.mark.site("preemption")
 @fault("third node")
 def test_another_job_comes_for_good(cluster: Cluster) -> None:
     one = cluster.submit({"*": HANG}, CONTESTED, "--partition=low", cluster.without_requeue())
@@ -191,6 +193,7 @@ def urgent(cluster: Cluster) -> None:
     cluster.must("sbatch", "--wait", *words, "--wrap=true")
 
 
+@pytest.mark.site("a node is drained")
 @fault("drain")
 def test_a_node_is_drained(cluster: Cluster) -> None:
     one = cluster.submit({"1.*": GATE}, "--sbatch-arg=--nodelist=n2", repeats=2)
@@ -198,9 +201,10 @@ def test_a_node_is_drained(cluster: Cluster) -> None:
     node(cluster, "n2", "drain")
     one.go()
     one.waits(2, "ReqNodeNotAvail")
-    # squeue's default view of an array is another moment's than its view of the elements.
-    said = "down, drained or reserved"
-    wait_for("monitor says why it waits", lambda: said in one.look(2)["detail"])
+    # squeue's default view of an array is another moment's than its view of the elements. Slurm
+    # 24.11 says that the node "may be reserved for other job".
+    wait_for("monitor says why it waits", lambda: "drained" in one.look(2)["detail"])
+    assert "sinfo -R" in one.look(2)["advice"]
     node(cluster, "n2", "resume")
     one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
 
@@ -210,6 +214,7 @@ def node(cluster: Cluster, name: str, state: str) -> None:
     wait_for(f"{name} can be made {state}", lambda: cluster.root(*words).ok)
 
 
+@pytest.mark.site("a node is out of reach")
 @fault("third node")
 def test_a_link_is_cut(cluster: Cluster) -> None:
     one = cluster.submit({"*": GATE}, CONTESTED, cluster.without_requeue())
@@ -226,6 +231,7 @@ def test_a_link_is_cut(cluster: Cluster) -> None:
     cluster.vacate("n3")
 
 
+@pytest.mark.site("a node is out of reach")
 @fault("fourth node")
 def test_a_link_is_cut_and_the_job_sent_back(cluster: Cluster) -> None:
     one = cluster.submit({"*.0": HANG}, CUT)
@@ -395,6 +401,7 @@ def resumed(cluster: Cluster, folder: Path) -> Campaign:
 # --- Accounting -----------------------------------------------------------------------------------
 
 
+@pytest.mark.site("slurmdbd is away")
 @fault("last")
 def test_accounting_is_away_throughout(cluster: Cluster) -> None:
     stop_daemon(cluster.lab, "slurmdbd")
@@ -413,6 +420,7 @@ def test_accounting_is_away_throughout(cluster: Cluster) -> None:
     one.check(Expected(states, frozenset({1, 3}), sources=sources | {"sacct"}))
 
 
+@pytest.mark.site("slurmdbd is away")
 @fault("last")
 def test_accounting_is_away_for_a_while(cluster: Cluster) -> None:
     one = cluster.submit({"*": GATE}, FIRST, repeats=2)
@@ -433,6 +441,7 @@ def test_accounting_is_away_for_a_while(cluster: Cluster) -> None:
     )
 
 
+@pytest.mark.site("no accounting")
 @fault("bare")
 def test_there_is_no_accounting(cluster: Cluster) -> None:
     directory = cluster.lab.directory.with_name("without-accounting")

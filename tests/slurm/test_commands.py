@@ -176,6 +176,7 @@ def test_steps_and_parts_of_heterogeneous_jobs_are_legible_and_none_of_ours(job:
         assert listing.garbage == ()
 
 
+@pytest.mark.site("a second cluster (scripted)")
 def test_the_jobs_of_sibling_clusters_are_told_apart_by_their_heading() -> None:
     """The same number on each: squeue --federation (SchedMD/slurm, src/squeue/squeue.c)."""
     one = "7_1|me|RUNNING|1|2|3|0:05|1:00|n1|camp|None|//7|//(null)|///work\n"

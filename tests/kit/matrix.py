@@ -1,0 +1,347 @@
+"""The site matrix: on what the suite ran, and what came of it.
+
+With HPCBERT_MATRIX=FILE a run of tests adds itself to FILE; `python -m tests.kit.matrix` makes
+docs/reference/site-matrix.md of docs/reference/site-matrix.json. A room (a folder of tests) counts
+where all of it was asked for; a test says by `@pytest.mark.site("...")` which configuration of a
+cluster it tries.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from hpcbert.lab import missing
+from hpcbert.lab.requirements import PLUGINS
+from hpcbert.system.runner import run
+from tests.kit.paths import REFERENCE, REPOSITORY
+
+DATA = REFERENCE / "site-matrix.json"
+PAGE = REFERENCE / "site-matrix.md"
+OUTCOMES = ("passed", "failed", "skipped")
+# The property of a test's report that names its configuration.
+SITE = "site"
+_RUNTIMES = ("enroot", "apptainer")
+
+Counts = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A kind of cluster, or of job, that tests try.
+
+    Attributes:
+        tests: The tests, by their ids without parameters.
+        counts: How many of them there were of each outcome, each parameter's for itself.
+    """
+
+    tests: tuple[str, ...] = ()
+    counts: Counts = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the suite ran on, and what came of it.
+
+    Attributes:
+        system: The distribution.
+        slurm: Its version; empty where the tests that need it are left out.
+        python: Its version.
+        dependencies: `lowest` where each is at the bound that pyproject.toml states, else `newest`.
+        selected: pytest's -m; empty: everything.
+        date: Of the latest part.
+        cgroup: `v1` or `v2`.
+        mpi: How Slurm's plugins let ranks meet.
+        runtimes: Container runtimes that are installed; others have stand-ins.
+        torch: PyTorch's version; empty where there is none.
+        rooms: Outcomes by folder of tests.
+        configurations: Outcomes by configuration.
+    """
+
+    system: str
+    slurm: str
+    python: str
+    dependencies: str
+    selected: str
+    date: str
+    cgroup: str
+    mpi: tuple[str, ...] = ()
+    runtimes: tuple[str, ...] = ()
+    torch: str = ""
+    rooms: Mapping[str, Counts] = field(default_factory=dict)
+    configurations: Mapping[str, Configuration] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells it from other runs."""
+        return (self.system, self.slurm, self.python, self.dependencies, self.selected)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Outcomes of all rooms."""
+        return sum(map(Counter, self.rooms.values()), Counter())
+
+
+# --- The file -------------------------------------------------------------------------------------
+
+
+def read(path: Path = DATA) -> list[Run]:
+    """Return the runs on record."""
+    rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return [_read(row) for row in rows]
+
+
+def _read(row: dict[str, Any]) -> Run:
+    found = {
+        name: Configuration(tuple(one["tests"]), one["counts"])
+        for name, one in row.pop("configurations").items()
+    }
+    mpi, runtimes = tuple(row.pop("mpi")), tuple(row.pop("runtimes"))
+    return Run(**row, mpi=mpi, runtimes=runtimes, configurations=found)
+
+
+def write(runs: Iterable[Run], path: Path = DATA) -> None:
+    """Write runs, in an order that does not depend on when they were made."""
+    rows = [asdict(one) for one in sorted(runs, key=lambda one: one.key)]
+    path.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def merged(runs: Sequence[Run], new: Run) -> list[Run]:
+    """Return the runs with a new one; of the same kind of run, its rooms replace the old ones."""
+    old = next((one for one in runs if one.key == new.key), new)
+    whole = replace(
+        new,
+        rooms={**old.rooms, **new.rooms},
+        configurations={**old.configurations, **new.configurations},
+    )
+    return [*(one for one in runs if one.key != new.key), whole]
+
+
+# --- A run of pytest ------------------------------------------------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count, if asked to; not in workers, whose reports come to the one that started them."""
+    if (name := os.environ.get("HPCBERT_MATRIX")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(REPOSITORY / name, config))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Have the reports of a test name the configurations that it tries."""
+    tried = [what for mark in item.iter_markers(SITE) for what in mark.args]
+    # The container runtime that a test of all of them is run with.
+    callspec = getattr(item, "callspec", None)
+    if callspec and (runtime := callspec.params.get("trial")):
+        tried.append("no container" if runtime == "none" else f"containers of {runtime}")
+    item.user_properties += [(SITE, what) for what in tried]
+
+
+class Recorder:
+    """Counts the outcomes of a run of pytest's, of all workers', and adds them to a file."""
+
+    def __init__(self, path: Path, config: pytest.Config) -> None:
+        self._path = path
+        self._config = config
+        self._outcomes: dict[str, str] = {}
+        self._sites: dict[str, list[str]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the worst of a test's phases."""
+        before = self._outcomes.get(report.nodeid, "")
+        if report.when == "call" or report.outcome != "passed":
+            worse = before == "failed" and report.outcome != "failed"
+            self._outcomes[report.nodeid] = before if worse else report.outcome
+        self._sites[report.nodeid] = [
+            str(what) for name, what in report.user_properties if name == SITE
+        ]
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Add what ran to the file, unless it was broken off."""
+        option = self._config.option
+        if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or option.keyword:
+            return
+        rooms = whole_rooms(self._config.args)
+        known = {one: text for one, text in self._outcomes.items() if room_of(one) in rooms}
+        if not known:
+            return
+        new = summary(seen(option.markexpr), known, self._sites)
+        write(merged(read(self._path), new), self._path)
+
+
+def whole_rooms(args: Sequence[str]) -> set[str]:
+    """Return the rooms of which the arguments of a run name all."""
+    rooms = {path.name for path in (REPOSITORY / "tests").iterdir() if path.is_dir()}
+    named = {Path(one).resolve() for one in args}
+    if REPOSITORY / "tests" in named or REPOSITORY in named:
+        return rooms
+    return {one for one in rooms if REPOSITORY / "tests" / one in named}
+
+
+def room_of(test: str) -> str:
+    """Return the room of a test id."""
+    return test.split("/")[1]
+
+
+def summary(run_: Run, outcomes: Mapping[str, str], sites: Mapping[str, Sequence[str]]) -> Run:
+    """Return a run with the outcomes of its tests."""
+    rooms = {
+        room: dict(Counter(text for one, text in outcomes.items() if room_of(one) == room))
+        for room in sorted({room_of(one) for one in outcomes})
+    }
+    names = sorted({name for one in outcomes for name in sites.get(one, ())})
+    tried = {name: [one for one in outcomes if name in sites.get(one, ())] for name in names}
+    configurations = {
+        name: Configuration(
+            tuple(sorted({one.partition("[")[0] for one in tests})),
+            dict(Counter(outcomes[one] for one in tests)),
+        )
+        for name, tests in tried.items()
+    }
+    return replace(run_, rooms=rooms, configurations=configurations)
+
+
+def seen(selected: str) -> Run:
+    """Return what this machine and this interpreter are."""
+    slurm = "" if selected or missing(accounting=True) else _slurm()
+    return Run(
+        system=_system(),
+        slurm=slurm,
+        python=platform.python_version(),
+        dependencies=_dependencies(),
+        selected=selected,
+        date=datetime.now(timezone.utc).date().isoformat(),
+        cgroup="v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1",
+        mpi=_mpi() if slurm else (),
+        runtimes=tuple(filter(None, map(_runtime, _RUNTIMES))) if slurm else (),
+        torch=_version("torch"),
+    )
+
+
+def _system() -> str:
+    lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
+    found = {name: value.strip('"') for name, _, value in (one.partition("=") for one in lines)}
+    # What becomes the next release has a name and no number.
+    number = found.get("VERSION_ID") or Path("/etc/debian_version").read_text().strip()
+    return f"{found['NAME'].split()[0]} {number.rpartition('/')[2]}"
+
+
+def _slurm() -> str:
+    return run(["slurmctld", "-V"]).stdout.split()[-1]
+
+
+def _mpi() -> tuple[str, ...]:
+    names = {path.stem.removeprefix("mpi_") for path in Path("/").glob(PLUGINS)}
+    kinds = {"none", "pmi2", "pmix"}
+    return tuple(sorted(one for one in names if one in kinds or one.startswith("pmix_v")))
+
+
+def _runtime(name: str) -> str:
+    words = [name, "version"] if name == "enroot" else [name, "--version"]
+    return f"{name} {run(words).stdout.split()[-1]}" if shutil.which(name) else ""
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _dependencies() -> str:
+    bounds = run([sys.executable, str(REPOSITORY / ".ci" / "lowest")], cwd=REPOSITORY).stdout
+    pinned = [one.split("==") for one in bounds.split()]
+    lowest = all(Version(_version(name) or "0") == Version(bound) for name, bound in pinned)
+    return "lowest" if pinned and lowest else "newest"
+
+
+# --- The page -------------------------------------------------------------------------------------
+
+_HEAD = """\
+# Site matrix
+
+On which systems the test suite ran, and what came of it. Nothing here is typed: runs of the tests write `site-matrix.json`, and this page is made of that.
+`make matrix` adds a run of the whole suite in fresh roots of Debian 12, 13 and unstable; `HPCBERT_MATRIX=docs/reference/site-matrix.json make test` adds one of this
+machine, of another Python for instance. A folder of tests that ran alone replaces its old counts. `python -m tests.kit.matrix` makes the page.
+"""
+_SYSTEMS = """
+## Systems
+
+A run with a selection leaves out what needs Slurm. Container runtimes that are not installed have stand-ins in the tests.
+"""
+_CONFIGURATIONS = """
+## Configurations
+
+What is set on a real Slurm, by tests that have the mark `site`, and how many of them passed.
+"""
+_ROOMS = """
+## Folders of tests
+
+What came of each.
+"""
+
+
+def page(runs: Sequence[Run]) -> str:
+    """Return the page that runs give."""
+    parts = [_HEAD, _SYSTEMS, _table(_systems(runs)), _CONFIGURATIONS]
+    parts += [_table(_configurations([one for one in runs if one.slurm])), _ROOMS]
+    return "\n".join([*parts, _table(_rooms(runs))])
+
+
+def _systems(runs: Sequence[Run]) -> list[list[str]]:
+    titles = "System,Slurm,Python,Dependencies,Selection,cgroup,MPI,Containers,PyTorch"
+    rows = [[*titles.split(","), "Passed", "Failed", "Skipped", "Date"]]
+    for one in runs:
+        facts = [*one.key[:4], _code(one.selected), one.cgroup, ", ".join(one.mpi)]
+        facts += [", ".join(one.runtimes), one.torch]
+        rows.append([*facts, *(str(one.counts[word]) for word in OUTCOMES), one.date])
+    return rows
+
+
+def _configurations(runs: Sequence[Run]) -> list[list[str]]:
+    rows = [["Configuration", "Tests", *(f"Slurm {one.slurm}, {one.system}" for one in runs)]]
+    for name in sorted({name for one in runs for name in one.configurations}):
+        tried = [one.configurations.get(name, Configuration()) for one in runs]
+        tests = sorted({test for one in tried for test in one.tests})
+        rows.append([name, "<br>".join(map(_code, tests)), *(_told(one.counts) for one in tried)])
+    return rows
+
+
+def _rooms(runs: Sequence[Run]) -> list[list[str]]:
+    rooms = sorted({room for one in runs for room in one.rooms})
+    rows = ([_code(room), *(_told(one.rooms.get(room, {})) for one in runs)] for room in rooms)
+    return [["Folder", *(_short(one) for one in runs)], *rows]
+
+
+def _short(one: Run) -> str:
+    low = " lowest" if one.dependencies == "lowest" else ""
+    return f"{one.system}, Python {one.python}{low}{f', Slurm {one.slurm}' if one.slurm else ''}"
+
+
+def _told(counts: Counts) -> str:
+    return ", ".join(f"{counts[word]} {word}" for word in OUTCOMES if counts.get(word))
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *rest = (f"| {' | '.join(cell or '-' for cell in row)} |\n" for row in rows)
+    return "".join([head, "|" + " --- |" * len(rows[0]) + "\n", *rest])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(read()), encoding="utf-8")
