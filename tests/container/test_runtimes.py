@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -540,6 +541,43 @@ def test_ranks_know_where_the_first_node_is(trial: Trial) -> None:
     assert nodes is not None
     assert nodes.split(",")[0] == address
     assert len(set(nodes.split(","))) == 4
+
+
+# What Slurm, PMIx and what they start give: it differs from release to release.
+_OF_SLURM = re.compile(
+    r"(SLURM|PMIX|PMI_|SRUN_|OMPI_MCA_|PRTE_MCA_|HYDRA_|I_MPI_|ZE_|ENVIRONMENT$)"
+)
+# What the first rank alone has, and what each has of its own.
+_OF_A_RANK = re.compile(r"HPCBERT_DEVICE|NCCL_DEBUG.*")
+# All else, by runtime: the same with every release of Slurm.
+_SAME: dict[str, dict[str, str]] = json.loads((HERE / "environment.json").read_text())
+
+
+@pytest.mark.parametrize("trial", [one for one in RUNTIMES if one in _SAME], indirect=True)
+@pytest.mark.site("the environment of 32 ranks, the same with each release")
+def test_32_ranks_have_the_one_environment_on_record(trial: Trial) -> None:
+    """As environment.json says, in which paths, addresses and names of this run have words."""
+    ranks = [rank["environment"] for rank in trial.jobs["look"].ranks]
+    kept = [{n: v for n, v in rank.items() if not _OF_SLURM.match(n)} for rank in ranks]
+    assert [rank["HPCBERT_DEVICE"] for rank in kept] == [str(n % 8) for n in range(32)]
+    assert {n for n in kept[0] if n not in kept[1]} == {n for n in kept[0] if "NCCL_DEBUG" in n}
+    whole = [{n: v for n, v in rank.items() if not _OF_A_RANK.match(n)} for rank in kept]
+    assert whole == [whole[0]] * 32
+    assert {name: _plain(trial, value) for name, value in whole[0].items()} == _SAME[trial.runtime]
+
+
+def _plain(trial: Trial, value: str) -> str:
+    """Return a value without what is of this run alone."""
+    words = {
+        str(trial.folder): "FOLDER",
+        str(trial.user.home): "HOME",
+        str(trial.checkout.path): "CHECKOUT",
+        trial.user.name: "USER",
+        trial.lab.network.prefix.removesuffix("0/24"): "NET.",
+    }
+    for own, word in words.items():
+        value = value.replace(own, word)
+    return re.sub(r"FOLDER/runs/[^/]+/?|^\d{5}$", "*", value)
 
 
 # --- Ends -------------------------------------------------------------------------------------------
