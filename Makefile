@@ -108,6 +108,7 @@ check: .setup/test
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
+	@$(BIN)/python -X utf8 .ci/style
 
 .setup/docs: .setup/venv
 	@$(PIP) 'pip>=25.1'

@@ -1,6 +1,9 @@
-"""The tutorial's picture: the figure that a report has, of the table that the page shows.
+"""The figures of the documents, as a report has them; written where the pages look for them.
 
-python benchmarks/picture.py      # writes docs/tutorial/first-table.svg
+* docs/tutorial/first-table.svg: of the table that the page shows.
+* docs/pictures/published.svg, of the README: of DLPerf's published tables.
+
+python benchmarks/picture.py
 """
 
 from __future__ import annotations
@@ -9,14 +12,19 @@ import re
 from pathlib import Path
 
 from hpcbert.model import Group, Provenance, Row, Shape, SpeedupTable
+from hpcbert.published import tables
 from hpcbert.report import figures
 from hpcbert.report.content import compose
 from hpcbert.report.given import Given
 from hpcbert.report.words import Words
 from hpcbert.results.resultset import ResultSet
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "tutorial" / "first-table.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "tutorial" / "first-table.md"
 PICTURE = PAGE.with_suffix(".svg")
+PUBLISHED = DOCS / "pictures" / "published.svg"
+# Four of the frameworks, as `hpcbert report` takes them.
+TABLES = [f"dlperf:{name}-fp32-b32" for name in ("oneflow", "ngc-pytorch", "ngc-tf1", "paddle18")]
 _ROW = re.compile(
     r"^ +(?P<nodes>\d+) +(?P<ranks>\d+) +(?P<median>[\d.]+) +(?P<min>[\d.]+) \.\. (?P<max>[\d.]+)"
     r" +(?P<cv>[\d.]+)% +(?P<speedup>[\d.]+) +(?P<efficiency>[\d.]+)% +(?P<ok>\d+)/(?P<asked>\d+)",
@@ -40,12 +48,18 @@ def table() -> SpeedupTable:
     return SpeedupTable(group, rows[0].shape, tuple(rows))
 
 
-def picture() -> str:
-    """Return the figure as SVG."""
-    given = Given("", Provenance("", "", ""), ResultSet((table(),)))
+def published() -> ResultSet:
+    """Return the published tables."""
+    return tables.results(TABLES)
+
+
+def picture(shown: ResultSet | None = None) -> str:
+    """Return a report's first figure as SVG: of the tutorial's table, or of others."""
+    given = Given("", Provenance("", "", ""), shown or ResultSet((table(),)))
     (first, *_) = compose(given, Words("en")).pictures
     return figures.draw(first, forms=False).svg
 
 
 if __name__ == "__main__":
     PICTURE.write_text(picture(), encoding="utf-8")
+    PUBLISHED.write_text(picture(published()), encoding="utf-8")

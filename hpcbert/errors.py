@@ -35,7 +35,7 @@ _REMEDIES = {
 
 
 class HpcbertError(Exception):
-    """An error with what happened, where, and one hint on how to mend it.
+    """An error with what happened, where, and one hint on how to fix it.
 
     Attributes:
         message: What is wrong, one or more full sentences.

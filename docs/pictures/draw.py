@@ -195,8 +195,13 @@ PHASES = (
     ("End the ranks", "if one fails, all are ended", "step-end"),
     ("Clean up", "the step's exit status is the script's", "end"),
 )
-# Events that may come at any time.
-ANYTIME = (("signal", "TERM or INT was caught"), ("suspended", "the job was stopped"))
+# Events that other runs don't have: a title, and when it comes.
+OTHERS = (
+    ("unneeded", ("--repeats auto: nothing is run,", "the median is known by now")),
+    ("undecided", ("--repeats auto: whether that is", "so could not be found out")),
+    ("signal", ("TERM or INT was caught,", "at any time")),
+    ("suspended", ("the job was stopped for a time,", "at any time")),
+)
 
 
 def job() -> list[Box | str]:
@@ -221,9 +226,8 @@ def job() -> list[Box | str]:
         f'<path class="line" d="M400,{top}h10v{bottom - top}h-10"/>'
         + text(Spot(418, (top + bottom) / 2 + 4), "is measured")
     )
-    for number, (event, what) in enumerate(ANYTIME):
-        y = 44 + step * (2 if number == 0 else 4)
-        parts.append(Box(700, y, 230, event, (what, "at any time"), "box", code=True))
+    for number, (event, when) in enumerate(OTHERS):
+        parts.append(Box(690, 110 + 2 * step * number, 260, event, when, code=True))
     return parts
 
 
@@ -327,7 +331,7 @@ def drawn() -> dict[str, str]:
     """Return every picture by its file name."""
     return {
         "campaign.svg": picture("The life of a campaign", 1020, 480, campaign()),
-        "job.svg": picture("The phases of a job script", 950, 580, job()),
+        "job.svg": picture("The phases of a job script", 970, 598, job()),
         "state.svg": picture("Who is asked for a job's state", 800, 580, state()),
         "containers.svg": picture(
             "How ranks enter a container",

@@ -47,7 +47,7 @@ _COMMON = (MANIFEST, store.RECIPE, MEASUREMENTS)
 # Jobs write to these while they run.
 _LOGS, _STATUS = "logs/", "status/"
 _WRITTEN = (_LOGS, _STATUS)
-# The local queue's own files: each retry writes them anew.
+# The local queue's own files: each retry writes them again.
 _UNRECORDED = "slurm/local."
 
 # Numbers are recorded as the protocol has them, whatever window a table was asked for.

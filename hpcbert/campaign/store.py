@@ -66,7 +66,7 @@ def create(directory: Path) -> None:
     Raises:
         HpcbertError: It exists already or can't be made.
     """
-    hint = "Choose another place with --runs, or mend permissions."
+    hint = "Choose another place with --runs, or fix the permissions."
     with files.refusal("make the campaign directory", directory, hint=hint):
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700)
@@ -329,6 +329,6 @@ def read_script(directory: Path, array: Array) -> bytes:
         raise UsageError(
             "The script is not the one that was rendered for this campaign.",
             where=str(path),
-            hint="Submit anew, so that manifest and script agree.",
+            hint="Submit again, so that manifest and script agree.",
         )
     return raw

@@ -1,6 +1,6 @@
 """What would keep a job from running, as far as it can be known before it is submitted.
 
-A job that can't start waits for ever, or fails five times; each of these is seen from the login
+A job that can't start waits forever, or fails five times; each of these is seen from the login
 node in a moment. What only the nodes know, `hpcbert doctor --nodes N` asks them.
 """
 
@@ -125,8 +125,8 @@ def of_framework(
     """Yield what a framework needs and this machine does not find.
 
     Args:
-        site: Where it shall run.
-        recipe: What shall run.
+        site: Where it runs.
+        recipe: What runs.
         found: What it runs with there.
         options: The values of its options; None where nobody decided them yet.
         rehearse: Whether only its image is entered, and no program runs.

@@ -1,4 +1,4 @@
-"""What monitor shows on a terminal: a table that is drawn anew in place."""
+"""What monitor shows on a terminal: a table that is redrawn in place."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
             f"{one.array.point.key} repeat {one.number} was submitted again as often as allowed: "
             f"{one.why}",
             where=plan.findings.watched.campaign.id,
-            hint="Find the cause, then raise --max-retries, or submit the point anew.",
+            hint="Find the cause, then raise --max-retries, or submit the point again.",
         )
         for plan in plans
         for one in plan.findings.spent
@@ -110,7 +110,7 @@ def _result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
             f"{one.array.point.key} repeat {one.number} ran out of the device's memory, and would "
             "again.",
             where=plan.findings.watched.campaign.id,
-            hint="Submit the point anew with a smaller --batch-size; or, if another process had "
+            hint="Submit the point again with a smaller --batch-size; or, if another process had "
             "the memory, keep away from its node: --exclude NODE.",
         )
         for plan in plans

@@ -134,7 +134,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "plugin-version",
         r"Incompatible plugin version|plugin_load_from_file",
         "pyxis was built for another release of Slurm.",
-        "The administrator builds it anew against this one.",
+        "The administrator builds it again against this one.",
         ("pyxis #95", "pyxis #150"),
     ),
     Symptom(

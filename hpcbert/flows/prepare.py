@@ -31,8 +31,8 @@ def prepare(
     """Yield what became of each part, one after another.
 
     Args:
-        recipe: What shall run, as it is on its device.
-        site: Where it shall run.
+        recipe: What runs, as it is on its device.
+        site: Where it runs.
         context: What to work with.
         only: The kinds asked for; if empty, all that the recipe has.
 

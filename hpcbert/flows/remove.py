@@ -36,7 +36,7 @@ def remove(
 
     Args:
         directories: The campaigns.
-        agreed: Asks whether they shall go; called once nothing speaks against it.
+        agreed: Asks whether to remove them; called once nothing speaks against it.
         run: Starts the scheduler's commands.
         force: Whether those go, too, of which nobody can say that nothing runs any more.
 

@@ -112,7 +112,7 @@ def look(
         raise UsageError(
             "A rehearsal has no number to complete.",
             where=campaign.id,
-            hint="Submit it anew to rehearse again.",
+            hint="Submit it again for another rehearsal.",
         )
     # What an interrupted or refused submission made is not missing.
     world = World(run, now=clock, pause=pause, again=AGAIN)
@@ -222,7 +222,7 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
             raise UsageError(
                 "The campaign was moved or copied: its scripts write elsewhere.",
                 where=str(watched.directory),
-                hint="Retry it where it was submitted, or submit the point anew.",
+                hint="Retry it where it was submitted, or submit the point again.",
             )
         partition = directives.option(text, "partition")
         if partition not in suspicions:

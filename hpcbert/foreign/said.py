@@ -61,7 +61,7 @@ def parse_settings(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
         name, _, value = word.partition("=")
         if name not in _SETTABLE:
             raise UsageError(
-                f"--set knows no {name!r} of logs.", hint=did_you_mean(name, _SETTABLE)
+                f"--set of logs does not support {name!r}.", hint=did_you_mean(name, _SETTABLE)
             )
         if name in found:
             raise UsageError(f"--set says {name} twice.")

@@ -1,4 +1,4 @@
-"""Break a lab on purpose, and mend it: what a real cluster does unasked."""
+"""Break a lab on purpose and repair it: what a real cluster does unasked."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def start_daemon(lab: Lab, name: str, *, run: Runner) -> None:
 
 
 def cut_link(lab: Lab, node: str, *, run: Runner) -> None:
-    """Cut a node's cable: nothing reaches it until the cable is mended.
+    """Cut a node's cable: nothing reaches it until the cable is repaired.
 
     slurmctld calls the node down after `slurmd_timeout` seconds, and its jobs NODE_FAIL.
     """
@@ -82,7 +82,7 @@ def cut_link(lab: Lab, node: str, *, run: Runner) -> None:
 
 
 def restore_link(lab: Lab, node: str, *, run: Runner) -> None:
-    """Mend a node's cable."""
+    """Repair a node's cable."""
     set_link(lab, node, up=True, run=run)
 
 

@@ -61,7 +61,7 @@ def plug(lab: Lab, run: Runner) -> None:
 
 
 def set_link(lab: Lab, node: str, *, up: bool, run: Runner) -> None:
-    """Cut a node's cable or mend it.
+    """Cut a node's cable or repair it.
 
     Raises:
         UsageError: The lab has no such node.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # a user's scripts would work, and campaigns would fill memory. Not /tmp: each node has its own.
 DEFAULT_DIRECTORY = Path("/var/lib/hpcbert-lab")
 FALLBACK_PARENT = Path("/var/tmp")  # noqa: S108  root makes a directory with a name of its own there
-NODE_PRIVATE = (Path("/tmp"), Path("/dev/shm"))  # noqa: S108  what every node mounts anew
+NODE_PRIVATE = (Path("/tmp"), Path("/dev/shm"))  # noqa: S108  what every node mounts again
 
 SLOTS = 200
 _FIRST_PORT = 21000

@@ -3,7 +3,7 @@
 Lines end at a newline or at a carriage return, so that a record glued to a progress bar is a line
 of its own. What is undone, and where it was seen:
 
-* `srun -l` cuts lines after 1,024 bytes and labels the rest anew, possibly after other ranks'
+* `srun -l` cuts lines after 1,024 bytes and labels the rest again, possibly after other ranks'
   lines (mlcommons/training_results_v1.0@50619b5, dgxa100_n8_ngc21.05_pytorch, 194 times).
 * ANSI colours around time stamps (PaddlePaddle/Perf@0abb1f6).
 * Compression and wide characters, by the file's first bytes (packed.py).

@@ -280,7 +280,7 @@ class _Series:
         if policy == "refuse":
             detail = f"iteration {place} is printed twice inside the window"
             raise CannotReduceError("window", detail)
-        # Without a bound a log that prints one step for ever would fill memory.
+        # Without a bound a log that prints one step forever would fill memory.
         self._repeats += policy == "count"
         if self._repeats > 10 * max(1, self.until):
             raise CannotReduceError("window", f"iteration {place} is repeated without end")

@@ -159,7 +159,7 @@ def _file(recipe: Recipe, path: str, tool: Tool) -> Part:
         "image",
         "failed",
         f"{path} is no {tool.form} that can be read here",
-        hint=f"Mend frameworks.{recipe.name}.image in the site.toml.",
+        hint=f"Correct frameworks.{recipe.name}.image in the site.toml.",
     )
 
 

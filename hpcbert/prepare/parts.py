@@ -84,6 +84,6 @@ def make_directory(path: Path) -> None:
     Raises:
         HpcbertError: The file system refused.
     """
-    hint = "Mend permissions, or name another one in the site.toml."
+    hint = "Fix the permissions, or name another one in the site.toml."
     with refusal("make the directory", path, hint=hint):
         path.mkdir(parents=True, exist_ok=True)

@@ -60,8 +60,8 @@ def find(
     """Return what a framework runs with at a site; each record of `prepare` is read once.
 
     Args:
-        site: Where it shall run.
-        recipe: What shall run, as it is on its device.
+        site: Where it runs.
+        recipe: What runs, as it is on its device.
         options: The values of its options.
         by_hand: Whether a script to submit by hand is made, which names what the site names.
 
@@ -198,7 +198,7 @@ def mount_specs(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
     """Return the mounts beside the campaign's: data and source, then what the site adds.
 
     Args:
-        site: Where it shall run.
+        site: Where it runs.
         inputs: What ranks run with.
         directory: The campaign's, or `.` for a script to submit by hand.
 

@@ -30,7 +30,7 @@ _HEAD = """\
 """
 # What of a site says where things are, or is written elsewhere in a lock.
 _ELSEWHERE = ("name", "scheduler", "runs", "sources", "env", "frameworks")
-# What makes a campaign another one, and the points, which `submit --like` makes anew.
+# What makes a campaign another one, and the points, which `submit --like` makes again.
 _OWN = ("campaign", "created", "name", "points", "protocol", "options")
 
 

@@ -123,7 +123,7 @@ def device_of(recipe: Recipe, site: Site, asked: str, folders: tuple[Path, ...] 
     """Return what ranks compute on: as asked, else as the site says, else the recipe's first.
 
     Args:
-        recipe: What shall run.
+        recipe: What runs.
         site: Where.
         asked: A device; empty for none in particular.
         folders: Where there are other recipes, to name those that can.
@@ -181,7 +181,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
             return cell.accumulation
         found = _accumulation(request, usual, cell.shape, size, device)
         if cell.accumulation not in (0, found):
-            raise UnfitError(f"{recipe.name} knows no --accumulation.", key="accumulation")
+            raise UnfitError(f"{recipe.name} does not support --accumulation.", key="accumulation")
         return found
 
     def point(cell: RequestCell) -> Point:
@@ -289,11 +289,11 @@ def _check(recipe: Recipe, request: Request, usual: Preset) -> None:
     if min(request.accumulation, request.global_batch_size) < 0:
         raise UsageError("--accumulation and --global-batch-size must be at least 1.")
     if request.xla and not recipe.xla:
-        raise UnfitError(f"{recipe.name} knows no --xla.", key="xla")
+        raise UnfitError(f"{recipe.name} does not support --xla.", key="xla")
     asked = request.accumulation not in (0, usual.accumulation or 1) or request.global_batch_size
     if asked and not recipe.accumulation:
         key = "global_batch_size" if request.global_batch_size else "accumulation"
-        raise UnfitError(f"{recipe.name} knows no --accumulation.", key=key)
+        raise UnfitError(f"{recipe.name} does not support --accumulation.", key=key)
 
 
 def _check_shape(recipe: Recipe, site: Site, shape: Shape, usual: Preset, device: Device) -> None:

@@ -1,7 +1,7 @@
 """What was resolved, to sbatch scripts: the only user of Jinja for scripts.
 
 Every `{{ value }}` becomes one shell word, quoted unless it is plainly safe; a list becomes its
-words. What shall not be quoted must say so by a filter: `verbatim` for text that is shell already,
+words. What must not be quoted says so by a filter: `verbatim` for text that is shell already,
 `directive` for a `#SBATCH` line, `comment` for a comment, `identifier` for a variable's name.
 """
 

@@ -90,5 +90,5 @@ def _change(
             return
     raise UsageError(
         f"The campaign's script has no line like {pattern.pattern}.",
-        hint="Another version of hpcbert made it: submit the point anew.",
+        hint="Another version of hpcbert made it: submit the point again.",
     )

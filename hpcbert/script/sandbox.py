@@ -66,7 +66,7 @@ class Environment(ImmutableSandboxedEnvironment):
     def call_binop(
         self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
     ) -> Any:
-        """Refuse a power that would take for ever."""
+        """Refuse a power that would take forever."""
         if isinstance(left, int) and isinstance(right, int):
             bits = left.bit_length() * right
             if bits > _BITS:

@@ -123,7 +123,7 @@ class JobRecord:
         """Return a state with what only the job knows of it.
 
         Args:
-            state: What the scheduler says, or whoever is believed in its stead.
+            state: What the scheduler says, or another source that is believed.
             restarts: Number of the newest attempt by the scheduler's account.
         """
         if restarts > self.attempt or state.kind.queued:

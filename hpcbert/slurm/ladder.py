@@ -168,7 +168,7 @@ def _ahead(accounting: JobRow, queue: JobRow) -> bool:
 
 
 def _later(accounting: JobRow, queue: JobRow) -> bool:
-    """Say whether squeue's line is about a later run: Slurm submits a job anew to requeue it."""
+    """Say whether squeue's line is about a later run: Slurm submits a job again to requeue it."""
     known = accounting.submit is not None and queue.submit is not None
     return known and (queue.submit or 0.0) > (accounting.submit or 0.0)
 

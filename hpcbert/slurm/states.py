@@ -77,7 +77,7 @@ class State:
         kind: What that means for a repeat.
         sentence: What it means, for a person.
         advice: What to do about it.
-        returns: Whether Slurm may yet start the job anew although this word is an end.
+        returns: Whether Slurm may yet start the job again although this word is an end.
     """
 
     word: str
@@ -152,7 +152,7 @@ STATES: tuple[State, ...] = (
         "F",
         Kind.FAILED,
         "failed",
-        f"read its log with hpcbert logs and mend the cause; {_RETRY}",
+        f"read its log with hpcbert logs and fix the cause; {_RETRY}",
     ),
     State(
         "TIMEOUT",
@@ -217,7 +217,7 @@ STATES: tuple[State, ...] = (
         "",
         Kind.FAILED,
         "was refused by sbatch",
-        "mend what sbatch complains of, then hpcbert submit --resume CAMPAIGN",
+        "fix what sbatch complains of, then hpcbert submit --resume CAMPAIGN",
     ),
     State(
         UNNEEDED,
@@ -237,7 +237,7 @@ STATES: tuple[State, ...] = (
         UNKNOWN,
         "",
         Kind.UNKNOWN,
-        "is in a state that nobody can tell",
+        "has an unknown state",
         f"ask again when Slurm answers; if nobody ever knows, {_RETRY}",
     ),
 )

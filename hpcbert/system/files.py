@@ -92,7 +92,7 @@ def read_open(file: BinaryIO, path: Path, *, most: int = MOST) -> bytes:
 
 def remedy(error: OSError) -> str:
     """Return what helps against an error of the file system, for a hint."""
-    what = errors.remedy(error) or "Make room or mend permissions"
+    what = errors.remedy(error) or "Make room or fix the permissions"
     if error.errno == errno.ENOENT:
         what = "Its directory has vanished; bring it back"
     return f"Nothing that was there before is lost. {what}, then repeat."

@@ -107,7 +107,7 @@ def spread(work: Callable[[T], R], items: Sequence[T], sizes: Sequence[int]) -> 
 
 
 def _is_alone() -> bool:
-    """Say whether this process has one thread: a fork may wait for ever on a lock of another's."""
+    """Say whether this process has one thread: a fork may wait forever on a lock of another's."""
     try:
         return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
     except OSError:

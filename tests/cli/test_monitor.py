@@ -56,7 +56,7 @@ def test_piped_each_change_is_a_line(hpcbert: Any, story: Built) -> None:
     assert lines[5:] == [
         "1 completed, 1 failed",
         (
-            "FAILED: read its log with hpcbert logs and mend the cause; "
+            "FAILED: read its log with hpcbert logs and fix the cause; "
             "repeat what is missing with hpcbert retry"
         ),
         f"then: hpcbert collect '{story.directory}'",
@@ -277,7 +277,7 @@ def test_on_a_terminal_a_table_is_drawn_in_place(hpcbert: Any, story: Built) -> 
     assert f"campaign {story.campaign.id}" in text
     assert "✓" in text
     assert "✗" in text
-    assert "\x1b[2K" in text, "lines are drawn anew"
+    assert "\x1b[2K" in text, "lines are redrawn"
     assert "1 completed, 1 failed" in text
     plain = hpcbert.on_terminal("--color", "never", "monitor", "--once")[1]
     assert not re.search(r"\x1b\[[0-9;]*m", plain)

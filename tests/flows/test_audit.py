@@ -170,7 +170,7 @@ def test_a_number_that_was_improved_in_the_table_is_found(finished: Any) -> None
 
 @pytest.mark.parametrize("also", ["seal", "digest"])
 def test_numbers_that_were_improved_in_the_record_are_found(finished: Any, also: str) -> None:
-    """Even where whoever did it made the record's own digest anew."""
+    """Even where whoever did it made the record's own digest again."""
     path = finished.directory / "measurements.json"
     data = json.loads(path.read_text())
     data["runs"][7]["throughput"] *= 2

@@ -1,7 +1,7 @@
 """Fuzzing: any bytes are read in bounded time, and nothing but HpcbertError is ever raised.
 
 HPCBERT_FUZZ_SECONDS=N fuzzes each reader for N seconds instead of one. A failing input is shown by
-Hypothesis, and goes into `KNOWN` once it is mended.
+Hypothesis, and goes into `KNOWN` once it is fixed.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Built(TrackedCampaign):
         return {"job": found.element(repeat), "state": state, "name": found.name, "nodes": "n[1-2]"}
 
     def change(self, **changes: Any) -> Built:
-        """Write the manifest anew."""
+        """Write the manifest again."""
         changed = replace(self.campaign, **changes)
         store.write_manifest(self.directory, changed)
         return Built(self.directory, changed)

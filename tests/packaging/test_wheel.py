@@ -120,7 +120,7 @@ def test_upgrade_and_uninstall_do_what_their_page_says(
     assert upgrade.count("--upgrade .") == 1
     upgrade = upgrade.replace("--upgrade .", f"--upgrade --no-deps '{wheel}'")
     path = f"{tmp_path}/venv/bin:/usr/bin:/bin"
-    for _ in range(2):  # Anew, and over itself.
+    for _ in range(2):  # Again, and over itself.
         done = call("bash", "-ec", upgrade, cwd=work, path=path)
         assert f"hpcbert {hpcbert.__version__}" in done.stdout
     assert list(tmp_path.glob("venv/share/man/man1/hpcbert-*.1"))

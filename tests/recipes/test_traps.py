@@ -1,4 +1,4 @@
-"""What has bitten people: launchers that hide failures, loops for ever, schedules that divide by zero."""
+"""What has bitten people: launchers that hide failures, loops forever, schedules that divide by zero."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_program_that_would_loop_for_ever_on_one_file_is_not_started(
     name: str, tmp_path: Path
 ) -> None:
     one = load(name)
-    if not any("loops for ever" in problem for problem in one.problems):
+    if not any("loops forever" in problem for problem in one.problems):
         pytest.skip(f"{name} tells of no such loop")
     world = World(name, tmp_path)
     script = world.render(core(one)[0])

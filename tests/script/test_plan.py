@@ -102,7 +102,7 @@ def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: 
         (Request(Shape(1, 9)), "8 GPUs, 9 are asked"),
         (Request(Shape(1, 1), ("fp8",)), "no precision 'fp8'"),
         (Request(Shape(1, 1), model="bert-huge"), "no model 'bert-huge'"),
-        (Request(Shape(1, 1), xla=True), "knows no --xla"),
+        (Request(Shape(1, 1), xla=True), "does not support --xla"),
         (Request(Shape(1, 1), settings={"sead": "1"}), "no option 'sead'"),
         (Request(Shape(1, 1), settings={"seed": "x"}), "takes a int, not 'x'"),
         (Request(Shape(1, 1), settings={"sequence_length": "513"}), "must be 512 or less, not 513"),
@@ -140,7 +140,7 @@ def test_bounds_hold_the_default_too_and_are_for_numbers(
 
 
 def test_accumulation_needs_a_recipe_that_knows_it(recipe: Recipe, site: Site) -> None:
-    with pytest.raises(UsageError, match="no --accumulation"):
+    with pytest.raises(UsageError, match="does not support --accumulation"):
         plan(replace(recipe, accumulation=False), site, Request(Shape(1, 1), accumulation=2))
 
 

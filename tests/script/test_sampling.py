@@ -15,7 +15,7 @@ from hpcbert.script.plan import Request
 from tests.kit import drafts, scripts
 from tests.kit.waiting import until
 
-# nvidia-smi as far as the sampler asks it: it prints a look and goes on for ever.
+# nvidia-smi as far as the sampler asks it: it prints a look and goes on forever.
 SMI = """#!/bin/bash
 if [[ $* != *--loop=* ]]; then exit 6; fi
 echo "$$" >>"$RECORD.smi"

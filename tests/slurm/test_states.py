@@ -83,7 +83,7 @@ def test_every_state_of_the_newest_slurm_is_in_the_table() -> None:
 
 
 def test_a_kind_is_alive_or_over_or_unknown_and_never_two_of_them() -> None:
-    assert {kind for kind in Kind if kind.over} == {Kind.SUCCEEDED, Kind.FAILED}
+    assert {kind for kind in Kind if kind.over} == {Kind.SUCCEEDED, Kind.FAILED, Kind.UNNEEDED}
     assert {kind for kind in Kind if not kind.over and not kind.alive} == {Kind.UNKNOWN}
     assert not any(kind.over and kind.alive for kind in Kind)
     assert all(kind.alive for kind in Kind if kind.queued)
@@ -94,7 +94,8 @@ def test_a_kind_is_written_as_its_public_word() -> None:
     assert json.loads(json.dumps({kind: [kind, f"{kind}"] for kind in Kind})) == {
         word: [word, word] for word in words
     }
-    assert words == ["waiting", "running", "succeeded", "failed", "requeued", "unknown"]
+    ends = ["succeeded", "failed", "requeued", "unknown", "unneeded"]
+    assert words == ["waiting", "running", *ends]
 
 
 @pytest.mark.parametrize("kind", ["done", "", None, 1, ["succeeded"]])

@@ -165,7 +165,7 @@ def enqueue(
         raise SchedulerError(
             f"Can't start the local queue: {error.strerror}.",
             where=error.filename or str(directory),
-            hint="Make room or mend permissions; XDG_STATE_HOME says where the lock lies.",
+            hint="Make room or fix the permissions; XDG_STATE_HOME says where the lock lies.",
         ) from error
     return name_of(pid)
 
@@ -282,7 +282,7 @@ def _queue(directory: Path, job_id: str) -> _Queue:
     if not alive(job_id):
         if (directory / CANCELLED).exists():
             return _Queue(alive=False, cancelled=True, detail="it was cancelled", limit=limit)
-        gone = "the local queue process is gone; submit anew for what is missing"
+        gone = "the local queue process is gone; submit again for what is missing"
         return _Queue(alive=False, detail=f"{gone}{_last_words(directory)}", limit=limit)
     try:
         holder = Path(plan.lock).read_text(encoding="utf-8").strip()

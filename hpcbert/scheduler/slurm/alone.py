@@ -1,6 +1,6 @@
 """What one job alone exceeds of the limits of its account and QOS, so that it never starts.
 
-Slurm takes such a job and keeps it waiting for ever, unless the QOS has `DenyOnLimit` (seen with
+Slurm takes such a job and keeps it waiting forever, unless the QOS has `DenyOnLimit` (seen with
 22.05.8 of each limit in `hpcbert.slurm.caps.KINDS`).
 """
 

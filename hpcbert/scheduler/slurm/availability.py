@@ -1,4 +1,4 @@
-"""What of a site's choices is not to be had now: reservation, features, nodes, arrays.
+"""What of a site's choices is not available now: reservation, features, nodes, arrays.
 
 sbatch refuses some of it without saying what there is instead, and lets a job wait for the rest.
 """

@@ -116,7 +116,7 @@ def sbatch_argv(directory: Path, array: Array, *, gates: Gates = NONE, text: str
     cluster = next((one.cluster for one in gates.jobs), array.cluster)
     words = [f"--clusters={cluster}"] if cluster else []
     words += [f"--dependency={gates.dependency}"] if gates.jobs else []
-    # What can't start any more does not wait for ever.
+    # What can't start any more does not wait forever.
     words += ["--kill-on-invalid-dep=yes"] if gates.preflight else []
     if gates.exclude:
         known = [node for node in [directives.option(text, "exclude")] if node]

@@ -225,7 +225,7 @@ class SlurmPoller(Poller):
         if shown and own and own.word == state.word and not shown.returns:
             return _CALM  # The controller and the job agree; accounting, which lags, follows.
         row, _ = self._watcher.rows.get(repeat.tag, (None, 0))
-        # The job that goes on after this repeat may yet be started anew with it.
+        # The job that goes on after this repeat may yet be started again with it.
         job_lives = repeat.array.together and row is not None and not parse(row.state).kind.over
         if state.kind in {Kind.WAITING, Kind.RUNNING} or job_lives:
             return 0

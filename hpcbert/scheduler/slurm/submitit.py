@@ -99,6 +99,6 @@ class Watcher(SlurmInfoWatcher):
         return info
 
     def is_done(self, job_id: str, mode: str = "force") -> bool:
-        """Say whether the job has ended for good; what Slurm may start anew has not."""
+        """Say whether the job has ended for good; what Slurm may start again has not."""
         state = parse(self.get_state(job_id, mode=mode))
         return state.kind.over and not state.returns

@@ -1,0 +1,200 @@
+"""The JSON documents that docs/reference/json.md shows: real ones, of commands that run here.
+
+    python -m tests.docs.examples     # writes them into the page
+
+What differs from run to run (times, paths, digests, versions) is written alike, a long text is
+cut, and of a long list the first few are shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from hpcbert import __version__
+from hpcbert.model import Protocol
+from tests.kit import campaigns, status
+from tests.kit.cli import inside
+from tests.kit.paths import REFERENCE, REPOSITORY
+
+PAGE = REFERENCE / "json.md"
+ONE, TWO = "20261121T100000Z-pytorch-aaaaaa", "20261121T110000Z-pytorch-bbbbbb"
+THREE = "20261121T120000Z-pytorch-cccccc"
+_CPU = "--nodes 1 --gpus-per-node 1 --device cpu --repeats 2"
+# What is typed after `hpcbert`, in this order, by the command whose document it is.
+LINES = {
+    "init": "init --local",
+    "config": "config",
+    "doctor": "doctor",
+    "frameworks list": "frameworks list",
+    "frameworks show": "frameworks show pytorch",
+    "render": "render --fw pytorch --nodes 1 --gpus-per-node 1 --output scripts",
+    "prepare": "prepare --fw pytorch --dry-run",
+    "data make": "data make data --format npz --samples 64 --files 1",
+    "data check": "data check data",
+    "data show": "data show data",
+    "images list": "images list",
+    "plan": f"plan --fw pytorch {_CPU}",
+    "submit": f"submit --fw pytorch {_CPU} --dry-run",
+    "monitor": f"monitor {ONE} --once",
+    "logs": f"logs {ONE} --tail 2",
+    "cancel": f"cancel {ONE}",
+    "retry": f"retry {TWO} --dry-run",
+    "collect": f"collect {ONE}",
+    "compare": f"compare {ONE} {THREE}",
+    "report": f"report {ONE} --output report",
+    "record list": "record list",
+    "record show": "record show dlperf:oneflow-fp32-b32",
+    "explain": f"explain {ONE}",
+    "predict": "predict dlperf:oneflow-fp32-b32 --nodes 8",
+    "list": "list",
+    "show": f"show {ONE}",
+    "note": f"note {ONE} quiet-machine",
+    "audit": f"audit {ONE}",
+    "archive": f"archive {ONE}",
+    "lab down": "lab down",
+    "completion": "completion bash",
+    "rm": f"rm {TWO} --yes",
+}
+_BLOCK = re.compile(r"(<!-- example: ([a-z ]+) -->\n```json\n).*?(\n```)", re.DOTALL)
+# What says when, where or how large something was, and of which machine it is.
+_ALIKE: dict[str, Any] = {
+    "age_seconds": 3600.0,
+    "bytes": 4096,
+    "date": "2026-11-21",
+    "hpcbert": __version__,
+    "user": "you",
+    "time": "2026-11-21T10:00:00Z",
+}
+_PATTERNS = (
+    (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "2026-11-21T10:00:00Z"),
+    (
+        re.compile(r"\b\d{8}T\d{6}Z-(\w+)-(?!aaaaaa|bbbbbb|cccccc)[0-9a-f]{6}\b"),
+        rf"{ONE[:16]}-\1-dddddd",
+    ),
+    (re.compile(r"\b[0-9a-f]{64}\b"), "9f86d081884c7d65…"),
+)
+# What other checks of the doctor find is this machine's.
+_OTHERWISE: dict[str, dict[str, Any]] = {
+    "doctor": {"status": "success", "exit_code": 0, "errors": [], "warnings": []}
+}
+# Letters of a text, what is shown of a list, and letters of a line.
+_LONGEST, _MOST, _WIDEST = 72, 3, 92
+
+
+@contextmanager
+def place() -> Iterator[Path]:
+    """Yield a directory with three campaigns of two runs a point; in one of them a run failed."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("HPCBERT_")}
+    with tempfile.TemporaryDirectory() as name:
+        home, before = Path(name).resolve(), Path.cwd()
+        own = {"HOME": str(home), "HPCBERT_RUNS": str(home / "runs"), "USER": "you"}
+        with patch.dict(os.environ, {**clean, **own}, clear=True):
+            os.chdir(home)
+            try:
+                _planted(home / "runs", ONE, "1n1g", "1n2g")
+                _planted(home / "runs", TWO, "1n1g", failed=2)
+                _planted(home / "runs", THREE, "1n1g", faster=3.0)
+                yield home
+            finally:
+                os.chdir(before)
+
+
+def _planted(runs: Path, name: str, *shapes: str, failed: int = 0, faster: float = 0.0) -> None:
+    """Make a campaign that has ended.
+
+    Args:
+        failed: Number of the repeat that failed; 0: none did.
+        faster: Samples per second and GPU that it has more than the others.
+    """
+    directives = ("job-name=bert", "array=1-2%1", "time=01:00:00")
+    lines = [f"#SBATCH --{one}" for one in directives]
+    script = "\n".join([*lines, f"campaign={runs / name}", "first_attempt=0", ""])
+    made = campaigns.build(
+        runs, *shapes, name=name, repeats=2, scheduler="local", protocol=Protocol(2, 120, 20),
+        script_sha256=hashlib.sha256(script.encode()).hexdigest(),
+    )  # fmt: skip
+    for array in made.campaign.arrays:
+        shape, gpus = str(array.point.shape), array.point.shape.gpus
+        path = made.directory / array.script
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(script)
+        for number in array.repeats:
+            rate, code = gpus * (60.0 + number + faster), int(number == failed)
+            text = made.text(shape, rate, iters=120, last=60 if code else 120)
+            made.log(shape, number, f"repeat {number}\n{text}")
+            began = {"event": "start", "job": array.element(number), "host": "vm", "nodelist": "vm"}
+            ended = {"event": "finished", "state": "FAILED" if code else "COMPLETED", "exit": code}
+            made.mark(shape, number, began, {"event": "step"}, *status.ended(code), ended)
+
+
+def shown(value: Any, home: str, key: str = "") -> Any:
+    """Return a value as the page shows it."""
+    if key in _ALIKE and value is not None:
+        return _ALIKE[key]
+    if isinstance(value, dict):
+        few = dict(list(value.items())[:_MOST]) if key == "settings" else value
+        return {name: shown(one, home, name) for name, one in few.items()}
+    if isinstance(value, list):
+        most = _MOST if value and not isinstance(value[0], dict | list) else 1
+        return [shown(one, home) for one in value[:most]] + ["…"] * (len(value) > most)
+    if isinstance(value, str):
+        text = value.replace(home, "/home/you").replace(str(REPOSITORY), "/home/you/hpcbert")
+        for pattern, new in _PATTERNS:
+            text = pattern.sub(new, text)
+        # Between words: half a word is a misspelling.
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0]} …".lstrip()
+    return float(f"{value:.10g}") if isinstance(value, float) else value
+
+
+def documents() -> dict[str, str]:
+    """Return what each command prints, by its name, as the page shows it."""
+    found = {}
+    with place() as home:
+        for name, line in LINES.items():
+            with patch.object(sys, "argv", ["hpcbert", *line.split(), "--json"]):
+                done = inside(*line.split(), "--json")
+            objects = [json.loads(one) for one in done.stdout.splitlines()]
+            few = [objects[0], objects[-1]] if len(objects) > 1 else objects
+            few[0] |= _OTHERWISE.get(name, {})
+            if name == "report":  # as of `collect`
+                few[0]["data"]["tables"] = ["…"]
+            found[name] = "\n".join(written(shown(one, str(home))) for one in few)
+    return found
+
+
+def written(value: Any, indent: str = "") -> str:
+    """Return JSON that is as long as it must be: on one line what fits there."""
+    line = json.dumps(value, ensure_ascii=False)
+    if not value or not isinstance(value, dict | list) or len(indent + line) <= _WIDEST:
+        return line
+    inner = f"{indent}  "
+    if isinstance(value, list):
+        parts, ends = [written(one, inner) for one in value], "[]"
+    else:
+        items = value.items()
+        parts, ends = [f"{json.dumps(key)}: {written(one, inner)}" for key, one in items], "{}"
+    body = ",\n".join(f"{inner}{part}" for part in parts)
+    return f"{ends[0]}\n{body}\n{indent}{ends[1]}"
+
+
+def kept() -> dict[str, str]:
+    """Return the documents that the page has."""
+    text = PAGE.read_text(encoding="utf-8")
+    return {block[2]: block[0].split("```json\n", 1)[1][:-4] for block in _BLOCK.finditer(text)}
+
+
+if __name__ == "__main__":
+    new = documents()
+    page = PAGE.read_text(encoding="utf-8")
+    page = _BLOCK.sub(lambda block: f"{block[1]}{new[block[2]]}{block[3]}", page)
+    PAGE.write_text(page, encoding="utf-8")

@@ -1,0 +1,35 @@
+"""The JSON page shows a real document of each command: they are made again and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from hpcbert.cli.main import root
+from tests.docs.examples import LINES, documents, kept
+
+# They need a cluster, an image, or logs of published runs.
+WITHOUT = {"lab up", "lab status", "images remove", "record check"}
+
+
+def commands(group: click.Group, *path: str) -> Iterator[str]:
+    """Yield the name of every command that has --json."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+        elif command and any(one.name == "as_json" for one in command.params):
+            yield " ".join([*path, name])
+
+
+def test_every_command_has_an_example() -> None:
+    assert {*LINES} | WITHOUT == {*commands(root)}
+    assert kept().keys() == LINES.keys()
+
+
+@pytest.mark.slow
+def test_the_examples_are_what_the_commands_print() -> None:
+    assert kept() == documents(), "run: python -m tests.docs.examples"
