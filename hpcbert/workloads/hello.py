@@ -1,7 +1,7 @@
 """Ranks say hello to each other, by TCP as PyTorch's would and by MPI: for `hpcbert doctor`.
 
-Usage: hello.py MPI, which is `yes` where ranks find each other by it. Prints lines as look.sh
-does. Needs Python 3.6 and nothing else; MPI is called through the library that is there.
+Usage: hello.py MPI [OTHERS], the first `yes` where ranks find each other by it. Prints lines as
+look.sh does. Needs Python 3.6 and nothing else; MPI is called through the library that is there.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ HOST, PORT = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 LIBRARIES = ("libmpi.so.40", "libmpi.so.12", "libmpi.so")
 MPICH_WORLD = 0x44000000
 # Ends a detail where another interface may do, as look.sh has it.
-OTHERS = os.environ.get("HPCBERT_OTHERS", "")
+OTHERS = "".join(sys.argv[2:])
 
 
 def tell(name: str, status: str, detail: str) -> None:

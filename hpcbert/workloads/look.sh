@@ -280,11 +280,9 @@ look_at_rank() { # hello, python, modules, GPUs, MPI
     look_at_addresses
     return
   fi
-  HPCBERT_OTHERS=$(interfaces)
-  export HPCBERT_OTHERS
   # MPI that finds no start-up of its kind ends its process.
   if [[ $5 == yes ]]; then name=MPI; fi
-  timeout --kill-after=5 "$LATEST" "$2" "$1" "$5" || code=$?
+  timeout --kill-after=5 "$LATEST" "$2" "$1" "$5" "$(interfaces)" || code=$?
   case $code in
     0) ;;
     124 | 137) tell "$name" fail "a rank does not come back within $LATEST s" ;;

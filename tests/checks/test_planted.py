@@ -80,9 +80,9 @@ def greeted(tmp_path: Path, rank: int, port: int) -> Iterable[Finding]:
         "SLURM_NTASKS": "2",
         "SLURM_PROCID": str(rank),
         "SLURMD_NODENAME": f"n{rank + 1}",
-        "HPCBERT_OTHERS": "; there are: eth0",
     }
-    return nodes.found(run([sys.executable, "-S", str(program), "no"], env=env).stdout, {})
+    words = [sys.executable, "-S", str(program), "no", "; there are: eth0"]
+    return nodes.found(run(words, env=env).stdout, {})
 
 
 def apart(tmp_path: Path) -> Iterable[Finding]:
