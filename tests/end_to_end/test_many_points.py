@@ -14,6 +14,7 @@ import pytest
 from hpcbert.lab import Lab
 from tests.kit.cli import Cli
 from tests.kit.tmux import MISSING, Tmux, normal, recorded
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.skipif(MISSING, reason="tmux is not installed")
 
@@ -39,10 +40,16 @@ def test_thirty_points_go_all_the_way(hpcbert: Cli, user: Any, lab: Lab) -> None
     assert (plan["can_run"], plan["total"]["points"], plan["total"]["jobs"]) == (True, 30, 30)
     shapes = [one["shape"] for one in plan["campaigns"][0]["points"]]
     assert shapes == ["1n1g", "1n4g", "1n8g", "2n8g", "4n8g"] * 2
-    words = ("submit", "campaign.toml", "--rehearse", "--sbatch-arg=--hold")
+    words = ("submit", "campaign.toml", "--rehearse", "--sbatch-arg=--hold", "--notify", "END")
     made = hpcbert(*words, "--json", status=0).data["campaigns"]
     assert [len(one["arrays"]) for one in made] == [10, 10, 10]
     names = [Path(one["directory"]).name for one in made]
+    assert "MailType=END" in hpcbert.run(["scontrol", "show", "job", first(made[0])]).stdout
+    kept = hpcbert("rm", "--yes", *names)
+    assert (kept.returncode, "10 of its repeats wait or run" in kept.stderr) == (2, True)
+    lock = Path(made[1]["directory"]) / "campaign.lock.toml"
+    like = hpcbert("submit", "--like", lock, "--rehearse", "--dry-run", "--json", status=0)
+    assert [one["framework"] for one in like.data["campaigns"]] == ["oneflow"]
     environment = {**hpcbert.env, **lab.environment, "HOME": str(user.home), "USER": user.name}
     become = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--init-groups"]
     argv = [*become, "env", *(f"{name}={text}" for name, text in environment.items())]
@@ -53,7 +60,7 @@ def test_thirty_points_go_all_the_way(hpcbert: Cli, user: Any, lab: Lab) -> None
         tmux.keys("Left", "Down", "Left", "Down", "Left")
         tmux.shows("3/3")
         for one in made:
-            hpcbert.run(["scontrol", "release", one["arrays"][0]["job_id"]])
+            hpcbert.run(["scontrol", "release", first(one)])
         text = tmux.shows("3 completed, 27 waiting  about")
         assert normal(text) == recorded("thirty-folded-120x40", text)
         tmux.keys("/", *"4n8g")
@@ -78,3 +85,11 @@ def test_thirty_points_go_all_the_way(hpcbert: Cli, user: Any, lab: Lab) -> None
         done = hpcbert(command, *names, *(("--output", "out") if command == "report" else ()))
         assert done.returncode == 4
         assert done.output.count("is a rehearsal: nothing was trained") == 3
+    # Slurm may still be clearing up after a job that has ended.
+    until(lambda: hpcbert("rm", "--yes", *names).returncode == 0, "nothing of them lives")
+    assert not list((hpcbert.cwd / "runs").glob("*-*"))
+
+
+def first(campaign: dict[str, Any]) -> str:
+    """Return the job of a submitted campaign's first array."""
+    return str(campaign["arrays"][0]["job_id"])

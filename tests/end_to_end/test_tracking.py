@@ -27,6 +27,7 @@ from tests.kit.waiting import until
 SCRIPT = """\
 #!/bin/bash
 status=CAMPAIGN/status/KEY.$SLURM_ARRAY_TASK_ID.jsonl
+log=CAMPAIGN/logs/KEY.$SLURM_ARRAY_TASK_ID${SLURM_RESTART_COUNT:+.r$SLURM_RESTART_COUNT}.log
 mark() { printf '{"event":"%s","time":%(%s)T,"attempt":%d%s}\\n' \
   "$1" -1 "${SLURM_RESTART_COUNT:-0}" "$2" >>"$status"; }
 mark start ",\\"nodelist\\":\\"$SLURM_JOB_NODELIST\\""
@@ -59,9 +60,8 @@ class Bench:
         """Submit an array for each (indices, body of the script's case, options)."""
         name = "20261121T100000Z-pytorch-aaaaaa"
         directory = self.work / name
-        self.as_user(
-            ["mkdir", "-p", *(f"{directory}/{one}" for one in ("scripts", "slurm", "status"))]
-        )
+        rooms = ("scripts", "slurm", "status", "logs")
+        self.as_user(["mkdir", "-p", *(f"{directory}/{one}" for one in rooms)])
         arrays = []
         for number, (indices, body, options) in enumerate(jobs, start=1):
             one = campaigns.array(name, f"1n{number}g")
@@ -172,7 +172,8 @@ def test_monitor_lists_a_requeued_campaign_and_follows_it_to_its_end(
     bench: Bench, user: Any, hpcbert: Cli
 ) -> None:
     # When it runs again, it still runs when a busy machine has started hpcbert.
-    again = "*) [[ -z ${SLURM_RESTART_COUNT:-} ]] || sleep 15;;"
+    slow = "[[ ! -v SLURM_RESTART_COUNT ]] || sleep 15"
+    again = f"*) echo attempt ${{SLURM_RESTART_COUNT:-0}} >$log; {slow};;"
     one = bench.submit(("1", again, []))
     runs = one.directory.parent
     gone = replace(one.campaign.arrays[0], name="hpcbert-gone", job_id="999999")
@@ -193,7 +194,9 @@ def test_monitor_lists_a_requeued_campaign_and_follows_it_to_its_end(
     assert not done.data["over"]
     # Slurm lets two minutes pass before it starts a requeued job.
     bench.as_root("scontrol", "update", f"jobid={job}", "starttime=now")
-    # By its name: on a busy machine it may have ended before monitor looks.
+    said = hpcbert("logs", "-f", one.campaign.id, status=0, HPCBERT_RUNS=str(runs)).stdout
+    assert said == "attempt 1\n"
+    # By its name: it is over.
     done = monitor(one.campaign.id)
     assert (done.events[-1]["state"], done.events[-1]["attempt"]) == ("COMPLETED", 1)
     assert done.data["over"]
