@@ -35,13 +35,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
     hpcbert is compiled first: an ordinary user of the lab can't write where its bytecode goes.
 
-    A shell starts what runs in its background with SIGINT ignored, and every program below inherits
-    that: those that tests interrupt would never notice.
+    A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP; every
+    program below inherits that: those that tests interrupt would never notice.
     """
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(REPOSITORY / "hpcbert", quiet=2)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for name in ("fixtures", "lab", "matrix"):
         config.pluginmanager.import_plugin(f"tests.kit.{name}")
 

@@ -38,16 +38,16 @@ _PRIVATE_FOLDER, _PRIVATE = 0o700, 0o600
 def folder(environ: Mapping[str, str]) -> Path | None:
     """Return where compiled templates are kept; None where there is no place of the user's own.
 
-    As the XDG Base Directory Specification has it: `$XDG_CACHE_HOME`, or `~/.cache`. Who became
-    another user and kept that one's variables, as sudo may, has none.
+    As the XDG Base Directory Specification has it: `$XDG_CACHE_HOME`, or `~/.cache`. hpcbert does
+    not make that directory, because a dry run leaves nothing behind. Who became another user and
+    kept that one's variables, as sudo may, has none.
     """
     base = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME", ""), ".cache")  # noqa: PTH118 - of an empty one
     path = Path(base)
     if not path.is_absolute():
         return None
-    there = next((one for one in (path, *path.parents) if one.exists()), path)
     with contextlib.suppress(OSError):
-        return path / "hpcbert" / "templates" if there.stat().st_uid == os.geteuid() else None
+        return path / "hpcbert" / "templates" if path.stat().st_uid == os.geteuid() else None
     return None
 
 

@@ -115,7 +115,9 @@ class JobRecord:
         Another repeat's job may have said so before it began, and taken it out of the queue.
         """
         never_began = self.start is None and state.word == "CANCELLED"
-        if not self.unneeded or not (state.kind is Kind.SUCCEEDED or never_began):
+        # Accounting may say for a while that it still runs.
+        ended = state.kind is Kind.SUCCEEDED or (state.kind is Kind.RUNNING and self.exit == 0)
+        if not self.unneeded or not (ended or never_began):
             return state
         return replace(state, word=UNNEEDED, kind=Kind.UNNEEDED, detail=self.unneeded)
 

@@ -49,7 +49,7 @@ def test_thirty_points_go_all_the_way(hpcbert: Cli, user: Any, lab: Lab) -> None
     assert (kept.returncode, "10 of its repeats wait or run" in kept.stderr) == (2, True)
     lock = Path(made[1]["directory"]) / "campaign.lock.toml"
     like = hpcbert("submit", "--like", lock, "--rehearse", "--dry-run", "--json", status=0)
-    assert [one["framework"] for one in like.data["campaigns"]] == ["oneflow"]
+    assert (like.data["framework"], len(like.data["arrays"])) == ("oneflow", 10)
     environment = {**hpcbert.env, **lab.environment, "HOME": str(user.home), "USER": user.name}
     become = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--init-groups"]
     argv = [*become, "env", *(f"{name}={text}" for name, text in environment.items())]

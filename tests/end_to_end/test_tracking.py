@@ -27,7 +27,8 @@ from tests.kit.waiting import until
 SCRIPT = """\
 #!/bin/bash
 status=CAMPAIGN/status/KEY.$SLURM_ARRAY_TASK_ID.jsonl
-log=CAMPAIGN/logs/KEY.$SLURM_ARRAY_TASK_ID${SLURM_RESTART_COUNT:+.r$SLURM_RESTART_COUNT}.log
+log=CAMPAIGN/LOG${SLURM_RESTART_COUNT:+.r$SLURM_RESTART_COUNT}.log
+mkdir -p "${log%/*}"
 mark() { printf '{"event":"%s","time":%(%s)T,"attempt":%d%s}\\n' \
   "$1" -1 "${SLURM_RESTART_COUNT:-0}" "$2" >>"$status"; }
 mark start ",\\"nodelist\\":\\"$SLURM_JOB_NODELIST\\""
@@ -60,14 +61,16 @@ class Bench:
         """Submit an array for each (indices, body of the script's case, options)."""
         name = "20261121T100000Z-pytorch-aaaaaa"
         directory = self.work / name
-        rooms = ("scripts", "slurm", "status", "logs")
-        self.as_user(["mkdir", "-p", *(f"{directory}/{one}" for one in rooms)])
+        self.as_user(
+            ["mkdir", "-p", *(f"{directory}/{one}" for one in ("scripts", "slurm", "status"))]
+        )
         arrays = []
         for number, (indices, body, options) in enumerate(jobs, start=1):
             one = campaigns.array(name, f"1n{number}g")
             text = SCRIPT.replace("CAMPAIGN", f"'{directory}'").replace("KEY", one.point.key)
+            log = one.log.removesuffix(".log").replace("{repeat}", "$SLURM_ARRAY_TASK_ID")
             script = directory / one.script
-            script.write_text(text.replace("BODY", body))
+            script.write_text(text.replace("LOG", log).replace("BODY", body))
             shutil.chown(script, self.user)
             words = [f"--array={indices}", "-J", one.name, "-o", f"{directory}/slurm/%A_%a.out"]
             made = self.as_user(["sbatch", "--parsable", *words, *options, str(script)])
@@ -194,8 +197,8 @@ def test_monitor_lists_a_requeued_campaign_and_follows_it_to_its_end(
     assert not done.data["over"]
     # Slurm lets two minutes pass before it starts a requeued job.
     bench.as_root("scontrol", "update", f"jobid={job}", "starttime=now")
-    said = hpcbert("logs", "-f", one.campaign.id, status=0, HPCBERT_RUNS=str(runs)).stdout
-    assert said == "attempt 1\n"
+    done = hpcbert("logs", "-f", one.campaign.id, status=0, HPCBERT_RUNS=str(runs))
+    assert done.stdout.endswith("attempt 1\n"), done.stderr
     # By its name: it is over.
     done = monitor(one.campaign.id)
     assert (done.events[-1]["state"], done.events[-1]["attempt"]) == ("COMPLETED", 1)

@@ -159,7 +159,8 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
 # JSON files among them, which are gone when the rank script ends.
 _STAND_IN = """\
 stand_in() {
-  { printf '%s\\0' "$@"; printf '\\0'; } >>"$HPCBERT_RECORD.argv"
+  # One write: ranks of a node append at once.
+  printf '%s\\0' "$@" '' >>"$HPCBERT_RECORD.argv"
   env -0 >"$HPCBERT_RECORD.env.$BASHPID"
   local word
   for word in "$@"; do

@@ -17,6 +17,7 @@ TEXT = "{% for one in names %}{{ one }};{% endfor %}\n"
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
     return tmp_path / "cache" / "hpcbert" / "templates"
 
 
@@ -128,10 +129,13 @@ def test_it_is_kept_in_the_users_own_cache_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = {"HOME": str(tmp_path)}
+    for name in (".cache", "c"):
+        (tmp_path / name).mkdir()
     places: list[tuple[Mapping[str, str], Path | None]] = [
         (home, tmp_path / ".cache/hpcbert/templates"),
         ({**home, "XDG_CACHE_HOME": str(tmp_path / "c")}, tmp_path / "c/hpcbert/templates"),
         ({**home, "XDG_CACHE_HOME": "relative"}, None),
+        ({**home, "XDG_CACHE_HOME": str(tmp_path / "none")}, None),
         ({"HOME": ""}, None),
         ({}, None),
     ]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # The kinds of MPI to advise, the usual one first.
 _MPI = ("pmix", "pmi2")
 # As `scontrol ping` says of each controller.
-_UP = " is UP"
+_UP, _DOWN = " is UP", " is DOWN"
 
 
 def supply(script: str, cluster: Cluster) -> tuple[Supply, ...]:
@@ -83,7 +83,7 @@ def examine(site: Site, world: World, nodes: int) -> Iterator[Finding]:
     hint = "Without accounting, states come from squeue and from the jobs' own status files."
     yield _judged("accounting", sacct, "sacct answers", hint, bad="warn")
     cluster = Cluster(world)
-    if ping.ok or _UP in ping.stdout:  # A backup may be.
+    if _UP in ping.stdout or _DOWN not in ping.stdout:  # A backup may be up.
         yield from _partition(site, cluster, nodes)
     if ping.ok:
         yield from _versions(version.stdout, cluster.settings.version)
