@@ -160,11 +160,13 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the worst of a test's phases."""
-        before = self._outcomes.get(report.nodeid, "")
+        # xdist adds the name of a test's group.
+        test = report.nodeid.partition("@tests/")[0]
+        before = self._outcomes.get(test, "")
         if report.when == "call" or report.outcome != "passed":
             worse = before == "failed" and report.outcome != "failed"
-            self._outcomes[report.nodeid] = before if worse else report.outcome
-        self._sites[report.nodeid] = [
+            self._outcomes[test] = before if worse else report.outcome
+        self._sites[test] = [
             str(what) for name, what in report.user_properties if name == SITE
         ]
 
