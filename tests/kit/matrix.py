@@ -166,9 +166,7 @@ class Recorder:
         if report.when == "call" or report.outcome != "passed":
             worse = before == "failed" and report.outcome != "failed"
             self._outcomes[test] = before if worse else report.outcome
-        self._sites[test] = [
-            str(what) for name, what in report.user_properties if name == SITE
-        ]
+        self._sites[test] = [str(what) for name, what in report.user_properties if name == SITE]
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Add what ran to the file, unless it was broken off."""
