@@ -129,9 +129,17 @@ def make(
     with _errors_of(plan.directory):
         (plan.directory / FOLDER).mkdir(parents=True, exist_ok=True)
         with locked(plan.directory):
+            _clear(plan.directory)
             making = _Making(plan, begun, source)
             filing.write_bytes(plan.directory / VOCABULARY, words, mode=_MODE)
             return making.run(count, progress)
+
+
+def _clear(directory: Path) -> None:
+    """Remove what a run left that was killed while it wrote one of these files."""
+    for name in (_BEGUN, DATA, VOCABULARY):
+        for path in directory.glob(f".{name}.*.tmp"):
+            path.unlink()
 
 
 class _Making:

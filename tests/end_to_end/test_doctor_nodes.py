@@ -30,7 +30,7 @@ source = "{place}"
 """
 # The interpreter of the environment that `prepare` would make: it has what was installed there.
 PYTHON = """#!/bin/sh
-PYTHONPATH={place}/modules exec {python} "$@"
+PYTHONPATH={place}/modules exec '{python}' "$@"
 """
 
 
