@@ -69,10 +69,9 @@ def test_only_what_failed_runs_again_and_every_attempt_stays(
     done = hpcbert("retry", directory, "--wait", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = runs(done.document)
-    assert {number: run["attempt"] for number, run in found.items()} == {
-        number: int(number in bad) for number in (1, 2)
-    }
-    first, second = found[2]["attempts"]
+    # A busy machine may spoil an attempt's clock: then there is another.
+    assert [number for number, run in found.items() if run["attempt"]] == bad
+    first, *_, second = found[2]["attempts"]
     assert (first["attempt"], first["state"], second["state"]) == (0, "FAILED", "COMPLETED")
     assert "exit status 7" in first["detail"]
     assert first["log"] != second["log"]
