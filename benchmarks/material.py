@@ -138,9 +138,10 @@ def thousand(folder: Path) -> tuple[Path, str]:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     done = dataclasses.replace(array, state="submitted", job_id=job, submitted=stamp)
     store.write_manifest(made.directory, dataclasses.replace(made.campaign, arrays=(done,)))
-    while subprocess.run(["squeue", "-h", "-j", job], capture_output=True, check=False).stdout:
+    # The queue forgets them first; accounting lags behind it.
+    ended = ["sacct", "-n", "-X", "-P", "-j", job, "-s", "CD,F,CA,TO,NF", "-o", "State"]
+    while len(subprocess.run(ended, capture_output=True, check=True).stdout.splitlines()) < 1000:
         time.sleep(1)
-    time.sleep(3)  # accounting lags behind the queue
     return made.directory, job
 
 

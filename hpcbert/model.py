@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import calendar
 import time
-from collections.abc import Sequence  # noqa: TC003 - readers of documents look annotations up
+from collections.abc import Iterable, Sequence  # noqa: TC003 - readers of documents look annotations up
 from dataclasses import field
 from functools import cached_property
 from typing import Literal
@@ -546,6 +546,11 @@ class Run:
     environments: tuple[tuple[str, str], ...] = ()
     flags: tuple[str, ...] = ()
     sampled: Sampled | None = None
+
+
+def throughputs(runs: Iterable[Run]) -> list[float]:
+    """Return the throughputs of the valid ones of some runs."""
+    return [run.throughput for run in runs if run.valid and run.throughput is not None]
 
 
 @dataclass(frozen=True)

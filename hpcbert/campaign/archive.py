@@ -24,7 +24,7 @@ from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST
 from hpcbert.system import redact, zipped
-from hpcbert.system.files import open_file, refusal
+from hpcbert.system.files import open_file, refusal, temporary_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -83,7 +83,7 @@ def pack(directory: Path, target: Path) -> Packed:
             hint="Remove it, or name another file with --output.",
         )
     campaign = store.read_manifest(directory)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    temporary = temporary_for(target)
     with refusal("write", target):
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
         try:

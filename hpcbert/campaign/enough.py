@@ -17,7 +17,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.config.adaptive import FEWEST
 from hpcbert.errors import HpcbertError
 from hpcbert.logs.setting import Window
-from hpcbert.model import Adaptive
+from hpcbert.model import Adaptive, throughputs
 from hpcbert.results.interval import suffices
 from hpcbert.results.words import sufficiency
 from hpcbert.slurm.states import Kind
@@ -53,8 +53,7 @@ def decide(directory: Path, point: str) -> Decision:
     if campaign.rehearse:
         well = sum(one.known.counted.state.kind is Kind.SUCCEEDED for one in found.repeats)
         return Decision(well >= FEWEST, f"{well} repeats were rehearsed")
-    runs = [one.run for one in found.repeats if one.run.valid]
-    numbers = [one.throughput for one in runs if one.throughput is not None]
+    numbers = throughputs(one.run for one in found.repeats)
     precision = protocol.precision_of_median
     known = Adaptive(precision or 0.0, protocol.repeats)
     return Decision(suffices(numbers, precision), sufficiency(numbers, known))

@@ -22,7 +22,7 @@ from hpcbert.campaign.lateness import goes_on, lacks
 from hpcbert.campaign.masking import Masking, masks
 from hpcbert.errors import UsageError
 from hpcbert.model import MANIFEST, utc
-from hpcbert.system.files import open_file, read
+from hpcbert.system.files import open_file, read, size_of
 from hpcbert.system.workers import spread
 
 if TYPE_CHECKING:
@@ -100,16 +100,9 @@ def digests(
     """
     every = sorted(names(watched.directory))
     new = [name for name in every if name not in known and not name.startswith(_STATUS)]
-    sizes = [_size(watched.directory / name) for name in new]
+    sizes = [size_of(watched.directory / name) for name in new]
     found = {**known, **dict(zip(new, spread(partial(_entry, watched), new, sizes), strict=True))}
     return {name: found[name] if name in found else _entry(watched, name) for name in every}
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _entry(watched: TrackedCampaign, name: str) -> dict[str, Any]:

@@ -33,10 +33,9 @@ from hpcbert.logs.counted import counted
 from hpcbert.logs.scan import Reading, read, read_on
 from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.logs.sizes import stated_by
-from hpcbert.model import Measured, Reason, Run
+from hpcbert.model import Measured, Reason, Run, throughputs
 from hpcbert.results.interval import suffices
 from hpcbert.results.reduce import Curves, Evidence, gate, group_of
-from hpcbert.results.words import speeds
 from hpcbert.slurm.states import Kind
 from hpcbert.system.workers import spread
 
@@ -118,7 +117,7 @@ class Gathered:
             point
             for point, measured in zip(found, self.points, strict=True)
             if measured.adaptive
-            and suffices(speeds(measured), measured.adaptive.precision_of_median)
+            and suffices(throughputs(measured.runs), measured.adaptive.precision_of_median)
         )
 
     @property

@@ -138,7 +138,7 @@ def make(
 def _clear(directory: Path) -> None:
     """Remove what a run left that was killed while it wrote one of these files."""
     for name in (_BEGUN, DATA, VOCABULARY):
-        for path in directory.glob(f".{name}.*.tmp"):
+        for path in filing.leftovers(directory / name):
             path.unlink()
 
 

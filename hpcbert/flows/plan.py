@@ -69,7 +69,6 @@ class PointOutlook:
     cost: Cost
     earlier: Earlier | None
     start: Start | None
-
     least: int
 
     @property

@@ -18,7 +18,7 @@ from hpcbert.report.content import compose
 from hpcbert.report.given import Backing, Given, Stretch
 from hpcbert.report.words import LANGUAGES, Words
 from hpcbert.results import saved
-from hpcbert.system.files import read, refusal
+from hpcbert.system.files import read, refusal, temporary_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -88,7 +88,7 @@ def write(
             recipes=_recipes(results, campaigns, recipes),
             stretches=tuple(_stretches(results)),
         )
-        temporary = place.with_name(f".{place.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+        temporary = temporary_for(place)
         with refusal("write", target):
             temporary.mkdir(parents=True)
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)

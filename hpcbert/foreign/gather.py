@@ -19,11 +19,11 @@ from hpcbert.logs.setting import END, Setting
 from hpcbert.logs.sizes import name_of
 from hpcbert.model import Measured, Point, Shape
 from hpcbert.results.reduce import Curves, group_of
+from hpcbert.system.files import size_of
 from hpcbert.system.workers import spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-    from pathlib import Path
 
     from hpcbert.campaign.fingerprint import NodeSample
     from hpcbert.foreign.said import UserSettings
@@ -158,7 +158,7 @@ class Reader:
         """
         # What the first one needs is loaded here, once for all processes.
         found = [self._outcome(log) for log in logs[:1]]
-        found += spread(self._outcome, logs[1:], [_size(log.path) for log in logs[1:]])
+        found += spread(self._outcome, logs[1:], [size_of(log.path) for log in logs[1:]])
         reads = []
         for log, one in zip(logs, found, strict=True):
             if one.framework:
@@ -279,13 +279,6 @@ class Reader:
         if not (alike or reading.foreign):
             return reading._replace(reasons=blamed)
         return reading._replace(reasons=(unread(log.path, framework.name, alike),), missing="")
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _refuse_clash(read: Read, others: Collection[Read]) -> None:

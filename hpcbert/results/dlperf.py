@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
+from hpcbert.model import throughputs
 from hpcbert.results.reduce import BASELINE
 from hpcbert.results.words import basis, on_cpu
 
@@ -66,9 +67,7 @@ def _model(table: SpeedupTable) -> str:
 
 def _points(table: SpeedupTable) -> dict[str, Any]:
     speeds = {
-        row.shape: [
-            round(run.throughput, 2) for run in row.runs if run.valid and run.throughput is not None
-        ]
+        row.shape: [round(number, 2) for number in throughputs(row.runs)]
         for row in table.rows
         if row.median is not None
     }

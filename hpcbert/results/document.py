@@ -9,8 +9,9 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from hpcbert.model import throughputs
 from hpcbert.results.interval import limits, suffices
-from hpcbert.results.words import protocol, speeds
+from hpcbert.results.words import protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,7 +83,7 @@ def _row_data(row: Row) -> dict[str, Any]:
 
 
 def _adaptive_data(row: Row, known: Adaptive) -> dict[str, Any]:
-    numbers = speeds(row)
+    numbers = throughputs(row.runs)
     found = limits(numbers) if numbers else None
     return {
         "precision_of_median": known.precision_of_median,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
-from hpcbert.model import Group, Measured, Point, Reason, Row, Run, Shape, SpeedupTable
+from hpcbert.model import Group, Measured, Point, Reason, Row, Run, Shape, SpeedupTable, throughputs
 from hpcbert.results.interval import suffices
 from hpcbert.results.metrics import metrics_of
 from hpcbert.system.lazy import dataclass
@@ -192,7 +192,7 @@ def _table(group: Group, shapes: dict[Shape, Measured], require_all: bool) -> Sp
 
 
 def _numbers(point: Measured, require_all: bool) -> list[float]:
-    found = [run.throughput for run in point.runs if run.valid and run.throughput is not None]
+    found = throughputs(point.runs)
     return [] if require_all and len(found) < _asked(point, found) else found
 
 
@@ -203,7 +203,7 @@ def _asked(point: Measured, numbers: list[float]) -> int:
 
 
 def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
-    ok = sum(run.valid and run.throughput is not None for run in point.runs)
+    ok = len(throughputs(point.runs))
     asked = _asked(point, numbers)
     middle = median(numbers) if numbers else None
     speedup = middle / base if middle and base else None

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcbert.config.adaptive import FEWEST
+from hpcbert.model import throughputs
 from hpcbert.results.interval import limits, suffices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hpcbert.model import Adaptive, Group, Measured, Protocol, Row, Run, SpeedupTable
+    from hpcbert.model import Adaptive, Group, Protocol, Row, Run, SpeedupTable
 
 _SHOWN = 3
 # What each flag means, as tables explain it to those who read nothing else.
@@ -109,7 +110,7 @@ def differences(row: Row) -> tuple[str, ...]:
 
 def protocol(row: Row) -> tuple[str, ...]:
     """Return how many repeats a row has and why, where their number was not fixed."""
-    return (sufficiency(speeds(row), row.adaptive),) if row.adaptive else ()
+    return (sufficiency(throughputs(row.runs), row.adaptive),) if row.adaptive else ()
 
 
 def sufficiency(numbers: Sequence[float], known: Adaptive) -> str:
@@ -144,11 +145,6 @@ def until(protocol: Protocol) -> str:
 def percent(share: float) -> str:
     """Return a share as people write it: `1 %`, `93.75 %`, `0.823 %`."""
     return f"{share * 100:.4g} %"
-
-
-def speeds(row: Row | Measured) -> list[float]:
-    """Return the throughputs of a point's valid repeats."""
-    return [run.throughput for run in row.runs if run.valid and run.throughput is not None]
 
 
 def marks(row: Row) -> tuple[str, ...]:

@@ -125,6 +125,24 @@ def write_text(path: Path, text: str, *, mode: int = PRIVATE) -> None:
     write_bytes(path, text.encode("utf-8"), mode=mode)
 
 
+def temporary_for(path: Path) -> Path:
+    """Return what a file is called until it is whole: a name that nobody else uses."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+
+
+def leftovers(path: Path) -> list[Path]:
+    """Return what was left by those that were killed before a file was whole."""
+    return list(path.parent.glob(f".{path.name}.*.tmp"))
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file; 0 where it is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def write_bytes(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
     """Write a file so that it is there whole or not at all, and survives a crash once there.
 
@@ -137,7 +155,7 @@ def write_bytes(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
         HpcbertError: The file system refused: full, read-only, gone or out of quota. A file
             that was there before is untouched.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    temporary = temporary_for(path)
     with refusal("write", path):
         try:
             write_through(temporary, content, mode)

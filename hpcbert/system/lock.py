@@ -126,7 +126,7 @@ def locked(directory: Path, what: str = "campaign") -> Iterator[None]:
 
 def _take(path: Path, holder: str, what: str) -> bool:
     """Make the lock, holder and all; say whether it was free."""
-    own = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    own = files.temporary_for(path)
     with files.refusal(f"lock the {what}", path):
         try:
             files.write_through(own, holder.encode(), files.PRIVATE)
