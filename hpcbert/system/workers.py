@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import selectors
 import signal
 import struct
 from contextlib import suppress
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
 from hpcbert.errors import HpcbertError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -151,8 +152,7 @@ class _Crew(Generic[T, R]):
         try:
             for _ in range(count):
                 self._start(tasks, running)
-            for pid, said in list(running.items()):
-                data = said.read()
+            for pid, data in _ended(running):
                 _, status = os.waitpid(pid, 0)
                 running.pop(pid).close()
                 _refuse_killed(os.waitstatus_to_exitcode(status))
@@ -206,6 +206,25 @@ class _Crew(Generic[T, R]):
             return pickle.dumps(made, pickle.HIGHEST_PROTOCOL)
         except (pickle.PicklingError, TypeError, AttributeError):
             return pickle.dumps({})
+
+
+def _ended(running: Mapping[int, BinaryIO]) -> Iterator[tuple[int, bytes]]:
+    """Give each process and what it said, in the order in which they end.
+
+    All of them are listened to at once: one that was killed is not found out only after those
+    before it have done its work, and none waits for others to be read from.
+    """
+    heard = {pid: bytearray() for pid in running}
+    with selectors.DefaultSelector() as selector:
+        for pid, said in running.items():
+            selector.register(said, selectors.EVENT_READ, pid)
+        while selector.get_map():
+            for key, _ in selector.select():
+                if data := os.read(key.fd, 1 << 20):
+                    heard[key.data] += data
+                else:
+                    selector.unregister(key.fileobj)
+                    yield key.data, bytes(heard.pop(key.data))
 
 
 def _refuse_killed(code: int) -> None:

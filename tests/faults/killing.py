@@ -109,10 +109,15 @@ class Desk:
         return set(self.runs.glob(f"*{_CAMPAIGN}*"))
 
     def jobs(self, states: str = "all") -> dict[str, set[str]]:
-        """Return the ids of all jobs in some states by their names."""
+        """Return the ids of the campaigns' jobs in some states by their names.
+
+        The cluster has jobs of other tests, which Slurm forgets at any moment.
+        """
         words = ["squeue", "--noheader", f"--states={states}", "--format=%F %j"]
+        own = [directory.name for directory in self.campaigns()]
         found: dict[str, set[str]] = {}
         for line in self.as_user(words).stdout.splitlines():
             job, _, name = line.partition(" ")
-            found.setdefault(name, set()).add(job)
+            if any(campaign in name for campaign in own):
+                found.setdefault(name, set()).add(job)
         return found

@@ -83,12 +83,23 @@ print([one() for one in workers.spread(lambda one: (lambda: one), range(4), [hug
     assert said(program(text)) == ["[0, 1, 2, 3]"]
 
 
-def test_a_killed_worker_is_reported_and_the_others_are_ended(program: Program) -> None:
-    text = """
+@pytest.mark.parametrize("killed", range(3), ids=["first", "second", "third"])
+def test_a_killed_worker_is_reported_and_the_others_are_ended(
+    program: Program, killed: int
+) -> None:
+    text = f"""
+fork, forks = os.fork, []
+def counted():
+    forks.append(fork())
+    return forks[-1]
+os.fork = counted
 def work(one):
-    if one: time.sleep(600)
-    os.kill(os.getpid(), signal.SIGKILL)
-try: workers.spread(work, range(3), [huge * 9, huge, huge])
+    # Forks that were made before this process, and its own: it is killed once all have work.
+    (pathlib.Path.cwd() / str(len(forks))).touch()
+    while len(list(pathlib.Path.cwd().iterdir())) < 3: time.sleep(0.01)
+    if len(forks) == {killed + 1}: os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+try: workers.spread(work, range(3), [huge] * 3)
 except HpcbertError as error: print(error, error.hint, children())
 """
     (line,) = said(program(text))
