@@ -1,6 +1,6 @@
 """The JSON documents that docs/reference/json.md shows: real ones, of commands that run here.
 
-    python -m tests.docs.examples     # writes them into the page
+    python -m tests.docs.examples     # writes them into the page; as root, those of a lab too
 
 What differs from run to run (times, paths, digests, versions) is written alike, a long text is
 cut, and of a long list the first few are shown.
@@ -21,9 +21,12 @@ from typing import Any
 from unittest.mock import patch
 
 from hpcbert import __version__
+from hpcbert.lab import DEFAULT_DIRECTORY
 from hpcbert.model import Protocol
 from tests.kit import campaigns, status
-from tests.kit.cli import inside
+from tests.kit.cli import Done, inside
+from tests.kit.containers import pointer
+from tests.kit.logs import BEGIN
 from tests.kit.paths import REFERENCE, REPOSITORY
 
 PAGE = REFERENCE / "json.md"
@@ -43,6 +46,7 @@ LINES = {
     "data check": "data check data",
     "data show": "data show data",
     "images list": "images list",
+    "images remove": "images remove pytorch",
     "plan": f"plan --fw pytorch {_CPU}",
     "submit": f"submit --fw pytorch {_CPU} --dry-run",
     "monitor": f"monitor {ONE} --once",
@@ -54,6 +58,7 @@ LINES = {
     "report": f"report {ONE} --output report",
     "record list": "record list",
     "record show": "record show dlperf:oneflow-fp32-b32",
+    "record check": "record check oneflow --fw oneflow --model bert-base --against dlperf:oneflow-fp32-b32",
     "explain": f"explain {ONE}",
     "predict": "predict dlperf:oneflow-fp32-b32 --nodes 8",
     "list": "list",
@@ -65,13 +70,17 @@ LINES = {
     "completion": "completion bash",
     "rm": f"rm {TWO} --yes",
 }
+# Those that need a lab, which only root can start: both print its status.
+OF_A_LAB = ("lab up", "lab status")
 _BLOCK = re.compile(r"(<!-- example: ([a-z ]+) -->\n```json\n).*?(\n```)", re.DOTALL)
 # What says when, where or how large something was, and of which machine it is.
 _ALIKE: dict[str, Any] = {
+    "address": "198.19.64.1",
     "age_seconds": 3600.0,
     "bytes": 4096,
     "date": "2026-11-21",
     "hpcbert": __version__,
+    "pid": 4711,
     "user": "you",
     "time": "2026-11-21T10:00:00Z",
 }
@@ -104,6 +113,8 @@ def place() -> Iterator[Path]:
                 _planted(home / "runs", ONE, "1n1g", "1n2g")
                 _planted(home / "runs", TWO, "1n1g", failed=2)
                 _planted(home / "runs", THREE, "1n1g", faster=3.0)
+                _image(home / "images")
+                _oneflow(home / "oneflow" / "bert_b32_fp32_1.log")
                 yield home
             finally:
                 os.chdir(before)
@@ -135,6 +146,28 @@ def _planted(runs: Path, name: str, *shapes: str, failed: int = 0, faster: float
             began = {"event": "start", "job": array.element(number), "host": "vm", "nodelist": "vm"}
             ended = {"event": "finished", "state": "FAILED" if code else "COMPLETED", "exit": code}
             made.mark(shape, number, began, {"event": "step"}, *status.ended(code), ended)
+
+
+def _image(folder: Path) -> None:
+    """Make a prepared image."""
+    folder.mkdir()
+    image = folder / "pytorch+0123456789ab.sqsh"
+    image.write_bytes(b"an image")
+    note = pointer(image, "docker://nvcr.io#nvidia/pytorch:25.04-py3", "0123456789ab" + 52 * "0")
+    (folder / "pytorch.json").write_text(json.dumps(note))
+
+
+def _oneflow(path: Path) -> None:
+    """Write a log that gives the rate which DLPerf published of it: 152.89 samples/s."""
+    path.parent.mkdir()
+    facts = ["batch_size_per_device = 32", "num_nodes = 1", "gpu_num_per_node = 1"]
+    facts += ["use_fp16 = False"]
+    steps = (
+        f"step: {number}, total_loss: 9.5, mlm_loss: 8.8, nsp_loss: 0.7, throughput: 152.890 "
+        f"{BEGIN + number * 32 / 152.89:.7f}"
+        for number in range(120)
+    )
+    path.write_text("\n".join([*facts, *steps, ""]))
 
 
 def shown(value: Any, home: str, key: str = "") -> Any:
@@ -172,6 +205,26 @@ def documents() -> dict[str, str]:
     return found
 
 
+def of_lab(done: Done, directory: Path) -> str:
+    """Return what `lab up` or `lab status` printed, as the page shows it."""
+    text = done.stdout.replace(str(directory), str(DEFAULT_DIRECTORY))
+    return written(shown(json.loads(text), str(REPOSITORY)))
+
+
+def on_a_lab() -> dict[str, str]:
+    """Return the documents of a lab that is started for them; none where that is refused."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        Path(name).chmod(0o755)  # or the lab's files would be elsewhere
+        directory = Path(name) / "lab"
+        options = ("--directory", directory, "--json")
+        try:
+            done = [inside(*command.split(), *options) for command in OF_A_LAB]
+        finally:
+            inside("lab", "down", *options)
+    found = zip(OF_A_LAB, done, strict=True)
+    return {command: of_lab(one, directory) for command, one in found if not one.returncode}
+
+
 def written(value: Any, indent: str = "") -> str:
     """Return JSON that is as long as it must be: on one line what fits there."""
     line = json.dumps(value, ensure_ascii=False)
@@ -194,7 +247,7 @@ def kept() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    new = documents()
+    new = {**kept(), **documents(), **on_a_lab()}
     page = PAGE.read_text(encoding="utf-8")
     page = _BLOCK.sub(lambda block: f"{block[1]}{new[block[2]]}{block[3]}", page)
     PAGE.write_text(page, encoding="utf-8")

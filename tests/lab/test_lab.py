@@ -20,6 +20,8 @@ from hpcbert.lab import (
     stop_daemon,
 )
 from hpcbert.system.runner import Outcome, run
+from tests.docs.examples import kept, of_lab
+from tests.kit.cli import inside
 from tests.kit.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm
@@ -32,6 +34,13 @@ def test_all_nodes_are_idle_and_all_daemons_alive(lab: Lab):
     assert {daemon.name for daemon in now.daemons} == {
         "munged", "mariadbd", "slurmdbd", "slurmctld", "n1", "n2", "n3", "n4",
     }  # fmt: skip
+
+
+def test_the_json_page_shows_the_status_of_a_lab(lab: Lab):
+    found = inside("lab", "status", "--directory", lab.directory, "--json")
+    page = kept()
+    assert page["lab status"] == of_lab(found, lab.directory), "run: python -m tests.docs.examples"
+    assert page["lab up"] == page["lab status"].replace('"lab status"', '"lab up"')
 
 
 def test_thirty_two_ranks_see_their_own_gpu(
