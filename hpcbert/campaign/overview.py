@@ -21,7 +21,7 @@ from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import MANIFEST, moment, utc
 from hpcbert.results.interval import suffices
-from hpcbert.slurm.states import UNNEEDED
+from hpcbert.slurm.states import UNNEEDED, Kind
 from hpcbert.system.files import open_file
 from hpcbert.system.lazy import dataclass, regex
 
@@ -49,6 +49,8 @@ State = Literal[
     "damaged",
 ]
 STATES: tuple[State, ...] = get_args(State)
+# What a repeat waits for, or does, when collect looks too early: it has not failed.
+_UNENDED = {Kind.WAITING, Kind.RUNNING, Kind.REQUEUED}
 # Of a repeat, by its own account.
 Phase = Literal["unsubmitted", "refused", "waiting", "running", "ended"]
 
@@ -59,7 +61,7 @@ class PointResult(NamedTuple):
     Attributes:
         asked, valid: Repeats.
         median: Samples per second over all GPUs; None without a valid repeat.
-        refused: Number and reasons of each repeat that doesn't count.
+        refused: Number and reasons of each repeat that had ended and is invalid.
         unneeded: Numbers of those that were not needed.
     """
 
@@ -127,7 +129,7 @@ def _result(runs: list[Mapping[str, Any]], precision: float | None) -> PointResu
     refused = tuple(
         (int(run["repeat"]), "; ".join(f"{one['code']}: {one['detail']}" for one in run["reasons"]))
         for run in runs
-        if not run["valid"]
+        if not run["valid"] and run.get("scheduler", {}).get("kind") not in _UNENDED
     )
     asked = len(rates) if suffices(rates, precision) else len(runs)
     return PointResult(asked, len(rates), median(rates) if rates else None, refused, unneeded)
@@ -273,6 +275,7 @@ class Overview:
         asked: Repeats that were asked for; None where that can't be read.
         valid: Repeats that count; None: it was not collected yet.
         best: Its highest number.
+        provisional: Whether `valid` and `best` are of a moment at which repeats had not ended yet.
         note: A person's.
         problem: What is damaged, and how; empty: nothing.
     """
@@ -291,6 +294,7 @@ class Overview:
     asked: int | None = None
     valid: int | None = None
     best: Best | None = None
+    provisional: bool = False
     note: str = ""
     problem: str = ""
 
@@ -326,6 +330,7 @@ def look(directory: Path) -> Overview:
         asked=known.asked if known and over(campaign, known) else len(campaign.current),
         valid=known.valid if known else None,
         best=known.best if known else None,
+        provisional=known is not None and not over(campaign, known),
         note=note,
         problem=problem,
     )

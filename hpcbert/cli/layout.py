@@ -16,6 +16,11 @@ _GAP = "  "
 _NAMED = 3
 # The last column has at least so many characters, or the line is longer than the terminal is wide.
 _LEAST = 12
+# Marks numbers that collect found before all repeats had ended.
+PROVISIONAL = "*"
+COLLECT_AGAIN = (
+    f"{PROVISIONAL} Provisional: collected before all repeats had ended; run hpcbert collect again."
+)
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
 
 

@@ -13,7 +13,7 @@ import click
 
 from hpcbert.campaign.overview import STATES, age
 from hpcbert.cli import streams
-from hpcbert.cli.layout import best_text, columns, since_text, span
+from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, best_text, columns, since_text, span
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
 from hpcbert.flows.history import Filter, listed
@@ -110,7 +110,8 @@ def _text(found: Sequence[Overview], runs: Path, now: float, *, narrowed: bool) 
     if not any(row[_NAME] for row in rows[1:]):
         rows = [(*row[:_NAME], *row[_NAME + 1 :]) for row in rows]
         right = tuple(at - 1 for at in right)
-    return "\n".join([*columns(rows, streams.width(sys.stdout), right=right), "", _FROM_FILES])
+    notes = ["", _FROM_FILES, *([COLLECT_AGAIN] if any(one.provisional for one in found) else [])]
+    return "\n".join([*columns(rows, streams.width(sys.stdout), right=right), *notes])
 
 
 def _row(one: Overview, now: float) -> tuple[str, ...]:
@@ -130,4 +131,5 @@ def _row(one: Overview, now: float) -> tuple[str, ...]:
 
 def _valid(one: Overview) -> str:
     known: dict[str, Any] = {"valid": one.valid, "asked": one.asked}
-    return "{valid}/{asked}".format(**{key: "-" if n is None else n for key, n in known.items()})
+    text = "{valid}/{asked}".format(**{key: "-" if n is None else n for key, n in known.items()})
+    return text + PROVISIONAL * one.provisional

@@ -14,7 +14,7 @@ import click
 from hpcbert.campaign import overview, preflight, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.cli.campaigns import opened
-from hpcbert.cli.layout import columns, since_text
+from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, columns, since_text
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
 from hpcbert.results.text import number
@@ -108,9 +108,11 @@ def _lines(
     }
     yield from (f"{name + ':':<11}{value}" for name, value in facts.items() if value)
     titles = ("point", "job", "repeats", "valid", "median samples/s", "")
-    rows = [titles, *map(_row, data["points"])]
+    rows = [titles, *(_row(point, seen.provisional) for point in data["points"])]
     yield ""
     yield from columns(rows, right=(3, 4))
+    if seen.provisional:
+        yield COLLECT_AGAIN
     for point in data["points"]:
         for one in point["refused"]:
             yield f"{point['point']} repeat {one['repeat']}: {one['why']}"
@@ -120,13 +122,13 @@ def _lines(
     yield "States are what the files say; hpcbert monitor asks the scheduler."
 
 
-def _row(point: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(point: Mapping[str, Any], provisional: bool) -> tuple[str, ...]:
     valid = "-" if point["valid"] is None else point["valid"]
     return (
         point["point"],
         ",".join(point["jobs"]) or "-",
         ", ".join(f"{count} {phase}" for phase, count in point["repeats"].items()),
-        f"{valid}/{point['asked']}",
+        f"{valid}/{point['asked']}{PROVISIONAL * provisional}",
         number(point["median"]),
         point["variant"],
     )

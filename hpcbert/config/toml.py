@@ -39,7 +39,7 @@ def read(path: Path) -> dict[str, Any]:
         ConfigError: It can't be read, is no TOML (with line), or has another schema.
     """
     try:
-        text = read_file(path, most=MOST).decode("utf-8")
+        text = read_file(path, most=MOST).decode("utf-8-sig")  # Windows begins files with a mark.
     except OSError as error:
         raise ConfigError(f"Can't read: {error.strerror}.", where=str(path)) from error
     except UnicodeDecodeError as error:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.kit.campaigns import Build, Built
 from tests.kit.cli import Cli, inside
-from tests.kit.collecting import gathered, says
+from tests.kit.collecting import gathered, says, waits
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -66,6 +66,22 @@ def test_one_campaign_is_shown_point_by_point(one: Built) -> None:
     assert point["repeats"] == {"ended": 2}
     assert [found["repeat"] for found in point["refused"]] == [2]
     assert inside("show", "nothing").returncode == 2
+
+
+def test_numbers_collected_before_all_had_ended_are_provisional(build: Build) -> None:
+    one = build("1n1g", repeats=3, name="20261121T100000Z-pytorch-3f9a1c")
+    one.complete("1n1g", 1, 9)
+    gathered(one.directory, states=waits)
+    assert "0/3*" in inside("list").stdout
+    assert "run hpcbert collect again" in inside("list").stdout
+    shown = inside("show").stdout
+    assert "0/3*" in shown
+    assert "repeat 2" not in shown  # It waited when it was collected, and has not failed.
+    assert inside("list", "--json").data["campaigns"][0]["provisional"]
+    one.finish()
+    gathered(one.directory, states=says())
+    assert "*" not in inside("list").stdout + inside("show").stdout
+    assert not inside("show", "--json").data["provisional"]
 
 
 def test_a_note_is_written_printed_and_removed(one: Built) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,14 @@ def test_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_bytes(b"schema = 1 # \xff")
     with pytest.raises(ConfigError, match="not UTF-8"):
         site.read_site(tmp_path / "site.toml", base=tmp_path, env={})
+
+
+def test_a_file_that_windows_wrote(tmp_path: Path) -> None:
+    text = MINIMAL.replace("\n", "\r\n")
+    (tmp_path / "site.toml").write_bytes(text.encode("utf-8-sig"))
+    plain = write(tmp_path / "plain.toml", MINIMAL)
+    read = site.read_site(tmp_path / "site.toml", base=tmp_path, env={})
+    assert read == replace(site.read_site(plain, base=tmp_path, env={}), where=read.where)
 
 
 def test_own_recipes_come_before_hpcberts(tmp_path: Path, repository: Path) -> None:
