@@ -28,12 +28,12 @@ TOOLS = f"{Path(shutil.which('bash') or '/bin/bash').parent}:/usr/bin:/bin"
 
 def describe(
     folder: Path, part: str = "both", *, tools: str = TOOLS, script: str = "",
-    python: str = "python3", **environment: str | bytes,
+    python: str = "python3", reference: str = "img", **environment: str | bytes,
 ) -> subprocess.CompletedProcess[bytes]:  # fmt: skip
     env = {"PATH": tools, "SLURMD_NODENAME": "n1", **environment}
     words = ["bash", "-c", script or SCRIPT.read_text(), "describe", part, str(folder), "k.1.0"]
     return subprocess.run(
-        [*words, "img", python], env=env, capture_output=True, check=False, timeout=CEILING
+        [*words, reference, python], env=env, capture_output=True, check=False, timeout=CEILING
     )
 
 
@@ -104,6 +104,17 @@ def test_secrets_are_not_written(tmp_path: Path) -> None:
     environment = written(tmp_path)["image"]["environment"]
     assert {environment[name] for name in variables} == {redact.MASK}
     assert (environment["EMPTY_TOKEN"], environment["PLAIN"]) == ("", "a b")
+
+
+def test_only_those_of_many_values_that_hold_secrets_are_masked(tmp_path: Path) -> None:
+    variables: dict[str, Any] = {f"V{number}": f"word {number}" for number in range(11)}
+    secrets = {f"V{number}": f"hf_Zq8vN2kLw93MxT7rBd{number}" for number in (0, 5, 6, 10)}
+    reference = "https://me:hf_Zq8vN2kLw93MxT7rBd@host/image"
+    describe(tmp_path, reference=reference, **{**variables, **secrets})
+    image = written(tmp_path)["image"]
+    assert image["reference"] == redact.MASK
+    masked = {name for name, value in image["environment"].items() if value == redact.MASK}
+    assert masked == set(secrets)
 
 
 @settings(
