@@ -5,7 +5,6 @@ site, recipe, shape, point, repeat, attempt, campaign, rule, throughput: docs/re
 
 from __future__ import annotations
 
-import calendar
 import time
 from collections.abc import Iterable, Sequence  # noqa: TC003 - readers of documents look annotations up
 from dataclasses import field
@@ -70,6 +69,8 @@ def utc(seconds: float) -> str:
 
 def moment(text: object) -> float | None:
     """Return ISO 8601 UTC as `utc` writes it in seconds since the epoch; None for anything else."""
+    import calendar  # what reads no moment has no use for it
+
     try:
         return float(calendar.timegm(time.strptime(str(text)[:19], "%Y-%m-%dT%H:%M:%S")))
     except ValueError:

@@ -16,6 +16,7 @@ from hpcbert.cli.options import pairs, split
 from hpcbert.config import adaptive, campaignfile, places, site, slurmwords, variables
 from hpcbert.config.campaignfile import CampaignFile, Selection
 from hpcbert.config.decode import Invalid, did_you_mean
+from hpcbert.config.overrides import SCALING
 from hpcbert.config.schedulers import SLURM, traits
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, Shape, device, precision
@@ -159,7 +160,7 @@ def _axes(options: PointOptions) -> Selection:
         UsageError: A value is wrong.
     """
     shapes = tuple(_told("--shapes", campaignfile.shape, one) for one in split(options.shapes))
-    curve = (campaignfile.SCALING,) if options.scaling else ()
+    curve = (SCALING,) if options.scaling else ()
     return Selection(
         frameworks=tuple(dict.fromkeys(one for text in options.frameworks for one in split(text))),
         models=split(options.model),

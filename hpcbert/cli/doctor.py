@@ -13,6 +13,7 @@ from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import RuntimeName, checked_limit
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import site
+from hpcbert.config.overrides import Overrides
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import CheckError
 from hpcbert.system.runner import run
@@ -77,7 +78,7 @@ def doctor(
     from hpcbert.model import Shape
 
     conflicts.refuse(*_CONFLICTS)
-    here = site.load(site_file, site.Overrides(**given))
+    here = site.load(site_file, Overrides(**given))
     like = traits(here.scheduler)
     if not like.srun:
         unused = ("nodes", "gpus_per_node", "wait", *like.unused)

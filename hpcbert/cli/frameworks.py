@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,8 @@ import click
 
 from hpcbert.cli.main import ListByDefault
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.config import places, recipe, site
-from hpcbert.logs import grammar
+from hpcbert.config import places, recipe
+from hpcbert.logs import outline
 
 if TYPE_CHECKING:
     from hpcbert.config.recipe import Recipe
@@ -22,8 +23,9 @@ def frameworks() -> None:
 
 
 def _folders(templates: tuple[str, ...]) -> tuple[Path, ...]:
-    here = site.load()
-    return places.recipe_folders(Path(here.where), templates)
+    # What else the site says is of no use here.
+    here, _ = places.find_site("", env=os.environ, cwd=Path.cwd())
+    return places.recipe_folders(here, templates)
 
 
 _TEMPLATES = click.option("--templates", multiple=True, help="A folder with recipes of your own.")
@@ -51,17 +53,25 @@ def frameworks_list(templates: tuple[str, ...] = ()) -> Result:
 @returns_result
 def frameworks_show(name: str, templates: tuple[str, ...]) -> Result:
     """Show all that is known of one framework."""
-    data = described(recipe.load(places.find_recipe(name, _folders(templates))))
+    from hpcbert.logs import grammar  # which reads patterns
+
+    found = recipe.load(places.find_recipe(name, _folders(templates)))
+    grammar.parse(found.log, where=_file(found))
+    data = described(found)
     return Result(data, "\n".join(_lines(data)))
+
+
+def _file(recipe: Recipe) -> str:
+    return f"{recipe.folder}/recipe.toml"
 
 
 def described(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe as a document: what runs, from where, how it is read.
 
     Raises:
-        ConfigError: The recipe's `[log]` table is wrong.
+        ConfigError: A rule of the recipe's `[log]` table has no name.
     """
-    rules = grammar.parse(recipe.log, where=f"{recipe.folder}/recipe.toml").rules
+    rules = outline.rules(recipe.log, where=_file(recipe))
     return {
         "name": recipe.name,
         "title": recipe.title,

@@ -10,11 +10,9 @@ import click
 
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.config import adaptive
-from hpcbert.config.campaignfile import SCALING
 from hpcbert.config.decode import Invalid, did_you_mean
+from hpcbert.config.overrides import RUNTIMES, SCALING, Overrides, runtime_name
 from hpcbert.config.schedulers import TABLE
-from hpcbert.config.site import RUNTIMES, Overrides
-from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.system.lazy import dataclass
 from hpcbert.timelimit import TimeLimit
@@ -102,7 +100,7 @@ class RuntimeName(click.Choice[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the runtime's own name."""
-        return super().convert(runtimes.name_of(value), param, ctx)
+        return super().convert(runtime_name(value), param, ctx)
 
 
 def _one_of(names: Iterable[str]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import sys
-import traceback
 from dataclasses import asdict
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -156,6 +155,8 @@ def told(error: BaseException) -> HpcbertError:
     if path := _PATHLIB.match(str(error)):
         return UsageError(f"{path[1]}.")
     if os.environ.get("HPCBERT_DEBUG"):
+        import traceback
+
         traceback.print_exception(error)
     return HpcbertError(
         f"This is a bug in hpcbert: {type(error).__name__}: {error}",

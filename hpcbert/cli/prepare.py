@@ -14,6 +14,7 @@ from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import RuntimeName, checked_limit, pairs
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import places, recipe, site
+from hpcbert.config.overrides import Overrides
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import (
     CheckError,
@@ -129,7 +130,7 @@ def prepare(
 
 
 def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
-    overrides = site.Overrides(
+    overrides = Overrides(
         runtime=values["runtime"],
         partition=values["partition"],
         account=values["account"],

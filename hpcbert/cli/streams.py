@@ -12,7 +12,6 @@ import contextlib
 import io
 import os
 import re
-import shutil
 import sys
 from typing import IO, TYPE_CHECKING, TextIO, cast
 
@@ -161,6 +160,8 @@ def width(stream: IO[str]) -> int:
 
     COLUMNS goes before what the terminal says.
     """
+    import shutil  # with three modules for archives
+
     return shutil.get_terminal_size(fallback=(0, 0)).columns if stream.isatty() else 0
 
 

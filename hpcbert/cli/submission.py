@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.cli.output import Result, say
+from hpcbert.config import site
 from hpcbert.errors import CheckError, HpcbertError, Interruption
 from hpcbert.scheduler.base import RESUME, World
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
+    from hpcbert.cli.options import PointOptions
     from hpcbert.config.site import Site
     from hpcbert.model import Array, Campaign
     from hpcbert.script.draft import Draft
 
 _MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
+
+
+def resumed(name: str, options: PointOptions, *, retries: int | None) -> Result:
+    """Take up a submission that was interrupted.
+
+    Raises:
+        UsageError: There is no such campaign.
+    """
+    here = site.load(options.site_file)
+    directory = store.resolve(name, Path(options.runs or here.runs))
+    return carried_out([directory], here, retries=retries)
 
 
 def carried_out(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from hpcbert.config.decode import Invalid
+from hpcbert.system.lazy import regex
 
 AUTO = "auto"
 # No table is published of fewer; more than the last is a slip of the finger: a year of runs of an
@@ -12,7 +11,7 @@ AUTO = "auto"
 FEWEST, MOST = 5, 10_000
 # Where nothing else is asked for: runs at most, and the widest interval of the median.
 MAX_REPEATS, PRECISION = 15, 0.01
-_SHARE = re.compile(r"(?P<number>\d{1,6}(?:\.\d{0,12})?|\.\d{1,12})\s*(?P<sign>%?)")
+_SHARE = regex(r"(?P<number>\d{1,6}(?:\.\d{0,12})?|\.\d{1,12})\s*(?P<sign>%?)")
 
 
 def share(text: str) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from hpcbert.config import adaptive, variables
 from hpcbert.config.decode import Count, Invalid, Range, Written, decode, did_you_mean
+from hpcbert.config.overrides import SCALING
 from hpcbert.config.site import nodes
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import ConfigError, Refusals, UsageError
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 NAME = "campaign.toml"
-# Stands among shapes for the curve up to `nodes` and `gpus_per_node`.
-SCALING = "scaling"
 # With every key, for `plan --init`.
 EXAMPLE = Path(__file__).with_name("campaign.example.toml")
 _BatchSize = Annotated[int, Range(1, 1_000_000)]

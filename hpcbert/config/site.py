@@ -8,15 +8,15 @@ from collections.abc import Mapping  # noqa: TC003  annotations are read
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from hpcbert.config import slurmwords
 from hpcbert.config.decode import GIVEN, Count, Invalid, Range, Written, choose, decode
+from hpcbert.config.overrides import RUNTIMES, Overrides, Runtime, runtime_name
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.schedulers import known
 from hpcbert.config.toml import read
 from hpcbert.config.variables import variable
-from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import OptionValue, Precision  # noqa: TC001  likewise
 from hpcbert.slurm import mail
@@ -24,10 +24,8 @@ from hpcbert.slurm.hostlist import expand
 from hpcbert.system.lazy import dataclass, regex
 from hpcbert.timelimit import TimeLimit
 
-Runtime = Literal["none", "pyxis", "enroot", "apptainer"]
 CpuBind = Literal["gpu", "none", "cluster"]
 _HOUR = TimeLimit.parse("01:00:00")
-RUNTIMES: tuple[str, ...] = get_args(Runtime)
 _NODES = regex(r"[\w.,\[\]-]+", re.ASCII)
 
 
@@ -49,7 +47,7 @@ def nodes(text: str) -> str:
 
 
 def _runtime(text: str) -> str:
-    name: str = choose(RUNTIMES, runtimes.name_of(text))
+    name: str = choose(RUNTIMES, runtime_name(text))
     return name
 
 
@@ -236,37 +234,6 @@ class Site:
     def settings(self, framework: str) -> FrameworkSettings:
         """Return what the site says about a framework, or nothing but defaults."""
         return self.frameworks.get(framework, FrameworkSettings())
-
-
-@dataclass(frozen=True)
-class Overrides:
-    """What a command line says instead of a site.toml; what is empty is as the site has it.
-
-    Attributes:
-        runs, image: Paths are relative to the working directory.
-        sbatch_arg, srun_arg: Further words, after the site's.
-        notify: When Slurm writes mail, and to whom: `hpcbert.slurm.mail` reads it.
-        fw: The framework that image, data, source, python and repository are of.
-    """
-
-    runs: str = ""
-    runtime: str | None = None
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
-    reservation: str = ""
-    nodelist: str = ""
-    exclude: str = ""
-    time_limit: str = ""
-    sbatch_arg: tuple[str, ...] = ()
-    srun_arg: tuple[str, ...] = ()
-    notify: str = ""
-    fw: str = ""
-    image: str = ""
-    data: str = ""
-    source: str = ""
-    python: str = ""
-    repository: str = ""
 
 
 def load(

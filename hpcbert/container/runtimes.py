@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from hpcbert.container.mounts import Mount
     from hpcbert.container.reference import Image
 
-# Names that people know a runtime by, and what it is called here.
-ALIASES = {"singularity": "apptainer"}
-
 
 @dataclass(frozen=True)
 class Tool:
@@ -135,11 +132,6 @@ def of(name: str) -> Runtime:
         KeyError: There is no such runtime.
     """
     return RUNTIMES[name]
-
-
-def name_of(text: str) -> str:
-    """Return what a runtime is called here, for what a person calls it."""
-    return ALIASES.get(text, text)
 
 
 def uri(image: Image | None, runtime: str) -> str:

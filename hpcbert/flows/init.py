@@ -11,8 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcbert.config.site import RUNTIMES
-from hpcbert.container import runtimes
+from hpcbert.config.overrides import RUNTIMES, runtime_name
 from hpcbert.errors import SchedulerError
 from hpcbert.flows import slurmchoices
 from hpcbert.flows.choices import Choice, Proposal, Question, SaidValues
@@ -96,9 +95,9 @@ def _runtime(
     """Choose how ranks enter an image: by srun's plugin where there is one."""
     found = {"pyxis": "srun has --container-image"} if cluster.pyxis else {}
     found |= {
-        runtimes.name_of(one): f"{one} is on this machine"
+        runtime_name(one): f"{one} is on this machine"
         for one in reversed(here.programs)
-        if runtimes.name_of(one) in RUNTIMES
+        if runtime_name(one) in RUNTIMES
     }
     default = "pyxis" if cluster.pyxis else "none"
     options = {**found, "none": "on the host, without a container"}

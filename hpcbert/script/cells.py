@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcbert.config.campaignfile import SCALING, Axes
+from hpcbert.config.overrides import SCALING
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Shape
 from hpcbert.script.plan import shapes
@@ -14,7 +14,7 @@ from hpcbert.script.plan import shapes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from hpcbert.config.campaignfile import Selection, Sizes
+    from hpcbert.config.campaignfile import Axes, Selection, Sizes
     from hpcbert.model import OptionValue
 
 # More are a slip of the finger: as many as a point has repeats at most.

@@ -7,7 +7,9 @@ compiles each pattern. Together that took a third of the time before a command d
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
+import reprlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -65,7 +67,42 @@ def _make_ready(made: type) -> None:
         if names := _waiting.pop(one, ()):
             for name in names:
                 delattr(one, name)
-            dataclasses.dataclass(frozen=True)(one)
+            _finish(one)
+
+
+def _finish(made: type) -> None:
+    """Make a data class whose comparisons and text are functions, not code written for it.
+
+    To write and compile code is most of what a data class costs, and most are never compared.
+    """
+    dataclasses.dataclass(frozen=True, repr=False, eq=False)(made)
+    fields = dataclasses.fields(made)
+    compared = _values([one.name for one in fields if one.compare])
+    hashed = [one.name for one in fields if (one.compare if one.hash is None else one.hash)]
+    values = _values(hashed)
+    shown = [one.name for one in fields if one.repr]
+
+    def equal(self: Any, other: Any) -> bool:
+        same = other.__class__ is self.__class__
+        return compared(self) == compared(other) if same else NotImplemented
+
+    @reprlib.recursive_repr()
+    def text(self: Any) -> str:
+        words = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
+        return f"{self.__class__.__qualname__}({words})"
+
+    methods = {"__eq__": equal, "__repr__": text, "__hash__": lambda self: hash(values(self))}
+    for name, method in methods.items():
+        # Python itself says None for the hash of a class that has an equality of its own.
+        if made.__dict__.get(name) is None:
+            setattr(made, name, method)
+
+
+def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what returns the values of some attributes."""
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda one: tuple(getattr(one, name) for name in names)
 
 
 def make_all_ready() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
+from hpcbert.cli import submission
 from hpcbert.flows.submit import write
 from hpcbert.script.draft import Draft
 from tests.kit.campaigns import Build, Built
@@ -33,14 +33,14 @@ def done(build: Build) -> Built:
 @pytest.fixture
 def drafts(monkeypatch: pytest.MonkeyPatch) -> list[Draft]:
     """What `submit --dry-run` thinks out, campaign by campaign."""
-    command, found = importlib.import_module("hpcbert.cli.submit"), []
-    dry_run = command.shown
+    found: list[Draft] = []
+    dry_run = submission.dry_run
 
-    def remembered(made: list[Draft], told: tuple[str, ...]) -> Any:
+    def remembered(made: Sequence[Draft], told: tuple[str, ...]) -> Any:
         found.extend(made)
         return dry_run(made, told)
 
-    monkeypatch.setattr(command, "shown", remembered)
+    monkeypatch.setattr(submission, "dry_run", remembered)
     return found
 
 

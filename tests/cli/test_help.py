@@ -45,10 +45,34 @@ def test_on_a_narrow_terminal_help_is_folded() -> None:
 
 @pytest.mark.parametrize("word", ["--help", "-h", "--version"])
 def test_click_is_not_imported_for_it(word: str) -> None:
-    _, imported = said(word, python=("-X", "importtime"))
-    names = {line.rpartition("|")[2].strip() for line in imported.splitlines()}
+    names = modules(word)
     assert "hpcbert" in names
     assert not names & {"click", "hpcbert.cli", "hpcbert.cli.main"}
+
+
+def modules(*words: str) -> set[str]:
+    _, imported = said(*words, python=("-X", "importtime"))
+    return {line.rpartition("|")[2].strip() for line in imported.splitlines()}
+
+
+def test_help_of_submit_imports_what_its_options_are_made_of() -> None:
+    found = modules("submit", "--help")
+    rooms = {name.split(".")[1] for name in found if name.startswith("hpcbert.")}
+    assert rooms == {"cli", "config", "errors", "system", "timelimit"}
+    assert not found & {
+        "hashlib",
+        "hpcbert.config.site",
+        "secrets",
+        "socket",
+        "subprocess",
+        "tomli",
+    }
+
+
+def test_a_list_of_frameworks_reads_no_pattern() -> None:
+    found = modules("frameworks", "--json")
+    assert "hpcbert.config.recipe" in found
+    assert not found & {"hpcbert.logs.grammar", "hpcbert.config.site", "subprocess"}
 
 
 @pytest.mark.parametrize("word", ["--help", "--version"])

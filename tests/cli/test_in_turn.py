@@ -9,8 +9,8 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.cli import submission
+from hpcbert.cli.drafts import chained
 from hpcbert.cli.output import Result
-from hpcbert.cli.submit import chained
 from hpcbert.config.site import Site
 from hpcbert.flows.submit import submit
 from hpcbert.model import Shape
@@ -41,7 +41,7 @@ def three(site: Site, *, together: bool = False) -> list[Draft]:
         draft(REQUEST, site, load(), options=options, submitter=replace(SUBMITTER, token=token))
         for token in ("aaa", "bbb", "ccc")
     ]
-    return [one for one, _ in chained([(one, ()) for one in made])]
+    return [*chained(made)]
 
 
 def carried_out(site: Site, drafts: list[Draft]) -> Result:

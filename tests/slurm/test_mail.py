@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcbert.config.site import Overrides, load
+from hpcbert.config.overrides import Overrides
+from hpcbert.config.site import load
 from hpcbert.errors import UsageError
 from hpcbert.slurm.mail import Mail, parse
 from tests.kit.cli import inside

@@ -1,0 +1,135 @@
+"""What the options of submit come to: campaigns, thought out, and what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert import scheduler
+from hpcbert.campaign import notes
+from hpcbert.checks.obstacles import of_submission
+from hpcbert.cli import conflicts
+from hpcbert.cli.asked import ReadFile, filled, read, submitter
+from hpcbert.cli.campaigns import past
+from hpcbert.cli.conflicts import typed
+from hpcbert.config import campaignfile
+from hpcbert.config.campaignfile import CampaignFile
+from hpcbert.config.decode import Invalid
+from hpcbert.config.schedulers import traits
+from hpcbert.errors import UsageError
+from hpcbert.scheduler.base import World
+from hpcbert.script import again, cost
+from hpcbert.script.draft import draft
+from hpcbert.system.runner import run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from hpcbert.cli.asked import Asked
+    from hpcbert.cli.options import PointOptions
+    from hpcbert.config.site import Site
+    from hpcbert.script.again import Past
+    from hpcbert.script.draft import Draft
+
+
+class Drafted(NamedTuple):
+    """Campaigns of one command line, which run one after the other.
+
+    Attributes:
+        options: What was typed, and what a campaign.toml says.
+        warnings: What is to be said about them.
+    """
+
+    options: PointOptions
+    site: Site
+    drafts: tuple[Draft, ...]
+    warnings: tuple[str, ...]
+
+
+def drafted(
+    options: PointOptions,
+    *,
+    file: Path | None,
+    name: str,
+    note: str,
+    like: str,
+    dry: bool,
+    rehearse: bool,
+) -> Drafted:
+    """Return what a submission will be; nothing is written.
+
+    Raises:
+        HpcbertError: It can't be what was asked for.
+    """
+    then = past(like, options) if like else None
+    written = ReadFile.at(file)
+    options = filled(options, written)
+    called = _called(name, note, written)
+    asked = read(options, dry=dry, rehearse=rehearse, then=then, written=written)
+    each = [_drafted(one, called, then) for one in asked]
+    warnings = tuple(dict.fromkeys(text for _, some in each for text in some))
+    made = chained([one for one, _ in each])
+    return Drafted(options, asked[0].site, made, warnings)
+
+
+def _called(name: str, note: str, written: ReadFile | None) -> tuple[str, str]:
+    """Return the name and the note of what is submitted: as typed, else as the file has them.
+
+    Raises:
+        UsageError: One can't be that.
+    """
+    file = written.file if written else CampaignFile()
+    name = name if typed("name") else file.name or ""
+    note = note if typed("note") else file.note or ""
+    try:
+        return campaignfile.name(name) if name else "", notes.checked(note)
+    except Invalid as error:
+        raise UsageError(f"--name {error}", hint=error.hint) from None
+
+
+def chained(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
+    """Return drafts of which each waits for the one before it: their points share the network."""
+    chained = list(drafts[:1])
+    for before, made in pairwise(drafts):
+        waits = "" if made.campaign.concurrent_points else before.campaign.id
+        chained.append(replace(made, campaign=replace(made.campaign, after=waits)))
+    return tuple(chained)
+
+
+def _drafted(
+    asked: Asked, called: tuple[str, str], then: Past | None
+) -> tuple[Draft, tuple[str, ...]]:
+    """Return what a campaign will be, and what is to be said about that."""
+    scheduler_name = asked.options.scheduler
+    conflicts.refuse_typed(traits(scheduler_name).unused, f"with the {scheduler_name} scheduler")
+    runs_on = scheduler.of(scheduler_name, World(run))
+    name, note = called
+    chosen = replace(runs_on.fit(asked.options, asked.site, asked.recipe), name=name, note=note)
+    made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
+    differences = again.differences(then, made) if then else ()
+    return made, (*asked.warnings, *made.resolved.warnings, *differences)
+
+
+def refuse_costly(drafts: Sequence[Draft], most: float, *, tries: int) -> None:
+    """Refuse campaigns that together may take more GPU-hours.
+
+    Raises:
+        UsageError: They may.
+    """
+    costs = [each for one in drafts for each in cost.of_arrays(one.campaign.arrays, one.scripts)]
+    cost.refuse(costs, most, tries=tries)
+
+
+def obstacles(
+    drafts: Sequence[Draft], *, ignored: bool
+) -> tuple[tuple[UsageError, ...], tuple[str, ...]]:
+    """Return what keeps campaigns from being submitted, and what is to be said about them."""
+    found = {one: None for made in drafts for one in of_submission(made, run=run)}
+    certain = [one for one in found if one.status == "fail"]
+    if certain and not ignored:
+        errors = [UsageError(f"{one.name}: {one.detail}", hint=one.hint) for one in certain]
+        last = UsageError("Nothing was submitted.", hint="--force submits all the same.")
+        return (*errors, last), ()
+    return (), tuple(f"{one.detail} {one.hint}" for one in found)
