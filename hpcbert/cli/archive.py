@@ -13,8 +13,8 @@ from hpcbert.config.site import load
 from hpcbert.model import ARCHIVE
 
 _UNCOLLECTED = (
-    "Nothing of it was recorded yet: who reads the archive has to ask this cluster how its repeats "
-    "ended. Run hpcbert collect when they are over, then archive it again."
+    "None of its results are recorded yet: a reader of the archive would have to ask this cluster "
+    "how the repeats ended. Run hpcbert collect when they are over, then archive it again."
 )
 
 
@@ -25,26 +25,28 @@ _UNCOLLECTED = (
     "  hpcbert collect table4.zip"
 )
 @click.argument("campaign", default="")
-@click.option("--output", default="", metavar="FILE", help="The archive; CAMPAIGN.zip by default.")
+@click.option(
+    "--output", default="", metavar="FILE", help="File to write; CAMPAIGN.zip by default."
+)
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @returns_result
 def archive(*, campaign: str, output: str, runs: str, site_file: str) -> Result:
     """Pack a campaign into one file.
 
-    CAMPAIGN is a campaign's directory, its id or a part of it; the newest one by default. The
-    archive holds all that its numbers come from, with digests; the same campaign gives the same
-    bytes. What looks like a secret is masked once more, and the file that held it is named.
+    CAMPAIGN is a campaign's directory, its id or a part of the id; the newest one by default. The
+    archive holds every file that its numbers come from, with digests. The same campaign gives
+    the same bytes. hpcbert masks anything that looks like a secret and names the file that held it.
 
-    collect, report, audit, compare, logs and monitor --once read an archive as they read the
-    directory, and submit --like submits the same again.
+    collect, report, audit, compare, logs and monitor --once read an archive as they read a
+    directory, and submit --like submits the same campaign again.
     """
     (directory,) = store.chosen([campaign] if campaign else (), Path(runs or load(site_file).runs))
     target = Path(output or f"{directory.name}{ARCHIVE}")
     if target.is_dir():
         target /= f"{directory.name}{ARCHIVE}"
     made = archives.pack(directory, target)
-    masked = tuple(f"{name}: what looked like a secret is masked." for name in made.masked)
+    masked = tuple(f"{name}: masked text that looked like a secret." for name in made.masked)
     recorded = evidence.previous(directory) is not None
     lines = [f"{made.path}: {made.files} files, {made.size:,} bytes", f"sha256 {made.sha256}"]
     return Result(

@@ -1,4 +1,4 @@
-"""What the options of submit and render amount to: a request, a site, a recipe."""
+"""Turn the options of submit and render into requests, a site and recipes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Asked:
-    """The shared options, read.
+    """The shared options, after reading.
 
     Attributes:
         warnings: Choices made on the user's behalf.
@@ -55,26 +55,26 @@ class Asked:
 
 @dataclass(frozen=True)
 class ReadFile:
-    """A campaign.toml, and where it lies."""
+    """A campaign.toml and its path."""
 
     path: Path
     file: CampaignFile
 
     @classmethod
     def at(cls, path: Path | None) -> ReadFile | None:
-        """Read the file that was named, if one was.
+        """Read the campaign file that the command line names, if any.
 
         Raises:
-            ConfigError: It is missing or wrong.
+            ConfigError: The file is missing or wrong.
         """
         if path is None:
             return None
         if not path.exists():
-            raise ConfigError("There is no such file.", where=str(path), hint=_NO_FILE)
+            raise ConfigError("The campaign file does not exist.", where=str(path), hint=_NO_FILE)
         return cls(path, campaignfile.read(path))
 
 
-_NO_FILE = "hpcbert plan --init writes an example; without a file options say what is measured."
+_NO_FILE = "hpcbert plan --init writes an example; without a file, options say what to measure."
 
 
 def read(
@@ -89,13 +89,13 @@ def read(
 
     Args:
         options: The options, `filled` from the file.
-        dry: Whether nothing will be run.
-        rehearse: Whether nothing will be trained.
-        then: The campaign that says what is measured, instead of the options.
-        written: The file that says it.
+        dry: Whether nothing will run.
+        rehearse: Whether nothing will train.
+        then: The campaign that says what to measure, instead of the options.
+        written: The file that says what to measure.
 
     Raises:
-        UsageError: A value is wrong, or what was measured then can't be had.
+        UsageError: A value is wrong, or what was measured then is not available here.
     """
     from hpcbert.script import again, matrix
 
@@ -107,7 +107,9 @@ def read(
     asked: Selection = written.file if written else _axes(options)
     named = {name for one in (asked, *asked.include) for name in one.frameworks}
     if len(named) > 1:
-        refuse_typed(_OF_ONE, "with several frameworks: [frameworks.NAME] of a site.toml has it")
+        refuse_typed(
+            _OF_ONE, "with several frameworks: set it in [frameworks.NAME] of the site.toml"
+        )
     base, known = (
         _request(options, written),
         _Places(options, named if not then else {then.campaign.framework}),
@@ -124,25 +126,25 @@ def read(
     )
 
 
-# What a campaign.toml says itself, and what is one framework's.
+# What a campaign.toml sets itself, and what belongs to one framework.
 _AXES = (
     *("frameworks", "nodes", "gpus_per_node", "shapes", "precision", "batch_size"),
     *("model", "settings", "env", "scaling"),
 )
 _OF_ONE = ("image", "data", "source", "python")
-# Of two that say the same, the typed one counts.
+# Options that set the same thing: a typed one wins.
 _EITHER = {"accumulation": "global_batch_size", "global_batch_size": "accumulation"}
 
 
 def filled(options: PointOptions, written: ReadFile | None) -> PointOptions:
-    """Return the options with what a file says of how, where nothing else was typed.
+    """Return the options, completed with the file's settings of how to run; typed options win.
 
     Raises:
-        UsageError: What is measured was typed too.
+        UsageError: An option also says what to measure.
     """
     if not written:
         return options
-    refuse_typed(_AXES, f"with {written.path.name}, which says what is measured")
+    refuse_typed(_AXES, f"with {written.path.name}, which says what to measure")
     names = {"protocol": "preset"}
     said = {
         name: value
@@ -154,7 +156,7 @@ def filled(options: PointOptions, written: ReadFile | None) -> PointOptions:
 
 
 def _axes(options: PointOptions) -> Selection:
-    """Return what the options combine, in the form of a file.
+    """Return the points that the options combine to, in the form of a campaign file.
 
     Raises:
         UsageError: A value is wrong.
@@ -189,10 +191,10 @@ def _told(flag: str, check: Callable[[str], T], text: str) -> T:
 
 
 def _sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
-    """Read `32,64` or `fp32=32,fp16=64,128`: a number belongs to the precision before it.
+    """Read `32,64` or `fp32=32,fp16=64,128`: each number belongs to the precision before it.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: It has neither form.
     """
     found: dict[str, tuple[int, ...]] = {}
     current = ""
@@ -207,15 +209,15 @@ def _sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
     return tuple(campaignfile.Sizes("--batch-size", "", *one) for one in found.items())
 
 
-# What asks for as many repeats as it takes.
+# Options that need an adaptive number of repeats.
 _ADAPTIVE = ("max_repeats", "precision_of_median")
 
 
 def _repeats(options: PointOptions, written: ReadFile | None) -> tuple[int, float | None]:
-    """Return how many repeats there are, at most, and how well the median is to be known.
+    """Return the maximum number of repeats, and the required precision of the median.
 
     Raises:
-        UsageError: Something has no effect, because their number is fixed.
+        UsageError: An option has no effect because the number of repeats is fixed.
     """
     if options.repeats != adaptive.AUTO:
         refuse_typed(_ADAPTIVE, f"without --repeats {adaptive.AUTO}")
@@ -248,8 +250,8 @@ class _Places:
     """The site and the recipes, each read once.
 
     Args:
-        options: What the command line says of them.
-        frameworks: Those that will be asked for; what was typed of a framework is the only one's.
+        options: What the command line says about them.
+        frameworks: The requested frameworks; options for one framework need there to be only one.
     """
 
     def __init__(self, options: PointOptions, frameworks: Collection[str]) -> None:
@@ -263,10 +265,10 @@ class _Places:
         """Return a recipe and the site.
 
         Raises:
-            UsageError: There is no such recipe, or it is wrong, or it has no use for an option that
-                was typed, or does not run on the device.
+            UsageError: The recipe does not exist or is wrong, or it has no use for an option that
+                was typed, or it does not run on the device.
         """
-        from hpcbert.config import recipe  # whose dataclasses --help has no use for
+        from hpcbert.config import recipe  # has data classes that --help does not need
 
         if framework not in self._found:
             found = recipe.load(places.find_recipe(framework, self.folders))
@@ -291,7 +293,7 @@ def _asked(
     scheduler = options.scheduler or here.scheduler
     warnings: tuple[str, ...] = ()
     if dry and traits(scheduler).here and part.request.shape.nodes > 1:
-        note = f"The site's scheduler is {scheduler}, with one node: this is the script for Slurm."
+        note = f"The site's scheduler is {scheduler}, with one node: this script is for Slurm."
         scheduler, warnings = SLURM.name, (note,)
     warnings += _mailed(options.notify, scheduler)
     if written:
@@ -316,10 +318,10 @@ def _asked(
 
 
 def _stops(options: PointOptions, request: Request) -> bool:
-    """Say whether shapes are held back where the smallest fails: by default those of a curve.
+    """Return whether to hold shapes back if the smallest fails; by default, those of a curve.
 
     Raises:
-        UsageError: That is asked for, and there is one shape.
+        UsageError: The option was typed, but there is only one shape.
     """
     several = {one.shape for one in request.cells} or set(
         shapes(request.shape, scaling=request.scaling)
@@ -335,21 +337,21 @@ def _stops(options: PointOptions, request: Request) -> bool:
 
 
 def _mailed(notify: str, scheduler: str) -> tuple[str, ...]:
-    """Say what mail Slurm will send, if any is asked for.
+    """Return which mail Slurm is to send, if any.
 
     Raises:
-        UsageError: The scheduler sends none.
+        UsageError: The scheduler sends no mail.
     """
     if notify and "notify" in traits(scheduler).unused:
         raise UsageError(
             f"--notify has no effect with the {scheduler} scheduler, which sends no mail.",
-            hint="Leave --notify out: submit --wait and monitor stay until all is over.",
+            hint="Leave --notify out: submit --wait and monitor wait until all repeats have ended.",
         )
     return (str(mail.parse(notify)),) if notify else ()
 
 
 def _as_then(options: PointOptions, then: Past) -> PointOptions:
-    """Return the options with those of a campaign that are no part of its request."""
+    """Return the options with those of a campaign that its request does not hold."""
     campaign, shape = then.campaign, then.largest.shape
     return replace(
         options,
@@ -362,7 +364,7 @@ def _as_then(options: PointOptions, then: Past) -> PointOptions:
 
 
 def _refuse_unused(found: Recipe, here: Site) -> None:
-    """Refuse what the framework or the runtime has no use for.
+    """Refuse options that the framework or the runtime has no use for.
 
     Raises:
         UsageError: Such an option was typed.
@@ -370,17 +372,17 @@ def _refuse_unused(found: Recipe, here: Site) -> None:
     if found.dataset is None and "data" not in found.needs:
         refuse_typed(("data",), f"with {found.name}, which reads none")
     if "source" not in found.needs and not found.source.repository:
-        refuse_typed(("source",), f"with {found.name}, which brings its program")
+        refuse_typed(("source",), f"with {found.name}, whose container image has the program")
     if here.container.runtime == "none":
         refuse_typed(("image",), "with the container runtime none")
 
 
 def submitter() -> Submitter:
-    """Say who asks, and when."""
+    """Return who submits, and when."""
     from hpcbert.script.draft import Submitter
 
     try:
-        # USER and LOGNAME may be anybody's name: in a notebook, after sudo -E.
+        # USER and LOGNAME may name somebody else: in a notebook, after sudo -E.
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         user = str(os.geteuid())
@@ -392,7 +394,7 @@ def _number(text: str) -> int:
         return LARGEST
     if not text.isdigit():
         hint = did_you_mean(text, ["max"]) if text.isalpha() else ""
-        message = f"--batch-size takes whole numbers, or max, not {text!r}."
+        message = f"--batch-size takes whole numbers or max, not {text!r}."
         raise UsageError(message, hint=hint)
     if not int(text):
         raise UsageError("A batch size must be at least 1, not 0.")

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from hpcbert.model import Run
 
 _HINTS = {
-    "stale": "The campaign went on since, or files came late: hpcbert collect records what "
-    "is there now, and keeps a history.",
-    "changed": "Bring the files back from a copy; or, if the change is wanted, "
-    'hpcbert audit CAMPAIGN --accept "WHY", which stays on record.',
+    "stale": "The campaign has gone on since, or files came late: hpcbert collect records the "
+    "present state and keeps a history.",
+    "changed": "Restore the files from a copy; or, if the change is intended, "
+    'hpcbert audit CAMPAIGN --accept "WHY", which goes on record.',
 }
 
 
@@ -42,21 +42,21 @@ _HINTS = {
     '  hpcbert audit 3f9a1c --accept "the log was cut to its first run"'
 )
 @click.argument("campaign", default="")
-@click.option("--expect", default="", metavar="SEAL", help="The seal that the record must have.")
-@click.option("--accept", metavar="WHY", help="Accept what was changed, for a reason on record.")
+@click.option("--expect", default="", metavar="SEAL", help="Seal that the record must have.")
+@click.option("--accept", metavar="WHY", help="Accept the changes, and record the reason.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @returns_result
 def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_file: str) -> Result:
     """Check that a campaign's numbers still follow from its files.
 
-    CAMPAIGN is a campaign's directory or archive, its id or a part of it; the newest one by
-    default. Every file is held against the digest that collect recorded, and all numbers are made
-    again from the logs. For each cell of the table its logs are listed with digests, states and who
-    said so, nodes and fingerprints. The exit code is 5 if anything is not as it was recorded.
+    CAMPAIGN is a campaign's directory or archive, its id or a part of the id; the newest one by
+    default. hpcbert checks every file against the digest that collect recorded, and computes all
+    numbers again from the logs. For each cell of the table it lists the logs with digests, states
+    and their source, nodes and fingerprints. The exit code is 5 if anything differs from that.
 
-    With --accept a campaign is recorded as it is now, changed files and all. Every later audit and
-    collect says so, with the reason.
+    --accept records the campaign as it is now, changed files included. Later audits and collects
+    report that, with the reason.
     """
     if os.sep in campaign and (Path(campaign) / MANIFEST).is_file():
         path = Path(campaign).absolute()
@@ -66,9 +66,9 @@ def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_fil
         (found,) = opened([campaign] if campaign else (), folder)
     if accept is not None and found.packed:
         raise UsageError(
-            "An archive stays as it was packed: nothing is accepted in it.",
+            "An archive can't be changed, so it can't record what you accept.",
             where=str(found.shown),
-            hint="Accept it in the campaign's directory, then archive that again.",
+            hint="Accept the changes in the campaign's directory, then archive it again.",
         )
     if accept is not None:
         flow.accept(found.directory, accept, states=ask_scheduler, now=time.time())

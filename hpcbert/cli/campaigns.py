@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Opened(NamedTuple):
-    """A campaign to be read.
+    """A campaign to read.
 
     Attributes:
-        directory: Where it lies; of an archive a temporary one.
-        shown: What a person knows it by: the directory, or the archive.
+        directory: Where it is; for an archive, a temporary directory.
+        shown: The path that the user knows: the directory or the archive.
     """
 
     directory: Path
@@ -37,7 +37,7 @@ class Opened(NamedTuple):
 
 
 def opened(names: Iterable[str], runs: Path) -> tuple[Opened, ...]:
-    """Return the campaigns that a person names, each once; without names the caller's newest.
+    """Return the campaigns that the user names, each once; without names, the user's newest.
 
     Raises:
         UsageError: As `store.resolve`, `store.newest` and `archive.opened`.
@@ -46,7 +46,7 @@ def opened(names: Iterable[str], runs: Path) -> tuple[Opened, ...]:
     found: list[Opened] = []
     for name in dict.fromkeys(names):
         if packed := store.archived(name, runs):
-            from hpcbert.campaign import archive  # directories need no zipfile
+            from hpcbert.campaign import archive  # directories do not need zipfile
 
             directory = context.with_resource(archive.opened(packed))
             found.append(Opened(directory, packed.absolute()))
@@ -58,19 +58,19 @@ def opened(names: Iterable[str], runs: Path) -> tuple[Opened, ...]:
 
 
 def then(campaign: Campaign, place: Path) -> str:
-    """Return what a person types when a campaign is over, as a line.
+    """Return a line with the command to type when a campaign is over.
 
     Args:
         campaign: The campaign.
-        place: What they know it by.
+        place: The path that the user knows.
     """
     where = shlex.quote(str(place))
     if campaign.rehearse:
-        return f"rehearsed; what the ranks said:  hpcbert logs {where}"
+        return f"rehearsed; output of the ranks:  hpcbert logs {where}"
     return f"then: hpcbert collect {where}"
 
 
-# What --like says itself.
+# Options that --like replaces.
 _MEASURED = (
     *("file", "frameworks", "nodes", "gpus_per_node", "shapes", "device", "precision"),
     *("batch_size", "model", "preset", "settings", "env"),
@@ -81,15 +81,15 @@ _MEASURED = (
 
 
 def past(name: str, options: PointOptions) -> Past:
-    """Return the campaign, archive or lock file that --like names; it says what is measured.
+    """Return the campaign, archive or lock file that --like names, which says what to measure.
 
     Raises:
-        UsageError: There is none, or it is damaged, or another option says what is measured.
+        UsageError: It is missing or damaged, or another option says what to measure.
     """
     from hpcbert.config import site
     from hpcbert.script import again
 
-    conflicts.refuse_typed(_MEASURED, "with --like, which says what is measured")
+    conflicts.refuse_typed(_MEASURED, "with --like, which says what to measure")
     if name.endswith(".toml"):
         return again.locked(Path(name))
     runs = Path(options.runs or site.load(options.site_file).runs)

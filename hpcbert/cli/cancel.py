@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
     """Cancel a campaign's jobs.
 
-    CAMPAIGN is a campaign's directory, its id or a part of it. Only jobs that carry the
-    campaign's name, belong to you and were submitted in its directory are cancelled; what is
-    over stays as it is.
+    CAMPAIGN is a campaign's directory, its id or a part of the id. hpcbert cancels only jobs that
+    carry the campaign's name, belong to you and were submitted in its directory. Jobs that have
+    ended stay as they are.
     """
     watched = open_campaign(store.resolve(campaign, Path(runs or load(site_file).runs)))
     target = flow.find(watched, run=run)
@@ -43,13 +43,13 @@ def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
     name = watched.campaign.id
     text = f"Cancelled {_counted(target)} of {name}: jobs {', '.join(target.jobs)}."
     if not target.jobs:
-        text = f"Nothing of {name} waits or runs."
+        text = f"No job of {name} waits or runs."
     data = _data(watched, target, cancelled=bool(target.jobs))
     return Result(data, text, warnings=target.left)
 
 
 def _counted(target: Target) -> str:
-    """Return what of a campaign is meant: `5 repeats`, `5 repeats and the preflight`."""
+    """Return what would be cancelled: `5 repeats`, `5 repeats and the preflight`."""
     count = sum(not one.array.preflight for one in target.repeats)
     preflight = " and the preflight" if count < len(target.repeats) else ""
     return f"{count} repeats{preflight}"
@@ -59,12 +59,13 @@ def _agreed(watched: TrackedCampaign, target: Target) -> bool:
     """Ask, on stderr.
 
     Raises:
-        UsageError: There is nobody to ask.
+        UsageError: stdin is not a terminal.
     """
     question = f"Cancel {_counted(target)} of {watched.campaign.id}?"
     if not sys.stdin.isatty():
         raise UsageError(
-            f"{question} Nobody is there to answer.", hint="Give --yes to cancel without asking."
+            f"{question} There is no terminal to ask on.",
+            hint="Give --yes to cancel without asking.",
         )
     return click.confirm(question, err=True)
 

@@ -31,10 +31,13 @@ _CONFLICT = Conflict(
 @click.command()
 @click.argument("paths", nargs=-1)
 @click.option(
-    "--format", "form", type=click.Choice([*FORMS]), help="Form of the table; --output's, or text."
+    "--format",
+    "form",
+    type=click.Choice([*FORMS]),
+    help="Format of the table; default: from --output, or text.",
 )
 @click.option("--output", default="", metavar="FILE", help="Write the table to a file.")
-@click.option("--beside", default="", metavar="NAME", help="Put published numbers beside: dlperf.")
+@click.option("--beside", default="", metavar="NAME", help="Add published numbers: dlperf.")
 @reading_options
 @returns_result
 def collect(
@@ -49,9 +52,9 @@ def collect(
 ) -> Result:
     """Reduce logs to a table of medians and speedups.
 
-    PATHS are campaigns, or directories and files of logs that hpcbert never submitted; without
-    any, the newest campaign. A repeat counts only if it completed, its log is whole and its loss
-    finite; what doesn't count is listed with its reason, and the exit code is 4.
+    PATHS are campaigns, or directories and files of logs from runs that hpcbert did not submit;
+    without any, the newest campaign. A repeat is valid only if it completed, its log is whole and
+    its loss finite. Invalid repeats are listed with the reason, and the exit code is then 4.
 
     \b
     Examples:
@@ -66,13 +69,15 @@ def collect(
     named = meant_by(Path(output).suffix)
     notes: tuple[str, ...] = ()
     if form and named and form.removeprefix("dlperf-") != named:
-        notes = (f"{output} holds {form}, as --format says, although its name says {named}.",)
+        notes = (f"{output} holds {form} because of --format, although its name says {named}.",)
     chosen = form or named or "text"
     if FORMS[chosen].pack and not output:
-        raise UsageError(f"{chosen} is no text.", hint="Name a file for it: --output FILE.")
+        raise UsageError(
+            f"{chosen} is not a text format.", hint="Name a file for it: --output FILE."
+        )
     if beside:
         _refuse_beside(beside, chosen)
-    # Before any path is looked at: recipes in strange hands are refused whatever is collected.
+    # Before any path is read: recipes that others can change are refused whatever is collected.
     at = find_places(site_file, templates)
     return collected(
         [meant(word, at) for word in paths] or [newest(at)],
@@ -86,16 +91,16 @@ def collect(
 
 
 def _refuse_beside(name: str, form: str) -> None:
-    """Refuse what can't stand beside a table, before anything is collected.
+    """Refuse published numbers that don't fit next to a table, before anything is collected.
 
     Raises:
-        UsageError: The record has nothing of that name, or the form has no place for it.
+        UsageError: The record has nothing of that name, or the form has no room for it.
     """
     from hpcbert.published.record import find
 
     if form not in ("text", "wide", "markdown"):
         raise UsageError(
-            f"--beside has no effect with --format {form}, which has no place for it.",
+            f"--beside has no effect with --format {form}, which has no room for it.",
             hint="Use text, markdown or --json.",
         )
     find(name)

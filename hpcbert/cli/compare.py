@@ -53,29 +53,31 @@ def _between(low: float, high: float) -> Callable[..., float | None]:
 @click.command()
 @click.argument("base")
 @click.argument("new", nargs=-1)
-@click.option("--by", type=click.Choice([*DIMENSIONS]), help="Compare the points of one in this.")
+@click.option(
+    "--by", type=click.Choice([*DIMENSIONS]), help="Compare points of one campaign by this."
+)
 @click.option(
     "--within",
     callback=_between(0.0001, 0.5),
     default="2%",
     show_default=True,
     metavar="SHARE",
-    help="What passes for equal.",
+    help="Largest difference that counts as equal.",
 )
 @click.option(
     "--fail-under",
     callback=_between(0.01, 10),
     metavar="SHARE",
-    help="Exit with 4 if a point has less than this of BASE, or is lacking.",
+    help="Exit with 4 if a point has less than this share of BASE, or is missing.",
 )
-@click.option("--junit", default="", metavar="FILE", help="Write what failed as JUnit XML.")
-@click.option("--anyway", is_flag=True, help="Compare what is not comparable, and mark it.")
+@click.option("--junit", default="", metavar="FILE", help="Write failures as JUnit XML.")
+@click.option("--anyway", is_flag=True, help="Compare even what is not comparable, and mark it.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "markdown"]),
     default="text",
-    help="Form of the comparison.",
+    help="Format of the comparison.",
 )
 @reading_options
 @returns_result
@@ -95,9 +97,10 @@ def compare(
 ) -> Result:
     """Compare results point by point, with a verdict on each.
 
-    BASE and NEW are campaigns, logs, results that collect saved (*.json), or names of the published
-    record. Points are matched by framework, model, precision, batch size, options and shape. A
-    verdict needs four valid runs on both sides. What was not measured in the same way is refused.
+    BASE and NEW are campaigns, logs, results that collect saved (*.json), or names from the
+    published record. hpcbert matches points by framework, model, precision, batch size, options and
+    shape. A verdict needs four valid runs on both sides. hpcbert refuses to compare results that
+    were not measured in the same way.
 
     \b
     Examples:

@@ -1,8 +1,8 @@
-"""Values that a shell completes: frameworks, campaigns, points, rules and the like.
+"""Values that a shell completes: frameworks, campaigns, points, rules and others.
 
-A parameter is completed by its name, so a new command with a `campaign` completes campaigns. Only
-a process that a shell asked for completions imports this. What can't be read completes nothing:
-who presses a key is no reader of errors.
+A parameter is completed by its name, so `campaign` of a new command completes campaigns. Only a
+process that a shell asked for completions imports this module. What can't be read completes to
+nothing: whoever presses TAB does not want to read an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     TextType = click.ParamType  # not generic in click 8.2
 
-# Seconds that Slurm has: a key is pressed again, a shell that hangs is not.
+# Seconds for Slurm to answer: you can press TAB again, but not rescue a shell that hangs.
 _PATIENCE = 1.0
 _DEFAULT = "pytorch"
 
@@ -60,7 +60,7 @@ def _meant(context: click.Context) -> Path | None:
     """Return the campaign that a command line names, or the newest one."""
     from hpcbert.campaign import store
 
-    # With an option that has no value yet click reads the arguments, and gives them no name.
+    # If an option has no value yet, click parses the arguments but gives them no name.
     named = context.params.get("campaign") or context.params.get("paths")
     words = named or context.args
     names = [words] if isinstance(words, str) else list(words)
@@ -77,7 +77,7 @@ def _points(context: click.Context) -> Iterable[str]:
 
 
 def _recipe(context: click.Context) -> Mapping[str, Any]:
-    """Return the recipe that a command line is about: of a framework, or of a campaign."""
+    """Return the recipe of a command line: that of a framework or of a campaign."""
     from hpcbert.config.toml import read
 
     named = context.params.get("fw") or context.params.get("frameworks") or ""
@@ -120,7 +120,7 @@ def _published(_context: click.Context) -> Iterable[str]:
 
 
 def _named(context: click.Context) -> Iterable[str]:
-    """Return what a NAME is, which differs between groups of commands."""
+    """Return the values of NAME, which differ between groups of commands."""
     group = context.parent.info_name if context.parent else ""
     by_group = {"frameworks": _recipes, "record": _published, "images": _images}
     return by_group[str(group)](context) if group in by_group else ()
@@ -155,18 +155,18 @@ VALUES: Mapping[str, Values] = {
     "beside": _published,
     "name": _named,
 }
-# Parameters that also are paths, or nothing else.
+# Parameters that are also paths, or only paths.
 FILES = (
     *("campaign", "campaigns", "like", "paths", "base", "new"),
     *("site_file", "output", "junit", "image", "python"),
 )
 FOLDERS = ("runs", "templates", "data", "source")
-# Several values by commas.
+# Several values, separated by commas.
 LISTS = ("precision", "model", "frameworks")
 
 
 class Completed(TextType):
-    """Text of which a shell completes what it can be.
+    """Text with values that a shell can complete.
 
     Args:
         parameter: The parameter's name.
@@ -180,7 +180,7 @@ class Completed(TextType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the values that begin so; else those that it is a part of; else files."""
+        """Return the values that begin with the text; else those that contain it; else files."""
         before = ""
         if self.parameter in LISTS:
             before, comma, incomplete = incomplete.rpartition(",")
@@ -204,7 +204,7 @@ def _values(parameter: str, context: click.Context) -> Iterable[str]:
 
 
 def attach(command: click.Command) -> click.Command:
-    """Have the parameters of a command, and of those below it, complete their values."""
+    """Make the parameters of a command, and of its subcommands, complete their values."""
     for one in command.commands.values() if isinstance(command, click.Group) else ():
         attach(one)
     for param in command.params:

@@ -17,7 +17,7 @@ def completion(*, shell: str) -> Result:
     """Print a completion script for a shell."""
     found = get_completion_class(shell)
     if found is None:
-        raise UsageError(f"There is no completion for {shell}.")
+        raise UsageError(f"hpcbert has no completion for {shell}.")
     source = found(root, {}, "hpcbert", "_HPCBERT_COMPLETE").source_vars()
     text = found.source_template % source
     return Result({"shell": shell, "script": text}, text, exact=True)

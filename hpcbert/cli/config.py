@@ -12,11 +12,11 @@ from hpcbert.config import origin, site
 
 
 @click.command()
-@click.option("--origin", "with_origin", is_flag=True, help="Say where each value comes from.")
+@click.option("--origin", "with_origin", is_flag=True, help="Show where each value comes from.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @returns_result
 def config(*, site_file: str, with_origin: bool) -> Result:
-    """Show every setting of the site in use; fail if one of them means nothing."""
+    """Show every setting of the site in use; fail if one of them is invalid."""
     here = site.load(site_file)
     settings = origin.settings(here, os.environ)
     data = {

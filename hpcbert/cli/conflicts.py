@@ -1,6 +1,6 @@
-"""Options that would be ignored: refused, and what they conflict with is named.
+"""Refuse options that would be ignored, and name what they conflict with.
 
-Only what was typed is held against what stands beside it; a default conflicts with nothing.
+Only typed options can conflict; a default conflicts with nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Conflict(NamedTuple):
-    """When options have no effect.
+    """A case in which options have no effect.
 
     Attributes:
         options: Their parameters' names.
-        when: Says it of the values of all parameters.
-        beside: What they have no effect beside: `with --dry-run`, `without --wait`.
+        when: Returns whether the case applies, from the values of all parameters.
+        beside: The rest of the sentence: `with --dry-run`, `without --wait`.
     """
 
     options: tuple[str, ...]
@@ -31,10 +31,10 @@ class Conflict(NamedTuple):
 
 
 def refuse(*conflicts: Conflict) -> None:
-    """Refuse the command line that is being run where options of it conflict.
+    """Refuse the current command line if options of it conflict.
 
     Raises:
-        UsageError: It has options that would be ignored.
+        UsageError: An option would be ignored.
     """
     context = click.get_current_context()
     for one in conflicts:
@@ -46,7 +46,7 @@ def refuse_typed(options: Iterable[str], beside: str) -> None:
     """Refuse those of some options that were typed.
 
     Raises:
-        UsageError: One was.
+        UsageError: One of them was typed.
     """
     flags = [flag(name) for name in options if typed(name)]
     if not flags:
@@ -70,15 +70,15 @@ def refuse_others(kept: Iterable[str], beside: str) -> None:
 
 
 def typed(name: str) -> bool:
-    """Say whether an option of the command that is being run was typed."""
+    """Return whether an option of the current command was typed."""
     source = click.get_current_context().get_parameter_source(name)
     return source is ParameterSource.COMMANDLINE
 
 
 def flag(name: str) -> str:
-    """Return how an option is spelled on the command line, by its parameter's name.
+    """Return how the command line spells an option, by its parameter's name.
 
-    An argument is called as the help calls it.
+    An argument has the name that the help shows.
     """
     command = click.get_current_context().command
     if any(one.name == name and isinstance(one, click.Argument) for one in command.params):

@@ -29,27 +29,27 @@ _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 
 @click.group()
 def data() -> None:
-    """Make training data, check them, show them."""
+    """Make training data, check it, show it."""
 
 
 @data.command("make")
 @click.option(
-    "--format", "form", type=click.Choice(FORMAT_NAMES), required=True, help="What to write."
+    "--format", "form", type=click.Choice(FORMAT_NAMES), required=True, help="Format to write."
 )
 @click.option("--sequence-length", type=int, default=128, show_default=True, help="Tokens in each.")
-@click.option("--predictions", type=int, help="Masked tokens a sample; 20 of 128, else 15 %.")
-@click.option("--samples", type=int, help="How many; 100000, or of a text what one pass gives.")
-@click.option("--files", type=int, default=0, help="How many files; 32, Megatron's one.")
+@click.option("--predictions", type=int, help="Masked tokens per sample; 20 of 128, else 15 %.")
+@click.option("--samples", type=int, help="Number of samples; 100000, or one pass over --text.")
+@click.option("--files", type=int, default=0, help="Number of files; 32, or 1 for Megatron.")
 @click.option(
     "--fill",
     default="generator",
     show_default=True,
-    help="Real tokens: generator (nine of ten samples full), full, wiki, or their mean share.",
+    help="Real tokens: generator (9 of 10 samples full), full, wiki, or their mean share.",
 )
-@click.option("--seed", type=int, default=42, show_default=True, help="Of the random numbers.")
+@click.option("--seed", type=int, default=42, show_default=True, help="Seed of the random numbers.")
 @click.option("--vocab", "vocabulary", type=click.Path(path_type=Path), help="A vocabulary file.")
 @click.option("--text", type=click.Path(path_type=Path), help="A file or folder to read.")
-@click.option("--cased", is_flag=True, help="Keep capitals of the text.")
+@click.option("--cased", is_flag=True, help="Keep upper case in the text.")
 @_DIRECTORY
 @returns_result
 def data_make(
@@ -68,7 +68,7 @@ def data_make(
 ) -> Result:
     """Make training data in DIRECTORY: the same samples in every format.
 
-    An interrupted run goes on when it is repeated. Without --text the data are synthetic.
+    Run the command again to continue an interrupted run. Without --text the data is synthetic.
     """
     conflicts.refuse(*_CONFLICTS)
     _need_numpy()
@@ -77,7 +77,7 @@ def data_make(
 
     if samples is None:
         samples = 0 if text else 100_000
-    elif samples < 1:  # 0 means as many as a text gives, where nothing is said
+    elif samples < 1:  # 0 means: as many as a text gives
         raise UsageError(f"--samples {samples} is out of range: 1 or more.")
     if predictions is None:
         predictions = usual_predictions(sequence_length)
@@ -99,12 +99,12 @@ def data_make(
 def _need_numpy() -> None:
     if importlib.util.find_spec("numpy") is None:
         hint = f"Install it: {packages.install('data')}"
-        raise UsageError("This needs the Python package numpy.", hint=hint)
+        raise UsageError("This command needs the Python package numpy.", hint=hint)
 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Draw a bar on a terminal, nothing elsewhere."""
+    """Draw a progress bar on a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda _, __: None
         return
@@ -120,7 +120,7 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 @_DIRECTORY
 @returns_result
 def data_check(directory: Path) -> Result:
-    """Read every record in DIRECTORY, and compare it with its data.json."""
+    """Read every record in DIRECTORY and compare it with its data.json."""
     _need_numpy()
     from hpcbert.data.checking import check
 
@@ -128,7 +128,7 @@ def data_check(directory: Path) -> Result:
     read = f"{found.samples} samples in {found.files} files of {found.form}"
     text = f"{directory}: {read}, {found.mean_tokens:.1f} tokens each on average"
     errors = tuple(
-        CheckError(problem, hint="Make the data again in another directory.")
+        CheckError(problem, hint="Run hpcbert data make again in another directory.")
         for problem in found.problems
     )
     return Result(found, text, errors)
@@ -145,7 +145,7 @@ def data_show(sample: int, directory: Path) -> Result:
 
     found = show(directory, sample)
     originals = ", ".join(f"{word} at {at}" for at, word in found.masked)
-    follows = "is a random one" if found.label else "follows the first"
+    follows = "is random" if found.label else "follows the first"
     lines = [
         f"sample {found.number}, {found.file}, {len(found.tokens)} tokens",
         " ".join(found.tokens),

@@ -35,15 +35,17 @@ _PATIENCE = 300
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @click.option("--fw", "frameworks", multiple=True, help="Check this framework's image and data.")
 @click.option(
-    "--nodes", type=click.IntRange(0), default=0, help="Look at so many nodes from inside a job."
+    "--nodes", type=click.IntRange(0), default=0, help="Check this many nodes from inside a job."
 )
-@click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of each; the site's.")
+@click.option(
+    "--gpus-per-node", type=click.IntRange(1), help="GPUs per node; the site's by default."
+)
 @click.option(
     "--wait",
     type=click.IntRange(1),
     default=_PATIENCE,
     show_default=True,
-    help="Seconds that the job may wait to start.",
+    help="Seconds to wait for the job to start.",
 )
 @click.option("--runtime", type=RuntimeName(), help="Container runtime.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
@@ -72,9 +74,10 @@ def doctor(
 ) -> Result:
     """Check that this machine, and nodes, can do what the site says.
 
-    With --nodes the script of a submission is run on so many nodes, and looks around there.
+    With --nodes, doctor submits a job with the script of a normal submission, which checks that
+    many nodes from inside.
     """
-    from hpcbert.flows.doctor import Visit, examine  # with Jinja, which --help has no use for
+    from hpcbert.flows.doctor import Visit, examine  # imports Jinja, which --help does not need
     from hpcbert.model import Shape
 
     conflicts.refuse(*_CONFLICTS)
@@ -94,7 +97,7 @@ def doctor(
 
 
 def _lines(found: Finding) -> list[str]:
-    """Return a finding for a person: what was found, then what to do about it."""
+    """Return a finding as text: what was found, then what to do about it."""
     status = click.style(f"{found.status:<4}", _COLOURS[found.status])
     lines = [f"{status} {found.name}: {printable(found.detail)}"]
     lines += [f"     {found.hint}"] if found.hint else []

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     "  hpcbert explain 3f9a1c --network 20261121T120000Z-nccl-tests-77b0c2"
 )
 @click.argument("paths", nargs=-1)
-@click.option("--network", multiple=True, metavar="CAMPAIGN", help="Runs of nccl-tests.")
+@click.option("--network", multiple=True, metavar="CAMPAIGN", help="Campaign of nccl-tests.")
 @click.option("--templates", multiple=True, help="A folder with recipes of your own.")
-@click.option("--site", "site_file", default="", help="Whose runs, if no path is given.")
+@click.option("--site", "site_file", default="", help="Site whose runs are read without a path.")
 @returns_result
 def explain(
     paths: tuple[str, ...],
@@ -40,13 +40,13 @@ def explain(
     templates: tuple[str, ...],
     site_file: str,
 ) -> Result:
-    """Say why the efficiency is what it is.
+    """Explain the efficiency of a result.
 
-    PATHS are campaigns, by directory, archive, id or a part of it; logs, or saved results;
-    without any, the newest campaign. What is lost inside a node and between nodes, the node
-    without which the median would be higher, the time that all-reduce takes alone against the
-    time that a step lost, uneven steps, waits for input: each sentence with its numbers. Where
-    data are missing it says which run would give them.
+    PATHS are campaigns, by directory, archive, id or a part of the id; logs, or saved results;
+    without any, the newest campaign. It reports the loss inside a node and between nodes, a node
+    that lowers the median, the time of all-reduce alone against the time that a step lost, uneven
+    steps, and waits for input, each with its numbers. If data is missing, it names the run that
+    would provide it.
     """
     at = find_places(site_file, templates)
     found, warnings = explained(_unpacked(paths, at), at, network=_unpacked(network, at))
@@ -68,7 +68,7 @@ def explain(
 
 
 def _unpacked(words: Sequence[str], at: Places) -> list[str]:
-    """Return words with archives as the directories that they are unpacked to meanwhile."""
+    """Return words with archives replaced by the directories that hold their content meanwhile."""
     archives = {word: store.archived(word, at.runs) for word in words if word.endswith(ARCHIVE)}
     return [
         str(opened([str(packed)], at.runs)[0].directory) if (packed := archives.get(word)) else word

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=ListByDefault)
 def frameworks() -> None:
-    """List the frameworks that can be measured."""
+    """List the frameworks that hpcbert can measure."""
 
 
 def _folders(templates: tuple[str, ...]) -> tuple[Path, ...]:
@@ -35,7 +35,7 @@ _TEMPLATES = click.option("--templates", multiple=True, help="A folder with reci
 @_TEMPLATES
 @returns_result
 def frameworks_list(templates: tuple[str, ...] = ()) -> Result:
-    """List them, a line each."""
+    """List the frameworks, one per line."""
     found = places.list_recipes(_folders(templates))
     recipes = [recipe.load(folder) for folder in found.values()]
     data = [described(one) for one in recipes]
@@ -52,7 +52,7 @@ def frameworks_list(templates: tuple[str, ...] = ()) -> Result:
 @_TEMPLATES
 @returns_result
 def frameworks_show(name: str, templates: tuple[str, ...]) -> Result:
-    """Show all that is known of one framework."""
+    """Show everything that hpcbert knows about a framework."""
     from hpcbert.logs import grammar  # which reads patterns
 
     found = recipe.load(places.find_recipe(name, _folders(templates)))
@@ -66,7 +66,7 @@ def _file(recipe: Recipe) -> str:
 
 
 def described(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe as a document: what runs, from where, how it is read.
+    """Return a recipe as a document: what runs, from where, and how its log is read.
 
     Raises:
         ConfigError: A rule of the recipe's `[log]` table has no name.
@@ -108,7 +108,7 @@ def described(recipe: Recipe) -> dict[str, Any]:
 
 
 def _lines(data: dict[str, Any]) -> list[str]:
-    """Lay a description out for people: a name and its value a line, lists below their name."""
+    """Lay a description out as text: one name and value per line, lists below their name."""
     lines = []
     for name, value in data.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):

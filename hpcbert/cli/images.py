@@ -32,7 +32,7 @@ def images() -> None:
 @_SITE
 @returns_result
 def images_list(site_file: str = "") -> Result:
-    """List them: name, size, age, what they come from, which campaigns used them."""
+    """List images: name, size, age, source, and the campaigns that used them."""
     here = site.load(site_file)
     directory = Path(here.container.images)
     found, rest = cache.listed(directory), cache.leftovers(directory)
@@ -60,16 +60,18 @@ def images_list(site_file: str = "") -> Result:
 
 @images.command("remove")
 @click.argument("name", nargs=-1)
-@click.option("--leftovers", is_flag=True, help="What dead imports and newer images left behind.")
+@click.option(
+    "--leftovers", is_flag=True, help="Remove what killed imports and newer images left behind."
+)
 @_SITE
 @returns_result
 def images_remove(name: tuple[str, ...], leftovers: bool, site_file: str) -> Result:
     """Remove prepared images by name, reference or the beginning of their SHA-256.
 
-    Nothing is asked. What is being imported is refused.
+    It does not ask first. It refuses an image that is being imported.
     """
     if not name and not leftovers:
-        raise UsageError("Nothing is named.", hint="`hpcbert images list` shows the names.")
+        raise UsageError("You named no image.", hint="`hpcbert images list` shows the names.")
     directory = Path(site.load(site_file).container.images)
     chosen = [_named(one, cache.listed(directory)) for one in name]
     for one in chosen:
@@ -92,13 +94,13 @@ def _named(name: str, found: Sequence[cache.Cached]) -> cache.Cached:
     if len(meant) == 1:
         return meant[0]
     raise UsageError(
-        f"{name!r} could be {len(meant)} images." if meant else f"There is no image {name!r}.",
+        f"{name!r} could be {len(meant)} images." if meant else f"Image {name!r} does not exist.",
         hint="`hpcbert images list` shows the names.",
     )
 
 
 def _used(here: Site) -> dict[str, list[str]]:
-    """Return the campaigns by the image that they used; unreadable ones are passed over."""
+    """Return the campaigns that used each image; unreadable campaigns are skipped."""
     used: dict[str, list[str]] = {}
     for directory in store.everyones(Path(here.runs)):
         try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hpcbert.flows.choices import Proposal, Question
 
-# What means nothing without Slurm.
+# Options that mean nothing without Slurm.
 _SLURM = ("partition", "account", "qos", "gpu_type", "mpi", "interface")
 
 
@@ -33,34 +33,36 @@ _SLURM = ("partition", "account", "qos", "gpu_type", "mpi", "interface")
     epilog="\b\nExamples:\n  hpcbert init\n  hpcbert init --partition gpu --gpu-type a100"
     "\n  hpcbert init --local"
 )
-@click.option("--slurm", is_flag=True, help="Ask this cluster's Slurm; fail if it does not answer.")
-@click.option("--local", "only_local", is_flag=True, help="This machine only, whatever Slurm says.")
+@click.option("--slurm", is_flag=True, help="Ask this cluster's Slurm; fail without an answer.")
+@click.option(
+    "--local", "only_local", is_flag=True, help="Use this machine only, even if there is Slurm."
+)
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("site.toml"),
     show_default=True,
-    help="The file to write.",
+    help="File to write.",
 )
 @click.option("--partition", default="", help="Slurm partition.")
 @click.option("--account", default="", help="Slurm account.")
 @click.option("--qos", default="", help="Slurm QOS.")
 @click.option("--gpu-type", default="", help="Type of GPU, as Slurm names it.")
-@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs that a node has.")
+@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs per node.")
 @click.option(
-    "--time", "time_limit", default="", callback=checked_limit, help="Limit of one repeat."
+    "--time", "time_limit", default="", callback=checked_limit, help="Time limit of one repeat."
 )
-@click.option("--mpi", default="", help="What srun starts ranks with.")
-@click.option("--interface", default="", help="Network interface whose addresses ranks use.")
+@click.option("--mpi", default="", help="Value of srun --mpi.")
+@click.option("--interface", default="", help="Network interface that ranks use.")
 @click.option("--runtime", type=RuntimeName(), help="Container runtime.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @returns_result
 def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: Any) -> Result:
-    """Write a site.toml for this cluster or machine, every key explained.
+    """Write a site.toml for this cluster or machine, with every key explained.
 
-    Looks at what Slurm has and allows, and says of each value why it was chosen and what else
-    there is. On a terminal it asks where there is a choice; elsewhere the options say it.
+    init examines what Slurm has and allows, and gives the reason for each value and the
+    alternatives. On a terminal it asks if there is a choice; elsewhere the options decide.
     """
     from hpcbert.flows.init import local_values, site_text, told
 
@@ -68,10 +70,12 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
         Conflict(("slurm", *_SLURM), lambda given: given["only_local"], "with --local")
     )
     if (output.exists() or output.is_symlink()) and not force:
-        raise UsageError("There is such a file already.", where=str(output), hint="Give --force.")
+        raise UsageError(
+            "The file exists already.", where=str(output), hint="Give --force to overwrite it."
+        )
     made = None if only_local else _on_cluster(output, said)
     if made is None:
-        conflicts.refuse_typed(_SLURM, "without Slurm, and there is none here")
+        conflicts.refuse_typed(_SLURM, "without Slurm, which this machine does not have")
         if slurm:
             raise SchedulerError("Slurm does not answer here.", hint="Run this on a login node.")
     values = made.values if made else local_values(said)
@@ -115,13 +119,13 @@ def _on_cluster(output: Path, said: dict[str, Any]) -> Proposal | None:
 
 
 def _groups() -> set[str]:
-    """Return the names of the groups that this process has; those without a name are left out."""
+    """Return the names of this process's groups; groups without a name are left out."""
     names = {one.gr_gid: one.gr_name for one in grp.getgrall()}
     return {names[one] for one in {*os.getgroups(), os.getegid()} if one in names}
 
 
 def _picker() -> Callable[[Question], str]:
-    """Return what answers questions: the person at the terminal, or else the default."""
+    """Return what answers questions: the user at the terminal, or else the default."""
     if (
         sys.stdin.isatty()
         and sys.stderr.isatty()
@@ -132,7 +136,7 @@ def _picker() -> Callable[[Question], str]:
 
 
 def _ask(question: Question) -> str:
-    """Ask which of several it is to be; a number or the name answers."""
+    """Ask the user to choose one of several; a number or the name answers."""
     names = list(question.options)
     if names:
         click.echo(f"Which {question.name}? ({question.flag})", err=True)
@@ -151,11 +155,11 @@ def _ask(question: Question) -> str:
             return names[int(answer) - 1]
         if not names or answer in names:
             return answer
-        click.echo(f"There is no {printable(answer)}.", err=True)
+        click.echo(f"{printable(answer)} is not one of them.", err=True)
 
 
 def _outranked(output: Path) -> list[str]:
-    """Return why hpcbert uses another site than the file that was written, if it does."""
+    """Return why hpcbert uses a site other than the file just written, if it does."""
     try:
         path, by = find_site("", env=os.environ, cwd=Path.cwd())
     except ConfigError as error:

@@ -17,7 +17,7 @@ _DIRECTORY = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=library.DEFAULT_DIRECTORY,
     show_default=True,
-    help="Where the lab lives.",
+    help="Directory of the lab.",
 )
 
 
@@ -25,8 +25,8 @@ _DIRECTORY = click.option(
 def lab() -> None:
     """Run a real Slurm cluster on this machine.
 
-    munge, MariaDB, slurmdbd, slurmctld and one slurmd a node, each in its own namespaces, with
-    fake GPUs. Needs root and the distribution's Slurm packages.
+    munge, MariaDB, slurmdbd, slurmctld and one slurmd per node, each in namespaces of its own, with
+    fake GPUs. The lab needs root and the distribution's Slurm packages.
     """
 
 
@@ -39,7 +39,7 @@ def _result(status: library.LabStatus) -> Result:
     lines = [f"{one.name}  {one.address}  {one.state}" for one in status.nodes]
     directory = status.lab.directory
     lines += [f"use it:  {status.usage}", f"end it:  {library.command('down', directory)}"]
-    errors = () if status.healthy else (CheckError(f"The lab is not healthy; dead: {dead}."),)
+    errors = () if status.healthy else (CheckError(f"The lab is not healthy: {dead} ended."),)
     data = {
         "directory": str(directory),
         "healthy": status.healthy,
@@ -59,27 +59,25 @@ def _result(status: library.LabStatus) -> Result:
     type=click.IntRange(0),
     default=8,
     show_default=True,
-    help="Fake GPUs a node.",
+    help="Fake GPUs per node.",
 )
 @click.option(
-    "--gpu-type", "gpu_types", multiple=True, help="Their type, node by node; none: no GPUs."
+    "--gpu-type", "gpu_types", multiple=True, help="GPU type, node by node; none: no GPUs."
 )
-@click.option(
-    "--no-accounting", is_flag=True, help="Without slurmdbd: a cluster that has no sacct."
-)
+@click.option("--no-accounting", is_flag=True, help="Start no slurmdbd: a cluster without sacct.")
 @click.option(
     "--job-submit",
     type=click.File(encoding="utf-8"),
-    help="A job_submit.lua to ask about jobs.",
+    help="A job_submit.lua that checks jobs.",
 )
 @click.option(
     "--slurm-conf",
     type=click.File(encoding="utf-8"),
-    help="Further lines of slurm.conf, which win.",
+    help="Extra lines of slurm.conf, which win.",
 )
-@click.option("--lacks", multiple=True, help="A plugin of Slurm's to do without.")
+@click.option("--lacks", multiple=True, help="A Slurm plugin to leave out.")
 @click.option(
-    "--user", default="", metavar="NAME", help="Also an ordinary user, who finds hpcbert."
+    "--user", default="", metavar="NAME", help="Add an ordinary user who can run hpcbert."
 )
 @returns_result
 def lab_up(
@@ -114,7 +112,7 @@ def lab_up(
 @_DIRECTORY
 @returns_result
 def lab_status(*, directory: Path) -> Result:
-    """Say how it is."""
+    """Report the state of the lab."""
     return _result(library.status(directory.absolute(), run=run))
 
 
@@ -122,10 +120,10 @@ def lab_status(*, directory: Path) -> Result:
 @_DIRECTORY
 @returns_result
 def lab_down(*, directory: Path) -> Result:
-    """End every process and remove everything that it made; also after a half-failed start."""
+    """End every process and remove everything that the lab made, even after a failed start."""
     removal = library.down(directory.absolute(), run=run, report=_progress)
     data = {"ended": removal.ended, "left": list(removal.left)}
     if not removal.left:
-        return Result(data, f"{removal.ended} processes ended, nothing is left.")
+        return Result(data, f"{removal.ended} processes ended, nothing is left behind.")
     error = CheckError(f"Left behind: {', '.join(removal.left)}.", where=str(directory))
     return Result(data, errors=(error,))

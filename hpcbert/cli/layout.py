@@ -1,4 +1,4 @@
-"""How campaigns are laid out for people: columns, ages, shapes, numbers."""
+"""Lay campaigns out as text: columns, ages, shapes, numbers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from hpcbert.campaign.overview import Best
 
 _GAP = "  "
-# Shapes that are named one by one.
+# Up to this many shapes are named one by one.
 _NAMED = 3
-# The last column has at least so many characters, or the line is longer than the terminal is wide.
+# The last column gets at least this many characters, even if the terminal is too narrow.
 _LEAST = 12
 # Marks numbers that collect found before all repeats had ended.
 PROVISIONAL = "*"
@@ -27,12 +27,12 @@ _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
 def columns(
     rows: Sequence[Sequence[str]], width: int = 0, *, right: Collection[int] = ()
 ) -> list[str]:
-    """Return rows as lines, of which all but the last column are aligned.
+    """Return rows as lines with all columns but the last aligned.
 
     Args:
-        rows: As many cells each.
-        width: Characters that a line may have: the last cell is cut. 0: any number.
-        right: Columns that are aligned to the right, by number from 0.
+        rows: The cells of each row.
+        width: Maximum length of a line: the last cell is cut. 0: no limit.
+        right: Columns to align on the right, by number from 0.
     """
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     before = sum(sizes) + len(_GAP) * len(sizes)
@@ -49,7 +49,7 @@ def columns(
 
 
 def since_text(seconds: float | None) -> str:
-    """Return an age in its largest unit, `3d`; a dash where it is unknown."""
+    """Return an age in its largest unit, `3d`; a dash if unknown."""
     if seconds is None:
         return "-"
     size, unit = next((one for one in _UNITS if seconds >= one[0]), _UNITS[-1])
@@ -57,12 +57,12 @@ def since_text(seconds: float | None) -> str:
 
 
 def span(shapes: Sequence[str]) -> str:
-    """Return shapes in few characters: each, or first, last and how many."""
+    """Return shapes in few characters: each one, or first, last and number."""
     if len(shapes) <= _NAMED:
         return ",".join(shapes) or "-"
     return f"{shapes[0]}..{shapes[-1]} ({len(shapes)})"
 
 
 def best_text(best: Best | None) -> str:
-    """Return a campaign's highest number and where it was reached."""
+    """Return a campaign's highest number and its point."""
     return "-" if best is None else f"{number(best.throughput)} {best.shape}"

@@ -36,10 +36,10 @@ _TITLES = (
     "age",
     "note",
 )
-# Columns by number: what is aligned to the right, and what is left out where it is empty.
+# Columns by number: those aligned on the right, and those left out if they are empty.
 _RIGHT: tuple[int, ...] = (5, 6, 7)
 _NAME = 1
-_FROM_FILES = "States are what the files say; hpcbert monitor asks the scheduler."
+_FROM_FILES = "These states come from files; hpcbert monitor asks the scheduler."
 
 
 def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> float | None:
@@ -59,16 +59,18 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> float 
     "  hpcbert list --fw oneflow --state incomplete --newer 7d\n"
     "  hpcbert list --name nccl --json",
 )
-@click.option("--fw", multiple=True, metavar="NAME", help="Only of this framework.")
+@click.option("--fw", multiple=True, metavar="NAME", help="Only this framework.")
 @click.option(
     "--state", multiple=True, type=click.Choice(STATES), metavar="STATE",
-    help=f"Only in this state: {', '.join(STATES)}.",
+    help=f"Only this state: {', '.join(STATES)}.",
 )  # fmt: skip
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the newest N.")
-@click.option("--name", default="", metavar="TEXT", help="Only with this in id, name or note.")
-@click.option("--newer", default="", metavar="AGE", callback=_seconds, help="Than 12h, 7d, 4w.")
-@click.option("--older", default="", metavar="AGE", callback=_seconds, help="Likewise.")
-@click.option("--everyone", is_flag=True, help="Those of others, too.")
+@click.option("--name", default="", metavar="TEXT", help="Only with this text in id, name or note.")
+@click.option(
+    "--newer", default="", metavar="AGE", callback=_seconds, help="Only newer than 12h, 7d, 4w."
+)
+@click.option("--older", default="", metavar="AGE", callback=_seconds, help="Only older than that.")
+@click.option("--everyone", is_flag=True, help="Include other users' campaigns.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @returns_result
@@ -86,9 +88,9 @@ def list_(
 ) -> Result:
     """List your campaigns, newest first.
 
-    Nobody is asked: what a campaign has come to is read from its files. complete and incomplete
-    were collected; ended was not yet; of what waits or runs, the jobs themselves have told. A
-    damaged campaign has its reason in its line.
+    list asks no scheduler: it reads the files of the campaigns. complete and incomplete campaigns
+    were collected; an ended one was not yet. Of campaigns that wait or run it knows what their jobs
+    wrote. The line of a damaged campaign gives the reason.
     """
     directory, now = Path(runs or load(site_file).runs), time.time()
     wanted = Filter(fw, state, name, newer, older, limit, everyone)
@@ -104,7 +106,7 @@ def list_(
 def _text(found: Sequence[Overview], runs: Path, now: float, *, narrowed: bool) -> str:
     if not found:
         start = "Start one with hpcbert submit."
-        return f"No campaign in {runs} {'fits.' if narrowed else f'yet. {start}'}"
+        return f"No campaign in {runs} {'matches.' if narrowed else f'yet. {start}'}"
     rows = [_TITLES, *(_row(one, now) for one in found)]
     right = _RIGHT
     if not any(row[_NAME] for row in rows[1:]):

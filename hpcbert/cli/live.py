@@ -1,4 +1,4 @@
-"""What monitor shows on a terminal: a table that is redrawn in place."""
+"""The table that monitor redraws in place on a terminal."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     Details = Callable[[Repeat, RepeatState, float], Detail]
     Lacks = Callable[[Repeat, RepeatState], object]
 
-# What it is, its marks or state, and how far it is or why it waits.
+# Name, marks or state, and progress or the reason for waiting.
 _COLUMNS = 3
-# kind -> mark, the same without Unicode, style, what it is called in a count
+# kind -> mark, the same without Unicode, style, its name in a count
 MARKS = {
     Kind.SUCCEEDED: ("✓", "+", "green", "completed"),
     Kind.FAILED: ("✗", "x", "red", "failed"),
@@ -39,21 +39,21 @@ MARKS = {
 
 
 def console(file: IO[str], *, colour: bool | None) -> Console:
-    """Return rich's console for a stream; `colour` None leaves the choice to rich."""
+    """Return a rich console for a stream; with `colour` None, rich decides."""
     from rich.console import Console
 
-    # rich's no_color keeps bold and dim; no colour system means no codes at all.
+    # rich's no_color keeps bold and dim; without a colour system rich prints no codes at all.
     system: Literal["auto"] | None = None if colour is False else "auto"
     return Console(file=file, color_system=system, highlight=False)
 
 
 def draws(stream: TextIO) -> bool:
-    """Say whether a stream is a terminal on which the cursor can be moved."""
+    """Return whether a stream is a terminal on which the cursor can move."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in {"", "dumb", "unknown"}
 
 
 def counts(view: View) -> str:
-    """Return how many repeats there are of each kind: `4 completed, 1 running`."""
+    """Return the number of repeats of each kind: `4 completed, 1 running`."""
     count = view.count()
     return ", ".join(f"{count[kind]} {mark[3]}" for kind, mark in MARKS.items() if kind in count)
 
@@ -67,7 +67,7 @@ def duration(seconds: float | None) -> str:
 
 
 def before(state: RepeatState) -> str:
-    """Return how the attempts before this one ended: `attempt 0 was NODE_FAIL on n3`."""
+    """Return how earlier attempts ended: `attempt 0 was NODE_FAIL on n3`."""
     return "; ".join(
         f"attempt {one.attempt} was {one.word}" + (f" on {fold(one.nodes)}" if one.nodes else "")
         for one in state.earlier
@@ -75,13 +75,13 @@ def before(state: RepeatState) -> str:
 
 
 def draw(view: View, details: Details, lacks: Lacks, *, unicode: bool) -> Group:
-    """Return all points by campaign, with a line for each repeat that runs or went wrong.
+    """Return all points by campaign, with a line for each repeat that runs or failed.
 
     Args:
-        view: What there is.
-        details: Says how far a repeat is that runs.
-        lacks: Says what one that failed lacked, if its log tells.
-        unicode: Whether marks may be other than ASCII.
+        view: The states to show.
+        details: Returns the progress of a running repeat.
+        lacks: Returns what a failed repeat needed, if its log says so.
+        unicode: Whether marks may be outside ASCII.
     """
     from rich.console import Group
     from rich.table import Table
@@ -98,7 +98,7 @@ def draw(view: View, details: Details, lacks: Lacks, *, unicode: bool) -> Group:
         if repeats[0].watched.campaign.id != campaign:
             campaign = repeats[0].watched.campaign.id
             table = Table.grid(padding=(0, 2, 0, 0))
-            for _ in range(_COLUMNS):  # on a narrow screen folded, never cut
+            for _ in range(_COLUMNS):  # folded on a narrow screen, never cut
                 table.add_column(overflow="fold")
             parts += [Text(f"campaign {campaign}", style="bold"), table]
         table.add_row(*_point(view, repeats, unicode=unicode))
@@ -151,7 +151,7 @@ def _remarkable(
 
 
 def _how_far(view: View, state: RepeatState, detail: Detail) -> Text:
-    """Return nodes, iteration, rate, time used and estimated end, as far as they are known."""
+    """Return nodes, iteration, rate, time used and estimated end, as far as known."""
     from rich.text import Text
 
     used = state.elapsed if state.start is None else max(0.0, view.time - state.start)

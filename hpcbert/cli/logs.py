@@ -43,7 +43,7 @@ _CONFLICTS = (
         ("path_only",), lambda given: given["as_json"], "with --json, whose document names it"
     ),
 )
-_PRINTED = "Its ranks wrote no log yet: this is what the job script printed."
+_PRINTED = "Its ranks have written no log yet; this is the output of the job script."
 _BLOCK = 1 << 16
 _MOST = 1 << 24
 
@@ -56,13 +56,13 @@ _MOST = 1 << 24
     "  less $(hpcbert logs 3f9a1c --repeat 2 --path)"
 )
 @click.argument("campaign", default="")
-@click.option("--point", default="", metavar="KEY", help="Which point, bert-base_4n8g_fp32_b32.")
+@click.option("--point", default="", metavar="KEY", help="Select a point: bert-base_4n8g_fp32_b32.")
 @click.option("--repeat", type=click.IntRange(1), help="Which repeat.")
 @click.option(
-    "-f", "--follow", "follow_it", is_flag=True, help="Print what comes, until the repeat ends."
+    "-f", "--follow", "follow_it", is_flag=True, help="Print new lines until the repeat ends."
 )
-@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
-@click.option("--path", "path_only", is_flag=True, help="Print where the log is, and no more.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Print only the last N lines.")
+@click.option("--path", "path_only", is_flag=True, help="Print only the path of the log.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
@@ -71,16 +71,15 @@ def logs(
 ) -> None:
     """Print the log of a repeat.
 
-    CAMPAIGN is a campaign's directory or archive, its id or a part of it; the newest one by
-    default. Where several logs are meant, the one that was written to last is printed; of a
-    requeued repeat, the newest attempt's. A repeat that wrote no log yet shows what its job script
-    printed.
+    CAMPAIGN is a campaign's directory or archive, its id or a part of the id; the newest one by
+    default. If several logs match, logs prints the one that was written to last; of a requeued
+    repeat, the newest attempt's. If a repeat has no log yet, it prints the job script's output.
 
-    With --follow it prints on through requeues, each attempt's log after the one before, until the
-    repeat has ended. Where several repeats are meant that is the one that runs, or else the first
-    that waits.
+    With --follow it continues through requeues, each attempt's log after the one before, until the
+    repeat has ended. If several repeats match, it follows one that runs, or else the first that
+    waits.
 
-    With --json the document names the log, and holds the lines that --tail asks for.
+    With --json the document names the log and holds the lines that --tail asks for.
     """
 
     def body() -> Result:
@@ -94,7 +93,7 @@ def logs(
             return Result(_data(log, lines, log.place(found.shown)), warnings=cautions)
         if path_only and found.packed:
             raise UsageError(
-                "What is in an archive has no path of its own.",
+                "A file in an archive has no path of its own.",
                 where=str(found.shown),
                 hint="Leave --path out, or unpack the archive.",
             )
@@ -109,7 +108,7 @@ def logs(
 def _meant(
     *, campaign: str, point: str, repeat: int | None, runs: str, site_file: str
 ) -> tuple[Opened, TrackedCampaign, list[Repeat]]:
-    """Return a campaign, and those of its repeats that a person means, at least one."""
+    """Return a campaign and those of its repeats that the user selects, at least one."""
     (found,) = opened([campaign] if campaign else (), Path(runs or load(site_file).runs))
     watched = open_campaign(found.directory)
     meant = [one for one in watched.repeats if repeat in {None, one.number}]
@@ -117,10 +116,12 @@ def _meant(
     if not meant:
         keys = [array.point.key for array in watched.campaign.measured]
         if point and point not in keys:
-            raise UsageError(f"There is no point {point!r}.", hint=did_you_mean(point, keys))
+            raise UsageError(
+                f"The campaign has no point {point!r}.", hint=did_you_mean(point, keys)
+            )
         count = watched.campaign.protocol.repeats
         raise UsageError(
-            "There is no such repeat.", hint=f"Repeats are numbered from 1 to {count}."
+            "The campaign has no such repeat.", hint=f"Repeats are numbered from 1 to {count}."
         )
     return found, watched, meant
 
@@ -130,9 +131,9 @@ def _find(**values: Any) -> tuple[Opened, Log]:
     there = [log for one in meant if (log := newest_log(one)) is not None]
     if not there:
         raise IncompleteError(
-            "There is no log yet.",
+            "The repeat has no log yet.",
             where=str(found.shown),
-            hint=f"See how far it is: hpcbert monitor --once {watched.campaign.id}",
+            hint=f"Follow its progress: hpcbert monitor --once {watched.campaign.id}",
         )
     return found, max(there, key=lambda log: log.path.stat().st_mtime)
 
@@ -151,7 +152,7 @@ def _data(log: Log, lines: Iterator[bytes], place: str) -> dict[str, Any]:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    """Yield a file's content as far as it reaches now."""
+    """Yield the content of a file up to its present end."""
     descriptor, size = _opened(path)
     with os.fdopen(descriptor, "rb") as file:
         while size > 0 and (block := file.read(min(_BLOCK, size))):
@@ -160,7 +161,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 def _last_lines(path: Path, count: int) -> Iterator[bytes]:
-    """Yield the last lines of a file, read from its end; of endless lines only the last part."""
+    """Yield the last lines of a file, read from its end; of an endless line, only the last part."""
     descriptor, end = _opened(path)
     data = b""
     with os.fdopen(descriptor, "rb") as file:
@@ -179,7 +180,7 @@ def _opened(path: Path) -> tuple[int, int]:
 
 
 def _print(pieces: Iterator[bytes]) -> None:
-    """Print to stdout: byte by byte what the file holds, but nothing that steers a terminal."""
+    """Print a file's bytes to stdout, except control characters that steer a terminal."""
     text = codecs.getincrementaldecoder("utf-8")("replace")
     for piece in pieces:
         if sys.stdout.isatty():
@@ -190,7 +191,7 @@ def _print(pieces: Iterator[bytes]) -> None:
 
 
 class _Printer:
-    """Prints a log as it grows: the log to stdout, what becomes of its repeat to stderr."""
+    """Print a log as it grows: the log to stdout, changes of its repeat's state to stderr."""
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -228,7 +229,7 @@ def _follow(tail: int | None, **values: Any) -> Result:
 
 
 def _failure(log: Log) -> Failure | None:
-    """Return why the attempt of a log failed, if its job wrote down that it did."""
+    """Return why the attempt of a log failed, if its job recorded the reason."""
     end = log.repeat.record.attempt(log.attempt).end_state
     if end is None or end.kind is not Kind.FAILED:
         return None

@@ -1,4 +1,4 @@
-"""The root command, which loads a command's module only when it is used; and other groups."""
+"""The root command, which imports a command's module only on use; and other groups."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from hpcbert.cli import streams
 _OTHERS_WRITE = 0o022
 _COMPLETE = "_HPCBERT_COMPLETE"
 
-# name -> first line of its help; the module is hpcbert.cli.<name>, and so is the object in it.
+# name -> first line of its help; the module is hpcbert.cli.<name>, the object has the same name.
 COMMANDS = {
     "init": "Write a site.toml for this cluster or machine.",
     "doctor": "Check that this machine can do what the site says.",
     "config": "Show every setting and where it comes from.",
-    "frameworks": "List the frameworks that can be measured.",
+    "frameworks": "List the frameworks that hpcbert can measure.",
     "render": "Write the scripts that submit would run.",
-    "prepare": "Make image, program and data of frameworks ready.",
-    "data": "Make training data, check them, show them.",
+    "prepare": "Fetch images and programs, make environments and data.",
+    "data": "Make training data, check it, show it.",
     "images": "List and remove prepared images.",
-    "plan": "Say what a submission would take and what it lacks.",
+    "plan": "Show what a submission would cost and what is missing.",
     "submit": "Submit a point, or a whole scaling curve.",
     "monitor": "Watch campaigns until they end.",
     "logs": "Print the log of a repeat.",
     "cancel": "Cancel a campaign's jobs.",
-    "retry": "Submit again the repeats that don't count.",
+    "retry": "Resubmit repeats that are missing or invalid.",
     "collect": "Reduce logs to a table of medians and speedups.",
     "compare": "Compare results point by point, with a verdict on each.",
     "report": "Write a report: a page, figures, tables, and all numbers.",
-    "record": "Show what others published, and check it.",
+    "record": "Show and check results that others published.",
     "list": "List your campaigns, newest first.",
-    "show": "Show what one campaign is and what it has come to.",
+    "show": "Show a campaign and its results so far.",
     "note": "Write a line about a campaign, or print it.",
     "rm": "Remove campaigns for good.",
     "audit": "Check that a campaign's numbers still follow from its files.",
-    "explain": "Say why the efficiency is what it is.",
-    "predict": "Say what more nodes would give.",
+    "explain": "Explain the efficiency of a result.",
+    "predict": "Predict the throughput of more nodes.",
     "archive": "Pack a campaign into one file.",
     "lab": "Run a real Slurm cluster on this machine.",
     "completion": "Print a completion script for a shell.",
@@ -49,10 +49,10 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are listed here and imported on use."""
+    """A group that lists its commands here and imports them on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order of work."""
+        """Return the commands in the order in which you use them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"hpcbert.cli.{cmd_name}")
-        # With an underscore where the name alone is Python's own, as `list` is.
+        # With an underscore if Python has the name already, as `list`.
         command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
         if _COMPLETE in os.environ:
             from hpcbert.cli.completing import attach
@@ -74,7 +74,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """Complete command names without importing them."""
+        """Complete the names of commands without importing them."""
         from click.shell_completion import CompletionItem
 
         names = [name for name in COMMANDS if name.startswith(incomplete)]
@@ -84,7 +84,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Name the nearest command where there is none of that name."""
+        """Suggest the nearest name if there is no such command."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -95,10 +95,10 @@ class LazyGroup(click.Group):
 
 
 class ListByDefault(click.Group):
-    """A group that means its `list` where no command is named: `hpcbert images --json`."""
+    """A group that runs its `list` if no command is named: `hpcbert images --json`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `list` before what begins with an option, unless that asks for help."""
+        """Put `list` in front of a leading option, unless that asks for help."""
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = ["list", *args]
         return super().parse_args(ctx, args)
@@ -136,27 +136,27 @@ def root(ctx: click.Context, color: str) -> None:
 
 
 def main() -> None:
-    """Run the command line: whatever happens ends with a sentence and an exit code of the page."""
+    """Run the command line; whatever happens ends with a sentence and a documented exit code."""
     streams.settle()
-    # Nothing is written for others to change; a stricter umask stays. Jobs are submitted with it.
+    # Others cannot write to our files; a stricter umask stays. sbatch passes it on to jobs.
     os.umask(os.umask(_OTHERS_WRITE) | _OTHERS_WRITE)
     try:
         if instruction := os.environ.get(_COMPLETE):
             from click.shell_completion import shell_complete
 
             sys.exit(shell_complete(root, {}, "hpcbert", _COMPLETE, instruction))
-        # Unlike click's own `main`, without a word on any error.
+        # click's own `main` would print something on some errors.
         with root.make_context("hpcbert", sys.argv[1:]) as context:
             root.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as leave:
         raise SystemExit(leave.exit_code) from None
-    except Exception as error:  # noqa: BLE001 - the border
+    except Exception as error:  # noqa: BLE001 - the outermost level
         end(error)
 
 
 def end(error: BaseException) -> NoReturn:
-    """Leave because of an exception: --json is honoured, and a reader that closed the pipe."""
+    """Leave because of an exception; honour --json, and a reader that closed the pipe."""
     as_json = "--json" in sys.argv
     if isinstance(error, BrokenPipeError):
         streams.forsake(sys.stdout)

@@ -1,6 +1,6 @@
-"""Man pages, made of what --help prints: nothing in them is written twice.
+"""Man pages, made from the output of --help, so that nothing is written twice.
 
-The wheel's build makes them (build_man.py), so that no page can be older than the program.
+The wheel's build makes them (build_man.py), so no page can be older than the program.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from hpcbert.cli.main import root
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# What of click's help is the page's own section; the rest is its text.
+# Headings of click's help that become sections of the page; the rest is text.
 _SECTION = re.compile(r"^(\w+):$")
 _ENTRY = re.compile(r"^  (\S.*?)(?:  +(\S.*))?$")
-# Help is laid out for a page so wide, and filled again by man.
+# Width of the help before man fills the lines again.
 _WIDTH = 100
 
 
@@ -64,7 +64,7 @@ def _page(name: str, context: click.Context) -> str:
 
 
 def _body(help_lines: list[str]) -> Iterator[str]:
-    """Yield the text of a help page, its sections and lists as troff has them."""
+    """Yield the text of a help page, with sections and lists in troff."""
     listed = False
     typed = False
     for line in help_lines[1:]:
@@ -86,7 +86,7 @@ def _body(help_lines: list[str]) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Return text that troff prints as it is."""
+    """Return text escaped so that troff prints it as it is."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     text = "".join(one if one.isascii() else f"\\[u{ord(one):04X}]" for one in text)
     return f"\\&{text}" if text[:1] in {".", "'"} else text

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Newer = Callable[[Sequence[TrackedCampaign]], Sequence[TrackedCampaign]]
 
-# Of an interval, seconds.
+# Limits of the interval, seconds.
 _SHORTEST, _LONGEST = 0.1, 86_400.0
 _CONFLICTS = (
     Conflict(("interval", "max_retries"), lambda given: given["once"], "with --once"),
@@ -47,32 +47,32 @@ _CONFLICTS = (
     "  hpcbert monitor --once --json | jq -r 'select(.event) | [.repeat, .state] | @tsv'"
 )
 @click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
-@click.option("--once", is_flag=True, help="Look once, say how every repeat is, and leave.")
-@click.option("--interval", type=float, help="Seconds between two looks; not below the site's.")
+@click.option("--once", is_flag=True, help="Report the state of every repeat once, and leave.")
+@click.option("--interval", type=float, help="Seconds between queries; not below the site's.")
 @click.option(
     "--max-retries",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Submit a repeat that does not count again, so often at most.",
+    help="Retry each invalid repeat up to N times.",
 )
-@click.option("--exit-status", is_flag=True, help="Leave with 4 if a repeat ended badly.")
-@click.option("--plain", is_flag=True, help="Print a line for each change, on a terminal too.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+@click.option("--exit-status", is_flag=True, help="Exit with 4 if a repeat failed.")
+@click.option("--plain", is_flag=True, help="Print a line per change, even on a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 def monitor(*, as_json: bool, plain: bool, **values: Any) -> None:
     """Watch campaigns until they end.
 
-    CAMPAIGN is a campaign's directory, its id or a part of it; without any, all that are not over,
-    or else a look at the newest. An archive is looked at once. Interrupting it leaves the jobs
-    alone.
+    CAMPAIGN is a campaign's directory, its id or a part of the id. Without any, monitor watches all
+    that are not over, or else shows the newest once. It shows an archive once. You can interrupt
+    it: the jobs continue.
 
-    On a terminal it is a view of the whole screen: arrows move, / filters, enter opens the log, c
-    cancels, r retries, q leaves.
+    On a terminal it fills the screen: arrows move, / filters, enter opens the log, c cancels, r
+    retries, q leaves.
 
-    With --json each line is an object: {"event":"state",…} for each repeat at first and then for
-    each change, and at last the document that every command ends with, whose data is the summary.
+    With --json each line is an object: first {"event":"state",…} for each repeat, then one for each
+    change, and at last the document that every command ends with; its data is the summary.
     """
     display = Display(as_json=as_json, plain=plain)
     finish("monitor", lambda: _monitor(display, **values), as_json=as_json)
@@ -99,7 +99,7 @@ def _monitor(
         watched = flow.unfinished(directory, run=run)
     found = tuple(Opened(one.directory, one.directory) for one in watched)
     found = found or opened(campaigns, directory)
-    # In an archive nothing changes any more.
+    # Nothing in an archive changes any more.
     once = once or any(one.packed for one in found)
     full = not once and display.full_screen()
     once = once or not (campaigns or watched)
@@ -116,14 +116,14 @@ def _monitor(
             )
     except KeyboardInterrupt:
         hint = cancel_hint(watched)
-        return Result(errors=(Interruption("Interrupted. The jobs are left alone.", hint=hint),))
+        return Result(errors=(Interruption("Interrupted. The jobs continue.", hint=hint),))
     shown = {one.directory: one.directory for one in watched}
     shown |= {one.directory: one.shown for one in found}
     return _result(view, watched, shown, exit_status=exit_status)
 
 
 def _newer(runs: Path) -> Newer:
-    """Return what finds the campaigns that were submitted after now."""
+    """Return a function that finds campaigns submitted from now on."""
     before = set(store.find_campaigns(runs))
     return lambda watched: flow.begun(runs, before | {one.directory for one in watched})
 
@@ -136,10 +136,10 @@ def _on_screen(
     floor: float,
     interval: float,
 ) -> tuple[View, Sequence[TrackedCampaign]]:
-    """Show campaigns on the whole screen until the person leaves.
+    """Show campaigns on the whole screen until the user leaves.
 
     Returns:
-        What was seen last, and the campaigns, those that were submitted meanwhile among them.
+        The last states seen, and the campaigns, including those submitted meanwhile.
 
     Raises:
         HpcbertError: Following them failed.
@@ -162,9 +162,9 @@ def _interval(asked: float | None, floor: float, watched: Sequence[TrackedCampai
     shared = not all(traits(one.campaign.scheduler).here for one in watched)
     if asked is not None and asked < floor and shared:
         raise UsageError(
-            f"An interval of {asked:g} s is too short for a scheduler that others use too.",
+            f"An interval of {asked:g} s is too short for a scheduler that you share with others.",
             where="--interval",
-            hint=f"This site's shortest is {floor:g} s (slurm.poll_floor in the site.toml).",
+            hint=f"This site's minimum is {floor:g} s (slurm.poll_floor in the site.toml).",
         )
     return floor if asked is None else asked
 
@@ -181,7 +181,9 @@ def _result(
     if view.trouble and open_:
         errors.append(flow.unreachable(view))
     elif exit_status and view.failed:
-        errors.append(IncompleteError(f"{view.failed} repeats ended badly or nobody knows how."))
+        errors.append(
+            IncompleteError(f"{view.failed} repeats failed or ended in an unknown state.")
+        )
     places = [shown[one.directory] for one in watched]
     next_steps = [then(one.campaign, place) for one, place in zip(watched, places, strict=True)]
     alive = {one.watched.directory for one in view.repeats if view.states[one.key].kind.alive}
@@ -216,13 +218,13 @@ def _result(
         errors=tuple(errors),
         warnings=(
             *(caution for place in places for caution in store.caution(place)),
-            *(f"Slurm's answer has a line that makes no sense: {one}" for one in view.garbage),
+            *(f"hpcbert cannot read this line of Slurm's answer: {one}" for one in view.garbage),
         ),
     )
 
 
 def advice(view: View) -> list[str]:
-    """Return what to do about repeats that need somebody, a line for each state."""
+    """Return what to do about repeats that need attention, one line per state."""
     states = [view.states[repeat.key] for repeat in view.repeats]
     found = dict.fromkeys(
         (f"{one.word} {one.reason}".strip(), one.advice) for one in states if one.advice

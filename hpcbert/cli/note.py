@@ -26,9 +26,9 @@ from hpcbert.errors import UsageError
 def note(*, campaign: str, text: tuple[str, ...], runs: str, site_file: str) -> Result:
     """Write a line about a campaign, or print it.
 
-    CAMPAIGN is a campaign's directory, its id or a part of it. TEXT takes the place of the note
-    before; an empty one removes it. list and show print it, archives carry it, and no number
-    depends on it.
+    CAMPAIGN is a campaign's directory, its id or a part of the id. TEXT replaces the present note;
+    an empty one removes it. list and show print the note, archives carry it, and no number depends
+    on it.
     """
     directory = store.resolve(campaign, Path(runs or load(site_file).runs))
     if text:

@@ -1,4 +1,4 @@
-"""How every command ends: one result, rendered once, as text or as one JSON document.
+"""The end of every command: one result, printed once, as text or as one JSON document.
 
 stdout carries the result only; errors, warnings and progress go to stderr.
 """
@@ -34,21 +34,21 @@ VERSION = 1
 INTERRUPTED = Interruption.exit_code
 # What pathlib and the calls below it raise instead of an OSError.
 _PATHLIB = regex(r"(Symlink loop from .*|embedded null (?:byte|character))", re.DOTALL)
-# What click.style puts into text.
+# Codes that click.style adds to a text.
 _COLOURS = regex(r"(\x1b\[[0-9;]*m)")
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command has to say.
+    """The result of a command.
 
     Attributes:
         data: For `--json`: plain dicts, lists, texts, numbers, booleans, None, and dataclasses
-            of them.
-        text: For people: what goes to stdout, without the last newline.
-        errors: What went wrong, be it that a result could be given all the same.
+            of these.
+        text: For stdout, without the last newline.
+        errors: What went wrong, even if there is a result all the same.
         warnings: Sentences for stderr.
-        exact: Whether the text is a program's or a document's, to arrive byte by byte.
+        exact: Whether the text must arrive byte by byte, as a script or document.
         incomplete: Whether something is missing that no error names.
     """
 
@@ -61,13 +61,13 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """0 done, 4 incomplete, 5 a check failed: the highest that its errors carry."""
+        """0 for success, 4 for incomplete, 5 for a failed check: the highest code of the errors."""
         least = IncompleteError.exit_code if self.incomplete else 0
         return max((one.exit_code for one in self.errors), default=least)
 
 
 def envelope(command: str, result: Result) -> str:
-    """Return the one JSON document of a command; `docs/reference/json.md` describes it."""
+    """Return a command's one JSON document, as `docs/reference/json.md` describes it."""
     status = "success" if result.exit_code == 0 else "partial" if result.data else "error"
     document = {
         "version": VERSION,
@@ -84,9 +84,9 @@ def envelope(command: str, result: Result) -> str:
 
 
 def escaped(document: str) -> str:
-    """Return JSON on one line that holds the same and no character that could steer a terminal.
+    """Return the same JSON on one line, without a character that could steer a terminal.
 
-    JSON itself wants only those below a blank escaped. Nor does it hold one that stdout can't take.
+    JSON requires escapes only below the blank. Characters that stdout can't encode are escaped too.
     """
     wide = streams.holds_unicode(sys.stdout)
     if document.isprintable() and (wide or document.isascii()):
@@ -103,9 +103,9 @@ def printable(text: str) -> str:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print text whose colours are click's; nothing else in it steers a terminal.
+    """Print text with click's colours; nothing else in it can steer a terminal.
 
-    To a file or a pipe it goes as it is: a script's text must arrive byte by byte.
+    A file or a pipe gets the text unchanged: a script must arrive byte by byte.
     """
     stream = sys.stderr if err else sys.stdout
     if stream.isatty():
@@ -124,7 +124,7 @@ def complain(error: HpcbertError) -> None:
 
 
 def emit(command: str, result: Result, *, as_json: bool) -> None:
-    """Print a result: the document, or the text with warnings and errors beside it."""
+    """Print a result: the document to stdout, or the text, with warnings and errors on stderr."""
     if as_json:
         click.echo(envelope(command, result))
         return
@@ -140,9 +140,9 @@ def emit(command: str, result: Result, *, as_json: bool) -> None:
 
 
 def told(error: BaseException) -> HpcbertError:
-    """Return what to say about whatever ended a command.
+    """Return the message for an exception that ended a command.
 
-    What nobody foresaw is a bug; HPCBERT_DEBUG asks for its traceback.
+    An unexpected exception is a bug; with HPCBERT_DEBUG set, its traceback is printed.
     """
     if isinstance(error, HpcbertError):
         return error
@@ -160,15 +160,15 @@ def told(error: BaseException) -> HpcbertError:
         traceback.print_exception(error)
     return HpcbertError(
         f"This is a bug in hpcbert: {type(error).__name__}: {error}",
-        hint="Report it with what HPCBERT_DEBUG=1 prints, and the command.",
+        hint="Report it with the command and the output under HPCBERT_DEBUG=1.",
     )
 
 
 def finish(command: str, body: Callable[[], Result], *, as_json: bool) -> None:
-    """Run a command's body, print what came of it and leave with its exit code.
+    """Run a command's body, print its result and leave with its exit code.
 
-    An interrupt leaves with 130; a reader that closed the pipe ends the command quietly. click's
-    own complaints about the command line pass.
+    An interrupt leaves with 130; if the reader closed the pipe, the command ends quietly. click
+    prints its own messages about the command line.
     """
     try:
         result = body()
@@ -186,7 +186,7 @@ def finish(command: str, body: Callable[[], Result], *, as_json: bool) -> None:
 def leave(command: str, result: Result, *, as_json: bool) -> NoReturn:
     """Print a result and leave with its exit code.
 
-    Where stdout takes nothing, stderr says so, and a code of 0 becomes 1.
+    If stdout refuses the output, stderr reports that, and a code of 0 becomes 1.
     """
     code = result.exit_code
     try:
@@ -195,7 +195,7 @@ def leave(command: str, result: Result, *, as_json: bool) -> NoReturn:
     except BrokenPipeError:
         streams.forsake(sys.stdout)
     except OSError as error:
-        # Those of a document were to be in it.
+        # A document would have held these.
         for one in result.errors if as_json else ():
             complain(one)
         unwritten(error, code)
@@ -207,7 +207,7 @@ def leave(command: str, result: Result, *, as_json: bool) -> NoReturn:
 
 
 def unwritten(error: OSError, code: int = 0) -> NoReturn:
-    """Leave because stdout takes nothing: stderr says so, and a code of 0 becomes 1."""
+    """Leave because stdout refuses the output: stderr reports that, and a code of 0 becomes 1."""
     streams.forsake(sys.stdout)
     why = "it is closed" if error.errno == errno.EBADF else error.strerror
     complain(HpcbertError(f"Can't write to stdout: {why}."))
@@ -215,9 +215,9 @@ def unwritten(error: OSError, code: int = 0) -> NoReturn:
 
 
 def returns_result(body: Callable[..., Result]) -> Callable[..., None]:
-    """Make a click callback of a function that returns a Result; adds the `--json` option.
+    """Make a click callback from a function that returns a Result; add the `--json` option.
 
-    The command's name in the document is the function's name, `lab_up` reading as `lab up`.
+    The document names the command after the function: `lab_up` becomes `lab up`.
     """
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

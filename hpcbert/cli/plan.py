@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from hpcbert.scheduler.base import Supply
 
 _NOTHING = "-"
-# Campaigns that a sentence names.
+# Campaigns that one sentence names.
 _NAMED = 3
 _TITLES = ("shape", "precision", "batch", "repeats", "limit", "node-hours")
-# What hours are called as data, and of what.
+# The names of hours in the document, and their unit.
 _HOURS = {
     "device_hours": ("GPU", "rank", "device"),
     "gpu_hours": ("GPU",),
@@ -51,18 +51,18 @@ _HOURS = {
     "  hpcbert plan campaign.toml"
 )
 @point_options
-@click.option("--rehearse", is_flag=True, help="Of a rehearsal: everything but the training.")
-@click.option("--like", default="", metavar="CAMPAIGN", help="Of measuring the same again.")
-@click.option("--init", is_flag=True, help="Write an example of FILE, every key explained.")
+@click.option("--rehearse", is_flag=True, help="Plan a rehearsal: everything but the training.")
+@click.option("--like", default="", metavar="CAMPAIGN", help="Plan the same measurements again.")
+@click.option("--init", is_flag=True, help="Write an example of FILE with every key explained.")
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 @returns_result
 def plan(
     options: PointOptions, *, rehearse: bool, like: str, init: bool, file: Path | None
 ) -> Result:
-    """Say what submit would take, what there is for it, and what it lacks; submit nothing.
+    """Show what submit would cost, what is available and what is missing; submit nothing.
 
-    Node-hours and GPU-hours are those that the time limit allows at most; beside them stands what
-    earlier runs of the same point took. Exit code 5 if it could not run. FILE is a campaign.toml.
+    Node-hours and GPU-hours are the most that the time limit allows; next to them stands the
+    time that earlier runs took. The exit code is 5 if it can't run. FILE is a campaign.toml.
     """
     if init:
         conflicts.refuse_others(("init", "file"), "with --init, which writes an example")
@@ -70,7 +70,7 @@ def plan(
     from hpcbert.campaign import durations
     from hpcbert.flows.plan import look, refusals
     from hpcbert.script import again, cost
-    from hpcbert.script.draft import draft  # with Jinja, which --help has no use for
+    from hpcbert.script.draft import draft  # imports Jinja, which --help does not need
 
     conflicts.refuse(*SHARED_CONFLICTS)
     then = past(like, options) if like else None
@@ -110,12 +110,12 @@ def _example(path: Path) -> Result:
     """Write the example of a campaign.toml.
 
     Raises:
-        UsageError: There is such a file already.
+        UsageError: The file exists already.
         HpcbertError: The file system refused.
     """
     if path.exists() or path.is_symlink():
         hint = "Name another file, or remove it."
-        raise UsageError("There is such a file already.", where=str(path), hint=hint)
+        raise UsageError("The file exists already.", where=str(path), hint=hint)
     store.write_text(path, campaignfile.EXAMPLE.read_text(encoding="utf-8"), mode=0o666)
     where = shlex.quote(str(path))
     text = f"{path}: an example. Change it, then: hpcbert plan {where}"
@@ -179,7 +179,7 @@ def _sums(points: Sequence[PointOutlook]) -> dict[str, Any]:
 
 
 def _hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
-    """Return hours by what they are of: at most, and expected where all points have run before."""
+    """Return hours by kind: the maximum, and those expected if all points have run before."""
     from hpcbert.script.cost import total
 
     found = {
@@ -224,7 +224,7 @@ def _text(outlook: Outlook) -> str:
 
 
 def _together(outlooks: Sequence[Outlook]) -> list[str]:
-    """Return the sum over several campaigns; nothing for one, whose table has it."""
+    """Return the sum over several campaigns; nothing for one: its table has it."""
     from hpcbert.script.cost import devices, text, total
 
     if len(outlooks) == 1:
@@ -267,7 +267,7 @@ def _total(points: Sequence[PointOutlook]) -> tuple[str, ...]:
 
 
 def _notes(outlook: Outlook) -> list[str]:
-    """Return what the columns mean: whose runs are expected again, what whole nodes cost."""
+    """Return the meaning of the columns: the runs behind expectations, the cost of whole nodes."""
     from hpcbert.script.cost import devices, text, total
 
     points = outlook.points
@@ -275,20 +275,22 @@ def _notes(outlook: Outlook) -> list[str]:
     known = [one.earlier for one in points if one.earlier]
     names = list(dict.fromkeys(name for one in known for name in one.campaigns))
     runs = sum(len(one.seconds) for one in known)
-    lines = [f"Node-hours and {unit} are the most: each job takes all of its limit."]
+    lines = [f"Node-hours and {unit} are the maximum: each job uses its whole time limit."]
     if any(one.least < one.cost.repeats for one in points):
         least = text(total(one.cost.on_devices(one.least_hours) for one in points))
         lines.append(
-            f"Repeats end as soon as the median is known well enough: from {least} {unit} on."
+            f"Repeats stop as soon as the median is precise enough: at least {least} {unit}."
         )
     more = f" and {len(names) - _NAMED} more, which --json names" if len(names) > _NAMED else ""
     if known:
         lines.append(
-            f"Expected are {unit} by the median of {_count(runs, 'earlier run')} of the same "
+            f"Expected {unit} are based on the median of {_count(runs, 'earlier run')} of the same "
             f"points: {', '.join(names[:_NAMED])}{more}."
         )
     else:
-        lines.append("Nothing is expected: no run of these points is under runs yet.")
+        lines.append(
+            "No expected hours: the directory of campaigns has no run of these points yet."
+        )
     site = outlook.draft.resolved.site
     srun = outlook.draft.resolved.scheduler.srun
     whole = [one for one in points if one.cost.unit == "GPU" and srun]
@@ -296,14 +298,14 @@ def _notes(outlook: Outlook) -> list[str]:
         hours = total(one.cost.on_nodes(one.cost.hours) for one in whole)
         each = site.nodes.gpus_per_node
         lines.append(
-            "Nodes are taken whole (slurm.exclusive): a site that bills them whole, with "
+            "Jobs take whole nodes (slurm.exclusive): a site that bills whole nodes, with "
             f"{_count(each, 'GPU')} each, bills up to {text(hours and hours * each)} GPU-hours."
         )
     return ["\n".join(lines)]
 
 
 def _moment(one: PointOutlook) -> str:
-    """Return when a point would start, in local time as Slurm's own commands have it."""
+    """Return when a point would start, in local time as Slurm's own commands print it."""
     if one.start is None or one.start.when is None:
         return _NOTHING
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.start.when))

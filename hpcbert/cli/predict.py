@@ -24,7 +24,7 @@ def _numbers(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[
         return asked_for(value)
     except ValueError:
         raise click.BadParameter(
-            f"{value!r} is not numbers of nodes by commas, such as 16,64."
+            f"{value!r} is not a list of numbers of nodes, such as 16,64."
         ) from None
 
 
@@ -34,10 +34,12 @@ def _numbers(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[
     "  hpcbert predict 3f9a1c --nodes 16 --json"
 )
 @click.argument("paths", nargs=-1)
-@click.option("--nodes", callback=_numbers, required=True, metavar="N,N,…", help="How many nodes.")
-@click.option("--rule", default="", help="How a log becomes a number; the recipe's first.")
+@click.option(
+    "--nodes", callback=_numbers, required=True, metavar="N,N,…", help="Numbers of nodes."
+)
+@click.option("--rule", default="", help="Rule that reads logs; default: the recipe's first.")
 @click.option("--templates", multiple=True, help="A folder with recipes of your own.")
-@click.option("--site", "site_file", default="", help="Whose runs, if no path is given.")
+@click.option("--site", "site_file", default="", help="Site whose runs are read without a path.")
 @returns_result
 def predict(
     paths: tuple[str, ...],
@@ -47,12 +49,13 @@ def predict(
     templates: tuple[str, ...],
     site_file: str,
 ) -> Result:
-    """Say what more nodes would give, by the points that were measured.
+    """Predict the throughput of more nodes from the measured points.
 
     PATHS are campaigns, archives, logs or saved results; without any, the newest campaign. A model
-    of the step time is fitted to the points of each table that have as many GPUs a node: what one
-    node takes, and what of the all-reduce between nodes is not hidden. It says its residuals and
-    an interval, and refuses to go further than the points carry; the exit code is 4 then.
+    of the step time is fitted to those points of each table that have the same GPUs per node: the
+    time on one node, and the part of the all-reduce between nodes that is not hidden. predict
+    reports residuals and an interval, and refuses to extrapolate further than the points support;
+    the exit code is then 4.
     """
     found, warnings = flow.predict(paths, find_places(site_file, templates), nodes, rule=rule)
     refused = [
@@ -62,7 +65,7 @@ def predict(
         if each.why
     ]
     if not found:
-        refused = ["There is no table to predict from."]
+        refused = ["No table has points to predict from."]
     return Result(
         data={"tables": [_data(one) for one in found]},
         text="\n\n".join("\n".join(_lines(one)) for one in found),

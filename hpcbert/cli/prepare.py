@@ -68,25 +68,37 @@ _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "
     "--only",
     multiple=True,
     type=click.Choice(["source", "environment", "image", "data"]),
-    help="Only this part; repeatable.",
+    help="Prepare only this part; repeatable.",
 )
-@click.option("--device", default="", help="gpu or cpu; the site's or recipe's first by default.")
+@click.option(
+    "--device", default="", help="gpu or cpu; default: the site's, or the recipe's first."
+)
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @click.option("--templates", multiple=True, help="A folder with recipes of your own.")
 @click.option("--runtime", type=RuntimeName(), help="Container runtime.")
 @click.option("--image", default="", help="Container image, for a single framework.")
-@click.option("--data", default="", help="Training data, likewise.")
-@click.option("--repository", default="", help="Where the program is fetched from, likewise.")
-@click.option("--python", default="", help="Interpreter that environments are made with.")
-@click.option("--set", "settings", multiple=True, metavar="K=V", help="Option that data are for.")
-@click.option("--on-node", is_flag=True, help="Do it in a job on a compute node.")
-@click.option("--partition", default="", help="Slurm partition, with --on-node.")
-@click.option("--account", default="", help="Slurm account, likewise.")
-@click.option("--qos", default="", help="Slurm quality of service, likewise.")
+@click.option("--data", default="", help="Training data, for a single framework.")
+@click.option("--repository", default="", help="Repository of the program, for a single framework.")
+@click.option("--python", default="", help="Interpreter to make environments with.")
 @click.option(
-    "--time", "time_limit", callback=checked_limit, default="", help="Limit of that job, HH:MM:SS."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="K=V",
+    help="Option of the recipe that the data is for.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, make nothing.")
+@click.option("--on-node", is_flag=True, help="Prepare in a job on a compute node.")
+@click.option("--partition", default="", help="Slurm partition, with --on-node.")
+@click.option("--account", default="", help="Slurm account, with --on-node.")
+@click.option("--qos", default="", help="Slurm quality of service, with --on-node.")
+@click.option(
+    "--time",
+    "time_limit",
+    callback=checked_limit,
+    default="",
+    help="Time limit of that job, HH:MM:SS.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done, make nothing.")
 @returns_result
 def prepare(
     *,
@@ -98,10 +110,10 @@ def prepare(
     dry_run: bool,
     **values: str,
 ) -> Result:
-    """Make program, environment, image and data of frameworks ready.
+    """Fetch images and programs of frameworks, make environments and data.
 
-    What is there already is left as it is; what was interrupted is taken up again. Later campaigns
-    use what was prepared, and record it with digests.
+    What exists already stays as it is; what was interrupted continues. Later campaigns use what was
+    prepared, and record it with digests.
     """
     conflicts.refuse(*_CONFLICTS)
     here = _site(frameworks, values)
@@ -144,7 +156,7 @@ def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
     here = site.load(values["site_file"], overrides)
     own = [f"--{name}" for name in ("image", "data", "repository") if values[name]]
     if own and len(frameworks) != 1:
-        raise UsageError(f"{' and '.join(own)} can be given for a single framework only.")
+        raise UsageError(f"{' and '.join(own)} can only be used with a single framework.")
     return here
 
 
@@ -188,15 +200,17 @@ def _on_node(here: Site, words: Sequence[str]) -> Result:
             hint="Leave --on-node out: this machine is the node.",
         )
     env = submission_environment(os.environ)
-    env.pop("XDG_RUNTIME_DIR", None)  # this host's, where enroot would look for its own on the node
+    env.pop(
+        "XDG_RUNTIME_DIR", None
+    )  # names this host's directory, which enroot would look for on the node
     outcome = follow(flow.on_node_argv(here, words), show=_say, env=env)
     try:
         document = json.loads(outcome.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
         raise SchedulerError(
-            f"The job ended with status {outcome.returncode} and gave no answer.",
-            hint="What srun printed tells why; hpcbert and its Python must be on a file system "
-            "that the nodes see.",
+            f"The job ended with status {outcome.returncode} and printed no result.",
+            hint="See the output of srun for the reason. The nodes need a file system that has "
+            "hpcbert and its Python.",
         ) from None
     if document["data"]:
         return _result([Part(**one) for one in document["data"]["parts"]])

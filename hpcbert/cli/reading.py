@@ -1,4 +1,4 @@
-"""How logs are read: the options that every command shares that reads them."""
+"""How logs are read: the options that all commands share that read logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COUNT = regex(r"0*[1-9][0-9]{0,9}")
 
 
 def _last_iteration(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    """Read a number of iterations, or `end` for however far the run went."""
+    """Read a number of iterations, or `end` for the last iteration of the run."""
     if value is None or value == "end":
         return END if value else None
     if not _COUNT.fullmatch(value):
@@ -39,40 +39,48 @@ def _precision(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 
 
 _OPTIONS = (
-    click.option("--fw", default="", help="Framework of logs whose path doesn't name it."),
-    click.option("--rule", default="", help="How a log becomes a number; the recipe's first."),
+    click.option("--fw", default="", help="Framework of logs without it in their path."),
+    click.option("--rule", default="", help="Rule that reads logs; default: the recipe's first."),
+    click.option("--pattern", default="", help="Form of paths: '{nodes}n{gpus_per_node}g/*.log'."),
     click.option(
-        "--pattern", default="", help="How to read paths: '{nodes}n{gpus_per_node}g/*.log'."
+        "--nodes", type=click.IntRange(1), help="Nodes, if neither path nor log has them."
     ),
-    click.option("--nodes", type=click.IntRange(1), help="Where neither path nor log tells."),
-    click.option("--gpus-per-node", type=click.IntRange(1), help="Likewise."),
-    click.option("--batch-size", type=click.IntRange(1), help="Samples per device, likewise."),
-    click.option("--precision", callback=_precision, help="Likewise."),
+    click.option(
+        "--gpus-per-node", type=click.IntRange(1), help="GPUs per node, if neither has them."
+    ),
+    click.option(
+        "--batch-size", type=click.IntRange(1), help="Samples per device, if neither has them."
+    ),
+    click.option("--precision", callback=_precision, help="Precision, if neither has it."),
     click.option(
         "--set",
         "settings",
         multiple=True,
         metavar="NAME=VALUE",
-        help="Of a log, likewise: accumulation, global_batch_size, packing, sequence_length.",
+        help="If neither has it: accumulation, global_batch_size, packing, sequence_length.",
     ),
-    click.option("--model", default="", help="The model, and what it is called in the table."),
+    click.option("--model", default="", help="The model, and its name in the table."),
     click.option(
-        "--skip", type=click.IntRange(0), help="Warm-up iterations, if not the protocol's."
+        "--skip", type=click.IntRange(0), help="Warm-up iterations; default: the protocol's."
     ),
     click.option(
         "--iters",
         callback=_last_iteration,
         metavar="N|end",
-        help="Last iteration, if not the protocol's; `end`: the run's own.",
+        help="Last iteration; default: the protocol's; `end`: the run's own.",
     ),
-    click.option("--require-all", is_flag=True, help="No number for a point with a bad repeat."),
+    click.option(
+        "--require-all", is_flag=True, help="Give no number for a point with an invalid repeat."
+    ),
     click.option("--templates", multiple=True, help="A folder with recipes of your own."),
-    click.option("--site", "site_file", default="", help="Whose runs, if no path is given."),
+    click.option(
+        "--site", "site_file", default="", help="Site whose runs are read without a path."
+    ),
 )
 
 
 class ReadingOptions(TypedDict):
-    """The values of the options, but for where recipes and runs are."""
+    """The values of the options, except the places of recipes and runs."""
 
     fw: str
     rule: str
@@ -89,7 +97,7 @@ class ReadingOptions(TypedDict):
 
 
 def reading_options(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options, `--templates` and `--site` among them."""
+    """Add the options to a command, including `--templates` and `--site`."""
     for option in reversed(_OPTIONS):
         body = option(body)
     return body

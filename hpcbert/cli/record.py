@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=ListByDefault)
 def record() -> None:
-    """Show what others published, and check it.
+    """Show and check results that others published.
 
     \b
     Examples:
@@ -38,7 +38,7 @@ def record() -> None:
 @record.command("list")
 @returns_result
 def record_list() -> Result:
-    """List the sources, or all tables with --json.
+    """List the sources, or with --json all tables.
 
     \b
     Examples:
@@ -59,9 +59,9 @@ def record_list() -> Result:
 @click.argument("name")
 @returns_result
 def record_show(name: str) -> Result:
-    """Show a source, or tables of it, with where they stand and what is wrong with them.
+    """Show a source or some of its tables, with where they were published and known errors.
 
-    NAME is a source (`dlperf`) or what the names of tables begin with (`dlperf:oneflow-fp32`).
+    NAME is a source (`dlperf`) or the beginning of names of tables (`dlperf:oneflow-fp32`).
 
     \b
     Examples:
@@ -141,9 +141,9 @@ def _shown(source: Publication, table: PublishedTable, width: int) -> list[str]:
     "--against",
     required=True,
     metavar="NAME",
-    help="A source of the record, or tables in it: dlperf:tf2-rn50.",
+    help="A source of the record, or tables of it: dlperf:tf2-rn50.",
 )
-@click.option("--edition", default="", help="Of several editions of a table the one meant: v2.0.")
+@click.option("--edition", default="", help="Edition of the table, if there are several: v2.0.")
 @reading_options
 @returns_result
 def record_check(
@@ -155,10 +155,10 @@ def record_check(
     site_file: str,
     **reading: Unpack[ReadingOptions],
 ) -> Result:
-    """Say which published numbers follow from their logs, and which don't.
+    """Check which published numbers follow from their logs.
 
-    PATHS are logs. They are read by the rules and over the windows that the record names. A number
-    that is not what its logs give ends it with 5, unless the record knows that it is wrong.
+    PATHS are logs. hpcbert reads them by the rules and over the windows that the record names. The
+    exit code is 5 if a number differs from its logs, unless the record knows that it is wrong.
 
     \b
     Examples:
@@ -170,7 +170,7 @@ def record_check(
     request = requested(**reading)
     if request.rule or request.window.skip is not None or request.window.iters is not None:
         raise UsageError(
-            "--rule, --skip and --iters are the record's.", hint="Leave them out, or collect."
+            "The record sets --rule, --skip and --iters.", hint="Leave them out, or use collect."
         )
     at = find_places(site_file, templates)
     cells = check(paths, at, request, against=against, edition=edition)
@@ -180,7 +180,7 @@ def record_check(
         text="\n".join([*map(_line, cells), "", _summary(cells)]),
         errors=tuple(
             CheckError(
-                f"{one.table} {one.point}: {_given(one)}, published is {number(one.published)}."
+                f"{one.table} {one.point}: {_given(one)}, but {number(one.published)} is published."
             )
             for one in wrong
         ),
@@ -195,7 +195,7 @@ def _line(cell: Cell) -> str:
 
 
 def _given(cell: Cell) -> str:
-    return "no log of it counts" if cell.found is None else f"the logs give {number(cell.found)}"
+    return "no log of it is valid" if cell.found is None else f"the logs give {number(cell.found)}"
 
 
 def _summary(cells: tuple[Cell, ...]) -> str:

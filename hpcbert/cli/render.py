@@ -25,17 +25,21 @@ _HEADER = "# hpcbert render "
     "  hpcbert render --check sbatch"
 )
 @point_options
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder to fill.")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to write the scripts to.",
+)
 @click.option(
     "--check",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder whose scripts must equal what their headers' commands render.",
+    help="Check that the commands in their headers render this folder's scripts.",
 )
 @returns_result
 def render(options: PointOptions, *, output: Path | None, check: Path | None) -> Result:
-    """Write the scripts that submit would run, for reading and for submitting by hand.
+    """Write the scripts that submit would run, to read, or to submit by hand.
 
-    Each script names in its header the command that renders it again.
+    Each script's header has the command that renders it again.
     """
     if check is not None:
         conflicts.refuse_others(("check",), "with --check, which asks each script")
@@ -46,8 +50,8 @@ def render(options: PointOptions, *, output: Path | None, check: Path | None) ->
     )
     if options.repeats == AUTO:
         raise UsageError(
-            f"--repeats {AUTO} reads a campaign's logs, and a script to submit by hand has none.",
-            hint=f"hpcbert submit makes one; else give a number in the place of --repeats {AUTO}.",
+            f"--repeats {AUTO} reads a campaign's logs, but a script to submit by hand has none.",
+            hint="Use hpcbert submit, or give --repeats a number.",
         )
     scripts = _rendered(options)
     if output is None:
@@ -60,7 +64,7 @@ def render(options: PointOptions, *, output: Path | None, check: Path | None) ->
 
 
 def _rendered(options: PointOptions) -> dict[str, str]:
-    from hpcbert.script.draft import by_hand  # with Jinja, which --help has no use for
+    from hpcbert.script.draft import by_hand  # imports Jinja, which --help does not need
 
     return {
         name: text
@@ -72,14 +76,14 @@ def _rendered(options: PointOptions) -> dict[str, str]:
 
 
 def _check(folder: Path) -> Result:
-    """Render every script of a folder again from its header and compare."""
+    """Render every script of a folder again from its header, and compare."""
     differences = []
     paths = sorted(path for path in folder.iterdir() if path.suffix == ".sbatch")
     if not paths:
         raise CheckError(
-            "There is no script to check.",
+            "The folder has no script to check.",
             where=str(folder),
-            hint="Name the folder that holds *.sbatch files, or fill it: hpcbert render --output.",
+            hint="Name a folder of *.sbatch files, or write some: hpcbert render --output.",
         )
     for path in paths:
         have = path.read_text(encoding="utf-8")
@@ -91,11 +95,11 @@ def _check(folder: Path) -> Result:
             differences.append("\n".join(lines))
     data = {"scripts": len(paths), "different": len(differences)}
     if not differences:
-        return Result(data, f"{len(paths)} scripts equal what is rendered.")
+        return Result(data, f"{len(paths)} scripts are as they would be rendered now.")
     error = CheckError(
-        f"{len(differences)} of {len(paths)} scripts differ from what is rendered.",
+        f"{len(differences)} of {len(paths)} scripts differ from what would be rendered now.",
         where=str(folder),
-        hint="Render them again with the command in each header, and look at the difference.",
+        hint="Render them again with the command in each header, and look at the differences.",
     )
     return Result(data, "\n".join(differences), (error,))
 
@@ -103,7 +107,7 @@ def _check(folder: Path) -> Result:
 def _again(path: Path, text: str) -> str:
     header = next((line for line in text.splitlines() if line.startswith(_HEADER)), "")
     if not header:
-        raise UsageError("No header names the command that renders it.", where=str(path))
+        raise UsageError("The script's header has no command to render it again.", where=str(path))
     with render.make_context("render", shlex.split(header[len(_HEADER) :])) as context:
         options = PointOptions.of(context.params)
     return _rendered(options).get(path.name, "")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", nargs=-1)
-@click.option("--output", required=True, metavar="DIR", help="Where the report is written.")
+@click.option("--output", required=True, metavar="DIR", help="Directory to write the report to.")
 @click.option(
     "--lang",
     type=click.Choice(LANGUAGES),
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     help="Language of the page.",
 )
 @click.option("--title", default="", help="Title of the report.")
-@click.option("--with-logs", is_flag=True, help="Put the logs into it, too.")
+@click.option("--with-logs", is_flag=True, help="Include the logs.")
 @reading_options
 @returns_result
 def report(
@@ -49,10 +49,10 @@ def report(
 ) -> Result:
     """Write a report: a page, figures, tables, and all numbers.
 
-    PATHS are campaigns, archives, saved results, or directories and files of logs that hpcbert
-    never submitted, of any frameworks; without any, the newest campaign. DIR gets index.html,
-    one file that needs nothing else, report.md, report.zh.md, tables, figures and results.json.
-    It must be new, empty, or an earlier report that nobody changed.
+    PATHS are campaigns, archives, saved results, or directories and files of logs from runs that
+    hpcbert did not submit, of any frameworks; without any, the newest campaign. DIR gets index.html
+    (one file that needs no other), report.md, report.zh.md, tables, figures and results.json.
+    DIR must be new, empty, or an earlier report that nobody changed.
 
     \b
     Examples:
@@ -79,7 +79,7 @@ def report(
     page = written.directory / "index.html"
     figures = sum(name.startswith("figures/") and name.endswith(".svg") for name in written.files)
     points = sum(len(table.rows) for table in results.tables)
-    masked = tuple(f"{name}: what looked like a secret is masked." for name in written.masked)
+    masked = tuple(f"{name}: masked text that looked like a secret." for name in written.masked)
     return Result(
         data={
             "directory": str(written.directory),

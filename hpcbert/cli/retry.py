@@ -35,23 +35,23 @@ _CONFLICT = Conflict(("wait",), lambda given: given["dry_run"], "with --dry-run"
     "  hpcbert retry 3f9a1c --exclude n[07-08] --wait"
 )
 @click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
-@click.option("--dry-run", is_flag=True, help="Say what would be submitted, and submit nothing.")
-@click.option("--wait", is_flag=True, help="Watch, and retry until all counts.")
-@click.option("--exclude", multiple=True, metavar="NODES", help="Keep away from these too.")
+@click.option("--dry-run", is_flag=True, help="Show what would be submitted, submit nothing.")
+@click.option("--wait", is_flag=True, help="Watch, and retry until all repeats are valid.")
+@click.option("--exclude", multiple=True, metavar="NODES", help="Avoid these nodes too.")
 @click.option(
     "--max-retries",
     type=click.IntRange(0),
     default=MAX_RETRIES,
     show_default=True,
-    help="How often one repeat is submitted again at most.",
+    help="Retry each repeat at most this many times.",
 )
-@click.option("--no-exclude", is_flag=True, help="Do not keep away from nodes that failed.")
+@click.option("--no-exclude", is_flag=True, help="Do not avoid nodes that failed.")
 @click.option(
     "--time",
     "time_limit",
     callback=checked_limit,
     default="",
-    help="Limit of one repeat from now on.",
+    help="Time limit of one repeat from now on.",
 )
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
@@ -68,11 +68,11 @@ def retry(
     runs: str,
     site_file: str,
 ) -> Result:
-    """Submit again the repeats that are missing or don't count.
+    """Resubmit repeats that are missing or invalid.
 
-    CAMPAIGN is a campaign's directory, its id or a part of it; the newest one by default. What
-    waits or runs is left alone, what counts is not repeated. The new attempts keep away from
-    nodes that failed, and the attempts before them stay on record.
+    CAMPAIGN is a campaign's directory, its id or a part of the id; the newest one by default. retry
+    leaves repeats alone that wait, run or are valid. The new attempts avoid nodes that failed, and
+    the earlier attempts stay on record.
     """
     from hpcbert.flows.heal import resubmit
 
@@ -98,7 +98,7 @@ def retry(
 def _result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
     errors = tuple(
         IncompleteError(
-            f"{one.array.point.key} repeat {one.number} was submitted again as often as allowed: "
+            f"{one.array.point.key} repeat {one.number} has been retried as often as allowed: "
             f"{one.why}",
             where=plan.findings.watched.campaign.id,
             hint="Find the cause, then raise --max-retries, or submit the point again.",
@@ -107,11 +107,11 @@ def _result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
         for one in plan.findings.spent
     ) + tuple(
         IncompleteError(
-            f"{one.array.point.key} repeat {one.number} ran out of the device's memory, and would "
+            f"{one.array.point.key} repeat {one.number} ran out of device memory, and would do so "
             "again.",
             where=plan.findings.watched.campaign.id,
-            hint="Submit the point again with a smaller --batch-size; or, if another process had "
-            "the memory, keep away from its node: --exclude NODE.",
+            hint="Submit the point with a smaller --batch-size; or, if another process used "
+            "the memory, avoid its node: --exclude NODE.",
         )
         for plan in plans
         for one in plan.findings.too_large

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 @click.command(epilog="\b\nExamples:\n  hpcbert rm 3f9a1c\n  hpcbert rm 3f9a1c 7b20de --yes")
 @click.argument("campaigns", nargs=-1, required=True, metavar="CAMPAIGN...")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Also what nobody can say has ended.")
+@click.option("--force", is_flag=True, help="Remove even campaigns that may not have ended.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @returns_result
 def rm(*, campaigns: tuple[str, ...], yes: bool, force: bool, runs: str, site_file: str) -> Result:
     """Remove campaigns for good.
 
-    CAMPAIGN is a campaign's directory, its id or a part of it. Its scheduler is asked first: if
-    anything of one still waits or runs, none is removed. Archives of it, and what was written
+    CAMPAIGN is a campaign's directory, its id or a part of the id. rm asks the scheduler first: if
+    a job of any of them still waits or runs, it removes none. Archives, and files that you wrote
     elsewhere, stay.
     """
     place = Path(runs or load(site_file).runs)
@@ -48,12 +48,13 @@ def _agreed(directories: Sequence[Path]) -> bool:
     """Ask, on stderr.
 
     Raises:
-        UsageError: There is nobody to ask.
+        UsageError: stdin is not a terminal.
     """
     names = ", ".join(one.name for one in directories)
     question = f"Remove {names} for good, with all logs?"
     if not sys.stdin.isatty():
         raise UsageError(
-            f"{question} Nobody is there to answer.", hint="Give --yes to remove without asking."
+            f"{question} There is no terminal to ask on.",
+            hint="Give --yes to remove without asking.",
         )
     return click.confirm(question, err=True)

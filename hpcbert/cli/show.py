@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @returns_result
 def show(*, campaign: str, runs: str, site_file: str) -> Result:
-    """Show what one campaign is and what it has come to.
+    """Show a campaign and its results so far.
 
-    CAMPAIGN is a campaign's directory or archive, its id or a part of it; the newest one by
-    default. Nobody is asked: what it has come to is read from its files.
+    CAMPAIGN is a campaign's directory or archive, its id or a part of the id; the newest one by
+    default. show asks no scheduler: it reads the campaign's files.
     """
     (found,) = opened([campaign] if campaign else (), Path(runs or load(site_file).runs))
     manifest = store.read_manifest(found.directory)
@@ -119,7 +119,7 @@ def _lines(
         if count := len(point["unneeded"]):
             yield f"{point['point']}: {count} repeats were not needed"
     yield ""
-    yield "States are what the files say; hpcbert monitor asks the scheduler."
+    yield "These states come from files; hpcbert monitor asks the scheduler."
 
 
 def _row(point: Mapping[str, Any], provisional: bool) -> tuple[str, ...]:

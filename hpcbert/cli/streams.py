@@ -1,9 +1,9 @@
-"""The standard streams, made so that nothing a caller does to them is a traceback.
+"""The standard streams, set up so that nothing a caller does to them causes a traceback.
 
-A stream that was closed (`>&-`) is opened again, so that no other file gets its number; what is
-written to a closed stdout is refused as a full disk would refuse it. What can't be written to
-stderr is dropped: an error message that nobody can read must not hide the result. Where the locale
-has no UTF-8, text is written in ASCII.
+A stream that was closed (`>&-`) is opened again, so that no other file gets its number; writing to
+a closed stdout then fails as it would on a full disk. Text that can't be written to stderr is
+dropped: an unreadable error message must not hide the result. If the locale has no UTF-8, text is
+written in ASCII.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hpcbert.system.lazy import regex
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# What Python sets LC_CTYPE to where the locale is C (PEP 538).
+# The locale that Python sets LC_CTYPE to if the locale is C (PEP 538).
 _COERCED = {"C.UTF-8", "C.utf8", "UTF-8"}
 _UTF8 = regex(r"utf-?8", re.IGNORECASE)
 _ASCII = str.maketrans(
@@ -48,31 +48,31 @@ _ASCII = str.maketrans(
 
 
 def ascii_only(text: str) -> str:
-    """Return a text in ASCII: signs by what resembles them, all else as an escape."""
+    """Return a text in ASCII: similar characters for signs, escapes for all others."""
     if text.isascii():
         return text
     return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
 class Stream(io.TextIOWrapper):
-    """A standard stream for text; its bytes go through the `buffer` of the one that it replaces.
+    """A standard stream for text; its bytes go through the `buffer` of the stream that it replaces.
 
     Args:
-        stream: The one that it replaces, which must live on.
+        stream: The stream to replace; it must stay open.
         plain: Whether to write ASCII only.
-        quiet: Whether what can't be written is dropped.
+        quiet: Whether to drop text that can't be written.
 
     Attributes:
-        failure: What the system said when it could not be written to last.
+        failure: The system's last error on writing.
     """
 
     def __init__(self, stream: TextIO, *, plain: bool, quiet: bool) -> None:
         encoding = stream.encoding
         super().__init__(
             cast("io.BufferedWriter", stream.buffer),
-            # click takes a stream that says ASCII for a mistake, and writes UTF-8 to it.
+            # click takes a stream with an ASCII encoding for a mistake, and writes UTF-8 to it.
             encoding="utf-8" if plain else encoding,
-            # A sign that a national encoding lacks is no reason to fail.
+            # A sign that a national encoding lacks is not a reason to fail.
             errors=stream.errors if _UTF8.fullmatch(encoding) else "backslashreplace",
             line_buffering=quiet or stream.isatty(),
             write_through=getattr(stream, "write_through", False),
@@ -84,13 +84,13 @@ class Stream(io.TextIOWrapper):
         self.failure: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write a text, and say how many characters of it were taken."""
+        """Write a text, and return how many characters were written."""
         with self._noting():
             super().write(ascii_only(text) if self.plain else text)
         return len(text)
 
     def flush(self) -> None:
-        """Write out what is buffered."""
+        """Write out the buffer."""
         with self._noting():
             super().flush()
 
@@ -105,8 +105,8 @@ class Stream(io.TextIOWrapper):
 
 
 def settle() -> None:
-    """Replace this process's standard streams; to be called once, before anything is written."""
-    # What is opened gets the lowest number that is free. A stdout that can't be written to is one.
+    """Replace this process's standard streams; call it once, before anything is written."""
+    # A file that is opened gets the lowest free number. A read-only file makes a stdout that fails.
     for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
         if not _is_open(number):
             os.set_inheritable(os.open(os.devnull, flags), True)
@@ -129,13 +129,13 @@ def _stream(old: TextIO, *, quiet: bool) -> Stream:
 
 
 def _locale_has_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) -> bool:
-    """Say whether text of any script may be written.
+    """Return whether text in any script can be written.
 
     Args:
-        encoding: What Python chose for a stream.
-        env: The environment. Where the locale is C, Python itself sets LC_CTYPE to a locale with
+        encoding: The encoding that Python chose for a stream.
+        env: The environment. If the locale is C, Python itself sets LC_CTYPE to a locale with
             UTF-8, and turns its UTF-8 mode on (PEP 538, PEP 540).
-        utf8_mode: Whether that mode is on.
+        utf8_mode: Whether UTF-8 mode is on.
     """
     if encoding.lower().replace("_", "-") in {"ascii", "us-ascii", "646", "ansi-x3.4-1968"}:
         return False
@@ -145,20 +145,20 @@ def _locale_has_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) 
     if utf8_mode and ctype in _COERCED:
         ctype = ""
     locale = env.get("LC_ALL") or ctype or env.get("LANG") or "C"
-    # Python knows what the encoding of a locale is that only has a name, such as de_DE.
+    # Python knows the encoding of locales whose name does not have it, such as de_DE.
     return _UTF8.search(locale) is not None or not (utf8_mode or locale in {"C", "POSIX"})
 
 
 def holds_unicode(stream: IO[str]) -> bool:
-    """Say whether a stream takes text of any script."""
+    """Return whether a stream takes text in any script."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return not getattr(stream, "plain", False) and _UTF8.fullmatch(encoding) is not None
 
 
 def width(stream: IO[str]) -> int:
-    """Return how many characters a line of a terminal holds; 0 where it is none, or has no end.
+    """Return the width of a terminal's line in characters; 0 without a terminal or a limit.
 
-    COLUMNS goes before what the terminal says.
+    COLUMNS takes precedence over the terminal.
     """
     import shutil  # with three modules for archives
 
@@ -166,17 +166,17 @@ def width(stream: IO[str]) -> int:
 
 
 def write_exactly(stream: TextIO, text: str) -> None:
-    """Write a text in UTF-8 whatever the locale is; bytes of a path that are no text stay."""
+    """Write a text in UTF-8 in any locale; bytes of a path that are not text stay as they are."""
     stream.flush()
     stream.buffer.write(text.encode("utf-8", "surrogateescape"))
 
 
 def forsake(stream: TextIO) -> None:
-    """Send what a stream still holds nowhere, so that the interpreter's own last flush succeeds."""
+    """Discard what a stream still holds, so that the interpreter's last flush succeeds."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def refused(stream: TextIO, error: BaseException) -> bool:
-    """Say whether an exception is what a stream raised when it was written to."""
+    """Return whether writing to a standard stream raised an exception."""
     return error is getattr(stream, "failure", None)

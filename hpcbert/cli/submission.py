@@ -1,4 +1,4 @@
-"""Submitting the campaigns of one command line: handing them over, watching them, saying it."""
+"""Submit the campaigns of one command line, watch them, and report the result."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def carried_out(
     retries: int | None,
     warnings: tuple[str, ...] = (),
 ) -> Result:
-    """Submit campaigns one after the other, and watch them if that was asked for.
+    """Submit campaigns one after the other, and watch them if asked to.
 
-    All are on disk before the first is submitted: what a failure leaves can be taken up.
+    All are on disk before the first is submitted, so a failed submission can be resumed.
 
     Args:
         directories: The campaigns.
         here: The site.
-        drafts: What they are to be; none where they are there already.
-        retries: With how many retries they are watched; None: they are not.
-        warnings: What was noticed before.
+        drafts: Their contents; none if they exist already.
+        retries: Number of retries while watching; None: don't watch.
+        warnings: Warnings from before.
     """
     from hpcbert.campaign.suspects import RetryPolicy
     from hpcbert.cli.watching import Display, follow_with_retries
@@ -89,7 +89,7 @@ def carried_out(
 
 
 def dry_run(drafts: Sequence[Draft], warnings: tuple[str, ...]) -> Result:
-    """Say what would be submitted, with the scripts, and check those."""
+    """Show what would be submitted, with the scripts, and check the scripts."""
     parts = [_dry(made) for made in drafts]
     data = [data for data, _, _ in parts]
     lines = [line for _, some, _ in parts for line in some]
@@ -159,13 +159,13 @@ def _told(done: Sequence[tuple[Path, Campaign]], warnings: tuple[str, ...] = ())
     where = " ".join(shlex.quote(str(directory)) for directory, _ in done)
     lines += [f"in {directory}" for directory, _ in done] + [f"watch it:  hpcbert monitor {where}"]
     if done[0][1].rehearse:
-        lines.append("A rehearsal: ranks replay a sample log, no number comes of it.")
+        lines.append("A rehearsal: ranks replay a sample log, so it gives no numbers.")
     else:
         lines.append(f"then:      hpcbert collect {where}")
-    # A site's plugin may make something else of a job than was asked for.
+    # A site's plugin may change a job's settings.
     changed = tuple(
-        f"Job {array.job_id} has {what}={has}, where {asked or 'none'} was asked for: something "
-        "at this site changed it."
+        f"Job {array.job_id} has {what}={has}, but {asked or 'none'} was requested: a plugin or ~"
+        "site setting changed it."
         for _, campaign in done
         for array in campaign.arrays
         for what, asked, has in array.changed

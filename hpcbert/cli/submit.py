@@ -17,7 +17,7 @@ _CONFLICTS = (
     Conflict(("max_retries",), lambda given: given["rehearse"], "with --rehearse"),
     *SHARED_CONFLICTS,
 )
-# What may stand beside --resume.
+# Options that are allowed with --resume.
 _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
 
 
@@ -31,20 +31,20 @@ _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
     "  hpcbert submit --like table4.zip"
 )
 @point_options
-@click.option("--name", default="", help="What list calls the campaign.")
-@click.option("--note", default="", help="A line about it, as hpcbert note writes it.")
+@click.option("--name", default="", help="Name of the campaign in list.")
+@click.option("--note", default="", help="Note about the campaign, as hpcbert note writes it.")
 @click.option("--dry-run", is_flag=True, help="Show and check everything, run and write nothing.")
 @click.option("--rehearse", is_flag=True, help="Run everything but the training.")
-@click.option("--force", is_flag=True, help="Submit in spite of what is known to be missing.")
-@click.option("--wait", is_flag=True, help="Watch until all is over, then print the table.")
-@click.option("--resume", default="", metavar="CAMPAIGN", help="Take up an interrupted submission.")
+@click.option("--force", is_flag=True, help="Submit even if something is known to be missing.")
+@click.option("--wait", is_flag=True, help="Watch until all repeats end, then print the table.")
+@click.option("--resume", default="", metavar="CAMPAIGN", help="Resume an interrupted submission.")
 @click.option("--like", default="", metavar="CAMPAIGN", help="Measure the same again.")
 @click.option(
     "--max-retries",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="With --wait: submit a repeat that does not count again, so often at most.",
+    help="With --wait: retry each invalid repeat up to N times.",
 )
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 @returns_result
@@ -62,15 +62,16 @@ def submit(
     like: str,
     max_retries: int,
 ) -> Result:
-    """Submit a point, a whole scaling curve, or what a campaign.toml says, five repeats each.
+    """Submit a point, a whole scaling curve, or a campaign.toml, with five repeats of each point.
 
-    One sbatch script and one job array a point; prints what was submitted and where, and returns.
+    submit makes one sbatch script and one job array per point, prints what it submitted and where,
+    and returns.
 
-    With --like the points, the options and the protocol are those of another campaign, or of an
-    archive; what is otherwise here, as image and site, is named.
+    With --like the points, the options and the protocol are those of another campaign or archive;
+    submit reports what differs here, such as the image and the site.
     """
     conflicts.refuse(*_CONFLICTS)
-    # What --help and a wrong option have no use for.
+    # Not needed for --help or a wrong option.
     from hpcbert.cli import drafts, submission
 
     retries = max_retries if wait else None

@@ -1,4 +1,4 @@
-"""Tables of medians and speedups as a command's result: collected, laid out, written to a file."""
+"""Tables of medians and speedups as a command's result: collected, formatted, written to a file."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from hpcbert.flows.results import Places
     from hpcbert.model import SpeedupTable
 
-# Files that a sentence names; --json names all.
+# Files that one sentence names; --json names all.
 _NAMED = 10
 
 
 def provenance() -> Provenance:
-    """Return by what, when and how the tables of this process are made."""
+    """Return which version, when and how, makes the tables of this process."""
     words = redact.command(["hpcbert", *sys.argv[1:]])
     return Provenance(__version__, utc(time.time()), shlex.join(words))
 
 
 def short_of(tables: Iterable[SpeedupTable]) -> tuple[str, ...]:
-    """Say how many of the repeats that were asked for do not count; nothing if all do."""
+    """Return a sentence with the number of invalid repeats; nothing if all are valid."""
     rows = [row for table in tables for row in table.rows]
     asked, ok = sum(row.asked for row in rows), sum(row.ok for row in rows)
-    does = "does" if asked - ok == 1 else "do"
-    return (f"{asked - ok} of {asked} repeats {does} not count.",) if ok < asked else ()
+    does = "is" if asked - ok == 1 else "are"
+    return (f"{asked - ok} of {asked} repeats {does} invalid.",) if ok < asked else ()
 
 
 def collected(
@@ -61,12 +61,12 @@ def collected(
 
     Args:
         paths: Campaigns, directories and files.
-        request: What is to be collected; all of it by default.
-        form: Of the table, a name in `FORMS`.
-        output: File that the table is written to; empty for stdout.
+        request: What to collect; by default everything.
+        form: Form of the table, a name in `FORMS`.
+        output: File to write the table to; empty for stdout.
         notes: Further warnings.
-        beside: Name of published tables that are put beside one's own; empty for none.
-        at: Where recipes are; by default as `find_places` has it.
+        beside: Name of published tables to show next to these; empty for none.
+        at: Where recipes are; by default, as `find_places` has it.
 
     Raises:
         HpcbertError: As `collect`, or the file can't be written.
@@ -103,7 +103,7 @@ def collected(
 
 
 def _beside(made: Collected, word: str, form: str, width: int) -> tuple[dict[str, Any], str]:
-    """Return what was published of the points of tables: as data, and as text to follow them."""
+    """Return published results for the points of tables: as data, and as text to add to them."""
     from hpcbert.published import beside
 
     found = beside.neighbours(made.tables, word)
@@ -127,12 +127,12 @@ def _left_out(made: Collected) -> tuple[str, ...]:
 
 
 def write_output(path: Path, content: bytes, option: str = "--output") -> None:
-    """Write a file whole or not at all; what is no file, as /dev/stdout, is written into.
+    """Write a file whole or not at all; write into what is not a regular file, as /dev/stdout.
 
     Args:
         path: The file.
-        content: What it holds then.
-        option: The option that names it, for the error.
+        content: The new content.
+        option: The option that names the file, for the error.
 
     Raises:
         HpcbertError: It can't be written.
@@ -150,6 +150,6 @@ def write_output(path: Path, content: bytes, option: str = "--output") -> None:
 
 def _shortcomings(made: Collected) -> list[str]:
     lost = [one for one in made.left_out if one.wanted]
-    logs = "a log was" if len(lost) == 1 else f"{len(lost)} logs were"
-    left = [f"What may be {logs} left out."] if lost else []
+    logs = "a log" if len(lost) == 1 else f"{len(lost)} logs"
+    left = [f"hpcbert left out what may be {logs}."] if lost else []
     return [*made.refused, *short_of(made.tables), *left]

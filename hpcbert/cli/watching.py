@@ -1,4 +1,4 @@
-"""Following campaigns: a table on a terminal, a line for each change elsewhere, or JSON events."""
+"""Follow campaigns: a table on a terminal, a line per change elsewhere, or JSON events."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Display:
-    """Shows what is followed on a standard stream; what was submitted again goes to stderr.
+    """Shows what is followed on a standard stream; retries are reported on stderr.
 
     Attributes:
-        err: Whether on stderr.
-        as_json: Whether as JSON, an object a line.
-        plain: Whether as lines on a terminal too.
+        err: Whether to use stderr.
+        as_json: Whether to print JSON, one object per line.
+        plain: Whether to print lines even on a terminal.
     """
 
     err: bool = False
@@ -54,12 +54,12 @@ class Display:
     plain: bool = False
 
     def full_screen(self) -> bool:
-        """Say whether there are a screen for a view and a keyboard to steer it."""
+        """Return whether there is a screen for a view, and a keyboard to steer it."""
         terminal = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr))
         return not (self.as_json or self.plain) and terminal and draws(sys.stdout)
 
     def watching(self) -> AbstractContextManager[Sinks]:
-        """Show states until this is left."""
+        """Show states until the context ends."""
         lines = self.as_json or self.plain
         if not lines and draws(sys.stderr if self.err else sys.stdout):
             return _on_terminal(err=self.err)
@@ -74,7 +74,7 @@ class Display:
             click.echo(text, err=self.err)
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
-        """Print what was submitted again."""
+        """Print what was retried."""
         say("\n".join(map(plan_text, plans)), err=True)
 
     def waiting(self, reason: str) -> None:
@@ -83,18 +83,18 @@ class Display:
 
 
 def follow(directory: Path, policy: RetryPolicy, site: Site) -> View:
-    """Show on stderr what becomes of a campaign, retries and all, until it is over.
+    """Show a campaign's progress on stderr, retries included, until it is over.
 
     Args:
         directory: The campaign.
-        policy: What is submitted again.
-        site: Says how often Slurm may be asked.
+        policy: Which repeats to retry.
+        site: Has the limits on how often to ask Slurm.
 
     Returns:
-        What there was in the end.
+        The last states.
 
     Raises:
-        HpcbertError: As `heal.follow`; the jobs are left alone.
+        HpcbertError: As `heal.follow`; the jobs continue.
         KeyboardInterrupt: The same, after saying so.
     """
     from hpcbert.flows import heal
@@ -104,14 +104,14 @@ def follow(directory: Path, policy: RetryPolicy, site: Site) -> View:
         shown = Display(err=True)
         return heal.follow(tracked, policy, shown, run=run, floor=site.slurm.poll_floor)
     except KeyboardInterrupt:
-        say(f"The jobs are left alone. {cancel_hint(tracked)}", err=True)
+        say(f"The jobs continue. {cancel_hint(tracked)}", err=True)
         raise
 
 
 def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: Site) -> Result:
     """Follow campaigns one after the other, then return the result of collecting them.
 
-    Rehearsals have nothing to collect: of them it is how many repeats went through.
+    Rehearsals have nothing to collect; their result is the number of repeats that went through.
     """
     from hpcbert.cli.tables import collected
 
@@ -137,7 +137,7 @@ def _rehearsed(views: Mapping[Path, View]) -> Result:
         ],
         "repeats": {"asked": asked, "rehearsed": asked - bad},
     }
-    # Who waits is promised a table.
+    # With --wait the user expects a table.
     errors = tuple(
         IncompleteError(f"{_campaign(view).id} is a rehearsal, so there is no table.")
         for view in views.values()
@@ -152,7 +152,7 @@ def cancel_hint(watched: Sequence[TrackedCampaign]) -> str:
 
 
 def plan_text(plan: RetryPlan, *, dry: bool = False) -> str:
-    """Return what a retry submits and why, for people."""
+    """Return what a retry submits and why, as text."""
     watched = plan.findings.watched
     lines = []
     for array in plan.arrays:
@@ -163,7 +163,7 @@ def plan_text(plan: RetryPlan, *, dry: bool = False) -> str:
         lines += [f"  repeat {number}: {why}" for number, _, why in array.why]
         lines += [f"  not on {node}: {why}" for node, why in array.excluded]
     if not lines:
-        lines.append(f"Nothing of {watched.campaign.id} is to be submitted again.")
+        lines.append(f"{watched.campaign.id} has nothing to retry.")
     if plan.findings.open:
         lines.append(f"{plan.findings.open} repeats wait or run and are left alone.")
     if plan.arrays and not dry:
@@ -186,9 +186,9 @@ def _read_failure(
 
 
 def why_failed(repeat: Repeat, state: RepeatState) -> Failure | None:
-    """Return why a repeat failed; its log is read once, for nothing writes to it any more.
+    """Return why a repeat failed; its log is read once, because nothing writes to it any more.
 
-    A repeat that Slurm says ran out of the host's memory has no other cause to look for.
+    If Slurm says that a repeat ran out of host memory, there is no other cause to look for.
     """
     if state.kind != Kind.FAILED or state.word == "OUT_OF_MEMORY":
         return None
@@ -197,7 +197,7 @@ def why_failed(repeat: Repeat, state: RepeatState) -> Failure | None:
 
 
 def failures_alike(view: View) -> list[str]:
-    """Return why repeats failed by their logs, once for all that failed so."""
+    """Return why repeats failed by their logs, once for equal reasons."""
     found: dict[tuple[str, str], int] = {}
     for repeat in view.repeats:
         if failure := why_failed(repeat, view.states[repeat.key]):
@@ -210,7 +210,7 @@ def failures_alike(view: View) -> list[str]:
 
 
 def details(repeat: Repeat, state: RepeatState, now: float) -> Detail:
-    """Return how far a repeat is that runs, from the end of its log."""
+    """Return the progress of a running repeat, from the end of its log."""
     progress = _progress_reader(repeat.watched.directory)(flow.log_path(repeat, state))
     return flow.detail(repeat, progress, now=now)
 
@@ -226,7 +226,7 @@ def _on_terminal(*, err: bool) -> Iterator[Sinks]:
     def view(now: View) -> None:
         live.update(draw(now, details, why_failed, unicode=unicode), refresh=True)
 
-    # A table that is taller than the screen scrolls: cut off it would hide what goes wrong.
+    # A table taller than the screen scrolls: cutting it off would hide failures.
     with Live(
         console=screen, auto_refresh=False, redirect_stdout=False, vertical_overflow="visible"
     ) as live:
@@ -234,7 +234,7 @@ def _on_terminal(*, err: bool) -> Iterator[Sinks]:
 
 
 def line(change: Change) -> str:
-    """Return a change as one line: time, campaign, point, repeat, state, nodes, why."""
+    """Return a change as one line: time, campaign, point, repeat, state, nodes, reason."""
     repeat, state = change.repeat, change.state
     number = f"{repeat.number}/{repeat.watched.campaign.protocol.repeats}"
     number += f" attempt {state.attempt}" if state.attempt else ""

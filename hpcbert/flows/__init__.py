@@ -1,3 +1,3 @@
-"""One use case a module: takes configuration and runner, returns a result, never prints."""
+"""One use case per module: takes configuration and a runner, returns a result, never prints."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Audit: is what a campaign's numbers come from still there, and does it still give them?
+"""Audit: do the files behind a campaign's numbers still exist, and still give those numbers?
 
-Digests tell whether a file was changed; numbers and tables are made again from the logs. No
-scheduler is asked: states are those on record.
+Digests show whether a file was changed; numbers and tables are computed again from the logs. No
+scheduler is asked: the states are those on record.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TOLD_AT_MOST = 20
 
 @dataclass(frozen=True)
 class File:
-    """A file behind a number, as it was recorded: digest None where it was not."""
+    """A file behind a number, as recorded: digest None if it was not recorded."""
 
     path: str
     bytes: int | None
@@ -47,7 +47,7 @@ class File:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a run: its fingerprint's file, and what it says."""
+    """A node of a run: the file of its fingerprint, and the fingerprint."""
 
     node: str
     file: File
@@ -57,7 +57,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """All that stands behind one repeat of a campaign, as `audit --json` has it."""
+    """Everything behind one repeat of a campaign, as `audit --json` has it."""
 
     job: str | None
     log: File
@@ -68,17 +68,17 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found.
+    """The result of an audit.
 
     Attributes:
-        status: `intact`, be it that secrets were masked to archive it; `stale`: the campaign went
-            on since; `changed`: something that was recorded is not there any more as it was.
-        findings: What is not as recorded.
+        status: `intact`, even if secrets were masked to archive the campaign; `stale`: the campaign
+            has gone on since; `changed`: something that was recorded has changed or is missing.
+        findings: The differences from the record.
         recorded: When the evidence was recorded, ISO 8601 UTC.
-        seal: The record's own digest: noted elsewhere, it proves that the record is the same one.
-        history: Earlier records and what had changed since them.
-        tables: Made again from the logs.
-        exhibits: By the path of the log that counts.
+        seal: The record's own digest: if noted elsewhere, it proves that the record is the same.
+        history: Earlier records, and what had changed since each.
+        tables: The tables, made again from the logs.
+        exhibits: The repeats, by the path of the valid attempt's log.
     """
 
     campaign: Campaign
@@ -92,14 +92,14 @@ class Audit:
 
 
 def audit(directory: Path, *, expected: str = "") -> Audit:
-    """Hold a campaign against its evidence.
+    """Compare a campaign with its evidence.
 
     Args:
         directory: The campaign.
         expected: The seal that the record must have, or its beginning; empty for any.
 
     Raises:
-        IncompleteError: There is no evidence: it was never collected after its end.
+        IncompleteError: There is no evidence: the campaign was never collected after its end.
         UsageError: Its manifest or its measurements are damaged.
     """
     document = _recorded(directory)
@@ -108,7 +108,7 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
     found = list(evidence.changes(watched, document, evidence.digests(watched)))
     own = str(document.get(SEAL, ""))
     if not own.startswith(expected):
-        detail = f"its seal is {own}, expected was {expected}"
+        detail = f"its seal is {own} instead of {expected}"
         found.append(Deviation("seal", evidence.MEASUREMENTS, detail))
     gathered = _again(watched, document)
     made = None if isinstance(gathered, Deviation) else gathered
@@ -118,7 +118,7 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
         found += _recomputed(directory, document, gathered)
     status: Status = "stale" if all(one.harmless for one in found) else "changed"
     if all(one.kind == "masked" for one in found):
-        # What was masked still gives the numbers that are sealed.
+        # What was masked still gives the sealed numbers.
         status = "intact"
     files, environments = document[EVIDENCE]["files"], Environments(directory)
     repeats = made.repeats if made else ()
@@ -137,28 +137,28 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
 
 
 def accept(directory: Path, reason: str, *, states: States, now: float) -> None:
-    """Record a campaign as it is now although recorded files were changed, and why.
+    """Record a campaign as it is now, although recorded files were changed, with the reason.
 
     Args:
         directory: The campaign.
-        reason: Why, in a person's words; it stays on record.
-        states: Asks the scheduler; called only for what is not on record.
+        reason: The reason in the user's words; it stays on record.
+        states: Asks the scheduler; called only for states that are not on record.
         now: Seconds since the epoch.
 
     Raises:
-        IncompleteError: There is no evidence, or something of the campaign still waits or runs.
-        UsageError: There is no reason, nothing was changed, or a file is damaged.
+        IncompleteError: There is no evidence, or a job of the campaign still waits or runs.
+        UsageError: The reason is empty, nothing was changed, or a file is damaged.
         HpcbertError: The record can't be written.
     """
     if not reason.strip():
-        raise UsageError("A change is accepted for a reason.", where="--accept")
+        raise UsageError("Accepting a change needs a reason.", where="--accept")
     _recorded(directory)
     watched = TrackedCampaign(directory, store.read_manifest(directory))
     gathered = judge.gather(watched, rule="", window=Window(), states=states, trusted=True)
     if all(one.harmless for one in evidence.hold(watched).findings):
-        raise UsageError("Nothing was changed that could be accepted.", where=watched.campaign.id)
+        raise UsageError("There is no change to accept.", where=watched.campaign.id)
     if not keeping.over(watched, gathered, now=now):
-        raise IncompleteError("It still waits or runs: accept changes when it is over.")
+        raise IncompleteError("The campaign still waits or runs: accept changes when it is over.")
     keeping.record(watched, gathered, now=now, accepted=" ".join(reason.split()))
 
 
@@ -166,15 +166,15 @@ def _recorded(directory: Path) -> dict[str, Any]:
     document = evidence.recorded(directory)
     if document is None:
         raise IncompleteError(
-            "There is no evidence to audit.",
+            "The campaign has no evidence to audit.",
             where=str(directory),
-            hint="It is recorded by hpcbert collect once nothing of the campaign waits or runs.",
+            hint="hpcbert collect records it once no job of the campaign waits or runs.",
         )
     return document
 
 
 def _again(watched: TrackedCampaign, document: Mapping[str, Any]) -> Gathered | Deviation:
-    """Judge every repeat again by the states on record; what can't be is a finding."""
+    """Judge every repeat again by the states on record; an impossible state is a finding."""
     try:
         states = {(one["array"], one["repeat"]): _known(one) for one in document["runs"]}
         raw = document[EVIDENCE]["window"]
@@ -199,7 +199,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _known(run: Mapping[str, Any]) -> RepeatState:
-    """Return the state of a repeat's newest attempt, with those before, as it is on record."""
+    """Return the recorded state of a repeat's newest attempt, and those of earlier ones."""
     states = [recalled(one["state"]) for one in run.get("verdicts", ())]
     newest = next((one for one in states if one.attempt == run["newest"]), None)
     earlier = tuple(one for one in states if one.attempt < run["newest"])
@@ -216,7 +216,9 @@ def _recomputed(
         for key in keys:
             now = getattr(run, key, None)
             if now != then.get(key):
-                detail = f"repeat {then['repeat']} has {key} {now}, on record is {then.get(key)}"
+                detail = (
+                    f"repeat {then['repeat']} has {key} {now}, but the record has {then.get(key)}"
+                )
                 yield Deviation("changed", str(then.get("log", "")), detail)
     try:
         table = store.read_json(directory / TABLE)
@@ -225,11 +227,11 @@ def _recomputed(
         return
     made = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
     for place in islice(_differences(table, json.loads(json.dumps(made))), _TOLD_AT_MOST):
-        yield Deviation("changed", TABLE, f"{place} is not what the logs give")
+        yield Deviation("changed", TABLE, f"{place} differs from what the logs give")
 
 
 def _differences(then: Any, now: Any, place: str = "") -> Iterator[str]:
-    """Yield the places where data differ; keys that only the newer ones have are no difference."""
+    """Yield the places where data differ; keys that only the newer data has don't count."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key, value in then.items():
             yield from _differences(value, now.get(key), f"{place}.{key}" if place else key)

@@ -1,4 +1,4 @@
-"""Cancelling exactly the jobs of one campaign."""
+"""Cancel exactly the jobs of one campaign."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def find(watched: TrackedCampaign, *, run: Runner) -> Target:
-    """Return what of a campaign waits or runs.
+    """Return the repeats and jobs of a campaign that wait or run.
 
     Raises:
-        SchedulerError: The scheduler does not answer, so nothing can be told for certain.
-        UsageError: The campaign is not the caller's alone: others could have named the jobs.
+        SchedulerError: The scheduler does not answer, so nothing is certain.
+        UsageError: Others can write to the campaign, so they could have named the jobs.
     """
     store.claim(watched.directory)
     return scheduler.of(watched.campaign.scheduler, World(run)).living_jobs(watched)

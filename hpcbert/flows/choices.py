@@ -1,4 +1,4 @@
-"""The values of a site as they are chosen: what there is, what was taken, and why."""
+"""The values of a site as they are chosen: the alternatives, the choice, and its reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SaidValues:
-    """What the command line says; what is empty is chosen."""
+    """What the command line says; init chooses what is empty."""
 
     partition: str = ""
     account: str = ""
@@ -31,13 +31,13 @@ class SaidValues:
 
 @dataclass(frozen=True)
 class Question:
-    """What a person on a terminal is asked.
+    """A question for the user at a terminal.
 
     Attributes:
-        name: What it is about: `partition`.
+        name: What the question is about: `partition`.
         flag: The option that answers it.
-        options: What can be chosen, each with what is known of it.
-        default: What is taken where nobody can be asked; empty: somebody has to say.
+        options: The possible answers, each with what is known about it.
+        default: The answer if there is no terminal; empty: only the user can know.
     """
 
     name: str
@@ -52,10 +52,10 @@ class Choice:
 
     Attributes:
         key: Its key in the site.toml.
-        value: What was chosen; empty where it is left to the cluster.
-        why: Why, the end of a sentence.
-        others: What else there is.
-        flag: The option that chooses otherwise.
+        value: The chosen value; empty if the cluster decides.
+        why: The reason, as the end of a sentence.
+        others: The alternatives.
+        flag: The option to choose otherwise.
     """
 
     key: str
@@ -67,14 +67,14 @@ class Choice:
 
 @dataclass
 class Proposal:
-    """A site to be.
+    """A site in the making.
 
     Attributes:
-        asked: What is said already.
+        asked: What the command line says.
         pick: Answers a question with one of its options, or with nothing.
         choices: What was chosen.
         values: TOML values by dotted key; None to comment a key out.
-        warnings: What the user has to know before trusting it.
+        warnings: What the user must know before relying on the site.
     """
 
     asked: SaidValues
@@ -95,15 +95,15 @@ class Proposal:
         self.values[choice.key] = choice.value if number else json.dumps(choice.value)
 
     def choose(self, question: Question, given: str) -> str:
-        """Return the answer to a question: given, or picked where there is more than one.
+        """Return the answer to a question: as given, or picked if there is more than one option.
 
         Raises:
-            UsageError: What was given is not there, or nobody says what nobody can know.
+            UsageError: The given answer is not among the options, or only the user can answer.
         """
         if given:
             if question.options and given not in question.options:
                 hint = did_you_mean(given, question.options)
-                raise UsageError(f"There is no {question.name} {given!r} here.", hint=hint)
+                raise UsageError(f"This cluster has no {question.name} {given!r}.", hint=hint)
             return given
         if len(question.options) == 1:
             return next(iter(question.options))
@@ -111,9 +111,9 @@ class Proposal:
         if not answer:
             listed = "; ".join(question.options.values())
             hint = f"Give {question.flag}" + (f": {listed}." if listed else ".")
-            raise UsageError(f"Which {question.name} to use, only you can say.", hint=hint)
+            raise UsageError(f"Only you can say which {question.name} to use.", hint=hint)
         return answer
 
     def said(self, key: str) -> str:
-        """Return the value that was chosen for a key; empty if none was."""
+        """Return the value chosen for a key; empty if there is none."""
         return next((one.value for one in self.choices if one.key == key), "")

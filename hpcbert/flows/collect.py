@@ -1,4 +1,4 @@
-"""From campaigns and directories of logs to speedup tables."""
+"""From campaigns and directories of logs to tables of speedups."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 class CollectRequest(NamedTuple):
-    """What is to be collected, and how.
+    """What to collect, and how.
 
     Attributes:
-        rule: Name of a rule, empty for each framework's default.
+        rule: Name of a rule; empty for each framework's default.
         pattern: How to read the paths of logs; empty for DLPerf's layout.
-        require_all: Whether a point with fewer valid runs than asked has no number.
+        require_all: Whether a point with fewer valid runs than requested gets no number.
     """
 
     rule: str = ""
@@ -47,12 +47,12 @@ class CollectRequest(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """Tables, and what stands against them.
+    """Tables, and their problems.
 
     Attributes:
-        refused: Why something has no table at all, a sentence each.
-        left_out: Files that were looked at and are in no table.
-        sources: The campaigns and logs that the tables are of.
+        refused: Why something has no table at all, one sentence each.
+        left_out: Files that were read but are in no table.
+        sources: The campaigns and logs behind the tables.
     """
 
     tables: tuple[SpeedupTable, ...]
@@ -63,13 +63,13 @@ class Collected(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """0 if every repeat that was asked for counts and no log was left out, else 4."""
+        """0 if every requested repeat is valid and no log was left out, else 4."""
         short = any(row.ok < row.asked for table in self.tables for row in table.rows)
         lost = self.refused or any(one.wanted for one in self.left_out)
         return 0 if self.tables and not short and not lost else IncompleteError.exit_code
 
 
-# How options are spelled that say what logs don't.
+# The options that supply what logs don't say.
 _FLAGS = {"framework": "fw", "settings": "set"}
 
 
@@ -80,12 +80,12 @@ class _Point(NamedTuple):
     taken: tuple[NodeSample, ...] = ()
 
     def out_of(self, origin: Origin) -> _Point:
-        """Return it with where it comes from."""
+        """Return the point with its origin."""
         return self._replace(point=replace(self.point, origin=origin))
 
 
 class _OfCampaign(NamedTuple):
-    """What one campaign gives.
+    """The result of one campaign.
 
     Attributes:
         refused: Why it has no points.
@@ -105,14 +105,14 @@ def collect(
     load: Callable[[str], Framework],
     states: States | None = None,
 ) -> Collected:
-    """Read campaigns and logs, judge every repeat, reduce what counts.
+    """Read campaigns and logs, judge every repeat, reduce the valid ones.
 
-    What a campaign gave is written into it, unless it is somebody else's, or an archive; a
-    directory of foreign logs is never written to.
+    The results of a campaign are written into it, unless it belongs to somebody else or is an
+    archive; a directory of other logs is never written to.
 
     Args:
         paths: Campaigns, archives of them, directories and files.
-        request: What is asked for.
+        request: What to collect, and how.
         frameworks: Names of all frameworks.
         load: Returns a framework by name.
         states: Asks the scheduler for a campaign's repeats; its own by default.
@@ -125,7 +125,7 @@ def collect(
     with ExitStack() as stack:
         for path in paths:
             if is_archive(path) and path not in archives.values():
-                from hpcbert.campaign.archive import opened  # directories need no zipfile
+                from hpcbert.campaign.archive import opened  # directories do not need zipfile
 
                 archives[stack.enter_context(opened(path))] = path
         unpacked = {path: directory for directory, path in archives.items()}
@@ -191,10 +191,10 @@ def _collect(
 
 
 def _refuse_for_logs(request: CollectRequest) -> None:
-    """Refuse what says of foreign logs what a campaign records itself.
+    """Refuse options that describe logs if a campaign records the same facts itself.
 
     Raises:
-        UsageError: Such an option is given.
+        UsageError: Such an option was given.
     """
     values = {**request.known._asdict(), "pattern": request.pattern}
     given = [f"--{_FLAGS.get(name, name).replace('_', '-')}" for name in values if values[name]]
@@ -207,9 +207,9 @@ def _refuse_for_logs(request: CollectRequest) -> None:
 
 
 def _own_or_named(campaigns: Sequence[Path], paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the campaigns that count, and a sentence for each that does not.
+    """Return the campaigns to collect, and a sentence for each that is left out.
 
-    In a directory of campaigns that several people write to, anybody's may lie.
+    A directory of campaigns that several people write to may have one from anybody.
     """
     if not campaigns:
         return [], []
@@ -219,7 +219,9 @@ def _own_or_named(campaigns: Sequence[Path], paths: Sequence[Path]) -> tuple[lis
     for directory in campaigns:
         who = "" if directory in paths else store.stranger(directory)
         if who:
-            left_out.append(f"{directory} is left out: it belongs to {who}. Name it to collect it.")
+            left_out.append(
+                f"{directory} is left out because it belongs to {who}. Name it to collect it."
+            )
         else:
             count.append(directory)
     return count, left_out
@@ -231,14 +233,14 @@ def _of_campaigns(
     archives: Mapping[Path, Path],
     states: States,
 ) -> Iterator[_OfCampaign]:
-    """Yield what each campaign gives; of those that were unpacked, the archives are known."""
+    """Yield the result of each campaign; for unpacked ones, their archives are known."""
     if directories:
-        # Foreign logs need none of this: manifests, states and their history take time to import.
+        # Other logs need none of this: manifests, states and their history take time to import.
         from hpcbert.campaign import store
         from hpcbert.campaign.record import Records
         from hpcbert.campaign.repeats import TrackedCampaign
 
-        # Campaigns of one folder look at each other's status files.
+        # Campaigns of one folder read each other's status files.
         records = Records(keep_unchanged=True)
         for one in directories:
             watched = TrackedCampaign(one, store.read_manifest(one), records)
@@ -253,7 +255,7 @@ def _of_campaign(
 
     directory, campaign = watched.directory, watched.campaign
     if campaign.rehearse:
-        why = f"{campaign.id} is a rehearsal: nothing was trained, so no table."
+        why = f"{campaign.id} is a rehearsal: nothing was trained, so it has no table."
         return _OfCampaign(source_of(place, campaign, ()), refused=(why,))
     gathered = judge.gather(watched, rule=request.rule, window=request.window, states=states)
     alive = any(one.known.newest.kind.alive for one in gathered.repeats)
@@ -267,17 +269,17 @@ def _of_campaign(
     ]
     refused: tuple[str, ...] = ()
     if gathered.held.changed:
-        # Nothing is recorded over it.
+        # A changed campaign is not recorded again.
         told = "; ".join(map(str, gathered.held.changed))
-        how = 'bring it back, or accept it with hpcbert audit --accept "WHY"'
+        how = 'Restore it, or accept the change with hpcbert audit --accept "WHY"'
         refused = (f"{campaign.id} was changed since it was collected: {told}. {how}.",)
     source = source_of(place, campaign, gathered.repeats)
     return _OfCampaign(source, own, refused, (*gathered.warnings, *notes))
 
 
 def ask_scheduler(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
-    """Ask the scheduler that a campaign was submitted to for the states of its repeats."""
-    # What asking needs takes longer to import than all else.
+    """Ask the campaign's scheduler for the states of its repeats."""
+    # What asking needs takes longer to import than everything else.
     from hpcbert import scheduler
     from hpcbert.scheduler.base import World
     from hpcbert.system.runner import run
@@ -293,7 +295,7 @@ def refuse_twice(points: Iterable[tuple[Group, Measured | Row]]) -> None:
     """Refuse points that come from several places.
 
     Raises:
-        UsageError: One does; both places are named.
+        UsageError: A point does; the message names both places.
     """
     seen: dict[tuple[Group, Shape], str] = {}
     for group, one in points:
@@ -303,7 +305,7 @@ def refuse_twice(points: Iterable[tuple[Group, Measured | Row]]) -> None:
             places = f"{seen[group, one.shape]} and in {where}"
             raise UsageError(
                 f"{what} b{group.batch} is in {places}.",
-                hint="Collect the two apart: runs of two campaigns are not runs of one point.",
+                hint="Collect them separately: runs of two campaigns are not runs of one point.",
             )
         seen[group, one.shape] = where
 
@@ -315,14 +317,14 @@ def _where(origin: Origin | None) -> str:
 
 
 def _logs(paths: Sequence[Path], logs: Sequence[LogFile]) -> Origin:
-    """Return where logs lie, as it was said."""
+    """Return the path of logs, as the user gave it."""
     of_logs = [one for one in paths if any(log.path.is_relative_to(one) for log in logs)] or paths
     more = f" and {len(of_logs) - 1} more" if len(of_logs) > 1 else ""
     return Origin("logs", f"{shown(of_logs[0])}{more}", "" if more else shown(of_logs[0]))
 
 
 def _mixed_windows(sources: Sequence[_Point]) -> tuple[str, ...]:
-    """Say which tables compare numbers that were taken over different iterations."""
+    """Return which tables compare numbers that were measured over different iterations."""
     windows: dict[Group, dict[str, Shape]] = {}
     for one in sources:
         if one.point.counted:

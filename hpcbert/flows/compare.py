@@ -1,4 +1,4 @@
-"""Results held against other results: campaigns, logs, saved results, in any combination."""
+"""Compare results with other results: campaigns, logs, saved results, in any combination."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What is to be compared, and how.
+    """What to compare, and how.
 
     Attributes:
-        words: What is compared with what: the first with each other one. With `by` all of it.
-        by: A name in `DIMENSIONS`; empty where the words themselves are the sides.
-        within: The share within which two numbers pass for equal.
-        least: The ratio below which a point fails; None where nothing can.
-        anyway: Whether what is not comparable is compared.
+        words: The sides: the first is compared with each of the others. With `by`, all together.
+        by: A name in `DIMENSIONS`; empty if the words themselves are the sides.
+        within: Two numbers that differ by at most this share count as equal.
+        least: The ratio below which a point fails; None: no point can fail.
+        anyway: Whether to compare what is not comparable.
         reading: How campaigns and logs are collected.
     """
 
@@ -44,11 +44,11 @@ class CompareRequest:
 
 
 class Compared(NamedTuple):
-    """What came of it.
+    """The result of a comparison.
 
     Attributes:
-        failures: Why the gate is shut, a point each.
-        refused: What has no number at all, a sentence each.
+        failures: Why the gate failed, one point each.
+        refused: What has no number at all, one sentence each.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -66,12 +66,12 @@ def run(request: CompareRequest, at: Places, *, states: States | None = None) ->
     """Compare results.
 
     Args:
-        request: What is asked for.
+        request: What to compare, and how.
         at: Where campaigns and recipes are.
         states: As of `collect`.
 
     Raises:
-        UsageError: There is nothing to compare, or it is not comparable.
+        UsageError: Nothing can be compared, or the sides are not comparable.
     """
     results = _read(request, at, states)
     if request.by:
@@ -100,23 +100,23 @@ def run(request: CompareRequest, at: Places, *, states: States | None = None) ->
 
 
 def _read(request: CompareRequest, at: Places, states: States | None) -> list[ResultSet]:
-    """Read every word with the options that say something of it.
+    """Read every word with the options that apply to it.
 
     Raises:
-        UsageError: Options say something of none of them; or as `load`.
+        UsageError: Options apply to none of them; or as `load`.
     """
     if request.by:
         return [load(request.words, at, request.reading, states=states)]
     if len(request.words) < 2:  # noqa: PLR2004 - two are compared
         raise UsageError(
-            "There is nothing to compare it with.",
-            hint="Name BASE and NEW, or say in what the points of one differ: --by framework.",
+            "There is only one result, and nothing to compare it with.",
+            hint="Name BASE and NEW, or compare points of one: --by framework.",
         )
     said = request.reading
     of_campaigns = said._replace(known=UserSettings(), pattern="")
     asked = [_reading(word, at, said, of_campaigns) for word in request.words]
     if said not in asked:
-        # None is of logs: the refusal names the options.
+        # None of them is logs: the refusal names the options.
         asked[0] = said
     pairs = zip(request.words, asked, strict=True)
     return [load([word], at, reading, states=states) for word, reading in pairs]
@@ -134,10 +134,10 @@ def _reading(
 
 
 def _parted(results: Sequence[ResultSet], by: str) -> list[_Side]:
-    """Return the sides that the values of a dimension make, in the order in which they come.
+    """Return the sides that the values of a dimension make, in order of appearance.
 
     Raises:
-        UsageError: There is but one value.
+        UsageError: There is only one value.
     """
     parts: dict[str, list[SpeedupTable]] = {}
     for table in (table for one in results for table in one.tables):
@@ -145,7 +145,7 @@ def _parted(results: Sequence[ResultSet], by: str) -> list[_Side]:
             parts.setdefault(value, []).append(part)
     if len(parts) < 2:  # noqa: PLR2004 - two are compared
         only = f": {next(iter(parts))}" if parts else ""
-        raise UsageError(f"There are not two values of {by} to compare{only}.")
+        raise UsageError(f"Comparing by {by} needs at least two values{only}.")
     return [_Side(value, tuple(tables)) for value, tables in parts.items()]
 
 
@@ -160,10 +160,10 @@ def _values(table: SpeedupTable, by: str) -> list[tuple[str, SpeedupTable]]:
 
 
 def _refuse_incomparable(comparisons: Sequence[Comparison]) -> None:
-    """Refuse points that are no measurements of one thing.
+    """Refuse points that don't measure the same thing.
 
     Raises:
-        UsageError: There are such points; each reason is named, with points that it is true of.
+        UsageError: There are such points; the message gives each reason with its points.
     """
     reasons: dict[str, list[str]] = {}
     for one in comparisons:
@@ -173,8 +173,8 @@ def _refuse_incomparable(comparisons: Sequence[Comparison]) -> None:
     if reasons:
         told = "; ".join(f"{why} ({some(names)})" for why, names in reasons.items())
         raise UsageError(
-            f"This is not comparable: {told}.",
-            hint="--anyway compares it all the same, and marks it.",
+            f"These results are not comparable: {told}.",
+            hint="--anyway compares them nevertheless, and marks them.",
         )
 
 
@@ -187,11 +187,11 @@ def _empty(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def failures(comparisons: Sequence[Comparison], least: float) -> list[RegressionError]:
-    """Return why a gate is shut: a sentence for each point that is too slow or lacking.
+    """Return why a gate fails: a sentence for each point that is too slow or missing.
 
     Args:
-        comparisons: What was compared.
-        least: The ratio that is still enough.
+        comparisons: The comparisons made.
+        least: The smallest ratio that passes.
     """
     found, floor = [], share(least)
     for one in comparisons:
@@ -204,7 +204,7 @@ def failures(comparisons: Sequence[Comparison], least: float) -> list[Regression
             if pair.ratio.value < least
         ]
         lost = [
-            (name, f"{one.new} can't be held against {one.base}: {why}")
+            (name, f"{one.new} can't be compared with {one.base}: {why}")
             for name, why in one.lacking
         ]
         found += [

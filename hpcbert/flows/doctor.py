@@ -1,4 +1,4 @@
-"""Checking that this machine can do what the site says, one small check at a time."""
+"""Check that this machine can do what the site says, one small check at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hpcbert.system.runner import Runner
 
 
-# Where one of these fails, no job is submitted, for this reason.
+# If one of these fails, no job is submitted, for this reason.
 _NEEDED = {
     "sbatch": "Slurm does not answer",
     "slurmctld": "Slurm does not answer",
@@ -46,7 +46,7 @@ class Visit:
 
     Attributes:
         shape: Nodes, and GPUs of each.
-        patience: Seconds that the job may wait to start.
+        patience: Seconds to wait for the job to start.
         submitter: Who asks.
     """
 
@@ -61,13 +61,13 @@ def examine(
     """Yield the findings for a site, the cheap checks first.
 
     Args:
-        site: What is to be checked.
-        run: Starts the programs that are asked.
-        frameworks: Names of those whose images and data are to be checked too.
-        visit: To nodes; None: only at this machine.
+        site: The site to check.
+        run: Starts programs.
+        frameworks: Names of frameworks to check images and data of.
+        visit: A visit to nodes; None: check this machine only.
 
     Raises:
-        UsageError: There is no framework of a name.
+        UsageError: A framework does not exist.
     """
     folders = places.recipe_folders(Path(site.where))
     found = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
@@ -82,14 +82,14 @@ def examine(
         lacking = tuple(
             obstacles.of_framework(site, one, inputs.find(site, one, options_for_data(site, one)))
         )
-        yield from lacking or (Finding(f"what {one.name} needs", "ok", "it is here"),)
+        yield from lacking or (Finding(f"what {one.name} needs", "ok", "all of it is here"),)
     shape = visit.shape if visit else Shape(1, site.nodes.gpus_per_node)
     answered = tuple(scheduler.of(site.scheduler, World(run)).examine(site, nodes=shape.nodes))
     yield from answered
     yield from doctor_containers.examine(site, named, run=run)
     failed = [one.name for one in answered if one.status == "fail" and one.name in _NEEDED]
     if visit and failed:
-        hint = "What stands above says why; try again when that is done."
+        hint = "See the reason in the findings above; try again when it is fixed."
         yield Finding("job", "fail", f"not tried: {_NEEDED[failed[0]]}", hint)
     elif visit:
         check = ExaminationJob(site, tuple(found), visit.shape, visit.patience, visit.submitter)
@@ -103,7 +103,7 @@ def _runs(runs: Path) -> Finding:
     return Finding(
         "runs directory",
         "fail",
-        f"{present} can't be written",
+        f"{present} is not writable",
         "Set runs in the site.toml to a directory of yours that all nodes share.",
     )
 

@@ -1,8 +1,8 @@
-"""Examining nodes: one job, of the very script that a submission would have, that looks around.
+"""Examine nodes: one job, with the same script as a submission, that inspects each node.
 
-The script differs in this only: each rank runs look.sh, which runs once a node before as well. What
-the job prints is read where it is written, below `runs`. If nothing is to be read there, for one of
-its nodes does not share it, a plain job step looks once more and answers over the network.
+The script differs only in this: each rank runs look.sh, which first runs once per node. The job's
+output is read from its files below `runs`. If there is nothing to read, because one of the nodes
+does not share that directory, a plain job step inspects again and answers over the network.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ if TYPE_CHECKING:
     from hpcbert.slurm.states import RepeatState
     from hpcbert.system.runner import Outcome, Runner
 
-# What is examined where no framework is named: the reference, whose ranks are one a GPU.
+# The framework to examine by default: the reference, which has one rank per GPU.
 _PLAIN = "pytorch"
-# Of the job: short enough to start in a gap.
+# Time limit of the job: short enough to start in a gap.
 _LIMIT = TimeLimit.parse("00:10:00")
 # What MPI libraries are built for.
 _USUAL = ("pmix", "pmi2")
-# Options of srun with which a rank sees a part of its node's GPUs.
+# Options of srun that give a rank only a part of its node's GPUs.
 _PARTING = ("--gpus-per-task", "--gpu-bind")
-# Seconds between two looks, and until what a job wrote is seen here.
+# Seconds between two looks, and seconds until a job's output appears here.
 _PAUSE, _LATE = 0.5, 20.0
 _STEP_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
 class ExaminationJob:
-    """What is to be examined.
+    """What to examine.
 
     Attributes:
         site: Where.
-        recipes: Frameworks whose interpreters and files are looked at; ranks are the first one's.
+        recipes: Frameworks to check interpreters and files of; the ranks are the first one's.
         shape: Nodes, and GPUs of each.
-        patience: Seconds that the job may wait to start.
+        patience: Seconds to wait for the job to start.
         submitter: Who asks.
     """
 
@@ -79,10 +79,10 @@ class ExaminationJob:
 
 
 def examine(check: ExaminationJob, *, run: Runner) -> Iterator[Finding]:
-    """Yield what a job on some nodes finds of what every run needs.
+    """Yield what a job on some nodes finds about everything that a run needs.
 
     Args:
-        check: What is to be examined.
+        check: What to examine.
         run: Starts Slurm's commands.
     """
     runs = Path(check.site.runs)
@@ -108,7 +108,7 @@ def _examined(check: ExaminationJob, folder: Path, run: Runner) -> Iterator[Find
     in_image = site.container.runtime != "none"
     if in_image and (first is None or not _has_image(site, first)):
         hint = "Name a framework that has one: hpcbert doctor --fw NAME."
-        yield Finding("image", "warn", "not entered: no image is known", hint)
+        yield Finding("image", "warn", "not entered: the framework names no image", hint)
         site = replace(site, container=replace(site.container, runtime="none"))
     try:
         made = _drafted(check, replace(site, runs=str(folder)), first, run)
@@ -116,7 +116,7 @@ def _examined(check: ExaminationJob, folder: Path, run: Runner) -> Iterator[Find
     except Interruption:
         raise
     except SchedulerError as error:
-        hint = "Every submission would end so: what stands above may say why."
+        hint = "Every submission would end the same way; the findings above may say why."
         yield Finding("job", "fail", error.message, hint)
     except HpcbertError as error:
         yield Finding("job", "fail", error.message, error.hint)
@@ -127,7 +127,7 @@ def _has_image(site: Site, found: Recipe) -> bool:
 
 
 def _drafted(check: ExaminationJob, site: Site, first: Recipe | None, run: Runner) -> Draft:
-    """Draft the job: one repeat of what a submission would run first."""
+    """Draft the job: the repeat that a submission would run first."""
     folders = places.recipe_folders(Path(site.where))
     chosen = first or replace(recipe.load(places.find_recipe(_PLAIN, folders)), modules=())
     device = device_of(chosen, site, "" if first or site.slurm.gres else "cpu")
@@ -148,7 +148,7 @@ def _drafted(check: ExaminationJob, site: Site, first: Recipe | None, run: Runne
 
 
 def _submitted(check: ExaminationJob, made: Draft, run: Runner) -> Iterator[Finding]:
-    """Submit the job, wait for its end and yield what it found."""
+    """Submit the job, wait for its end and yield its findings."""
     floor = check.site.slurm.poll_floor
     directory = made.directory
     state = None
@@ -175,7 +175,7 @@ def _tracked(directory: Path) -> TrackedCampaign:
 
 
 def _ended(directory: Path, patience: float, run: Runner) -> RepeatState | None:
-    """Wait for a job's end; return its state then, or while it still waits; None: it runs on."""
+    """Wait for a job's end; return its state, even if it still waits; None: it still runs."""
     begun = time.monotonic()
     while True:
         watched = _tracked(directory)
@@ -189,7 +189,7 @@ def _ended(directory: Path, patience: float, run: Runner) -> RepeatState | None:
 
 
 def _cancelled(directory: Path, run: Runner) -> None:
-    """Cancel what there is of a job, be it that its submission was interrupted."""
+    """Cancel a job, even if its submission was interrupted."""
     with contextlib.suppress(HpcbertError):
         watched = _tracked(directory)
         asked = scheduler.of(watched.campaign.scheduler, World(run))
@@ -223,20 +223,20 @@ def _told(check: ExaminationJob, made: Draft, state: RepeatState, run: Runner) -
 
 
 def _without_parting(words: tuple[str, ...]) -> str:
-    """Return options of srun without those that part a node's GPUs; empty where none does."""
+    """Return options of srun without those that divide a node's GPUs; empty if there are none."""
     kept = [one for one in words if not one.startswith(_PARTING)]
     return json.dumps(kept) if len(kept) < len(words) else ""
 
 
 def _mpi(made: Draft) -> str:
-    """Return the kind of MPI to advise, the recipe's best that srun has; empty: it is used."""
+    """Return the kind of MPI to advise: the recipe's best that srun has; empty: it is in use."""
     resolved = made.resolved
     better = fitting_mpi(resolved.recipe.mpi or _USUAL, resolved.options.mpi)
     return better if better != resolved.mpi else ""
 
 
 def _read(directory: Path, *, wait: bool) -> str:
-    """Return all that a job printed; what a file system shows late is waited for."""
+    """Return a job's whole output; wait for what a file system shows late."""
     begun = time.monotonic()
     while True:
         paths = [*(directory / "slurm").glob("*.out"), *sorted((directory / "logs").rglob("*.log"))]
@@ -247,7 +247,7 @@ def _read(directory: Path, *, wait: bool) -> str:
 
 
 def _step(check: ExaminationJob, made: Draft, run: Runner) -> Outcome:
-    """Look at nodes by a plain job step, which answers over the network."""
+    """Inspect nodes with a plain job step, which answers over the network."""
     script = find_file(made.resolved.recipe, "look.sh")
     count = str(check.shape.nodes)
     return run(

@@ -1,4 +1,4 @@
-"""Why the efficiency of results is what it is: what rows, logs and nccl-tests tell."""
+"""Explain the efficiency of results, from rows, logs and nccl-tests."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from hpcbert.results.explained import Observation
 
 _SPEED = re.compile(r" is ([0-9.e+]{1,20}) GB/s")
-# Logs of a point that are read for what they say of input.
+# Logs of a point to read for waits for input.
 _LOGS = 5
-# The rule that tells what large messages get, as gradients are sent in buckets.
+# The rule for large messages, such as the buckets in which gradients are sent.
 _LARGE = "busbw-32M"
 
 
 def explained(
     words: Sequence[str], at: Places, *, network: Sequence[str] = ()
 ) -> tuple[tuple[tuple[Group, tuple[Observation, ...]], ...], tuple[str, ...]]:
-    """Return what each table of some results tells about its efficiency, and warnings.
+    """Return an explanation of each table's efficiency, and warnings.
 
     Args:
         words: Campaigns, logs, saved results; the newest campaign without any.
@@ -49,7 +49,7 @@ def explained(
 
 
 def bandwidths(tables: Sequence[SpeedupTable]) -> dict[Shape, float]:
-    """Return the bus bandwidth of each shape, GB/s: runs of nccl-tests say it as their reason."""
+    """Return the bus bandwidth of each shape, GB/s: runs of nccl-tests give it as their reason."""
     found: dict[Shape, list[float]] = {}
     for table in tables:
         for row in table.rows:

@@ -1,4 +1,4 @@
-"""The log of a repeat: where it is, and what comes to it while the repeat runs."""
+"""The log of a repeat: its path, and its growth while the repeat runs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _BLOCK = 1 << 16
 
 
 class Log(NamedTuple):
-    """A log and whose it is.
+    """A log and its repeat.
 
     Attributes:
         repeat: The repeat that wrote it.
         attempt: Which of its attempts.
         path: Where it is.
-        printed: Whether it is what the job script printed, because the ranks wrote none yet.
+        printed: Whether it is the job script's output, because the ranks have written no log yet.
     """
 
     repeat: Repeat
@@ -42,12 +42,12 @@ class Log(NamedTuple):
     printed: bool = False
 
     def place(self, campaign: Path) -> str:
-        """Return where it is, for a person who knows its campaign by another path."""
+        """Return the path, for a user who knows the campaign by another path."""
         return str(campaign / self.path.relative_to(self.repeat.watched.directory))
 
 
 def newest_log(repeat: Repeat) -> Log | None:
-    """Return the newest attempt's log, or else what the job script printed, if either is there."""
+    """Return the newest attempt's log, or else the job script's output, if either exists."""
     newest = repeat.record.newest().attempt
     for attempt in range(newest, -1, -1):
         path = store.log_path(repeat.watched.directory, repeat.array, repeat.number, attempt)
@@ -58,13 +58,13 @@ def newest_log(repeat: Repeat) -> Log | None:
 
 
 class LogReader(Protocol):
-    """Takes what a log says, and what becomes of its repeat."""
+    """Receives what a log says, and the state of its repeat."""
 
     def text(self, data: bytes) -> None:
-        """Take what was written."""
+        """Receive new content."""
 
     def state(self, repeat: Repeat, state: RepeatState) -> None:
-        """Take a state of the repeat that is new, its attempt or its word."""
+        """Receive a new state of the repeat: another attempt or another word."""
 
 
 def follow(
@@ -77,18 +77,18 @@ def follow(
     tail: Callable[[Path], int] = lambda _: 0,
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Repeat, RepeatState]:
-    """Hand on the log of a repeat as it grows, through requeues, until the repeat has ended.
+    """Pass on the log of a repeat as it grows, through requeues, until the repeat has ended.
 
-    Of several repeats that are meant it is the one that runs and was written to last; where none
-    runs, the first that waits; where none waits, the one that was written to last.
+    Of several selected repeats, follow the running one that wrote last; if none runs, the first
+    that waits; if none waits, the one that wrote last.
 
     Args:
         watched: Its campaign.
-        meant: Points' keys and numbers of the repeats, at least one.
-        reader: Takes what there is.
-        run: Starts what schedulers are asked with.
-        floor: Shortest interval between two questions to a scheduler, seconds.
-        tail: Says from which byte on the first log is handed on.
+        meant: Keys of the points and numbers of the selected repeats, at least one.
+        reader: Receives the content.
+        run: Starts the scheduler's commands.
+        floor: Shortest interval between two queries of a scheduler, seconds.
+        tail: Returns the byte at which to begin in the first log.
         pause: Waits a number of seconds.
 
     Returns:
@@ -127,7 +127,7 @@ def follow(
 
 
 def _ended(repeat: Repeat, state: RepeatState) -> bool:
-    """Say whether the scheduler and the job itself agree that nothing comes any more."""
+    """Return whether the scheduler and the job itself agree that the log is complete."""
     return state.kind.over and repeat.newest.ended
 
 
@@ -146,7 +146,7 @@ def _written(repeat: Repeat) -> float:
 
 
 class _Following:
-    """Reads on in the newest log of a repeat; one that a newer attempt's replaces, to its end."""
+    """Reads the newest log of a repeat; when a newer attempt's replaces it, the rest first."""
 
     def __init__(self, repeat: Repeat, reader: LogReader, tail: Callable[[Path], int]) -> None:
         self._repeat, self._reader, self._tail = repeat, reader, tail
@@ -154,7 +154,7 @@ class _Following:
         self._at = 0
 
     def read(self) -> None:
-        """Hand on what was written since the last time."""
+        """Pass on what was written since the last time."""
         newest = newest_log(self._repeat)
         if self._path is not None:
             self._drain(self._path)
@@ -167,7 +167,7 @@ class _Following:
     def _drain(self, path: Path) -> None:
         descriptor, size = open_log(path)
         with os.fdopen(descriptor, "rb") as file:
-            self._at = self._at if self._at <= size else 0  # it was begun again
+            self._at = self._at if self._at <= size else 0  # it was truncated
             file.seek(self._at)
             while self._at < size and (data := file.read(min(_BLOCK, size - self._at))):
                 self._at += len(data)

@@ -1,6 +1,6 @@
-"""Watching campaigns and submitting invalid repeats again, until nothing more can be done.
+"""Watch campaigns and resubmit invalid repeats, until nothing more can be done.
 
-What is seen and done goes to an `Observer`; nothing is printed here.
+An `Observer` receives what is seen and done; nothing is printed here.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Takes what happens while campaigns are followed, in its order."""
+    """Receives what happens while campaigns are followed, in order."""
 
     def watching(self) -> AbstractContextManager[Sinks]:
-        """Return what takes the states from now on until something is submitted, or the end."""
+        """Return what receives the states from now until something is submitted, or the end."""
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
-        """Take what was submitted again."""
+        """Receive what was resubmitted."""
 
     def waiting(self, reason: str) -> None:
-        """Take why a submission waits for room."""
+        """Receive the reason why a submission waits for room."""
 
 
 def follow(
@@ -51,30 +51,30 @@ def follow(
     once: bool = False,
     pause: Callable[[float], None] = time.sleep,
 ) -> View:
-    """Watch campaigns, submit invalid repeats again, and watch on, until all is over.
+    """Watch campaigns, resubmit invalid repeats, and watch on, until all is over.
 
-    Nobody asks for these retries one by one, so what somebody cancelled stays cancelled, what needs
-    a longer time limit or a smaller batch waits for somebody to give it one, and a rehearsal is
-    never repeated.
+    Nobody confirms these retries, so a cancelled repeat stays cancelled, a repeat that needs a
+    longer time limit or a smaller batch waits for the user to set one, and a rehearsal is never
+    repeated.
 
     Args:
         watched: The campaigns.
-        policy: What is submitted again; with a limit of 0 nothing is.
-        observer: Takes what happens.
+        policy: Which repeats to resubmit; with a limit of 0, none.
+        observer: Receives what happens.
         run: Starts the scheduler's commands.
-        floor: Shortest interval between two questions to Slurm at this site, seconds.
-        interval: The same for watching, where it is to be longer.
-        once: Whether to look once and to submit nothing.
+        floor: Shortest interval between two queries of Slurm at this site, seconds.
+        interval: The interval for watching, if it is to be longer.
+        once: Whether to look once and submit nothing.
         pause: Waits a number of seconds between two looks.
 
     Returns:
-        What there was in the end.
+        The last states.
 
     Raises:
-        SchedulerError: Slurm gave no answer for too long; the jobs are left alone.
-        UsageError: A campaign to be retried belongs to somebody else.
-        Interruption: Somebody interrupted a submission.
-        KeyboardInterrupt: Somebody interrupted the watching.
+        SchedulerError: Slurm gave no answer for too long; the jobs continue.
+        UsageError: A campaign to retry belongs to somebody else.
+        Interruption: The user interrupted a submission.
+        KeyboardInterrupt: The user interrupted the watching.
     """
     if policy.limit:
         for one in watched:
@@ -104,14 +104,14 @@ def resubmit(
     dry: bool = False,
     waiting: Callable[[str], None] | None = None,
 ) -> RetryPlan:
-    """Submit a campaign's invalid repeats again; with `dry`, only return what would be.
+    """Resubmit a campaign's invalid repeats; with `dry`, only return them.
 
     Args:
         directory: The campaign.
-        policy: What is submitted again.
+        policy: Which repeats to resubmit.
         run: Starts the scheduler's commands.
-        floor: Shortest interval between two questions to Slurm, seconds.
-        dry: Whether nothing is written or submitted.
+        floor: Shortest interval between two queries of Slurm, seconds.
+        dry: Whether to write and submit nothing.
         waiting: As in `submit_pending`.
 
     Returns:
@@ -121,7 +121,7 @@ def resubmit(
         Interruption, SchedulerError, UsageError, HpcbertError: As `submit_pending`, `retry.look`
             and `retry.plan`.
     """
-    from hpcbert.flows import retry  # who only watches does without
+    from hpcbert.flows import retry  # not needed only to watch
 
     def submitted() -> tuple[Array, ...]:
         return submit_pending(

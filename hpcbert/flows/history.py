@@ -1,4 +1,4 @@
-"""Which campaigns there are: all under a runs directory, by their files alone, newest first."""
+"""The campaigns under a runs directory, from their files alone, newest first."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Filter(NamedTuple):
-    """Which campaigns a person wants to see; what is empty or None leaves none out.
+    """The campaigns that the user wants to see; an empty or None field excludes none.
 
     Attributes:
         frameworks, states: One of these.
-        name: A part of the id, of the name or of the note, whatever the case of its letters.
-        newer, older: Made less, or more, than so many seconds ago.
-        limit: Of those, the newest so many.
-        everyone: Whether those of others are listed too.
+        name: A part of the id, name or note, in upper or lower case.
+        newer, older: Created less, or more, than this many seconds ago.
+        limit: Only the newest of them.
+        everyone: Whether to include other users' campaigns.
     """
 
     frameworks: Collection[str] = ()

@@ -1,7 +1,7 @@
-"""Writing a first site.toml: the reference file with what this machine or cluster has.
+"""Write a first site.toml: the reference file with the values of this machine or cluster.
 
-Each value is chosen once, for a reason that is said, with what else there is. Where nobody but the
-user can know (which account pays, what private partitions are called) nothing is guessed.
+Each value is chosen once, and printed with the reason and the alternatives. If only the user can
+know a value (which account pays, the names of private partitions), nothing is guessed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hpcbert.system.machine import Surroundings
 
 _HEAD = re.compile(r"# The reference site:.*?(?=schema = )", re.DOTALL)
-# What a cluster has otherwise than two cores: the real model, and no thread count.
+# What differs on a cluster from two cores: the real model, and no thread count.
 _CLUSTER: dict[str, str | None] = {
     "env.OMP_NUM_THREADS": None,
     "frameworks.pytorch.model": '"bert-base"',
@@ -36,10 +36,10 @@ _CLUSTER: dict[str, str | None] = {
 
 
 def present(cluster: Cluster) -> bool:
-    """Say whether there is a cluster here that can be asked.
+    """Return whether there is a cluster here that can be asked.
 
     Raises:
-        SchedulerError: There is one, and it does not answer.
+        SchedulerError: There is one, but it does not answer.
     """
     why = cluster.silence
     if why in {"missing", "unconfigured"}:
@@ -61,15 +61,15 @@ def propose(
     """Return the site that suits a cluster.
 
     Args:
-        cluster: SaidValues what it has.
+        cluster: Says what it has.
         here: What this machine has.
-        asked: What is said already.
+        asked: What the command line says.
         pick: Answers a question with one of its options.
         groups: Names of the user's groups.
-        folder: Where the site.toml will lie.
+        folder: The folder of the site.toml.
 
     Raises:
-        UsageError: What is asked for is not there, or somebody has to say what nobody can know.
+        UsageError: A requested value does not exist, or only the user can choose one.
     """
     made = Proposal(asked, pick, values={**_CLUSTER, "scheduler": '"slurm"'})
     made.values["name"] = json.dumps(cluster.settings.name or "cluster")
@@ -92,7 +92,7 @@ def _runtime(
     cluster: Cluster,
     here: Surroundings,
 ) -> None:
-    """Choose how ranks enter an image: by srun's plugin where there is one."""
+    """Choose how ranks enter an image: by srun's plugin if there is one."""
     found = {"pyxis": "srun has --container-image"} if cluster.pyxis else {}
     found |= {
         runtime_name(one): f"{one} is on this machine"
@@ -115,7 +115,7 @@ def _runtime(
 
 
 def _interface(made: Proposal, here: Surroundings) -> None:
-    """Take a network where somebody says it: nodes may have others than this machine."""
+    """Choose a network only if the user says so: nodes may have others than this machine."""
     name, why = made.asked.interface, "you said so"
     if not name:
         options = {"": "what the nodes' names resolve to"}
@@ -128,7 +128,7 @@ def _interface(made: Proposal, here: Surroundings) -> None:
 
 
 def _runs(made: Proposal, here: Surroundings, folder: Path) -> None:
-    """Choose where campaigns go: beside the file, or where other machines see them."""
+    """Choose where campaigns go: next to the file, or where other machines see them."""
     shared = {name: f"{place}/hpcbert" for name, place in here.shared.items()}
     if made.asked.runs:
         place, why = made.asked.runs, "you said so"
@@ -140,7 +140,7 @@ def _runs(made: Proposal, here: Surroundings, folder: Path) -> None:
     else:
         place, why = "runs", f"in {folder}"
         made.warnings.append(
-            f"{folder} lies below {private}, which each machine has for itself: set runs, sources "
+            f"{folder} lies below {private}, which every machine has for itself: set runs, sources "
             "and images to a directory that all nodes share."
         )
     made.take(Choice("runs", place, why, tuple(shared.values()), "--runs"))
@@ -151,7 +151,7 @@ def _runs(made: Proposal, here: Surroundings, folder: Path) -> None:
 
 
 def local_values(said: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return what the command line says of a site without Slurm, as TOML values by dotted key."""
+    """Return the command line's values for a site without Slurm, as TOML values by dotted key."""
     keys = {"gpus_per_node": "nodes.gpus_per_node", "time_limit": "slurm.time_limit"}
     keys |= {"runtime": "container.runtime", "runs": "runs"}
     return {key: json.dumps(said[name]) for name, key in keys.items() if said.get(name)}
@@ -161,7 +161,7 @@ def local_values(said: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def told(choices: list[Choice]) -> str:
-    """Return what was chosen, why, and what else there is, a line a value."""
+    """Return the choices, their reasons and the alternatives, one line per value."""
     width = max((len(one.key) for one in choices), default=0)
     lines = []
     for one in choices:
@@ -173,11 +173,11 @@ def told(choices: list[Choice]) -> str:
 
 
 def site_text(reference: str, values: Mapping[str, str | None]) -> str:
-    """Return the reference site.toml with some values replaced, comments kept.
+    """Return the reference site.toml with some values replaced and comments kept.
 
     Args:
         reference: Text of the reference file.
-        values: TOML values by dotted key, None to comment the key out; each key must stand in the
+        values: TOML values by dotted key, None to comment the key out; each key must be in the
             reference.
     """
     section, lines = "", []

@@ -1,4 +1,4 @@
-"""Watching campaigns: which, what becomes of their repeats, and how far those that run are."""
+"""Watch campaigns: which ones, the states of their repeats, and the progress of running ones."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from hpcbert.system.runner import Runner
 
 TOLERANCE = 10
-# Seconds between two looks at the status files, which costs no question.
+# Seconds between two looks at the status files, which need no query.
 _LOOK = 0.25
 _SHORTEST = 0.05
-# What is looked at costs processor time; times this is waited until it is looked at again.
+# A look costs processor time; wait this many times its duration until the next look.
 _SPARING = 100
 
 
 @dataclass(frozen=True)
 class Detail:
-    """How far a running repeat is; None where nothing tells.
+    """The progress of a running repeat; None where it is unknown.
 
     Attributes:
         iteration: The last iteration in its log.
-        iterations: How many there will be.
+        iterations: Total number of iterations.
         throughput: Samples per second over all GPUs.
-        ends: When it will be through, seconds since the epoch.
+        ends: Estimated end, seconds since the epoch.
     """
 
     iteration: int | None
@@ -56,7 +56,7 @@ class Detail:
 
 @dataclass(frozen=True)
 class Change:
-    """A repeat whose state is new.
+    """A repeat with a new state.
 
     Attributes:
         time: When it was noticed, seconds since the epoch.
@@ -69,14 +69,14 @@ class Change:
 
 @dataclass(frozen=True)
 class View:
-    """All that is watched, at one moment.
+    """Everything that is watched, at one moment.
 
     Attributes:
         repeats: In the order of submission.
         states: By array name and repeat.
         time: Seconds since the epoch.
-        trouble: What Slurm said instead of an answer; empty while it answers.
-        garbage: Lines of its answer that nobody understood, the first few.
+        trouble: Slurm's complaint instead of an answer; empty while it answers.
+        garbage: The first few lines of its answer that could not be read.
     """
 
     repeats: tuple[Repeat, ...]
@@ -95,7 +95,7 @@ class View:
 
     @property
     def failed(self) -> int:
-        """Repeats that have ended badly, or of which nobody knows how, or not for certain yet."""
+        """Repeats that failed, or have an unknown or uncertain end."""
         return sum(
             state.kind in {Kind.FAILED, Kind.UNKNOWN}
             or (state.word == "COMPLETED" and not state.kind.over)
@@ -113,9 +113,9 @@ def open_campaign(directory: Path) -> TrackedCampaign:
 
 
 def unfinished(runs: Path, *, run: Runner) -> tuple[TrackedCampaign, ...]:
-    """Return the campaigns under a runs directory that are not over for certain.
+    """Return the campaigns under a runs directory that are not certainly over.
 
-    What has no readable manifest is passed over.
+    Folders without a readable manifest are skipped.
     """
     campaigns: list[TrackedCampaign] = []
     for directory in store.find_campaigns(runs):
@@ -128,11 +128,11 @@ def unfinished(runs: Path, *, run: Runner) -> tuple[TrackedCampaign, ...]:
 
 
 def begun(runs: Path, known: Collection[Path]) -> tuple[TrackedCampaign, ...]:
-    """Return the campaigns under a runs directory that are not known, and were submitted.
+    """Return the submitted campaigns under a runs directory that are not known yet.
 
     Args:
         runs: The directory.
-        known: Campaigns to pass over.
+        known: Campaigns to skip.
     """
     found: list[TrackedCampaign] = []
     for directory in store.find_campaigns(runs):
@@ -144,12 +144,12 @@ def begun(runs: Path, known: Collection[Path]) -> tuple[TrackedCampaign, ...]:
 
 @dataclass(frozen=True)
 class Sinks:
-    """Where what is seen goes.
+    """Receivers of states.
 
     Attributes:
-        changes: Gets what changed, right after each poll; never an empty sequence.
-        view: Gets all there is, after each poll and every `refresh` seconds between; None where
-            nobody looks at it.
+        changes: Gets the changes right after each poll; never an empty sequence.
+        view: Gets all states, after each poll and every `refresh` seconds between; None if
+            there is no view.
         refresh: Seconds.
     """
 
@@ -174,21 +174,21 @@ def watch(
 
     Args:
         watched: The campaigns.
-        sinks: Where what is seen goes.
+        sinks: Receivers of states.
         run: Starts sacct and squeue.
-        floor: Shortest interval between two questions to Slurm, seconds.
+        floor: Shortest interval between two queries of Slurm, seconds.
         once: Look once only.
-        tolerance: Polls in a row that may go without any answer.
+        tolerance: Number of polls in a row without any answer to accept.
         clock: Seconds since the epoch.
         pause: Waits a number of seconds.
         chance: A number in [0, 1), for jitter.
 
     Returns:
-        What there was in the end.
+        The last states.
 
     Raises:
         SchedulerError: Slurm gave no answer for too long, or is not on this machine although
-            states are open. The jobs are left alone.
+            states are open. The jobs continue.
     """
     world = World(run, now=clock, pause=pause)
     watched = [scheduler.of(one.campaign.scheduler, world).adopted(one) for one in watched]
@@ -212,13 +212,13 @@ def watch(
         if tracker.absent or tracker.failures >= tolerance:
             raise unreachable(view)
         rest = max(_SHORTEST, tracker.pause())
-        # Of thousands of repeats each picture costs something: it is drawn less often.
+        # With thousands of repeats, drawing is expensive, so it happens less often.
         refresh = max(sinks.refresh, (time.thread_time() - began) * _SPARING)
         _rest(min(rest, refresh) if sinks.view else rest, tracker, pause)
 
 
 def _rest(seconds: float, tracker: Tracker, pause: Callable[[float], None]) -> None:
-    """Wait, but no longer than until jobs wrote what makes a poll worth it."""
+    """Wait, but no longer than until jobs wrote something that makes a poll worthwhile."""
     while seconds > 0:
         began = time.thread_time()
         if tracker.stirred():
@@ -229,18 +229,18 @@ def _rest(seconds: float, tracker: Tracker, pause: Callable[[float], None]) -> N
 
 
 def unreachable(view: View) -> SchedulerError:
-    """Return the error that says that Slurm does not answer."""
+    """Return the error for a Slurm that does not answer."""
     open_ = sum(not state.kind.over for state in view.states.values())
     names = list(dict.fromkeys(repeat.watched.campaign.id for repeat in view.repeats))
     again = " ".join(["hpcbert monitor", *names[: len(names) == 1]])
     return SchedulerError(
-        f"Neither sacct nor squeue answers, {open_} repeats are open: {view.trouble}",
-        hint=f"The jobs are left alone. Once Slurm answers: {again}; collect reads what is there.",
+        f"Neither sacct nor squeue answers, and {open_} repeats are open: {view.trouble}",
+        hint=f"The jobs continue. Once Slurm answers: {again}; collect reads the existing logs.",
     )
 
 
 def detail(repeat: Repeat, progress: Progress | None, *, now: float) -> Detail:
-    """Return how far a running repeat is, from the last lines of its log."""
+    """Return the progress of a running repeat, from the last lines of its log."""
     iterations = repeat.watched.campaign.protocol.iters
     iteration = progress.iteration if progress else None
     throughput = progress.throughput if progress else None
@@ -253,9 +253,9 @@ def detail(repeat: Repeat, progress: Progress | None, *, now: float) -> Detail:
 
 
 def progress_reader(directory: Path) -> Callable[[Path], Progress | None]:
-    """Return what reads the progress off a campaign's logs, by its own copy of the recipe.
+    """Return a function that reads progress from a campaign's logs, by its own copy of the recipe.
 
-    A recipe whose grammar is of no use here makes it return None for every log.
+    With a recipe whose grammar can't be used here, it returns None for every log.
     """
     from hpcbert.logs.scan import progress
 
@@ -266,11 +266,11 @@ def progress_reader(directory: Path) -> Callable[[Path], Progress | None]:
 def failure_reader(
     directory: Path,
 ) -> Callable[[Path, Device, tuple[Path, ...]], Failure | None]:
-    """Return what says of a campaign's failed runs why they failed, by its copy of the recipe.
+    """Return a function that explains a campaign's failed runs, by its copy of the recipe.
 
-    It takes a log, what the run computed on, and where what its job script printed may be.
+    It takes a log, what the run computed on, and the possible paths of the job script's output.
 
-    A recipe whose grammar is of no use here makes it return None for every log.
+    With a recipe whose grammar can't be used here, it returns None for every log.
     """
     from hpcbert.logs.failures import explain
 

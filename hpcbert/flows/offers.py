@@ -1,4 +1,4 @@
-"""What a cluster's partitions offer a user, best first: which GPUs, how long, for whom."""
+"""What a cluster's partitions offer a user, best first: which GPUs, how long, to whom."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class GpuKind:
     """GPUs of one type in a partition.
 
     Attributes:
-        name: The type; empty where the cluster names none.
-        count: How many a node has: most of the nodes that have any.
-        nodes: How many nodes have so many.
-        fewer: How many nodes have another number of them.
-        most: The largest number that a node has.
+        name: The type; empty if the cluster names none.
+        count: GPUs per node, on most of the nodes that have any.
+        nodes: Number of nodes with that many.
+        fewer: Number of nodes with another number of them.
+        most: The largest number on a node.
         sliced: Whether these are slices of GPUs (MIG).
     """
 
@@ -37,12 +37,12 @@ class GpuKind:
 
     @property
     def all(self) -> int:
-        """How many there are, of nodes that have the usual number."""
+        """Their total on nodes that have the usual number."""
         return self.nodes * self.count
 
     @property
     def gres(self) -> str:
-        """What sbatch asks for one of them with."""
+        """The name to request one of them with in sbatch."""
         return f"gpu:{self.name}" if self.name else "gpu"
 
     def __str__(self) -> str:
@@ -56,9 +56,9 @@ class Offer:
     """One partition.
 
     Attributes:
-        partition: What it is.
+        partition: The partition itself.
         kinds: Its GPUs by type, best first.
-        barred: Why the user can't run there, the end of a sentence; empty if nothing is known.
+        barred: Why the user can't run there, the end of a sentence; empty if no reason is known.
     """
 
     partition: Partition
@@ -72,7 +72,7 @@ class Offer:
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """Its place among others, the lowest first."""
+        """Its rank among others, the lowest first."""
         whole = [one for one in self.kinds if not one.sliced]
         limit = self.partition.limit.seconds
         return (
@@ -95,7 +95,7 @@ class Offer:
 def offers(cluster: Cluster, groups: Collection[str]) -> tuple[Offer, ...]:
     """Return what each partition offers, best first.
 
-    Those come first that the user may use and that have GPUs: whole ones before slices, jobs of an
+    First come partitions with GPUs that the user may use: whole ones before slices, jobs of an
     hour before shorter ones, the default partition before others, many GPUs before few.
 
     Args:
@@ -135,12 +135,12 @@ def _barred(partition: Partition, cluster: Cluster, groups: Collection[str]) -> 
     if partition.state != "up" or rule is None:
         return f"it is {partition.state}" if partition.state != "up" else ""
     if rule.for_root or rule.reserved:
-        return f"for {'root' if rule.for_root else 'reservations'} alone"
+        return f"for {'root' if rule.for_root else 'reservations'} only"
     if rule.groups and not set(rule.groups) & set(groups):
-        return f"for the groups {', '.join(rule.groups)}"
+        return f"for the groups {', '.join(rule.groups)} only"
     enforced, rights = cluster.settings.enforced, cluster.rights
     if "associations" in enforced and rights.known and rights.own:
         accounts = {one.account for one in rights.own if one.partition in {"", partition.name}}
         if not any(map(rule.takes_account, accounts)):
-            return f"for the accounts {', '.join(rule.accounts) or 'of others'}"
+            return f"for the accounts {', '.join(rule.accounts) or 'of others'} only"
     return ""

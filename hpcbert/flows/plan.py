@@ -1,4 +1,4 @@
-"""Planning: what a submission would take, what there is for it, and what it lacks."""
+"""Plan: what a submission would cost, what is available, and what is missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hpcbert.script.resolve import Resolved
     from hpcbert.system.runner import Runner
 
-# What a recipe's need is called where it is made ready.
+# The names of a recipe's needs in `prepare`.
 _KINDS = {"python": "environment"}
 _HOUR = 3600.0
 
@@ -42,9 +42,9 @@ class Missing:
     Attributes:
         framework: Name of the recipe.
         kind: `image`, `source`, `environment`, `data` or `python`.
-        command: Gets it; empty where none does.
-        hint: What to do where no command is enough.
-        blocks: Whether nothing runs without it; else a job makes it, at the first run's expense.
+        command: Gets it; empty if no command can.
+        hint: What to do if no command is enough.
+        blocks: Whether nothing runs without it; otherwise a job makes it, delaying the first run.
     """
 
     framework: str
@@ -60,10 +60,10 @@ class PointOutlook:
     """One point of a plan.
 
     Attributes:
-        cost: What it takes at most.
-        earlier: Runs of the same point before; None: there were none.
-        start: When its first job would start if it were submitted now; None: nobody says.
-        least: How many repeats are made in any case.
+        cost: The maximum cost.
+        earlier: Earlier runs of the same point; None: there were none.
+        start: When its first job would start if submitted now; None: unknown.
+        least: Number of repeats made in any case.
     """
 
     cost: Cost
@@ -73,26 +73,26 @@ class PointOutlook:
 
     @property
     def least_hours(self) -> float | None:
-        """Hours of all jobs together where no more repeats are needed than the fewest."""
+        """Hours of all jobs together if the minimum number of repeats is enough."""
         hours = self.cost.hours
         share = self.least / self.cost.repeats if self.cost.jobs > 1 else 1.0
         return None if hours is None else hours * share
 
     @property
     def expected_hours(self) -> float | None:
-        """Hours of all its runs together, going by earlier ones; None: there were none."""
+        """Hours of all runs together, based on earlier ones; None: there were none."""
         return self.cost.repeats * self.earlier.typical / _HOUR if self.earlier else None
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What submitting one draft would take, meet and lack.
+    """What submitting one draft would cost, find and lack.
 
     Attributes:
         supplies: What its partitions have.
         lacks: What is not ready.
-        obstacles: What else stands in the way.
-        doubts: What may.
+        obstacles: Other reasons that it can't run.
+        doubts: Reasons that it may not run.
         unanswered: Why the scheduler could not be asked; None: it could be.
     """
 
@@ -106,22 +106,22 @@ class Outlook:
 
     @property
     def can_run(self) -> bool:
-        """Whether it would be accepted and could run, as far as it is known before."""
+        """Whether it would be accepted and could run, as far as known in advance."""
         refused = any(one.start and one.start.refused for one in self.points)
         lacking = any(one.blocks for one in self.lacks)
         return not (refused or lacking or self.obstacles or self.unanswered)
 
 
 def look(draft: Draft, before: Campaigns, *, run: Runner) -> Outlook:
-    """Think through what submitting a draft would mean; nothing is written or submitted.
+    """Work out what submitting a draft would mean; nothing is written or submitted.
 
     Args:
-        draft: What would be submitted.
+        draft: The draft.
         before: Earlier campaigns.
         run: Starts the scheduler's commands.
 
     Raises:
-        HpcbertError: Site and recipe are wrong.
+        HpcbertError: Site and recipe are inconsistent.
     """
     campaign = draft.campaign
     runs_on = scheduler.of(campaign.scheduler, World(run))
@@ -165,7 +165,7 @@ def _least(protocol: Protocol, one: Cost) -> int:
 
 
 def _of_recipe(findings: Iterable[Finding], resolved: Resolved) -> dict[str, Finding]:
-    """Return what is found about what a framework needs, by kind: `data of oneflow`."""
+    """Return the findings about what a framework needs, by kind: `data of oneflow`."""
     end = f" of {resolved.recipe.name}"
     return {one.name.removesuffix(end): one for one in findings if one.name.endswith(end)}
 
@@ -198,7 +198,7 @@ def _lacks(resolved: Resolved, findings: Mapping[str, Finding], run: Runner) -> 
 
 
 def _command(resolved: Resolved, kind: str) -> str:
-    """Return the command that makes one part of a framework ready, as it has to be typed here."""
+    """Return the command that makes one part of a framework ready, as typed here."""
     words = ["hpcbert", "prepare", "--fw", resolved.recipe.name, "--only", kind]
     if resolved.request.device:
         words += ["--device", resolved.device]
@@ -208,7 +208,7 @@ def _command(resolved: Resolved, kind: str) -> str:
 
 
 def refusals(outlook: Outlook) -> Iterator[HpcbertError]:
-    """Yield why a draft can't run, a sentence and a hint each."""
+    """Yield why a draft can't run, one sentence and one hint each."""
     blocking = [one for one in outlook.lacks if one.blocks]
     for framework in dict.fromkeys(one.framework for one in blocking):
         lacks = [one for one in blocking if one.framework == framework]

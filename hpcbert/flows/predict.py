@@ -1,4 +1,4 @@
-"""What more nodes would give, by the points that were measured."""
+"""Predict the throughput of more nodes from the measured points."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Forecast:
 def predict(
     words: Sequence[str], at: Places, nodes: Sequence[int], *, rule: str = ""
 ) -> tuple[tuple[Forecast, ...], tuple[str, ...]]:
-    """Return a forecast for each table of some results, and what the results warn of.
+    """Return a forecast for each table of some results, and warnings about the results.
 
     Args:
         words: Campaigns, logs, archives, saved results; the newest campaign without any.
         at: Where campaigns and recipes are.
         nodes: The numbers of nodes.
-        rule: How logs become numbers; the recipes' own by default.
+        rule: Name of the rule that reads logs; the recipes' own by default.
 
     Raises:
         UsageError: As `load`.

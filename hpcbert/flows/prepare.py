@@ -1,4 +1,4 @@
-"""Preparing: image, program and data of a framework made ready once, and written down."""
+"""Prepare a framework's image, program, environment and data once, and record them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _MAKE = {"source": source, "environment": environment, "image": image, "data": d
 def prepare(
     recipe: Recipe, site: Site, context: Context, *, only: Sequence[str] = ()
 ) -> Iterator[Part]:
-    """Yield what became of each part, one after another.
+    """Yield the result of each part, one after another.
 
     Args:
         recipe: What runs, as it is on its device.
         site: Where it runs.
         context: What to work with.
-        only: The kinds asked for; if empty, all that the recipe has.
+        only: The requested kinds; if empty, all that the recipe has.
 
     Raises:
-        HpcbertError: Site and recipe are wrong, or the file system refused.
+        HpcbertError: Site and recipe are inconsistent, or the file system refused.
     """
     usual = [kind for kind in KINDS if kind != "environment" or recipe.environment]
     for kind in KINDS:
@@ -46,7 +46,7 @@ def prepare(
 
 
 def on_node_argv(site: Site, words: Sequence[str]) -> list[str]:
-    """Return the command that runs `hpcbert prepare` on one compute node, and waits for it.
+    """Return the command that runs `hpcbert prepare` on one compute node and waits for it.
 
     Args:
         site: Where: partition, account and what else jobs need there.

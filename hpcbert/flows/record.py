@@ -1,4 +1,4 @@
-"""Whether published tables follow from their logs."""
+"""Check whether published tables follow from their logs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _RELATIVE, _ABSOLUTE = 5e-5, 0.006
 
 
 class Cell(NamedTuple):
-    """One published number and what its logs give.
+    """One published number and the number from its logs.
 
     Attributes:
         table: Name in the record.
-        found: The median of the logs; None where none of them counts.
-        rule: By which rule.
-        error: What the record knows to be wrong with it; may be empty.
+        found: The median of the logs; None if none of them is valid.
+        rule: The rule.
+        error: The known error of the number; may be empty.
     """
 
     table: str
@@ -40,7 +40,7 @@ class Cell(NamedTuple):
 
     @property
     def follows(self) -> bool:
-        """Whether it is what the logs give, but for rounding."""
+        """Whether the logs give this number, except for rounding."""
         if self.found is None:
             return False
         off = abs(self.found - self.published)
@@ -48,30 +48,30 @@ class Cell(NamedTuple):
 
 
 class _How(NamedTuple):
-    """How logs are read for a number."""
+    """How to read logs for a number."""
 
     rule: str
     window: PublishedWindow | None
 
 
-# Framework, model, precision, batch size per device and shape: what a point of logs is known by.
+# Framework, model, precision, batch size per device and shape, which identify a point of logs.
 _Point = tuple[str, str, str, int, "Shape"]
 
 
 def check(
     words: Sequence[str], at: Places, request: CollectRequest, *, against: str, edition: str = ""
 ) -> tuple[Cell, ...]:
-    """Hold the published tables of logs against what the logs give.
+    """Compare published tables with the numbers that their logs give.
 
     Args:
-        words: Where the logs lie.
+        words: Paths of the logs.
         at: Where recipes are.
-        request: How logs are read, but for rule and window: those are the record's.
+        request: How to read logs, except rule and window, which the record sets.
         against: Name of a source of the record, or of tables in it.
-        edition: A part of the edition of the tables that are meant; empty for all.
+        edition: A part of the edition of the tables; empty for all.
 
     Raises:
-        UsageError: The record has nothing of these logs; or as `load`.
+        UsageError: The record has nothing about these logs; or as `load`.
     """
     tables = [(one, source.called(one)) for source, one in record.every(against)]
     logged = {point[:4] for point in _medians(words, at, request)}
@@ -84,13 +84,13 @@ def check(
         found = "; ".join(" ".join(map(str, one)) for one in sorted(logged))
         of = f" of edition {edition}" if edition else ""
         raise UsageError(
-            f"{against} has no table{of} of these logs: {found}.",
+            f"{against} has no table{of} for these logs: {found}.",
             hint="hpcbert record list has the names of all tables.",
         )
     ways = dict.fromkeys(_how(one, point) for one, _ in known for point in one.points)
     medians = {way: _medians(words, at, _asking(request, way)) for way in ways}
     cells = [cell for one, name in known for cell in _cells(one, name, medians)]
-    # What a number of one table follows from is no log of another table of the same point.
+    # A log behind a number of one table belongs to no other table of the same point.
     taken = {(one.point, one.found) for one in cells if one.follows}
     return tuple(
         one for one in cells if one.follows or one.error or (one.point, one.found) not in taken
@@ -117,7 +117,7 @@ def _asking(request: CollectRequest, way: _How) -> CollectRequest:
 def _medians(
     words: Sequence[str], at: Places, request: CollectRequest
 ) -> dict[_Point, list[float | None]]:
-    """Return the medians of each point; several where logs differ in their options."""
+    """Return the medians of each point; several if logs differ in their options."""
     found: dict[_Point, list[float | None]] = {}
     for table in load(words, at, request).tables:
         group = table.group
@@ -131,7 +131,7 @@ def _medians(
 def _cells(
     table: PublishedTable, name: str, medians: dict[_How, dict[_Point, list[float | None]]]
 ) -> list[Cell]:
-    """Return the cells of a table of which there are logs."""
+    """Return the cells of a table that there are logs of."""
     cells = []
     for point in table.points:
         way = _how(table, point)

@@ -1,8 +1,8 @@
-"""Removing campaigns: what nothing runs of any more, each at once or not at all.
+"""Remove campaigns that have ended, each at once or not at all.
 
-A campaign gets a hidden name first, which takes one call: from then on it is no campaign any more.
-Only then its files go. Who is killed in between leaves a hidden folder, which the next removal in
-the same place takes along.
+A campaign gets a hidden name first, which takes one call: after that it is not a campaign any more.
+Only then are its files deleted. A process that is killed in between leaves a hidden folder, which
+the next removal in the same place deletes.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _HIDDEN = ".removed"
 def remove(
     directories: Sequence[Path], *, agreed: Callable[[], bool], run: Runner, force: bool = False
 ) -> bool:
-    """Remove campaigns, or none of them where one is refused; say whether they were.
+    """Remove campaigns, or none of them if one is refused; return whether they were removed.
 
     Args:
         directories: The campaigns.
-        agreed: Asks whether to remove them; called once nothing speaks against it.
+        agreed: Asks whether to remove them; called once there is no objection.
         run: Starts the scheduler's commands.
-        force: Whether those go, too, of which nobody can say that nothing runs any more.
+        force: Whether to remove those, too, that may still be running.
 
     Raises:
-        LivingError: Something of one waits or runs.
-        UsageError: Something of one may; or it is a link, damaged, or somebody else's, or
-            somebody is working on it.
-        SchedulerError: Nobody says whether something of one waits or runs.
+        LivingError: A job of one waits or runs.
+        UsageError: A job of one may; or it is a link, damaged, or somebody else's, or
+            another process is working on it.
+        SchedulerError: It is unknown whether a job of one waits or runs.
         HpcbertError: The file system refused.
     """
     with contextlib.ExitStack() as stack:
@@ -65,7 +65,7 @@ def remove(
 def _refuse_foreign(directory: Path) -> None:
     if directory.is_symlink():
         raise UsageError(
-            "It is a link: what it leads to is not removed.",
+            "This is a link; hpcbert does not remove what it leads to.",
             where=str(directory),
             hint="Name the campaign itself, or remove the link.",
         )
@@ -74,26 +74,26 @@ def _refuse_foreign(directory: Path) -> None:
 
 
 def _refuse_living(directory: Path, *, run: Runner, force: bool) -> None:
-    """Refuse a campaign of which something waits or runs, or may, unless that is forced.
+    """Refuse a campaign with jobs that wait or run, or may, unless that is forced.
 
     Raises:
-        UsageError: Something does, or may.
-        SchedulerError: Nobody answers.
+        UsageError: A job does, or may.
+        SchedulerError: The scheduler does not answer.
     """
     try:
         doubt = _doubt(open_campaign(directory), run)
     except UsageError as error:
         doubt = error
     if doubt and not force:
-        hint = "Nothing was removed. --force removes it all the same, and ends no job."
+        hint = "Nothing was removed. --force removes it nevertheless, and ends no job."
         raise doubt.advising(hint)
 
 
 def _doubt(watched: TrackedCampaign, run: Runner) -> HpcbertError | None:
-    """Return why something of a campaign may wait or run; None: nothing does.
+    """Return why a job of a campaign may wait or run; None: none does.
 
     Raises:
-        LivingError: Something does for certain.
+        LivingError: A job certainly does.
     """
     if not watched.campaign.accepted:
         return None
@@ -107,7 +107,7 @@ def _doubt(watched: TrackedCampaign, run: Runner) -> HpcbertError | None:
             )
         if not runs_on.living([watched]):
             return None
-        doubt: HpcbertError = UsageError("Something of it may still run.", where=where)
+        doubt: HpcbertError = UsageError("A job of it may still run.", where=where)
     except SchedulerError as error:
         doubt = error
     known = overview.collected(watched.directory, watched.campaign)
@@ -115,7 +115,7 @@ def _doubt(watched: TrackedCampaign, run: Runner) -> HpcbertError | None:
 
 
 class LivingError(HpcbertError):
-    """Something of a campaign waits or runs."""
+    """A job of a campaign waits or runs."""
 
     exit_code = UsageError.exit_code
     code = UsageError.code
@@ -123,12 +123,12 @@ class LivingError(HpcbertError):
 
 def _hide(directory: Path) -> Path:
     hidden = directory.with_name(f".{directory.name}.{os.urandom(3).hex()}{_HIDDEN}")
-    with refusal("remove", directory, hint="Nothing of it was removed."):
+    with refusal("remove", directory, hint="None of its files were removed."):
         return directory.rename(hidden)
 
 
 def _leftovers(runs: Path) -> Iterable[Path]:
-    """Yield what removals that were killed left in a directory, as far as it is the caller's."""
+    """Yield what killed removals left in a directory, if it belongs to the user."""
     with contextlib.suppress(OSError):
         for path in runs.iterdir():
             name = path.name
@@ -138,11 +138,11 @@ def _leftovers(runs: Path) -> Iterable[Path]:
 
 
 def _delete(hidden: Path) -> None:
-    """Remove a hidden folder and all in it.
+    """Remove a hidden folder and everything in it.
 
     Raises:
         HpcbertError: The file system refused.
     """
-    hint = "It is no campaign any more. Remove the folder, or let the next hpcbert rm do it."
+    hint = "The folder is not a campaign any more. Remove it, or let the next hpcbert rm do it."
     with refusal("remove all of it", hidden, hint=hint), contextlib.suppress(FileNotFoundError):
         shutil.rmtree(hidden)

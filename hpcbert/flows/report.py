@@ -1,4 +1,4 @@
-"""A report's directory: written whole or not at all, and nothing that was there is lost."""
+"""A report's directory: written whole or not at all, without losing anything in it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from hpcbert.report.figures import Drawing
     from hpcbert.results.resultset import ResultSet, Source
 
-# What makes a directory a report's: `sha256sum --check` reads it.
+# The file that makes a directory a report: `sha256sum --check` reads it.
 SUMS = "SHA256SUMS"
-# Runs whose steps are drawn.
+# Number of runs to draw the steps of.
 _STRETCHES = 2
 _BLOCK = 1 << 20
 
@@ -41,7 +41,7 @@ class WrittenReport(NamedTuple):
 
     Attributes:
         files: Names, relative to the directory.
-        masked: Logs of logs.zip in which secrets were masked.
+        masked: Logs of logs.zip with masked secrets.
     """
 
     directory: Path
@@ -62,13 +62,13 @@ def write(
     """Write the report of some results into a directory.
 
     Args:
-        results: What is reported.
+        results: The results to report.
         target: The directory: new, empty, or an earlier report that nobody changed.
-        made: By what, when and by which command.
-        recipes: The folder of each framework that is known here, by its name.
-        title: Of the report; empty for the usual one.
-        language: Of the page: one of LANGUAGES. Markdown is written in all of them.
-        with_logs: Whether logs.zip is written.
+        made: The version, the time and the command.
+        recipes: The folder of each framework that is known here, by name.
+        title: Title of the report; empty for the usual one.
+        language: Language of the page: one of LANGUAGES. Markdown is written in all of them.
+        with_logs: Whether to write logs.zip.
 
     Raises:
         UsageError: The directory holds something else, or there is no result.
@@ -138,11 +138,11 @@ def _tables(report: Report, language: str) -> Iterator[tuple[str, bytes]]:
         yield f"tables/{grid.name}.tex", tex.encode("utf-8", "replace")
 
 
-# --- what is known of the sources ----------------------------------------------------------------
+# --- the sources ---------------------------------------------------------------------------------
 
 
 def _campaigns(results: ResultSet, stack: ExitStack) -> dict[str, Path]:
-    """Return the directory of each campaign that is still there, archives unpacked, by its id."""
+    """Return the directory of each campaign that still exists, archives unpacked, by its id."""
     found: dict[str, Path] = {}
     for source in results.sources:
         path = Path(source.path)
@@ -205,7 +205,7 @@ def _script(directory: Path, campaign: Campaign) -> tuple[str, str]:
 
 
 def _topologies(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Return what `nvidia-smi topo -m` printed on each node; of a node once."""
+    """Return the output of `nvidia-smi topo -m` on each node, once per node."""
     found: dict[str, tuple[str, ...]] = {}
     for path in sorted(folder.glob("*.json")):
         with suppress(OSError, ValueError, RecursionError):
@@ -241,7 +241,7 @@ def _recipes(
 
 
 def _stretches(results: ResultSet) -> Iterator[Stretch]:
-    """Yield the steps of each table's run of the largest shape that is its median."""
+    """Yield the steps of each table's median run of the largest shape."""
     for table in [one for one in results.tables if any(row.steps for row in one.rows)][:_STRETCHES]:
         row = [one for one in table.rows if one.steps][-1]
         yield _stretch(table, row)
@@ -256,7 +256,7 @@ def _stretch(table: SpeedupTable, row: Row) -> Stretch:
 
 
 def _pack(target: Path, results: ResultSet, campaigns: Mapping[str, Path]) -> tuple[str, ...]:
-    """Write the logs of all runs, those of campaigns in folders of their own."""
+    """Write the logs of all runs, each campaign's in its own folder."""
     from hpcbert.campaign import archive
 
     logs: dict[str, Path] = {}
@@ -297,7 +297,7 @@ def _names(directory: Path) -> tuple[str, ...]:
 
 
 def _seal(directory: Path) -> tuple[str, ...]:
-    """Write down the digest of every file."""
+    """Record the digest of every file."""
     names = _names(directory)
     lines = [f"{_digest(directory / name)}  {name}\n" for name in names]
     _write(directory / SUMS, "".join(lines).encode())
@@ -305,22 +305,22 @@ def _seal(directory: Path) -> tuple[str, ...]:
 
 
 def _refuse_others(place: Path, said: Path) -> None:
-    """Refuse a directory with anything in it that a report would replace and did not write.
+    """Refuse a directory if a report would replace something in it that it did not write.
 
     Raises:
-        UsageError: It holds such a thing.
+        UsageError: The directory has such a file.
     """
     if not place.exists():
         return
     with refusal("read", said):
         if not place.is_dir():
-            raise UsageError("It is no directory.", where=str(said), hint=_ELSEWHERE)
+            raise UsageError("The path is not a directory.", where=str(said), hint=_ELSEWHERE)
         names = _names(place)
         if not names and not any(place.iterdir()):
             return
         if SUMS not in names:
             raise UsageError(
-                "The directory is not empty, and not a report.", where=str(said), hint=_ELSEWHERE
+                "The directory is neither empty nor a report.", where=str(said), hint=_ELSEWHERE
             )
         lines = read(place / SUMS).decode("utf-8", "replace").splitlines()
         digests = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
@@ -331,15 +331,15 @@ def _refuse_others(place: Path, said: Path) -> None:
             and ((place / name).is_symlink() or digests.get(name) != _digest(place / name))
         ]
     if others:
-        what = f"{others[0]!r} is not as the report there left it, and would be lost."
+        what = f"{others[0]!r} was changed since the report there was written, and would be lost."
         raise UsageError(what, where=str(said), hint=_ELSEWHERE)
 
 
-_ELSEWHERE = "Name another directory with --output, or move what is there."
+_ELSEWHERE = "Name another directory with --output, or move its contents."
 
 
 def _publish(temporary: Path, place: Path, said: Path) -> None:
-    """Give a finished report its name, in the place of an earlier one."""
+    """Give a finished report its name, replacing an earlier one."""
     with refusal("write", said):
         if not place.exists():
             temporary.rename(place)

@@ -1,4 +1,4 @@
-"""The one way to results, wherever they are: campaigns, logs of other origin, saved results."""
+"""The one way to results, wherever they are: campaigns, other logs, saved results."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _SAVED = ".json"
 
 @dataclass(frozen=True)
 class Places:
-    """Where a person's campaigns and recipes are.
+    """Where the user's campaigns and recipes are.
 
     Attributes:
-        recipes: The frameworks that logs can be of.
+        recipes: The frameworks that logs can belong to.
         site: What `--site` says; empty if not given.
     """
 
@@ -39,21 +39,21 @@ class Places:
 
     @property
     def runs(self) -> Path:
-        """Where campaigns are; the site is read for it."""
+        """The directory of campaigns; reads the site."""
         from hpcbert.config.site import load as load_site
 
         return Path(load_site(self.site).runs)
 
 
 def find_places(site: str = "", templates: tuple[str, ...] = ()) -> Places:
-    """Return where things are for this process: by its environment and working directory.
+    """Return the places for this process, from its environment and working directory.
 
     Args:
         site: What `--site` says; empty if not given.
         templates: Further folders with recipes.
 
     Raises:
-        ConfigError: There is no such site, or it or its recipes are in strange hands.
+        ConfigError: The site does not exist, or others can change it or its recipes.
     """
     file, _ = places.find_site(site, env=os.environ, cwd=Path.cwd())
     return Places(Recipes(places.recipe_folders(file, templates)), site)
@@ -66,21 +66,21 @@ def load(
     *,
     states: States | None = None,
 ) -> ResultSet:
-    """Return the results that words mean, all in one.
+    """Return the results that words name, all in one.
 
-    A word is the path of a campaign, its id or a part of it; an archive of one, which ends in
+    A word is the path of a campaign, its id or a part of the id; an archive of one, which ends in
     `.zip`; a directory or a file of logs; a file of results, which ends in `.json`; or a name of
-    the published record. Campaigns and logs are collected now, together, as `collect` does it.
-    Tables come in that order; those of saved results stay tables of their own.
+    the published record. Campaigns and logs are collected now, together, as in `collect`. Tables
+    keep that order; those of saved results stay tables of their own.
 
     Args:
-        words: Without any, the newest campaign is meant.
+        words: Without any, the newest campaign.
         at: Where campaigns and recipes are.
-        request: How campaigns and logs are collected.
+        request: How to collect campaigns and logs.
         states: As of `collect`.
 
     Raises:
-        UsageError: A word means nothing, what it means can't be read, or a point is there twice.
+        UsageError: A word names nothing, what it names can't be read, or a point appears twice.
     """
     from hpcbert.results import saved
 
@@ -124,42 +124,42 @@ def _collected(
 
 
 def _unasked(request: CollectRequest | None) -> list[ResultSet]:
-    """Refuse a request where nothing is collected.
+    """Refuse a request if nothing is collected.
 
     Raises:
         UsageError: It asks for something.
     """
     if request and request != CollectRequest():
         raise UsageError(
-            "Saved results stay as they were collected.",
-            hint="Leave out the options that say how logs are read, or name campaigns or logs.",
+            "Options that say how to read logs do not apply to saved results.",
+            hint="Leave them out, or name campaigns or logs.",
         )
     return []
 
 
 def is_saved(path: Path) -> bool:
-    """Say whether a file holds results rather than a log: by its name."""
+    """Return whether a file holds results rather than a log, by its name."""
     return path.suffix.lower() == _SAVED and not path.is_dir()
 
 
 def meant(word: str, at: Places) -> Path:
-    """Return the path or campaign that a word means; a campaign as `store.resolve` has it.
+    """Return the path or campaign that a word names; a campaign as `store.resolve` has it.
 
     Raises:
-        UsageError: It means nothing.
+        UsageError: It names nothing.
     """
     path = Path(word)
     if path.exists() and (os.sep in word or not (path / MANIFEST).exists()):
         return path
     if os.sep in word or is_saved(path):
-        raise UsageError("There is no such file or directory.", where=word)
-    from hpcbert.campaign import store  # logs need none of this
+        raise UsageError("The file or directory does not exist.", where=word)
+    from hpcbert.campaign import store  # not needed for logs
 
     return store.archived(word, at.runs) or store.resolve(word, at.runs)
 
 
 def newest(at: Places) -> Path:
-    """Return the caller's newest campaign.
+    """Return the user's newest campaign.
 
     Raises:
         UsageError: There is none.

@@ -1,8 +1,8 @@
-"""Repeating what failed: only the repeats that don't count, away from nodes that failed.
+"""Retry: resubmit only the invalid repeats, away from nodes that failed.
 
-A retry is one more array of the same point, in the manifest like the first: intent on disk before
-sbatch is called, a name of its own, a script that differs from the first one's only in which
-repeats it runs, where, and from which attempt it counts. Nothing that was there is overwritten.
+A retry is one more array of the same point, in the manifest like the first: the intent is on disk
+before sbatch is called, and the script differs from the first only in its name, the repeats that it
+runs, the nodes, and the number of its first attempt. Nothing that exists is overwritten.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from hpcbert.slurm.states import RepeatState
     from hpcbert.system.runner import Runner
 
-# The command that goes on where this one had to stop, without the campaign.
+# The command that continues where this one had to stop, without the campaign.
 AGAIN = "hpcbert retry"
-# Looks at Slurm until an end is beyond doubt, and the seconds between them.
+# Number of looks at Slurm until an end is certain, and the seconds between them.
 _LOOKS, _REST = 8, 2.0
 
 
@@ -54,16 +54,16 @@ class InvalidRepeat:
 
 @dataclass(frozen=True)
 class Findings:
-    """How a campaign stands.
+    """The state of a campaign.
 
     Attributes:
-        invalid: Repeats to be submitted again.
-        spent: Those that were submitted again as often as allowed.
-        open: How many repeats wait, run, or may yet.
+        invalid: Repeats to resubmit.
+        spent: Repeats that were resubmitted as often as allowed.
+        open: Number of repeats that wait, run, or may yet.
         tries: How the others ended.
         attempts: Number of the newest attempt of each repeat.
-        too_large: Those that ran out of the device's memory and would again: none of their point
-            counts, and there is no node to keep away from.
+        too_large: Repeats that ran out of device memory and would do so again: no repeat of their
+            point is valid, and there is no node to avoid.
     """
 
     watched: TrackedCampaign
@@ -81,8 +81,8 @@ class RetryPlan:
 
     Attributes:
         arrays: New arrays, `intended`.
-        scripts: Their scripts' texts by name.
-        spared: Suspected nodes that are not kept away from, with the reason for the suspicion.
+        scripts: The texts of their scripts, by name.
+        spared: Suspected nodes that are not excluded, with the reason for the suspicion.
     """
 
     findings: Findings
@@ -99,22 +99,22 @@ def look(
     clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
 ) -> Findings:
-    """Say which repeats of a campaign are missing or invalid, by the gate that `collect` has.
+    """Return which repeats of a campaign are missing or invalid, by the gate of `collect`.
 
     Raises:
-        SchedulerError: Slurm does not say what waits or runs, or lists a job of a missing repeat as
-            alive under whatever name: nothing may be submitted then.
-        UsageError: There is no such campaign, nothing of it can count, or others decide about it.
+        SchedulerError: Slurm does not say what waits or runs, or lists a live job of a missing
+            repeat under any name: nothing may be submitted then.
+        UsageError: The campaign does not exist, can have no valid repeats, or belongs to others.
     """
     store.claim(directory)
     campaign = store.read_manifest(directory)
     if campaign.rehearse:
         raise UsageError(
-            "A rehearsal has no number to complete.",
+            "A rehearsal has nothing to retry.",
             where=campaign.id,
             hint="Submit it again for another rehearsal.",
         )
-    # What an interrupted or refused submission made is not missing.
+    # Repeats of an interrupted or refused submission are not missing.
     world = World(run, now=clock, pause=pause, again=AGAIN)
     runs_on = scheduler.of(campaign.scheduler, world)
     watched = runs_on.adopted(TrackedCampaign(directory, campaign), strict=True)
@@ -139,7 +139,7 @@ def look(
             continue
         if key in settled and not outcome.valid:
             lacked = any(reason.code == failures.DEVICE for reason in outcome.reasons)
-            # The next search begins below a size that was too much after all.
+            # The next search begins below a size that turned out to be too large.
             fixed = lacked and not array.point.largest
             hopeless = fixed and array.point not in fits and not policy.exclude
             why = "; ".join(map(str, outcome.reasons))
@@ -170,10 +170,10 @@ def look(
 def _settled_states(
     watched: TrackedCampaign, tracker: Tracker, pause: Callable[[float], None]
 ) -> tuple[dict[Key, RepeatState], set[Key]]:
-    """Return all states, and which of them are ends beyond doubt.
+    """Return all states, and those that are certainly final.
 
-    A job that lost its node stands as NODE_FAIL for a moment before Slurm puts it back into the
-    queue: who submitted it again then would have it twice.
+    A job that lost its node is NODE_FAIL for a moment before Slurm puts it back into the queue:
+    resubmitting it then would run it twice.
     """
     tracker.poll()
     for _ in range(_LOOKS):
@@ -195,7 +195,7 @@ def _ends(tracker: Tracker) -> tuple[Key, ...]:
 
 
 def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
-    """Think out the next arrays, one for each point, or part of one, with invalid repeats.
+    """Plan the next arrays, one for each point, or part of one, with invalid repeats.
 
     Raises:
         UsageError: The campaign's scripts were changed or moved, or another version made them; or
@@ -207,7 +207,7 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
         points.setdefault((one.array.point.key, one.array.offset), []).append(one)
     if points and findings.open and not traits(watched.campaign.scheduler).grows:
         raise UsageError(
-            f"{findings.open} repeats still wait or run, and the local queue takes no more.",
+            f"{findings.open} repeats still wait or run, and the local queue accepts no more now.",
             where=watched.campaign.id,
             hint="Wait for them (hpcbert monitor), or cancel them.",
         )
@@ -220,9 +220,9 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
         text = store.read_script(watched.directory, first).decode()
         if not rewrite.writes_to(text, watched.directory):
             raise UsageError(
-                "The campaign was moved or copied: its scripts write elsewhere.",
+                "The campaign was moved or copied: its scripts write to the old place.",
                 where=str(watched.directory),
-                hint="Retry it where it was submitted, or submit the point again.",
+                hint="Retry it where it was submitted, or submit the points again.",
             )
         partition = directives.option(text, "partition")
         if partition not in suspicions:
@@ -238,7 +238,7 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
 
 
 def _suspicion(findings: Findings, text: str, policy: RetryPolicy, run: Runner) -> Suspicion | None:
-    """Return what speaks against the nodes of a script's partition; None where nobody knows."""
+    """Return the evidence against the nodes of a script's partition; None if unknown."""
     runs_on = scheduler.of(findings.watched.campaign.scheduler, World(run))
     known = runs_on.nodes(text) if policy.suspect else None
     return None if known is None else Suspicion(findings.tries, known)
@@ -251,8 +251,8 @@ def _verdict(
     suspicion: Suspicion | None,
     named: Collection[str],
 ) -> Verdict:
-    """Return which nodes a retry keeps away from; never from those that its script names."""
-    asked = tuple((node, "asked for with --exclude") for node in policy.exclude)
+    """Return the nodes that a retry excludes; never those that its script names."""
+    asked = tuple((node, "named by --exclude") for node in policy.exclude)
     if suspicion is None:
         return Verdict(asked)
     before = {
@@ -314,10 +314,10 @@ def _array(
 
 
 def intend(made: RetryPlan) -> Campaign:
-    """Write a retry down: scripts, then the manifest with its arrays `intended`.
+    """Write a retry: the scripts, then the manifest with its arrays `intended`.
 
     Raises:
-        UsageError: Somebody else is working on the campaign, or has changed it meanwhile.
+        UsageError: Another process works on the campaign, or has changed it meanwhile.
         HpcbertError: The file system refused; nothing has been submitted then.
     """
     watched = made.findings.watched
@@ -326,9 +326,9 @@ def intend(made: RetryPlan) -> Campaign:
         campaign = store.read_manifest(directory)
         if campaign != watched.campaign:
             raise UsageError(
-                "Somebody else changed the campaign at this moment.",
+                "Another process changed the campaign meanwhile.",
                 where=campaign.id,
-                hint="Repeat: what they submitted is left alone then.",
+                hint="Run the command again; it skips what the other process submitted.",
             )
         for array in made.arrays:
             store.write_text(directory / array.script, (made.scripts or {})[array.name])

@@ -1,4 +1,4 @@
-"""Choosing what a site says of Slurm: each value by what the cluster has and allows."""
+"""Choose a site's settings of Slurm, each by what the cluster has and allows."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 _HOUR = TimeLimit.parse("01:00:00")
 _MOST_SHOWN = 8
-# Where Slurm shows no partitions.
+# What to give if Slurm shows no partitions.
 _THREE = "--partition, --gpus-per-node and --gpu-type"
 
 
 def partition(made: Proposal, cluster: Cluster, groups: Collection[str]) -> Offer | None:
-    """Choose the partition; None where Slurm shows none of them."""
+    """Choose the partition; None if Slurm shows none."""
     found = _having(made, offers(cluster, groups))
     if not found:
         question = Question("partition", _THREE, {})
         name = made.choose(question, made.asked.partition)
         made.take(Choice("slurm.partition", name, "you said so; Slurm shows no partitions"))
-        made.warnings.append(f"{cluster.complaint}. Nothing of this site could be checked.")
+        made.warnings.append(f"{cluster.complaint}. hpcbert could not check this site.")
         return None
     if not cluster.partitions[found[0].name].exact:
         made.warnings.append(
-            f"{cluster.complaint}. GPUs a node and types are those of whole partitions: check them."
+            f"{cluster.complaint}. GPUs per node and types are those of whole partitions: check both."
         )
     good = [one for one in found if one.rank[:3] == found[0].rank[:3]]
     question = Question(
@@ -58,7 +58,7 @@ def partition(made: Proposal, cluster: Cluster, groups: Collection[str]) -> Offe
 
 
 def _having(made: Proposal, found: tuple[Offer, ...]) -> tuple[Offer, ...]:
-    """Return the partitions that have the type of GPU that was asked for, if one was.
+    """Return the partitions that have the requested type of GPU.
 
     Raises:
         UsageError: None has it.
@@ -67,14 +67,14 @@ def _having(made: Proposal, found: tuple[Offer, ...]) -> tuple[Offer, ...]:
     having = tuple(one for one in found if wanted in {kind.name or "gpu" for kind in one.kinds})
     if wanted and found and not having:
         there = sorted({kind.gres.removeprefix("gpu:") for one in found for kind in one.kinds})
-        hint = f"There are: {', '.join(there)}." if there else "There are no GPUs."
+        hint = f"The cluster has: {', '.join(there)}." if there else "The cluster has no GPUs."
         raise UsageError(f"No partition has GPUs of type {wanted!r}.", hint=hint)
     return having if wanted else found
 
 
 def _why_partition(best: Offer, found: tuple[Offer, ...], *, said: bool) -> str:
     default = next((one for one in found if one.partition.default), None)
-    has = "; ".join(map(str, best.kinds)) or "it has no GPUs, nor has any other"
+    has = "; ".join(map(str, best.kinds)) or "it has no GPUs, nor does any other partition"
     if said:
         return f"you said so: {has}"
     if best is default:
@@ -87,13 +87,15 @@ def _why_partition(best: Offer, found: tuple[Offer, ...], *, said: bool) -> str:
 
 
 def gpus(made: Proposal, offer: Offer | None) -> None:
-    """Choose the type of GPU and how many a node has."""
+    """Choose the type of GPU and the number per node."""
     if offer is None:
         gres = f"gpu:{made.asked.gpu_type}" if made.asked.gpu_type else "gpu"
         question = Question("number of GPUs in a node", "--gpus-per-node", {})
         count = made.choose(question, str(made.asked.gpus_per_node or ""))
         if not count.isdigit():
-            raise UsageError(f"{count!r} is not a number of GPUs.", hint="Give --gpus-per-node.")
+            raise UsageError(
+                f"{count!r} is not a valid number of GPUs.", hint="Give --gpus-per-node."
+            )
         made.take(Choice("slurm.gres", gres, "you said so", (), "--gpu-type"))
         made.take(Choice("nodes.gpus_per_node", count, "you said so", (), "--gpus-per-node"))
         return
@@ -103,7 +105,7 @@ def gpus(made: Proposal, offer: Offer | None) -> None:
         count = str(made.asked.gpus_per_node or 1)
         made.take(Choice("nodes.gpus_per_node", count, "ranks a node", (), "--gpus-per-node"))
         made.warnings.append(
-            f"Partition {offer.name} has no GPUs: the reference computes on CPUs, in a table of "
+            f"Partition {offer.name} has no GPUs: the reference runs on CPUs, in a table of "
             "its own."
         )
         return
@@ -142,14 +144,14 @@ def _kind(made: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
     made.take(Choice("slurm.gres", kind.gres, f"{why}: {kind}", others, "--gpu-type"))
     if kind.sliced:
         made.warnings.append(
-            f"{kind.gres} is a slice of a GPU (MIG): NCCL does not join slices, so that only one "
-            "rank can run, and its rate is not that of a GPU."
+            f"{kind.gres} is a slice of a GPU (MIG): NCCL does not join slices, so only one "
+            "rank can run, and its throughput is not that of a GPU."
         )
     return kind
 
 
 def account(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
-    """Choose who pays, where the cluster wants to know it."""
+    """Choose who pays, if the cluster needs to know."""
     rights, bound = cluster.rights, "associations" in cluster.settings.enforced
     partition = offer.name if offer else ""
     rule = cluster.rules.get(partition)
@@ -160,10 +162,10 @@ def account(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
         if not bound or rule is None or rule.takes_account(one.account)
     }
     if not usable and not made.asked.account:
-        why = "the cluster demands none" if not bound else "accounting shows none of yours"
+        why = "the cluster requires none" if not bound else "accounting shows none of yours"
         made.take(Choice("slurm.account", "", why, (), "--account"))
         if bound and rights.known:
-            made.warnings.append("You are in no account that may use this partition: ask for one.")
+            made.warnings.append("None of your accounts may use this partition: ask for one.")
         return
     default = rights.default if rights.default in usable else ""
     if not bound and not made.asked.account:
@@ -182,7 +184,7 @@ def qos(
     cluster: Cluster,
     offer: Offer | None,
 ) -> None:
-    """Choose the QOS where the default one will not do."""
+    """Choose the QOS if the default one does not work."""
     partition = offer.name if offer else ""
     account = made.said("slurm.account")
     own = cluster.rights.of(account, partition)
@@ -199,13 +201,13 @@ def qos(
     else:
         question = Question("QOS", "--qos", usable, next(iter(usable)))
         name = made.choose(question, "")
-        why = f"partition {partition} does not take {default or 'every QOS of yours'}"
+        why = f"partition {partition} does not accept {default or 'every QOS of yours'}"
     others = tuple(one for one in usable if one not in {name, default})
     made.take(Choice("slurm.qos", name, why, others, "--qos"))
 
 
 def time_limit(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
-    """Choose the time limit: an hour, or what the partition, account or QOS gives at most."""
+    """Choose the time limit: an hour, or the maximum of the partition, account or QOS."""
     partition = offer.name if offer else ""
     most = offer.partition.limit if offer else TimeLimit(None)
     whose = f"partition {partition}"
@@ -225,16 +227,16 @@ def time_limit(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
     if made.asked.time_limit:
         limit, why = TimeLimit.parse(made.asked.time_limit), "you said so"
         if limit.exceeds(most):
-            raise UsageError(f"{whose} gives a job at most {most}.", hint=f"--time {most}")
+            raise UsageError(f"{whose} allows a job at most {most}.", hint=f"--time {most}")
     elif _HOUR.exceeds(most):
-        limit, why = most, f"{whose} gives a job no more"
+        limit, why = most, f"{whose} allows a job no more"
     else:
-        limit, why = _HOUR, f"{whose} gives a job {most}" if most.seconds else "no limit is lower"
+        limit, why = _HOUR, f"{whose} allows a job {most}" if most.seconds else "no limit is lower"
     made.take(Choice("slurm.time_limit", str(limit), why, (), "--time"))
 
 
 def _affordable(made: Proposal, cluster: Cluster, partition: str) -> tuple[TimeLimit, str]:
-    """Return how long a job of one node may take by limits on minutes, and whose they are."""
+    """Return the longest run of a job on one node under limits on minutes, and their owner."""
     count, gres = made.said("nodes.gpus_per_node"), made.said("slurm.gres")
     job = Wanted(
         partition,
@@ -257,39 +259,39 @@ def _affordable(made: Proposal, cluster: Cluster, partition: str) -> tuple[TimeL
 
 
 def arrays(made: Proposal, cluster: Cluster) -> None:
-    """Warn of a cluster where the usual repeats of a point are more than an array may have."""
+    """Warn if the usual repeats of a point are more than an array may have."""
     most = cluster.settings.most_indices
     if most is not None and most < Protocol.repeats:
         made.warnings.append(
-            f"An array has {most} elements at most here (MaxArraySize): the {Protocol.repeats} "
-            "repeats of a point are submitted as several."
+            f"An array has at most {most} elements here (MaxArraySize): the {Protocol.repeats} "
+            "repeats of a point become several arrays."
         )
 
 
 def memory(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
-    """Ask for all memory of exclusive nodes where the cluster would give a part of it."""
+    """Ask for all memory of exclusive nodes if the cluster would give only a part of it."""
     default = cluster.memory(offer.name if offer else "")
     if default:
-        why = f"exclusive jobs would get the cluster's default alone ({default})"
+        why = f"exclusive jobs would get only the cluster's default ({default})"
         made.take(Choice("slurm.memory", "0", why))
     else:
         made.take(Choice("slurm.memory", "", "jobs get what their nodes have"))
 
 
 def mpi(made: Proposal, cluster: Cluster) -> None:
-    """Choose how ranks are started: by PMIx, or else PMI-2, where srun has it."""
+    """Choose how ranks are started: by PMIx, or else PMI-2, if srun has it."""
     there = tuple(one for one in cluster.mpi if one != "none")
     name = next((one for one in ("pmix", "pmi2") if one in there), "")
     why = f"srun has it; its default is {cluster.settings.mpi or 'none'}"
     if made.asked.mpi:
         if cluster.mpi and made.asked.mpi not in cluster.mpi:
-            hint = f"It has {', '.join(cluster.mpi)}."
+            hint = f"srun has {', '.join(cluster.mpi)}."
             raise UsageError(f"srun has no MPI type {made.asked.mpi!r} here.", hint=hint)
         name, why = made.asked.mpi, "you said so"
     elif not name:
         why = "srun has neither pmix nor pmi2" if there or cluster.mpi else "srun does not say"
     elif name != "pmix":
         why = "srun has no pmix"
-        made.warnings.append("srun has no pmix: programs that need PMIx to find their ranks can't.")
+        made.warnings.append("srun has no pmix: programs that need PMIx can't find their ranks.")
     others = tuple(one for one in there if one != name)
     made.take(Choice("slurm.mpi", name, why, others, "--mpi"))

@@ -1,8 +1,8 @@
-"""Submitting: write a drafted campaign down, then hand its arrays to its scheduler.
+"""Submit: write a drafted campaign, then hand its arrays to its scheduler.
 
-The order is what makes it safe: every script and the manifest with all arrays `intended` are on
-disk before a scheduler is given the first one. An interrupt takes effect before the next array: an
-sbatch that was called has submitted a job or has not, and the manifest must know.
+The order makes it safe: every script and the manifest with all arrays `intended` are on disk before
+the scheduler gets the first one. An interrupt takes effect before the next array: an sbatch that
+was called has submitted a job or has not, and the manifest must know.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hpcbert.script.draft import Draft
     from hpcbert.system.runner import Runner
 
-# Seconds between two looks for a job that may have been submitted, at the least.
+# Minimum seconds between two searches for a job that may have been submitted.
 _SETTLE = 2.0
 
 
@@ -48,10 +48,10 @@ def write(draft: Draft) -> None:
 
 
 def submit(directory: Path, world: World) -> Campaign:
-    """Hand every array that is not submitted yet to its scheduler, adopting what is there already.
+    """Hand every unsubmitted array to its scheduler, and adopt jobs that exist already.
 
     Args:
-        directory: The campaign; what its manifest says is what is done.
+        directory: The campaign; its manifest says what to do.
         world: What the scheduler needs of the world.
 
     Returns:
@@ -60,9 +60,9 @@ def submit(directory: Path, world: World) -> Campaign:
     Raises:
         SchedulerError: The scheduler refused an array, or can't be reached, or can't say what it
             has. Everything submitted so far is in the manifest.
-        NoRoomError: It takes no more for now.
-        UsageError: There is no such campaign, its scripts were changed, or somebody else is
-            submitting it at this moment; or it is not the caller's alone.
+        NoRoomError: It accepts no more for now.
+        UsageError: The campaign does not exist, its scripts were changed, another process is
+            submitting it at this moment; or others can write to it.
         HpcbertError: The directory can't be written to.
     """
     store.claim(directory)
@@ -80,19 +80,19 @@ def submit_pending(
     waiting: Callable[[str], None] | None = None,
     again: str = RESUME,
 ) -> Campaign:
-    """Submit what of a campaign isn't submitted yet, to the scheduler that its manifest names.
+    """Submit what a campaign has not submitted yet, to the scheduler that its manifest names.
 
     Args:
         directory: The campaign.
         run: Starts the scheduler's commands.
-        floor: Shortest interval between two questions to Slurm, seconds.
-        draft: What is written down before; None where it is there already.
-        waiting: Gets the reason whenever it changes why Slurm has no room for more jobs, until it
-            has; None raises that reason.
-        again: The command that goes on where this one had to stop, without the campaign.
+        floor: Shortest interval between two queries of Slurm, seconds.
+        draft: What to write first; None if it exists already.
+        waiting: Gets the reason why Slurm has no room for more jobs, whenever it changes, until
+            there is room; None raises that reason.
+        again: The command that continues where this one had to stop, without the campaign.
 
     Raises:
-        Interruption: Somebody interrupted; it says what is queued and how to go on.
+        Interruption: The user interrupted; it says what is queued and how to continue.
         SchedulerError, UsageError, HpcbertError: As `submit`.
     """
     try:
@@ -112,7 +112,7 @@ def submit_pending(
 
 
 def _paced(directory: Path, world: World, waiting: Callable[[str], None]) -> Campaign:
-    """Submit as room becomes available, saying what it waits for whenever that changes."""
+    """Submit as room becomes available, reporting the reason for waiting whenever it changes."""
     pace, told = Pace(floor=world.settle), ""
     while True:
         try:
@@ -144,10 +144,10 @@ def _interruption(directory: Path) -> Interruption:
     left = [one for one in campaign.arrays if one not in queued and not campaign.superseded(one)]
     unheard = [one for one in left if one.state == "intended" and one.called]
     words = [f"{len(queued)} of {count} arrays are queued: {ids}." if queued else ""]
-    words += [f"Whether {one.name} is, is not known." for one in unheard]
+    words += [f"It is unknown whether {one.name} is queued." for one in unheard]
     if not campaign.accepted:
         words = ["Nothing was submitted."]
-    hints = [f"Go on: hpcbert submit --resume {where}" if left else ""]
+    hints = [f"Continue: hpcbert submit --resume {where}" if left else ""]
     hints += [f"Watch it: hpcbert monitor {where}" if not left else ""]
     hints += [f"Cancel what is queued: hpcbert cancel {where}" if campaign.accepted else ""]
     return Interruption(

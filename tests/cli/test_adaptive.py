@@ -48,7 +48,7 @@ def test_a_file_says_it_and_what_is_typed_beside_it_wins(here: None, tmp_path: P
     ("words", "says"),
     [
         (("--repeats", "AUTO"), "Did you mean auto?"),
-        (("--repeats", "five"), "not a whole number, nor auto"),
+        (("--repeats", "five"), "neither a whole number nor auto"),
         (("--repeats", "auto", "--max-repeats", "4"), "--max-repeats"),
         (("--repeats", "auto", "--precision-of-median", "0"), "above 0 and below 100 %"),
         (("--repeats", "auto", "--precision-of-median", "100%"), "above 0 and below 100 %"),

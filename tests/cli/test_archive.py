@@ -72,7 +72,7 @@ def test_what_was_never_collected_is_said(build: Build) -> None:
     build("1n1g").finish()
     told = inside("archive", "--json")
     assert told.returncode == 0
-    assert "Nothing of it was recorded yet" in told.document["warnings"][0]
+    assert "None of its results are recorded yet" in told.document["warnings"][0]
 
 
 def test_readers_take_it_as_the_directory(done: Built, packed: Path) -> None:

@@ -143,7 +143,7 @@ TYPED_WRONG = {
         "--batch-size is of fp16, which is not measured.",
     ),
     "a shape": (["--shapes", "1n1g,4x8"], "--shapes names '4x8', which is not a shape."),
-    "a variable": (["--env", "NCCL_ALGO"], "--env takes NAME=VALUE, not 'NCCL_ALGO'."),
+    "a variable": (["--env", "NCCL_ALGO"], "--env needs NAME=VALUE, not 'NCCL_ALGO'."),
     "Slurm's variable": (["--env", "SLURM_NTASKS=3"], "--env SLURM_NTASKS is set by Slurm itself."),
     "the recipe's": (["--env", "RANK=3"], "--env RANK is set by Slurm and hpcbert itself."),
     "the program's": (

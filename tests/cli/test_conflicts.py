@@ -220,7 +220,7 @@ def test_a_table_takes_its_form_from_its_name(
     said, quiet = many([[*both, str(tmp_path / "u.csv")], [*both, str(tmp_path / "u.md")]])
     for name in ("u.csv", "u.md"):
         assert (tmp_path / name).read_text().splitlines()[:5] == head["t.MD"]
-    assert any("markdown, as --format says" in one for one in said.document["warnings"])
+    assert any("markdown because of --format" in one for one in said.document["warnings"])
     assert not any("--format" in one for one in quiet.document["warnings"])
 
 

@@ -361,6 +361,6 @@ def test_the_command_says_what_would_not_fit_again(bench: Bench) -> None:
     assert campaign["arrays"] == []
     assert [one["repeat"] for one in campaign["too_large"]] == [1, 2, 3, 4, 5]
     assert len(result.errors) == 5
-    assert "repeat 1 ran out of the device's memory, and would again." in str(result.errors[0])
+    assert "repeat 1 ran out of device memory, and would do so again." in str(result.errors[0])
     assert "--batch-size" in result.errors[0].hint
     assert "--exclude NODE" in result.errors[0].hint

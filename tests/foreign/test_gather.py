@@ -109,7 +109,7 @@ def test_bad_logs_are_in_no_median_and_say_why(
     assert text.returncode == 4
     assert "✗ repeat 3  loss: the loss is nan at iteration 57" in text.stdout
     assert "✗ repeat 1  incomplete: the log ends at iteration 118 of 120" in text.stdout
-    assert "3 of 25 repeats do not count" in text.stderr
+    assert "3 of 25 repeats are invalid" in text.stderr
     lack = "n1:77:99 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n"
     for number, said in ((1, "".join(truncated) + lack), (5, lack)):
         (point / f"bert_b32_fp32_{number}.log").write_text(said)

@@ -44,7 +44,7 @@ def test_what_may_be_a_log_is_named_and_counted(
     assert text.returncode == 4
     assert "left out 1 file, because it is not named as DLPerf names logs" in text.stderr
     assert name in text.stderr
-    assert "What may be a log was left out" in text.stderr
+    assert "hpcbert left out what may be a log" in text.stderr
     assert "101.50" in text.stdout
 
 

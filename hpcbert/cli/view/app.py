@@ -31,26 +31,26 @@ if TYPE_CHECKING:
     from hpcbert.cli.view.rows import Scene, Tree, TreeRow
     from hpcbert.cli.view.session import Session
 
-# A log stands beside the rows where the screen is as wide, else below them.
+# On a screen at least this wide, the log is next to the rows, else below them.
 _WIDE = 110
-# Two lines tell of the row at the cursor where the screen is lower, else three.
+# On a screen lower than this, two lines describe the row at the cursor, else three.
 _HIGH = 24
-# Seconds after the end in which somebody may press a key; the view of a script's terminal closes.
+# Seconds after the end in which you may press a key; then the view of a script's terminal closes.
 _LINGER = 20.0
 _KEYS = "arrows  / filter  enter log  c cancel  r retry  q quit"
 _MOVES = {"up": -1, "k": -1, "down": 1, "j": 1}
 
 
 class Monitor(App[None]):
-    """Campaigns, points and repeats as rows, a log beside them, and keys to act.
+    """Campaigns, points and repeats as rows, with a log next to them, and keys to act.
 
     Args:
-        session: What follows the campaigns.
+        session: Follows the campaigns.
         unicode: Whether the terminal shows more than ASCII.
         colour: Whether it shows colours.
 
     Attributes:
-        interrupted: Set where somebody left by Ctrl-C.
+        interrupted: Whether the user left by Ctrl-C.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -88,10 +88,10 @@ class Monitor(App[None]):
         self._sheet = Sheet(80, unicode=unicode)
         self.interrupted = False
 
-    # --- what there is ---------------------------------------------------------------------------
+    # --- states ----------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        """Make the screen."""
+        """Build the screen."""
         yield Bar(name="title", lines=1)
         yield Bar(name="heads", lines=1)
         with Container(id="body"):
@@ -106,7 +106,7 @@ class Monitor(App[None]):
     def on_mount(self) -> None:
         """Begin to follow."""
         self._rows.focus()
-        self._bar("title").say("hpcbert monitor: asking how it is ...")
+        self._bar("title").say("hpcbert monitor: asking for states ...")
         self._bar("keys").say(_KEYS)
         self.set_interval(0.5, self._read_log)
         self._session.begin(
@@ -116,7 +116,7 @@ class Monitor(App[None]):
         )
 
     def _hand(self, what: Callable[..., None], *values: object) -> None:
-        """Have something done in the screen's own thread, unless it has closed."""
+        """Run a function in the screen's own thread, unless the screen has closed."""
         if self.is_running:
             self.call_later(what, *values)
 
@@ -128,12 +128,12 @@ class Monitor(App[None]):
         return self.query_one(f"#{name}", Bar)
 
     def on_resize(self) -> None:
-        """Lay it out for another size."""
+        """Lay the screen out for another size."""
         self.query_one("#body").set_class(self.size.width >= _WIDE, "wide")
         self._bar("about").styles.height = 2 if self.size.height < _HIGH else 3
 
     def _lay_out(self) -> None:
-        """Take the columns that the rows have room for."""
+        """Choose the columns that the rows have room for."""
         self._sheet = Sheet(self._rows.size.width or self.size.width, unicode=self._unicode)
         self._bar("heads").say(self._sheet.heads())
         if self._rows.cursor >= 0:
@@ -141,7 +141,7 @@ class Monitor(App[None]):
         self._draw()
 
     def picture(self, tree: Tree, shown: Scene) -> None:
-        """Take how it is now."""
+        """Take the present states."""
         fresh = tree is not self._tree
         self._tree, self._shown = tree, shown
         if fresh or self._words:
@@ -158,7 +158,7 @@ class Monitor(App[None]):
             self.exit()
 
     def _arrange(self) -> None:
-        """Find the rows that are shown; the cursor stays on its row, or goes to one above."""
+        """Find the rows to show; the cursor stays on its row, or moves to one above."""
         if self._tree is None or self._shown is None:
             return
         at = self._row
@@ -231,7 +231,7 @@ class Monitor(App[None]):
         return (Piece(self._text(lines[number]) if number < len(lines) else ""),)
 
     def _read_log(self) -> None:
-        """Show what the log of the row at the cursor ends with."""
+        """Show the end of the log of the row at the cursor."""
         if not self._log_open or self._shown is None or self._row is None:
             return
         log = self.query_one("#log", Scroll)
@@ -247,7 +247,7 @@ class Monitor(App[None]):
     # --- keys ------------------------------------------------------------------------------------
 
     def on_key(self, event: Key) -> None:
-        """Do what a key means; while something is asked, only its answers count."""
+        """Act on a key; while a question is open, only its answers have an effect."""
         key = event.key
         self._touched = True
         self._notice = ""
@@ -255,7 +255,7 @@ class Monitor(App[None]):
         if box.has_class("open"):
             if key == "escape":
                 self._filter("", done=True)
-            elif event.is_printable and not box.has_focus:  # typed before it has the keyboard
+            elif event.is_printable and not box.has_focus:  # typed before the box has the focus
                 box.value += event.character or ""
                 box.cursor_position = len(box.value)
         elif self._offer:
@@ -313,7 +313,7 @@ class Monitor(App[None]):
         box.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while somebody types."""
+        """Filter while the user types."""
         self._filter(event.value, done=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -349,7 +349,7 @@ class Monitor(App[None]):
     # --- acting ----------------------------------------------------------------------------------
 
     def tell(self, text: str) -> None:
-        """Show a sentence until a key is pressed."""
+        """Show a sentence until the user presses a key."""
         self._notice = text.replace("\n", " ")
         self._draw()
 
@@ -388,21 +388,21 @@ class Monitor(App[None]):
 
 
 def _meant(row: TreeRow, shown: Scene) -> Repeat:
-    """Return the repeat of a row whose log is worth a look: it runs, or failed, or has begun."""
+    """Return the repeat of a row with the most interesting log: one that runs, failed or began."""
     order = (Kind.RUNNING, Kind.FAILED, Kind.SUCCEEDED, Kind.REQUEUED, Kind.UNKNOWN, Kind.WAITING)
     places = {kind: place for place, kind in enumerate((*order, Kind.UNNEEDED))}
     return min(row.repeats, key=lambda one: places[shown.view.states[one.key].kind])
 
 
 def show(session: Session, *, unicode: bool, colour: bool) -> None:
-    """Show campaigns until the person leaves.
+    """Show campaigns until the user leaves.
 
     Raises:
         KeyboardInterrupt: By Ctrl-C.
         HpcbertError: Following them failed, or the screen did.
     """
     app = Monitor(session, unicode=unicode, colour=colour)
-    # A screen is as large as it is, and changes; what is exported does not.
+    # The screen's real size counts, which can change, rather than exported variables.
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
     try:
@@ -412,6 +412,6 @@ def show(session: Session, *, unicode: bool, colour: bool) -> None:
     if session.error is not None:
         raise session.error
     if app.return_code:
-        raise HpcbertError("The view ended early.", hint="hpcbert monitor --plain does without.")
+        raise HpcbertError("The view ended early.", hint="hpcbert monitor --plain needs no screen.")
     if app.interrupted:
         raise KeyboardInterrupt

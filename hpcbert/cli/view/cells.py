@@ -1,4 +1,4 @@
-"""A row of the view as text: which columns a width has, and what stands in them."""
+"""A row of the view as text: the columns that fit a width, and their contents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpcbert.cli.view.rows import Scene, TreeRow
     from hpcbert.slurm.states import RepeatState
 
-# Name, title, width, least width of the screen. What is left is the state's.
+# Name, title, width, least width of the screen. The state gets the remaining width.
 _COLUMNS = (
     ("bar", "", 6, 60),
     ("done", "done", 9, 60),
@@ -32,18 +32,18 @@ _REPEATS = {Kind.SUCCEEDED, Kind.FAILED, Kind.UNKNOWN, Kind.UNNEEDED}
 
 
 class Piece(NamedTuple):
-    """A text and how it looks, a style of rich's."""
+    """A text and its style, one of rich's."""
 
     text: str
     style: str = ""
 
 
 class Sheet:
-    """Lays rows out.
+    """Formats rows.
 
     Args:
-        width: Characters of a line.
-        unicode: Whether they may be other than ASCII.
+        width: Characters per line.
+        unicode: Whether characters may be outside ASCII.
     """
 
     def __init__(self, width: int, *, unicode: bool) -> None:
@@ -58,7 +58,7 @@ class Sheet:
         return f"{self._line('  campaign, point, repeat', titles)} state"
 
     def line(self, row: TreeRow, shown: Scene, *, folded: bool) -> tuple[Piece, Piece]:
-        """Return a row: all but its state, and that."""
+        """Return a row: all columns but its state, and the state."""
         found = _cells(row, shown)
         name = f"{self._sign(row, shown, folded=folded)} {_name(row)}"
         cells = []
@@ -89,7 +89,7 @@ class Sheet:
         return signs[0] * full + signs[1] * (width - full)
 
     def cut(self, text: str, width: int) -> str:
-        """Return a text in as many characters as there are."""
+        """Return a text cut or filled to a number of characters."""
         text = printable(text).replace("\n", " ")
         text = text if self.unicode else ascii_only(text)
         end = "…" if self.unicode else "~"
@@ -126,12 +126,12 @@ def _cells(row: TreeRow, shown: Scene) -> dict[str, str]:
 
 
 def _called(row: TreeRow) -> str:
-    """Return what a person calls a campaign; empty where it has no name, and for what is in it."""
+    """Return a campaign's name; empty if it has none, and for rows inside it."""
     return row.watched.campaign.name if row.level is Level.CAMPAIGN else ""
 
 
 def why(repeat: Repeat, state: RepeatState, shown: Scene) -> str:
-    """Return the reason of a state in words: what it waits for, or how and why it ended."""
+    """Return the reason of a state in words: why it waits, or how and why it ended."""
     attempt = f"attempt {state.attempt}" if state.attempt else ""
     said = shown.said.get(repeat.key, "")
     return "; ".join(filter(None, (said, state.detail, attempt, before(state))))
@@ -153,14 +153,14 @@ def _of_group(row: TreeRow, shown: Scene) -> dict[str, str]:
 
 
 def counted(counts: Mapping[Kind, int]) -> str:
-    """Return how many repeats there are of each kind: `4 completed, 1 running`."""
+    """Return the number of repeats of each kind: `4 completed, 1 running`."""
     return ", ".join(
         f"{counts[kind]} {mark[3]}" for kind, mark in MARKS.items() if counts.get(kind)
     )
 
 
 def _reasons(row: TreeRow, shown: Scene) -> str:
-    """Return why a point's repeats failed, once for all alike, or else what it waits for."""
+    """Return why a point's repeats failed, once for equal reasons, or else why it waits."""
     if row.level is Level.CAMPAIGN:
         return ""
     found = Counter(said for one in row.repeats if (said := shown.said.get(one.key)))
@@ -181,7 +181,7 @@ def _style(row: TreeRow, shown: Scene) -> str:
 
 
 def about(row: TreeRow, shown: Scene) -> str:
-    """Return all that is known of a row, as a sentence that may fold."""
+    """Return everything known about a row, as a sentence that may be folded."""
     if row.level is not Level.REPEAT:
         left = shown.left.get(row.key)
         alive = any(kind.alive for kind in shown.counts[row.key])

@@ -1,4 +1,4 @@
-"""What the view has rows for: campaigns, their points, and the repeats of those."""
+"""The rows of the view: campaigns, their points, and the repeats of those."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from hpcbert.flows.monitor import Detail, View
     from hpcbert.slurm.states import RepeatState
 
-# With more rows than this, points begin folded.
+# With more rows than this, points are folded at first.
 _MANY = 500
 
 
 class Level(IntEnum):
-    """How deep a row lies."""
+    """The depth of a row."""
 
     CAMPAIGN = 0
     POINT = 1
@@ -35,7 +35,7 @@ class TreeRow:
 
     Attributes:
         key: Its campaign's id, its point's key, its number, as far as it has them.
-        repeats: What lies below it; of a repeat itself.
+        repeats: The repeats below it; for a repeat, itself.
     """
 
     level: Level
@@ -44,7 +44,7 @@ class TreeRow:
 
     @property
     def watched(self) -> TrackedCampaign:
-        """The campaign that it is, or is of."""
+        """The campaign of the row."""
         return self.repeats[0].watched
 
 
@@ -53,11 +53,11 @@ class Scene:
     """What is shown at one moment.
 
     Attributes:
-        view: What there is.
-        counts: How many repeats of each kind a campaign or a point has, by the row's key.
-        left: Seconds until a campaign or a point has ended, as far as anything tells it.
-        details: How far repeats are that run and are on the screen.
-        said: Why repeats failed, of those on the screen; by their logs.
+        view: The states.
+        counts: Number of repeats of each kind in a campaign or point, by the row's key.
+        left: Seconds until a campaign or point ends, if they can be estimated.
+        details: Progress of the running repeats on the screen.
+        said: Why the failed repeats on the screen failed, from their logs.
         over: Whether nothing waits or runs any more.
     """
 
@@ -73,11 +73,11 @@ class Tree:
     """The rows of some repeats, in their order.
 
     Args:
-        repeats: Of all campaigns, each campaign's and each point's together.
+        repeats: Repeats of all campaigns; those of a campaign, and of a point, are adjacent.
 
     Attributes:
         groups: Campaigns and points, each campaign before its points.
-        folded: Keys of rows of which nothing below is shown.
+        folded: Keys of rows with everything below them hidden.
     """
 
     def __init__(self, repeats: Sequence[Repeat]) -> None:
@@ -100,7 +100,7 @@ class Tree:
         )
 
     def rows(self, wanted: Callable[[Repeat], bool] | None = None) -> list[TreeRow]:
-        """Return the rows that are shown; with `wanted` those repeats and all above them."""
+        """Return the visible rows; with `wanted`, those repeats and all rows above them."""
         found: list[TreeRow] = []
         for group in self.groups:
             if group.level is Level.POINT and group.key[:1] in self.folded and not wanted:
@@ -115,7 +115,7 @@ class Tree:
 
 
 def summarised(tree: Tree, view: View, details: Mapping[Key, Detail]) -> Scene:
-    """Return how the groups of a tree are at a moment."""
+    """Return the states of the groups of a tree at one moment."""
     counts: dict[tuple[str | int, ...], Counter[Kind]] = {}
     typical: dict[tuple[str | int, ...], float] = {}
     for group in tree.groups:
@@ -145,9 +145,9 @@ def summarised(tree: Tree, view: View, details: Mapping[Key, Detail]) -> Scene:
 
 
 def _typical(view: View, repeats: Sequence[Repeat], details: Mapping[Key, Detail]) -> float | None:
-    """Return the seconds that a repeat of a point takes: the mean of those that have completed.
+    """Return the seconds that a repeat of a point takes: the mean of the completed ones.
 
-    Where none has, as the log of one that runs lets expect; None where nothing tells it.
+    If none has completed, the estimate from a running one's log; None without either.
     """
     states = [(one.key, view.states[one.key]) for one in repeats]
     took = [one.elapsed for _, one in states if one.kind is Kind.SUCCEEDED and one.elapsed]
@@ -171,9 +171,9 @@ def _left(
 
 
 def matches(words: Collection[str], view: View) -> Callable[[Repeat], bool] | None:
-    """Return what says whether a repeat holds all words of a filter; None without any.
+    """Return a function that checks a repeat for all words of a filter; None without a filter.
 
-    A word stands in its campaign's id or name, its point's key, its state, the reason, its nodes.
+    It looks in the campaign's id or name, the point's key, the state, the reason and the nodes.
     """
     if not words:
         return None
@@ -194,7 +194,7 @@ def matches(words: Collection[str], view: View) -> Callable[[Repeat], bool] | No
 
 
 def running(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:
-    """Yield the repeats among rows that run."""
+    """Yield the running repeats among rows."""
     for row in rows:
         if row.level is Level.REPEAT and view.states[row.repeats[0].key].kind is Kind.RUNNING:
             yield row.repeats[0]

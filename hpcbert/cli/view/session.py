@@ -1,6 +1,6 @@
-"""What the view shows and does, apart from its screen: following campaigns in a thread, and asking.
+"""What the view shows and does, apart from its screen: a thread that follows campaigns.
 
-Everything goes through the flows that the commands use.
+Everything goes through the same flows as the commands.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
     from hpcbert.flows.monitor import Detail, Sinks, View
     from hpcbert.flows.retry import RetryPlan
 
-# Seconds between two pictures.
+# Seconds between two updates.
 _REFRESH = 2.0
-# Seconds between two looks for campaigns that were submitted meanwhile.
+# Seconds between two searches for campaigns that were submitted meanwhile.
 _BEGUN = 5.0
-# Failed repeats whose logs are read for one picture: the others' turn comes with the next.
+# Failed repeats to read logs of in one update; the next update reads more.
 _READ = 40
 
 
 class _LeaveError(Exception):
-    """Nobody looks any more."""
+    """The user has left."""
 
 
 class _AgainError(Exception):
-    """Something was submitted, so campaigns are to be read again."""
+    """Something was submitted, so the campaigns must be read again."""
 
 
 class Asking(NamedTuple):
-    """What is about to be done, if a person agrees.
+    """An action that waits for the user's consent.
 
     Attributes:
-        question: For the person.
-        act: Does it, and returns what to say then.
+        question: The question to ask.
+        act: Acts, and returns the message to show then.
     """
 
     question: str
@@ -59,19 +59,19 @@ class Asking(NamedTuple):
 
 
 class Session:
-    """Follows campaigns for a screen; what is seen goes to `show`, in another thread.
+    """Follows campaigns for a screen; updates go to `show`, in another thread.
 
     Args:
         watched: The campaigns.
-        policy: What is submitted again unasked.
-        floor: Shortest interval between two questions to Slurm at this site, seconds.
-        interval: The same for watching.
-        begun: Returns the campaigns that were submitted meanwhile, of those that it is not given.
+        policy: Which repeats to retry without asking.
+        floor: Shortest interval between two queries of Slurm at this site, seconds.
+        interval: The interval for watching, seconds.
+        begun: Returns campaigns that were submitted meanwhile and are not among its arguments.
 
     Attributes:
-        watched: The campaigns, those that were submitted meanwhile among them.
-        view: What there was last.
-        error: What ended the following, but for a person.
+        watched: The campaigns, including those submitted meanwhile.
+        view: The newest states.
+        error: What ended the thread, other than the user.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class Session:
         tell: Callable[[str], None],
         fail: Callable[[], None],
     ) -> threading.Thread:
-        """Follow in a thread of its own; all arguments are called there.
+        """Follow in a thread of its own, which calls all arguments.
 
         Args:
-            show: Takes each picture.
-            tell: Takes a sentence for the person.
-            fail: Called when it can't go on; `error` says why.
+            show: Takes each update.
+            tell: Takes a sentence to show.
+            fail: Called if it can't continue; `error` has the reason.
         """
         self._show, self._tell, self._fail = show, tell, fail
         lazy.make_all_ready()
@@ -118,18 +118,18 @@ class Session:
         return thread
 
     def leave(self) -> None:
-        """End it; what is being submitted is submitted to its end."""
+        """Stop; a submission in progress is completed first."""
         self._left = True
         self._wake.set()
 
     def look_at(self, rows: Sequence[TreeRow]) -> None:
-        """Say which rows are on the screen: of those more is read than states."""
+        """Set the rows on the screen, for which more than states is read."""
         if rows != self._rows:
             self._rows = rows
             self._wake.set()
 
     def again(self) -> None:
-        """Read the campaigns again, for they have new jobs or lost some."""
+        """Read the campaigns again, because they have new jobs or lost some."""
         self._again = True
         self._wake.set()
 
@@ -162,7 +162,7 @@ class Session:
             self.watched = tuple(flow.open_campaign(one.directory) for one in self.watched)
 
     def _pause(self, seconds: float) -> None:
-        """Wait, unless the person leaves, looks at something else, or has submitted more."""
+        """Wait, unless the user leaves, looks at something else, or has submitted more."""
         woken = self._wake.wait(seconds)
         self._wake.clear()
         if self._left:
@@ -181,13 +181,13 @@ class Session:
         return contextlib.nullcontext(flow.Sinks(view=self._take, refresh=_REFRESH))
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
-        """Say what was submitted again."""
+        """Report retried repeats."""
         arrays = [array for plan in plans for array in plan.arrays]
         count = sum(len(array.repeats) for array in arrays)
         self._tell(f"{count} repeats were submitted again, in {len(arrays)} jobs.")
 
     def waiting(self, reason: str) -> None:
-        """Say why a submission waits."""
+        """Report why a submission waits."""
         if self._left:
             raise _LeaveError
         self._tell(f"{reason} Waiting for room.")
@@ -211,7 +211,7 @@ class Session:
         self._show(self._tree, replace(shown, said=dict(self._said)))
 
     def _look(self, rows: Sequence[TreeRow], view: View) -> None:
-        """Read of what is on the screen how far it is, and why it failed."""
+        """Read the progress, or the reason of the failure, of the repeats on the screen."""
         for repeat in running(rows, view):
             state = view.states[repeat.key]
             self._details[repeat.key] = watching.details(repeat, state, view.time)
@@ -224,7 +224,7 @@ class Session:
         if read == _READ:
             self._wake.set()
 
-    # --- what a person asks for ------------------------------------------------------------------
+    # --- what the user asks for ------------------------------------------------------------------
 
     def cancelling(self, watched: TrackedCampaign) -> Asking | str:
         """Return what `hpcbert cancel` would do with a campaign, or why there is nothing to do.
@@ -235,7 +235,7 @@ class Session:
         target = cancel.find(watched, run=run)
         name = watched.campaign.id
         if not target.jobs:
-            return " ".join([f"Nothing of {name} waits or runs.", *target.left])
+            return " ".join([f"No job of {name} waits or runs.", *target.left])
 
         def act() -> str:
             cancel.cancel(watched, target, run=run)
@@ -245,7 +245,7 @@ class Session:
         return Asking(f"Cancel {len(target.repeats)} repeats of {name}?", act)
 
     def retrying(self, watched: TrackedCampaign) -> Asking | str:
-        """Return what `hpcbert retry` would submit of a campaign, or why it is nothing.
+        """Return what `hpcbert retry` would submit for a campaign, or why it would submit nothing.
 
         Raises:
             HpcbertError: As the flow.

@@ -1,4 +1,4 @@
-"""The end of a log, for a pane that shows it while it grows."""
+"""The end of a log, in a pane that shows it while it grows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _BYTES = 1 << 16
 
 
 class Tail:
-    """The last lines of the log of whichever repeat is looked at.
+    """The last lines of the log of the repeat at the cursor.
 
     Attributes:
         lines: At least one.
-        title: Whose log it is.
-        fresh: Whether it is another log than the time before.
+        title: The repeat of the log.
+        fresh: Whether the log is another one than before.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Tail:
         self._known: tuple[Path | None, int] | None = None
 
     def read(self, repeat: Repeat) -> bool:
-        """Look at a repeat's newest log, and say whether anything is new."""
+        """Look at a repeat's newest log, and return whether anything is new."""
         log = newest_log(repeat)
         path = log.path if log else None
         name = f"{repeat.array.point.key} repeat {repeat.number}"
@@ -42,7 +42,7 @@ class Tail:
                 return False
             self.fresh = self._known is None or self._known[0] != path
             self._known = now
-            self.lines = _end(path) if path else ["There is no log yet."]
+            self.lines = _end(path) if path else ["The repeat has no log yet."]
         except (NotALogError, OSError) as error:
             self.lines = [f"The log {error}."]
         self.title = f"{name}  {path.name if path else ''}".rstrip()

@@ -1,4 +1,4 @@
-"""What the view is made of: lines that scroll, of which only those that changed are drawn."""
+"""Widgets of the view: scrolling lines that draw only what changed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Scroll(ScrollView):
-    """Scroll that are asked for when they are on the screen, be there ten or ten thousand.
+    """Scrolling lines that are computed when they are on the screen, for ten or ten thousand.
 
     Attributes:
-        drawn: How many lines were drawn again since the beginning, for who counts them.
+        drawn: Number of lines drawn so far, for tests and benchmarks.
     """
 
     DEFAULT_CSS = "Scroll { scrollbar-size: 0 0; overflow-x: hidden; }"
@@ -45,12 +45,12 @@ class Scroll(ScrollView):
 
     @property
     def window(self) -> range:
-        """The numbers of the lines that are on the screen."""
+        """The numbers of the lines on the screen."""
         top = round(self.scroll_offset.y)
         return range(top, min(self._count, top + self.size.height))
 
     def show(self, count: int) -> None:
-        """Take as many lines, and draw those on the screen that are not what they were."""
+        """Set the number of lines, and draw those on the screen that changed."""
         if count != self._count:
             shrunk = range(count, self._count)
             self._count = count
@@ -65,7 +65,7 @@ class Scroll(ScrollView):
                 self.refresh_line(number)
 
     def move(self, to: int) -> None:
-        """Put the cursor on a line, and the line on the screen."""
+        """Move the cursor to a line, and scroll the line onto the screen."""
         before, self.cursor = self.cursor, max(0, min(to, self._count - 1))
         window = self.window
         if self.cursor < window.start:
@@ -77,13 +77,13 @@ class Scroll(ScrollView):
             self.refresh_line(line)
 
     def on_resize(self) -> None:
-        """Draw all of it for another size."""
+        """Draw everything for another size."""
         self.virtual_size = Size(self.size.width, self._count)
         self.forget()
         self._resized()
 
     def forget(self) -> None:
-        """Draw all of it, for lines mean something else now."""
+        """Draw everything, because lines mean something else now."""
         self._known.clear()
         self.refresh()
 
