@@ -140,7 +140,7 @@ def _runs(made: Proposal, here: Surroundings, folder: Path) -> None:
     else:
         place, why = "runs", f"in {folder}"
         made.warnings.append(
-            f"{folder} lies below {private}, which every machine has for itself: set runs, sources "
+            f"{folder} lies below {private}, which is local to each machine: set runs, sources "
             "and images to a directory that all nodes share."
         )
     made.take(Choice("runs", place, why, tuple(shared.values()), "--runs"))

@@ -38,7 +38,7 @@ def partition(made: Proposal, cluster: Cluster, groups: Collection[str]) -> Offe
         return None
     if not cluster.partitions[found[0].name].exact:
         made.warnings.append(
-            f"{cluster.complaint}. GPUs per node and types are those of whole partitions: check both."
+            f"{cluster.complaint}. GPUs per node and types are whole partitions': check them."
         )
     good = [one for one in found if one.rank[:3] == found[0].rank[:3]]
     question = Question(

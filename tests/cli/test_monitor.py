@@ -177,7 +177,7 @@ def test_without_slurm_it_says_so_and_leaves_with_3(hpcbert: Any, watched: Build
         done = hpcbert(*words, **empty)
         assert done.returncode == 3
         assert "Neither sacct nor squeue answers, 2 repeats are open" in done.stderr
-        assert "left alone" in done.stderr
+        assert "The jobs continue" in done.stderr
         assert "UNKNOWN" in done.stdout
 
 
@@ -201,7 +201,7 @@ def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
         out, complaint = child.communicate(timeout=CEILING)
     assert child.returncode == 130
     assert out == ""
-    assert "The jobs are left alone." in complaint
+    assert "The jobs continue." in complaint
     command = complaint.partition("To cancel them: ")[2].strip()
     assert command == f"hpcbert cancel '{one.directory}'"
     assert slurm.calls("scancel") == []
@@ -249,7 +249,7 @@ def test_a_submission_that_waits_says_on_an_interrupt_what_goes_on(
         child.send_signal(signal.SIGINT)
         _, complaint = child.communicate(timeout=CEILING)
     assert child.returncode != 0
-    assert "The jobs are left alone. To cancel them: hpcbert cancel" in complaint
+    assert "The jobs continue. To cancel them: hpcbert cancel" in complaint
     assert slurm.calls("scancel") == []
 
 

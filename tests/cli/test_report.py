@@ -235,7 +235,7 @@ def test_another_directory_and_a_file_are_refused(
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("years of work")
-    assert "not a report" in report(logs, "--json").error["message"]
+    assert "nor a report" in report(logs, "--json").error["message"]
     assert (tmp_path / "out" / "thesis.tex").read_text() == "years of work"
     (tmp_path / "out" / "thesis.tex").unlink()
     (tmp_path / "out").rmdir()

@@ -165,7 +165,7 @@ def test_a_number_that_was_improved_in_the_table_is_found(finished: Any) -> None
     code, document = audited(finished.directory)
     assert code == 5
     details = [one["detail"] for one in document["data"]["findings"]]
-    assert "tables[0].rows[1].median is not what the logs give" in details
+    assert "tables[0].rows[1].median differs from what the logs give" in details
 
 
 @pytest.mark.parametrize("also", ["seal", "digest"])

@@ -95,7 +95,7 @@ def test_saved_results_stay_as_they_were_collected(tmp_path: Path) -> None:
     root = put_logs(tmp_path / "logs")
     saved = tmp_path / "results.json"
     saved.write_text(render(of(root)))
-    with pytest.raises(UsageError, match="Saved results stay as they were collected"):
+    with pytest.raises(UsageError, match="do not apply to saved results"):
         of(saved, request=CollectRequest(rule="rate"))
 
 

@@ -242,7 +242,7 @@ def test_who_watches_finds_what_an_interrupted_submission_left(three_of_five: Be
 def test_of_two_retries_at_once_one_wins(three_of_five: Bench) -> None:
     first, second = three_of_five.plan(), three_of_five.plan()
     retry.intend(first)
-    with pytest.raises(UsageError, match="Somebody else changed the campaign"):
+    with pytest.raises(UsageError, match="Another process changed the campaign"):
         retry.intend(second)
     assert len(three_of_five.campaign.arrays) == 2
 
