@@ -1,4 +1,4 @@
-"""Hatchling's build hook: the man pages of the program that is built, into share/man/man1."""
+"""Hatchling's build hook: man pages of the program that is built, into share/man/man1."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class ManPages(BuildHookInterface[Any]):
-    """Adds them to a wheel; an editable installation has none, as they would stay behind."""
+    """Adds them to a wheel; an editable installation gets none, because they would stay behind."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Make the pages, before the wheel is put together."""
+        """Make the pages before the wheel is assembled."""
         if version == "editable":
             return
         sys.path.insert(0, self.root)
@@ -34,5 +34,5 @@ class ManPages(BuildHookInterface[Any]):
         return self._made
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove what was made for it."""
+        """Remove the pages."""
         self._folder.cleanup()

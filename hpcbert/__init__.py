@@ -5,7 +5,7 @@ In a notebook: `hpcbert.load("runs/…")`, see docs/how-to/notebook.md.
 
 from __future__ import annotations
 
-# As `typing` has it, which takes longer to import than all that `--version` needs.
+# As in `typing`, which takes longer to import than everything that `--version` needs.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -17,7 +17,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import the notebook interface when it is asked for: pandas comes with it."""
+    """Import the notebook interface on first use, because it imports pandas."""
     if name in ("LoadedResult", "load"):
         from hpcbert import notebook
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-# Columns above which click makes help no wider.
+# The width in columns up to which click fits its help to the terminal.
 _WIDTH = 80
 
 
 def main() -> None:
-    """Run the command line; an interrupt at whatever moment is a sentence and exit code 130."""
+    """Run the command line; an interrupt at any moment gives a sentence and exit code 130."""
     try:
         try:
             if _answered():
@@ -26,9 +26,9 @@ def main() -> None:
 
 
 def _answered() -> bool:
-    """Print what needs no command line: click takes three times as long to import as all the rest.
+    """Print what needs no command line: importing click takes three times as long as all the rest.
 
-    What can't be printed, and a page for a narrow terminal, are left to who does it with care.
+    Output errors, and help for a narrow terminal, are left to the command line.
     """
     import os
     import sys
@@ -52,7 +52,7 @@ def _answered() -> bool:
 
 
 def _is_wide() -> bool:
-    """Say whether help has its full width, which is click's for 80 columns and more."""
+    """Return whether help has its full width, which click uses for 80 columns and more."""
     import os
 
     try:
@@ -71,9 +71,9 @@ def _ignore_interrupts() -> None:
 
 
 def _leave_here_out() -> None:
-    """Import nothing from the working directory: somebody else's may hold a `click.py`.
+    """Import nothing from the working directory: somebody else's may have a `click.py`.
 
-    `python -m` puts it first where modules are looked for; an empty part of PYTHONPATH means it.
+    `python -m` puts it first in the search path; an empty part of PYTHONPATH means the same.
     """
     import os
     import sys

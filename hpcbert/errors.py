@@ -6,9 +6,9 @@ HpcbertError                exit code 1
 │   ├── ConfigError         2   site.toml, recipe.toml or a campaign file is wrong
 │   └── Refusals            2   several of these at once
 ├── SchedulerError          3   Slurm refused, or could not be reached
-├── IncompleteError         4   part of what was asked for is missing; the rest was written
-├── RegressionError         4   a point is slower than a gate allows, or lacking
-└── CheckError              5   a check that was asked for failed
+├── IncompleteError         4   part of the requested result is missing; the rest was written
+├── RegressionError         4   a point is slower than a gate allows, or missing
+└── CheckError              5   a requested check failed
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _REMEDIES = {
-    errno.ENOSPC: "Make room on the file system",
-    errno.EDQUOT: "Make room: your quota is used up",
-    errno.EROFS: "The file system has to be writable",
+    errno.ENOSPC: "Free some space on the file system",
+    errno.EDQUOT: "Free some space: your quota is used up",
+    errno.EROFS: "The file system is read-only: name a path on another one",
     errno.EACCES: "Ask its owner for access, or name another place",
     errno.EPERM: "Ask its owner for access, or name another place",
     errno.ELOOP: "Its symbolic links lead in a circle: name the file itself",
     errno.ENAMETOOLONG: "Choose a shorter name",
-    errno.ENOTDIR: "Something on the way to it is a file: name a path through directories",
+    errno.ENOTDIR: "A part of the path is a file: name a path of directories",
     errno.EISDIR: "Name a file, not a directory",
-    errno.ESTALE: "It has vanished from the file server; bring it back",
+    errno.ESTALE: "The file has vanished from the file server; restore it",
 }
 
 
@@ -38,9 +38,9 @@ class HpcbertError(Exception):
     """An error with what happened, where, and one hint on how to fix it.
 
     Attributes:
-        message: What is wrong, one or more full sentences.
-        where: The file, flag or command that it is about; empty if the message says so.
-        hint: What to do about it; empty if nothing helpful can be said.
+        message: What is wrong, in one or more full sentences.
+        where: The file, flag or command concerned; empty if the message has it.
+        hint: What to do about it; empty if there is no helpful hint.
     """
 
     exit_code = 1
@@ -60,8 +60,8 @@ class HpcbertError(Exception):
         return f"{self.where}: {self.message}" if self.where else self.message
 
 
-class Interruption(HpcbertError):  # noqa: N818 - nothing went wrong
-    """Somebody pressed Ctrl-C."""
+class Interruption(HpcbertError):  # noqa: N818 - not a failure
+    """The user pressed Ctrl-C."""
 
     exit_code = 130
     code = "interrupted"
@@ -84,7 +84,7 @@ class Refusals(UsageError):  # noqa: N818 - several errors
     """Several things are wrong at once.
 
     Attributes:
-        each: What, in the order of who asked.
+        each: The errors, in the order of the checks.
     """
 
     def __init__(self, each: Sequence[UsageError]) -> None:
@@ -93,24 +93,24 @@ class Refusals(UsageError):  # noqa: N818 - several errors
 
 
 class SchedulerError(HpcbertError):
-    """Slurm refused what it was asked, or could not be reached."""
+    """Slurm refused a request, or could not be reached."""
 
     exit_code = 3
     code = "scheduler"
 
 
 class IncompleteError(HpcbertError):
-    """Part of what was asked for is missing; what there is has been written."""
+    """Part of the requested result is missing; the rest has been written."""
 
     exit_code = 4
     code = "incomplete"
 
 
 class RegressionError(HpcbertError):
-    """A point is slower than a gate allows, or has nothing that could be held against it.
+    """A point is slower than a gate allows, or missing.
 
     Attributes:
-        point: Which one, among all that were compared.
+        point: The point, among all that were compared.
     """
 
     exit_code = 4
@@ -122,24 +122,25 @@ class RegressionError(HpcbertError):
 
 
 class CheckError(HpcbertError):
-    """A check that was asked for failed."""
+    """A requested check failed."""
 
     exit_code = 5
     code = "check"
 
 
 def remedy(error: OSError) -> str:
-    """Return what helps where the system refused something, without a full stop; often nothing."""
+    """Return what helps if the system refused something, without a full stop; often nothing."""
     return _REMEDIES.get(error.errno or 0, "")
 
 
 def refusal(error: OSError) -> HpcbertError:
-    """Return the error that says what the system refused, and about which file."""
+    """Return the error for what the system refused, and the file."""
     names = [os.fsdecode(one) for one in (error.filename, error.filename2) if _named(one)]
     what = error.strerror or str(error) or type(error).__name__
     if isinstance(error, FileNotFoundError) and _homeless():
         return HpcbertError(
-            "The working directory was removed.", hint="Change to another one, then repeat."
+            "The working directory was removed.",
+            hint="Change to another one, then run the command again.",
         )
     helps = remedy(error)
     return HpcbertError(
@@ -152,7 +153,7 @@ def _named(filename: object) -> bool:
 
 
 def _homeless() -> bool:
-    """Say whether the working directory is gone."""
+    """Return whether the working directory has been removed."""
     try:
         os.getcwd()  # noqa: PTH109 - pathlib is not loaded for this
     except OSError:

@@ -1,25 +1,25 @@
-"""What one check of the doctor found."""
+"""The finding of one check of the doctor."""
 
 from __future__ import annotations
 
 from hpcbert.system.lazy import dataclass, regex
 
-# Behind the name of a check: where it was made, or of what.
+# The end of a check's name: where it was made, or about what.
 _OF = regex(r" \(.*\)$| of (?!the )\S+$")
 _OF_RECIPES = {"recipe": "recipe", "what": "needs"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """The finding of one check.
 
     Attributes:
         status: `ok`, `warn` or `fail`.
         hint: What to do about it; empty if all is well.
-        change: Name of the setting, package or file to change, where there is one.
-        nodes: The nodes that it was found on; empty: on none, or on this machine.
-        remedy: What to type, where that is known: options of hpcbert, a command, or what the
-            site.toml is to say (`site.toml: KEY = VALUE`).
+        change: Name of the setting, package or file to change, if there is one.
+        nodes: The nodes that it was found on; empty: none, or this machine.
+        remedy: What to type, if that is known: options of hpcbert, a command, or a line of the
+            site.toml (`site.toml: KEY = VALUE`).
     """
 
     name: str
@@ -32,6 +32,6 @@ class Finding:
 
     @property
     def code(self) -> str:
-        """The check alone, without nodes, frameworks and hosts: `tmp`, `image`, `recipe`."""
+        """The check without nodes, frameworks and hosts: `tmp`, `image`, `recipe`."""
         first = self.name.partition(" ")[0]
         return _OF_RECIPES.get(first) or _OF.sub("", self.name)

@@ -1,4 +1,4 @@
-"""Speedup tables as data frames."""
+"""Tables of speedups as data frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from hpcbert.model import Provenance, Row, Run, SpeedupTable
 
-# Columns with their types. Text is pandas' own kind of text, and never missing.
+# Columns with their types. Text is pandas' own text type, and never missing.
 _TEXT, _WHOLE, _NUMBER, _TRUTH = "string", "int64", "float64", "bool"
 _PLACE = {
     "framework": _TEXT,
@@ -42,26 +42,26 @@ _STEPS |= {"source": _TEXT}
 
 
 def rows_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
-    """Return one line a point; numbers unrounded, NaN where there is none.
+    """Return one row per point; numbers unrounded, NaN if missing.
 
-    framework, model, precision, variant, rule, device, batch_size_per_device (samples): what its
-    table is of. nodes, gpus_per_node, gpus: its shape. median, mean, min, max (samples/s over all
-    devices), cv, speedup, efficiency (ratios): over the runs that count. ok, asked: runs that
-    count, and that were asked for. samples_per_second_per_gpu, tokens_per_second, step_seconds,
+    framework, model, precision, variant, rule, device, batch_size_per_device (samples):
+    identify its table. nodes, gpus_per_node, gpus: its shape. median, mean, min, max (samples/s
+    over all devices), cv, speedup, efficiency (ratios): over the valid runs. ok, asked: numbers
+    of valid and requested runs. samples_per_second_per_gpu, tokens_per_second, step_seconds,
     step_seconds_p95, model_flops_per_sample, peak_flops_per_second (of one GPU), mfu (a ratio),
     gpu_memory_mib, watts (all GPUs), samples_per_joule: as `Metrics`. flags: separated by blanks.
-    window: what of each run was counted. source: the campaign or the logs.
+    window: the measured part of each run. source: the campaign or the logs.
     """
     points = ((table, row) for table in tables for row in table.rows)
     return _frame(({**_place(*point), **_point(point[1])} for point in points), _ROWS)
 
 
 def runs_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
-    """Return one line a repeat, those that don't count with their reasons.
+    """Return one row per repeat, invalid ones with their reasons.
 
     The first columns and source are those of `rows_frame`. repeat: from 1. attempt: from 0.
-    throughput: samples/s over all devices, NaN where there is no trusted number. valid: whether it
-    counts. state: the scheduler's word. reasons, flags, nodelist (separated by `; ` or blanks),
+    throughput: samples/s over all devices, NaN if there is no trusted number. valid: whether it is
+    valid. state: the scheduler's word. reasons, flags, nodelist (separated by `; ` or blanks),
     log: its path.
     """
     runs = ((table, row, run) for table in tables for row in table.rows for run in row.runs)
@@ -69,17 +69,17 @@ def runs_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
 
 
 def steps_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
-    """Return one line a record of a log, of runs that count.
+    """Return one row per record of a log, for valid runs.
 
     The first columns and source are those of `rows_frame`. repeat: the run. iteration: where the
-    record ends, in iterations completed. seconds: of one iteration, on average over those that the
-    record covers. measured: whether it lies in the window that the number is of.
+    record ends, in iterations completed. seconds: of one iteration, averaged over those that the
+    record covers. measured: whether it is in the window that the number comes from.
     """
     return _frame(_records(tables), _STEPS)
 
 
 def parquet(tables: Iterable[SpeedupTable], made: Provenance) -> bytes:
-    """Return `rows_frame` as a Parquet file, by what it was made among its attributes."""
+    """Return `rows_frame` as a Parquet file, with version, time and command as attributes."""
     frame = rows_frame(tables)
     for name, value in asdict(made).items():
         frame.attrs[name] = value

@@ -16,7 +16,7 @@ from hpcbert.system.lazy import dataclass, regex
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 PRECISIONS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
-# What frameworks, DLPerf's folders and people call them: automatic mixed precision is with fp16.
+# Their names in frameworks, DLPerf's folders and by people; automatic mixed precision is fp16.
 _PRECISIONS = {
     "float32": "fp32",
     "float": "fp32",
@@ -34,7 +34,7 @@ _PRECISIONS = {
 }
 
 
-# What ranks compute on. `auto`: on GPUs, or on the CPU where the program finds none; its log says.
+# What ranks compute on. `auto`: GPUs, or the CPU if the program finds none; its log says which.
 Device = Literal["gpu", "cpu", "auto"]
 
 
@@ -53,7 +53,7 @@ def precision(word: str) -> str:
     return _PRECISIONS.get(plain, plain if plain in PRECISIONS else word)
 
 
-# The batch size of a point that is measured at the largest one that its devices have room for.
+# The batch size of a point that is measured at the largest size that fits its devices.
 LARGEST = -1
 
 OptionValue = str | int | float | bool
@@ -106,28 +106,30 @@ class Shape:
         """
         match = _SHAPE.fullmatch(text)
         if match is None:
-            raise UsageError(f"{text!r} is no shape.", hint="Write nodes and GPUs per node: 4n8g.")
+            raise UsageError(
+                f"{text!r} is not a valid shape.", hint="Write nodes and GPUs per node: 4n8g."
+            )
         return cls(int(match[1]), int(match[2]))
 
 
 @dataclass(frozen=True)
 class Point:
-    """What is measured: everything that changes the number is part of its identity.
+    """A measurement: everything that changes the number is part of its identity.
 
     Attributes:
         framework: Name of the recipe.
         model: Name of the model, for example `bert-base`.
         shape: Nodes and GPUs per node.
         precision: fp32, tf32, fp16 or bf16.
-        batch_size_per_device: Samples in one micro-batch of one GPU; LARGEST: as many as it has
-            room for, which the point's first repeat finds out.
+        batch_size_per_device: Samples in one micro-batch of one GPU; LARGEST: as many as fit, which
+            the point's first repeat finds out.
         accumulation: Micro-batches in one optimizer step.
         xla: Whether the framework's graph compiler (XLA, torch.compile) is on.
-        protocol: Name of the recipe's protocol; empty where it has but one.
-        options: The recipe's other options where they differ from its defaults, by name.
+        protocol: Name of the recipe's protocol; empty if the recipe has only one.
+        options: The recipe's other options, if they differ from its defaults, by name.
         device: What the ranks compute on.
-        env: Environment variables that were asked for, by name: of the ranks, and part of what is
-            measured.
+        env: Requested environment variables of the ranks, by name; they are part of the
+            measurement.
     """
 
     framework: str
@@ -144,22 +146,22 @@ class Point:
 
     @property
     def largest(self) -> bool:
-        """Whether its batch size is the largest that its devices have room for, yet to be found."""
+        """Whether its batch size is the largest that fits its devices, still unknown."""
         return self.batch_size_per_device == LARGEST
 
     @property
     def batch(self) -> str:
-        """Its batch size as it is typed: `32`, or `max`."""
+        """Its batch size as typed: `32`, or `max`."""
         return "max" if self.largest else str(self.batch_size_per_device)
 
     @property
     def global_batch_size(self) -> int:
-        """Samples in one optimizer step over all GPUs; of no meaning where that is to be found."""
+        """Samples in one optimizer step over all GPUs; without meaning until that is found."""
         return self.shape.gpus * self.batch_size_per_device * self.accumulation
 
     @property
     def variant(self) -> str:
-        """What tells this point from others of its shape, precision and batch; may be empty."""
+        """What distinguishes it from points of its shape, precision and batch; may be empty."""
         words = [self.protocol] if self.protocol else []
         words += [f"acc{self.accumulation}"] if self.accumulation != 1 else []
         words += ["xla"] if self.xla else []
@@ -177,23 +179,23 @@ class Point:
 
     @property
     def search(self) -> str:
-        """Where its jobs write how they find the largest batch, relative to the campaign."""
+        """Where its jobs record the search for the largest batch, relative to the campaign."""
         return f"status/{self.key}.search.jsonl"
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How often and over which iterations a point is measured.
+    """How often, and over which iterations, a point is measured.
 
-    DLPerf's: five runs; of 120 iterations the first 20 are warm-up and the next 100 count
+    DLPerf's: five runs of 120 iterations, of which the first 20 are warm-up and the next 100 count
     (Oneflow-Inc/DLPerf@c89430b, README.md).
 
     Attributes:
-        repeats: Runs of each point; at most so many where `precision_of_median` is given.
+        repeats: Runs of each point; the maximum if `precision_of_median` is given.
         iters: Iterations of one run, warm-up included.
         skip: Warm-up iterations.
-        precision_of_median: No more runs are needed once the interval of the median is narrower
-            than this share of the median; None: all of them are.
+        precision_of_median: Runs stop once the interval of the median is narrower than this share
+            of the median; None: all runs are made.
     """
 
     repeats: int = 5
@@ -204,33 +206,33 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Array:
-    """One point as it is submitted: one script, one `sbatch` call, one job array.
+    """One point as submitted: one script, one `sbatch` call, one job array.
 
     Attributes:
-        name: Job name; carries campaign and point, so that the job can be found without its id.
+        name: Job name; contains campaign and point, so that the job can be found without its id.
         repeats: Numbers of its repeats, from 1.
         script: Path of the rendered script, relative to the campaign.
         script_sha256: Its digest, hexadecimal.
         log: Path of a repeat's log relative to the campaign, with `{repeat}` in it.
         state: `intended` before sbatch is called, then `submitted` or `refused`.
         job_id: What sbatch answered: the array's job id, without cluster name.
-        submitted: When it answered, ISO 8601 UTC; empty before.
+        submitted: When it answered, ISO 8601 UTC; empty before that.
         error: Why it was refused.
         together: Whether `job_id` is one job that runs the repeats one after another on the same
             nodes, instead of an array with an element for each.
-        called: When sbatch was about to be called, ISO 8601 UTC; empty as long as nobody tried.
-        retry: 0, or which retry of the point this is; then `repeats` are those that it repeats.
-        first_attempt: Number of its first attempt: a retry goes on where those before it ended.
-        excluded: Nodes that a retry keeps away from, each with the reason.
-        why: Of each repeat that a retry repeats its number, its state and what was wrong with it.
-        cluster: Where sbatch is told to submit it, as `--clusters`, then the cluster that it named
-            in its answer; empty: the one that its own configuration means.
+        called: When sbatch was about to be called, ISO 8601 UTC; empty before that.
+        retry: 0, or the number of this retry of the point; `repeats` are then those it repeats.
+        first_attempt: Number of its first attempt: a retry continues the numbers before it.
+        excluded: Nodes that a retry excludes, each with the reason.
+        why: For each repeat of a retry its number, its state and what was wrong with it.
+        cluster: The cluster that sbatch submits to, as in `--clusters`, then the one that it named
+            in its answer; empty: the default of its own configuration.
         workdir: Directory that sbatch was called in, without symbolic links.
         seen: When the controller first showed the job, ISO 8601 UTC; empty: it has not yet.
-        offset: What a repeat's number is above its array index: indices end where the cluster's
-            MaxArraySize says, however many repeats a point has.
-        changed: What the controller had otherwise than sbatch was asked for: its name for it, what
-            was asked, what it had.
+        offset: The difference between a repeat's number and its array index: indices end at the
+            cluster's MaxArraySize, however many repeats a point has.
+        changed: Where the controller's settings differ from the request: its name for the setting,
+            the request, its value.
         preflight: Whether it measures the network of the nodes before any point: one job, which
             the other arrays wait for, and no point of a table.
     """
@@ -265,30 +267,30 @@ class Array:
 
     @property
     def unsettled(self) -> bool:
-        """Whether sbatch was called for it, and Slurm has not shown its job yet."""
+        """Whether sbatch was called for it, but Slurm has not shown its job yet."""
         if self.state == "submitted":
             return bool(self.workdir) and not self.seen
         return bool(self.called)
 
     def element(self, repeat: int) -> str:
-        """Return the job id that Slurm knows one repeat by, `123_4`; empty before submission."""
+        """Return the job id of one repeat in Slurm, `123_4`; empty before submission."""
         if self.together or not self.job_id:
             return self.job_id
         return f"{self.job_id}_{repeat - self.offset}"
 
     def status(self, repeat: int) -> str:
-        """Return where the job writes what happens to one repeat, relative to the campaign."""
+        """Return where the job records the events of one repeat, relative to the campaign."""
         return f"status/{self.point.key}.{repeat}.jsonl"
 
 
 @dataclass(frozen=True)
 class Material:
-    """Something that `prepare` had made ready and a campaign used.
+    """Something that `prepare` made and a campaign used.
 
     Attributes:
         kind: `image`, `source`, `environment` or `data`.
-        name: What it is: an image reference, `REPOSITORY@COMMIT`, `Python 3.9.18`, a format.
-        path: Where it lies.
+        name: Its name: an image reference, `REPOSITORY@COMMIT`, `Python 3.9.18`, a format.
+        path: Its path.
         digest: `sha256:…` of an image's file, `git-tree:…` of a checkout, patches applied;
             `packages:…` of a virtual environment: SHA-256 over its packages' names and versions;
             `listing:…` of data: SHA-256 over every file's name, size and beginning.
@@ -300,7 +302,7 @@ class Material:
     digest: str
 
 
-# The file that makes a directory a campaign, and what the names of archives of one end in.
+# The file that makes a directory a campaign, and the suffix of archives.
 MANIFEST = "manifest.json"
 ARCHIVE = ".zip"
 
@@ -313,26 +315,26 @@ class Campaign:
         id: `<utc>-<framework>-<random>`, also the directory's name.
         created: ISO 8601 UTC.
         hpcbert: Version that made it.
-        user: Login name of who submitted.
-        uid: Numeric id of who submitted; None in manifests that have none.
+        user: Login name of the submitter.
+        uid: Numeric id of the submitter; None in manifests that have none.
         command: The command line that was typed.
         scheduler: `slurm`, `local` or another of `hpcbert.config.schedulers`.
         site: Name of the site.
         runtime: Container runtime: `pyxis`, `enroot` or `none`.
-        image: Image reference or path as handed to the runtime; empty without one.
-        framework: Name of the recipe; its recipe.toml is copied beside the manifest.
+        image: Image reference or path as given to the runtime; empty without one.
+        framework: Name of the recipe; its recipe.toml is copied next to the manifest.
         recipe_digest: Digest of the recipe's folder when it was used.
         protocol: Repeats, iterations and warm-up of every point.
         concurrent_repeats: How many repeats of a point may run at the same time.
-        concurrent_points: Whether points may run at the same time; else each waits for the one
+        concurrent_points: Whether points may run at the same time; otherwise each waits for the one
             before it, so that no two share the network.
         rehearse: Whether ranks replay the recipe's sample log instead of training.
-        arrays: One a point, in the order of submission; last the preflight, which is submitted
+        arrays: One per point, in the order of submission; last the preflight, which is submitted
             first.
-        materials: Image, source and data as `prepare` had recorded them, each where it had.
-        name: What a person calls it; may be empty.
-        after: Id of the campaign beside it that was submitted with it and has to be over first;
-            empty where there is none.
+        materials: Image, source and data as `prepare` recorded them, if it did.
+        name: The user's name for it; may be empty.
+        after: Id of the campaign next to it that was submitted with it and must be over first;
+            empty if there is none.
     """
 
     id: str
@@ -358,7 +360,7 @@ class Campaign:
 
     @property
     def owner(self) -> str:
-        """What Slurm's commands know the submitter by: the uid, which USER can't change."""
+        """The submitter in Slurm's commands: the uid, which USER can't change."""
         return self.user if self.uid is None else str(self.uid)
 
     @cached_property
@@ -378,7 +380,7 @@ class Campaign:
 
     @cached_property
     def current(self) -> tuple[tuple[Array, int], ...]:
-        """Every repeat with the array that it was submitted in last, points in their order."""
+        """Every repeat with the array that it was submitted in last, points in order."""
         newest: dict[tuple[Point, int], Array] = {}
         for array in self.measured:
             newest |= {(array.point, number): array for number in array.repeats}
@@ -394,7 +396,7 @@ class Campaign:
 
     @property
     def accepted(self) -> bool:
-        """Whether the scheduler took an array, or may have: its answer to one was never heard."""
+        """Whether the scheduler accepted an array, or may have: an answer may be missing."""
         return any(
             one.state == "submitted" or (one.state == "intended" and one.called)
             for one in self.arrays
@@ -402,30 +404,30 @@ class Campaign:
 
     @property
     def unsubmitted(self) -> tuple[Array, ...]:
-        """The arrays that are not in the scheduler's hands yet, and that no retry took over."""
+        """The arrays that are not in the scheduler yet and that no retry replaced."""
         open_ = (one for one in self.arrays if one.state != "submitted")
         return tuple(one for one in open_ if not self.superseded(one))
 
     def superseded(self, array: Array) -> bool:
-        """Say whether retries took over all repeats of an array."""
+        """Return whether retries replaced all repeats of an array."""
         return array.name not in self._standing
 
     @cached_property
     def _standing(self) -> frozenset[str]:
-        """Names of the arrays that some repeat was submitted in last, and of the preflight."""
+        """Names of the arrays that a repeat was submitted in last, and of the preflight."""
         own = (one.name for one in self.arrays if one.preflight)
         return frozenset((*own, *(array.name for array, _ in self.current)))
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a repeat doesn't count.
+    """Why a repeat is invalid.
 
     Attributes:
         code: One of a small vocabulary: `state`, `exit`, `no-log`, `format`, `incomplete`,
             `window`, `contradiction`, `loss`, `config`, `clock`, `shared-nodes`, `rehearsal`,
             `rule`, `device-oom`, `host-oom`, `error`, `search`.
-        detail: A sentence for a person.
+        detail: A sentence for the user.
     """
 
     code: str
@@ -437,18 +439,18 @@ class Reason:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One of several times that a repeat was run; all stay on record, one counts.
+    """One of several runs of a repeat; all stay on record, one is used.
 
     Attributes:
         attempt: Its number, from 0.
-        job: What Slurm called it, `123_4`; empty if it never came so far.
-        state: What it came to: the scheduler's word where it is known, else the job's own.
-        detail: Why, as a sentence; empty where the word says all.
-        nodes: Names of its nodes, where known.
-        start, end: Seconds since the epoch, None where nobody wrote it down.
+        job: Its id in Slurm, `123_4`; empty if it never got one.
+        state: How it ended: the scheduler's word if known, else the job's own.
+        detail: Why, as a sentence; empty if the word is enough.
+        nodes: Names of its nodes, if known.
+        start, end: Seconds since the epoch; None if not recorded.
         log: Path of its log relative to the campaign; empty if there is none.
-        state_source: Who said so: `sacct`, `squeue`, `status-file`, `manifest` (a retry wrote it
-            down there), `none`.
+        state_source: The source: `sacct`, `squeue`, `status-file`, `manifest` (a retry wrote it
+            there), `none`.
     """
 
     attempt: int
@@ -464,14 +466,14 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What a run's GPUs drew and held while it was measured, as their nodes' sampler saw it.
+    """Power and memory of a run's GPUs while it was measured, from the samplers on its nodes.
 
     Attributes:
         watts: Mean over the window, of all its GPUs together.
-        memory_mib: The most that one of them held, MiB.
-        gpus: How many GPUs that is of.
+        memory_mib: The most that one of them used, MiB.
+        gpus: Number of those GPUs.
         seconds: Length of the window.
-        samples: How many times each node's GPUs were looked at within it, the fewest of all nodes.
+        samples: How often each node's GPUs were sampled in it, the fewest of all nodes.
     """
 
     watts: float
@@ -483,21 +485,21 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Metrics:
-    """How good a point's number is; None where something that it takes is unknown.
+    """How good a point's number is; None if something needed for a value is unknown.
 
     Attributes:
         samples_per_second_per_gpu: The median over the number of GPUs.
         tokens_per_second: The median times a sample's tokens, padding included.
         step_seconds: Median time of an iteration, as the logs count them, inside the windows of all
             valid runs.
-        step_seconds_p95: The time that 95 % of these took at most.
+        step_seconds_p95: The time that 95 % of these do not exceed.
         model_flops_per_sample: Floating-point operations that training on one sample needs.
         peak_flops_per_second: Dense peak of one GPU at the precision, as its vendor states it.
         mfu: Model FLOP utilization: the share of the GPUs' peak that these operations are.
-        gpu_memory_mib: The most that a GPU held, MiB.
-        watts: Mean of what all GPUs drew together inside the window; the median of the valid runs.
+        gpu_memory_mib: The most that a GPU used, MiB.
+        watts: Mean power of all GPUs together inside the window; the median of the valid runs.
         samples_per_joule: The median over watts.
-        unknown: Of each that is None its name, and why, as a clause.
+        unknown: For each value that is None, its name, and why, as a clause.
     """
 
     samples_per_second_per_gpu: float | None = None
@@ -515,23 +517,23 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Run:
-    """One repeat as it stands in a table.
+    """One repeat in a table.
 
     Attributes:
         repeat: Its number, from 1.
-        attempt: 0, or how many attempts there were before this one.
-        throughput: Samples per second over all GPUs; None where there is no trusted number.
-        valid: Whether it counts.
-        reasons: Why it does not, empty if it does.
+        attempt: 0, or the number of attempts before this one.
+        throughput: Samples per second over all GPUs; None if there is no trusted number.
+        valid: Whether it is valid.
+        reasons: Why it is invalid; empty if it is valid.
         state: The scheduler's word for it (`COMPLETED`, …), `UNKNOWN`, or `-` for logs that
             hpcbert did not submit.
         state_source: `sacct`, `squeue`, `status-file`, `none`.
         log: Path of its log, relative to the campaign or as given.
-        nodes: Names of the nodes it ran on, where known.
-        attempts: All its attempts, this one too; empty where there was but one.
+        nodes: Names of the nodes it ran on, if known.
+        attempts: All its attempts, including this one; empty if there was only one.
         environments: Name and digest of each node's fingerprint; equal nodes have equal digests.
         flags: Marks of this repeat, for example `outlier`; its row has them too.
-        sampled: What its GPUs drew; None where nothing sampled them.
+        sampled: Power and memory of its GPUs; None if nothing sampled them.
     """
 
     repeat: int
@@ -585,9 +587,9 @@ class Group:
     Attributes:
         rule: Name of the rule that turned logs into numbers.
         variant: `Point.variant`: accumulation, XLA and options.
-        device: `gpu`, or `cpu` where ranks computed on that; `gpu` too where nobody says.
-        largest: Whether the batch size is the largest that the devices have room for, as its runs
-            found it; 0 where they found none.
+        device: `gpu`, or `cpu` if ranks computed on that; `gpu` too if unknown.
+        largest: Whether the batch size is the largest that fits the devices, as its runs
+            found it; the size is 0 if they found none.
     """
 
     framework: str
@@ -610,12 +612,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Counted:
-    """Which part of each run a number is of.
+    """The measured part of each run.
 
     Attributes:
-        skip: Warm-up iterations that were asked for.
-        iters: Last iteration that was asked for; None for the end of the run.
-        what: What the rule made of that, for people: `iterations 21 to 120`.
+        skip: Requested number of warm-up iterations.
+        iters: Requested last iteration; None for the end of the run.
+        what: The rule's reading of that, as text: `iterations 21 to 120`.
     """
 
     skip: int
@@ -625,12 +627,12 @@ class Counted:
 
 @dataclass(frozen=True)
 class Adaptive:
-    """Of a point that was repeated until its median was known well enough.
+    """The result of repeating a point until its median was precise enough.
 
     Attributes:
-        precision_of_median: How narrow the interval of the median was to be, as a share of it.
-        most: Runs at most.
-        unneeded: Numbers of those that were not needed.
+        precision_of_median: The required width of the median's interval, as a share of the median.
+        most: Maximum number of runs.
+        unneeded: Numbers of the runs that were not needed.
     """
 
     precision_of_median: float
@@ -640,7 +642,7 @@ class Adaptive:
 
 @dataclass(frozen=True)
 class Provenance:
-    """By what, when and how tables were made.
+    """Which version made tables, when, and with which command.
 
     Attributes:
         hpcbert: Its version.
@@ -655,12 +657,12 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a point's numbers come from.
+    """The source of a point's numbers.
 
     Attributes:
         kind: A campaign, logs that hpcbert did not submit, or the published record.
-        name: What to call it: the campaign's id, the logs' path, a table of the record.
-        path: Where it lies now; empty where that is unknown. A copy has the same origin.
+        name: Its name: the campaign's id, the logs' path, a table of the record.
+        path: Where it is now; empty if unknown. A copy has the same origin.
     """
 
     kind: Literal["campaign", "logs", "record"]
@@ -668,7 +670,7 @@ class Origin:
     path: str = field(default="", compare=False)
 
 
-# What nodes and logs say of themselves: each fact by name with all values that were seen.
+# Facts from nodes and logs: each fact by name, with all values seen.
 Facts = tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -677,9 +679,9 @@ class Steps:
     """The iterations of one run, up to the end of its window.
 
     Attributes:
-        iterations: Where each record ends, in iterations completed, as the log counts them: of a
-            program that counts micro-batches, in those.
-        seconds: Of one iteration, on average over those that the record covers.
+        iterations: The end of each record, in completed iterations, as the log counts them: in
+            micro-batches, if the program counts those.
+        seconds: Time of one iteration, averaged over those that the record covers.
         after, until: The window: iterations above `after` up to `until` are measured.
     """
 
@@ -701,16 +703,16 @@ class Measured:
 
     Attributes:
         group: The table it belongs to.
-        asked: Repeats that were asked for.
-        runs: One a repeat, in order.
-        flags: Marks that the measuring has set already, for example `accumulation`.
-        differences: In what the nodes of its valid runs differ, from each other or from another
+        asked: Requested repeats.
+        runs: One per repeat, in order.
+        flags: Marks that measuring has set already, for example `accumulation`.
+        differences: Differences between the nodes of its valid runs, or from those of another
             point's.
-        counted: Which part of its runs the numbers are of.
-        origin: Where it comes from; None where nobody asked.
-        facts: What the nodes and the logs of its valid runs are.
-        steps: How long the iterations of its runs took, by repeat, as far as logs tell it.
-        adaptive: What ended its repeats; None where their number was fixed.
+        counted: The measured part of its runs.
+        origin: Its source; None if unknown.
+        facts: Facts from the nodes and the logs of its valid runs.
+        steps: Durations of the iterations of its runs, by repeat, as far as logs have them.
+        adaptive: What ended its repeats; None if their number was fixed.
     """
 
     group: Group
@@ -728,7 +730,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Row:
-    """One point of a speedup table; numbers unrounded, None where there is none.
+    """One point of a speedup table; numbers unrounded, None if missing.
 
     Attributes:
         median, mean, min, max: Samples per second over the valid runs.
@@ -736,12 +738,12 @@ class Row:
         speedup: Ratio to the baseline row's median.
         efficiency: Speedup over the ratio of GPUs.
         ok: Valid runs.
-        asked: Runs asked for.
-        flags: Those of docs/explanation/numbers.md, the marks of its valid runs among them.
-        differences: What `mixed-environment` stands for.
-        counted: Which part of its runs the numbers are of.
+        asked: Requested runs.
+        flags: Those of docs/explanation/numbers.md, including the marks of its valid runs.
+        differences: The differences behind `mixed-environment`.
+        counted: The measured part of its runs.
         origin, facts, steps, adaptive: As of the point.
-        metrics: How good the number is; None where there is none.
+        metrics: How good the number is; None if there is none.
     """
 
     shape: Shape
@@ -771,7 +773,7 @@ class SpeedupTable:
 
     Attributes:
         baseline: Shape whose median is the unit of speedup, or None.
-        rows: In the order of GPUs, then nodes.
+        rows: In order of GPUs, then nodes.
     """
 
     group: Group

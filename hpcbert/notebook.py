@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
     from hpcbert.results.resultset import ResultSet
 
-# What attributes say of a source.
+# The attributes that describe a source.
 _NAMED = ("kind", "name", "path", "hpcbert", "created", "recipe_digest")
 _FRAMES = ("rows", "runs", "steps", "environment")
 
 
 @dataclass(frozen=True)
 class LoadedResult:
-    """What campaigns, archives, logs or saved results hold, as data frames.
+    """Results of campaigns, archives, logs or saved results, as data frames.
 
-    Each frame's `attrs` say by what, when and of what it was made.
+    Each frame's `attrs` name the version, the time, the command and the sources.
 
     Attributes:
-        results: The tables that the frames are of.
-        made: By what, when and how.
+        results: The tables behind the frames.
+        made: The version, the time and the command.
     """
 
     results: ResultSet
@@ -49,28 +49,28 @@ class LoadedResult:
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """One line a point; columns and units: `hpcbert.frame.rows_frame`."""
+        """One row per point; columns and units: `hpcbert.frame.rows_frame`."""
         return self._marked(frame.rows_frame(self.results.tables))
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One line a repeat, valid or not; columns and units: `hpcbert.frame.runs_frame`."""
+        """One row per repeat, valid or not; columns and units: `hpcbert.frame.runs_frame`."""
         return self._marked(frame.runs_frame(self.results.tables))
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One line a record of a log; columns and units: `hpcbert.frame.steps_frame`.
+        """One row per record of a log; columns and units: `hpcbert.frame.steps_frame`.
 
-        Saved results hold no steps: of them it is empty.
+        Saved results have no steps: for them it is empty.
         """
         return self._marked(frame.steps_frame(self.results.tables))
 
     @cached_property
     def environment(self) -> pd.DataFrame:
-        """One line a fact: of a node what its fingerprint says, of a point what its logs state.
+        """One row per fact: for a node what its fingerprint says, for a point what its logs say.
 
-        source: the campaign or the logs. node: empty for what logs state. point: the framework and
-        shape that it is of, empty for nodes. digest: of the node's fingerprint. fact, value: texts,
+        source: the campaign or the logs. node: empty for facts from logs. point: its framework and
+        shape, empty for nodes. digest: of the node's fingerprint. fact, value: texts,
         units as the fact's name says.
         """
         import pandas as pd
@@ -81,11 +81,11 @@ class LoadedResult:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What must be known of the numbers, a sentence each."""
+        """Warnings about the numbers, one sentence each."""
         return (*self.results.refused, *self.results.warnings)
 
     def plot(self, name: str = "scaling-1", *, language: str = "en") -> Figure:
-        """Return one of the figures that a report of these results has.
+        """Return one of the figures in a report of these results.
 
         Args:
             name: `scaling-1` (throughput and speedup against GPUs), `beside-1` (frameworks beside
@@ -94,7 +94,7 @@ class LoadedResult:
             language: `en` or `zh`.
 
         Raises:
-            UsageError: There is no such figure; those that there are are named.
+            UsageError: The figure does not exist; the message names those that do.
         """
         from hpcbert.flows.report import pictures_of
         from hpcbert.report.figures import shown
@@ -102,11 +102,11 @@ class LoadedResult:
         found = {one.name: one for one in pictures_of(self.results, self.made, language)}
         if name not in found:
             there = ", ".join(found) or "none: no point has a number"
-            raise UsageError(f"There is no figure {name!r}.", hint=f"There is: {there}.")
+            raise UsageError(f"There is no figure {name!r}.", hint=f"The figures are: {there}.")
         return shown(found[name])
 
     def to_parquet(self, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
-        """Write every frame to a file of its name in a folder, `rows.parquet`; return the files."""
+        """Write each frame to a file of its name in a folder, `rows.parquet`; return the files."""
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         files = tuple(place / f"{name}.parquet" for name in _FRAMES)
@@ -154,27 +154,27 @@ def load(
     templates: tuple[str, ...] = (),
     site: str = "",
 ) -> LoadedResult:
-    """Return what campaigns, archives, logs and saved results hold, as data frames.
+    """Return the results of campaigns, archives, logs and saved results, as data frames.
 
     Args:
-        paths: As `hpcbert collect` takes them; without any, the newest campaign.
-        fw: Its option of that name, as all that follow.
-        rule: Likewise.
-        pattern: Likewise.
-        model: Likewise.
-        nodes: Likewise.
-        gpus_per_node: Likewise.
-        batch_size: Likewise.
-        precision: Likewise.
+        paths: As for `hpcbert collect`; without any, the newest campaign.
+        fw: As its option of that name; the same holds for all below.
+        rule: As above.
+        pattern: As above.
+        model: As above.
+        nodes: As above.
+        gpus_per_node: As above.
+        batch_size: As above.
+        precision: As above.
         settings: Its `--set`.
-        skip: Likewise.
-        iters: Likewise.
-        require_all: Likewise.
-        templates: Likewise.
-        site: Likewise.
+        skip: As above.
+        iters: As above.
+        require_all: As above.
+        templates: As above.
+        site: As above.
 
     Raises:
-        HpcbertError: As the command; its message is a sentence, `hint` what to do.
+        HpcbertError: As the command; its message is a sentence, and `hint` says what to do.
     """
     said = tuple(f"{name}={value}" for name, value in (settings or {}).items())
     known = UserSettings(

@@ -22,16 +22,16 @@ _LIMIT = re.compile(
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """How long a job may take.
+    """How long a job may run.
 
     Attributes:
         seconds: None for no limit.
-        text: As it was written.
+        text: The text as it was written.
     """
 
     FORM: ClassVar[str] = "must look like HH:MM:SS: "
     FORMS: ClassVar[str] = "Write HH:MM:SS, D-HH:MM:SS, D-HH, MM:SS or minutes; UNLIMITED for none."
-    # Seconds: ten years. More is a slip of the finger, and no clock of Slurm's holds much more.
+    # Seconds: ten years. More is a typing error, and no clock of Slurm's holds much more.
     MOST: ClassVar[int] = 10 * 365 * 86_400
 
     seconds: int | None
@@ -39,10 +39,10 @@ class TimeLimit:
 
     @classmethod
     def parse(cls, text: str) -> TimeLimit:
-        """Read what sbatch takes.
+        """Read a time limit as sbatch does.
 
         Raises:
-            ValueError: It is no time limit, or one of more than ten years; a sentence says which.
+            ValueError: It is not a time limit, or more than ten years; a sentence says which.
         """
         if text.strip().upper() in _WORDS:
             return cls(None, text)
@@ -59,7 +59,7 @@ class TimeLimit:
 
     @classmethod
     def reported(cls, text: str) -> TimeLimit:
-        """Read a limit of squeue or sinfo; `NOT_SET`, `INVALID` and the like are none."""
+        """Read a limit of squeue or sinfo; `NOT_SET`, `INVALID` and similar words mean none."""
         try:
             return cls.parse(text)
         except ValueError:
@@ -75,9 +75,9 @@ class TimeLimit:
 
     @property
     def bound(self) -> int:
-        """The seconds after which it is over in any case, for who has to have a limit."""
+        """The seconds after which it is over in any case, for callers that need a limit."""
         return self.seconds or self.MOST
 
     def exceeds(self, other: TimeLimit) -> bool:
-        """Say whether it is longer than another."""
+        """Return whether it is longer than another."""
         return other.seconds is not None and (self.seconds is None or self.seconds > other.seconds)

@@ -1,4 +1,4 @@
-"""Points that are repeated until their median is known: what was not needed, and who decided."""
+"""Points that are repeated until their median is known: unneeded repeats, and who decided."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def of_point(protocol: Protocol, unneeded: Sequence[int]) -> Adaptive | None:
-    """Return what ended the repeats of a point; None where their number was fixed."""
+    """Return what ended the repeats of a point; None if their number was fixed."""
     if protocol.precision_of_median is None:
         return None
     return Adaptive(protocol.precision_of_median, protocol.repeats, tuple(unneeded))
 
 
 def unneeded(number: int, state: RepeatState) -> Run:
-    """Return a repeat that was not needed: it has neither a number nor anything against it."""
+    """Return a repeat that was not needed: it has neither a number nor a reason against it."""
     return Run(
         repeat=number,
         attempt=state.attempt,
@@ -38,7 +38,7 @@ def unneeded(number: int, state: RepeatState) -> Run:
 
 
 def warnings(watched: TrackedCampaign) -> tuple[str, ...]:
-    """Return a sentence where nodes could not say whether repeats were needed, which then ran."""
+    """Return a sentence if nodes could not decide whether repeats were needed, which then ran."""
     if watched.campaign.protocol.precision_of_median is None:
         return ()
     attempts = [own for one in watched.repeats for own in one.record.attempts.values()]
@@ -47,6 +47,6 @@ def warnings(watched: TrackedCampaign) -> tuple[str, ...]:
         return ()
     hosts = {str(one["host"]) for own in blind for one in own if "host" in one}
     what = "1 repeat was" if len(blind) == 1 else f"{len(blind)} repeats were"
-    told = f"{what} made without knowing whether more were needed"
+    told = f"{what} made without knowing whether they were needed"
     where = f"hpcbert did not run on {fold(tuple(sorted(hosts)))}"
-    return (f"{watched.campaign.id}: {told}: {where}; slurm/*.out has its words.",)
+    return (f"{watched.campaign.id}: {told}: {where}; see slurm/*.out.",)

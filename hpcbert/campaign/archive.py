@@ -1,8 +1,8 @@
-"""A campaign as one file: what numbers come from, packed so that the same gives the same bytes.
+"""A campaign as one file: what numbers come from, packed so that equal campaigns give equal bytes.
 
-One ZIP file with one folder, the campaign's id; in it what evidence is recorded of, the
-measurements, and archive.json: digests of all files, and which were changed because something in
-them looks like a secret. It is read by unpacking it into a directory that is removed afterwards.
+One ZIP file with one folder, the campaign's id. It holds the files that evidence is recorded of,
+the measurements, and archive.json: digests of all files, and which of them were changed because
+they held what looks like a secret. Readers unpack it into a directory that they remove afterwards.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _MOST_INDEX = 1 << 24
 _MOST_DOCUMENT = 1 << 26
-# Bytes that are looked through for secrets at once, to the end of a line; a private key that begins
-# in the last so many of them is left to the next piece.
+# Bytes to search for secrets at once, up to the end of a line; a private key that begins in the
+# last few of them is left to the next piece.
 _PIECE = 1 << 22
 _KEY = 1 << 16
-# What digests and seal of the rest are in: changed, they would be worth nothing.
+# Files that hold the digests and the seal of the rest: changed, they would be worthless.
 _UNTOUCHED = (MANIFEST, evidence.MEASUREMENTS)
-# What goes with a campaign, and no number comes from.
+# Files that go with a campaign, but have no part in its numbers.
 _BESIDE = (evidence.MEASUREMENTS, notes.NOTE, store.LOCKED, campaignfile.NAME)
-# The earliest time that a ZIP file can name: when it was packed is nobody's business.
+# The earliest time that a ZIP file can hold: the time of packing must not change the bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = (stat.S_IFREG | 0o600) << 16
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What was packed.
+    """The result of packing.
 
     Attributes:
         path: The archive.
         size: Its bytes.
         sha256: Their digest.
-        files: How many files of the campaign are in it.
-        masked: Those of which secrets were masked.
+        files: Number of the campaign's files in it.
+        masked: Files in which secrets were masked.
     """
 
     path: Path
@@ -65,20 +65,20 @@ class Packed:
 
 
 def pack(directory: Path, target: Path) -> Packed:
-    """Write a campaign into one file, which must not be there yet.
+    """Write a campaign into one new file.
 
     Args:
         directory: The campaign.
         target: The archive.
 
     Raises:
-        UsageError: Something of the campaign is a link or too much, or the target is there.
-        CheckError: What can't be changed without losing its digests holds a secret.
+        UsageError: A file of the campaign is a link or too large, or the target exists.
+        CheckError: A file that can't be changed without losing its digests holds a secret.
         HpcbertError: The file system refused.
     """
     if os.path.lexists(target):
         raise UsageError(
-            "It is there already, and is not overwritten.",
+            "The file exists already and is not overwritten.",
             where=str(target),
             hint="Remove it, or name another file with --output.",
         )
@@ -104,10 +104,10 @@ def pack_logs(target: Path, logs: Mapping[str, Path]) -> tuple[str, ...]:
 
     Args:
         target: The file.
-        logs: Where each entry's log lies.
+        logs: Path of each entry's log.
 
     Raises:
-        UsageError: One of them is a link, or they are too much.
+        UsageError: One of them is a link, or they are too large.
         HpcbertError: The file system refused.
     """
     room, masked = zipped.MOST_BYTES, []
@@ -128,17 +128,17 @@ def _digest(file: BinaryIO) -> str:
 
 
 def _publish(temporary: Path, target: Path) -> None:
-    """Give a finished file its name; one that came there meanwhile stays."""
+    """Give a finished file its name; never replace a file that appeared meanwhile."""
     try:
         os.link(temporary, target)
     except FileExistsError:
-        raise UsageError("It came there meanwhile, and stays.", where=str(target)) from None
+        raise UsageError("The file has appeared meanwhile and stays.", where=str(target)) from None
     except OSError:  # A file system without links.
         temporary.rename(target)
 
 
 def _write(file: BinaryIO, directory: Path, identity: str) -> dict[str, Any]:
-    """Write the files of a campaign in their order, and at last what is said about them."""
+    """Write the files of a campaign in order, and at last the description of them."""
     index: dict[str, Any] = {"schema": SCHEMA, "campaign": identity, "files": {}, "masked": {}}
     before = masks(directory)
     names = sorted({*evidence.names(directory), *_beside(directory)})
@@ -160,13 +160,13 @@ def _write(file: BinaryIO, directory: Path, identity: str) -> dict[str, Any]:
 
 
 def _beside(directory: Path) -> Iterator[str]:
-    """Yield the files that go with a campaign and that no number comes from."""
+    """Yield the files that go with a campaign but have no part in its numbers."""
     yield from (name for name in _BESIDE if os.path.lexists(directory / name))
 
 
 def _info(name: str) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name, _TIME)
-    info.external_attr, info.create_system = _MODE, 3  # Unix, wherever it is packed
+    info.external_attr, info.create_system = _MODE, 3  # Unix, on every system
     info.compress_type = zipfile.ZIP_DEFLATED
     return info
 
@@ -174,10 +174,10 @@ def _info(name: str) -> zipfile.ZipInfo:
 def _add(
     archive: zipfile.ZipFile, directory: Path, name: str, entry: str, room: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Add a file; return what is said of it as it is packed, and as it was."""
+    """Add a file; return its description as packed, and as it was."""
     path = directory / name
     if not name.isprintable() or "\\" in name or len(entry) > zipped.LONGEST:
-        raise UsageError("Its name can't be archived.", where=repr(str(path)))
+        raise UsageError("A file name like this can't be archived.", where=repr(str(path)))
     with refusal("archive", path, hint="Nothing was written. Put a plain file in its place."):
         descriptor, _ = open_file(path, follow=False)
     was, now = hashlib.sha256(), hashlib.sha256()
@@ -188,8 +188,8 @@ def _add(
             masked = _masked(name, piece)
             if masked != piece and name in _UNTOUCHED:
                 raise CheckError(
-                    "It holds what looks like a secret, and can't be archived without it: its "
-                    "digest is on record.",
+                    "The file holds what looks like a secret. hpcbert can't mask it here, because "
+                    "its digest is on record.",
                     where=str(path),
                     hint="Nothing was written.",
                 )
@@ -206,21 +206,21 @@ def _add(
 def _too_much(directory: Path) -> UsageError:
     return UsageError(
         f"The campaign has more than {zipped.MOST_BYTES >> 30} GiB or "
-        f"{zipped.MOST_FILES:,} files, which no archive holds.",
+        f"{zipped.MOST_FILES:,} files, which is too much for an archive.",
         where=str(directory),
         hint="Nothing was written. Pack the directory with another program.",
     )
 
 
 def _pieces(file: BinaryIO, *, whole: bool) -> Iterator[bytes]:
-    """Yield a file's content in pieces that no secret lies across; a document at once."""
+    """Yield a file's content in pieces that no secret spans; a document at once."""
     rest = file.read(_MOST_DOCUMENT) if whole else b""
     while block := file.read(_PIECE):
         rest += block
         cut = rest.rfind(b"\n") + 1
         key = rest.rfind(b"-----BEGIN ", max(0, cut - _KEY), cut)
         cut = key if key > 0 else cut
-        # A line without an end is cut somewhere.
+        # A line without an end is cut anywhere.
         cut = cut if cut or len(rest) < 2 * _PIECE else len(rest)
         if cut:
             yield rest[:cut]
@@ -230,7 +230,7 @@ def _pieces(file: BinaryIO, *, whole: bool) -> Iterator[bytes]:
 
 
 def _masked(name: str, content: bytes) -> bytes:
-    """Return what of a file may leave the campaign: as it is, or with secrets masked."""
+    """Return a file's content as it may leave the campaign: unchanged, or with secrets masked."""
     if name.endswith(".json"):
         return _json(content)
     if name.endswith(".jsonl"):
@@ -241,7 +241,7 @@ def _masked(name: str, content: bytes) -> bytes:
 
 
 def _json(content: bytes) -> bytes:
-    """Return a JSON document, its texts without secrets; a damaged one is a text like any other."""
+    """Return a JSON document with its texts' secrets masked; mask a damaged one as plain text."""
     try:
         data = json.loads(content)
         found = _without_secrets(data)
@@ -264,7 +264,7 @@ def _without_secrets(data: Any, name: str = "") -> Any:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Path]:
-    """Unpack an archive into a directory of its own, which is removed in the end.
+    """Unpack an archive into a temporary directory, which is removed in the end.
 
     Raises:
         UsageError: It is not an archive of a campaign, damaged, hostile, or of a newer version.
@@ -285,27 +285,29 @@ def _unpacked(path: Path, folder: Path) -> Path:
             if info.is_dir() or name == INDEX:
                 continue
             if name not in files or not (name in _BESIDE or evidence.belongs(name)):
-                raise UsageError(f"The archive has a file too much: {name!r}.", where=str(path))
+                raise UsageError(
+                    f"The archive has a file that does not belong there: {name!r}.", where=str(path)
+                )
             zipped.unpack(archive, info, folder / identity / name)
     directory = folder / identity
     for name, entry in files.items():
         _compare(directory / name, entry, f"{path}: {name}")
     store.write_json(directory / INDEX, index)
     if store.read_manifest(directory).id != identity:
-        raise UsageError("The archive's manifest is another campaign's.", where=str(path))
+        raise UsageError("The archive's manifest belongs to another campaign.", where=str(path))
     return directory
 
 
 def _index(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the campaign's id, which is the archive's one folder, and what archive.json says.
+    """Return the campaign's id, which is the archive's one folder, and archive.json's contents.
 
     Raises:
-        UsageError: It is no archive of a campaign, or a newer hpcbert packed it.
+        UsageError: It is not an archive of a campaign, or a newer hpcbert packed it.
     """
     foreign = UsageError(
-        "It is a ZIP file, but not an archive of a campaign.",
+        "This ZIP file is not an archive of a campaign.",
         where=str(path),
-        hint="hpcbert archive makes one. Logs are read unpacked.",
+        hint="hpcbert archive makes archives. To read logs, unpack them first.",
     )
     tops = {info.filename.partition("/")[0] for info in archive.infolist()}
     named = [info for info in archive.infolist() if info.filename.endswith(f"/{INDEX}")]
@@ -319,7 +321,7 @@ def _index(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[str, Any]]:
     schema = index.get("schema") if isinstance(index, dict) else None
     if schema != SCHEMA:
         raise UsageError(
-            f"The archive has schema {schema}, this hpcbert reads {SCHEMA}.",
+            f"The archive has schema {schema}, but this hpcbert reads {SCHEMA}.",
             where=str(path),
             hint="Use the version of hpcbert that packed it, or a newer one.",
         )
@@ -330,10 +332,10 @@ def _index(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _compare(file: Path, entry: Any, where: str) -> None:
-    """Hold an unpacked file against its digest, and give it its time.
+    """Check an unpacked file against its digest, and set its time.
 
     Raises:
-        UsageError: It is missing or another.
+        UsageError: It is missing or has changed.
     """
     try:
         with file.open("rb") as content:
@@ -345,7 +347,7 @@ def _compare(file: Path, entry: Any, where: str) -> None:
         same = False
     if not same:
         raise UsageError(
-            "It is not what the archive says was packed.",
+            "The file differs from what was packed.",
             where=where,
-            hint="Copy the archive again from where it comes from.",
+            hint="Copy the archive again from its source.",
         )

@@ -1,8 +1,8 @@
-"""All attempts of a repeat: what is known of each, who said so, and which one counts.
+"""All attempts of a repeat: what is known about each, from which source, and the valid one.
 
-Of an attempt are believed, in this order: what an earlier collect wrote down of the scheduler's
-word, what accounting says now, what a retry wrote into the manifest, and what the job wrote itself.
-A verdict once reached stands: no later question, and no silence, makes an attempt better.
+The sources for an attempt, in this order: the scheduler's word that an earlier collect recorded,
+what accounting says now, what a retry wrote into the manifest, and what the job wrote itself. A
+verdict once reached is final: no later answer, or lack of one, makes an attempt better.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class AttemptState:
     """One attempt.
 
     Attributes:
-        array: What it was submitted in.
-        state: How it is, with its number.
+        array: The array that it was submitted in.
+        state: Its state, with its number.
         seen: What the job wrote about it.
     """
 
@@ -42,7 +42,7 @@ class AttemptState:
 
 @dataclass(frozen=True)
 class History:
-    """All attempts of one repeat that are known of, oldest first; at least one."""
+    """All known attempts of one repeat, oldest first; at least one."""
 
     number: int
     attempts: tuple[AttemptState, ...]
@@ -54,14 +54,14 @@ class History:
 
     @property
     def told(self) -> RepeatState:
-        """The same, with the states of those before it."""
+        """The same, with the states of earlier attempts."""
         return replace(self.newest, earlier=tuple(one.state for one in self.attempts[:-1]))
 
     @property
     def counted(self) -> AttemptState:
         """The attempt that counts: the last one, unless only one before it completed.
 
-        A job that completed may be requeued by hand, and the new attempt cancelled.
+        A completed job may be requeued by hand, and the new attempt cancelled.
         """
         if self.newest.word == "COMPLETED":
             return self.attempts[-1]
@@ -72,26 +72,26 @@ class History:
         return self.attempts[-1]
 
     def listed(self, directory: Path) -> tuple[Attempt, ...]:
-        """Return the attempts as they stand in a table; none if there is but one."""
+        """Return the attempts for a table; none if there is only one."""
         if len(self.attempts) == 1:
             return ()
         return tuple(_listed(directory, self.number, one) for one in self.attempts)
 
 
 def history(repeat: Repeat, newest: RepeatState, memory: Memory) -> History:
-    """Return what is known of every attempt of one repeat.
+    """Return what is known about every attempt of one repeat.
 
     Args:
-        repeat: Which one, in the array that it was submitted in last.
-        newest: The state of its newest attempt, and what the scheduler says of those before.
-        memory: What was written down before.
+        repeat: The repeat, in the array that it was submitted in last.
+        newest: The state of its newest attempt, and what the scheduler says about earlier ones.
+        memory: What an earlier collect recorded.
     """
     arrays = [one.array for one in (*repeat.before, repeat)]
     submitted = [one for one in arrays if one.state == "submitted"]
     record = repeat.record
     said = {one.attempt: one for one in newest.earlier}
-    # An attempt that died before its script began has written nothing; who submitted or requeued
-    # it knows of it.
+    # An attempt that died before its script began has written nothing, but who submitted or
+    # requeued it knows about it.
     known = {newest.attempt, *said, *record.attempts, *(one.first_attempt for one in submitted)}
     ordered = sorted(one for one in known if 0 <= one <= newest.attempt)
     found = []
@@ -111,14 +111,14 @@ def history(repeat: Repeat, newest: RepeatState, memory: Memory) -> History:
 
 
 def _array(arrays: Sequence[Array], attempt: int) -> Array | None:
-    """Return the array that an attempt belongs to, of those that a repeat was submitted in."""
+    """Return the array that an attempt belongs to, among those that a repeat was submitted in."""
     return next((one for one in reversed(arrays) if one.first_attempt <= attempt), None)
 
 
 def _believed(
     seen: JobRecord, kept: RepeatState | None, said: RepeatState | None, own: RepeatState
 ) -> RepeatState:
-    """Return how an attempt ended: a verdict of the scheduler's, or else what others say."""
+    """Return how an attempt ended: by the scheduler's verdict, or else by the other sources."""
     if kept is not None:
         return seen.renew(kept)
     if said is not None and said.kind.over:
@@ -127,10 +127,10 @@ def _believed(
 
 
 def _by_retry(arrays: Sequence[Array], number: int, after: int) -> RepeatState | None:
-    """Return how an attempt ended by what the retry says whose first attempt came after it.
+    """Return how an attempt ended by the record of the retry that made the next attempt.
 
-    It tells of nothing but the reasons that the repeat did not count for: where it had completed,
-    and the reason is not its state, its log and its files are judged again.
+    The record has only the reasons against the repeat: if it had completed, and the reason is not
+    its state, its log and its files are judged again.
     """
     for array in arrays:
         if not array.retry or array.first_attempt != after:
@@ -143,12 +143,12 @@ def _by_retry(arrays: Sequence[Array], number: int, after: int) -> RepeatState |
 
 
 def _by_its_record(seen: JobRecord, *, requeued: bool) -> RepeatState:
-    """Return how an attempt that another one followed ended, by what its job wrote.
+    """Return how an attempt ended that another one followed, by what its job wrote.
 
     Args:
         seen: What it wrote.
-        requeued: Whether the scheduler started the next one, and no retry did: then that is how
-            this one ended, whatever its script caught of it.
+        requeued: Whether the scheduler, not a retry, started the next one: then this attempt ended
+            by being requeued, whatever its script noticed.
     """
     own = seen.end_state
     if own is not None and own.kind is Kind.SUCCEEDED:
@@ -159,7 +159,7 @@ def _by_its_record(seen: JobRecord, *, requeued: bool) -> RepeatState:
         return RepeatState("REQUEUED", Kind.REQUEUED, "status-file", detail=detail)
     if own is not None:
         return replace(own, detail=detail)
-    lost = f"never wrote its end: killed, requeued, or its node was lost{where}"
+    lost = f"never recorded its end: it was killed or requeued, or its node was lost{where}"
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=lost)
 
 

@@ -1,4 +1,4 @@
-"""A run's log held against when the run was: its stamps, its file, and the node's clock."""
+"""Compare a run's log with the time of the run: its stamps, its file, and the node's clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hpcbert.campaign.steps import Step
     from hpcbert.logs.grammar import Grammar
 
-# Seconds by which a clock may go wrong within a run: it is read in hundredths.
+# Seconds by which a clock may drift within a run: it is read in hundredths.
 _MOVED = 0.5
 # Seconds by which the file server's clock may differ from the controller's.
 _SERVER = 60.0
@@ -24,21 +24,21 @@ _SERVER = 60.0
 def mistimed(
     record: RepeatRecord, attempt: int, log: Path, grammar: Grammar, *, contained: bool
 ) -> tuple[Reason, ...]:
-    """Return why a run's times don't fit together; none if they do, or nobody knows them.
+    """Return why a run's times are inconsistent; none if they are consistent or unknown.
 
     Args:
         record: What its script wrote.
-        attempt: Which of its attempts it is.
+        attempt: The number of the attempt.
         log: What its program wrote.
         grammar: How the log is read.
-        contained: Whether the program was in a container, which has a time zone of its own.
+        contained: Whether the program ran in a container, which has a time zone of its own.
     """
     step = next((one for one in record.steps if one.attempt == attempt), None)
     if step is None or step.begin is None or step.end is None or step.end <= step.begin:
-        return ()  # A record in whole seconds that has no length says nothing of when it was.
+        return ()  # A record in whole seconds that has no length does not say when it was.
     detail = _set(step) or _older(record, log, step.begin + step.ahead)
     if not detail:
-        # Older scripts wrote down no zone.
+        # Older scripts recorded no zone.
         zones = QUARTERS if contained or not step.zones else step.zones
         found = stamps(log, grammar)
         details = [outside(found, span) for span in _spans(step, zones)]
@@ -47,9 +47,9 @@ def mistimed(
 
 
 def _spans(step: Step, zones: Sequence[int]) -> list[TimeSpan]:
-    """Return when a step was by the clocks that a log's stamps may be of.
+    """Return the time of a step by each clock that a log's stamps may come from.
 
-    On several nodes the rank that prints may be on another one than the script. If the clock there
+    On several nodes, the rank that prints may be on another one than the script. If the clock there
     is right and only the script's is wrong, the stamps are those of the controller's clock.
     """
     begin, end = step.begin or 0.0, step.end or 0.0
@@ -65,10 +65,10 @@ def _set(step: Step) -> str:
 
 
 def _older(record: RepeatRecord, log: Path, begin: float) -> str:
-    """Return a clause about a log that was written to last before its step began.
+    """Return a clause about a log that was last written to before its step began.
 
-    The status file was written to later than that: if it seems older too, as in a copy that was
-    restored, the file system's times say nothing.
+    The status file was last written to later than that: if it seems older too, as in a restored
+    copy, the file system's times mean nothing.
     """
     try:
         early = begin - log.stat().st_mtime
@@ -76,4 +76,4 @@ def _older(record: RepeatRecord, log: Path, begin: float) -> str:
         return ""
     if early <= _SERVER or (record.written or 0.0) < begin - _SERVER:
         return ""
-    return f"the log was written to last {early:.0f} s before the measured step began"
+    return f"the log was last written to {early:.0f} s before the measured step began"

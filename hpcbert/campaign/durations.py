@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from hpcbert.model import Point
 
 Campaigns = tuple[TrackedCampaign, ...]
-# Runs of a point after which no older campaign is looked at.
+# Number of runs of a point after which older campaigns are not read.
 _ENOUGH = 25
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """Runs of a point that ended well before.
+    """Successful runs of a point.
 
     Attributes:
-        seconds: Of each, from the job's start to its end.
-        campaigns: Ids of the campaigns that they are of, newest first.
+        seconds: Duration of each, from the job's start to its end.
+        campaigns: Ids of their campaigns, newest first.
     """
 
     seconds: tuple[float, ...]
@@ -41,10 +41,10 @@ class Earlier:
 
 
 def campaigns(runs: Path) -> Campaigns:
-    """Return the caller's own campaigns below a directory, newest first, as far as they are read.
+    """Return the user's own campaigns below a directory, newest first, reading them on demand.
 
     Args:
-        runs: Where they lie; a damaged one is passed over.
+        runs: The directory; damaged campaigns are skipped.
     """
     found: list[TrackedCampaign] = []
     for directory in reversed(store.find_campaigns(runs)):
@@ -56,13 +56,13 @@ def campaigns(runs: Path) -> Campaigns:
 def earlier(
     before: Campaigns, points: Collection[Point], *, iters: int, rehearse: bool = False
 ) -> dict[Point, Earlier]:
-    """Return what is known of points from earlier campaigns.
+    """Return what is known about points from earlier campaigns.
 
     Args:
         before: The campaigns, newest first.
-        points: Those of interest; a point that nothing is known of is not in the result.
-        iters: Iterations of a run: runs of other lengths say nothing.
-        rehearse: Whether rehearsals are meant, or runs.
+        points: The points; those without earlier runs are not in the result.
+        iters: Iterations of a run: runs of other lengths are not comparable.
+        rehearse: Whether to look for rehearsals or for runs.
     """
     found: dict[Point, Earlier] = {}
     for watched in before:
@@ -90,7 +90,7 @@ def _known(found: dict[Point, Earlier], point: Point) -> Earlier:
 
 
 def _seconds(watched: TrackedCampaign, point: Point) -> Iterator[float]:
-    """Yield how long each run of a point took that ended with status 0."""
+    """Yield the duration of each run of a point that ended with status 0."""
     for array, number in watched.campaign.current:
         if array.point != point:
             continue

@@ -1,8 +1,8 @@
 """Whether a point needs another repeat: `python -m hpcbert.campaign.enough CAMPAIGN POINT`.
 
-Job scripts of `--repeats auto` ask it before they train. The numbers are those that `collect`
-would print, by the same rule, window and gate. Only the scheduler is not asked, whose accounts lag
-behind: how a repeat ended is what its own job wrote.
+Job scripts of `--repeats auto` ask it before they train. The numbers are those that `collect` would
+print, by the same rule, window and gate. Only the scheduler is not asked, because its accounts lag
+behind: how a repeat ended is read from what its own job wrote.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from hpcbert.slurm.states import Kind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Exit statuses, which base.sbatch.j2 tells apart: Python itself ends with 1 and 2.
+# Exit statuses, which base.sbatch.j2 distinguishes: Python itself ends with 1 and 2.
 ENOUGH, MORE, FAILED = 0, 3, 4
 
 
 class Decision(NamedTuple):
-    """Whether the repeats of a point are enough, and why."""
+    """Whether a point has enough repeats, and why."""
 
     enough: bool
     why: str
 
 
 def decide(directory: Path, point: str) -> Decision:
-    """Say whether the repeats of a point that have ended are enough.
+    """Return whether enough repeats of a point have ended.
 
     Args:
         directory: The campaign.
@@ -60,12 +60,12 @@ def decide(directory: Path, point: str) -> Decision:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print why, as a field of an event in a status file; return the exit status."""
+    """Print the reason, as a field of an event in a status file; return the exit status."""
     directory, point = arguments
     try:
         found = decide(Path(directory), point)
     except HpcbertError as error:
-        print(f"hpcbert: {error}", file=sys.stderr)  # noqa: T201  no command's result
+        print(f"hpcbert: {error}", file=sys.stderr)  # noqa: T201  not the result of a command
         return FAILED
     print(f'"why":{json.dumps(found.why)}')  # noqa: T201
     return ENOUGH if found.enough else MORE

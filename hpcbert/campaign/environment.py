@@ -1,4 +1,4 @@
-"""The nodes' fingerprints in a campaign: read, and held against each other."""
+"""The nodes' fingerprints in a campaign: read, and compared with each other."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class Environments:
         return sorted(name for name in some if not name.startswith("."))
 
     def names(self, key: str, repeat: int, attempt: int, ending: str = ".json") -> tuple[str, ...]:
-        """Return the names of the files that one attempt left, one a node, in order.
+        """Return the names of the files that one attempt left, one per node, in order.
 
-        Until it is finished a fingerprint is hidden, or has another ending.
+        An unfinished fingerprint is hidden or has another ending.
         """
         start = f"{key}.{repeat}.{attempt}."
         return tuple(one for one in self._names if one.startswith(start) and one.endswith(ending))
 
     def of(self, key: str, repeat: int, attempt: int) -> tuple[Fingerprint, ...]:
-        """Return the fingerprints of one attempt; what is damaged is passed over."""
+        """Return the fingerprints of one attempt; damaged ones are skipped."""
         found = []
         for name in self.names(key, repeat, attempt):
             with suppress(OSError):
@@ -60,9 +60,9 @@ class Environments:
 
 
 def compared(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> tuple[Measured, ...]:
-    """Return points with what their nodes are, and in what these differ from each other.
+    """Return points with the facts of their nodes, and with the differences between these.
 
-    A table's points are held against the one too that is the unit of its speedups.
+    A table's points are also compared with its baseline, the unit of its speedups.
 
     Args:
         points: Each with the fingerprints of its valid runs.

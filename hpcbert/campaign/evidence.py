@@ -1,9 +1,9 @@
 """The evidence behind a campaign's numbers: digests of every file, and what changed since.
 
-It is recorded when a campaign is collected and nothing of it waits or runs any more. A campaign may
-go on after that: a requeue appends to status files and adds logs, a retry adds arrays to the
-manifest. And a file system may show late what a node wrote. Both are told apart from a file whose
-recorded content is no longer there.
+It is recorded when a campaign is collected and none of its jobs waits or runs any more. A campaign
+may go on after that: a requeue appends to status files and adds logs, a retry adds arrays to the
+manifest. A file system may also show late what a node wrote. Both are distinguished from a file
+that has lost recorded content.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ TABLE = "table.json"
 EVIDENCE, SEAL = "evidence", "seal"
 _BLOCK = 1 << 20
 _MOST = 1 << 26
-# What numbers come from: these files, and all in these folders, to which a campaign that goes on
-# adds. What else a person keeps there is theirs.
+# What numbers come from: these files, and everything in these folders, which a campaign that goes
+# on adds to. Other files in the directory belong to the user.
 _FILES = (MANIFEST, store.RECIPE, store.SAMPLE, TABLE)
 _FOLDERS = ("env", "logs", "scripts", "slurm", "status")
-# What numbers of all repeats come from; of scripts, those that no array names.
+# What the numbers of all repeats depend on; of scripts, those that no array names.
 _COMMON = (MANIFEST, store.RECIPE, MEASUREMENTS)
 # Jobs write to these while they run.
 _LOGS, _STATUS = "logs/", "status/"
 _WRITTEN = (_LOGS, _STATUS)
-# The local queue's own files: each retry writes them again.
+# The local queue's own files, which each retry writes again.
 _UNRECORDED = "slurm/local."
 
-# Numbers are recorded as the protocol has them, whatever window a table was asked for.
+# Numbers are recorded with the protocol's window, whatever window a table was requested for.
 _WHOLE = {"skip": None, "iters": None}
 
 Kind = Literal["missing", "changed", "added", "grew", "late", "masked", "seal"]
@@ -58,15 +58,15 @@ Kind = Literal["missing", "changed", "added", "grew", "late", "masked", "seal"]
 
 @dataclass(frozen=True)
 class Deviation:
-    """One thing that is not as it was recorded.
+    """One difference from the record.
 
     Attributes:
-        kind: `missing`, `changed`, `added`, `grew` (what was recorded is still its beginning),
+        kind: `missing`, `changed`, `added`, `grew` (it still begins with what was recorded),
             `late` (the file system showed it only later), `masked` (something in it looked like a
             secret when it was archived), or `seal`: the record itself was changed.
         path: Relative to the campaign.
         detail: A sentence.
-        harmless: Whether a campaign that goes on explains it, or a file system that is slow.
+        harmless: Whether a campaign that goes on, or a slow file system, explains it.
     """
 
     kind: Kind
@@ -79,7 +79,7 @@ class Deviation:
 
 
 def canonical(data: Any) -> bytes:
-    """Return JSON data as bytes that are the same for the same data."""
+    """Return JSON data as bytes, always the same for the same data."""
     return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -90,9 +90,9 @@ def _digest(data: Any) -> str:
 def digests(
     watched: TrackedCampaign, known: Mapping[str, dict[str, Any]] = MappingProxyType({})
 ) -> dict[str, dict[str, Any]]:
-    """Return bytes and SHA-256 of every file that numbers come from, by path, in order.
+    """Return size and SHA-256 of every file that numbers come from, by path, in order.
 
-    Status files are what they were when they were read: that is what the states come from.
+    Status files count as they were when they were read: the states come from that.
 
     Args:
         watched: The campaign.
@@ -122,12 +122,12 @@ def _entry(watched: TrackedCampaign, name: str) -> dict[str, Any]:
 
 
 def belongs(name: str) -> bool:
-    """Say whether a campaign can have a file of that path that its numbers come from."""
+    """Return whether a campaign's numbers can come from a file with this path."""
     return name in {*_FILES, MEASUREMENTS} or name.startswith(tuple(f"{one}/" for one in _FOLDERS))
 
 
 def names(directory: Path) -> Iterator[str]:
-    """Yield the paths of the files, without hidden ones, which are not finished."""
+    """Yield the paths of the files, except hidden ones, which are unfinished."""
     yield from (name for name in _FILES if os.path.lexists(directory / name))
     for start in _FOLDERS:
         for folder, _, files in os.walk(directory / start):
@@ -138,7 +138,7 @@ def names(directory: Path) -> Iterator[str]:
 
 
 def stamps(directory: Path) -> dict[str, tuple[int, int]]:
-    """Return size and time of every log and status file, by path: what a writer changes."""
+    """Return size and time of every log and status file, by path, which change with each write."""
     found = {}
     for name in names(directory):
         if name.startswith(_WRITTEN):
@@ -167,12 +167,12 @@ def seal(document: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Held:
-    """A campaign held against its evidence.
+    """The comparison of a campaign with its evidence.
 
     Attributes:
-        findings: What is not as it was recorded.
-        accepted: What a person accepted of earlier changes, a sentence each.
-        digests: Of its files as they were found; empty where there is no evidence.
+        findings: The differences from the record.
+        accepted: Earlier changes that the user accepted, one sentence each.
+        digests: Digests of its files as found; empty without evidence.
     """
 
     findings: tuple[Deviation, ...] = ()
@@ -181,12 +181,12 @@ class Held:
 
     @property
     def changed(self) -> tuple[Deviation, ...]:
-        """What nothing explains but that somebody changed it; the table is made again anyway."""
+        """Changes that only a deliberate change explains; the table is made again anyway."""
         return tuple(one for one in self.findings if not one.harmless and one.path != TABLE)
 
 
 def hold(watched: TrackedCampaign) -> Held:
-    """Hold a campaign against the evidence that an earlier collect recorded, if one did."""
+    """Compare a campaign with the evidence that an earlier collect recorded, if any."""
     document = previous(watched.directory)
     if document is None:
         return Held()
@@ -202,14 +202,14 @@ def hold(watched: TrackedCampaign) -> Held:
 
 
 def concerns_all(path: str) -> bool:
-    """Say whether the numbers of all repeats depend on a file."""
+    """Return whether the numbers of all repeats depend on a file."""
     return path in _COMMON or (path.startswith("scripts/") and not path.endswith(".sbatch"))
 
 
 def changes(
     watched: TrackedCampaign, document: Mapping[str, Any], now: Mapping[str, dict[str, Any]]
 ) -> tuple[Deviation, ...]:
-    """Return what is not as it was when the evidence was recorded.
+    """Return the differences from the time when the evidence was recorded.
 
     Args:
         watched: The campaign.
@@ -253,7 +253,7 @@ def _changed(
 
 
 def _added_to(watched: TrackedCampaign, name: str, then: Any) -> tuple[bytes, bytes] | None:
-    """Return what was recorded of a file and what follows it; None: it does not begin so."""
+    """Return a file's recorded beginning and what follows it; None: it begins differently."""
     size = then.get("bytes") if isinstance(then, dict) else None
     if not isinstance(size, int) or size < 0:
         return None
@@ -270,14 +270,14 @@ def _added_to(watched: TrackedCampaign, name: str, then: Any) -> tuple[bytes, by
 def _added(name: str, lacking: Lacking, *, goes_on: bool) -> Deviation:
     if name in lacking.missing or name.startswith("env/"):
         return Deviation("late", name, "the file system did not show it before", harmless=True)
-    return Deviation("added", name, "it was not there", harmless=goes_on)
+    return Deviation("added", name, "it did not exist before", harmless=goes_on)
 
 
 def _continues(campaign: Campaign, document: Mapping[str, Any]) -> bool:
-    """Say whether a manifest still holds its head and every array that was recorded.
+    """Return whether a manifest still holds its head and every array that was recorded.
 
-    An array that no job was known of then may have been submitted since. Runs may be of an array
-    that was added after that: a table that is made while a retry runs keeps the evidence there was.
+    An array without a job at that time may have been submitted since. Runs may belong to an array
+    that was added later: a table that is made while a retry runs keeps the existing evidence.
     """
     then = document[EVIDENCE].get("manifest")
     try:
@@ -292,7 +292,7 @@ def _continues(campaign: Campaign, document: Mapping[str, Any]) -> bool:
 
 
 def manifest_digests(campaign: Campaign) -> dict[str, Any]:
-    """Return the digests of a manifest's arrays, by name, and of all else in it."""
+    """Return the digests of a manifest's arrays, by name, and of everything else in it."""
     data = asdict(campaign)
     arrays = data.pop("arrays")
     return {"head": _digest(data), "arrays": {one["name"]: _digest(one) for one in arrays}}
@@ -308,15 +308,15 @@ def renewed(
 ) -> dict[str, Any]:
     """Return the evidence for a campaign as it is on disk now.
 
-    Where there was a record already and something is not as it was, the history says what.
+    If there was a record already and something differs from it, the history says what.
 
     Args:
         watched: The campaign; its table.json is written, its measurements.json is the old one.
-        document: The measurements that the evidence is for.
+        document: The measurements that the evidence belongs to.
         now: Seconds since the epoch.
-        accepted: Why a person accepts what was changed; empty if nothing was.
-        known: The digests that the campaign was held by. Of logs they still hold, or whoever
-            records them sees by size and time that they don't.
+        accepted: The user's reason to accept changes; empty if there are none.
+        known: The digests used for the comparison. They still hold for logs, or the process that
+            records them sees from size and time that they don't.
     """
     logs = {name: one for name, one in known.items() if name.startswith(_LOGS)}
     files = digests(watched, logs)
@@ -355,7 +355,7 @@ def kept(watched: TrackedCampaign) -> dict[str, Any] | None:
 
 
 def previous(directory: Path) -> dict[str, Any] | None:
-    """Return what `recorded` does, or nothing where the file is damaged."""
+    """Return the result of `recorded`, or nothing if the file is damaged."""
     try:
         return recorded(directory)
     except UsageError:

@@ -1,7 +1,7 @@
-"""What the nodes of a run are, as far as it can change a number: read, compared, told apart; pure.
+"""The facts of a run's nodes that can change a number: read, compared, distinguished; pure.
 
-The files are written by `describe.sh` on the nodes. What is in them is judged as anybody's text:
-bounded, of known types, or left out.
+`describe.sh` writes the files on the nodes. Their contents are treated as untrusted text: bounded,
+of known types, or left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST = 1000
 _UNSET = "not set"
 _ABSENT = "none"
 
-# Variables that libraries read and that change what they do; not those that an allocation sets.
+# Variables that change the behaviour of libraries; not those that an allocation sets.
 _RELEVANT = regex(
     r"(?:NCCL|RCCL|HIP|HSA|ROCM|ROCBLAS|MIOPEN|HCCL|HABANA|PT_HPU|OMP|KMP|MKL|OPENBLAS|GOMP|CUDA|CUDNN|CUBLAS|NVTE|UCX|OMPI_MCA|FI|GLOO|TORCH|"
     r"PYTORCH|TF|XLA|FLAGS|JAX|HOROVOD|ONEFLOW|MXNET|MS|DALI)_\w+|LD_PRELOAD|LD_LIBRARY_PATH|"
@@ -39,7 +39,7 @@ _ALLOCATED = regex(
 _PACKAGE = regex(r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^-]*)(?:-.*)?")
 _LIBRARY = regex(r"(?P<name>[A-Za-z0-9_]+)\.so\.(?P<version>[\w.]+)")
 _DIGEST = regex(r"@sha256:([0-9a-f]{64})|\+([0-9a-f]{12})\.sqsh")
-# Of the fields that nvidia-smi was asked for, those that matter, by what they are called.
+# The relevant fields of nvidia-smi, by the names used here.
 _GPU_FACTS = {
     "name": "GPU",
     "driver_version": "GPU driver",
@@ -63,9 +63,9 @@ _HOST_FACTS = {
     "numa_nodes": "NUMA domains",
     "memlock": "locked memory, KiB",
 }
-# What a run's log states is compared as nodes are, in a scope of its own.
+# Facts from a run's log are compared like facts of nodes, in a scope of their own.
 LOG = "log"
-# How many GPUs a job sees follows from what it asked for, so that shapes differ in it rightly.
+# The number of GPUs that a job sees follows from its request, so it rightly differs between shapes.
 _BY_SHAPE = frozenset(
     {"GPUs", "nodes", "gpus", "gpus_per_node", "accumulation", "global_batch_size"}
 )
@@ -90,12 +90,12 @@ _SUMMARY = {
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What one node is.
+    """The facts of one node.
 
     Attributes:
         node: Its name.
-        facts: What matters, by name; what could not be told is not among them.
-        scopes: The parts that were gathered at all: within them an absent fact is a known absence.
+        facts: The relevant facts, by name; unknown ones are not among them.
+        scopes: The parts that were gathered at all: a fact missing from them is known to be absent.
     """
 
     node: str
@@ -104,8 +104,8 @@ class Fingerprint:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over what matters, 12 hexadecimal digits: equal nodes have equal ones."""
-        # Foreign logs have no fingerprint, and need no digest.
+        """SHA-256 of the relevant facts, 12 hexadecimal digits: equal nodes have equal ones."""
+        # Logs of other origin have no fingerprint, and need no digest.
         import hashlib
 
         text = json.dumps([sorted(self.facts.items()), sorted(self.scopes)])
@@ -119,10 +119,10 @@ class Fingerprint:
 
 
 def parse(raw: bytes) -> Fingerprint | None:
-    """Read what describe.sh wrote; None where it is damaged or something else.
+    """Read what describe.sh wrote; None if it is damaged or something else.
 
     Args:
-        raw: Content of the file. More than LARGEST bytes are not looked at.
+        raw: Content of the file. At most LARGEST bytes of it are read.
     """
     try:
         data = json.loads(raw) if len(raw) <= LARGEST else None
@@ -141,7 +141,7 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return a text as the bytes meant that describe.sh wrote, on one line and bounded."""
+    """Return a text as describe.sh meant it, on one line and bounded."""
     if not isinstance(value, str):
         return ""
     try:
@@ -177,7 +177,7 @@ def _gpus(fields: list[str], lines: list[str]) -> dict[str, str]:
 
 
 def _memory(kilobytes: str) -> str:
-    """Return the memory that is built in: of it the kernel keeps a few percent to itself."""
+    """Return the installed memory: the kernel keeps a few percent of it to itself."""
     if not kilobytes.isdigit() or not 1 << 20 <= int(kilobytes) < 1 << 50:
         return ""
     step: int = 1 << max(0, int(kilobytes).bit_length() - 4)
@@ -231,7 +231,7 @@ def _versions(names: list[str], form: re.Pattern[str], kind: str) -> dict[str, s
 
 
 class NodeSample(NamedTuple):
-    """A fingerprint and where it was taken.
+    """A fingerprint and its origin.
 
     Attributes:
         point: The shape.
@@ -253,15 +253,15 @@ def known_of(taken: Iterable[NodeSample]) -> Facts:
 
 
 def within(taken: Iterable[NodeSample]) -> tuple[Difference, ...]:
-    """Return in what the nodes of a point's repeats differ from each other."""
+    """Return the differences between the nodes of a point's repeats."""
     known = tuple(taken)
     return tuple(_told(name, values, known) for name, values in _differing(known))
 
 
 def between(base: Iterable[NodeSample], others: Iterable[NodeSample]) -> tuple[Difference, ...]:
-    """Return in what a point differs from the one that it is compared with.
+    """Return the differences between a point and the one that it is compared with.
 
-    What differs already within one of them is no statement about the two.
+    What differs within one of them already says nothing about the two.
     """
     left, right = tuple(base), tuple(others)
     mixed = {name for part in (left, right) for name, _ in _differing(part)}
@@ -273,7 +273,7 @@ def between(base: Iterable[NodeSample], others: Iterable[NodeSample]) -> tuple[D
 
 
 def _differing(taken: tuple[NodeSample, ...]) -> list[tuple[str, dict[str, list[NodeSample]]]]:
-    """Return the facts that have several values, each value with those that have it."""
+    """Return the facts that have several values, each value with its nodes, repeats or shapes."""
     names = dict.fromkeys(name for one in taken for name in one.fingerprint.facts)
     found = []
     for name in names:
@@ -288,7 +288,7 @@ def _differing(taken: tuple[NodeSample, ...]) -> list[tuple[str, dict[str, list[
 
 
 def _value(fingerprint: Fingerprint, name: str) -> str | None:
-    """Return a fact's value; None where nobody could tell it, so that it differs from nothing."""
+    """Return a fact's value; None if unknown, which differs from no other value."""
     kind = name.partition(" ")[0]
     if name in fingerprint.facts or "image" not in fingerprint.scopes:
         return fingerprint.facts.get(name)
@@ -298,7 +298,7 @@ def _value(fingerprint: Fingerprint, name: str) -> str | None:
 def _told(
     name: str, values: dict[str, list[NodeSample]], taken: tuple[NodeSample, ...]
 ) -> Difference:
-    """Say whether the nodes of one repeat differ, or one repeat from another."""
+    """Return whether the nodes of one repeat differ, or one repeat from another."""
     by_repeat: dict[int, set[str | None]] = {}
     for one in taken:
         by_repeat.setdefault(one.repeat, set()).add(_value(one.fingerprint, name))
@@ -323,10 +323,10 @@ def _difference(
 
 
 def _decides(name: str, taken: Iterable[NodeSample]) -> bool:
-    """Say whether runs that differ in a fact are different experiments: logs state only such."""
+    """Return whether runs that differ in a fact are different experiments: only logs state such."""
     found = [one.fingerprint for one in taken]
     if any(LOG in one.scopes for one in found):
         return True
-    # Where there is no GPU, the CPU is the device.
+    # Without a GPU, the CPU is the device.
     on_cpu = name == "CPU" and not any("GPU" in one.facts for one in found)
     return on_cpu or _DECISIVE.fullmatch(name) is not None

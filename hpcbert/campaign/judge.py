@@ -1,10 +1,9 @@
-"""The runs of a campaign: which attempt counts, in which state it ended, what its log says.
+"""The runs of a campaign: the valid attempt of each, how it ended, and what its log says.
 
-The way of a repeat: its state is found out (`standing`), its attempts are told apart and one of
-them is chosen (`attempts`), its log is read, and everything that speaks against the number becomes
-a reason (`_Judge`). Then repeats are held against each other: of one node at one time
-(`neighbours`), of one point (`likeness`). A reason is only ever added; nothing makes a run valid
-that was not.
+For each repeat, find its state (`standing`), distinguish its attempts and choose one (`attempts`),
+read its log, and turn every objection to the number into a reason (`_Judge`). Then compare repeats
+with each other: those on one node at one time (`neighbours`), and those of one point (`likeness`).
+Reasons are only ever added; nothing makes an invalid run valid.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ class JudgedRepeat:
     """One repeat of a campaign, judged.
 
     Attributes:
-        array: What it was submitted in last.
-        known: All its attempts; the newest need not be the one that counts.
-        run: As it stands in a table.
-        fingerprints: What its nodes were, as far as they wrote it down.
-        facts: What its log states of itself.
-        steps: How long its iterations took, as far as the log tells it.
+        array: The array that it was submitted in last.
+        known: All its attempts; the newest need not be the valid one.
+        run: The run for the table.
+        fingerprints: The fingerprints of its nodes, as far as they were written.
+        facts: What its log says about itself.
+        steps: The durations of its iterations, as far as the log has them.
     """
 
     array: Array
@@ -78,12 +77,12 @@ class JudgedRepeat:
 
     @property
     def unneeded(self) -> bool:
-        """Whether it was not run, because the repeats before it were enough."""
+        """Whether it did not run because the repeats before it were enough."""
         return self.known.counted.state.kind is Kind.UNNEEDED
 
     @property
     def samples(self) -> tuple[NodeSample, ...]:
-        """What its nodes are, and what its log states."""
+        """The facts of its nodes and of its log."""
         shape, number = str(self.array.point.shape), self.known.number
         nodes = (NodeSample(shape, number, found) for found in self.fingerprints)
         return (*nodes, stated(shape, number, dict(self.facts)))
@@ -91,11 +90,11 @@ class JudgedRepeat:
 
 @dataclass(frozen=True)
 class Gathered:
-    """A campaign's points and what they were made of.
+    """A campaign's points and what they were made from.
 
     Attributes:
-        held: What is no longer as the evidence on record says.
-        standard: Whether it is made by the recipe's default rule and the protocol's window.
+        held: The comparison with the evidence on record.
+        standard: Whether it is made with the recipe's default rule and the protocol's window.
         taken: The fingerprints of each point's valid runs, in the order of the points.
         stamps: Sizes and times of logs and status files before they were read.
     """
@@ -111,7 +110,7 @@ class Gathered:
 
     @property
     def complete(self) -> frozenset[Point]:
-        """The points whose median is known as well as it was asked for, whatever else failed."""
+        """The points with a median as precise as requested, even if repeats failed."""
         found = dict.fromkeys(one.array.point for one in self.repeats)
         return frozenset(
             point
@@ -122,7 +121,7 @@ class Gathered:
 
     @property
     def states(self) -> dict[Key, RepeatState]:
-        """The states that it was made with, for making it again by another rule."""
+        """The states that it was made with, to make it again by another rule."""
         return {one.key: one.known.told for one in self.repeats}
 
 
@@ -140,22 +139,22 @@ def gather(
 
     Args:
         watched: The campaign.
-        rule: Name of a rule of its recipe, empty for the default.
-        window: What to count instead of the protocol's window.
-        states: Asks the scheduler; called only for what the directory doesn't know.
-        beside: Whether to look at the campaigns beside it for runs that shared its nodes.
-        trusted: Whether files count that are no longer what the evidence on record says.
+        rule: Name of a rule of its recipe; empty for the default.
+        window: The window to use instead of the protocol's.
+        states: Asks the scheduler; called only for what the directory does not have.
+        beside: Whether to look in the campaigns next to it for runs that shared its nodes.
+        trusted: Whether to use files that have changed since the evidence was recorded.
         point: Key of the only point to judge; empty for all.
 
     Raises:
-        UsageError: There is no such rule, or the directory lacks its recipe.
+        UsageError: The recipe has no such rule, or the directory lacks its recipe.
     """
     directory, protocol = watched.directory, watched.campaign.protocol
     grammar = _grammar(watched)
     chosen = grammar.rule(rule)
     memory = Memory(directory)
     newest, warnings = standing(watched, states, memory)
-    # Before any log is read: a log that is written to from here on has no number.
+    # Before any log is read: a log that is written to from now on has no number.
     stamps = proof.stamps(directory)
     held = Held() if trusted else proof.hold(watched)
     judge = _Judge(watched, grammar, chosen, window, held.changed)
@@ -167,7 +166,7 @@ def gather(
     sizes = [stamps.get(judge.log(*pair), (0, 0))[0] for pair in known]
     readings = spread(judge.read, known, sizes)
     repeats = [judge.repeat(*pair, said) for pair, said in zip(known, readings, strict=True)]
-    # A status file was read when its repeat was asked about, which may have been earlier.
+    # A status file may have been read earlier, when its repeat was asked about.
     stamps |= watched.records.stamps(directory)
     now = proof.stamps(directory)
     repeats = [_at_rest(one, stamps, now) for one in repeats]
@@ -214,7 +213,7 @@ def gather(
 
 
 def _grammar(watched: TrackedCampaign) -> Grammar:
-    """Return how the campaign's own copy of the recipe says that logs are read."""
+    """Return how to read logs, from the campaign's own copy of the recipe."""
     path = watched.directory / store.RECIPE
     values = read_toml(path)
     grammar = grammars.parse(values.get("log", {}), where=str(path))
@@ -222,7 +221,7 @@ def _grammar(watched: TrackedCampaign) -> Grammar:
     device = watched.campaign.arrays[0].point.device
     if rule := _entry(values, "on", device, "rule"):
         grammar = grammar.preferring(str(rule))
-    # What the option of that name is if nobody sets it.
+    # The default of the option of that name.
     length = _entry(values, "options", "sequence_length", "default")
     if length and isinstance(length, int):
         return replace(grammar, sequence_length=length)
@@ -230,7 +229,7 @@ def _grammar(watched: TrackedCampaign) -> Grammar:
 
 
 def _entry(values: object, *keys: str) -> object:
-    """Return what tables within each other hold under some keys; None where one is not there."""
+    """Return the value under some keys of nested tables; None if a key is missing."""
     for key in keys:
         values = values.get(key) if isinstance(values, dict) else None
     return values
@@ -239,7 +238,7 @@ def _entry(values: object, *keys: str) -> object:
 def _at_rest(
     one: JudgedRepeat, before: Mapping[str, Stamp], now: Mapping[str, Stamp]
 ) -> JudgedRepeat:
-    """Return a repeat; it does not count if its files were written to while they were read."""
+    """Return a repeat; it is invalid if its files were written to while they were read."""
     files = (one.run.log, one.known.counted.array.status(one.known.number))
     restless = [name for name in files if before.get(name) != now.get(name)]
     if not restless or not one.run.valid:
@@ -251,7 +250,7 @@ def _at_rest(
 def _alike(
     watched: TrackedCampaign, points: Mapping[Point, Sequence[JudgedRepeat]]
 ) -> dict[Point, list[JudgedRepeat]]:
-    """Refuse those of a point's repeats that are copies, or none of the same experiment."""
+    """Refuse repeats of a point that are copies, or belong to another experiment."""
     accounts = [
         [
             Account(str(point.shape), one.run, watched.directory / one.run.log, one.samples)
@@ -271,7 +270,7 @@ class _Judge:
     """Judges the repeats of one campaign.
 
     Attributes:
-        changed: What is no longer as the evidence on record says.
+        changed: What differs from the evidence on record.
     """
 
     watched: TrackedCampaign
@@ -287,19 +286,19 @@ class _Judge:
 
     @property
     def counted(self) -> Counted:
-        """Which part of each run is counted."""
+        """The measured part of each run."""
         setting = self._setting(self.watched.campaign.arrays[0].point)
         return counted(self.rule, setting.skip, setting.iters)
 
     def log(self, one: Repeat, known: History) -> str:
-        """Return where the log of a repeat's attempt that counts lies, relative to the campaign."""
+        """Return the log of a repeat's valid attempt, relative to the campaign."""
         directory, attempt = self.watched.directory, known.counted.state.attempt
         return str(store.log_path(directory, one.array, one.number, attempt).relative_to(directory))
 
     def read(self, pair: tuple[Repeat, History]) -> Reading:
-        """Read the log of a repeat, in whichever process."""
+        """Read the log of a repeat, in any process."""
         one, known = pair
-        # The log of a repeat that runs is not read: its numbers are not those of a whole run.
+        # The log of a running repeat is not read: its numbers are not those of a whole run.
         kind = known.counted.state.kind
         if not kind.over or kind is Kind.UNNEEDED or self.watched.campaign.rehearse:
             return Reading(None)
@@ -308,7 +307,7 @@ class _Judge:
         return reader(path, self.grammar, self.rule, self._setting(one.array.point))
 
     def repeat(self, one: Repeat, known: History, reading: Reading) -> JudgedRepeat:
-        """Return one repeat with the attempt that counts, and what its log says."""
+        """Return one repeat with its valid attempt, and what its log says."""
         directory, campaign = self.watched.directory, self.watched.campaign
         array, chosen = one.array, known.counted
         state, log = chosen.state, self.log(one, known)
@@ -317,7 +316,7 @@ class _Judge:
         path = directory / log
         if reading.missing:
             # A number or a reason, never neither.
-            detail = f"nobody tells {reading.missing}, which the rule needs"
+            detail = f"{reading.missing} is unknown, but the rule needs it"
             reading = reading._replace(reasons=(Reason("rule", detail),))
         evidence = Evidence(
             state=state.word,
@@ -335,7 +334,7 @@ class _Judge:
             reasons = [*failures.blamed(path, self.grammar, reasons, device, printed)]
             reasons += failures.by_status(self.grammar, reasons, state.step_exit)
         if len(chosen.seen.jobs) > 1:
-            # A person submitted the script again by hand: both wrote to one log.
+            # The user submitted the script again by hand: both wrote to one log.
             jobs = " and ".join(chosen.seen.jobs)
             reasons.append(Reason("state", f"the jobs {jobs} ran it at the same time"))
         if state.kind.over and not campaign.rehearse:
@@ -363,7 +362,7 @@ class _Judge:
         return JudgedRepeat(array, known, run, found, reading.told, reading.steps)
 
     def _changed(self, known: History, log: str) -> tuple[Reason, ...]:
-        """Return why a repeat does not count of which a file is not what was recorded."""
+        """Return why a repeat is invalid if a file of it differs from the record."""
         array = known.counted.array
         env = f"env/{array.point.key}.{known.number}.{known.counted.state.attempt}."
         own = {log, array.status(known.number), array.script, array.point.search}
@@ -375,7 +374,7 @@ class _Judge:
         return tuple(Reason("changed", str(one)) for one in found)
 
     def _sampled(self, array: Array, number: int, attempt: int, reading: Reading) -> Sampled | None:
-        """Return what the GPUs of a valid run drew in its window."""
+        """Return the power of a valid run's GPUs in its window."""
         point, setting = sized(self.watched, array.point), reading.setting
         names = self.environments.names(point.key, number, attempt, ENDING)
         if not names or not reading.throughput or setting.iters == END:

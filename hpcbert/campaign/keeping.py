@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.model import Campaign
 
-# Seconds after the end of a script within which such a scheduler adds its own line.
+# Seconds after the end of a script in which such a scheduler adds its own line.
 _LAST_WORD = 60.0
 
 
 def write(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> tuple[str, ...]:
-    """Write what a campaign gave into it; return what is to be said about it, as sentences.
+    """Write a campaign's results into it; return sentences about problems with that.
 
-    Nothing is written while a recorded file is not what it was.
+    Nothing is written while a recorded file has changed.
     """
     if gathered.held.changed:
         return ()
@@ -40,12 +40,12 @@ def write(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> tuple[
     try:
         record(watched, gathered, now=now)
     except HpcbertError as error:
-        return (f"{error} The table is complete, it is only not kept.",)
+        return (f"{error} The table above is complete, but it could not be saved.",)
     busy = _written_to(watched.directory, gathered)
     if busy and over(watched, gathered, now=now):
-        written = f"{watched.campaign.id}: {busy} is still written to"
-        again = "Collect it again when nothing writes to it any more."
-        return (f"{written}: no digests were recorded. {again}",)
+        written = f"{watched.campaign.id}: {busy} is still being written"
+        again = "Collect it again when it has stopped changing."
+        return (f"{written}: hpcbert recorded no digests. {again}",)
     return ()
 
 
@@ -60,13 +60,13 @@ def record(watched: TrackedCampaign, gathered: Gathered, *, now: float, accepted
     """Write table.json and measurements.json.
 
     table.json holds the tables; measurements.json every repeat with its state and number, and, once
-    nothing waits or runs any more, digests of all that the numbers come from.
+    none waits or runs any more, digests of everything that the numbers come from.
 
     Args:
         watched: The campaign.
         gathered: Its repeats by the recipe's default rule and the protocol's window.
         now: Seconds since the epoch.
-        accepted: Why a person accepts what was changed; empty if nobody does.
+        accepted: The user's reason to accept changes; empty if there are none.
 
     Raises:
         HpcbertError: The file system refused.
@@ -80,7 +80,7 @@ def record(watched: TrackedCampaign, gathered: Gathered, *, now: float, accepted
         renewed = proof.renewed(
             watched, document, now=now, accepted=accepted, known=gathered.held.digests
         )
-    # Digests are of what was read, or there are none.
+    # Digests belong to what was read, or there are none.
     if renewed and not _written_to(directory, gathered):
         document[proof.EVIDENCE] = renewed
     else:
@@ -91,7 +91,7 @@ def record(watched: TrackedCampaign, gathered: Gathered, *, now: float, accepted
 
 
 def over(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> bool:
-    """Say whether no repeat waits or runs, and nobody writes to its files any more."""
+    """Return whether no repeat waits or runs, and nothing writes to its files any more."""
     if any(one.known.newest.kind.alive for one in gathered.repeats):
         return False
     if not traits(watched.campaign.scheduler).writes_ends:
@@ -100,7 +100,7 @@ def over(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> bool:
     seen = [
         watched.record(array, number).newest() for array in submitted for number in array.repeats
     ]
-    # The scheduler has the last word, unless it was killed.
+    # The scheduler writes the last line, unless it was killed.
     return all(one.state or now - (one.end or one.start or 0) > _LAST_WORD for one in seen)
 
 
@@ -108,7 +108,7 @@ def _measurements(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "campaign": campaign.id,
-        # Here, so that who lists a thousand campaigns reads no further.
+        # Defined here so that listing a thousand campaigns reads no further.
         overview.SUMMARY: None,
         "rule": gathered.rule.name,
         "protocol": asdict(campaign.protocol),

@@ -1,4 +1,4 @@
-"""Files that come late: what a node wrote, and a network file system shows only later."""
+"""Late files: what a node wrote, and a network file system shows only later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Lacking:
     """Files that may have been missing or cut short when a campaign was collected.
 
     Attributes:
-        missing: Status files and logs of repeats that were refused, be they there or not.
+        missing: Status files and logs of invalid repeats, whether they existed or not.
         growing: Logs that were recorded so soon after their job's end that more may have followed.
     """
 
@@ -29,7 +29,7 @@ class Lacking:
 
 
 def lacks(campaign: Campaign, document: Mapping[str, Any]) -> Lacking:
-    """Return which files a record says that it lacked; none where it makes no sense.
+    """Return the files that a record says it lacked; none if that can't be read.
 
     Args:
         campaign: Its manifest.
@@ -53,9 +53,9 @@ def lacks(campaign: Campaign, document: Mapping[str, Any]) -> Lacking:
 
 
 def goes_on(recorded: bytes, added: bytes) -> bool:
-    """Say whether lines that were added to a status file are such as a job adds.
+    """Return whether lines that were added to a status file are lines that a job adds.
 
-    They are if they belong to later attempts, or to one whose end was not among what was recorded.
+    They are if they belong to later attempts, or to one that had no end in the record.
     """
     before = RepeatRecord(recorded).newest()
     return not before.ended or all(

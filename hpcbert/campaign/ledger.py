@@ -1,11 +1,11 @@
-"""A manifest while it changes: one line a change, beside it.
+"""Changes of a manifest, one line each, in a file next to it.
 
-A submission writes down twice for each array what it is about to do and what came of it. The whole
-manifest each time would make a thousand points a thousand times as slow as they need be, so changes
-go to the end of `manifest.changes.jsonl`, each on disk before anything is done about it. When
-the submission ends, they become part of the manifest and the file goes. Whoever is killed before
-leaves it to be read: its first line names the manifest that it continues, by digest, so that it is
-never taken for another's.
+A submission records twice for each array: what it is about to do, and the result. Writing the whole
+manifest each time would make a thousand points a thousand times slower than necessary, so changes
+go to the end of `manifest.changes.jsonl`, each on disk before anything is done about it. When the
+submission ends, they become part of the manifest and the file is removed. If the process is killed
+before that, the next reader uses the file: its first line names the manifest that it continues, by
+digest, so that it is never applied to another one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHANGES = "manifest.changes.jsonl"
-# Looks at a manifest that is being rewritten at this moment.
+# Attempts to read a manifest that is just being rewritten.
 _LOOKS = 20
 
 
@@ -38,7 +38,7 @@ class Ledger:
     Args:
         directory: The campaign; the caller holds its lock.
         campaign: What is on disk now.
-        rewrite: Writes the whole manifest, after which no changes are left beside it.
+        rewrite: Writes the whole manifest, after which there are no changes next to it.
     """
 
     def __init__(
@@ -56,21 +56,21 @@ class Ledger:
         return replace(self._base, arrays=tuple(self._arrays.values()))
 
     def put(self, *arrays: Array, flush: bool = True) -> None:
-        """Write arrays down in the place of those of their names.
+        """Record arrays, replacing those with the same names.
 
         Args:
-            arrays: As they are now.
-            flush: Whether they outlive the machine's own end when this returns, not this process's
-                alone. What need not is flushed with the next change.
+            arrays: Their present contents.
+            flush: Whether they survive a crash of the machine, not only of this process, when this
+                returns. What need not is flushed with the next change.
 
         Raises:
-            HpcbertError: The file system refused; on disk stands what stood there before.
+            HpcbertError: The file system refused; the old contents stay on disk.
         """
         self._append({"arrays": [asdict(one) for one in arrays]}, flush=flush)
         self._arrays |= {one.name: one for one in arrays}
 
     def split(self, array: Array, parts: Sequence[Array]) -> None:
-        """Write down what an array is divided into; the first part has its name.
+        """Record the parts that an array is divided into; the first part has its name.
 
         Raises:
             HpcbertError: As `put`.
@@ -82,7 +82,7 @@ class Ledger:
         """Make the changes part of the manifest.
 
         Raises:
-            HpcbertError: The file system refused; the changes are on disk all the same.
+            HpcbertError: The file system refused; the changes stay on disk.
         """
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
@@ -106,14 +106,14 @@ class Ledger:
                 if flush:
                     os.fsync(self._descriptor)
             except OSError:
-                # What is half there would swallow the line after it.
+                # An incomplete line would spoil the line after it.
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._descriptor, self._size)
                 raise
             self._size += len(line)
 
     def _open(self, path: Path) -> int:
-        if path.exists():  # Somebody was killed; what was there is part of the campaign.
+        if path.exists():  # A process was killed; its changes are part of the campaign.
             self._rewrite(self.campaign)
         manifest = files.read(self.directory / MANIFEST)
         head = {"continues": hashlib.sha256(manifest).hexdigest()}
@@ -135,7 +135,7 @@ def remove(directory: Path) -> None:
 
 
 def read(directory: Path) -> tuple[bytes, tuple[dict[str, Any], ...]]:
-    """Return the manifest's bytes and the changes that continue it, of one moment.
+    """Return the manifest's bytes and the changes that continue it, from the same moment.
 
     Raises:
         OSError: The manifest can't be read.
@@ -147,10 +147,10 @@ def read(directory: Path) -> tuple[bytes, tuple[dict[str, Any], ...]]:
         before = path.stat()
         manifest, changes = files.read(path), _read(directory / CHANGES)
         after = path.stat()
-        # Rewritten meanwhile: the changes may be gone that were not yet in what was read.
+        # Rewritten meanwhile: changes may be gone that were not yet in what was read.
         if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
             break
-    lines = changes.split(b"\n")[:-1]  # What has no end was never written.
+    lines = changes.split(b"\n")[:-1]  # A line without an end was never written.
     head, *rest = [_change(line, directory / CHANGES) for line in lines] or [{}]
     if head.get("continues") != hashlib.sha256(manifest).hexdigest():
         return manifest, ()
@@ -165,26 +165,26 @@ def _read(path: Path) -> bytes:
 
 
 def parsed(raw: bytes, path: Path) -> Any:
-    """Return what JSON text holds.
+    """Return the contents of a JSON text.
 
     Raises:
-        UsageError: It is no valid JSON.
+        UsageError: It is not valid JSON.
     """
     try:
         return json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"No valid JSON: {error}.", where=str(path)) from error
+        raise UsageError(f"The file is not valid JSON: {error}.", where=str(path)) from error
 
 
 def _change(line: bytes, path: Path) -> dict[str, Any]:
     change = parsed(line, path)
     if isinstance(change, dict) and ("continues" in change or "arrays" in change):
         return change
-    raise UsageError("A line of it is no change of a manifest.", where=str(path))
+    raise UsageError("A line of the file is not a change of a manifest.", where=str(path))
 
 
 def changed(campaign: Campaign, changes: Iterable[dict[str, Any]], *, file: str) -> Campaign:
-    """Return a campaign after changes.
+    """Return a campaign with changes applied.
 
     Raises:
         ConfigError: A change has another form.
@@ -194,7 +194,7 @@ def changed(campaign: Campaign, changes: Iterable[dict[str, Any]], *, file: str)
         new: tuple[Array, ...] = decode(tuple[Array, ...], change["arrays"], file=file)
         after = change.get("after")
         if after is not None and after not in arrays:
-            raise ConfigError(f"there is no array {after!r}", where=file)
+            raise ConfigError(f"the manifest has no array {after!r}", where=file)
         known = {one.name: one for one in new}
         arrays = _inserted(arrays, str(after), new) if after is not None else arrays | known
     return replace(campaign, arrays=tuple(arrays.values()))

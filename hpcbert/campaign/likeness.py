@@ -1,7 +1,7 @@
-"""Which runs are repeats of one experiment: copies of a log, and strangers, are refused.
+"""Which runs are repeats of one experiment: copies of a log, and other experiments, are refused.
 
-Nobody votes: of runs that differ in what makes an experiment none counts, because nothing says
-which of them the row is about. A median over them would be of neither.
+There is no majority vote: if runs differ in what makes an experiment, none is valid: nothing
+says which of them the row is about. A median over them would describe neither.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-# Logs that differ at all differ here, but for those of one header and a long silence.
+# Logs that differ at all differ here, except those with the same header and a long silence.
 _BEGINNING = 1 << 14
 
 
 class Account(NamedTuple):
-    """A run, and what tells it from others.
+    """A run, and what distinguishes it from others.
 
     Attributes:
-        point: What it is a run of, for messages.
-        log: Where its log lies.
-        taken: What its log and its nodes say of the experiment.
+        point: Its point, for messages.
+        log: The path of its log.
+        taken: What its log and its nodes say about the experiment.
     """
 
     point: str
@@ -40,18 +40,18 @@ class Account(NamedTuple):
 
 
 def stated(point: str, repeat: int, facts: Mapping[str, int | str]) -> NodeSample:
-    """Return what a log states of its run, in the form in which nodes are compared."""
+    """Return the facts in a run's log, in the form in which nodes are compared."""
     texts = {name: str(value) for name, value in facts.items()}
     return NodeSample(point, repeat, Fingerprint("", texts, frozenset({LOG})))
 
 
 def judged(points: Sequence[Sequence[Account]], *, keep_first: bool) -> list[tuple[Run, ...]]:
-    """Return every point's runs, those refused that are no repeats of the others.
+    """Return every point's runs, refusing those that are not repeats of the others.
 
     Args:
         points: The runs of each point.
-        keep_first: Whether the first of several equal logs of one point counts: they are one run.
-            Where each log belongs to a job, nobody knows which job wrote it, and none counts.
+        keep_first: Whether the first of several equal logs of one point stays valid: they are one
+            run. If each log belongs to a job, it is unknown which job wrote it, and none is valid.
     """
     copies = _copies([one for point in points for one in point], keep_first=keep_first)
     return [_judged(point, copies) for point in points]
@@ -70,9 +70,9 @@ def _judged(point: Sequence[Account], copies: Mapping[int, Reason]) -> tuple[Run
 
 
 def _by_repeat(account: Account) -> tuple[NodeSample, ...]:
-    """Return what a run's log states, and what its nodes are together.
+    """Return the facts of a run's log and of all its nodes together.
 
-    Nodes of one run may be of several kinds, as long as those of the other runs are too.
+    Nodes of one run may be of several kinds, if those of the other runs are too.
     """
     logs = [one for one in account.taken if LOG in one.fingerprint.scopes]
     nodes = [one.fingerprint for one in account.taken if LOG not in one.fingerprint.scopes]
@@ -85,12 +85,12 @@ def _by_repeat(account: Account) -> tuple[NodeSample, ...]:
 
 
 def refused(run: Run, reason: Reason) -> Run:
-    """Return a run that has no number any more, and why."""
+    """Return a run without its number, with the reason."""
     return replace(run, throughput=None, valid=False, reasons=(*run.reasons, reason))
 
 
 def _copies(accounts: Sequence[Account], *, keep_first: bool) -> dict[int, Reason]:
-    """Return why runs are refused whose logs equal another's, by the identity of the run."""
+    """Return why runs with equal logs are refused, by the identity of the run."""
     valid = [one for one in accounts if one.run.valid]
     found: dict[int, Reason] = {}
     for equal in _equal(valid):
@@ -100,7 +100,7 @@ def _copies(accounts: Sequence[Account], *, keep_first: bool) -> dict[int, Reaso
                 continue
             other = equal[0] if number else equal[1]
             detail = (
-                f"the log is byte for byte that of {other.point} repeat {other.run.repeat}, "
+                f"the log is a byte-for-byte copy of {other.point} repeat {other.run.repeat}, "
                 f"{shown(other.log)}"
             )
             found[id(one.run)] = Reason("duplicate", detail)
@@ -124,7 +124,7 @@ def _grouped(keyed: Iterable[tuple[bytes, Account]]) -> list[list[Account]]:
 
 
 def twins(paths: Iterable[Path]) -> dict[Path, Path]:
-    """Return the compressed logs that hold what another one beside them holds, each with that."""
+    """Return the compressed logs with the same content as a log next to them, with that log."""
     known = sorted(paths, key=lambda path: (_packed(path), str(path)))
     first: dict[Path, Path] = {}
     found: dict[Path, Path] = {}
@@ -146,7 +146,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _beginning(log: Path) -> bytes:
-    """Return what a log begins with, unpacked; nothing if it can't be read."""
+    """Return the beginning of a log, unpacked; nothing if it can't be read."""
     found = b""
     with suppress(NotALogError), closing(bodies(log, _BEGINNING)) as pieces:
         for piece in pieces:
@@ -158,8 +158,8 @@ def _beginning(log: Path) -> bytes:
 
 
 def _digest(log: Path) -> bytes:
-    """Return the SHA-256 of all that a log holds, unpacked; nothing if it can't be read."""
-    # Most logs differ where they begin, and need no digest.
+    """Return the SHA-256 of a whole log, unpacked; nothing if it can't be read."""
+    # Most logs differ at the beginning, and need no digest.
     import hashlib
 
     found = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Files of a campaign that are no longer what ran, because secrets were masked to archive them."""
+"""Files of a campaign that differ from what ran, because secrets were masked to archive them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-# What an archive says of itself; it stays in a directory that was unpacked.
+# An archive's description of itself; it stays in a directory that was unpacked.
 INDEX = "archive.json"
 
 
 @dataclass(frozen=True)
 class Masking:
-    """Bytes and SHA-256 of a file before its secrets were masked, and since."""
+    """Size and SHA-256 of a file before its secrets were masked, and after."""
 
     then: Mapping[str, Any]
     now: Mapping[str, Any]
 
 
 def masks(directory: Path) -> dict[str, Masking]:
-    """Return which files of a campaign were masked when it was archived, by path."""
+    """Return the files of a campaign that were masked when it was archived, by path."""
     try:
         index = store.read_json(directory / INDEX)
         return {

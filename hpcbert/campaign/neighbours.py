@@ -1,7 +1,7 @@
-"""Runs that shared a node with a campaign's own while they were measured.
+"""Runs that shared a node with a campaign's own runs while those were measured.
 
-All attempts count, of this campaign and of every other one beside it: what they came to changes
-nothing about what they did to the node.
+All attempts matter, of this campaign and of every other one next to it: however they ended, they
+may have slowed the node down.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _MOST = 1 << 22
 
 @dataclass(frozen=True)
 class Ran:
-    """One attempt that was measured somewhere.
+    """One attempt that was measured.
 
     Attributes:
         point: Key of its point.
         campaign: Name of its campaign's directory; empty for the campaign that is looked at.
-        stranger: Who it belongs to, if that is not the caller.
+        stranger: Its owner, if that is not the user.
     """
 
     point: str
@@ -66,10 +66,10 @@ class Ran:
 
 @dataclass(frozen=True)
 class Sharing:
-    """What shared nodes with one repeat, as a clause.
+    """The runs that shared nodes with one repeat, as a clause.
 
     Attributes:
-        own: Runs of the caller's among it; what others say of theirs refuses nobody's number.
+        own: The user's runs among them; what others write about theirs can't refuse your numbers.
     """
 
     detail: str
@@ -79,17 +79,17 @@ class Sharing:
 def undisturbed(
     watched: TrackedCampaign, runs: Mapping[Key, Run], *, beside: bool
 ) -> tuple[dict[Key, Run], tuple[str, ...]]:
-    """Mark runs that shared a node, or refuse them where they had asked to have it to themselves.
+    """Mark runs that shared a node, or refuse them if they had requested the node for themselves.
 
-    What an earlier collect found out stands, wherever the campaign and its neighbours are now.
+    What an earlier collect found stays, wherever the campaign and its neighbours are now.
 
     Args:
         watched: The campaign.
-        runs: By name of their array and repeat.
+        runs: The runs, by name of their array and repeat.
         beside: Whether to look at other campaigns too.
 
     Returns:
-        The runs, and what is to be said about those that are marked.
+        The runs, and warnings about those that are marked.
     """
     arrays = {one.key: one.array for one in watched.repeats}
     valid = {key: run for key, run in runs.items() if run.valid}
@@ -108,7 +108,7 @@ def undisturbed(
             judged[key] = replace(run, throughput=None, valid=False, reasons=reasons)
         elif shared or then is not None:
             judged[key] = replace(run, flags=(*run.flags, SHARED))
-            detail = shared.detail if shared else "an earlier collect found out"
+            detail = shared.detail if shared else "an earlier collect found it"
             what = f"repeat {run.repeat} of {array.point.key} shared nodes"
             warnings.append(f"{watched.campaign.id}: {what}: {detail}.")
     return judged, tuple(warnings)
@@ -117,14 +117,14 @@ def undisturbed(
 def sharing(
     watched: TrackedCampaign, counted: Mapping[Key, int], *, beside: bool = True
 ) -> dict[Key, Sharing]:
-    """Return what ran on a node of a repeat's while that was measured, for the repeats that it is.
+    """Return the attempts that ran on a repeat's nodes while it was measured, by repeat.
 
-    Other campaigns are read only where a file of theirs was written to since this one began; what
-    can't be read is passed over.
+    Other campaigns are read only if one of their files was written to since this one began; those
+    that can't be read are skipped.
 
     Args:
         watched: The campaign.
-        counted: The attempt that counts, by point and repeat.
+        counted: The valid attempt, by point and repeat.
         beside: Whether to look at other campaigns too.
     """
     own = [ran for one in watched.repeats for ran in _ran(one)]
@@ -133,7 +133,7 @@ def sharing(
     if not spans:
         return {}
     begin, end = min(one for one, _ in spans), max(last for _, last in spans if last)
-    # Files bear the file server's clock, which is not the nodes'.
+    # Files have the time of the file server's clock, which is not the nodes'.
     written = (modified for _, modified in _statuses(watched.directory))
     since = min([begin, *written]) - _SLACK
     about = _About(since=since, begin=begin - _SLACK, end=end + _SLACK)
@@ -151,9 +151,9 @@ def sharing(
 
 
 def noted(directory: Path) -> dict[tuple[str, int, int], str]:
-    """Return what an earlier collect wrote down about shared nodes, by array, repeat, attempt.
+    """Return what an earlier collect recorded about shared nodes, by array, repeat, attempt.
 
-    Why a run was refused, or nothing where it was only marked.
+    The value is why a run was refused, or empty if it was only marked.
     """
     found: dict[tuple[str, int, int], str] = {}
     with contextlib.suppress(UsageError, KeyError, TypeError, AttributeError):
@@ -165,7 +165,7 @@ def noted(directory: Path) -> dict[tuple[str, int, int], str]:
 
 
 def exclusive(directory: Path, array: Array) -> bool:
-    """Say whether the jobs of an array asked for nodes of their own, as they do by default."""
+    """Return whether the jobs of an array requested nodes of their own, as they do by default."""
     try:
         script = read(directory / array.script, most=_MOST)
     except OSError:
@@ -185,7 +185,7 @@ def _said(shared: Sequence[tuple[Ran, tuple[str, ...]]]) -> Sharing:
 
 
 def _ran(one: Repeat) -> Iterator[Ran]:
-    """Yield the attempts of one repeat, whichever array of its point made them."""
+    """Yield the attempts of one repeat, from all arrays of its point."""
     found, key = one.record.steps, one.array.point.key
     for step, after in zip(found, (*found[1:], None), strict=False):
         if step.end is None:
@@ -196,7 +196,7 @@ def _ran(one: Repeat) -> Iterator[Ran]:
 
 
 def _bounded(step: Step, after: Step | None, log: Path) -> Step:
-    """Return a step that never wrote its end, or has not yet, with the last sign of its life."""
+    """Return a step without a recorded end, with the last sign of life as its end."""
     begin = step.begin or 0.0
     latest = after.begin if after and after.begin else float("inf")
     with contextlib.suppress(OSError):
@@ -212,10 +212,10 @@ def _statuses(directory: Path) -> Iterator[tuple[os.DirEntry[str], float]]:
 
 
 class _About(NamedTuple):
-    """When a campaign was measured, with room for clocks that differ.
+    """When a campaign was measured, with a margin for clocks that differ.
 
     Attributes:
-        since: What was written to before that, by the file server's clock, is of another time.
+        since: Files last written before that, by the file server's clock, are irrelevant.
         begin, end: By the nodes' clocks.
     """
 
@@ -225,7 +225,7 @@ class _About(NamedTuple):
 
 
 def _elsewhere(watched: TrackedCampaign, about: _About) -> Iterator[Ran]:
-    """Yield the attempts of the campaigns beside this one that were measured about then."""
+    """Yield the attempts of the campaigns next to this one measured at about that time."""
     own = watched.directory.absolute()
     with contextlib.suppress(OSError):
         for other in sorted(own.parent.iterdir()):
@@ -234,7 +234,7 @@ def _elsewhere(watched: TrackedCampaign, about: _About) -> Iterator[Ran]:
 
 
 def _created(name: str) -> float:
-    """Return when a campaign was made by its name; long ago where that does not say."""
+    """Return when a campaign was made by its name; long ago if the name does not say."""
     with contextlib.suppress(ValueError, OverflowError):
         if _CREATED.match(name):
             return float(calendar.timegm(time.strptime(name[:16], "%Y%m%dT%H%M%SZ")))
@@ -242,15 +242,15 @@ def _created(name: str) -> float:
 
 
 def _over(record: RepeatRecord, moment: float) -> bool:
-    """Say whether the last thing that a repeat wrote down is an end before a moment."""
+    """Return whether a repeat's last recorded event is an end before a moment."""
     last = record.last
     time, ended = last.get("time"), last.get("event") in {"end", "finished"}
     return ended and isinstance(time, int | float) and time < moment
 
 
 def _of(other: Path, watched: TrackedCampaign, about: _About) -> Iterator[Ran]:
-    # A campaign has thousands of neighbours after some months: what time and last line of a file
-    # rule out costs no manifest.
+    # A campaign has thousands of neighbours after some months: those that the time and the last
+    # line of a file rule out cost no manifest.
     recent = {
         entry.name
         for entry, modified in _statuses(other)
@@ -264,10 +264,10 @@ def _of(other: Path, watched: TrackedCampaign, about: _About) -> Iterator[Ran]:
     except UsageError:
         return
     if manifest.id == watched.campaign.id:
-        return  # A copy of this very campaign.
+        return  # A copy of this campaign.
     stranger = store.stranger(other)
     for one in TrackedCampaign(other, manifest, watched.records).repeats:
-        name = os.path.basename(one.array.status(one.number))  # noqa: PTH119 - a manifest's text
+        name = os.path.basename(one.array.status(one.number))  # noqa: PTH119 - text of a manifest
         if name in recent:
             for ran in _ran(one):
                 yield replace(ran, campaign=other.name, stranger=stranger)

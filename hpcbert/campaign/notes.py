@@ -1,7 +1,7 @@
-"""A person's note on a campaign: one line, in a file of its own.
+"""A user's note on a campaign: one line, in a file of its own.
 
-It may change at any time, so it is no part of the manifest, and no number comes from it, so it is
-no evidence. Archives carry it.
+It may change at any time, so it is not part of the manifest; it has no effect on numbers, so it is
+not evidence. Archives carry it.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 NOTE = "note.txt"
 # Characters.
 _LONGEST = 1000
-# Bytes above which the file is something else.
+# A larger file is something else.
 _MOST = 1 << 16
 
 
 def checked(text: str) -> str:
-    """Return a note as it is written down: on one line.
+    """Return a note as it is stored: on one line.
 
     Raises:
-        UsageError: It is too long, or has characters that a terminal would obey.
+        UsageError: It is too long, or has control characters.
     """
     line = " ".join(text.split())
     if len(line) > _LONGEST:
-        raise UsageError(f"The note has {len(line):,} characters; {_LONGEST:,} is the limit.")
+        raise UsageError(f"The note has {len(line):,} characters; the limit is {_LONGEST:,}.")
     if not line.isprintable():
         raise UsageError("The note has characters that can't be printed.")
     return line
 
 
 def write(directory: Path, text: str) -> None:
-    """Write a campaign's note in the place of the one before; an empty one removes it.
+    """Write a campaign's note, replacing the present one; an empty one removes it.
 
     Raises:
         UsageError: As `checked`.
-        HpcbertError: The file system refused; the note before stays.
+        HpcbertError: The file system refused; the old note stays.
     """
     line, path = checked(text), directory / NOTE
     if line:
@@ -52,7 +52,7 @@ def write(directory: Path, text: str) -> None:
 
 
 def read(directory: Path) -> str:
-    """Return a campaign's note; empty where there is none, or none that can be read."""
+    """Return a campaign's note; empty if there is none, or if it can't be read."""
     try:
         raw = files.read(directory / NOTE, most=_MOST)
     except OSError:

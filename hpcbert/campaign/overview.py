@@ -1,7 +1,7 @@
-"""What the files of a campaign say of it, of which as few bytes are read as can be.
+"""What the files of a campaign say about it, read with as few bytes as possible.
 
-No scheduler is asked, so a state is what collect wrote down or what the jobs wrote themselves: a
-job that was killed without a word still runs by its own account.
+No scheduler is asked, so a state is what collect recorded or what the jobs wrote themselves: a job
+that was killed without notice still appears to run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hpcbert.model import Array, Campaign, Point
 
 SUMMARY = "summary"
-# Bytes at the beginning of measurements.json in which its summary stands.
+# Bytes at the beginning of measurements.json that hold its summary.
 _HEAD = 4096
 _KEY = f'"{SUMMARY}": '
 _STAMP = regex(r"\d{8}T\d{6}Z")
@@ -49,20 +49,20 @@ State = Literal[
     "damaged",
 ]
 STATES: tuple[State, ...] = get_args(State)
-# What a repeat waits for, or does, when collect looks too early: it has not failed.
+# Such a repeat has not failed: collect only came too early.
 _UNENDED = {Kind.WAITING, Kind.RUNNING, Kind.REQUEUED}
-# Of a repeat, by its own account.
+# States of a repeat by its own account.
 Phase = Literal["unsubmitted", "refused", "waiting", "running", "ended"]
 
 
 class PointResult(NamedTuple):
-    """What collect wrote down of a point.
+    """What collect recorded about a point.
 
     Attributes:
-        asked, valid: Repeats.
+        asked, valid: Numbers of repeats.
         median: Samples per second over all GPUs; None without a valid repeat.
         refused: Number and reasons of each repeat that had ended and is invalid.
-        unneeded: Numbers of those that were not needed.
+        unneeded: Numbers of the repeats that were not needed.
     """
 
     asked: int
@@ -89,13 +89,13 @@ class Best:
 
 @dataclass(frozen=True)
 class Summary(Open):
-    """What measurements.json comes to.
+    """The summary of measurements.json.
 
     Attributes:
-        arrays: How many arrays the manifest had then: a retry adds more.
-        over: Whether nothing waited or ran any more.
-        asked, valid: Repeats.
-        best: None where nothing counts.
+        arrays: Number of arrays in the manifest then: a retry adds more.
+        over: Whether no job waited or ran any more.
+        asked, valid: Numbers of repeats.
+        best: None if no repeat is valid.
     """
 
     arrays: int
@@ -106,7 +106,7 @@ class Summary(Open):
 
 
 def results(campaign: Campaign, document: Mapping[str, Any]) -> dict[Point, PointResult]:
-    """Return what measurements say of each point, points in their order.
+    """Return what measurements say about each point, points in their order.
 
     Raises:
         UsageError: They are damaged.
@@ -136,7 +136,7 @@ def _result(runs: list[Mapping[str, Any]], precision: float | None) -> PointResu
 
 
 def summary(campaign: Campaign, document: Mapping[str, Any], *, over: bool) -> Summary:
-    """Return the summary of measurements, as collect writes it at their beginning.
+    """Return the summary of measurements, which collect writes at the beginning.
 
     Raises:
         UsageError: They are damaged.
@@ -154,9 +154,9 @@ def summary(campaign: Campaign, document: Mapping[str, Any], *, over: bool) -> S
 
 
 def collected(directory: Path, campaign: Campaign) -> Summary | None:
-    """Return the summary of what was collected of a campaign; None: nothing was.
+    """Return the summary of a collected campaign; None: it was not collected.
 
-    Of measurements that begin with one, no more is read.
+    If the file begins with a summary, no more of it is read.
 
     Raises:
         UsageError: They are damaged.
@@ -167,7 +167,7 @@ def collected(directory: Path, campaign: Campaign) -> Summary | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UsageError(f"Can't read: {error.strerror}.", where=str(path)) from error
+        raise UsageError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
     _, key, rest = head.partition(_KEY)
     with contextlib.suppress(ValueError, ConfigError):
         if key and whole:
@@ -178,7 +178,7 @@ def collected(directory: Path, campaign: Campaign) -> Summary | None:
 
 
 def numbers(directory: Path, campaign: Campaign) -> dict[Point, PointResult]:
-    """Return what was collected of each point of a campaign; nothing where nothing was.
+    """Return what was collected of each point of a campaign; nothing if it was not collected.
 
     Raises:
         UsageError: The measurements are damaged.
@@ -195,7 +195,7 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _has_evidence(campaign: Campaign, document: Mapping[str, Any]) -> bool:
-    """Say whether measurements of an older version have evidence of all that there is now."""
+    """Return whether measurements of an older version have evidence of everything there is now."""
     try:
         names = document[EVIDENCE]["manifest"]["arrays"].keys()
     except (KeyError, TypeError, AttributeError):
@@ -204,12 +204,12 @@ def _has_evidence(campaign: Campaign, document: Mapping[str, Any]) -> bool:
 
 
 def over(campaign: Campaign, known: Summary | None) -> bool:
-    """Say whether collect found a campaign at its end, and nothing was submitted since."""
+    """Return whether collect found a campaign at its end, and nothing was submitted since."""
     return known is not None and known.over and known.arrays == len(campaign.arrays)
 
 
 def _beginning(path: Path) -> tuple[str, bool]:
-    """Return the beginning of a JSON document, and whether it has its end."""
+    """Return the beginning of a JSON document, and whether it is the whole document."""
     descriptor, size = open_file(path)
     try:
         head = os.read(descriptor, _HEAD).decode("utf-8", "replace")
@@ -219,13 +219,13 @@ def _beginning(path: Path) -> tuple[str, bool]:
 
 
 def phase(directory: Path, array: Array, repeat: int, begun: set[str] | None = None) -> Phase:
-    """Return how far a repeat is by its own account.
+    """Return a repeat's progress by its own account.
 
     Args:
         directory: The campaign.
         array: The array that it was submitted in last.
         repeat: Its number.
-        begun: Names of all status files, if they are known; None: it is looked for.
+        begun: Names of all status files, if known; None: look for the file.
     """
     if array.state == "refused":
         return "refused"
@@ -244,7 +244,7 @@ def _state(directory: Path, campaign: Campaign, known: Summary | None) -> State:
         return "complete" if known.valid == known.asked else "incomplete"
     begun: set[str] = set()
     with contextlib.suppress(OSError):
-        begun = set(os.listdir(directory / "status"))  # noqa: PTH208 - names are all it takes
+        begun = set(os.listdir(directory / "status"))  # noqa: PTH208 - names are enough
     phases: set[Phase] = set()
     for array, number in campaign.current:
         phases.add(phase(directory, array, number, begun))
@@ -262,21 +262,21 @@ class Overview:
     """One campaign in a list.
 
     Attributes:
-        campaign: Its id; of a damaged one its directory's name.
-        name: What a person calls it: the id, unless they gave it another.
-        directory: Where it lies.
-        created: ISO 8601 UTC; empty where nothing tells.
-        state: By its files alone.
+        campaign: Its id; for a damaged one, its directory's name.
+        name: Its name: the id, unless the user gave another.
+        directory: Its path.
+        created: ISO 8601 UTC; empty if unknown.
+        state: Its state by its files alone.
         framework: Name of its recipe.
-        shapes: Of its points, each once, in their order.
-        precisions: Likewise.
+        shapes: The shapes of its points, each once, in their order.
+        precisions: The precisions of its points, each once, in their order.
         rehearse: Whether it is a rehearsal.
         scheduler, user: As in its manifest.
-        asked: Repeats that were asked for; None where that can't be read.
-        valid: Repeats that count; None: it was not collected yet.
+        asked: Requested repeats; None if that can't be read.
+        valid: Valid repeats; None: it was not collected yet.
         best: Its highest number.
-        provisional: Whether `valid` and `best` are of a moment at which repeats had not ended yet.
-        note: A person's.
+        provisional: Whether some repeats had not ended when `valid` and `best` were collected.
+        note: The user's note.
         problem: What is damaged, and how; empty: nothing.
     """
 
@@ -300,7 +300,7 @@ class Overview:
 
 
 def look(directory: Path) -> Overview:
-    """Return what a list says of a campaign; a damaged one says what is wrong with it."""
+    """Return a campaign's entry for a list; for a damaged one, what is wrong with it."""
     note = notes.read(directory)
     try:
         campaign = store.read_manifest(directory)
@@ -337,7 +337,7 @@ def look(directory: Path) -> Overview:
 
 
 def _made(directory: Path) -> str:
-    """Return when a damaged campaign was made: by its name, else by its manifest's age."""
+    """Return when a damaged campaign was made: from its name, else from its manifest's age."""
     if _STAMP.match(directory.name):
         with contextlib.suppress(ValueError, OverflowError):
             when = time.strptime(directory.name[:16], "%Y%m%dT%H%M%SZ")
@@ -349,6 +349,6 @@ def _made(directory: Path) -> str:
 
 
 def age(created: str, *, now: float) -> float | None:
-    """Return how many seconds ago a campaign was made; None where nothing tells."""
+    """Return how many seconds ago a campaign was made; None if unknown."""
     when = moment(created)
     return None if when is None else max(0.0, now - when)

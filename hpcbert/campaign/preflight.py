@@ -1,6 +1,6 @@
-"""What a campaign's preflight found: how fast nodes' network is, and who keeps away from which.
+"""What a campaign's preflight found: the nodes' network bandwidth, and the nodes that jobs exclude.
 
-The job writes it into its status file itself (templates/preflight.sh.j2), a line a node.
+The job itself writes it into its status file (templates/preflight.sh.j2), one line per node.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.model import Array
 
-# What the log of an all-reduce ends in that failed.
+# The end of the log of a failed all-reduce.
 FAILED = ".failed"
 _GB = 1000.0
 
 
 @dataclass(frozen=True)
 class NodeFabric:
-    """One node as it was measured.
+    """The measurements of one node.
 
     Attributes:
-        inside: Bus bandwidth of an all-reduce inside it, MB/s; 0 where there was none.
+        inside: Bus bandwidth of an all-reduce inside it, MB/s; 0 if there was none.
         between: The same with the better of its two neighbours.
         slow: Whether one of them is far below the others.
     """
@@ -41,16 +41,16 @@ class NodeFabric:
 
 @dataclass(frozen=True)
 class Preflight:
-    """A preflight as it stands.
+    """The state of a preflight.
 
     Attributes:
         array: Its job.
         state: Whether it waits, runs, is over, or failed.
-        nodes: Those that it measured, in its order.
+        nodes: The measured nodes, in its order.
         inside, between: Medians of all nodes, MB/s.
-        all: Bus bandwidth over all nodes at once, MB/s; 0 where there are but two.
-        left_out: Jobs that keep away from nodes because of it: id, and the nodes, by commas.
-        spared: Jobs that don't, though a node is slow: id and reason.
+        all: Bus bandwidth over all nodes at once, MB/s; 0 if there are only two.
+        left_out: Jobs that exclude nodes because of it: id, and the nodes, separated by commas.
+        spared: Jobs that don't, although a node is slow: id and reason.
     """
 
     array: Array
@@ -71,12 +71,12 @@ class Preflight:
         pairs = (("inside it", one.inside, self.inside), ("to others", one.between, self.between))
         worst = min((pair for pair in pairs if pair[2]), key=lambda pair: pair[1] / pair[2])
         where, own, middle = worst
-        told = f"{own / _GB:.3g} GB/s {where}, where the median is {middle / _GB:.3g}"
+        told = f"{own / _GB:.3g} GB/s {where}; the median is {middle / _GB:.3g}"
         return f"the preflight measured {told}"
 
 
 def found(watched: TrackedCampaign) -> Preflight | None:
-    """Return a campaign's preflight as its job's own account has it; None: it has none."""
+    """Return a campaign's preflight by its job's own account; None: it has none."""
     array = watched.campaign.preflight
     if array is None:
         return None
@@ -104,7 +104,7 @@ def found(watched: TrackedCampaign) -> Preflight | None:
 
 
 def log(watched: TrackedCampaign, array: Array) -> Path:
-    """Return the file with most of what a preflight's ranks printed; each pair has its own."""
+    """Return the file with most of the output of a preflight's ranks; each pair has its own."""
     path = watched.directory / array.log.replace("{repeat}", str(array.repeats[0]))
     output = path.with_name(f"{array.job_id}.out")
     return next((one for one in (path, path.with_suffix(FAILED)) if one.exists()), output)
@@ -131,7 +131,7 @@ def _number(value: Any) -> int:
 
 
 def sentences(watched: TrackedCampaign, *, over: bool = False) -> tuple[str, ...]:
-    """Return what a person should know of a campaign's preflight; nothing where it has none.
+    """Return sentences for the user about a campaign's preflight; nothing if it has none.
 
     Args:
         watched: The campaign.
@@ -146,10 +146,10 @@ def sentences(watched: TrackedCampaign, *, over: bool = False) -> tuple[str, ...
         what = {
             "waits": "has not begun; all points wait for it",
             "runs": "measures the network; all points wait for it",
-            "failed": f"failed, so no point is run: see {path} of the campaign",
+            "failed": f"failed, so no point runs: see {path} of the campaign",
         }[one.state]
         if over and one.state != "failed":
-            what = "has written no end: somebody or something ended it"
+            what = "has recorded no end: somebody or something ended it"
         return (f"The preflight, {job}, {what}.",)
     return tuple(_of_slow(one)) or (
         f"The preflight found none of {len(one.nodes)} nodes far below the others.",
@@ -157,18 +157,18 @@ def sentences(watched: TrackedCampaign, *, over: bool = False) -> tuple[str, ...
 
 
 def _of_slow(one: Preflight) -> Iterator[str]:
-    """Yield what became of slow nodes; nothing where there are none."""
+    """Yield what happened to slow nodes; nothing if there are none."""
     for name, why in one.slow.items():
         yield f"{name} is far below the others: {why}."
     if out := {job for job, _ in one.left_out}:
         jobs = f"{len(out)} job{'' if len(out) == 1 else 's'}"
-        yield f"Left out of {jobs}: {', '.join(one.slow)}."
+        yield f"Excluded from {jobs}: {', '.join(one.slow)}."
     for job, why in one.spared:
-        yield f"Job {job} runs on them all the same: {why}."
+        yield f"Job {job} runs on them nevertheless: {why}."
 
 
 def warnings(watched: TrackedCampaign, *, over: bool) -> tuple[str, ...]:
-    """Return what `sentences` does, if something is wrong with a node or with the preflight."""
+    """Return the same as `sentences`, if something is wrong with a node or with the preflight."""
     one = found(watched)
     if one is None or (one.state == "done" and not one.slow):
         return ()

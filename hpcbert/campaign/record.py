@@ -1,7 +1,7 @@
 """The status files of a campaign: what its jobs wrote themselves, each file opened once.
 
-A job appends a JSON object a line to `status/POINT.REPEAT.jsonl` (base.sbatch.j2), whichever of its
-attempts it is. Whoever asks what a job said takes a RepeatRecord, and nobody opens the file again.
+A job appends one JSON object per line to `status/POINT.REPEAT.jsonl` (base.sbatch.j2), in each of
+its attempts. Everything that needs what a job wrote takes a RepeatRecord and opens no file.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Event = dict[str, Any]
-# Size and time of the last change, nanoseconds: what a writer changes.
+# Size and time of the last change, nanoseconds, which change with each write.
 Stamp = tuple[int, int]
 
-# Bytes: thousands of attempts have room in it. What is larger is as good as missing.
+# Bytes: enough for thousands of attempts. A larger file is treated as missing.
 _MOST = 1 << 22
-# More than the last line takes.
+# Larger than the last line.
 _LINE = 4096
 
 
 @dataclass(frozen=True)
 class RepeatRecord:
-    """What the jobs of one repeat wrote down, all attempts together.
+    """What the jobs of one repeat wrote, all attempts together.
 
     Attributes:
-        raw: Content of the file; empty where it is missing, unreadable, or not a file.
-        stamp: Of the file when it was opened; None where it could not be read.
+        raw: Content of the file; empty if it is missing, unreadable, or not a file.
+        stamp: Stamp of the file when it was opened; None if it could not be read.
     """
 
     raw: bytes = b""
@@ -49,7 +49,7 @@ class RepeatRecord:
 
     @property
     def last(self) -> Event:
-        """The last event; empty where there is none."""
+        """The last event; empty if there is none."""
         return _last(self.raw)
 
     @cached_property
@@ -63,27 +63,27 @@ class RepeatRecord:
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """The measured steps, one an attempt, in their order."""
+        """The measured steps, one per attempt, in their order."""
         return steps(self.events)
 
     @property
     def written(self) -> float | None:
-        """When the file was written to last, by the file server's clock; None: it is not known."""
+        """When the file was last written to, by the file server's clock; None if unknown."""
         return None if self.stamp is None else self.stamp[1] / 1e9
 
     def newest(self, *, first: int = 0) -> JobRecord:
-        """Return what the newest attempt came to; those before the first are passed over."""
+        """Return the outcome of the newest attempt; attempts before `first` are skipped."""
         return newest(self.events, first=first)
 
     def attempt(self, number: int) -> JobRecord:
-        """Return what one attempt came to."""
+        """Return the outcome of one attempt."""
         return newest(self.attempts.get(number, ()), first=number)
 
 
 def read_events(raw: bytes) -> tuple[Event, ...]:
     """Return the events in the content of a status file, oldest first.
 
-    A line that is not a JSON object (a full disk cuts lines) is passed over.
+    A line that is not a JSON object (a full disk cuts lines) is skipped.
     """
     events = []
     for line in raw.split(b"\n"):
@@ -95,11 +95,11 @@ def read_events(raw: bytes) -> tuple[Event, ...]:
 
 
 def read(path: Path) -> RepeatRecord:
-    """Return what stands in a status file now; nothing where it can't be read."""
+    """Return a status file's present content; nothing if it can't be read."""
     try:
         descriptor, _ = open_file(path)
         with os.fdopen(descriptor, "rb") as file:
-            # Before its content: what is added while it is read makes the stamp another.
+            # Before its content: what is added while it is read then changes the stamp.
             stamp = stamp_of(os.fstat(file.fileno()))
             return RepeatRecord(read_open(file, path, most=_MOST), stamp)
     except OSError:
@@ -107,7 +107,7 @@ def read(path: Path) -> RepeatRecord:
 
 
 def last_event(path: Path) -> Event:
-    """Return the last event in a status file, of which no more than its end is read."""
+    """Return the last event in a status file, of which only the end is read."""
     try:
         descriptor, size = open_file(path)
     except OSError:
@@ -131,12 +131,12 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 
 class Records:
-    """Status files, each read when it is first asked for and then remembered.
+    """Status files, each read on first use and then remembered.
 
     Args:
-        keep_unchanged: Whether `refresh` opens no file again that has the same size and time. Who
-            asks once saves the opening; who follows a campaign must not, for only the opening of a
-            file makes an NFS client ask its server (nfs(5), close-to-open).
+        keep_unchanged: Whether `refresh` skips files with the same size and time. A command that
+            asks once saves the opening; one that follows a campaign must not, because only
+            opening a file makes an NFS client ask its server (nfs(5), close-to-open).
     """
 
     def __init__(self, *, keep_unchanged: bool = False) -> None:
@@ -144,7 +144,7 @@ class Records:
         self._read: dict[Path, RepeatRecord] = {}
 
     def at(self, path: Path) -> RepeatRecord:
-        """Return what stands in a status file."""
+        """Return the content of a status file."""
         path = path.absolute()
         if path not in self._read:
             self._read[path] = read(path)
@@ -159,7 +159,7 @@ class Records:
         }
 
     def stirred(self) -> bool:
-        """Read again what has another stamp than when it was read; say whether anything had."""
+        """Read files again that have another stamp than before; return whether any had."""
         changed = [path for path, one in self._read.items() if one.stamp != _stamp(path)]
         self._read |= {path: read(path) for path in changed}
         return bool(changed)
@@ -167,7 +167,7 @@ class Records:
     def refresh(self) -> None:
         """Forget what may have changed since it was read.
 
-        For who has asked a scheduler in between: an end that was written meanwhile has to be seen.
+        Use it after asking a scheduler: an end that was written meanwhile must be seen.
         """
         kept = self._read if self._keep_unchanged else {}
         self._read = {path: one for path, one in kept.items() if one.stamp == _stamp(path)}

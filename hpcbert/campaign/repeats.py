@@ -1,4 +1,4 @@
-"""Which line of sacct or squeue is about which repeat of which campaign."""
+"""Match lines of sacct and squeue to repeats of campaigns."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 Key = tuple[str, int]
 
-# Clocks differ, and a campaign is written down before its jobs are submitted.
+# Clocks differ, and a campaign is written before its jobs are submitted.
 SLACK = 3600.0
 
 
 @dataclass(frozen=True)
 class TrackedCampaign:
-    """A campaign and where it is.
+    """A campaign and its directory.
 
     Attributes:
-        records: Status files, this campaign's among them, each read once.
+        records: Status files, including this campaign's, each read once.
     """
 
     directory: Path
@@ -41,35 +41,35 @@ class TrackedCampaign:
 
     @cached_property
     def repeats(self) -> tuple[Repeat, ...]:
-        """All its repeats, points in their order; each as it was submitted last."""
+        """All its repeats, points in their order; each in its newest array."""
         return tuple(Repeat(self, array, number) for array, number in self.campaign.current)
 
     def record(self, array: Array, number: int) -> RepeatRecord:
-        """Return what the jobs of one repeat wrote, whichever of its attempts they are."""
+        """Return what the jobs of one repeat wrote, in all attempts."""
         return self.records.at(self.directory / array.status(number))
 
     @cached_property
     def since(self) -> float:
-        """A time, seconds since the epoch, before which it can have had no job."""
+        """A time, seconds since the epoch, before which it cannot have had a job."""
         return max(0.0, (moment(self.campaign.created) or 0.0) - SLACK)
 
     @cached_property
     def places(self) -> frozenset[str]:
-        """The campaign's directory as Slurm may know it: its jobs were submitted in there."""
+        """The campaign's directory as Slurm may know it: its jobs were submitted from there."""
         here = {str(self.directory), str(self.directory.absolute()), str(self.directory.resolve())}
         return frozenset(here | {one.workdir for one in self.campaign.arrays if one.workdir})
 
     def owner_fits(self, row: JobRow) -> bool:
-        """Say whether a job is the submitter's, as far as that is known."""
+        """Return whether a job belongs to the submitter, as far as known."""
         if row.uid is not None and self.campaign.uid is not None:
             return row.uid == self.campaign.uid
         return row.user == self.campaign.user
 
     def labelled(self, row: JobRow) -> Array | None:
-        """Return the array that a job is by its name or its script.
+        """Return the array of a job, by its name or its script.
 
-        Sites add to names, cut them or replace them; the script stays. A name is a part of its
-        retries' names, so the longest that fits is meant.
+        Sites add to names, cut them or replace them; the script stays. A name is part of its
+        retries' names, so the longest match counts.
         """
         if found := self._names.longest(row.name):
             return found
@@ -77,7 +77,7 @@ class TrackedCampaign:
         return next((one for place in self.places if (one := self._run(place, command))), None)
 
     def _run(self, place: str, command: str) -> Array | None:
-        """Return the array of which a command runs the script, if the campaign is at a place."""
+        """Return the array of a command's script, if the command names one of a campaign there."""
         _, here, rest = command.partition(f"{place}/")
         return self._scripts.get(rest.split(" ")[0]) if here else None
 
@@ -107,7 +107,7 @@ class TrackedCampaign:
         return {key: tuple(arrays) for key, arrays in found.items()}
 
     def array_of(self, row: JobRow) -> Array | None:
-        """Return the array that a job was submitted for, be it once more and by hand."""
+        """Return the array that a job was submitted for, even if submitted again by hand."""
         for known in self.of_job.get(row.job, ())[:1]:
             if self.lists(row, known):
                 return known
@@ -115,10 +115,10 @@ class TrackedCampaign:
         return label if label and self.lists(row, replace(label, job_id="")) else None
 
     def lists(self, row: JobRow, array: Array) -> bool:
-        """Say whether a line is about an array's job: the same id may be another job's.
+        """Return whether a line is about an array's job: another job may have the same id.
 
-        A job is known by cluster, id, time of submission and directory of submission. Where the
-        last is not told, or another than where it was submitted, name and owner have to fit.
+        A job is identified by cluster, id, time of submission and directory of submission. If the
+        directory is unknown or another one, name and owner must match.
         """
         clusters = array.cluster.split(",")
         if row.cluster and array.cluster not in {"", "all"} and row.cluster not in clusters:
@@ -135,10 +135,10 @@ class TrackedCampaign:
 
 
 class Names:
-    """The names of arrays, to be found in what a site made of them.
+    """The names of arrays, to be found in a site's version of them.
 
-    All begin alike, with the campaign's name; so what follows is looked up, by each of the few
-    lengths that there are.
+    All begin alike, with the campaign's name, so the rest is looked up, by each of the few
+    lengths that occur.
     """
 
     def __init__(self, arrays: Sequence[Array]) -> None:
@@ -148,7 +148,7 @@ class Names:
         self._lengths = sorted({len(rest) for rest in self._rests}, reverse=True)
 
     def longest(self, text: str) -> Array | None:
-        """Return the array with the longest name that stands in a text."""
+        """Return the array with the longest name that a text contains."""
         found: list[tuple[int, Array]] = []
         at = text.find(self._common)
         while at >= 0 and self._rests:
@@ -169,12 +169,12 @@ class Repeat:
 
     @property
     def key(self) -> Key:
-        """The name that its array and number make, unique over campaigns."""
+        """The name from its array and number, unique over campaigns."""
         return self.array.name, self.number
 
     @property
     def job_id(self) -> str:
-        """Its id, `123_4`; empty as long as sbatch's answer is not on disk."""
+        """Its id, `123_4`; empty until sbatch's answer is on disk."""
         return self.array.element(self.number)
 
     @property
@@ -184,7 +184,7 @@ class Repeat:
 
     @property
     def accepted(self) -> float:
-        """When sbatch answered, seconds since the epoch; else when it can have at the earliest."""
+        """When sbatch answered, seconds since the epoch; else the earliest possible time."""
         answered = moment(self.array.submitted)
         return self.watched.since if answered is None else answered
 
@@ -195,19 +195,19 @@ class Repeat:
 
     @property
     def status(self) -> Path:
-        """Where its jobs write what happens to it, those of arrays before this one too."""
+        """Where its jobs write its events, including jobs of earlier arrays."""
         return self.watched.directory / self.array.status(self.number)
 
     @property
     def printed(self) -> tuple[Path, ...]:
-        """Where what its job script printed may be: as Slurm calls it, and the local queue."""
+        """Possible paths of its job script's output: Slurm's, and the local queue's."""
         folder, array = self.watched.directory / "slurm", self.array
         own = f"{array.job_id}_{array.point.key}_{'all' if array.together else self.number}.out"
         return folder / f"{self.job_id}.out", folder / own
 
     @property
     def printed_alone(self) -> tuple[Path, ...]:
-        """The same, if its script ran no other repeat: else nothing says which one it is about."""
+        """The same, if its script ran no other repeat: else the output may be about another one."""
         return () if self.array.together else self.printed
 
     @property
@@ -229,21 +229,21 @@ class Repeat:
         return tuple(Repeat(self.watched, one, self.number) for one in arrays[:last])
 
     def replaced(self, attempt: int, row: JobRow) -> bool:
-        """Say whether a line is of a job that this one replaced, and that was requeued since."""
+        """Return whether a line is about a job that this one replaced, and that was requeued."""
         elsewhere = bool(self.array.job_id) and row.job != self.array.job_id
         return elsewhere and attempt >= self.array.first_attempt
 
     def owns(self, row: JobRow) -> bool:
-        """Say whether a line is about this repeat and not about another job of its number."""
+        """Return whether a line is about this repeat and not about another job with its number."""
         return self.is_in(row) and self.watched.lists(row, self.array)
 
     def is_in(self, row: JobRow) -> bool:
-        """Say whether a line about its array, or the job it shares, is about this repeat."""
+        """Return whether a line about its array, or the job it shares, is about this repeat."""
         return bool(row.tasks) != self.array.together and row.covers(self.index)
 
 
 class Lines:
-    """Lines of sacct or squeue, to be found by repeat."""
+    """Lines of sacct or squeue, indexed by repeat."""
 
     def __init__(self, rows: Iterable[JobRow] = ()) -> None:
         self._alone: dict[tuple[str, int | None], list[JobRow]] = {}
@@ -268,16 +268,16 @@ class Lines:
         return self._found[array.name]
 
     def newest(self, repeat: Repeat) -> tuple[JobRow | None, int]:
-        """Return the line of a repeat's newest run, and how many runs were before it."""
+        """Return the line of a repeat's newest run, and the number of earlier runs."""
         runs = self.runs(repeat)
         return (runs[-1], len(runs) - 1) if runs else (None, 0)
 
     def runs(self, repeat: Repeat) -> tuple[JobRow, ...]:
         """Return the lines of a repeat's runs, oldest first.
 
-        A requeued job has a line a run, each with its own time of submission. While an array
-        unfolds, sacct may list an index twice: in the range of those that wait, and alone, which
-        is right then. Of a federation's job each sibling cluster may have a line; those that gave
+        A requeued job has one line per run, each with its own time of submission. While an array
+        unfolds, sacct may list an index twice: in the range of waiting ones, and alone, which is
+        then right. For a federation's job, each sibling cluster may have a line; those that gave
         it up say REVOKED.
         """
         index = None if repeat.array.together else repeat.index
@@ -294,7 +294,7 @@ class Lines:
     def attempts(self, repeat: Repeat) -> tuple[tuple[int, JobRow], ...]:
         """Return the lines of all attempts of a repeat, each with its number.
 
-        Those of the jobs that it was submitted in before are among them.
+        Lines of the jobs that it was submitted in before are included.
         """
         return tuple(
             numbered

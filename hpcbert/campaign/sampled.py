@@ -1,8 +1,8 @@
-"""What a run's GPUs drew and held, as sample.sh wrote it down on their nodes; pure but for reading.
+"""Power and memory of a run's GPUs, as sample.sh recorded them on the nodes; pure except reading.
 
-Nobody tells the sampler when the window begins: a program prints its iterations, not the moments
-that its first and last one had. The window is the stretch of its length in which the GPUs of a node
-drew most: outside of it they load, compile, warm up, and end.
+The sampler does not know when the window begins: a program prints its iterations, not the times of
+its first and last one. The window is the stretch of its length in which the GPUs of a node used the
+most power: outside of it they load, compile, warm up, and end.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 ENDING = ".csv"
 _LARGEST = 1 << 26
-# Looks at a node's GPUs inside a window below which nothing is said.
+# Samples of a node's GPUs inside a window below which no result is given.
 _LEAST = 5
-# Watts and MiB above which a reading is none.
+# Watts and MiB above which a reading is invalid.
 _WATTS, _MEMORY = 1e5, 1e8
 _STAMP = regex(r"(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)(\.\d{1,6})?")
 _EPOCH = regex(r"\d{9,11}\.\d{1,9}")
@@ -34,18 +34,18 @@ _MIB = 1 << 20
 
 
 class Look(NamedTuple):
-    """One look at the GPUs of a node: when, and of each watts and MiB by its name."""
+    """One sample of a node's GPUs: the time, and watts and MiB of each by its name."""
 
     time: float
     gpus: dict[str, tuple[float, float]]
 
 
 def read(paths: Iterable[Path], *, gpus_per_node: int, seconds: float) -> Sampled | None:
-    """Return what GPUs drew in a window; None where they were not looked at often enough.
+    """Return the GPUs' power in a window; None if there are too few samples.
 
     Args:
-        paths: What the sampler wrote, a file a node.
-        gpus_per_node: How many of a node's GPUs the run used: those that drew most.
+        paths: The sampler's files, one per node.
+        gpus_per_node: Number of GPUs of a node that the run used: those with the most power.
         seconds: Length of the window.
     """
     nodes = []
@@ -66,10 +66,10 @@ def read(paths: Iterable[Path], *, gpus_per_node: int, seconds: float) -> Sample
 
 
 def looks(text: str) -> list[Look]:
-    """Return the looks that a file tells of, whichever tool made them; what is damaged is left out.
+    """Return the samples in a file, from any tool; damaged ones are left out.
 
-    Lines of nvidia-smi have a stamp of their own, and a GPU that is there already begins the next
-    look. Of rocm-smi's a line with the seconds since the epoch stands before each table.
+    Each line of nvidia-smi has a stamp, and a GPU that is already in a sample begins the next
+    one. In rocm-smi's output a line with the seconds since the epoch precedes each table.
     """
     rows = csv.reader(text.replace("\0", "").splitlines(), skipinitialspace=True)
     found: list[Look] = []
@@ -99,7 +99,7 @@ def _note(look: Look, gpu: str, watts: str, held: str, unit: int) -> None:
 
 
 def _stamp(text: str) -> float | None:
-    """Return seconds of nvidia-smi's time, which is only compared with others of its kind."""
+    """Return seconds of nvidia-smi's time, to compare only with others of its kind."""
     match = _STAMP.fullmatch(text)
     if match is None:
         return None
@@ -111,11 +111,11 @@ def _stamp(text: str) -> float | None:
 
 
 def window(found: Sequence[Look], gpus: int, seconds: float) -> Sampled | None:
-    """Return what a node's GPUs drew in the stretch in which they drew most; None: it is too short.
+    """Return the power of a node's GPUs in the stretch with the most power; None: it is too short.
 
     Args:
-        found: The looks, in their order.
-        gpus: How many GPUs count: those that drew most on the whole.
+        found: The samples, in order.
+        gpus: Number of GPUs to count: those with the most power overall.
         seconds: Length of the stretch.
     """
     names = {name for look in found for name in look.gpus}
@@ -138,10 +138,10 @@ def _drawn(found: Sequence[Look], name: str) -> float:
 
 
 def _stretches(times: Sequence[float], seconds: float) -> Iterator[tuple[int, int]]:
-    """Yield the stretches of a length, as first place and the place after the last."""
+    """Yield the stretches of a length, as the first place and the place after the last."""
     if len(times) < _LEAST:
         return
-    # Two looks are so far apart; at the ends of a stretch one may be missing.
+    # Two samples are this far apart; one may be missing at each end of a stretch.
     gap = (times[-1] - times[0]) / (len(times) - 1)
     last = 0
     for first, begin in enumerate(times):

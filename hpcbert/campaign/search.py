@@ -1,7 +1,7 @@
-"""The largest batch of a point as its jobs found it, and with which size each repeat really ran.
+"""The largest batch of a point as its jobs found it, and the size that each repeat really ran with.
 
-The first repeat that runs looks for it before it is measured (largest.sh.j2). The status file of
-the search has a line for each probe, `found` with the size, and `stopped` with what ended it.
+The first repeat that runs searches before it is measured (largest.sh.j2). The status file of the
+search has one line per probe, `found` with the size, and `stopped` with the reason for the end.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from hpcbert.campaign.repeats import Repeat, TrackedCampaign
     from hpcbert.model import Group, Point
 
-# Larger than anything that a search tries.
+# Larger than any size that a search tries.
 _MOST = 1 << 24
 
 
 def sized(watched: TrackedCampaign, point: Point) -> Point:
-    """Return a point with its batch size; as it is where its jobs have not found that."""
+    """Return a point with its batch size; unchanged if its jobs have not found that."""
     if not point.largest:
         return point
     size = _last(_events(watched, point), "found", "size")
@@ -31,14 +31,14 @@ def sized(watched: TrackedCampaign, point: Point) -> Point:
 
 
 def found_for(point: Point, group: Group) -> Group:
-    """Return the table of a point that has its batch size now, or has not found it."""
+    """Return the table of a point, with its batch size if that was found."""
     if not point.largest:
         return group
     return replace(group, largest=True, batch_size_per_device=max(group.batch_size_per_device, 0))
 
 
 def against(one: Repeat, attempt: int) -> tuple[Reason, ...]:
-    """Return why an attempt is none of the largest batch; empty if it is, or was not to be."""
+    """Return why an attempt did not run with the largest batch; empty if it did or need not."""
     watched, point = one.watched, one.array.point
     if not point.largest:
         return ()
@@ -64,7 +64,7 @@ def _events(watched: TrackedCampaign, point: Point) -> tuple[Event, ...]:
 
 
 def _last(events: Iterable[Event], kind: str, name: str) -> int | None:
-    """Return a number of the last event of a kind; None where there is none that makes sense."""
+    """Return a number from the last event of a kind; None if there is no valid one."""
     values = [one.get(name) for one in events if one.get("event") == kind]
     value = values[-1] if values else None
     sound = isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MOST

@@ -1,4 +1,4 @@
-"""A campaign as the source of results: what stays known of it where its directory is not."""
+"""A campaign as the source of results: what remains known without its directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def source_of(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRepeat]) -> Source:
-    """Return what a campaign is, and what the nodes of its valid runs are."""
+    """Return what a campaign is, and the facts of its valid runs' nodes."""
     from hpcbert.system import redact
 
     return Source(

@@ -1,8 +1,8 @@
-"""In which state every repeat of a campaign stands: on record, by its own account, or asked for.
+"""The state of every repeat of a campaign: from the record, its own account, or the scheduler.
 
-On record is what an earlier collect wrote down in measurements.json, of which only a verdict is
-remembered: the scheduler's word on an attempt that has ended, and for how long it was suspended.
-What the job's own files say is read again each time, because a file system may show them late.
+The record is what an earlier collect wrote to measurements.json, from which only a verdict is used:
+the scheduler's word on an attempt that has ended, and how long it was suspended. What the job's own
+files say is read again each time, because a file system may show them late.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Memory:
     """The states on record, by array, job, repeat and attempt.
 
     Args:
-        directory: The campaign's. A record that is damaged, or whose seal is broken, is as good as
-            none.
+        directory: The campaign's. A record that is damaged, or has a broken seal, counts as
+            missing.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -50,7 +50,7 @@ class Memory:
         self._known = {key[:3] for key in self._states}
 
     def knows(self, array: Array, number: int) -> bool:
-        """Say whether any attempt of a repeat is on record."""
+        """Return whether any attempt of a repeat is on record."""
         return (array.name, array.job_id, number) in self._known
 
     def verdict(self, array: Array, number: int, attempt: int) -> RepeatState | None:
@@ -59,13 +59,13 @@ class Memory:
         return state if state and state.kind.over and state.source in _SCHEDULERS else None
 
     def suspended(self, array: Array, number: int, attempt: int) -> float:
-        """Return the seconds for which an attempt was suspended, as far as it is on record."""
+        """Return the seconds for which an attempt was suspended, as far as recorded."""
         state = self._states.get((array.name, array.job_id, number, attempt))
         return state.suspended if state else 0.0
 
 
 def _recall(run: Mapping[str, Any]) -> Iterator[tuple[_Key, RepeatState]]:
-    """Yield what is on record of a repeat's attempts; older versions wrote down only one."""
+    """Yield the records of a repeat's attempts; older versions recorded only one."""
     old = {"array": run["array"], "job_id": run["job_id"], "state": run["scheduler"]}
     for one in run.get("verdicts", [old]):
         state = recalled(one["state"])
@@ -75,12 +75,12 @@ def _recall(run: Mapping[str, Any]) -> Iterator[tuple[_Key, RepeatState]]:
 def standing(
     watched: TrackedCampaign, ask: States, memory: Memory
 ) -> tuple[dict[Key, RepeatState], tuple[str, ...]]:
-    """Return the state of every repeat's newest attempt, and a warning where nobody answers.
+    """Return the state of every repeat's newest attempt, and a warning if nothing answers.
 
     Args:
         watched: The campaign.
         ask: Asks its scheduler; called only if a repeat's state is not on record.
-        memory: What an earlier collect wrote down.
+        memory: What an earlier collect recorded.
     """
     known = {one.key: _on_record(one, memory) for one in watched.repeats}
     found = {key: state for key, state in known.items() if state is not None}
@@ -91,7 +91,7 @@ def standing(
             answers = ask(watched)
         except HpcbertError as error:
             id_ = watched.campaign.id
-            warnings = (f"{id_}: {error} States are what the jobs wrote themselves.",)
+            warnings = (f"{id_}: {error} The states are those that the jobs wrote themselves.",)
     for one in watched.repeats:
         if one.key not in found:
             told = answers.get(one.key) or _by_its_record(one)
@@ -100,17 +100,17 @@ def standing(
 
 
 def _on_record(one: Repeat, memory: Memory) -> RepeatState | None:
-    """Return a state that can't change any more and for which nobody has to be asked."""
+    """Return a state that can't change any more and that needs no question to the scheduler."""
     array = one.array
     if array.state == "refused" or not (array.called or array.state == "submitted"):
         word = "REFUSED" if array.state == "refused" else UNKNOWN
         return RepeatState(word, parse(word).kind, "none", detail=array.error or UNSUBMITTED)
     if traits(one.watched.campaign.scheduler).writes_ends:
-        # Such a scheduler keeps no accounts: what the file says is all that there will ever be.
+        # Such a scheduler keeps no accounts: the file is all that there will ever be.
         own = _by_its_record(one)
         return own if own.kind.over else None
     if not memory.knows(array, one.number):
-        # Slurm is asked, and only then the file is read: what it says must not be older.
+        # Ask Slurm first and read the file then: its content must not be older.
         return None
     seen = one.newest
     verdict = memory.verdict(array, one.number, seen.attempt)
@@ -121,10 +121,10 @@ def _on_record(one: Repeat, memory: Memory) -> RepeatState | None:
 
 
 def _unless_judged(one: Repeat, told: RepeatState, memory: Memory) -> RepeatState:
-    """Return a state unless there is a verdict on the same attempt, which stands.
+    """Return a state unless there is a verdict on the same attempt, which stays.
 
-    If the repeat waits or runs in spite of it, that is an attempt of which the job has not written
-    anything yet.
+    If the repeat waits or runs in spite of it, there is an attempt that the job has not written
+    about yet.
     """
     verdict = memory.verdict(one.array, one.number, told.attempt)
     if verdict is None:
@@ -135,6 +135,6 @@ def _unless_judged(one: Repeat, told: RepeatState, memory: Memory) -> RepeatStat
 
 
 def _by_its_record(one: Repeat) -> RepeatState:
-    silent = RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail="nothing says how it ended")
+    silent = RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail="no source says how it ended")
     seen = one.newest
     return seen.complete(seen.end_state or silent)

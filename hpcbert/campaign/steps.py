@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LATEST = 253_402_300_799
 _OFFSETS = 15 * 3600
 # Seconds by which the clocks of two nodes may differ although the controller's seems right to both:
-# it tells whole seconds, and the answer takes a moment.
+# it gives whole seconds, and the answer takes a moment.
 _SLACK = 2.0
 
 
@@ -26,16 +26,16 @@ class Step:
 
     Attributes:
         attempt: Its number.
-        job: What Slurm, or the local queue, called it.
-        host: Name of the node whose clock told the times.
+        job: Its id in Slurm, or in the local queue.
+        host: Name of the node that supplied the times.
         nodes: Names of all its nodes, without their domains.
         begin: When it began, seconds since the epoch; None before.
-        end: When it ended, or the script did; None where nobody wrote it down.
-        fine: Whether begin and end hold fractions of seconds, not only whole ones.
-        zones: Offsets of the host's time zone from UTC at begin and end, seconds; empty where
-            nobody wrote them down.
+        end: When it ended, or the script did; None if not recorded.
+        fine: Whether begin and end have fractions of seconds.
+        zones: Offsets of the host's time zone from UTC at begin and end, seconds; empty if not
+            recorded.
         moved: Seconds by which the host's clock was set forward between begin and end, as far as
-            the time since its start tells.
+            the uptime shows it.
         ahead: Whole seconds by which the controller's clock was ahead of the host's.
     """
 
@@ -52,7 +52,7 @@ class Step:
     uptime: float | None = field(default=None, repr=False)
 
     def shared(self, other: Step) -> tuple[str, ...]:
-        """Return the nodes that two steps had at the same time; one that just ends has left."""
+        """Return the nodes that two steps had at the same time; a step that just ends has left."""
         nodes = self.nodes & other.nodes
         if not nodes or None in {self.begin, self.end, other.begin, other.end}:
             return ()
@@ -71,8 +71,8 @@ class Step:
 def meetings(steps: Sequence[Step]) -> dict[int, set[int]]:
     """Return which steps may have had a node at the same time, by their places in the sequence.
 
-    A sweep over each node's time, so that steps that never met are not held against each other.
-    `Step.shared` says of a pair whether it is so.
+    This sweeps over each node's time, so that steps that never met are not compared. `Step.shared`
+    decides about each pair.
     """
     nodes: dict[str, list[tuple[float, float, int]]] = {}
     for number, one in enumerate(steps):
@@ -83,7 +83,7 @@ def meetings(steps: Sequence[Step]) -> dict[int, set[int]]:
                 nodes.setdefault(node, []).append((low, high, number))
     found: dict[int, set[int]] = {}
     for spans in nodes.values():
-        there: list[tuple[float, float, int]] = []  # those that began, by their end
+        there: list[tuple[float, float, int]] = []  # those that have begun, by their end
         for low, high, number in sorted(spans):
             while there and there[0][0] <= low:
                 heapq.heappop(there)
@@ -96,11 +96,11 @@ def meetings(steps: Sequence[Step]) -> dict[int, set[int]]:
 
 
 def steps(events: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
-    """Return the measured steps that a status file tells of, one an attempt, in their order.
+    """Return the measured steps in a status file, one per attempt, in order.
 
     Args:
-        events: Of one repeat, oldest first. Records of older scripts have whole seconds and no
-            zones; one without a mark of the step itself has its script's begin and end.
+        events: Events of one repeat, oldest first. Records of older scripts have whole seconds and
+            no zones; one without a mark of the step itself has its script's begin and end.
     """
     found: dict[int, Step] = {}
     for event in events:
@@ -154,7 +154,7 @@ def _moved(known: Step, at: float | None, uptime: float | None) -> float:
 
 
 def _short(name: str) -> str:
-    """Return a node's name as Slurm may have it, whatever domain the system puts behind it."""
+    """Return a node's name as Slurm may have it, without the domain that the system adds."""
     return name.strip().lower().partition(".")[0]
 
 
@@ -165,7 +165,7 @@ def _number(value: Any, most: float) -> float | None:
 
 
 def _zone(text: Any) -> tuple[int, ...]:
-    """Return the seconds that `+0100` stands for; nothing where it is none."""
+    """Return the seconds that `+0100` stands for; nothing for any other text."""
     if not isinstance(text, str) or len(text) != 5 or text[0] not in "+-":  # noqa: PLR2004
         return ()
     digits = text[1:]

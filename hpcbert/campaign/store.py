@@ -1,8 +1,8 @@
-"""A campaign directory: where things are, the manifest, whose it is.
+"""A campaign directory: its files, its manifest, its owner.
 
 Everything is plain JSON or text under one directory, so that a copy of it on a laptop is enough
-to collect again. The directory and what is written into it are their owner's alone. Other people's
-campaigns may lie beside the caller's: they are read if they are named, and nothing of them is run.
+to collect again. Only the owner can read or write the directory. Other people's campaigns may be
+next to the user's: they are read if named, but nothing in them is run.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 SCHEMA = 1
 RECIPE = "recipe.toml"
 SAMPLE = "sample.log"
-# All that a submission was decided to be.
+# Everything that was decided for a submission.
 LOCKED = "campaign.lock.toml"
 LOCK = lock.LOCK
 
-# What the job script runs or sources lies in the first, what tells of its jobs in the others.
+# The first holds what the job script runs or sources, the others what its jobs write.
 _FOLDERS = ("scripts", "slurm", "status", "logs")
-# Campaigns that an error names.
+# Number of campaigns that an error names.
 _SHOWN = 10
 
 write_text, write_bytes, locked = files.write_text, files.write_bytes, lock.locked
@@ -51,12 +51,12 @@ def read_json(path: Path) -> Any:
     """Read one JSON document.
 
     Raises:
-        UsageError: The file is absent, unreadable or no JSON.
+        UsageError: The file is missing, unreadable or not JSON.
     """
     try:
         raw = files.read(path)
     except OSError as error:
-        raise UsageError(f"Can't read: {error.strerror}.", where=str(path)) from error
+        raise UsageError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
     return ledger.parsed(raw, path)
 
 
@@ -64,7 +64,7 @@ def create(directory: Path) -> None:
     """Make a new campaign directory with its folders, readable by its owner only.
 
     Raises:
-        HpcbertError: It exists already or can't be made.
+        HpcbertError: It exists already, or can't be made.
     """
     hint = "Choose another place with --runs, or fix the permissions."
     with files.refusal("make the campaign directory", directory, hint=hint):
@@ -75,7 +75,7 @@ def create(directory: Path) -> None:
 
 
 def write_manifest(directory: Path, campaign: Campaign) -> None:
-    """Write manifest.json; it holds what was in changes beside it."""
+    """Write manifest.json; it then holds the changes that were next to it."""
     write_json(directory / MANIFEST, {"schema": SCHEMA, **asdict(campaign)})
     with files.refusal("remove", directory / ledger.CHANGES):
         ledger.remove(directory)
@@ -83,13 +83,13 @@ def write_manifest(directory: Path, campaign: Campaign) -> None:
 
 @contextlib.contextmanager
 def changing(directory: Path, campaign: Campaign) -> Iterator[Ledger]:
-    """Open a campaign for many changes, each on disk at once; in the end the manifest has them.
+    """Open a campaign for many changes, each on disk at once; the manifest gets them in the end.
 
-    Where it can't be rewritten then, they stay beside it: nothing is lost.
+    If it can't be rewritten then, they stay next to it: nothing is lost.
 
     Args:
         directory: The campaign; the caller holds its lock.
-        campaign: Its manifest as it was read under that lock.
+        campaign: Its manifest as read under that lock.
     """
     changes = Ledger(directory, campaign, write_manifest)
     try:
@@ -100,7 +100,7 @@ def changing(directory: Path, campaign: Campaign) -> Iterator[Ledger]:
 
 
 def read_manifest(directory: Path) -> Campaign:
-    """Read manifest.json, and the changes beside it that a submission has not made part of it.
+    """Read manifest.json, and the changes next to it that are not yet part of it.
 
     Raises:
         UsageError: There is none, it is damaged, or a newer hpcbert wrote it.
@@ -109,12 +109,12 @@ def read_manifest(directory: Path) -> Campaign:
     try:
         raw, changes = ledger.read(directory)
     except OSError as error:
-        raise UsageError(f"Can't read: {error.strerror}.", where=str(path)) from error
+        raise UsageError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
     data = ledger.parsed(raw, path)
     schema = data.pop("schema", None) if isinstance(data, dict) else None
     if schema != SCHEMA:
         raise UsageError(
-            f"The manifest has schema {schema}, this hpcbert reads {SCHEMA}.",
+            f"The manifest has schema {schema}, but this hpcbert reads {SCHEMA}.",
             where=str(path),
             hint="Use the version of hpcbert that wrote it, or a newer one.",
         )
@@ -124,20 +124,20 @@ def read_manifest(directory: Path) -> Campaign:
     except ConfigError as error:
         raise UsageError(f"The manifest is damaged: {error.message}", where=str(path)) from error
     if campaign.scheduler not in TABLE:
-        wrong = f"there is no scheduler {campaign.scheduler!r}"
+        wrong = f"hpcbert has no scheduler {campaign.scheduler!r}"
         raise UsageError(f"The manifest is damaged: {wrong}.", where=str(path))
     return campaign
 
 
 def find_campaigns(runs: Path) -> tuple[Path, ...]:
-    """Return the caller's own campaigns under a runs directory, oldest first, absolute."""
+    """Return the user's own campaigns under a runs directory, oldest first, absolute."""
     return tuple(path for path in everyones(runs) if not stranger(path))
 
 
 def everyones(runs: Path) -> tuple[Path, ...]:
     """Return all campaigns under a runs directory, whoever owns them, oldest first, absolute.
 
-    A folder that can't be read is not the same as an empty one. What is hidden is being removed.
+    An unreadable folder is not the same as an empty one. A hidden folder is being removed.
     """
     try:
         folders = list(runs.absolute().iterdir())
@@ -148,7 +148,7 @@ def everyones(runs: Path) -> tuple[Path, ...]:
 
 
 def _is_campaign(folder: Path) -> bool:
-    """Say whether a folder holds a manifest; what may not be looked into holds none to be used."""
+    """Return whether a folder holds a manifest; a folder without access counts as having none."""
     try:
         return (folder / MANIFEST).exists()
     except OSError:
@@ -156,7 +156,7 @@ def _is_campaign(folder: Path) -> bool:
 
 
 def stranger(directory: Path) -> str:
-    """Return who else a campaign belongs to; empty if it is the caller's own."""
+    """Return the owner of a campaign; empty if it is the user's own."""
     try:
         return ownership.stranger(directory)
     except OSError:
@@ -164,9 +164,9 @@ def stranger(directory: Path) -> str:
 
 
 def newest(runs: Path) -> Path:
-    """Return the caller's campaign that was submitted last.
+    """Return the user's newest campaign.
 
-    One of which Slurm took nothing is none: nothing of it waits, runs or ended.
+    A campaign that Slurm accepted nothing of does not count: none of its jobs waits, runs or ended.
 
     Raises:
         UsageError: There is none yet, or the manifest of the last one is damaged.
@@ -178,11 +178,11 @@ def newest(runs: Path) -> Path:
         refused.append(directory)
     message, hint = "There is no campaign yet.", "Start one with hpcbert submit."
     if refused:
-        message = f"There is no campaign yet: of {refused[0].name}, the last one, nothing was "
+        message = f"There is no campaign yet: {refused[0].name}, the newest one, was not "
         message += "accepted."
-        hint = f"Submit what is left of it: hpcbert submit --resume {refused[0]}"
+        hint = f"Resume it: hpcbert submit --resume {refused[0]}"
     elif others := [path for path in everyones(runs) if stranger(path)]:
-        message = f"There is no campaign of yours yet; {len(others)} belong to others."
+        message = f"You have no campaign yet; {len(others)} belong to others."
         hint = f"Name one to look at it: {_listed(others)}"
     raise UsageError(message, where=str(runs), hint=hint)
 
@@ -194,7 +194,7 @@ def _listed(directories: Sequence[Path]) -> str:
 
 
 def archived(name: str, runs: Path) -> Path | None:
-    """Return the archive that a person means, a path or a file's name; None: none is meant."""
+    """Return the archive that the user names, by path or file name; None: the name means none."""
     if not name.lower().endswith(ARCHIVE):
         return None
     places = (Path(name), runs / name)
@@ -202,20 +202,20 @@ def archived(name: str, runs: Path) -> Path | None:
 
 
 def resolve(name: str, runs: Path) -> Path:
-    """Return the campaign that a person means: a path, an id, a part of an id, or its name.
+    """Return the campaign that the user names: by path, id, part of the id, or its name.
 
-    An archive is not meant: nothing of it is run, submitted or cancelled. A campaign of somebody
-    else's is meant only by its path or its whole id; where a word without a slash could be that or
-    the caller's own, it is the own one.
+    An archive is refused: its jobs can't be run, submitted or cancelled. Another user's campaign
+    matches only by its path or its whole id; if a word without a slash could mean that or one of
+    the user's own, it means the latter.
 
-    The path is absolute: sbatch is run in the campaign, where a relative one leads nowhere.
+    The path is absolute: sbatch runs in the campaign, where a relative one would be wrong.
 
     Raises:
-        UsageError: None is meant, or several are, or an archive is.
+        UsageError: No campaign matches, or several do, or an archive does.
     """
     if packed := archived(name, runs):
         raise UsageError(
-            "It is an archive: nothing of it is run, submitted or cancelled.",
+            "An archive can only be read: nothing of it is run, submitted or cancelled.",
             where=str(packed),
             hint=f"To measure the same again: hpcbert submit --like {packed}",
         )
@@ -235,11 +235,11 @@ def resolve(name: str, runs: Path) -> Path:
         raise UsageError(
             f"{name!r} could be {meant}.", where=str(runs), hint="Give more of its id, or its path."
         )
-    there = f"These are there: {_listed(campaigns)}." if campaigns else "There is none of yours."
+    there = f"You have: {_listed(campaigns)}." if campaigns else "You have none."
     raise UsageError(
         f"There is no campaign {name!r}.",
         where=str(runs),
-        hint=f"{there} Name one by its id, a part of it, or its path.",
+        hint=f"{there} Name one by its id, a part of the id, or its path.",
     )
 
 
@@ -252,7 +252,7 @@ def _called(directory: Path) -> str | None:
 
 
 def chosen(names: Iterable[str], runs: Path) -> tuple[Path, ...]:
-    """Return the campaigns that a person names, each once; without names the caller's newest.
+    """Return the campaigns that the user names, each once; without names, the user's newest.
 
     Raises:
         UsageError: As `resolve` and `newest`.
@@ -261,7 +261,7 @@ def chosen(names: Iterable[str], runs: Path) -> tuple[Path, ...]:
 
 
 def caution(directory: Path) -> tuple[str, ...]:
-    """Return what a person should know who reads a campaign: who else decides what is in it."""
+    """Return warnings for readers of a campaign: who else can change its contents."""
     try:
         who = ownership.stranger(directory)
         others = ownership.writers(directory.stat())
@@ -270,46 +270,46 @@ def caution(directory: Path) -> tuple[str, ...]:
         return ()
     found = []
     if who:
-        found.append(f"{directory} belongs to {who}, who decides what is in it.")
+        found.append(f"{directory} belongs to {who}, who can change its contents.")
     elif others:
-        found.append(f"{directory} can be written to by {others}, not by you alone.")
+        found.append(f"{directory} can be changed by {others}, not only by you.")
     if around & stat.S_IWOTH and not around & stat.S_ISVTX:
         found.append(
-            f"Everybody can put another directory in the place of {directory}: "
+            f"Anybody can put another directory in the place of {directory}: "
             f"chmod +t {directory.absolute().parent}"
         )
     return tuple(found)
 
 
 def claim(directory: Path) -> None:
-    """Refuse a campaign of which others could decide what is run, submitted or cancelled.
+    """Refuse a campaign if others could decide what is run, submitted or cancelled.
 
     Raises:
-        UsageError: It belongs to somebody else, or others can write to something of it.
+        UsageError: It belongs to somebody else, or others can write to a part of it.
     """
     who = stranger(directory)
     if who:
         raise UsageError(
-            f"The campaign belongs to {who}: nothing of it is run, submitted or cancelled as you.",
+            f"The campaign belongs to {who}: hpcbert refuses to run, submit or cancel it.",
             where=str(directory),
-            hint=f"Let {who} do it, or submit the point in a campaign of your own. To monitor, "
-            "collect and audit it is possible.",
+            hint=f"Ask {who} to do it, or submit the points in a campaign of your own. You can "
+            "monitor, collect and audit it.",
         )
     inside = [directory, *(directory / name for name in _FOLDERS)]
     inside += [directory / MANIFEST, directory / RECIPE, *directory.glob("scripts/*")]
     for path in inside:
         if path.is_symlink() and path != directory:
             raise UsageError(
-                "It is a link: nothing that it leads to is run or submitted.",
+                "This is a link: hpcbert does not run or submit what it leads to.",
                 where=str(path),
-                hint="Put the file itself in its place.",
+                hint="Replace it by the file itself.",
             )
         if path.exists():
             ownership.refuse(path.stat(), path)
 
 
 def log_path(directory: Path, array: Array, repeat: int, attempt: int = 0) -> Path:
-    """Return where the log of one attempt of one repeat is, or would be."""
+    """Return the path of the log of one attempt of one repeat, whether it exists or not."""
     path = directory / array.log.replace("{repeat}", str(repeat))
     return path.with_name(f"{path.stem}.r{attempt}.log") if attempt else path
 
@@ -318,7 +318,7 @@ def read_script(directory: Path, array: Array) -> bytes:
     """Return an array's script as it was rendered.
 
     Raises:
-        UsageError: It is no longer what the manifest says was rendered, or others can write to it.
+        UsageError: It differs from what the manifest says was rendered, or others can write to it.
     """
     path = directory / array.script
     try:
@@ -327,7 +327,7 @@ def read_script(directory: Path, array: Array) -> bytes:
         raw = b""
     if hashlib.sha256(raw).hexdigest() != array.script_sha256:
         raise UsageError(
-            "The script is not the one that was rendered for this campaign.",
+            "The script differs from the one that was rendered for this campaign.",
             where=str(path),
             hint="Submit again, so that manifest and script agree.",
         )

@@ -1,14 +1,14 @@
-"""What a person says about retries, and which nodes one should keep away from and why. Pure.
+"""The user's choices for retries, and the nodes that a retry should avoid, with reasons. Pure.
 
-A node is suspected
+hpcbert suspects a node
 
-* if Slurm lost it, or could not start a job on it: of a job on several nodes those that are down
-  now, or else those on which nothing of the campaign ended well;
-* if a repeat failed, hung or vanished on it, other repeats of the same point ended well, and none
-  of the campaign's that ended well ran on it.
+* if Slurm lost it, or could not start a job on it: of a job on several nodes, those that are down
+  now, or else those on which no repeat of the campaign succeeded;
+* if a repeat failed, hung or vanished on it, while other repeats of the same point succeeded, and
+  none of the campaign's successful repeats ran on it.
 
-What a person or the scheduler did on purpose (cancelled, preempted), a lack of memory and a log
-that is wrong although the job ended well are no fault of a node.
+A deliberate end (cancelled, preempted), a lack of memory, and a wrong log of a successful job do
+not count against a node.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hpcbert.system.lazy import dataclass
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# A retry never keeps away from more than one node in four that could run it, nor from so many that
+# A retry never excludes more than one node in four of those that could run it, nor so many that
 # its point no longer fits.
 _SHARE = 4
 _LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"})
@@ -30,16 +30,15 @@ MAX_RETRIES = 2
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Which repeats are submitted again, and where.
+    """Which repeats to retry, and where.
 
     Attributes:
-        limit: How often one repeat is submitted again at most.
-        exclude: Nodes to keep away from in any case.
-        suspect: Whether to keep away from nodes that failed.
-        cancelled: Whether repeats that somebody cancelled are submitted again too, as they are
-            when somebody asks for it. Else those that need a longer time limit or a smaller batch
-            are left alone too.
-        time_limit: Of one repeat, in sbatch's form; empty for the one that there was.
+        limit: Maximum number of retries of one repeat.
+        exclude: Nodes to exclude in any case.
+        suspect: Whether to exclude nodes that failed.
+        cancelled: Whether to retry cancelled repeats too, as an explicit retry does. If not,
+            repeats that need a longer time limit or a smaller batch are left alone too.
+        time_limit: Limit of one repeat, in sbatch's form; empty for the present one.
     """
 
     limit: int = MAX_RETRIES
@@ -51,14 +50,14 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class RepeatOutcome:
-    """One repeat as it ended.
+    """How one repeat ended.
 
     Attributes:
         point: Key of its point.
         repeat: Its number.
         state: The scheduler's word.
-        good: Whether it counts.
-        nodes: Where it ran.
+        good: Whether it is valid.
+        nodes: The nodes that it ran on.
     """
 
     point: str
@@ -70,11 +69,11 @@ class RepeatOutcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to do about nodes; each with the reason.
+    """What to do about nodes, with the reasons.
 
     Attributes:
-        excluded: Nodes to keep away from.
-        spared: Nodes that are suspected too, of which there would be too many.
+        excluded: Nodes to exclude.
+        spared: Suspected nodes that are not excluded, because too few would be left.
     """
 
     excluded: tuple[tuple[str, str], ...] = ()
@@ -82,7 +81,7 @@ class Verdict:
 
 
 class Suspicion:
-    """What the ends of a campaign's repeats say against the nodes of one partition.
+    """The evidence in the ends of a campaign's repeats against the nodes of one partition.
 
     Args:
         tries: How the repeats ended.
@@ -100,14 +99,14 @@ class Suspicion:
                 self._lost |= _of_lost(one, self._healthy, nodes)
 
     def of(self, point: str) -> dict[str, str]:
-        """Return the nodes that a point's next try should keep away from, the worst first."""
+        """Return the nodes that a point's next attempt should avoid, the worst first."""
         failed: dict[str, str] = {}
         tries = self._tries.get(point, [])
         works = any(one.good for one in tries)
         for one in tries:
             if works and not one.good and one.state in _FAILED:
                 why = f"repeat {one.repeat} was {one.state} on it"
-                why += ", and all that ended well ran elsewhere"
+                why += ", and all successful repeats ran elsewhere"
                 suspected = (node for node in one.nodes if node not in self._healthy)
                 failed |= dict.fromkeys(suspected, why)
         rest = {node: why for node, why in failed.items() if node not in self._lost}
@@ -122,7 +121,7 @@ def _of_lost(one: RepeatOutcome, healthy: set[str], nodes: Mapping[str, bool]) -
     if down:
         return dict.fromkeys(down, f"{what}, and it is down")
     unproven = [node for node in one.nodes if node not in healthy]
-    return dict.fromkeys(unproven, f"{what}, and nothing ended well on it")
+    return dict.fromkeys(unproven, f"{what}, and no repeat succeeded on it")
 
 
 def limit(suspects: Mapping[str, str], nodes: Mapping[str, bool], *, needed: int) -> Verdict:
@@ -130,8 +129,8 @@ def limit(suspects: Mapping[str, str], nodes: Mapping[str, bool], *, needed: int
 
     Args:
         suspects: Node and reason, the worst first.
-        nodes: Nodes of the partition, and whether each is usable now; empty if nobody tells.
-        needed: Nodes that the point takes.
+        nodes: Nodes of the partition, and whether each is usable now; empty if unknown.
+        needed: Number of nodes that the point needs.
     """
     usable = sum(nodes.values())
     room = min(max(1, usable // _SHARE), max(0, usable - needed))

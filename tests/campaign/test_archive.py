@@ -313,9 +313,9 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "nesting": (rewritten(INDEX, b"[" * 100_000), "not an archive of a campaign"),
     "future": (rewritten(INDEX, b'{"schema": 2}'), "has schema 2, this hpcbert reads 1"),
     "foreign JSON": (rewritten(INDEX, b'{"schema": 1}'), "not an archive of a campaign"),
-    "a file too much": (inside("logs/more.log"), "has a file too much: 'logs/more.log'"),
-    "changed": (rewritten("recipe.toml", b"x"), "recipe.toml: It is not what the archive says"),
-    "missing": (rewritten("recipe.toml", None), "recipe.toml: It is not what the archive says"),
+    "a file too much": (inside("logs/more.log"), "that does not belong there: 'logs/more.log'"),
+    "changed": (rewritten("recipe.toml", b"x"), "recipe.toml: The file differs from what was packed"),
+    "missing": (rewritten("recipe.toml", None), "recipe.toml: The file differs from what was packed"),
 }  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def test_a_file_that_grows_while_it_is_read_gives_no_number_and_no_evidence(
         ["changed"],
     )
     assert "written to while it was read" in first["reasons"][0]["detail"]
-    assert any("is still written to" in warning for warning in document["warnings"])
+    assert any("is still being written" in warning for warning in document["warnings"])
     assert evidence(one) is None
     # It is not held against it later.
     monkeypatch.undo()
@@ -75,7 +75,7 @@ def test_a_log_that_grows_after_it_was_read_is_not_recorded_as_what_was_read(
 
     monkeypatch.setattr(proof, "renewed", late)
     document = collect_json(one.directory)
-    assert any(f"{log.name} is still written to" in warning for warning in document["warnings"])
+    assert any(f"{log.name} is still being written" in warning for warning in document["warnings"])
     assert evidence(one) is None
     monkeypatch.undo()
     document = collect_json(one.directory)

@@ -26,10 +26,10 @@ def test_a_list_has_a_line_for_each_and_says_where_it_comes_from(one: Built, bui
     head, first, second, _, last = inside("list").stdout.splitlines()
     assert head.split()[:3] == ["campaign", "framework", "shapes"]
     assert first.split()[:4] == [bad.campaign.id, "-", "-", "damaged"]
-    assert "No valid JSON" in first
+    assert "not valid JSON" in first
     for words in ("1n1g..1n8g (4)", "complete", "8/8", "84.00 1n8g", "after the update"):
         assert words in second
-    assert "files say" in last
+    assert "come from files" in last
     damaged, whole = inside("list", "--json").data["campaigns"]
     assert (damaged["state"], damaged["asked"]) == ("damaged", None)
     assert whole["best"] == {

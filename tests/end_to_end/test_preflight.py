@@ -66,7 +66,7 @@ def test_points_keep_away_from_a_slow_node_where_they_can(measured: Cli) -> None
         one["shape"]: one["job_id"] for one in campaign["arrays"] if one["model"] == "bert-base"
     }
     assert (
-        f"Job {jobs['4n1g']} runs on them all the same: it takes 4 nodes, and 3 others" in told[-1]
+        f"Job {jobs['4n1g']} runs on them nevertheless: it takes 4 nodes, and 3 others" in told[-1]
     )
     for shape, job in jobs.items():
         words = ["sacct", "-X", "-P", "-n", "-j", job, "-o", "NodeList"]
@@ -80,7 +80,7 @@ def test_where_nothing_can_be_measured_no_point_runs(measured: Cli) -> None:
     campaign = rehearse(measured, 2)
     data = monitored(measured, campaign)
     (told,) = data["campaigns"][0]["preflight"]
-    assert "failed, so no point is run" in told
+    assert "failed, so no point runs" in told
     assert data["repeats"] == {"asked": 1, "failed": 1}
     assert data["over"]
     status = Path(campaign["directory"]) / "status"

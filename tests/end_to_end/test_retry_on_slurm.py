@@ -34,7 +34,7 @@ def test_a_failed_repeat_runs_again_on_another_node(hpcbert: Cli, as_user: Any, 
     (array,) = again.data["campaigns"][0]["arrays"]
     assert [(one["repeat"], one["state"]) for one in array["repeats"]] == [(2, "FAILED")]
     assert [one["node"] for one in array["excluded"]] == [bad_node]
-    assert "all that ended well ran elsewhere" in array["excluded"][0]["why"]
+    assert "all successful repeats ran elsewhere" in array["excluded"][0]["why"]
     shown = as_user(["scontrol", "show", "job", array["job_id"]]).stdout
     assert f"ExcNodeList={bad_node}" in shown
     # While it waits or runs, and when it is good, there is nothing more to submit.

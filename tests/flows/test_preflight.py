@@ -171,19 +171,19 @@ def test_after_a_preflight_that_failed_nothing_more_is_submitted(tmp_path: Path)
     [
         ([], ["job 100, has not begun; all points wait"], True),
         ([STARTED], ["job 100, measures the network"], True),
-        ([STARTED, ended(1)], ["job 100, failed, so no point is run: see "], True),
+        ([STARTED, ended(1)], ["job 100, failed, so no point runs: see "], True),
         ([*measured(), ended()], ["found none of 4 nodes far below"], False),
         (
             [*measured("n2"), {"event": "left-out", "job": "101", "nodes": "n2"}, ended()],
             [
                 "n2 is far below the others: the preflight measured 9.5 GB/s to others, where",
-                "Left out of 1 job: n2.",
+                "Excluded from 1 job: n2.",
             ],
             True,
         ),
         (
             [*measured("n2"), {"event": "spared", "job": "103", "why": "it takes 4"}, ended()],
-            ["n2 is far below", "Job 103 runs on them all the same: it takes 4."],
+            ["n2 is far below", "Job 103 runs on them nevertheless: it takes 4."],
             True,
         ),
     ],
@@ -204,7 +204,7 @@ def test_one_that_somebody_ended_is_not_said_to_wait_or_run(
     queued: Draft, events: Sequence[dict[str, Any]]
 ) -> None:
     (said,) = preflight.warnings(says(queued, *events), over=True)
-    assert "job 100, has written no end" in said
+    assert "job 100, has recorded no end" in said
 
 
 @pytest.mark.parametrize(

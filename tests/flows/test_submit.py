@@ -352,7 +352,7 @@ def test_changes_of_another_manifest_and_half_a_line_change_nothing(tmp_path: Pa
         with pytest.raises(UsageError, match="is damaged"):
             store.read_manifest(one.directory)
         changes.write_text(text + "[]\n")
-        with pytest.raises(UsageError, match="no change of a manifest"):
+        with pytest.raises(UsageError, match="not a change of a manifest"):
             store.read_manifest(one.directory)
         changes.write_text(text + "{\n")
         with pytest.raises(UsageError, match="No valid JSON"):

@@ -154,7 +154,7 @@ def test_without_a_campaign_of_ones_own_others_are_named(shared: Shared) -> None
     for word in ("retry", "collect", "monitor", "logs", "audit"):
         done = shared(word)
         assert done.returncode == 2, word
-        assert "There is no campaign of yours yet; 1 belong to others." in done.stderr
+        assert "You have no campaign yet; 1 belong to others." in done.stderr
         assert THEIRS in done.stderr
 
 

@@ -101,7 +101,7 @@ def test_audit_lets_nothing_through(hostile: Any, tmp_path: Path) -> None:
     (hostile.directory / "logs" / f"{HOSTILE}.log").write_text("")
     shown = on_terminal(["audit", *words], cwd=tmp_path, env=environment)
     clean(shown)
-    assert "it was not there" in shown
+    assert "it did not exist before" in shown
 
 
 @pytest.mark.parametrize("text", [f"x = {HOSTILE}", f'schema = 1\nname = "{HOSTILE}"', "[a]\n" * 2])
