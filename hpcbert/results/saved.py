@@ -95,7 +95,7 @@ def _data(text: str, file: str) -> dict[str, Any]:
     try:
         data = json.loads(text, object_pairs_hook=_single)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"No valid JSON: {error}.", where=file, hint=_HOW) from error
+        raise UsageError(f"The file is not valid JSON: {error}.", where=file, hint=_HOW) from error
     if not isinstance(data, dict):
         raise UsageError("These are no results: no table in it.", where=file, hint=_HOW)
     inner = data.get("data") if "data" in data and "command" in data else data

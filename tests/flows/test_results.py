@@ -108,5 +108,5 @@ def test_what_is_not_there_is_named(word: str) -> None:
 
 def test_a_log_that_is_called_json_is_no_result(tmp_path: Path) -> None:
     path = logs.put(tmp_path, "run.json", logs.pytorch("1n1g", 64.5))
-    with pytest.raises(UsageError, match="No valid JSON"):
+    with pytest.raises(UsageError, match="not valid JSON"):
         of(path)

@@ -355,7 +355,7 @@ def test_changes_of_another_manifest_and_half_a_line_change_nothing(tmp_path: Pa
         with pytest.raises(UsageError, match="not a change of a manifest"):
             store.read_manifest(one.directory)
         changes.write_text(text + "{\n")
-        with pytest.raises(UsageError, match="No valid JSON"):
+        with pytest.raises(UsageError, match="not valid JSON"):
             store.read_manifest(one.directory)
         changes.write_text(text)
     assert store.read_manifest(one.directory).arrays[0] == first
@@ -465,7 +465,7 @@ def test_a_manifest_reads_back_and_a_damaged_one_says_so(tmp_path: Path) -> None
         with pytest.raises(UsageError):
             store.read_manifest(one.directory)
     path.write_text("{")
-    with pytest.raises(UsageError, match="No valid JSON"):
+    with pytest.raises(UsageError, match="not valid JSON"):
         store.read_manifest(one.directory)
 
 

@@ -280,7 +280,7 @@ def test_results_of_before_rows_had_origins_are_read() -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"\xff\xfe{\x00", "not UTF-8"), (b"", "No valid JSON"), (None, "No such file")],
+    [(b"\xff\xfe{\x00", "not UTF-8"), (b"", "not valid JSON"), (None, "No such file")],
     ids=["utf-16", "empty", "absent"],
 )
 def test_a_file_that_is_something_else(tmp_path: Path, content: bytes | None, said: str) -> None:
