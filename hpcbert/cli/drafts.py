@@ -1,4 +1,4 @@
-"""What the options of submit come to: campaigns, thought out, and what is wrong with them."""
+"""From the options of submit to campaigns, planned in full, with what is wrong with them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 class Drafted(NamedTuple):
-    """Campaigns of one command line, which run one after the other.
+    """Campaigns of one command line, to run one after the other.
 
     Attributes:
-        options: What was typed, and what a campaign.toml says.
-        warnings: What is to be said about them.
+        options: The typed options, completed from a campaign.toml.
+        warnings: Warnings about them.
     """
 
     options: PointOptions
@@ -61,7 +61,7 @@ def drafted(
     """Return what a submission will be; nothing is written.
 
     Raises:
-        HpcbertError: It can't be what was asked for.
+        HpcbertError: The request is impossible.
     """
     then = past(like, options) if like else None
     written = ReadFile.at(file)
@@ -75,10 +75,10 @@ def drafted(
 
 
 def _called(name: str, note: str, written: ReadFile | None) -> tuple[str, str]:
-    """Return the name and the note of what is submitted: as typed, else as the file has them.
+    """Return the campaign's name and note: as typed, else as the file has them.
 
     Raises:
-        UsageError: One can't be that.
+        UsageError: One of them is invalid.
     """
     file = written.file if written else CampaignFile()
     name = name if typed("name") else file.name or ""
@@ -90,7 +90,7 @@ def _called(name: str, note: str, written: ReadFile | None) -> tuple[str, str]:
 
 
 def chained(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
-    """Return drafts of which each waits for the one before it: their points share the network."""
+    """Return drafts in a row, each waiting for the one before: their points share the network."""
     chained = list(drafts[:1])
     for before, made in pairwise(drafts):
         waits = "" if made.campaign.concurrent_points else before.campaign.id
@@ -101,7 +101,7 @@ def chained(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
 def _drafted(
     asked: Asked, called: tuple[str, str], then: Past | None
 ) -> tuple[Draft, tuple[str, ...]]:
-    """Return what a campaign will be, and what is to be said about that."""
+    """Return what a campaign will be, and the warnings about it."""
     scheduler_name = asked.options.scheduler
     conflicts.refuse_typed(traits(scheduler_name).unused, f"with the {scheduler_name} scheduler")
     runs_on = scheduler.of(scheduler_name, World(run))
@@ -113,7 +113,7 @@ def _drafted(
 
 
 def refuse_costly(drafts: Sequence[Draft], most: float, *, tries: int) -> None:
-    """Refuse campaigns that together may take more GPU-hours.
+    """Refuse campaigns that may together take more GPU-hours than allowed.
 
     Raises:
         UsageError: They may.
@@ -125,11 +125,11 @@ def refuse_costly(drafts: Sequence[Draft], most: float, *, tries: int) -> None:
 def obstacles(
     drafts: Sequence[Draft], *, ignored: bool
 ) -> tuple[tuple[UsageError, ...], tuple[str, ...]]:
-    """Return what keeps campaigns from being submitted, and what is to be said about them."""
+    """Return what prevents submitting campaigns, and the warnings about them."""
     found = {one: None for made in drafts for one in of_submission(made, run=run)}
     certain = [one for one in found if one.status == "fail"]
     if certain and not ignored:
         errors = [UsageError(f"{one.name}: {one.detail}", hint=one.hint) for one in certain]
-        last = UsageError("Nothing was submitted.", hint="--force submits all the same.")
+        last = UsageError("Nothing was submitted.", hint="--force submits anyway.")
         return (*errors, last), ()
     return (), tuple(f"{one.detail} {one.hint}" for one in found)

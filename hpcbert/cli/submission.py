@@ -26,10 +26,10 @@ _MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
 
 
 def resumed(name: str, options: PointOptions, *, retries: int | None) -> Result:
-    """Take up a submission that was interrupted.
+    """Resume an interrupted submission.
 
     Raises:
-        UsageError: There is no such campaign.
+        UsageError: The campaign does not exist.
     """
     here = site.load(options.site_file)
     directory = store.resolve(name, Path(options.runs or here.runs))
@@ -164,7 +164,7 @@ def _told(done: Sequence[tuple[Path, Campaign]], warnings: tuple[str, ...] = ())
         lines.append(f"then:      hpcbert collect {where}")
     # A site's plugin may change a job's settings.
     changed = tuple(
-        f"Job {array.job_id} has {what}={has}, but {asked or 'none'} was requested: a plugin or ~"
+        f"Job {array.job_id} has {what}={has}, but {asked or 'none'} was requested: a plugin or "
         "site setting changed it."
         for _, campaign in done
         for array in campaign.arrays

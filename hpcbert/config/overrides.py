@@ -1,4 +1,4 @@
-"""What a command line can say of a site: little enough to import for `--help`."""
+"""The part of a site that a command line can set, cheap enough to import for `--help`."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from hpcbert.system.lazy import dataclass
 
 Runtime = Literal["none", "pyxis", "enroot", "apptainer"]
 RUNTIMES: tuple[str, ...] = get_args(Runtime)
-# Names that people know a runtime by, and what it is called here.
+# Common names of runtimes, and their names here.
 _ALIASES = {"singularity": "apptainer"}
 # Stands among shapes for the curve up to `nodes` and `gpus_per_node`.
 SCALING = "scaling"
 
 
 def runtime_name(text: str) -> str:
-    """Return what a container runtime is called here, for what a person calls it."""
+    """Return the runtime's name here, from its name or a common one."""
     return _ALIASES.get(text, text)
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """What a command line says instead of a site.toml; what is empty is as the site has it.
+    """What a command line says instead of a site.toml; empty values are taken from the site.
 
     Attributes:
         runs, image: Paths are relative to the working directory.
-        sbatch_arg, srun_arg: Further words, after the site's.
-        notify: When Slurm writes mail, and to whom: `hpcbert.slurm.mail` reads it.
-        fw: The framework that image, data, source, python and repository are of.
+        sbatch_arg, srun_arg: Extra arguments, after the site's.
+        notify: When Slurm sends mail, and to whom, as `hpcbert.slurm.mail` reads it.
+        fw: The framework that image, data, source, python and repository belong to.
     """
 
     runs: str = ""
