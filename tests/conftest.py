@@ -9,10 +9,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# A busy machine takes its time.
-settings.register_profile("hpcbert", deadline=None)
+# A busy machine takes its time. Each run tries the same examples, so that a failure is one of the
+# change at hand; `--hypothesis-profile=random` looks for others.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("random", _PATIENT, derandomize=False)
+settings.register_profile("hpcbert", _PATIENT, derandomize=True)
 settings.load_profile("hpcbert")
 pytest.register_assert_rewrite("tests.kit", "tests.faults")
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -95,7 +95,7 @@ def start(journal: Journal, name: str, run: Runner) -> Process:
     return process
 
 
-def stop(lab: Lab, name: str, *, number: int = signal.SIGTERM, timeout: float = 20.0) -> None:
+def stop(lab: Lab, name: str, *, number: int = signal.SIGTERM, timeout: float = 60.0) -> None:
     """Send a daemon a signal and wait until it is gone.
 
     Raises:

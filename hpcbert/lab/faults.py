@@ -41,7 +41,7 @@ done
 
 
 def stop_daemon(
-    lab: Lab, name: str, *, number: int = signal.SIGTERM, timeout: float = 20.0
+    lab: Lab, name: str, *, number: int = signal.SIGTERM, timeout: float = 60.0
 ) -> None:
     """Stop a daemon and wait until it is gone; nothing happens if it is gone already.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Names inside the switch; a node's end has the node's name.
 _BRIDGE = "bridge"
 _PLUG = "uplink"
-_CLEAN_UP = 5.0
+_CLEAN_UP = 30.0
 
 
 def reserve(journal: Journal, run: Runner) -> Lab:

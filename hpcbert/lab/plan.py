@@ -76,7 +76,7 @@ class LabPlan:
     user: str = ""
     slurmd_timeout: int = 30
     slot: int | None = None
-    ready_timeout: float = 60.0
+    ready_timeout: float = 180.0
 
     def __post_init__(self) -> None:
         _within("nodes", self.nodes, 1, _MOST_NODES)

@@ -74,7 +74,7 @@ def spawn(
         CheckError: The daemon could not be started at all.
     """
     words = [*enter, "setsid", "--fork", "sh", "-c", _SPAWN.format(prelude=prelude), "sh"]
-    result = run([*words, str(log), *argv], env=env, timeout=30)
+    result = run([*words, str(log), *argv], env=env, timeout=60)
     # setsid has succeeded before the shell begins: only the number tells that all went well.
     number = result.stdout.strip()
     if not number.isdecimal():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _ROUNDS = 5
-_END_TIMEOUT = 10.0
+_END_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)

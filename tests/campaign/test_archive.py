@@ -327,7 +327,7 @@ def test_hostile_archives_are_refused(
     change(packed)
     before = {path for path in tmp_path.rglob("*") if temporary not in path.parents}
     tracemalloc.start()
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(UsageError, match=message) as told, ExitStack() as stack:
         stack.enter_context(archive.opened(packed))
     _, peak = tracemalloc.get_traced_memory()
@@ -336,7 +336,7 @@ def test_hostile_archives_are_refused(
     assert str(told.value).isprintable()
     assert {path for path in tmp_path.rglob("*") if temporary not in path.parents} == before
     assert peak < 150_000_000
-    assert time.monotonic() - started < 60
+    assert time.process_time() - started < 60
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:

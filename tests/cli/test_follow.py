@@ -32,13 +32,14 @@ def test_it_follows_a_repeat_through_a_requeue_to_its_end(
         assert child.stdout.readline() == "three\n"
         with first.open("a") as file:
             file.write("four\n")
-        one.log(shape, 1, "again one\n", attempt=1)
+        again = one.log(shape, 1, "again one\n", attempt=1)
         with status.open("a") as file:
             file.write('{"event":"start","time":9,"attempt":1}\n')
         assert child.stdout.readline() == "four\n", "to the end of the first attempt's"
         assert child.stdout.readline() == "again one\n"
         said = "ModuleNotFoundError: No module named 'torch'"
-        one.log(shape, 1, f"again one\n{said}\n", attempt=1)
+        with again.open("a") as file:
+            file.write(f"{said}\n")
         with status.open("a") as file:
             file.write('{"event":"finished","time":12,"attempt":1,"exit":1}\n')
         slurm.answers(sacct=[one.sacct(1, "FAILED", exit_code="1:0") + waits])

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,9 @@ def test_an_import_that_was_killed_is_taken_up_on_another_node(
     until(lambda: holder.is_file() and holder.read_text(), "nobody took the lock")
     # As the kernel does when memory runs out. A job has process ids of its own.
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        if f"{work}/image.sh".encode() in path.read_bytes():
-            os.kill(int(path.parent.name), signal.SIGKILL)
+        with suppress(OSError):  # Others' processes come and go.
+            if f"{work}/image.sh".encode() in path.read_bytes():
+                os.kill(int(path.parent.name), signal.SIGKILL)
     registry.delay = 0.0
     done = as_user(
         ["srun", f"--nodelist={second}", "--ntasks=1", *job],

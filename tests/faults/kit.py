@@ -19,9 +19,8 @@ from tests.kit.waiting import CEILING, until
 
 ITERS, HALF = 12, 6
 RATE = 100.0
-PATIENCE = 120.0
 # monitor asks more and more seldom while nothing changes, or nobody answers: up to 72 s apart.
-LONG = 300.0
+LONG = 2 * CEILING
 
 # Prints what bert_pretrain.py prints, at 100 samples/s by its own time stamps. Between the halves
 # it does what it is told for this repeat and attempt.
@@ -118,7 +117,7 @@ class Cluster:
         )
         return outcome.stdout
 
-    def hpcbert(self, *words: str, timeout: float = PATIENCE) -> Outcome:
+    def hpcbert(self, *words: str, timeout: float = CEILING) -> Outcome:
         """Run hpcbert as the ordinary user."""
         outcome: Outcome = self.as_user(
             [self.python, "-m", "hpcbert", *words],

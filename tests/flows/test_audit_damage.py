@@ -50,7 +50,9 @@ def changed(data: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data(), sealed=st.booleans())
 def test_any_change_of_the_record_is_answered(finished: Any, data: Any, sealed: bool) -> None:

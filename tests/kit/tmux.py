@@ -56,10 +56,34 @@ class Tmux:
         return self.run("capture-pane", "-p")
 
     def shows(self, words: str) -> str:
-        """Wait until a text is on the screen, and return the screen."""
+        """Wait until a text is on the screen, and return the screen.
+
+        The rest of the screen may be half drawn.
+        """
         return until(
             lambda: text if words in (text := self.screen()) else "",
             lambda: f"{words!r} on\n{self.screen()}",
+        )
+
+    def no_longer_shows(self, words: str) -> None:
+        """Wait until a text has left the screen.
+
+        Needed after an escape: together with the next key it would be that key with Alt.
+        """
+        until(lambda: words not in self.screen(), lambda: f"no {words!r} on\n{self.screen()}")
+
+    def shows_recorded(self, name: str) -> str:
+        """Wait until the screen is as it was recorded, and return it.
+
+        With RECORD_SCREENS in the environment it is recorded first, as it is now.
+        """
+        path = SCREENS / f"{name}.txt"
+        if os.environ.get("RECORD_SCREENS"):
+            path.write_text(normal(self.screen()))
+        wanted = normal(path.read_text())
+        return until(
+            lambda: text if normal(text := self.screen()) == wanted else "",
+            lambda: f"{wanted} on\n{normal(self.screen())}",
         )
 
 
@@ -73,11 +97,3 @@ def normal(screen: str) -> str:
     screen = re.sub(r"(repeat \d  job) .*\n(arrows)", r"\1 ...\n\2", screen, flags=re.DOTALL)
     text = "\n".join(line.rstrip() for line in screen.splitlines())
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
-
-
-def recorded(name: str, screen: str) -> str:
-    """Return a recorded screen; with RECORD_SCREENS in the environment record this one first."""
-    path = SCREENS / f"{name}.txt"
-    if os.environ.get("RECORD_SCREENS"):
-        path.write_text(normal(screen))
-    return normal(path.read_text())

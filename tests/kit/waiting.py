@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 # Seconds after which something hangs. Far above what a busy machine needs: nothing waits so long
 # but a test that fails.
-CEILING = 300.0
+CEILING = 900.0
 # Seconds of pause for each that a question takes; of them no more than so many pauses, or seconds.
 _SHARE, _PAUSES, _LONGEST = 20, 10, 1.0
 

@@ -12,6 +12,7 @@ import pytest
 from hpcbert.errors import UsageError
 from hpcbert.lab import (
     Lab,
+    LabStatus,
     cut_link,
     load,
     restore_link,
@@ -28,9 +29,14 @@ pytestmark = pytest.mark.slurm
 
 
 def test_all_nodes_are_idle_and_all_daemons_alive(lab: Lab):
-    now = status(lab.directory, run=run)
+    # Slurm may be clearing up after another test's job.
+    def idle() -> LabStatus | None:
+        now = status(lab.directory, run=run)
+        return now if all(node.state == "idle" for node in now.nodes) else None
+
+    now = until(idle, lambda: status(lab.directory, run=run))
     assert now.healthy
-    assert [node.state for node in now.nodes] == ["idle"] * 4
+    assert [node.name for node in now.nodes] == ["n1", "n2", "n3", "n4"]
     assert {daemon.name for daemon in now.daemons} == {
         "munged", "mariadbd", "slurmdbd", "slurmctld", "n1", "n2", "n3", "n4",
     }  # fmt: skip

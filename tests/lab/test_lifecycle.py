@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from itertools import count, islice, product
 from pathlib import Path
 
 import pytest
@@ -34,10 +36,17 @@ def small(directory: Path, **changes: object) -> LabPlan:
 
 @dataclass(frozen=True)
 class Trace:
-    """Where a lab can be seen from outside."""
+    """Where a lab can be seen from outside.
+
+    Attributes:
+        namespaces: Its nodes' namespaces, by which its processes are known. They are held open:
+            Linux gives the number of one that is gone to the next one, which may be another lab's.
+        kinds: How many namespaces of its own it had in all.
+    """
 
     lab: Lab
     namespaces: frozenset[str]
+    kinds: int
 
     def remains(self) -> list[str]:
         lab = self.lab
@@ -69,12 +78,26 @@ def namespaces(pid: str) -> frozenset[str]:
         return frozenset()
 
 
-def traced(directory: Path) -> Trace:
-    lab = load(directory)
-    assert lab is not None
-    hosts = [str(process.pid) for process in lab.hosts.values() if process]
-    theirs = frozenset[str]().union(*map(namespaces, hosts)) - namespaces("self")
-    return Trace(lab, theirs)
+@pytest.fixture
+def traced() -> Iterator[Callable[[Path], Trace]]:
+    """Traces the lab of a directory."""
+    with ExitStack() as held:
+
+        def trace(directory: Path) -> Trace:
+            lab = load(directory)
+            assert lab is not None
+            hosts = [str(process.pid) for process in lab.hosts.values() if process]
+            theirs = frozenset[str]().union(*map(namespaces, hosts)) - namespaces("self")
+            # To hold one of these keeps neither cables nor mounts alive.
+            own = set()
+            for host, kind in product(hosts, ("uts", "ipc")):
+                with suppress(OSError):  # A host may have ended with an `up` that was killed.
+                    handle = os.open(f"/proc/{host}/ns/{kind}", os.O_RDONLY)
+                    held.callback(os.close, handle)
+                    own.add(f"{kind}:[{os.fstat(handle).st_ino}]")
+            return Trace(lab, frozenset(own) - namespaces("self"), len(theirs))
+
+        yield trace
 
 
 @pytest.fixture
@@ -84,7 +107,24 @@ def directory(open_directory: Path) -> Iterator[Path]:
     down(path, run=run, report=quiet)
 
 
-def test_down_leaves_nothing_of_a_lab_with_a_running_job(directory: Path):
+def free(plan: LabPlan) -> LabPlan:
+    """Return a plan like this one of which no lab on this machine has the first two slots."""
+    for number in count():
+        other = replace(plan, name=f"lab{number}")
+        if not any(occupied(Network(slot)) for slot in islice(other.slots(), 2)):
+            return other
+    raise AssertionError
+
+
+def occupied(network: Network) -> bool:
+    return Path("/sys/class/net", network.uplink).exists() or bool(
+        run(["ip", "-4", "route", "show", "root", network.prefix]).stdout.strip()
+    )
+
+
+def test_down_leaves_nothing_of_a_lab_with_a_running_job(
+    directory: Path, traced: Callable[[Path], Trace]
+):
     lab = up(small(directory), run=run, report=quiet)
     step = "sleep 600 & setsid sleep 600 & wait"
     words = ["sbatch", "--parsable", "--nodes=2", f"--chdir={lab.layout.runs}", "--wrap"]
@@ -92,7 +132,7 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_job(directory: Path):
     assert submitted.ok, submitted.stderr
     trace = traced(directory)
     until(lambda: len(trace.processes()) >= 18, trace.processes)
-    assert len(trace.namespaces) == 2 * 5 + 1
+    assert trace.kinds == 2 * 5 + 1
     removal = down(directory, run=run, report=quiet)
     assert removal.left == ()
     assert removal.ended >= 18
@@ -101,7 +141,9 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_job(directory: Path):
     assert (again.ended, again.left) == (0, ())
 
 
-def test_down_from_another_mount_namespace_ends_nobody_else_s_processes(directory: Path):
+def test_down_from_another_mount_namespace_ends_nobody_else_s_processes(
+    directory: Path, traced: Callable[[Path], Trace]
+):
     program = """
 import sys
 from pathlib import Path
@@ -136,14 +178,15 @@ assert not down(Path(sys.argv[1]), run=run, report=print).left
     ],
 )
 def test_down_leaves_nothing_of_an_up_that_was_killed(
-    directory: Path, so_far: Callable[[Lab], bool]
+    directory: Path, traced: Callable[[Path], Trace], so_far: Callable[[Lab], bool]
 ):
     program = """
-import sys
+import signal, sys
 from pathlib import Path
 from hpcbert.lab import LabPlan, up
 from hpcbert.system.runner import run
 up(LabPlan(directory=Path(sys.argv[1]), nodes=2, gpus_per_node=1), run=run, report=print)
+signal.pause()  # It is killed in any case, however late.
 """
     words = [sys.executable, "-c", program, str(directory)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
@@ -160,7 +203,7 @@ up(LabPlan(directory=Path(sys.argv[1]), nodes=2, gpus_per_node=1), run=run, repo
 
 
 def test_up_says_why_a_daemon_failed_and_down_cleans_up(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, traced: Callable[[Path], Trace], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("hpcbert.lab.furnish.files.slurm_conf", lambda *_, **__: "Nonsense=1\n")
     with pytest.raises(SchedulerError, match="Nonsense") as caught:
@@ -172,7 +215,7 @@ def test_up_says_why_a_daemon_failed_and_down_cleans_up(
 
 
 def test_an_occupied_port_is_named_and_passed_over(directory: Path):
-    plan = small(directory, nodes=1, accounting=False)
+    plan = free(small(directory, nodes=1, accounting=False))
     first = next(plan.slots())
     with socket.create_server(("", Network(first).controller_port)):
         with pytest.raises(CheckError, match=f"port {Network(first).controller_port} is in use"):
@@ -184,7 +227,7 @@ def test_an_occupied_port_is_named_and_passed_over(directory: Path):
 
 
 def test_a_link_of_somebody_else_s_is_passed_over_and_never_removed(directory: Path):
-    plan = small(directory, nodes=1, accounting=False)
+    plan = free(small(directory, nodes=1, accounting=False))
     slots = plan.slots()
     taken, own = next(slots), next(slots)
     foreign = Network(taken).uplink
@@ -201,7 +244,7 @@ def test_a_link_of_somebody_else_s_is_passed_over_and_never_removed(directory: P
 
 
 def test_two_labs_live_side_by_side_and_a_directory_may_hold_a_space(
-    lab: Lab, as_user: Callable[..., Outcome], tmp_path: Path
+    lab: Lab, as_user: Callable[..., Outcome], traced: Callable[[Path], Trace], tmp_path: Path
 ):
     directory = tmp_path / "a lab"
     other = up(small(directory, name="other", accounting=False), run=run, report=quiet)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.paths import TEMPLATES
+from tests.kit.ports import free_port
 from tests.kit.waiting import CEILING
 
 # What gloo.py takes of Horovod 0.28.1, horovod/runner/http/http_server.py.
@@ -63,8 +63,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_ranks_wait_for_the_store_and_run_the_program_as_itself(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     argv = [sys.executable, str(TEMPLATES / "mxnet" / "gloo.py"), "train.py", "--gpus="]
     ranks = []
     for rank in ("1", "0"):

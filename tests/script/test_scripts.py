@@ -233,7 +233,9 @@ WORDS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters=
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=WORDS, srun=WORDS.map("--x={}".format), value=WORDS, partition=WORDS)
 def test_whatever_is_typed_arrives_at_ranks_and_srun_or_is_refused(

@@ -3,7 +3,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpcbert.workloads.bert_pretrain import Settings, Trainer
+from tests.kit.ports import free_port
 from tests.kit.waiting import CEILING
 
 LAUNCHER_VARIABLES = re.compile(
@@ -85,12 +85,6 @@ def main(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
     return run
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @pytest.fixture
 def start() -> Callable[..., subprocess.Popen[str]]:
     def run(
@@ -112,7 +106,7 @@ def two_ranks(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., list
     """Run Python code, by default the program itself, as two ranks over the loopback device."""
 
     def run(*options: str, code: str = "") -> list[Ended]:
-        port = str(_free_port())
+        port = str(free_port())
         processes = [
             start(
                 code

@@ -12,61 +12,65 @@ from pathlib import Path
 import pytest
 
 from tests.kit.paths import REPOSITORY
+from tests.kit.ports import free_port
 from tests.kit.waiting import CEILING
 
 WORKLOADS = REPOSITORY / "hpcbert/workloads"
 
 
-@pytest.fixture
-def hello(tmp_path: Path) -> Path:
-    """The program, less patient."""
+def program(folder: Path, *, patience: float) -> Path:
+    """Return the program, with so many seconds of patience."""
     text = (WORKLOADS / "hello.py").read_text()
-    path = tmp_path / "hello.py"
-    hurried = text.replace("PATIENCE = 10.0", "PATIENCE = 1.0").replace("PATIENCE + 5", "1.5")
-    path.write_text(hurried)
+    path = folder / f"hello-{patience:g}.py"
+    other = f"PATIENCE = {patience}"
+    path.write_text(text.replace("PATIENCE = 10.0", other).replace("PATIENCE + 5", "PATIENCE"))
     return path
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("", 0))
-        return int(one.getsockname()[1])
-
-
-def said(hello: Path, ranks: Iterable[int], count: int, port: int, mpi: str = "no") -> list[str]:
-    """Start ranks, each a node of its own, and return what they print, sorted."""
+def said(programs: Iterable[Path], count: int, port: int, mpi: str = "no") -> list[str]:
+    """Start ranks from 0 on, each a node of its own, and return what they print, sorted."""
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "SLURM_NTASKS": str(count)}
     started = []
-    for rank in ranks:
+    for rank, path in enumerate(programs):
         env = {**os.environ, **own, "SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"n{rank}"}
-        words = [sys.executable, "-S", str(hello), mpi]
+        words = [sys.executable, "-S", str(path), mpi]
         started.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True))
     lines = [one.communicate(timeout=CEILING)[0] for one in started]
     return sorted(line.replace("\t", " ") for text in lines for line in text.splitlines())
 
 
-def test_ranks_meet(hello: Path) -> None:
-    assert said(hello, range(3), 3, free_port()) == [
+@pytest.fixture
+def patient(tmp_path: Path) -> Path:
+    """The program, which waits for ranks of a busy machine."""
+    return program(tmp_path, patience=CEILING)
+
+
+def test_ranks_meet(patient: Path) -> None:
+    assert said([patient] * 3, 3, free_port()) == [
         "n0 port ok what ranks meet at is free",
         "n1 hello ok ranks reach the first one",
         "n2 hello ok ranks reach the first one",
     ]
 
 
-def test_a_rank_that_does_not_come_is_named_and_mpi_is_not_tried(hello: Path) -> None:
-    assert said(hello, [0, 1], 3, free_port(), "yes") == [
+def test_a_rank_that_does_not_come_is_named_and_mpi_is_not_tried(
+    patient: Path, tmp_path: Path
+) -> None:
+    first = program(tmp_path, patience=3.0)
+    assert said([first, patient], 3, free_port(), "yes") == [
         "n0 hello fail rank 0 hears nothing of ranks 2",
         "n0 port ok what ranks meet at is free",
         "n1 hello ok ranks reach the first one",
     ]
 
 
-def test_a_port_that_is_taken_is_told_by_both_sides(hello: Path) -> None:
+def test_a_port_that_is_taken_is_told_by_both_sides(tmp_path: Path) -> None:
+    hasty = program(tmp_path, patience=0.5)
     with socket.socket() as other:
         other.bind(("", 0))
         other.listen()
         port = other.getsockname()[1]
-        first, second = said(hello, [0, 1], 2, port)
+        first, second = said([hasty] * 2, 2, port)
     assert first == f"n0 port fail {port}: Address already in use"
     assert second.startswith(f"n1 hello fail rank 1 does not reach rank 0 at 127.0.0.1:{port}: ")
 
