@@ -21,7 +21,7 @@ from hpcbert.lab.plan import Network
 from hpcbert.lab.record import MARK, Journal, locked
 from hpcbert.system.processes import identify
 from hpcbert.system.runner import Outcome, run
-from tests.kit.waiting import until
+from tests.kit.waiting import CEILING, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_packages")]
 
@@ -153,8 +153,9 @@ assert not down(Path(sys.argv[1]), run=run, report=print).left
 """
     up(small(directory, nodes=1, accounting=False), run=run, report=quiet)
     trace = traced(directory)
-    with subprocess.Popen(["sleep", "60"]) as bystander:
-        done = run(["unshare", "--mount", sys.executable, "-c", program, str(directory)])
+    with subprocess.Popen(["sleep", "3600"]) as bystander:
+        words = [sys.executable, "-c", program, str(directory)]
+        done = run(["unshare", "--mount", *words], timeout=CEILING)
         assert done.ok, done.stderr
         assert bystander.poll() is None
         bystander.kill()

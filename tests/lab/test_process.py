@@ -22,7 +22,7 @@ ENVIRONMENT = {"PATH": os.environ["PATH"]}
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     marking = {**ENVIRONMENT, "HPCBERT_TEST": f"mark-{os.getpid()}"}
-    with subprocess.Popen(["sleep", "60"], env=marking) as process:
+    with subprocess.Popen(["sleep", "3600"], env=marking) as process:
         yield process
         process.kill()
 
@@ -56,7 +56,7 @@ def test_a_pid_that_is_used_again_is_never_hit(sleeper: subprocess.Popen[bytes])
 
 
 def test_a_process_that_ignores_a_signal_is_reported(tmp_path: Path):
-    words = ["sh", "-c", "trap '' TERM; touch ready; sleep 60 & wait; wait"]
+    words = ["sh", "-c", "trap '' TERM; touch ready; sleep 3600 & wait; wait"]
     with subprocess.Popen(words, cwd=tmp_path, start_new_session=True) as process:
         until((tmp_path / "ready").exists, "the process never began")
         assert not end([known(process)], number=signal.SIGTERM, timeout=0.2)
@@ -74,7 +74,7 @@ def test_a_process_in_our_own_namespaces_is_inside_nothing(sleeper: subprocess.P
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
 def test_a_process_counts_as_a_host_only_if_it_was_born_with_its_namespaces():
-    host = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sleep", "61"]
+    host = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sleep", "3600"]
     with (
         subprocess.Popen(host) as born,
         subprocess.Popen(["unshare", "--mount", *host[-2:]]) as moved,
@@ -112,7 +112,7 @@ def test_the_boot_has_a_name():
 def test_a_spawned_daemon_outlives_the_command_that_started_it(tmp_path: Path):
     log = tmp_path / "log"
     pid = spawn(
-        run, ["sh", "-c", "echo out; echo err >&2; exec sleep 60"], log=log, env=ENVIRONMENT
+        run, ["sh", "-c", "echo out; echo err >&2; exec sleep 3600"], log=log, env=ENVIRONMENT
     )
     process = identify(pid)
     assert process is not None
