@@ -143,7 +143,7 @@ pass_on_failure() { # token of the holder
 }
 
 acquire() {
-  local seen='' since=$SECONDS told=-60 refused=0 now holder trouble
+  local seen='' silence=0 looked=$SECONDS told=-60 refused=0 now holder trouble
   until trouble=$(mkdir -- "$lock" 2>&1); do
     if hit; then exit 0; fi
     now=$(glimpse "$lock")
@@ -155,8 +155,10 @@ acquire() {
     fi
     refused=0
     read -r _ holder _ <<<"$now" || true
-    if [[ $now != "$seen" ]]; then seen=$now since=$SECONDS; fi
-    if dead "$now" || ((SECONDS - since >= stale)); then
+    # A look counts for a second at most: who stood still between two has not seen a heart stop.
+    silence=$((silence + (SECONDS > looked))) looked=$SECONDS
+    if [[ $now != "$seen" ]]; then seen=$now silence=0; fi
+    if dead "$now" || ((silence >= stale)); then
       take_over "$now"
       continue
     fi

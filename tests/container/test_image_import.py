@@ -181,8 +181,8 @@ def test_one_killed_on_another_host_is_told_by_its_silence(
 
 
 def test_one_that_takes_long_is_not_thought_dead(host: Host, registry: Registry, uri: str) -> None:
-    registry.delay = 2.5
-    children = [host.ask(uri, HPCBERT_STALE_AFTER="2") for _ in range(2)]
+    registry.delay = 4.5
+    children = [host.ask(uri, HPCBERT_STALE_AFTER="4") for _ in range(2)]
     assert len({done(child).stdout for child in children}) == 1
     assert registry.pulls("bert/tiny") == 1
 

@@ -67,7 +67,7 @@ def test_an_import_that_was_killed_is_taken_up_on_another_node(
     as_user: Any, lab: Lab, work: Path, registry: Registry, job: list[str]
 ) -> None:
     first, second, *_ = lab.plan.node_names
-    registry.delay = 120.0
+    registry.delay = CEILING
     (work / "task.sh").write_text(job[2])
     script = f"#!/bin/bash\nexec bash {work}/task.sh\n"
     words = ["sbatch", "--parsable", f"--nodelist={first}", f"--output={work}/out"]

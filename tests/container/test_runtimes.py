@@ -138,7 +138,7 @@ class Trial:
         self,
         *words: str,
         site: str = "site",
-        timeout: float = 120.0,
+        timeout: float = CEILING,
         variables: Mapping[str, str] = ON_HOST,
     ) -> Any:
         environment = {

@@ -33,7 +33,7 @@ from hpcbert.data.samples import (
 from hpcbert.errors import UsageError
 from hpcbert.prepare import records
 from tests.kit.cli import Done, inside
-from tests.kit.waiting import CEILING, until
+from tests.kit.waiting import CEILING
 
 SMALL = ("--samples", 60, "--files", 3, "--sequence-length", 32, "--predictions", 5)
 MEGATRON = tuple(word for word in SMALL if word not in ("--files", 3))
@@ -277,14 +277,27 @@ def test_an_interrupted_run_goes_on(
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> None:
+    # It kills itself, at some moment of its third file or, where that is made in no time, after it.
+    code = """
+import os, signal, threading
+from hpcbert.__main__ import main
+from hpcbert.data import making
+made, calls = making._file, []
+def killed(*words):
+    calls.append(words)
+    if len(calls) == 3: threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGKILL]).start()
+    if len(calls) == 4: threading.Event().wait()
+    return made(*words)
+making._file = killed
+main()
+"""
     words = ["data", "make", "--format", "tfrecord", "--samples", 20000, "--files", 40]
     argv = [str(word) for word in (*words, tmp_path / "x")]
-    process = subprocess.Popen([sys.executable, "-m", "hpcbert", *argv], stdout=subprocess.DEVNULL)
-    try:
-        until(lambda: len(list((tmp_path / "x").glob("training/*"))) >= 2, lambda: "no file")
-    finally:
-        process.kill()
-    assert process.wait(timeout=CEILING) == -9
+    dead = subprocess.run(
+        [sys.executable, "-c", code, *argv], stdout=subprocess.DEVNULL, timeout=CEILING, check=False
+    )
+    assert dead.returncode == -9
+    assert len(list((tmp_path / "x").glob("training/*"))) >= 2
     assert inside("data", "check", tmp_path / "x").returncode == 2
     kept = files(tmp_path / "x")
     # As if it had been killed while it wrote down how far it was.

@@ -118,7 +118,8 @@ def test_repeats_that_run_at_once_on_a_node_are_marked(
     for status in work.rglob("status/*.jsonl"):
         events = [json.loads(line) for line in status.read_text().splitlines()]
         (begun,) = [event for event in events if event["event"] == "step"]
-        assert begun["ahead"] in {-1, 0, 1}  # the lab's controller has this machine's clock
+        # The lab's controller has this machine's clock; a busy one takes its time between the two.
+        assert abs(begun["ahead"]) < 60
 
 
 def test_what_did_not_end_well_is_in_no_median(

@@ -15,7 +15,10 @@ def test_a_failed_repeat_runs_again_on_another_node(hpcbert: Cli, as_user: Any, 
     flag = work / "flag"
     flag.touch()
     # All repeats at once, each on a node of its own; the second fails as long as a file is there.
-    bad = f"if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then exit 7; fi"
+    here = f"{work}/began"
+    together = f"[[ -e {here}.1 && -e {here}.2 && -e {here}.3 ]]"
+    meet = f"touch {here}.$SLURM_ARRAY_TASK_ID; until {together}; do sleep 0.1; done"
+    bad = f"{meet}; if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then exit 7; fi"
     program = stand_in(work, f"{bad}\nif [[ $SLURM_PROCID != 0 ]]; then exit 0; fi", gpus=8)
     made = hpcbert(
         *(*WORDS, "--nodes", "1", "--gpus-per-node", "8", "--repeats", "3"),

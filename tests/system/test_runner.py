@@ -32,8 +32,8 @@ def late_once_heard(monkeypatch: pytest.MonkeyPatch) -> None:
         heard.extend([data] if data else [])
         return data
 
-    monkeypatch.setattr(runner.os, "read", noted)
-    monkeypatch.setattr(runner.time, "monotonic", lambda: now() + 2 * CEILING * bool(heard))
+    monkeypatch.setattr(os, "read", noted)
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 2 * CEILING * bool(heard))
 
 
 @pytest.mark.usefixtures("late_once_heard")
