@@ -12,7 +12,6 @@ import pytest
 from hpcbert.errors import UsageError
 from hpcbert.lab import (
     Lab,
-    LabStatus,
     cut_link,
     load,
     restore_link,
@@ -30,11 +29,11 @@ pytestmark = pytest.mark.slurm
 
 def test_all_nodes_are_idle_and_all_daemons_alive(lab: Lab):
     # Slurm may be clearing up after another test's job.
-    def idle() -> LabStatus | None:
-        now = status(lab.directory, run=run)
-        return now if all(node.state == "idle" for node in now.nodes) else None
+    def idle() -> bool:
+        return {node.state for node in status(lab.directory, run=run).nodes} == {"idle"}
 
-    now = until(idle, lambda: status(lab.directory, run=run))
+    until(idle, lambda: status(lab.directory, run=run))
+    now = status(lab.directory, run=run)
     assert now.healthy
     assert [node.name for node in now.nodes] == ["n1", "n2", "n3", "n4"]
     assert {daemon.name for daemon in now.daemons} == {
