@@ -36,6 +36,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install \
 PACKAGES := python3-venv shellcheck hostname iproute2 mount strace tmux util-linux \
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin \
     groff-base libpmix-dev mariadb-server munge squashfs-tools libopenmpi40|libopenmpi3
+# Installed where this release has them; elsewhere what needs them is skipped.
+OPTIONAL := apptainer
 
 # What a report is looked at with. It costs a fresh Debian more than a minute, so `make test` does
 # without, and skips what needs it.
@@ -82,24 +84,32 @@ demo: .setup/venv
 	@$(BIN)/hpcbert submit --fw pytorch --nodes 1 --gpus-per-node 2 --scaling --wait
 
 packages:
-	@missing=(); \
+	@lacks() { \
+	    IFS='|' read -ra any <<<"$$1"; \
+	    ! { dpkg -s "$${any[@]}" 2>/dev/null || true; } | grep -q '^Status: .* installed$$'; \
+	}; \
+	missing=(); found=(); \
 	for names in $(foreach one,$(PACKAGES),'$(one)'); do \
-	    IFS='|' read -ra any <<<"$$names"; \
-	    { dpkg -s "$${any[@]}" 2>/dev/null || true; } | grep -q '^Status: .* installed$$' || \
-	        missing+=("$$names"); \
+	    if lacks "$$names"; then missing+=("$$names"); fi; \
 	done; \
-	if ((!$${#missing[@]})); then exit 0; fi; \
 	if ((UID != 0)); then \
-	    echo "note: not root; without $${missing[*]} some tests are skipped"; exit 0; \
+	    if (($${#missing[@]})); then \
+	        echo "note: not root; without $${missing[*]} some tests are skipped"; \
+	    fi; \
+	    exit 0; \
 	fi; \
-	echo "installing $${missing[*]}"; \
-	export DEBIAN_FRONTEND=noninteractive; \
-	$(APT) update -qq; \
+	if (($${#missing[@]})); then $(APT) update -qq; fi; \
 	for names in "$${missing[@]}"; do \
 	    IFS='|' read -ra any <<<"$$names"; \
 	    for name in "$${any[@]}"; do apt-cache show "$$name" >/dev/null 2>&1 && break; done; \
 	    found+=("$$name"); \
 	done; \
+	for name in $(OPTIONAL); do \
+	    if lacks "$$name" && apt-cache show "$$name" >/dev/null 2>&1; then found+=("$$name"); fi; \
+	done; \
+	if ((!$${#found[@]})); then exit 0; fi; \
+	echo "installing $${found[*]}"; \
+	export DEBIAN_FRONTEND=noninteractive; \
 	$(APT) install -y -qq --no-install-recommends "$${found[@]}" >/dev/null
 
 check: .setup/test

@@ -28,6 +28,7 @@ from hpcbert.script.multiple import Multiple
 from hpcbert.script.placing import placing
 from hpcbert.script.resolve import relative
 from hpcbert.script.sandbox import Environment, bounded
+from hpcbert.slurm.launches import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -312,6 +313,7 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
         "repeats": array.repeats,
         "tasks_per_node": placed.tasks,
         "directory": resolved.directory,
+        "absent": ABSENT,
         "log_folder": folder,
         "log_stem": f"{folder}/{name.replace('_{repeat}.log', '')}",
         "runtime": runtime,

@@ -26,7 +26,8 @@ from hpcbert.slurm.states import LOST, UNKNOWN, Kind, RepeatState, parse
 if TYPE_CHECKING:
     from hpcbert.slurm.commands import JobRow
     from hpcbert.slurm.jobrecord import JobRecord
-    from hpcbert.slurm.states import Source
+    from hpcbert.slurm.reasons import ReasonText
+    from hpcbert.slurm.states import Source, State
     from hpcbert.system.runner import Outcome
 
 # Whether a command spoke: it answered, it was there and failed, it is not installed, or it was
@@ -72,6 +73,11 @@ class Reports:
     history: tuple[tuple[int, JobRow], ...] = ()
     lost: str = ""
     revived: tuple[JobRow, ...] = ()
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing that the newest run wrote is known."""
+        return self.record.start is None or self.record.attempt < self.restarts
 
     @property
     def own(self) -> RepeatState | None:
@@ -142,7 +148,7 @@ def _single(reports: Reports) -> RepeatState:
     if queue is not None and said.kind is Kind.WAITING:
         # sacct has the reason of when it was first recorded.
         accounting = replace(accounting, reason=queue.reason)
-    return from_row(accounting, "sacct")
+    return from_row(accounting, "sacct", silent=reports.silent)
 
 
 def _sent_back(reports: Reports) -> bool:
@@ -219,21 +225,27 @@ def _together(reports: Reports) -> RepeatState:
     return job
 
 
-def from_row(row: JobRow, source: Source) -> RepeatState:
-    """Return the state that a line of sacct or squeue describes."""
+def from_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatState:
+    """Return the state that a line of sacct or squeue describes.
+
+    Args:
+        row: The line.
+        source: Which of them printed it.
+        silent: Whether the job itself wrote nothing down.
+    """
     state = parse(row.state)
+    why = failure(row, silent=silent) if state.word == "FAILED" else None
     waiting, ended = state.kind.queued, state.kind.over
     # sacct keeps a reason after the job has started, and says None where there was none.
     reason = row.reason if waiting and row.reason != "None" else ""
-    started = not (state.word == "FAILED" and failure(row))
     return RepeatState(
         state.word,
         state.kind,
         source,
         nodes=expand(row.nodelist),
-        exit_code=row.exit_code if ended and started else None,
+        exit_code=row.exit_code if ended and why is None else None,
         reason=reason,
-        detail=reason_sentence(reason) if waiting else _ending(row, state.sentence),
+        detail=reason_sentence(reason) if waiting else _ending(row, state, why),
         elapsed=row.elapsed,
         # squeue has the start that it plans for a job that waits.
         start=None if waiting else row.start,
@@ -254,9 +266,9 @@ def _suspended(row: JobRow) -> float:
     return pause if pause > _ROUNDING else 0.0
 
 
-def _ending(row: JobRow, sentence: str) -> str:
-    state = parse(row.state)
-    if state.word == "FAILED" and (why := failure(row)):
+def _ending(row: JobRow, state: State, why: ReasonText | None) -> str:
+    sentence = state.sentence
+    if why is not None:
         return f"{why.sentence} ({row.nodelist})" if row.nodelist else why.sentence
     if state.kind in {Kind.RUNNING, Kind.SUCCEEDED}:
         return "" if state.word in {"RUNNING", "COMPLETED"} else sentence

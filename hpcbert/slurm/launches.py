@@ -3,6 +3,9 @@
 slurmd reports a failure of its own by a number above 4000 (SchedMD/slurm, slurm/slurm_errno.h,
 22.05 to 26.05), in the place of a status of wait(2). What prints it takes the lowest seven bits for
 a signal: 4021, ESLURMD_IO_ERROR, is 31 x 128 + 53. No program dies of these signals by itself.
+
+Slurm 26.05 makes the directories above a job's output where a node has none, and starts the job:
+its script then ends with a status of its own before it writes anything (base.sbatch.j2).
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from hpcbert.slurm.reasons import ReasonText
 if TYPE_CHECKING:
     from hpcbert.slurm.commands import JobRow
 
+# How a script ends whose node lacks the campaign: sysexits.h, EX_NOINPUT.
+ABSENT = 66
 _SIGNAL = 0x7F
 _NODES = "hpcbert doctor --nodes 1 looks at them"
 _PLACE = ReasonText(
@@ -21,6 +26,11 @@ _PLACE = ReasonText(
     "is not there, is not the login node's, or can't be written to",
     f"keep campaigns in a directory that all nodes mount and you may write to; {_NODES}; "
     "then repeat what is missing with hpcbert retry",
+)
+_ABSENT = ReasonText(
+    "ran nothing: on its node the directory of the campaign is not there, or is not the login "
+    "node's",
+    _PLACE.advice,
 )
 _USER = ReasonText(
     "could not be started: the node does not know your user or your groups",
@@ -52,13 +62,20 @@ _BY_NUMBER = {
     4022: _PROLOG,
 }
 _BY_SIGNAL = {number & _SIGNAL: why for number, why in _BY_NUMBER.items()}
-LAUNCHES = (*dict.fromkeys(_BY_NUMBER.values()), _OTHER)
+LAUNCHES = (*dict.fromkeys(_BY_NUMBER.values()), _ABSENT, _OTHER)
 
 
-def failure(row: JobRow) -> ReasonText | None:
-    """Return why a job that ended was never started; None if it was."""
+def failure(row: JobRow, *, silent: bool = False) -> ReasonText | None:
+    """Return why a job that ended was never started; None if it was.
+
+    Args:
+        row: Of sacct or squeue.
+        silent: Whether its script wrote nothing down, so that its status is not that of a step.
+    """
     if found := _BY_SIGNAL.get(row.signal):
         return found
+    if silent and row.exit_code == ABSENT:
+        return _ABSENT
     return _OTHER if row.reason == "JobLaunchFailure" else None
 
 

@@ -25,6 +25,7 @@ from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
 from hpcbert.slurm.jobrecord import newest
+from hpcbert.slurm.launches import ABSENT
 from tests.kit import drafts
 from tests.kit.drafts import changed, reference, settled
 from tests.kit.scripts import (
@@ -56,6 +57,25 @@ def test_local_ranks_run_with_their_variables_and_the_witness_tells_it(tmp_path:
     for rank in (0, 1):
         (argv,) = records(tmp_path / f"record.argv.{rank}")
         assert "--batch-size" in argv
+
+
+def test_a_node_without_the_campaign_runs_nothing_and_makes_nothing(tmp_path: Path) -> None:
+    """Slurm 26.05 makes the directory of the output there; older ones don't start the job."""
+    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
+    write(made)
+    (array,) = made.campaign.arrays
+    script = tmp_path / "spooled"
+    (made.directory / array.script).rename(script)
+    shutil.rmtree(made.directory)
+    (made.directory / "slurm").mkdir(parents=True)
+    words = {**os.environ, "SLURM_ARRAY_TASK_ID": "1", "RECORD": str(tmp_path / "record")}
+    done = subprocess.run(
+        ["bash", str(script)], env=words, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (ABSENT, "")
+    assert f"lacks the campaign {made.directory}\n" in done.stderr
+    assert [one.name for one in made.directory.iterdir()] == ["slurm"]
+    assert not list(tmp_path.glob("record*"))
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "EST5EDT", "UTC"])

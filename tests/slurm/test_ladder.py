@@ -17,6 +17,7 @@ from hpcbert.slurm.ladder import (
     from_row,
     resolve_state,
 )
+from hpcbert.slurm.launches import ABSENT
 from hpcbert.slurm.states import STATES, parse
 
 NOW = 1000.0
@@ -386,6 +387,26 @@ def test_a_job_that_was_never_started_has_no_exit_status(
     assert "exit status" not in state.detail
     assert state.exit_code is None
     assert advised in state.advice
+
+
+@pytest.mark.parametrize(
+    ("seen", "restarts", "said"),
+    [
+        (JobRecord(), 0, "ran nothing: on its node the directory of the campaign is not there"),
+        (ENDED_BADLY, 1, "ran nothing: on its node the directory of the campaign is not there"),
+        (replace(ENDED_BADLY, exit=66, step_exit=66), 0, "failed, exit status 66"),
+        (RAN, 0, "failed, exit status 66"),
+    ],
+    ids=["wrote nothing", "wrote nothing when requeued", "the step's own", "killed"],
+)
+def test_a_script_that_lacks_its_campaign_says_so(
+    seen: JobRecord, restarts: int, said: str
+) -> None:
+    ended = row("FAILED", exit_code=ABSENT, reason="NonZeroExitCode")
+    state = resolve_state(Reports(seen, ended, restarts=restarts))
+    assert state.detail.startswith(said)
+    ran = "exit status" in said
+    assert (state.exit_code is None, "all nodes mount" in state.advice) == (not ran, not ran)
 
 
 def test_a_program_that_ends_with_181_itself_keeps_its_status() -> None:
