@@ -28,12 +28,17 @@ MEMORY_THEN = 24.0
 
 @dataclass(frozen=True)
 class Figures:
-    """What came of one row: medians in milliseconds, by name; peak memory in MB."""
+    """What came of one row: medians in milliseconds, by name; peak memory in MB.
+
+    Attributes:
+        why: Where the time of hpcbert's command goes, if a goal is missed.
+    """
 
     floor: float
     own: float
     peers: Mapping[str, float]
     memory: float = 0.0
+    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,9 @@ of its own below --peers; JUBE and llmb-run are on no index and are measured whe
     . /var/lib/hpcbert-lab/env.sh; python benchmarks/side_by_side.py --slurm
     python benchmarks/side_by_side.py --only help,collect-30 --runs 1 --no-peers
 
+--readme puts the table into README.md, in place of the one that stands there. Beside a goal that is
+missed stands where the command's time goes, by a run of its own under cProfile (shares.py).
+
 --logs names the thirty logs of Oneflow-Inc/DLPerf@e36df2e (ResNet-50 on TensorFlow 2), the only
 complete five-run set in public; logs of their form stand in. --dlperf names DLPerf's own script for
 them, TensorFlow/resnet50v1.5/extract_tensorflow_logs_time.py, which needs numpy.
@@ -19,16 +22,22 @@ import argparse
 import getpass
 import json
 import os
+import platform
+import re
+import shlex
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import material
 from rows import MEMORY, ROWS, Case, Command, Figures, Place, Row
+from shares import shares
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PEERS = {
@@ -37,7 +46,13 @@ PEERS = {
     "simple_slurm": "simple-slurm==0.3.6",
 }
 OWN = "hpcbert"
-TIMEOUT = 300.0
+# Seconds: for what hangs.
+TIMEOUT = 900.0
+README = Path(__file__).with_name("README.md")
+HEAD = """\
+| what | floor, ms | peers, ms | hpcbert, ms | goal | where the time goes |
+|---|---|---|---|---|---|
+"""
 
 
 # Small itself: what a process had before it became another program counts as that one's.
@@ -56,12 +71,21 @@ def run(command: Command, folder: Path) -> float:
     if callable(command):
         return 1000 * command()
     started = time.perf_counter()
-    done = subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=TIMEOUT)
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, check=False, timeout=TIMEOUT
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"{_brief(command)}: it takes more than {TIMEOUT:.0f} s") from error
     elapsed = time.perf_counter() - started
     if done.returncode not in (0, 4):
         said = (done.stdout + done.stderr)[-2000:].decode(errors="replace")
-        raise RuntimeError(f"{command}: {done.returncode}\n{said}")
+        raise RuntimeError(f"{_brief(command)}: {done.returncode}\n{said}")
     return 1000 * elapsed
+
+
+def _brief(command: list[str]) -> str:
+    return textwrap.shorten(shlex.join(command), 200)
 
 
 def peak(command: Command, folder: Path) -> float:
@@ -73,7 +97,11 @@ def peak(command: Command, folder: Path) -> float:
 
 
 def measure(row: Row, case: Case, runs: int, folder: Path) -> Figures:
-    """Let a row's commands take turns; a peer that fails is left out."""
+    """Let a row's commands take turns; a peer that fails is left out.
+
+    Raises:
+        RuntimeError: Another command fails.
+    """
     commands: dict[str, Command] = {case.floor[0]: case.floor[1], OWN: case.own, **case.peers}
     found: dict[str, list[float]] = {name: [] for name in commands}
     turns = min(runs, row.most)
@@ -85,7 +113,7 @@ def measure(row: Row, case: Case, runs: int, folder: Path) -> Figures:
                 elapsed = run(command, folder)
             except RuntimeError as error:
                 if name not in case.peers:
-                    raise SystemExit(str(error)) from error
+                    raise
                 print(f"note: {error}", file=sys.stderr)
                 del commands[name], found[name]
                 continue
@@ -93,7 +121,11 @@ def measure(row: Row, case: Case, runs: int, folder: Path) -> Figures:
                 found[name].append(elapsed)
     middle = {name: statistics.median(some) for name, some in found.items()}
     floor, own = (middle.pop(name) for name in (case.floor[0], OWN))
-    return Figures(floor, own, middle, peak(case.own, folder) if MEMORY in row.goals else 0.0)
+    figures = Figures(floor, own, middle, peak(case.own, folder) if MEMORY in row.goals else 0.0)
+    missed = any(goal.met(figures) is False for goal in row.goals)
+    if missed and not callable(case.own):
+        return replace(figures, why=shares(case.own, folder, TIMEOUT))
+    return figures
 
 
 def line(row: Row, case: Case, figures: Figures) -> str:
@@ -104,9 +136,9 @@ def line(row: Row, case: Case, figures: Figures) -> str:
     floor = f"{case.floor[0]} {shown(figures.floor)}"
     memory = f", {figures.memory:.0f} MB" if figures.memory else ""
     own = f"{shown(figures.own)} ({figures.own / figures.floor:.1f} x{memory})"
-    if callable(case.own):
+    if callable(case.own):  # Its floor is only there to be run.
         floor, own = "", shown(figures.own)
-    return f"| {row.what} | {floor} | {peers} | {own} | {goals} |"
+    return f"| {row.what} | {floor} | {peers} | {own} | {goals} | {figures.why} |"
 
 
 def shown(milliseconds: float) -> str:
@@ -147,6 +179,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--llmb-run", type=Path, help="the program `llmb-run`")
     parser.add_argument("--peers", type=Path, default=REPOSITORY / ".setup" / "peers")
     parser.add_argument("--no-peers", action="store_true", help="install and measure none")
+    parser.add_argument("--readme", action="store_true", help="put the table into README.md")
     parser.add_argument("--json", type=Path, help="write all figures to a file")
     return parser.parse_args()
 
@@ -166,23 +199,60 @@ def main() -> None:
     )
     # As a person's: compiled once, and kept.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    started, all_figures = time.monotonic(), {}
-    print("| what | floor, ms | peers, ms | hpcbert, ms | goal |\n|---|---|---|---|---|")
+    started, all_figures, table, failed = time.monotonic(), {}, HEAD, []
+    print(HEAD, end="")
     try:
         for name, row in rows.items():
-            case = row.make(place)
-            figures = measure(row, case, words.runs, folder)
-            print(line(row, case, figures), flush=True)
+            try:
+                case = row.make(place)
+                figures = measure(row, case, words.runs, folder)
+            except (RuntimeError, subprocess.SubprocessError) as error:
+                print(f"error: {name}: {error}", file=sys.stderr)
+                failed.append(name)
+                continue
+            finally:
+                forget_waiting(row)
+            table += (text := line(row, case, figures) + "\n")
+            print(text, end="", flush=True)
             met = {goal.text: goal.met(figures) for goal in row.goals}
             all_figures[name] = {**vars(figures), "goals": met}
-            if row.slurm:
-                cancel = ["scancel", "--user", getpass.getuser(), "--state=PENDING"]
-                subprocess.run(cancel, check=False)
         if words.json:
             words.json.write_text(json.dumps(all_figures, indent=1) + "\n")
     finally:
         shutil.rmtree(folder)
-    print(f"\n{time.monotonic() - started:.0f} s", file=sys.stderr)
+    print(said := about(words.runs, slurm=words.slurm), end="")
+    print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)
+    if failed:
+        raise SystemExit(f"not measured: {', '.join(failed)}")
+    if words.readme:
+        README.write_text(replaced(README.read_text(), table + said))
+
+
+def forget_waiting(row: Row) -> None:
+    """Take away the jobs that a row has left in the queue."""
+    if row.slurm:
+        cancel = ["scancel", "--user", getpass.getuser(), "--state=PENDING"]
+        subprocess.run(cancel, check=False)
+
+
+def about(runs: int, *, slurm: bool) -> str:
+    """Say what the table is of, and of which machine."""
+    system = [f"{len(os.sched_getaffinity(0))} cores", f"Python {platform.python_version()}"]
+    if slurm:
+        told = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, check=True)
+        system.append(told.stdout.strip().replace("slurm-wlm", "Slurm").replace("slurm", "Slurm"))
+    turns = f"{runs} turns, of slow rows fewer" if runs > 1 else "1 turn"
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    return f"\nMedians of {turns}, {day}: {', '.join(system)}.\n"
+
+
+def replaced(text: str, table: str) -> str:
+    """Return README.md with another table, and the sentence that follows it."""
+    head = re.escape(HEAD.splitlines()[0])
+    pattern = re.compile(head + r"\n(?:\|.*\n)*(?:\nMedians of .*\n)?")
+    if len(pattern.findall(text)) != 1:
+        raise SystemExit(f"{README.name} has no table to put this one in place of")
+    return pattern.sub(lambda _: table, text)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from hpcbert.campaign.sampled import ENDING
 from hpcbert.campaign.sampled import read as read_samples
 from hpcbert.campaign.search import against, found_for, sized
 from hpcbert.campaign.standing import Memory, standing
+from hpcbert.campaign.vicinity import Vicinity
 from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
@@ -132,6 +133,7 @@ def gather(
     window: Window,
     states: States,
     beside: bool = True,
+    around: Vicinity | None = None,
     trusted: bool = False,
     point: str = "",
 ) -> Gathered:
@@ -143,6 +145,7 @@ def gather(
         window: The window to use instead of the protocol's.
         states: Asks the scheduler; called only for what the directory does not have.
         beside: Whether to look in the campaigns next to it for runs that shared its nodes.
+        around: What is known of those already.
         trusted: Whether to use files that have changed since the evidence was recorded.
         point: Key of the only point to judge; empty for all.
 
@@ -170,7 +173,8 @@ def gather(
     stamps |= watched.records.stamps(directory)
     now = proof.stamps(directory)
     repeats = [_at_rest(one, stamps, now) for one in repeats]
-    runs, notes = undisturbed(watched, {one.key: one.run for one in repeats}, beside=beside)
+    around = (around or Vicinity()) if beside else None
+    runs, notes = undisturbed(watched, {one.key: one.run for one in repeats}, around)
     points: dict[Point, list[JudgedRepeat]] = {}
     for one in repeats:
         points.setdefault(one.array.point, []).append(replace(one, run=runs[one.key]))

@@ -21,22 +21,33 @@ if TYPE_CHECKING:
 
     from hpcbert.campaign.judge import Gathered
     from hpcbert.campaign.repeats import TrackedCampaign
+    from hpcbert.campaign.vicinity import Vicinity
     from hpcbert.model import Campaign
 
 # Seconds after the end of a script in which such a scheduler adds its own line.
 _LAST_WORD = 60.0
 
 
-def write(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> tuple[str, ...]:
+def write(
+    watched: TrackedCampaign, gathered: Gathered, around: Vicinity, *, now: float
+) -> tuple[str, ...]:
     """Write a campaign's results into it; return sentences about problems with that.
 
     Nothing is written while a recorded file has changed.
+
+    Args:
+        watched: The campaign.
+        gathered: Its repeats.
+        around: What is known of the campaigns next to it.
+        now: Seconds since the epoch.
     """
     if gathered.held.changed:
         return ()
     if not gathered.standard:
         states = gathered.states
-        gathered = judge.gather(watched, rule="", window=Window(), states=lambda _: states)
+        gathered = judge.gather(
+            watched, rule="", window=Window(), states=lambda _: states, around=around
+        )
     try:
         record(watched, gathered, now=now)
     except HpcbertError as error:

@@ -6,62 +6,33 @@ may have slowed the node down.
 
 from __future__ import annotations
 
-import calendar
 import contextlib
-import os
-import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.campaign.evidence import MEASUREMENTS
-from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.steps import meetings
+from hpcbert.campaign.vicinity import About, attempts, statuses
 from hpcbert.errors import UsageError
 from hpcbert.model import Reason
 from hpcbert.system.files import read
-from hpcbert.system.lazy import dataclass, regex
+from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from hpcbert.campaign.record import RepeatRecord
-    from hpcbert.campaign.repeats import Key, Repeat
-    from hpcbert.campaign.steps import Step
+    from hpcbert.campaign.repeats import Key, TrackedCampaign
+    from hpcbert.campaign.vicinity import Ran, Vicinity
     from hpcbert.model import Array, Run
 
 # Seconds by which the clocks of nodes and file servers may differ.
 _SLACK = 3600.0
-_NAME = regex(r".+\.\d{1,9}\.jsonl")
-_CREATED = regex(r"\d{8}T\d{6}Z")
 SHARED = "shared-nodes"
 _SHOWN = 3
 # Bytes of a script.
 _MOST = 1 << 22
-
-
-@dataclass(frozen=True)
-class Ran:
-    """One attempt that was measured.
-
-    Attributes:
-        point: Key of its point.
-        campaign: Name of its campaign's directory; empty for the campaign that is looked at.
-        stranger: Its owner, if that is not the user.
-    """
-
-    point: str
-    repeat: int
-    step: Step
-    campaign: str = ""
-    stranger: str = ""
-
-    def __str__(self) -> str:
-        attempt = f" attempt {self.step.attempt}" if self.step.attempt else ""
-        where = f" of {self.campaign}" if self.campaign else ""
-        whose = f", which belongs to {self.stranger}" if self.stranger else ""
-        return f"repeat {self.repeat}{attempt} of {self.point}{where}{whose}"
 
 
 @dataclass(frozen=True)
@@ -77,7 +48,7 @@ class Sharing:
 
 
 def undisturbed(
-    watched: TrackedCampaign, runs: Mapping[Key, Run], *, beside: bool
+    watched: TrackedCampaign, runs: Mapping[Key, Run], around: Vicinity | None
 ) -> tuple[dict[Key, Run], tuple[str, ...]]:
     """Mark runs that shared a node, or refuse them if they had requested the node for themselves.
 
@@ -86,7 +57,7 @@ def undisturbed(
     Args:
         watched: The campaign.
         runs: The runs, by name of their array and repeat.
-        beside: Whether to look at other campaigns too.
+        around: What is known of the campaigns next to it; None to leave them out.
 
     Returns:
         The runs, and warnings about those that are marked.
@@ -94,7 +65,7 @@ def undisturbed(
     arrays = {one.key: one.array for one in watched.repeats}
     valid = {key: run for key, run in runs.items() if run.valid}
     counted = {(arrays[key].point.key, run.repeat): run.attempt for key, run in valid.items()}
-    found = sharing(watched, counted, beside=beside)
+    found = sharing(watched, counted, around)
     before = noted(watched.directory)
     judged, warnings = dict(runs), []
     for key, run in valid.items():
@@ -115,7 +86,7 @@ def undisturbed(
 
 
 def sharing(
-    watched: TrackedCampaign, counted: Mapping[Key, int], *, beside: bool = True
+    watched: TrackedCampaign, counted: Mapping[Key, int], around: Vicinity | None
 ) -> dict[Key, Sharing]:
     """Return the attempts that ran on a repeat's nodes while it was measured, by repeat.
 
@@ -125,19 +96,21 @@ def sharing(
     Args:
         watched: The campaign.
         counted: The valid attempt, by point and repeat.
-        beside: Whether to look at other campaigns too.
+        around: What is known of the campaigns next to it; None to leave them out.
     """
-    own = [ran for one in watched.repeats for ran in _ran(one)]
+    own = [ran for one in watched.repeats for ran in attempts(one)]
     mine = [ran for ran in own if counted.get((ran.point, ran.repeat)) == ran.step.attempt]
     spans = [(ran.step.begin, ran.step.end or ran.step.begin) for ran in mine if ran.step.begin]
     if not spans:
         return {}
     begin, end = min(one for one, _ in spans), max(last for _, last in spans if last)
     # Files have the time of the file server's clock, which is not the nodes'.
-    written = (modified for _, modified in _statuses(watched.directory))
-    since = min([begin, *written]) - _SLACK
-    about = _About(since=since, begin=begin - _SLACK, end=end + _SLACK)
-    others = _elsewhere(watched, about) if beside else ()
+    written = [modified for _, modified in statuses(watched.directory)]
+    about = About(since=min([begin, *written]) - _SLACK, begin=begin - _SLACK, end=end + _SLACK)
+    others: Sequence[Ran] = ()
+    if around:
+        steps = [ran.step for ran in mine]
+        others = around.beside(watched, steps, about, max(written, default=0.0))
     runs, found = (*own, *others), {}
     met = meetings([ran.step for ran in runs])
     for number, ran in enumerate(own):
@@ -182,92 +155,3 @@ def _said(shared: Sequence[tuple[Ran, tuple[str, ...]]]) -> Sharing:
         f"{', '.join(runs[:_SHOWN])}{more} ran on {where} while it was measured",
         own=any(not other.stranger for other, _ in shared),
     )
-
-
-def _ran(one: Repeat) -> Iterator[Ran]:
-    """Yield the attempts of one repeat, from all arrays of its point."""
-    found, key = one.record.steps, one.array.point.key
-    for step, after in zip(found, (*found[1:], None), strict=False):
-        if step.end is None:
-            log = store.log_path(one.watched.directory, one.array, one.number, step.attempt)
-            yield Ran(key, one.number, _bounded(step, after, log))
-        else:
-            yield Ran(key, one.number, step)
-
-
-def _bounded(step: Step, after: Step | None, log: Path) -> Step:
-    """Return a step without a recorded end, with the last sign of life as its end."""
-    begin = step.begin or 0.0
-    latest = after.begin if after and after.begin else float("inf")
-    with contextlib.suppress(OSError):
-        return replace(step, end=max(begin, min(log.stat().st_mtime, latest)))
-    return replace(step, end=begin)
-
-
-def _statuses(directory: Path) -> Iterator[tuple[os.DirEntry[str], float]]:
-    with contextlib.suppress(OSError), os.scandir(directory / "status") as entries:
-        for entry in entries:
-            if _NAME.fullmatch(entry.name):
-                yield entry, entry.stat().st_mtime
-
-
-class _About(NamedTuple):
-    """When a campaign was measured, with a margin for clocks that differ.
-
-    Attributes:
-        since: Files last written before that, by the file server's clock, are irrelevant.
-        begin, end: By the nodes' clocks.
-    """
-
-    since: float
-    begin: float
-    end: float
-
-
-def _elsewhere(watched: TrackedCampaign, about: _About) -> Iterator[Ran]:
-    """Yield the attempts of the campaigns next to this one measured at about that time."""
-    own = watched.directory.absolute()
-    with contextlib.suppress(OSError):
-        for other in sorted(own.parent.iterdir()):
-            if other != own and _created(other.name) <= about.end:
-                yield from _of(other, watched, about)
-
-
-def _created(name: str) -> float:
-    """Return when a campaign was made by its name; long ago if the name does not say."""
-    with contextlib.suppress(ValueError, OverflowError):
-        if _CREATED.match(name):
-            return float(calendar.timegm(time.strptime(name[:16], "%Y%m%dT%H%M%SZ")))
-    return 0.0
-
-
-def _over(record: RepeatRecord, moment: float) -> bool:
-    """Return whether a repeat's last recorded event is an end before a moment."""
-    last = record.last
-    time, ended = last.get("time"), last.get("event") in {"end", "finished"}
-    return ended and isinstance(time, int | float) and time < moment
-
-
-def _of(other: Path, watched: TrackedCampaign, about: _About) -> Iterator[Ran]:
-    # A campaign has thousands of neighbours after some months: those that the time and the last
-    # line of a file rule out cost no manifest.
-    recent = {
-        entry.name
-        for entry, modified in _statuses(other)
-        if modified >= about.since
-        and not _over(watched.records.at(other / "status" / entry.name), about.begin)
-    }
-    if not recent:
-        return
-    try:
-        manifest = store.read_manifest(other)
-    except UsageError:
-        return
-    if manifest.id == watched.campaign.id:
-        return  # A copy of this campaign.
-    stranger = store.stranger(other)
-    for one in TrackedCampaign(other, manifest, watched.records).repeats:
-        name = os.path.basename(one.array.status(one.number))  # noqa: PTH119 - text of a manifest
-        if name in recent:
-            for ran in _ran(one):
-                yield replace(ran, campaign=other.name, stranger=stranger)

@@ -24,6 +24,8 @@ Event = dict[str, Any]
 # Size and time of the last change, nanoseconds, which change with each write.
 Stamp = tuple[int, int]
 
+# Where they are in a campaign.
+_FOLDER = "status"
 # Bytes: enough for thousands of attempts. A larger file is treated as missing.
 _MOST = 1 << 22
 # Larger than the last line.
@@ -141,36 +143,55 @@ class Records:
 
     def __init__(self, *, keep_unchanged: bool = False) -> None:
         self._keep_unchanged = keep_unchanged
-        self._read: dict[Path, RepeatRecord] = {}
+        # By folder: those of thousands of campaigns may be here, and one is asked about at a time.
+        self._read: dict[Path, dict[Path, RepeatRecord]] = {}
 
     def at(self, path: Path) -> RepeatRecord:
         """Return the content of a status file."""
         path = path.absolute()
-        if path not in self._read:
-            self._read[path] = read(path)
-        return self._read[path]
+        inside = self._read.setdefault(path.parent, {})
+        if path not in inside:
+            inside[path] = read(path)
+        return inside[path]
 
     def stamps(self, directory: Path) -> dict[str, Stamp]:
         """Return the stamps that a campaign's files had when they were read, by relative path."""
+        inside = self._read.get(directory.absolute() / _FOLDER, {})
         return {
-            str(path.relative_to(directory.absolute())): one.stamp
-            for path, one in self._read.items()
-            if one.stamp is not None and path.is_relative_to(directory.absolute())
+            f"{_FOLDER}/{path.name}": one.stamp
+            for path, one in inside.items()
+            if one.stamp is not None
         }
 
     def stirred(self) -> bool:
         """Read files again that have another stamp than before; return whether any had."""
-        changed = [path for path, one in self._read.items() if one.stamp != _stamp(path)]
-        self._read |= {path: read(path) for path in changed}
+        changed = [
+            (inside, path)
+            for inside in self._read.values()
+            for path, one in inside.items()
+            if one.stamp != _stamp(path)
+        ]
+        for inside, path in changed:
+            inside[path] = read(path)
         return bool(changed)
 
-    def refresh(self) -> None:
-        """Forget what may have changed since it was read.
+    def refresh(self, directory: Path) -> None:
+        """Forget what may have changed of a campaign's files since they were read.
 
         Use it after asking a scheduler: an end that was written meanwhile must be seen.
         """
-        kept = self._read if self._keep_unchanged else {}
-        self._read = {path: one for path, one in kept.items() if one.stamp == _stamp(path)}
+        self._refresh(directory.absolute() / _FOLDER)
+
+    def refresh_all(self) -> None:
+        """Do the same for all campaigns."""
+        for folder in tuple(self._read):
+            self._refresh(folder)
+
+    def _refresh(self, folder: Path) -> None:
+        inside = self._read.pop(folder, {})
+        if self._keep_unchanged:
+            kept = {path: one for path, one in inside.items() if one.stamp == _stamp(path)}
+            self._read[folder] = kept
 
 
 def _stamp(path: Path) -> Stamp | None:

@@ -62,6 +62,13 @@ class Step:
         together = min(one[1], two[1]) - max(one[0], two[0])
         return tuple(sorted(nodes)) if together > (_SLACK if apart else 0.0) else ()
 
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """The time outside of which it met no other step, whatever the clocks; None: unknown."""
+        if self.begin is None or self.end is None:
+            return None
+        return float(math.floor(self.begin + min(0, self.ahead))), self.end + max(0, self.ahead)
+
     def _span(self, *, fine: bool, apart: bool) -> tuple[float, float]:
         ahead = self.ahead if apart and abs(self.ahead) > 1 else 0
         span = ((self.begin or 0.0) + ahead, (self.end or 0.0) + ahead)
@@ -76,11 +83,9 @@ def meetings(steps: Sequence[Step]) -> dict[int, set[int]]:
     """
     nodes: dict[str, list[tuple[float, float, int]]] = {}
     for number, one in enumerate(steps):
-        if one.begin is not None and one.end is not None:
-            low = float(math.floor(one.begin + min(0, one.ahead)))
-            high = one.end + max(0, one.ahead)
+        if spanned := one.span:
             for node in one.nodes:
-                nodes.setdefault(node, []).append((low, high, number))
+                nodes.setdefault(node, []).append((*spanned, number))
     found: dict[int, set[int]] = {}
     for spans in nodes.values():
         there: list[tuple[float, float, int]] = []  # those that have begun, by their end

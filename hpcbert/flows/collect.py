@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hpcbert.campaign.fingerprint import NodeSample
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.campaign.standing import States
+    from hpcbert.campaign.vicinity import Vicinity
     from hpcbert.foreign.gather import Framework
     from hpcbert.logs.layout import LeftOut, LogFile
     from hpcbert.model import Group, Measured, Row, Shape, SpeedupTable
@@ -216,8 +217,9 @@ def _own_or_named(campaigns: Sequence[Path], paths: Sequence[Path]) -> tuple[lis
     from hpcbert.campaign import store
 
     count, left_out = [], []
+    named = set(paths)
     for directory in campaigns:
-        who = "" if directory in paths else store.stranger(directory)
+        who = "" if directory in named else store.stranger(directory)
         if who:
             left_out.append(
                 f"{directory} is left out because it belongs to {who}. Name it to collect it."
@@ -239,16 +241,21 @@ def _of_campaigns(
         from hpcbert.campaign import store
         from hpcbert.campaign.record import Records
         from hpcbert.campaign.repeats import TrackedCampaign
+        from hpcbert.campaign.vicinity import Vicinity
 
         # Campaigns of one folder read each other's status files.
-        records = Records(keep_unchanged=True)
+        records, around = Records(keep_unchanged=True), Vicinity()
         for one in directories:
             watched = TrackedCampaign(one, store.read_manifest(one), records)
-            yield _of_campaign(watched, request, archives.get(one, one), states)
+            yield _of_campaign(watched, around, request, archives.get(one, one), states)
 
 
 def _of_campaign(
-    watched: TrackedCampaign, request: CollectRequest, place: Path, states: States
+    watched: TrackedCampaign,
+    around: Vicinity,
+    request: CollectRequest,
+    place: Path,
+    states: States,
 ) -> _OfCampaign:
     from hpcbert.campaign import judge, keeping, preflight, store
     from hpcbert.campaign.sources import source_of
@@ -257,12 +264,14 @@ def _of_campaign(
     if campaign.rehearse:
         why = f"{campaign.id} is a rehearsal: nothing was trained, so it has no table."
         return _OfCampaign(source_of(place, campaign, ()), refused=(why,))
-    gathered = judge.gather(watched, rule=request.rule, window=request.window, states=states)
+    gathered = judge.gather(
+        watched, rule=request.rule, window=request.window, states=states, around=around
+    )
     alive = any(one.known.newest.kind.alive for one in gathered.repeats)
     accepted = tuple(f"{campaign.id}: {one}" for one in gathered.held.accepted)
     notes = (*store.caution(place), *preflight.warnings(watched, over=not alive), *accepted)
     if place == directory and not store.stranger(directory):
-        notes += keeping.write(watched, gathered, now=time.time())
+        notes += keeping.write(watched, gathered, around, now=time.time())
     own = [
         _Point(point, taken).out_of(Origin("campaign", campaign.id, str(place)))
         for point, taken in zip(gathered.points, gathered.taken, strict=True)
@@ -318,7 +327,13 @@ def _where(origin: Origin | None) -> str:
 
 def _logs(paths: Sequence[Path], logs: Sequence[LogFile]) -> Origin:
     """Return the path of logs, as the user gave it."""
-    of_logs = [one for one in paths if any(log.path.is_relative_to(one) for log in logs)] or paths
+    above: set[Path] = set()
+    for log in logs:
+        one = log.path
+        while one not in above:
+            above.add(one)
+            one = one.parent
+    of_logs = [one for one in paths if one in above] or paths
     more = f" and {len(of_logs) - 1} more" if len(of_logs) > 1 else ""
     return Origin("logs", f"{shown(of_logs[0])}{more}", "" if more else shown(of_logs[0]))
 

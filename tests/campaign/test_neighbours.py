@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.model import MANIFEST
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.model import MANIFEST, Point, Shape
+from hpcbert.slurm.states import RepeatState
 from tests.kit.campaigns import Build, Built
 from tests.kit.cli import inside
+from tests.kit.collecting import gathered, says
 from tests.kit.tables import CollectJson, codes, first_row
 
 T = 1763717655
@@ -158,6 +162,30 @@ def test_an_attempt_that_never_wrote_its_end_disturbs_while_its_log_grew(
     other.log("1n1g", 1, "killed\n")
     os.utime(store.log_path(other.directory, other.array("1n1g"), 1), (T + 130, T + 130))
     assert codes(first_row(collect_json(made.directory))) == [["shared-nodes"], []]
+
+
+def test_what_came_while_others_were_collected_is_seen(build: Build) -> None:
+    points = {name: Point("pytorch", name, Shape(1, 1), "fp32", 4) for name in ("first", "second")}
+    made = [build("1n1g", repeats=1, name=name, point=point) for name, point in points.items()]
+    for one in made:
+        measured(one, 1, 0, 60, nodes=one.directory.name)
+    answers = says()
+
+    def states(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
+        if watched.directory == made[1].directory:
+            other = build("1n1g", repeats=1, name="third")
+            measured(other, 1, 30, 90, nodes=made[1].directory.name, log=False)
+            made[1].status_path("1n1g", 1).touch()
+            watched.records.refresh(watched.directory)
+        return answers(watched)
+
+    found = [
+        [reason.code for reason in run.reasons]
+        for table in gathered(*(one.directory for one in made), states=states).tables
+        for row in table.rows
+        for run in row.runs
+    ]
+    assert found == [[], ["shared-nodes"]]
 
 
 def test_a_copy_of_a_campaign_beside_it_is_no_neighbour(

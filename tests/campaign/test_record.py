@@ -133,19 +133,22 @@ def test_an_audit_opens_each_status_file_once(
 
 
 def test_what_was_written_to_since_is_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "one.jsonl"
+    path = tmp_path / "status" / "one.jsonl"
+    path.parent.mkdir()
     path.write_text('{"event": "start", "attempt": 0}\n')
     once, following = Records(keep_unchanged=True), Records()
     first = once.at(path), following.at(path)
     for records in (once, following):
-        records.refresh()
+        records.refresh(tmp_path)
     assert once.at(path) is first[0]
     assert following.at(path) is not first[1]
     path.write_text('{"event": "start", "attempt": 0}\n{"event": "end", "exit": 0}\n')
     assert once.at(path) is first[0]
-    once.refresh()
+    once.refresh(tmp_path / "another")
+    assert once.at(path) is first[0]
+    once.refresh(tmp_path)
     assert [event["event"] for event in once.at(path).events] == ["start", "end"]
-    assert once.stamps(tmp_path).keys() == {"one.jsonl"}
+    assert once.stamps(tmp_path).keys() == {"status/one.jsonl"}
 
 
 def test_what_is_too_large_or_no_file_is_as_good_as_missing(tmp_path: Path) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.kit.paths import REPOSITORY
 
-PROGRAM = [sys.executable, str(REPOSITORY / "benchmarks" / "side_by_side.py"), "--no-peers"]
+BENCHMARKS = REPOSITORY / "benchmarks"
+PROGRAM = [sys.executable, str(BENCHMARKS / "side_by_side.py"), "--no-peers"]
 
 
 def test_two_rows_are_measured_and_judged(tmp_path: Path) -> None:
@@ -23,10 +27,13 @@ def test_two_rows_are_measured_and_judged(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    head, rule, *rows = done.stdout.splitlines()
-    assert (head.count("|"), rule.count("|"), len(rows)) == (6, 6, 2)
-    assert all(row.count("|") == 6 for row in rows)
+    head, rule, *rows, _, about = done.stdout.splitlines()
+    assert (head.count("|"), rule.count("|"), len(rows)) == (7, 7, 2)
+    assert all(row.count("|") == 7 for row in rows)
     assert all("met" in row or "missed" in row for row in rows)
+    # Beside a goal that is missed stands where the time goes.
+    assert all(("%" in row) == ("missed" in row) for row in rows)
+    assert about.startswith("Medians of 1 turn")
     found = json.loads(figures.read_text())
     assert list(found) == ["version", "collect-30"]
     assert all(one["own"] > 0 and one["floor"] > 0 and one["goals"] for one in found.values())
@@ -38,3 +45,14 @@ def test_an_unknown_row_is_refused_with_those_that_there_are() -> None:
     done = subprocess.run([*PROGRAM, "--only", "x"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("no rows x; there are: help, version, submit-help")
+
+
+def test_the_table_of_the_readme_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    program = runpy.run_path(str(BENCHMARKS / "side_by_side.py"))
+    readme = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
+    table = f"{program['HEAD']}| one | | | | | |\n\nMedians of 7 turns: this machine.\n"
+    once = program["replaced"](readme, table)
+    assert table in once
+    assert len(once.splitlines()) < len(readme.splitlines())
+    assert program["replaced"](once, table) == once

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import cProfile
 import hashlib
+import os
 import pstats
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from time import gmtime, strftime
 
 import pytest
 
@@ -22,11 +24,11 @@ from hpcbert.flows.collect import CollectRequest
 from hpcbert.flows.history import Filter, listed
 from hpcbert.flows.results import find_places, load
 from hpcbert.flows.submit import submit, write
-from hpcbert.model import Shape
+from hpcbert.model import Point, Shape
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.script.plan import Request
-from tests.kit.campaigns import Built, build
+from tests.kit.campaigns import WRITTEN, Built, build
 from tests.kit.collecting import gathered, says
 from tests.kit.drafts import drafted
 from tests.kit.logs import pytorch
@@ -124,6 +126,32 @@ def listing(runs: Path, number: int) -> Calls:
     return calls(lambda: listed(runs, Filter(), now=0))
 
 
+def campaigns_at_once(runs: Path, number: int) -> Calls:
+    """Collect campaigns of one folder that ran at the same time, each on a node of its own."""
+    for one in range(number):
+        campaign(runs, WRITTEN, f"n{one}")
+    return calls(lambda: gathered(runs, states=says()))
+
+
+def campaigns_in_turn(runs: Path, number: int) -> Calls:
+    """Collect campaigns of one folder, each named, that ran one after another on one node."""
+    found = [campaign(runs, WRITTEN + one * 86400, "n1") for one in range(number)]
+    return calls(lambda: gathered(*found, states=says()))
+
+
+def campaign(runs: Path, time: float, held: str) -> Path:
+    """Make a campaign that ran on a node then; return its directory."""
+    name = f"{strftime('%Y%m%dT%H%M%SZ', gmtime(time - 60))}-pytorch-{held}"
+    point = Point("pytorch", name, Shape(1, 1), "fp32", 4)
+    one = build(runs, "1n1g", name=name, repeats=1, point=point)
+    start, step = STARTED
+    one.mark("1n1g", 1, {**start, "nodelist": held, "host": held}, step, time=time)
+    one.mark("1n1g", 1, *ended(0), time=time + 30)
+    os.utime(one.status_path("1n1g", 1), (time + 30, time + 30))
+    one.log("1n1g", 1, one.text("1n1g", 10.0, start=time))
+    return one.directory
+
+
 def nodes(runs: Path, number: int) -> Built:
     one = build(runs, f"{number}n1g", repeats=1)
     shape, held = f"{number}n1g", f"n[1-{number}]" if number > 1 else "n1"
@@ -153,6 +181,12 @@ def logs_of_repeats(folder: Path, number: int) -> Calls:
     return logs(folder, dict.fromkeys((f"1n1g/bert_b4_fp32_{one}.log" for one in range(number)), 1))
 
 
+def logs_by_name(folder: Path, number: int) -> Calls:
+    logs_of_repeats(folder, number)
+    names = [str(path) for path in folder.rglob("*.log")]
+    return calls(lambda: load(names, find_places(), CollectRequest()))
+
+
 def logs(folder: Path, names: dict[str, int]) -> Calls:
     for number, (name, nodes) in enumerate(names.items()):
         path = folder / "pytorch" / name
@@ -172,11 +206,14 @@ CASES: dict[str, Count] = {
     "track-repeats": lambda folder, number: tracking(repeats(folder, number)),
     "draft-points": drafting,
     "submit-points": submitting,
+    "campaigns-at-once": campaigns_at_once,
+    "campaigns-in-turn": campaigns_in_turn,
     "list-campaigns": listing,
     "retry-points": lambda folder, number: retrying(points(folder, number)),
     "retry-repeats": lambda folder, number: retrying(repeats(folder, number)),
     "logs-of-points": logs_of_points,
     "logs-of-repeats": logs_of_repeats,
+    "logs-by-name": logs_by_name,
 }
 
 

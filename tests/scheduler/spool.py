@@ -56,7 +56,7 @@ class Spool(PlainScheduler):
         return ""
 
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
-        watched.records.refresh()
+        watched.records.refresh(watched.directory)
         return {repeat.key: self._state(repeat) for repeat in watched.repeats}
 
     def _state(self, repeat: Repeat) -> RepeatState:

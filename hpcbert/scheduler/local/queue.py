@@ -224,7 +224,7 @@ def states(
     arrays = watched.campaign.arrays
     queues = {job: _queue(watched.directory, job) for job in {one.job_id for one in arrays}}
     # Only now: a queue that is gone wrote all its ends before.
-    watched.records.refresh()
+    watched.records.refresh(watched.directory)
     found = {}
     for array in arrays:
         for number in array.repeats:

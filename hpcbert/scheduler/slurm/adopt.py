@@ -37,7 +37,7 @@ def search(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
     found = look(watched, array, world)
     if not found:
         world.pause(world.settle)
-        watched.records.refresh()
+        watched.records.refresh(watched.directory)
         found = look(watched, array, world)
     return found
 

@@ -124,7 +124,7 @@ class SlurmPoller(Poller):
         self._watcher.update()
         open_ = self._open()
         for watched in self._watched:
-            watched.records.refresh()
+            watched.records.refresh(watched.directory)
         heard = {repeat.key: self._heard(repeat) for repeat in open_}
         doubts = [one for one in open_ if self._doubts(one, heard[one.key])]
         queue = self._ask_squeue(doubts)

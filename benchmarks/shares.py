@@ -1,0 +1,97 @@
+"""Where the time of a command of hpcbert goes, in a line: what stands beside a missed goal.
+
+One run under cProfile on one core, so that nothing is done by other processes of its own. What
+cProfile itself takes makes many short calls look dearer than they are.
+"""
+
+from __future__ import annotations
+
+import os
+import pstats
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+# As `pstats` has it: file, line, name.
+Function = tuple[str, int, str]
+
+_IMPORT = ("<frozen importlib._bootstrap>", "_find_and_load")
+_WAITS = {
+    "<built-in method posix.fsync>": "flushing files",
+    "<built-in method time.sleep>": "waiting for the clock",
+    "<built-in method posix.waitpid>": "other programs",
+    "<method 'poll' of 'select.poll' objects>": "other programs",
+    "<method 'poll' of 'select.epoll' objects>": "other programs",
+    "<built-in method select.select>": "other programs",
+    "<built-in method _posixsubprocess.fork_exec>": "other programs",
+}
+_LIBRARIES = "libraries"
+_SHOWN, _LEAST = 5, 0.04
+
+
+def shares(command: list[str], folder: Path, timeout: float) -> str:
+    """Return the largest parts of a command's time.
+
+    Args:
+        command: `python -m hpcbert …`.
+        folder: Where it runs.
+        timeout: Seconds that it may take.
+    """
+    python, *words = command
+    core = str(min(os.sched_getaffinity(0)))
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch, "profile")
+        profiled = [python, "-m", "cProfile", "-o", str(file), *words]
+        subprocess.run(
+            ["taskset", "-c", core, *profiled],
+            cwd=folder,
+            capture_output=True,
+            check=False,
+            timeout=timeout,
+        )
+        stats = pstats.Stats(str(file)).stats  # type: ignore[attr-defined]
+    found = parts(stats)
+    whole = sum(found.values())
+    most = [(name, n / whole) for name, n in found.most_common(_SHOWN) if n >= _LEAST * whole]
+    return ", ".join(f"{name} {share:.0%}" for name, share in most)
+
+
+def parts(
+    stats: dict[Function, tuple[int, int, float, float, dict[Function, tuple[float, ...]]]],
+) -> Counter[str]:
+    """Return the seconds of each part: imports, what is waited for, hpcbert's packages."""
+    found: Counter[str] = Counter()
+    for function, (_, _, own, whole, callers) in stats.items():
+        file, _, name = function
+        if (file, name) == _IMPORT:
+            found["imports"] += whole
+        elif name in _WAITS:
+            found[_WAITS[name]] += own
+        elif file == "~" and callers:
+            # What Python itself does is done for whoever asked.
+            for caller, figures in callers.items():
+                found[_package(caller)] += figures[2]
+        else:
+            found[_package(function)] += own
+    del found[""]
+    # Of libraries is what is left: what modules call as they load is among the imports already.
+    rest = sum(figures[2] for figures in stats.values()) - sum(found.values())
+    found[_LIBRARIES] = max(0.0, found[_LIBRARIES] + rest)
+    return found
+
+
+def _package(function: Function) -> str:
+    file, _, name = function
+    if name == "<module>" or "importlib" in file:
+        return ""  # Among the imports.
+    names = Path(file).parts
+    if "hpcbert" not in names:
+        return _LIBRARIES
+    at = len(names) - 1 - names[::-1].index("hpcbert")
+    return "/".join(names[at : at + 2])
+
+
+if __name__ == "__main__":
+    print(shares([sys.executable, "-m", "hpcbert", *sys.argv[1:]], Path.cwd(), 600))
