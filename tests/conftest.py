@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = group_of(item)
         ranks[group] = min(rank(item), ranks.get(group, rank(item)))
     items.sort(key=lambda item: ranks[group_of(item)])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what trains where there is nothing to train with."""
+    if item.get_closest_marker("torch") and find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed")
 
 
 @pytest.fixture(scope="session")
