@@ -24,7 +24,10 @@ def test_a_plan_goes_from_five_to_the_most(here: None) -> None:
     assert (point["least_node_hours"], point["node_hours"]) == (5, 20)
     assert "5 to 20" in inside("plan", *LOCAL, "--repeats", "auto", "--max-repeats", "20").output
     costly = planned("--repeats", "auto", "--time", "60", "--max-gpu-hours", "14")
-    assert (costly.returncode, "up to 15 rank-hours" in costly.error["message"]) == (5, True)
+    # Where PyTorch is not installed, that is an error too.
+    messages = [one["message"] for one in costly.document["errors"]]
+    assert costly.returncode == 5
+    assert any("up to 15 rank-hours" in one for one in messages), messages
     fixed = planned("--repeats", "7")
     assert fixed.data["total"]["least_repeats"] == fixed.data["total"]["repeats"] == 7
 
