@@ -162,8 +162,8 @@ matrix: .setup/test
 	@status=0; \
 	for suite in $(SUITES); do \
 	    HPCBERT_MATRIX='$(MATRIX)' $(MAKE) fresh SUITE="$$suite" || status=1; \
+	    $(BIN)/python -m tests.kit.matrix; \
 	done; \
-	$(BIN)/python -m tests.kit.matrix; \
 	exit "$$status"
 
 # The wheel is built from the source distribution, as an index or a packager would.

@@ -122,7 +122,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what trains where there is nothing to train with."""
+    """Skip what needs PyTorch where it is not installed."""
     if item.get_closest_marker("torch") and find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
 

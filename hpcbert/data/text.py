@@ -124,8 +124,11 @@ def read_corpus(paths: Sequence[Path], vocabulary: Path, *, lowercase: bool) -> 
         UsageError: It can't be read, or has fewer than two documents of two sentences.
     """
     from tokenizers import BertWordPieceTokenizer  # slow to import
+    from tokenizers.models import WordPiece
 
-    tokenizer = BertWordPieceTokenizer(str(vocabulary), lowercase=lowercase)
+    # Given a path, 0.20 and 0.21 warn.
+    words = WordPiece.read_file(str(vocabulary))
+    tokenizer = BertWordPieceTokenizer(words, lowercase=lowercase)
     tokens: list[Integers] = []
     sizes, documents = [], [0]
     for document in _documents(paths):

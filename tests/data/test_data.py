@@ -180,6 +180,7 @@ def test_programs_that_mask_by_themselves_get_all_tokens(form: str, tmp_path: Pa
     assert (found.lengths == samples.lengths).all()
 
 
+@pytest.mark.torch
 def test_the_reference_reads_the_hdf5_files(tmp_path: Path) -> None:
     import torch
 
@@ -203,6 +204,7 @@ def test_every_format_that_is_named_can_be_written_and_its_first_record_read() -
     assert set(FORMAT_NAMES) == set(FORMATS) == set(records.FORMATS)
 
 
+@pytest.mark.torch
 def test_the_reference_takes_as_many_predictions_as_its_data_hold() -> None:
     from hpcbert.workloads import bert_pretrain
 

@@ -65,6 +65,7 @@ def test_a_row_stays_where_a_program_can_not_be_installed_today(real: Any) -> No
     assert real.merged({}, [away]) == {("tf2", "1"): away}
 
 
+@pytest.mark.torch
 def test_what_was_prepared_is_named(real: Any, tmp_path: Path) -> None:
     (found,) = (one for one in real.known() if one.name == "pytorch")
     program, packages, _ = real.described(found, [])

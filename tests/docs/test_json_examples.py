@@ -26,7 +26,7 @@ def test_every_command_has_an_example() -> None:
     assert {*LINES, *OF_A_LAB} == {*commands(root)} == kept().keys()
 
 
-@pytest.mark.slow
+@pytest.mark.torch  # its absence is in what plan prints
 def test_the_examples_are_what_the_commands_print() -> None:
     of_a_lab = {name: kept()[name] for name in OF_A_LAB}  # held by tests/lab/test_lab.py
     assert kept() == {**documents(), **of_a_lab}, "run: python -m tests.docs.examples"
