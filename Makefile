@@ -11,6 +11,7 @@ PYTHON ?= $(shell for one in /usr/bin/python3 python3; do \
     then echo $$one; break; fi; done)
 # PyTorch's CPU build. Where the package index gives a CUDA build for this, name another source:
 # make demo PIP_ARGS="--index-url https://download.pytorch.org/whl/cpu --extra-index-url ..."
+# Empty: without PyTorch; the tests that need it are skipped.
 TORCH ?= torch==2.13.0
 PIP_ARGS ?=
 # `make clean; make test LOWEST=1` takes the lowest versions that pyproject.toml allows.
@@ -69,8 +70,8 @@ help:
 	    { echo 'error: no venv module. As root: apt-get install python3-venv' >&2; exit 2; }
 	@mkdir -p .setup
 	@if [[ -n '$(LOWEST)' ]]; then $(BIN)/python .ci/lowest; fi >.setup/constraints.txt
-	@echo 'installing hpcbert and PyTorch (CPU build) into .venv'
-	@$(PIP) '$(TORCH)' 'numpy>=1.26'
+	@echo "installing hpcbert $(if $(TORCH),and PyTorch (CPU build) )into .venv"
+	@$(PIP) $(if $(TORCH),'$(TORCH)') 'numpy>=1.26'
 	@$(PIP) --editable .
 	@touch $@
 
