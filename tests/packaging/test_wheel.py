@@ -107,6 +107,18 @@ def test_the_wheel_installs_a_man_page_for_each_command(wheel: Path) -> None:
         assert archive.read(f"{data}/hpcbert-submit.1").decode() == pages()["hpcbert-submit.1"]
 
 
+def test_the_description_has_nothing_that_a_package_index_lacks(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        name = f"hpcbert-{hpcbert.__version__}.dist-info/METADATA"
+        fields, _, text = archive.read(name).decode().partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in fields
+    assert text.startswith("# hpcbert\n\nhpcbert measures")
+    assert text.count("\n## ") >= 6
+    assert not re.findall(r"\]\((?!https://)", text)
+    assert "figure" not in text
+    assert "in `docs`" in text
+
+
 def test_upgrade_and_uninstall_do_what_their_page_says(
     wheel: Path, tmp_path: Path, repository: Path
 ) -> None:
