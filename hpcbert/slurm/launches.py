@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 # How a script ends whose node lacks the campaign: sysexits.h, EX_NOINPUT.
 ABSENT = 66
 _SIGNAL = 0x7F
-_NODES = "hpcbert doctor --nodes 1 looks at them"
+_NODES = "hpcbert doctor --nodes 1 checks them"
 _PLACE = ReasonText(
-    "could not be started: the node could not open the job's output. The directory of the campaign "
-    "is not there, is not the login node's, or can't be written to",
+    "could not be started: the node could not open the job's output. On that node, the campaign's "
+    "directory is missing, is a different one, or can't be written to",
     f"keep campaigns in a directory that all nodes mount and you may write to; {_NODES}; "
-    "then repeat what is missing with hpcbert retry",
+    "then run hpcbert retry",
 )
 _ABSENT = ReasonText(
     "ran nothing: on its node the directory of the campaign is not there, or is not the login "
@@ -34,25 +34,25 @@ _ABSENT = ReasonText(
 )
 _USER = ReasonText(
     "could not be started: the node does not know your user or your groups",
-    f"tell the administrators which node; {_NODES}",
+    f"report the node to the administrators; {_NODES}",
 )
 _ENVIRONMENT = ReasonText(
-    "could not be started: the node could not make the job's environment, or its prolog failed",
-    "tell the administrators which node; repeat what is missing with hpcbert retry",
+    "could not be started: the node could not set up the job's environment, or its prolog failed",
+    "report the node to the administrators, then run hpcbert retry",
 )
 _SCRIPT = ReasonText(
     "could not be started: the node could not run the job's script",
-    "see that /bin/bash is there and that no file system is full; tell the administrators which "
-    "node",
+    "check that the node has /bin/bash and that no file system is full; report the node to the "
+    "administrators",
 )
 _PROLOG = ReasonText(
     "could not be started: the prolog failed on its node",
-    "tell the administrators which node; repeat what is missing with hpcbert retry",
+    "report the node to the administrators, then run hpcbert retry",
 )
 _OTHER = ReasonText(
     "could not be started on its node",
-    f"see that all nodes mount the directory of the campaign: {_NODES}; else tell the "
-    "administrators which node",
+    f"check that all nodes mount the campaign's directory: {_NODES}; if they do, report the node "
+    "to the administrators",
 )
 _BY_NUMBER = {
     **dict.fromkeys((4005, 4006, 4016, 4017), _USER),

@@ -20,11 +20,11 @@ from hpcbert.system.lazy import regex
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WAIT = "wait: nothing has to be done"
-IMPOSSIBLE = "it will never start as it is: cancel it, correct the request and submit again"
-_RELEASE = "let it go: scontrol release JOBID"
+WAIT = "wait; no action is needed"
+IMPOSSIBLE = "it can never start: cancel it, correct the request and submit again"
+_RELEASE = "release it: scontrol release JOBID"
 _ADMIN = "ask the administrators"
-_LATER = "it starts when other jobs have ended"
+_LATER = "wait until other jobs have ended"
 
 
 class ReasonText(NamedTuple):
@@ -40,7 +40,7 @@ class ReasonText(NamedTuple):
 
 
 REASONS: dict[str, ReasonText] = {
-    "Priority": ReasonText("jobs of higher priority come first"),
+    "Priority": ReasonText("jobs with a higher priority come first"),
     "Resources": ReasonText("waits until enough nodes are free"),
     "JobArrayTaskLimit": ReasonText("repeats of a point run one after another"),
     "Dependency": ReasonText("waits for the job that comes before it"),
@@ -48,10 +48,10 @@ REASONS: dict[str, ReasonText] = {
         "depends on a job that failed: it will never start",
         "cancel it, and submit again when the job before it succeeds",
     ),
-    "BeginTime": ReasonText("may not begin yet (after a requeue Slurm waits two minutes)"),
-    "Prolog": ReasonText("the prolog runs on its nodes"),
+    "BeginTime": ReasonText("may not start yet (Slurm waits two minutes after a requeue)"),
+    "Prolog": ReasonText("the prolog is running on its nodes"),
     "Cleaning": ReasonText("its last run is being cleaned up"),
-    "SchedDefer": ReasonText("the scheduler puts new jobs off"),
+    "SchedDefer": ReasonText("the scheduler is deferring new jobs"),
     "Licenses": ReasonText("waits for a licence"),
     "Reservation": ReasonText("waits for its reservation to begin"),
     "ReservationDeleted": ReasonText(
@@ -60,7 +60,7 @@ REASONS: dict[str, ReasonText] = {
     "ReservationInvalid": ReasonText(
         "its reservation cannot be used", "cancel it, and submit again without the reservation"
     ),
-    "JobHeldUser": ReasonText("is held: scontrol release JOBID lets it go", _RELEASE),
+    "JobHeldUser": ReasonText("is held by its user", _RELEASE),
     "JobHeldAdmin": ReasonText("is held by an administrator", _ADMIN),
     "JobHoldMaxRequeue": ReasonText(
         "was requeued too often and is held", f"find out why it was requeued, then {_RELEASE}"
@@ -69,51 +69,61 @@ REASONS: dict[str, ReasonText] = {
         "a node it needs is down, drained or reserved",
         "wait, or submit again without naming nodes; sinfo -R says why nodes are away",
     ),
-    "FrontEndDown": ReasonText("no front end node is up", _ADMIN),
+    "FrontEndDown": ReasonText("all front end nodes are down", _ADMIN),
     "BlockMaxError": ReasonText("its block of nodes failed too often", _ADMIN),
     "BlockFreeAction": ReasonText("waits until its block of nodes is free"),
     "PowerNotAvail": ReasonText("waits for power that other jobs use", _LATER),
-    "PowerReserved": ReasonText("waits for power that is reserved for others", _LATER),
+    "PowerReserved": ReasonText("waits for power that is reserved for other jobs", _LATER),
     "NodeDown": ReasonText("a node it needs is down", "wait, or submit again without naming nodes"),
     "PartitionDown": ReasonText("its partition is down", _ADMIN),
     "PartitionInactive": ReasonText("its partition is inactive", _ADMIN),
-    "PartitionNodeLimit": ReasonText("asks for more nodes than its partition gives", IMPOSSIBLE),
-    "PartitionTimeLimit": ReasonText("asks for more time than its partition gives", IMPOSSIBLE),
-    "PartitionConfig": ReasonText("asks for what its partition does not give", IMPOSSIBLE),
-    "BadConstraints": ReasonText("asks for what no node has", IMPOSSIBLE),
-    "Constraints": ReasonText("asks for what no node has at present", "wait, or ask for less"),
-    "DeadLine": ReasonText("can't end before its deadline", IMPOSSIBLE),
-    "InvalidAccount": ReasonText("its account is not valid", IMPOSSIBLE),
-    "InvalidQOS": ReasonText("its QOS is not valid", IMPOSSIBLE),
+    "PartitionNodeLimit": ReasonText("requests more nodes than its partition allows", IMPOSSIBLE),
+    "PartitionTimeLimit": ReasonText("requests more time than its partition allows", IMPOSSIBLE),
+    "PartitionConfig": ReasonText(
+        "requests something that its partition does not allow", IMPOSSIBLE
+    ),
+    "BadConstraints": ReasonText("requests something that no node has", IMPOSSIBLE),
+    "Constraints": ReasonText(
+        "requests something that no node has at present", "wait, or request less"
+    ),
+    "DeadLine": ReasonText("can't finish before its deadline", IMPOSSIBLE),
+    "InvalidAccount": ReasonText("its account is invalid", IMPOSSIBLE),
+    "InvalidQOS": ReasonText("its QOS is invalid", IMPOSSIBLE),
     "AccountNotAllowed": ReasonText("its account may not use this partition", IMPOSSIBLE),
     "QOSNotAllowed": ReasonText("its QOS may not use this partition", IMPOSSIBLE),
-    "AccountingPolicy": ReasonText("a limit of the accounting is reached", _LATER),
-    "MaxMemPerLimit": ReasonText("asks for more memory than its partition allows", IMPOSSIBLE),
-    "AssociationJobLimit": ReasonText("your account has as many jobs as it may", _LATER),
-    "AssociationResourceLimit": ReasonText("your account is at a limit of its resources", _LATER),
+    "AccountingPolicy": ReasonText("has reached a limit set in accounting", _LATER),
+    "MaxMemPerLimit": ReasonText("requests more memory than its partition allows", IMPOSSIBLE),
+    "AssociationJobLimit": ReasonText("your account has as many jobs as it is allowed", _LATER),
+    "AssociationResourceLimit": ReasonText(
+        "your account has reached a limit on its resources", _LATER
+    ),
     "AssociationTimeLimit": ReasonText("your account has used up its time", _ADMIN),
     "AssocMaxJobsLimit": ReasonText("you have as many jobs running as your account allows", _LATER),
-    "QOSJobLimit": ReasonText("the QOS has as many jobs as it may", _LATER),
-    "QOSResourceLimit": ReasonText("the QOS is at a limit of its resources", _LATER),
+    "QOSJobLimit": ReasonText("the QOS has as many jobs as it is allowed", _LATER),
+    "QOSResourceLimit": ReasonText("the QOS has reached a limit on its resources", _LATER),
     "QOSTimeLimit": ReasonText("the QOS has used up its time", _ADMIN),
-    "QOSUsageThreshold": ReasonText("the QOS has used more than its threshold", _LATER),
+    "QOSUsageThreshold": ReasonText("the QOS has exceeded its usage threshold", _LATER),
     "BurstBufferResources": ReasonText("waits for room in the burst buffer"),
     "BurstBufferStageIn": ReasonText("its data are being staged in"),
     "BurstBufferOperation": ReasonText("an operation of the burst buffer failed", _ADMIN),
-    "MaxPoweredUpNodes": ReasonText("as many nodes as allowed are powered up", _LATER),
-    "MpiPortsBusy": ReasonText("no ports are free for its MPI", _LATER),
+    "MaxPoweredUpNodes": ReasonText("the allowed number of nodes is already powered up", _LATER),
+    "MpiPortsBusy": ReasonText("all ports for its MPI are in use", _LATER),
     "NvidiaImexChannels": ReasonText("waits for a free IMEX channel", _LATER),
     "FedJobLock": ReasonText("waits for the clusters of the federation to agree"),
-    "SystemFailure": ReasonText("Slurm had a failure of its own", _ADMIN),
+    "SystemFailure": ReasonText("Slurm itself failed", _ADMIN),
     # How an earlier run of the same job ended: shown while it waits for the next one.
-    "JobLaunchFailure": ReasonText("could not be launched the last time", "see slurm/*.out; wait"),
-    "NonZeroExitCode": ReasonText("failed the last time, and was put back", "read its log"),
-    "RaisedSignal": ReasonText(
-        "was ended by a signal the last time, and was put back", "read its log"
+    "JobLaunchFailure": ReasonText(
+        "could not be launched in its last run", "see slurm/*.out; wait"
     ),
-    "TimeLimit": ReasonText("reached its time limit the last time", "submit with a longer --time"),
-    "InactiveLimit": ReasonText("was idle for too long the last time", _ADMIN),
-    "OutOfMemory": ReasonText("ran out of memory the last time", "ask for more memory"),
+    "NonZeroExitCode": ReasonText("failed in its last run and was requeued", "read its log"),
+    "RaisedSignal": ReasonText(
+        "was ended by a signal in its last run and was requeued", "read its log"
+    ),
+    "TimeLimit": ReasonText(
+        "reached its time limit in its last run", "submit with a longer --time"
+    ),
+    "InactiveLimit": ReasonText("was idle for too long in its last run", _ADMIN),
+    "OutOfMemory": ReasonText("ran out of memory in its last run", "request more memory"),
 }
 
 _PERMISSION = "ask the administrators, or submit to another partition or account"
@@ -138,14 +148,14 @@ TEXTS: dict[str, ReasonText] = {
         "was requeued in a special state and is held", f"find out why, then {_RELEASE}"
     ),
     "launch failed requeued held": ReasonText(
-        "failed to launch and is held", f"see which node failed, then {_RELEASE}"
+        "failed to launch and is held", f"find out which node failed, then {_RELEASE}"
     ),
     "launch failure limit exceeded requeued held": ReasonText(
-        "failed to launch too often and is held", f"see which nodes failed, then {_RELEASE}"
+        "failed to launch too often and is held", f"find out which nodes failed, then {_RELEASE}"
     ),
     "user env retrieval failed requeued held": ReasonText(
         "could not get its user's environment and is held",
-        f"see that your login scripts end quickly, then {_RELEASE}",
+        f"make sure that your login scripts end quickly, then {_RELEASE}",
     ),
     "Job's account not permitted to use this partition": ReasonText(
         "its account may not use this partition", _PERMISSION
@@ -154,14 +164,14 @@ TEXTS: dict[str, ReasonText] = {
         "its QOS may not use this partition", _PERMISSION
     ),
     "Job's QOS not known": ReasonText(
-        "its QOS is not known, and this partition demands one of its own", _PERMISSION
+        "its QOS is unknown, and this partition requires a QOS of its own", _PERMISSION
     ),
     "User's group not permitted to use this partition": ReasonText(
         "your group may not use this partition", _PERMISSION
     ),
-    "uid ": ReasonText("you are in no group that may use this partition", _PERMISSION),
+    "uid ": ReasonText("none of your groups may use this partition", _PERMISSION),
     "License request ": ReasonText(
-        "asks for a licence that there is no longer, and is held", IMPOSSIBLE
+        "requests a licence that no longer exists, and is held", IMPOSSIBLE
     ),
     "Reservation ": ReasonText(
         "its reservation has ended, was deleted, or cannot be used",
@@ -169,12 +179,12 @@ TEXTS: dict[str, ReasonText] = {
     ),
     "Job is at or exceeds QOS": ReasonText("the QOS has used up its time", _ADMIN),
     "Job is at or exceeds association": ReasonText("your account has used up its time", _ADMIN),
-    "Memory resize to ": ReasonText("its memory could not be changed", _ADMIN),
+    "Memory resize to ": ReasonText("Slurm could not change its memory", _ADMIN),
     "Unable to load job ": ReasonText(
         "Slurm has lost the job's script or environment", "cancel it, and submit again"
     ),
     "Burst buffer ": ReasonText("an operation of the burst buffer failed", _ADMIN),
-    "burst_buffer/": ReasonText("the burst buffer has something to do for it, or failed", _ADMIN),
+    "burst_buffer/": ReasonText("the burst buffer is working for it, or has failed", _ADMIN),
     "Error managing persistent burst buffers": ReasonText("the burst buffer failed", _ADMIN),
     **dict.fromkeys(
         (
@@ -186,7 +196,7 @@ TEXTS: dict[str, ReasonText] = {
             "No available nodes in topology",
             "Requested topology configuration is not available",
         ),
-        ReasonText("waits until free nodes fit together in the network's topology"),
+        ReasonText("waits for free nodes that fit the network's topology"),
     ),
 }
 # Whom a partition takes: `(gpu allows a,b not c)`, `groups allowed: a,b`.
@@ -281,7 +291,7 @@ def _word(word: str) -> ReasonText | None:
         return _limit(limit)
     for start, whose in (("Assoc", "your account"), ("QOS", "the QOS"), ("Max", "the QOS")):
         if re.fullmatch(rf"{start}[A-Z]\w+", word):
-            return ReasonText(f"{whose} is at its limit ({word})", _LATER)
+            return ReasonText(f"{whose} has reached its limit ({word})", _LATER)
     return None
 
 
@@ -290,19 +300,21 @@ def _limit(match: re.Match[str]) -> ReasonText:
     if match["minutes"]:
         what += " x minutes"
     if match["kind"] == "Min":
-        return ReasonText(f"asks for less of {what} than {whose} demands ({word})", IMPOSSIBLE)
+        return ReasonText(
+            f"requests less than the {what} that {whose} demands ({word})", IMPOSSIBLE
+        )
     if match["per"] in {"Job", "Node"}:
         each = "job" if match["per"] == "Job" else "node"
         return ReasonText(
-            f"asks for more of {what} a {each} than {whose} allows ({word})", IMPOSSIBLE
+            f"requests more {what} per {each} than {whose} allows ({word})", IMPOSSIBLE
         )
     if match["per"] == "User":
-        return ReasonText(f"you have as much of {what} as {whose} allows one user ({word})", _LATER)
-    if match["minutes"] == "Minutes":
         return ReasonText(
-            f"{whose} is at its limit of {what} and has used them up ({word})", _ADMIN
+            f"you have reached the limit on {what} per user that {whose} sets ({word})", _LATER
         )
-    return ReasonText(f"{whose} is at its limit of {what} over all its jobs ({word})", _LATER)
+    if match["minutes"] == "Minutes":
+        return ReasonText(f"{whose} has used up its limit of {what} ({word})", _ADMIN)
+    return ReasonText(f"{whose} has reached its limit on {what} over all its jobs ({word})", _LATER)
 
 
 def reason_sentence(reason: str) -> str:

@@ -22,13 +22,13 @@ UNNEEDED = "UNNEEDED"
 # What was written down may be damaged: no moment lies after the year 9999, and a job is requeued a
 # few times, not ten thousand.
 LATEST, LAST_ATTEMPT = 253_402_300_799, 9_999
-_RETRY = "repeat what is missing with hpcbert retry"
-_NODE = f"tell the administrators which node; {_RETRY}"
-_RELEASE = "find out why, then let it go: scontrol release JOBID"
-_RESUME = "hpcbert submit --resume CAMPAIGN goes on with its submission"
+_RETRY = "run hpcbert retry"
+_NODE = f"report the node to the administrators, then {_RETRY}"
+_RELEASE = "find out why, then release it: scontrol release JOBID"
+_RESUME = "run hpcbert submit --resume CAMPAIGN to continue the submission"
 # Of repeats that no scheduler is known to have: their submission was interrupted.
 UNSUBMITTED = "it was never submitted"
-UNHEARD = "whether it was submitted is not known: sbatch's answer was never heard"
+UNHEARD = "it may or may not have been submitted: sbatch's answer never arrived"
 
 
 class Kind(str, Enum):
@@ -93,11 +93,17 @@ class State:
 STATES: tuple[State, ...] = (
     State("COMPLETING", "CG", Kind.RUNNING, "has ended; its nodes are being cleaned up", WAIT),
     State("STAGE_OUT", "SO", Kind.RUNNING, "has ended; its data are being staged out", WAIT),
-    State("CONFIGURING", "CF", Kind.WAITING, "has its nodes, which are being made ready", WAIT),
-    State("EXPEDITING", "", Kind.REQUEUED, "goes back to the head of the queue", WAIT),
-    State("RESIZING", "RS", Kind.RUNNING, "runs while its size is changed", "cancel and repeat it"),
-    State("REQUEUED", "RQ", Kind.REQUEUED, "goes back to the queue", WAIT),
-    State("REQUEUE_FED", "RF", Kind.REQUEUED, "goes back to the queue of the federation", WAIT),
+    State("CONFIGURING", "CF", Kind.WAITING, "has its nodes, which are being prepared", WAIT),
+    State("EXPEDITING", "", Kind.REQUEUED, "is going back to the head of the queue", WAIT),
+    State(
+        "RESIZING",
+        "RS",
+        Kind.RUNNING,
+        "is running while Slurm changes its size",
+        "cancel it, then run hpcbert retry",
+    ),
+    State("REQUEUED", "RQ", Kind.REQUEUED, "is going back to the queue", WAIT),
+    State("REQUEUE_FED", "RF", Kind.REQUEUED, "is going back to the queue of the federation", WAIT),
     State(
         "REQUEUE_HOLD", "RH", Kind.REQUEUED, "went back to the queue and is held there", _RELEASE
     ),
@@ -112,8 +118,8 @@ STATES: tuple[State, ...] = (
         "STOPPED",
         "ST",
         Kind.RUNNING,
-        "holds its nodes but is stopped, so its number is spoilt",
-        "cancel and repeat it",
+        "holds its nodes but is stopped, so its number is invalid",
+        f"cancel it, then {_RETRY}",
     ),
     State(
         "REVOKED",
@@ -127,17 +133,17 @@ STATES: tuple[State, ...] = (
         "RD",
         Kind.WAITING,
         "is held: its reservation was deleted",
-        "cancel it, and submit without the reservation or with another",
+        "cancel it, and submit again without the reservation or with another one",
     ),
-    State("SIGNALING", "SI", Kind.RUNNING, "runs and is being sent a signal", WAIT),
-    State("PENDING", "PD", Kind.WAITING, "waits in the queue", WAIT),
-    State("RUNNING", "R", Kind.RUNNING, "runs", WAIT),
+    State("SIGNALING", "SI", Kind.RUNNING, "is running and is being sent a signal", WAIT),
+    State("PENDING", "PD", Kind.WAITING, "is waiting in the queue", WAIT),
+    State("RUNNING", "R", Kind.RUNNING, "is running", WAIT),
     State(
         "SUSPENDED",
         "S",
         Kind.RUNNING,
-        "holds its nodes but is suspended, so its number is spoilt",
-        "cancel and repeat it, where nothing may suspend it",
+        "holds its nodes but is suspended, so its number is invalid",
+        "cancel it, and submit again where jobs are not suspended",
     ),
     State("COMPLETED", "CD", Kind.SUCCEEDED, "completed", "collect its number"),
     State(
@@ -145,21 +151,21 @@ STATES: tuple[State, ...] = (
         "CA",
         Kind.FAILED,
         "was cancelled",
-        f"if that was not you, ask who did and why; {_RETRY}",
+        f"if it was not you, find out who cancelled it and why, then {_RETRY}",
     ),
     State(
         "FAILED",
         "F",
         Kind.FAILED,
         "failed",
-        f"read its log with hpcbert logs and fix the cause; {_RETRY}",
+        f"read its log with hpcbert logs and fix the cause, then {_RETRY}",
     ),
     State(
         "TIMEOUT",
         "TO",
         Kind.FAILED,
         "reached its time limit",
-        "see in its log how far it came; submit again with a longer --time",
+        "see how far its log got, then run hpcbert retry with a longer --time",
     ),
     State("NODE_FAIL", "NF", Kind.FAILED, "lost a node", _NODE, returns=True),
     State(
@@ -167,7 +173,7 @@ STATES: tuple[State, ...] = (
         "PR",
         Kind.FAILED,
         "was preempted by another job",
-        f"use a partition or QOS that is not preempted; {_RETRY}",
+        f"use a partition or QOS that is not preempted, or {_RETRY}",
         returns=True,
     ),
     State("BOOT_FAIL", "BF", Kind.FAILED, "got a node that did not boot", _NODE, returns=True),
@@ -175,7 +181,7 @@ STATES: tuple[State, ...] = (
         "DEADLINE",
         "DL",
         Kind.FAILED,
-        "could not end before its deadline",
+        "could not finish before its deadline",
         "submit again without a deadline, or with a shorter --time",
     ),
     State(
@@ -183,14 +189,14 @@ STATES: tuple[State, ...] = (
         "OOM",
         Kind.FAILED,
         "ran out of host memory",
-        "ask for more with --sbatch-arg=--mem=…, or for all of the nodes with exclusive = true",
+        "request more with --sbatch-arg=--mem=…, or whole nodes with slurm.exclusive = true",
     ),
     State(
         "LAUNCH_FAILED",
         "",
         Kind.FAILED,
         "could not be launched on its nodes",
-        f"the prolog or slurmd failed: tell the administrators which node; {_RETRY}",
+        f"the prolog or slurmd failed: {_NODE}",
         returns=True,
     ),
     State("POWER_UP_NODE", "", Kind.WAITING, "has its nodes, which are being powered up", WAIT),
@@ -207,17 +213,17 @@ STATES: tuple[State, ...] = (
         "",
         Kind.FAILED,
         "could not get its user's environment",
-        "see that your login scripts end quickly and print nothing; submit again",
+        f"make sure that your login scripts end quickly and print nothing, then {_RETRY}",
         returns=True,
     ),
-    State("UPDATE_DB", "", Kind.RUNNING, "is being told to the accounting once more", WAIT),
+    State("UPDATE_DB", "", Kind.RUNNING, "is being reported to accounting again", WAIT),
     # Not Slurm's words, but what stands where Slurm has none.
     State(
         "REFUSED",
         "",
         Kind.FAILED,
         "was refused by sbatch",
-        "fix what sbatch complains of, then hpcbert submit --resume CAMPAIGN",
+        "fix what sbatch complains about, then run hpcbert submit --resume CAMPAIGN",
     ),
     State(
         UNNEEDED,
@@ -230,15 +236,15 @@ STATES: tuple[State, ...] = (
         LOST,
         "",
         Kind.UNKNOWN,
-        "was accepted by Slurm, which no longer knows it",
-        f"nothing submits it again unasked: {_RETRY}",
+        "was accepted by Slurm, which has no record of it any more",
+        f"hpcbert does not resubmit it by itself: {_RETRY}",
     ),
     State(
         UNKNOWN,
         "",
         Kind.UNKNOWN,
         "has an unknown state",
-        f"ask again when Slurm answers; if nobody ever knows, {_RETRY}",
+        f"check again when Slurm answers; if it stays unknown, {_RETRY}",
     ),
 )
 _BY_WORD = {name: state for state in STATES for name in (state.word, state.code) if name}
@@ -265,7 +271,7 @@ def _state(word: str) -> State:
     if len(whole) == 1:
         return whole[0]
     known = _BY_WORD[UNKNOWN]
-    return replace(known, sentence=f"Slurm says {word or 'nothing'}, which is not understood")
+    return replace(known, sentence=f"Slurm reports {word or 'nothing'}, which is not a known state")
 
 
 @dataclass(frozen=True)

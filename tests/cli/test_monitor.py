@@ -55,10 +55,7 @@ def test_piped_each_change_is_a_line(hpcbert: Any, story: Built) -> None:
     assert "n[1-2]  (failed, exit status 3)  [sacct]" in lines[4]
     assert lines[5:] == [
         "1 completed, 1 failed",
-        (
-            "FAILED: read its log with hpcbert logs and fix the cause; "
-            "repeat what is missing with hpcbert retry"
-        ),
+        ("FAILED: read its log with hpcbert logs and fix the cause, then run hpcbert retry"),
         f"then: hpcbert collect '{story.directory}'",
     ]
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  ", lines[0])

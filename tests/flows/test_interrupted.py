@@ -104,8 +104,8 @@ def test_the_monitor_advises_to_go_on_with_the_submission(
     never = [line for line in done.stdout.splitlines() if "2n8g" in line]
     assert len(never) == 5
     assert all("it was never submitted" in line for line in never)
-    assert "UNKNOWN: hpcbert submit --resume CAMPAIGN goes on with its submission" in done.stdout
+    assert "UNKNOWN: run hpcbert submit --resume CAMPAIGN to continue the submission" in done.stdout
     done = hpcbert("monitor", "--once", "--json", str(interrupted.directory))
     events = [json.loads(line) for line in done.stdout.splitlines()]
     advice = {one["advice"] for one in events if "2n8g" in one.get("point", "")}
-    assert advice == {"hpcbert submit --resume CAMPAIGN goes on with its submission"}
+    assert advice == {"run hpcbert submit --resume CAMPAIGN to continue the submission"}

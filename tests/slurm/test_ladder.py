@@ -369,7 +369,7 @@ def test_an_end_that_is_visible_is_not_waited_for(seen: JobRecord) -> None:
     ("signal", "reason", "said", "advised"),
     [
         (53, "None", "could not open the job's output", "all nodes mount"),
-        (53, "JobLaunchFailure", "The directory of the campaign is not there", "all nodes mount"),
+        (53, "JobLaunchFailure", "the campaign's directory is missing", "all nodes mount"),
         (48, "None", "does not know your user", "administrators"),
         (46, "None", "environment", "administrators"),
         (52, "None", "could not run the job's script", "/bin/bash"),
