@@ -55,7 +55,7 @@ NAMED = re.compile(
 # How a result begins of what could not be installed.
 UNPREPARED = "not prepared: "
 # Why others never ran on a machine without GPUs.
-REPLAYED = "needs GPUs: its log is replayed, its flags are held against the program's"
+REPLAYED = "needs GPUs: tests replay its log and compare its flags with the program's"
 REFUSED = "refused:"
 
 

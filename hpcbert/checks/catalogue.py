@@ -38,31 +38,32 @@ class NodeCheck:
 _INTERFACE = 'site.toml: nodes.interface = "{there}"'
 CHECKS: Mapping[str, NodeCheck] = {
     "runs": NodeCheck(
-        "Does the node see what the login node writes to `runs`, can it write, is there room?",
+        "Does the node see what the login node writes to `runs`, can it write there, and is there "
+        "room?",
         "Name a directory that all nodes share and that you may write to.",
         "site.toml: runs",
         "--runs ~/runs",
     ),
     "delay": NodeCheck(
-        "Does it see at once what other nodes write there?",
-        "Choose a file system that shows files sooner, or have it mounted with actimeo=1; status "
-        "files that come late are waited for, images and programs are not.",
+        "Does the node see at once what other nodes write there?",
+        "Choose a file system that shows new files sooner, or have it mounted with actimeo=1. "
+        "hpcbert waits for status files that come late, but not for images and programs.",
         "site.toml: runs",
         "--runs ~/runs",
     ),
     "programs": NodeCheck(
-        "Are the programs there that scripts call?",
-        "The administrator installs Slurm's commands, coreutils and libc-bin there.",
+        "Does the node have the programs that scripts call?",
+        "Ask the administrator to install Slurm's commands, coreutils and libc-bin there.",
         "packages of that node",
     ),
     "home": NodeCheck(
-        "Is the home directory there?",
-        "Programs that keep caches there fail: the administrator mounts it, or set HOME.",
+        "Does the home directory exist?",
+        "Programs that keep caches there fail: ask the administrator to mount it, or set HOME.",
         "site.toml: env.HOME",
         'site.toml: env.HOME = "/tmp"',
     ),
     "interface": NodeCheck(
-        "Has the interface of `nodes.interface` an address?",
+        "Does the interface in `nodes.interface` have an address?",
         "Name an interface that every node has.",
         "site.toml: nodes.interface",
         _INTERFACE,
@@ -75,79 +76,80 @@ CHECKS: Mapping[str, NodeCheck] = {
         _INTERFACE,
     ),
     "python": NodeCheck(
-        "Is the interpreter there?",
+        "Does the interpreter exist?",
         "Name an interpreter that every node has at the same path.",
         "site.toml: frameworks.NAME.python",
         "hpcbert prepare --fw {fw}",
     ),
     "framework": NodeCheck(
         "Can the interpreter import what the recipe's program imports?",
-        "Make its environment or image, or name an interpreter that has it.",
+        "Prepare its environment or image, or name an interpreter that has the modules.",
         "site.toml: frameworks.NAME.python",
         "hpcbert prepare --fw {fw}",
     ),
     "files": NodeCheck(
-        "Are data and program there?",
+        "Do data and program exist?",
         "Name directories that every node mounts at the same path.",
         "site.toml: frameworks.NAME.data, frameworks.NAME.source",
         "hpcbert prepare --fw {fw}",
     ),
     "tmp": NodeCheck(
-        "Can `$TMPDIR`, else `/tmp`, be written to, with a GiB left, and programs be run there?",
+        "Can programs write to `$TMPDIR` (else `/tmp`), with 1 GiB free, and run from there?",
         "Have it emptied, or name another directory on the nodes' own disks.",
         "site.toml: env.TMPDIR",
         'site.toml: env.TMPDIR = "/dev/shm"',
     ),
     "shm": NodeCheck(
-        "Can `/dev/shm` be written to, with a GiB left?",
-        "Ranks of a node exchange data there: the administrator mounts it larger.",
+        "Can programs write to `/dev/shm`, with 1 GiB free?",
+        "Ranks of a node exchange data there: ask the administrator to mount it larger.",
         "mounts of that node",
         "mount -o remount,mode=1777,size=50% /dev/shm",
     ),
     "memlock": NodeCheck(
-        "May a process lock memory: without limit where there is InfiniBand?",
-        "The administrator gives slurmd LimitMEMLOCK=infinity and sets "
+        "May a process lock memory, without limit if the node has InfiniBand?",
+        "Ask the administrator to give slurmd LimitMEMLOCK=infinity, and to set "
         "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf.",
         "limits of slurmd",
     ),
     "files-open": NodeCheck(
-        "May a process have 1,024 files open?",
-        "The administrator gives slurmd LimitNOFILE=65536.",
+        "May a process open 1,024 files?",
+        "Ask the administrator to give slurmd LimitNOFILE=65536.",
         "limits of slurmd",
     ),
     "clock": NodeCheck(
-        "Does the clock agree with the controller's to two seconds?",
-        "The administrator starts a time service there; munge refuses what is five minutes off.",
+        "Does the clock agree with the controller's to within two seconds?",
+        "Ask the administrator to start a time service there; munge refuses clocks that are five "
+        "minutes off.",
         "clock of that node",
         "chronyc makestep",
     ),
     "ranks": NodeCheck(
         "Do ranks start, in their image if there is one?",
-        "What the job said names the cause; hpcbert doctor --fw NAME asks more of the image.",
+        "The job's output names the cause; hpcbert doctor --fw NAME examines the image further.",
         "site.toml: container",
     ),
     "GPUs": NodeCheck(
-        "Does each rank see the GPUs of its node that were asked for?",
-        "Ask for what nodes have, by slurm.gres and --gpus-per-node; without --gpus-per-task and "
-        "--gpu-bind a rank sees all.",
+        "Does each rank see the requested GPUs of its node?",
+        "Request what the nodes have, with slurm.gres and --gpus-per-node. Without --gpus-per-task "
+        "and --gpu-bind, a rank sees all of them.",
         "site.toml: slurm.gres, nodes.gpus_per_node, slurm.srun_args",
         "site.toml: slurm.srun_args = {srun_args}",
     ),
     "port": NodeCheck(
-        "Is the port free at which ranks meet on the first node?",
-        "Something else listens there: find it with `ss -ltnp` on that node. Another job has "
+        "Is the port at which ranks meet on the first node free?",
+        "Another program listens there: find it with `ss -ltnp` on that node. Another job gets "
         "another port.",
         "programs on that node",
     ),
     "hello": NodeCheck(
-        "Does every rank reach the first one by TCP?",
-        "Name the interface that joins the nodes; a firewall must let their ports through.",
+        "Does every rank reach the first one over TCP?",
+        "Name the interface that connects the nodes; a firewall must let their ports through.",
         "site.toml: nodes.interface",
         _INTERFACE,
     ),
     "MPI": NodeCheck(
-        "Does MPI count all ranks, and do all come out of a barrier?",
-        "Use the kind of MPI that the program was built for: `srun --mpi=list` says what there is.",
+        "Does MPI count all ranks, and do all of them pass a barrier?",
+        "Use the kind of MPI that the program was built for: `srun --mpi=list` shows the choices.",
         "site.toml: slurm.mpi",
         'site.toml: slurm.mpi = "{mpi}"',
     ),
@@ -159,23 +161,23 @@ CHECKS: Mapping[str, NodeCheck] = {
 OF_SLURM: Mapping[str, str] = {
     "sbatch": "Is it installed?",
     "munge": "Do Slurm's commands and daemons trust each other?",
-    "slurmctld": "Does the controller answer, and is it not older than the commands?",
+    "slurmctld": "Does the controller answer, and is it at least as new as the commands?",
     "accounting": "Does sacct answer?",
-    "partition": "Is there the partition, and is it up?",
-    "GPUs": "Have its nodes GPUs of that type, and as many, and are they asked for?",
-    "nodes": "Has it so many nodes, and does it give a job as many?",
+    "partition": "Does the partition exist, and is it up?",
+    "GPUs": "Do its nodes have enough GPUs of that type, and does the site request them?",
+    "nodes": "Does it have enough nodes, and may a job have that many?",
     "time limit": "Do partition, account and QOS allow the time limit?",
     "account": "Are you in the account, and may it use the partition?",
     "QOS": "May you use the QOS, and may it use the partition?",
-    "limits": "Does one job alone exceed a limit of account or QOS, so that it would never start?",
-    "reservation": "Is there the reservation, may you use it, is it active, is it large enough?",
-    "constraint": "Have enough nodes the features?",
-    "nodes of the partition": "Do enough of its nodes run jobs, and which are drained or down?",
-    "arrays": "Does MaxArraySize hold the repeats of a point?",
-    "sbatch --test-only": "Would sbatch take the job? The site's own plugin is asked too.",
-    "MPI": "Has srun the kind of MPI?",
-    "pyxis": "Does srun take pyxis' options?",
-    "runs directory": "Do other machines see it?",
+    "limits": "Does one job alone exceed a limit of its account or QOS, and so never start?",
+    "reservation": "Does the reservation exist, is it active and large enough, and may you use it?",
+    "constraint": "Do enough nodes have the features?",
+    "nodes of the partition": "Are enough of its nodes in service, and which are drained or down?",
+    "arrays": "Does MaxArraySize allow an array of all repeats of a point?",
+    "sbatch --test-only": "Would sbatch accept the job? The site's own plugin decides too.",
+    "MPI": "Does srun support that kind of MPI?",
+    "pyxis": "Does srun have pyxis' options?",
+    "runs directory": "Can other machines see it?",
 }
 
 

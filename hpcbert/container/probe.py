@@ -49,31 +49,32 @@ class Remedy:
 REMEDIES = {
     "user-namespaces": Remedy(
         "sysctl user.max_user_namespaces",
-        "The administrator allows user namespaces: user.max_user_namespaces above 0, "
+        "Ask the administrator to allow user namespaces: user.max_user_namespaces above 0, "
         "kernel.unprivileged_userns_clone = 1, kernel.apparmor_restrict_unprivileged_userns = 0.",
     ),
     "account": Remedy(
         "name service of the node",
-        "The administrator makes users known there (getent passwd): enroot copies the entry into "
-        "the container.",
+        "Ask the administrator to make users known there (getent passwd): enroot copies the entry "
+        "into the container.",
     ),
     "squashfs-tools": Remedy(
         "package squashfs-tools",
-        "The administrator installs it there; enroot unpacks images with it.",
+        "Ask the administrator to install it there; enroot unpacks images with it.",
     ),
     "enroot": Remedy(
         "package enroot",
-        'The administrator installs enroot there; or set container.runtime = "none".',
+        'Ask the administrator to install enroot there, or set container.runtime = "none".',
     ),
     "apptainer": Remedy(
         "package apptainer",
-        "The administrator installs Apptainer or SingularityCE there; load its module before you "
-        'submit where it is one; or set container.runtime = "none".',
+        "Ask the administrator to install Apptainer or SingularityCE there; load its module before "
+        'you submit, if it has one; or set container.runtime = "none".',
     ),
     "mounting": Remedy(
         "/dev/fuse, package squashfuse",
-        "Works all the same, with room on the node for the unpacked image (container.scratch); the "
-        "administrator makes it faster: mode 0666, and squashfuse, or the setuid starter.",
+        "It works without, if the node has room for the unpacked image (container.scratch). To "
+        "make it faster, ask the administrator for mode 0666 and squashfuse, or for the setuid "
+        "starter.",
     ),
     "scratch": Remedy(
         "site.toml: container.scratch",
@@ -86,21 +87,22 @@ REMEDIES = {
     ),
     "directories": Remedy(
         "enroot.conf: ENROOT_RUNTIME_PATH, ENROOT_CACHE_PATH, ENROOT_DATA_PATH",
-        "The administrator names directories that users can write (a prolog makes them), or set "
-        "container.scratch in the site.toml.",
+        "Ask the administrator to name directories that users can write (a prolog makes them), or "
+        "set container.scratch in the site.toml.",
     ),
     "capabilities": Remedy(
         "package enroot+caps",
-        "The administrator installs it, again after each upgrade; or import where it is: "
-        "hpcbert prepare --on-node.",
+        "Ask the administrator to install it, again after each upgrade; or import on a node that "
+        "has it: hpcbert prepare --on-node.",
     ),
     "fuse": Remedy(
         "/dev/fuse, package squashfuse",
-        "Needed only where pyxis is set to use_squashfuse: mode 0666, and squashfuse.",
+        "Needed only if pyxis is set to use_squashfuse: ask the administrator for mode 0666 and "
+        "squashfuse.",
     ),
     "nvidia-container-cli": Remedy(
         "package libnvidia-container-tools",
-        "The administrator installs it; without it no GPU is seen inside.",
+        "Ask the administrator to install it; without it, containers see no GPU.",
     ),
     "images": Remedy(
         "site.toml: container.images",
@@ -108,7 +110,7 @@ REMEDIES = {
     ),
     "image": Remedy(
         "site.toml: container.images",
-        "Put the image where every node reads it: hpcbert prepare.",
+        "Put the image where every node can read it: hpcbert prepare.",
     ),
     "data": Remedy(
         "site.toml: frameworks.NAME.data",
@@ -116,16 +118,16 @@ REMEDIES = {
     ),
     "leftovers": Remedy(
         "containers on that node",
-        "enroot remove -f NAME there; pyxis with container_scope=job removes its own.",
+        "Run enroot remove -f NAME there; pyxis with container_scope=job removes its own.",
     ),
     "plugin": Remedy(
         "plugstack.conf",
-        "The administrator adds pyxis on that node and restarts its slurmd; without it a job would "
-        "run on the bare host.",
+        "Ask the administrator to add pyxis on that node and restart its slurmd; without it, a job "
+        "would run on the bare host.",
     ),
     "registry": Remedy(
         "~/.config/enroot/.credentials",
-        "Give the registry's line, `machine HOST login USER password WORD`.",
+        "Add the registry's line: `machine HOST login USER password WORD`.",
     ),
 }
 

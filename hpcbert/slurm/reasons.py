@@ -196,7 +196,7 @@ TEXTS: dict[str, ReasonText] = {
             "No available nodes in topology",
             "Requested topology configuration is not available",
         ),
-        ReasonText("waits for free nodes that fit the network's topology"),
+        ReasonText("waits until free nodes fit the network's topology"),
     ),
 }
 # Whom a partition takes: `(gpu allows a,b not c)`, `groups allowed: a,b`.

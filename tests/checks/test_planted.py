@@ -150,25 +150,25 @@ def asked(
 
 
 PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
-    "`runs` is another directory on a node, or not there": elsewhere,
+    "`runs` is a different directory on a node, or missing": elsewhere,
     "`runs` is full, or the quota is used up": full,
-    "an interface does not join the nodes": apart,
-    "the port of the ranks is taken": taken,
-    "fewer nodes answer than were asked for": silent,
-    "the image is not there": without_image,
+    "an interface does not connect the nodes": apart,
+    "the port where ranks meet is taken": taken,
+    "fewer nodes answer than were requested": silent,
+    "the image does not exist": without_image,
     "enroot is not installed on a node": without_enroot,
     "ranks are not in the container": outside,
     "the partition does not exist": asked('partition = "nix"'),
     "the partition is down": asked('partition = "gone"'),
     "an account may not use the partition": asked('partition = "closed"'),
-    "an account is demanded": asked(
+    "the cluster requires an account": asked(
         answers=Answers(
             sinfo=SINFO, partitions=PARTS, own=OWN, accounts=ACCOUNTS, user="me|\n",
             config=ENFORCED.format("24.11.5"),
         )
     ),
     "a QOS may not use the partition": asked('partition = "fast"'),
-    "the cluster demands `--export=NONE`": asked(sbatch="sbatch: error: submit with --export=NONE"),
+    "the cluster requires `--export=NONE`": asked(sbatch="sbatch: error: submit with --export=NONE"),
     "Slurm hides its nodes (PrivateData)": asked(
         answers=Answers(partitions="", complaints={"sinfo": DENIED})
     ),

@@ -14,7 +14,7 @@ from tests.kit.paths import REFERENCE
 
 PAGE = (REFERENCE / "log-grammar.md").read_text(encoding="utf-8")
 _EXAMPLE = re.compile(
-    r"^`([a-z-]+)`: [^\n]+\n\n```text\n(.*?)```\n\n```toml\n(.*?)```\n\n([^\n]+)",
+    r"^`([a-z-]+)`: (?:[^\n]+\n)+\n```text\n(.*?)```\n\n```toml\n(.*?)```\n\n([^\n]+)",
     re.MULTILINE | re.DOTALL,
 )
 EXAMPLES = {found[1]: found for found in _EXAMPLE.finditer(PAGE)}

@@ -272,24 +272,28 @@ def _dependencies() -> str:
 _HEAD = """\
 # Site matrix
 
-On which systems the test suite ran, and what came of it. Nothing here is typed: runs of the tests write `site-matrix.json`, and this page is made of that.
-`make matrix` adds a run of the whole suite in fresh roots of Debian 12, 13 and unstable; `HPCBERT_MATRIX=docs/reference/site-matrix.json make test` adds one of this
-machine, of another Python for instance. A folder of tests that ran alone replaces its old counts. `python -m tests.kit.matrix` makes the page.
+The systems on which the tests ran, and the results. Nothing here is written by hand: runs of the
+tests write `site-matrix.json`, and `python -m tests.kit.matrix` makes this page from it.
+
+`make matrix` adds a run of all tests in fresh roots of Debian 12, 13 and unstable.
+`HPCBERT_MATRIX=docs/reference/site-matrix.json make test` adds a run on this machine, for example
+with another Python. If you run only a folder of tests, its new counts replace the old ones.
 """
 _SYSTEMS = """
 ## Systems
 
-A run with a selection leaves out what needs Slurm. Container runtimes that are not installed have stand-ins in the tests.
+A run with a selection (of pytest's marks) leaves out the tests that need Slurm. If a container
+runtime is not installed, the tests use a stand-in.
 """
 _CONFIGURATIONS = """
 ## Configurations
 
-What is set on a real Slurm, by tests that have the mark `site`, and how many of them passed.
+Settings of a cluster that tests with the mark `site` try, and how many of those tests passed.
 """
 _ROOMS = """
 ## Folders of tests
 
-What came of each.
+The results of each folder.
 """
 
 

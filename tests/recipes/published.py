@@ -114,16 +114,19 @@ def table(shared: Path = SHARED) -> str:
 PAGE = """\
 # Published cells that no rule reproduces
 
-Other projects published {count} throughputs with the {logs} logs that they are of: {shares}. For {exact} of them some rule of the
-framework's recipe gives the number again, to 5e-5, over some window of the log. For these none does:
+Other projects published {count} throughputs together with the {logs} logs behind them:
+{shares}.
+For {exact} of them, a rule of the framework's recipe reproduces the number to within 5e-5 over some
+window of the log. No rule reproduces these:
 
 {cells}
 
-Two more sets of published runs have medians that can't be made again from the runs beside them: OneFlow's report of 2020-08-22 (Oneflow-Inc/DLPerf@c89430b,
-bert_base_fp32_report_0822.md), batch sizes 24 and 48 per GPU. It lists 14 or 8 values for a cell, more than the seven of a set, and doesn't say which
-seven its medians are of.
+In OneFlow's report of 2020-08-22 (Oneflow-Inc/DLPerf@c89430b, bert_base_fp32_report_0822.md), the
+medians for batch sizes 24 and 48 per GPU do not follow from the runs published with them. The
+report lists 14 or 8 values for a cell, more than the seven of a set, and does not say which seven
+its medians come from.
 
-How a log becomes a number: [How numbers are made](../explanation/numbers.md).
+[How numbers are made](../explanation/numbers.md) explains how a log becomes a number.
 """
 
 
