@@ -137,9 +137,9 @@ def picture(name: str, width: int, height: int, parts: Iterable[Box | str]) -> s
 
 
 def campaign() -> list[Box | str]:
-    """The life of a campaign: what you type, what is written, what becomes of a repeat."""
+    """The life of a campaign: what you type, the files, and the life of a repeat."""
     typed = [
-        Box(20, 44, 170, "plan", ("says what it takes", "and what is missing"), "main", True),
+        Box(20, 44, 170, "plan", ("shows the cost", "and what is missing"), "main", True),
         Box(
             220, 44, 190, "submit", ("one script and one job", "array for each point"), "main", True
         ),
@@ -148,14 +148,14 @@ def campaign() -> list[Box | str]:
         Box(830, 44, 170, "report", ("a page with figures,", "or an archive"), "main", True),
     ]
     files = [
-        Box(220, 150, 190, "scripts, manifest", ("what was asked for, and", "the ids of the jobs")),
+        Box(220, 150, 190, "scripts, manifest", ("your request, and the", "ids of its jobs")),
         Box(440, 150, 166, "logs, status", ("written by the jobs", "while they run")),
         Box(630, 150, 170, "measurements", ("numbers, reasons and", "digests; the table")),
     ]
     kinds = {kind: f"{MARKS[kind][0]} {kind}" for kind in Kind}
     waiting = Box(50, 290, 150, kinds[Kind.WAITING], ("in Slurm's queue",))
     running = Box(270, 290, 140, kinds[Kind.RUNNING], ("a job has nodes",))
-    good = Box(480, 266, 140, kinds[Kind.SUCCEEDED], ("ended with 0",), "good")
+    good = Box(480, 266, 140, kinds[Kind.SUCCEEDED], ("exit status 0",), "good")
     bad = Box(480, 336, 140, kinds[Kind.FAILED], ("with its reason",), "bad")
     again = Box(165, 372, 140, kinds[Kind.REQUEUED], ("a node was lost",))
     valid = Box(730, 266, 210, "valid", ("counts in the median",), "good")
@@ -165,10 +165,12 @@ def campaign() -> list[Box | str]:
         text(Spot(20, 28), "WHAT YOU TYPE", "band"),
         *typed,
         *(arrow(one.right, two.left) for one, two in itertools.pairwise(typed)),
-        text(Spot(20, 182), "WHAT IS WRITTEN", "band"),
+        text(Spot(20, 182), "FILES", "band"),
         *files,
-        *(arrow(one.bottom, two.top) for one, two in zip(typed[1:], files, strict=False)),
-        text(Spot(20, 262), "WHAT BECOMES OF A REPEAT", "band"),
+        arrow(typed[1].bottom, files[0].top),
+        arrow(files[1].top, typed[2].bottom),
+        arrow(typed[3].bottom, files[2].top),
+        text(Spot(20, 262), "THE LIFE OF A REPEAT", "band"),
         *(waiting, running, good, bad, again, valid, invalid, retry),
         arrow(waiting.right, running.left),
         arrow(running.right, Spot(440, running.right.y), Spot(440, good.left.y), good.left),
@@ -187,20 +189,20 @@ def campaign() -> list[Box | str]:
 # What the job script does, in its order: a title, what it means, and the event that it writes.
 PHASES = (
     ("Take the job's nodes", "time limit, GPUs and ranks: #SBATCH lines", "start"),
-    ("Look at the baseline", "if all of its repeats failed, nothing is run", "held"),
+    ("Check the baseline", "if all of its repeats failed, nothing runs", "held"),
     ("Resolve addresses", "node names, MASTER_ADDR, MASTER_PORT; no ssh", ""),
-    ("Make the container", "on every node, and enter it once", "container"),
+    ("Create the container", "on every node, and enter it once", "container"),
     ("Describe the nodes", "one fingerprint each: driver, GPUs, CPUs", ""),
     ("Start the ranks", "srun runs the program; the log grows", "step"),
-    ("End the ranks", "if one fails, all are ended", "step-end"),
-    ("Clean up", "the step's exit status is the script's", "end"),
+    ("End the ranks", "if one fails, all of them end", "step-end"),
+    ("Clean up", "and exit with the status of the step", "end"),
 )
 # Events that other runs don't have: a title, and when it comes.
 OTHERS = (
-    ("unneeded", ("--repeats auto: nothing is run,", "the median is known by now")),
-    ("undecided", ("--repeats auto: whether that is", "so could not be found out")),
-    ("signal", ("TERM or INT was caught,", "at any time")),
-    ("suspended", ("the job was stopped for a time,", "at any time")),
+    ("unneeded", ("--repeats auto: nothing runs,", "the median is known by now")),
+    ("undecided", ("--repeats auto: the node can't", "decide, so the repeat runs")),
+    ("signal", ("caught TERM or INT,", "at any time")),
+    ("suspended", ("the job was paused for a while,", "at any time")),
 )
 
 
@@ -224,7 +226,7 @@ def job() -> list[Box | str]:
     top, bottom = 44 + step * 5, 44 + step * 7 - 21
     parts.append(
         f'<path class="line" d="M400,{top}h10v{bottom - top}h-10"/>'
-        + text(Spot(418, (top + bottom) / 2 + 4), "is measured")
+        + text(Spot(418, (top + bottom) / 2 + 4), "measured")
     )
     for number, (event, when) in enumerate(OTHERS):
         parts.append(Box(690, 110 + 2 * step * number, 260, event, when, code=True))
@@ -240,24 +242,24 @@ SOURCES: dict[str, tuple[str, str, str]] = {
     ),
     "squeue": (
         "The controller's memory",
-        "what waits or runs now",
+        "the jobs that wait or run now",
         "it forgets a job some minutes after its end",
     ),
     "status-file": (
-        "What the job wrote itself",
+        "The job's own status file",
         "needs no Slurm; the local queue's only source",
         "the job was killed before it could write its end",
     ),
     "manifest": (
-        "What a retry wrote down",
-        "how the attempt that it replaced had ended",
-        "nothing says how it ended",
+        "The record of a retry",
+        "how the replaced attempt had ended",
+        "no record of how it ended",
     ),
 }
 
 
 def state() -> list[Box | str]:
-    """Who is asked for a job's state, in which order."""
+    """The sources of a job's state, in the order in which hpcbert asks them."""
     parts: list[Box | str] = [
         text(Spot(20, 28), "ASKED IN THIS ORDER", "band"),
         text(Spot(620, 28), "SHOWN AS state_source", "band"),
@@ -271,11 +273,16 @@ def state() -> list[Box | str]:
         down = Spot(box.bottom.x, box.y + step)
         parts += [box, found, arrow(box.right, found.left), arrow(box.bottom, down)]
         parts += [
-            text(Spot(430, box.right.y - 8), "it is certain"),
+            text(Spot(430, box.right.y - 8), "certain"),
             text(Spot(box.bottom.x + 12, box.bottom.y + 34), doubt),
         ]
     last = Box(
-        20, 44 + step * len(asked), 360, "Nobody", ("UNKNOWN, which is never a success",), "bad"
+        20,
+        44 + step * len(asked),
+        360,
+        "None of them",
+        ("UNKNOWN, never counted as a success",),
+        "bad",
     )
     none = Box(620, last.y + LINE / 2, 150, "none", (), "bad", code=True)
     return [*parts, last, none, arrow(last.right, none.left)]
@@ -284,24 +291,24 @@ def state() -> list[Box | str]:
 # By runtime: how a node gets the container, how a rank enters it, and what removes it.
 RUNTIMES: dict[str, tuple[tuple[str, ...], ...]] = {
     "none": (
-        ("No container is made",),
-        ("Runs on the host", "or in the virtual environment", "of hpcbert prepare"),
-        ("Nothing is removed",),
+        ("There is no container",),
+        ("Runs on the host", "or in the virtual environment", "that prepare made"),
+        ("Nothing to remove",),
     ),
     "pyxis": (
-        ("A first step makes it", "srun --container-image", "--container-name"),
+        ("A first step creates it", "srun --container-image", "--container-name"),
         ("Slurm's plugin puts it in", "srun --container-name", ""),
         ("A last step removes it", "enroot remove"),
     ),
     "enroot": (
-        ("A first step makes it", "enroot create, from an image", "that is imported once"),
-        ("Joins local rank 0", "who has started it:", "enroot exec"),
-        ("Its leader removes it", "after scancel too"),
+        ("A first step creates it", "enroot create, from an image", "that was imported once"),
+        ("Joins local rank 0,", "which has started it:", "enroot exec"),
+        ("Local rank 0 removes it", "after scancel, too"),
     ),
     "apptainer": (
-        ("A first step makes it", "mounted, or unpacked, from", "an image pulled once"),
-        ("Joins local rank 0", "who has started it:", "nsenter, or exec if setuid"),
-        ("Its leader removes it", "after scancel too"),
+        ("A first step creates it", "mounted or unpacked from an", "image that was pulled once"),
+        ("Joins local rank 0,", "which has started it:", "nsenter, or exec if setuid"),
+        ("Local rank 0 removes it", "after scancel, too"),
     ),
 }
 
@@ -332,7 +339,7 @@ def drawn() -> dict[str, str]:
     return {
         "campaign.svg": picture("The life of a campaign", 1020, 480, campaign()),
         "job.svg": picture("The phases of a job script", 970, 598, job()),
-        "state.svg": picture("Who is asked for a job's state", 800, 580, state()),
+        "state.svg": picture("Where job states come from", 800, 580, state()),
         "containers.svg": picture(
             "How ranks enter a container",
             130 + 270 * len(get_args(Runtime)),

@@ -211,7 +211,8 @@ def _text(outlook: Outlook) -> str:
     sums = _sums(points)
     head = (
         f"{measured} · site {campaign.site} ({campaign.scheduler})\n"
-        f"{_count(sums['points'], 'point')}, {_count(sums['repeats'], 'repeat')}, "
+        f"{_count(sums['points'], 'point')} (one row each), "
+        f"{_count(sums['repeats'], 'repeat')} (runs of a point), "
         f"{_count(sums['jobs'], 'job')}"
     )
     unit = devices(one.cost for one in points)
@@ -276,6 +277,8 @@ def _notes(outlook: Outlook) -> list[str]:
     names = list(dict.fromkeys(name for one in known for name in one.campaigns))
     runs = sum(len(one.seconds) for one in known)
     lines = [f"Node-hours and {unit} are the maximum: each job uses its whole time limit."]
+    if unit == "rank-hours":
+        lines.append("A rank is one process of the distributed program.")
     if any(one.least < one.cost.repeats for one in points):
         least = text(total(one.cost.on_devices(one.least_hours) for one in points))
         lines.append(

@@ -143,6 +143,8 @@ def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(
     done = inside(*words)
     assert done.returncode == 0, done
     assert "rank-hours" in done.stdout
+    for word in ("(one row each)", "(runs of a point)", "A rank is one process"):  # explained
+        assert word in done.stdout
     assert "GPU" not in done.output
     done = inside(*words, "--repeats", 2, "--time", "0:30:00", "--json", "--max-gpu-hours", 2.9)
     assert done.returncode == 5
