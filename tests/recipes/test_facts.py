@@ -67,7 +67,7 @@ def refusal(name: str, tmp_path: Path, data: bytes, known: Setting) -> str:
 def listed(name: str) -> dict[str, str]:
     """Return the rows of a README's table of facts."""
     text = (TEMPLATES / name / "README.md").read_text()
-    _, _, table = text.partition("\n## What a log says of its run\n")
+    _, _, table = text.partition("\n## Facts in a log\n")
     found: dict[str, str] = {}
     for fact, line in re.findall(
         r"^\| `(\w+)` \| (.*) \|$", table.partition("\n## ")[0], re.MULTILINE
