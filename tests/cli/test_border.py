@@ -236,7 +236,7 @@ main()
     words = ["submit", "--dry-run", *(["--json"] if as_json else [])]
     done = subprocess.run(
         [sys.executable, "-c", code, *words],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=CEILING,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     assert done.returncode == 130, done
@@ -258,7 +258,7 @@ main()
     def run(**env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", code, "config", "--json"], cwd=tmp_path,
-            env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=300,
+            env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=CEILING,
         )  # fmt: skip
 
     done = run()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpcbert.cli.streams import ascii_only
+from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +24,7 @@ def hpcbert(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[b
     return subprocess.run(
         [sys.executable, "-m", "hpcbert", *words],
         cwd=cwd, env={**kept, "HOME": str(cwd), **env}, capture_output=True, check=False,
-        timeout=300,
+        timeout=CEILING,
     )  # fmt: skip
 
 

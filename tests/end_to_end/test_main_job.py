@@ -98,7 +98,8 @@ def test_ranks_train_over_tcp_between_nodes_and_give_a_table(
         for run in row["runs"]:
             assert [one["node"] for one in run["environments"]] == run["nodes"]
         assert "mixed-environment" not in row["flags"]
-        assert all(run["state_source"] == "sacct" for run in row["runs"])
+        # Where controller and job agree, accounting, which may lag behind, is not waited for.
+        assert {run["state_source"] for run in row["runs"]} <= {"sacct", "squeue"}
 
 
 def test_repeats_that_run_at_once_on_a_node_are_marked(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.kit import GATE, HANG, Cluster, wait_for
+from tests.faults.kit import GATE, HANG, Cluster, stopped, wait_for
 
 
 @pytest.fixture
@@ -42,6 +42,7 @@ class Submitted:
         """Suspend it for a while: Slurm sends TSTP first, and STOP two seconds later."""
         root = self.cluster.root
         wait_for("it is suspended", lambda: root("scontrol", "suspend", element).ok)
+        wait_for("it is stopped", lambda: stopped(self.folder))
         time.sleep(5)
         wait_for("it is resumed", lambda: root("scontrol", "resume", element).ok)
 

@@ -14,6 +14,7 @@ from typing import Any
 from hpcbert.lab import Lab, Process
 from hpcbert.lab.namespaces import inside
 from hpcbert.system import runner
+from hpcbert.system.processes import everyone, read
 from hpcbert.system.runner import Outcome
 from tests.kit.waiting import CEILING, until
 
@@ -69,8 +70,13 @@ class Expected:
 
 
 def _names(processes: Iterable[Process]) -> str:
-    paths = [Path(f"/proc/{one.pid}/cmdline") for one in processes]
-    return " ".join(path.read_text(errors="replace") for path in paths if path.exists())
+    return " ".join(read(one.pid, "cmdline").decode(errors="replace") for one in processes)
+
+
+def stopped(folder: Path) -> bool:
+    """Say whether a program of a folder, a stand-in, is stopped."""
+    ours = [one for one in everyone() if str(folder).encode() in read(one.pid, "cmdline")]
+    return any(b"\nState:\tT" in read(one.pid, "status") for one in ours)
 
 
 class Following:

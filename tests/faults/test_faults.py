@@ -28,9 +28,9 @@ from hpcbert.lab import (
 )
 from hpcbert.lab.record import load
 from hpcbert.system.runner import Outcome, run
-from tests.faults.kit import GATE, HANG, Campaign, Cluster, Expected, wait_for
+from tests.faults.kit import GATE, HANG, Campaign, Cluster, Expected, stopped, wait_for
 from tests.faults.rounds import fault
-from tests.kit.waiting import until
+from tests.kit.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm
 
@@ -101,6 +101,7 @@ def test_a_job_is_suspended(cluster: Cluster) -> None:
     one.in_step(1)
     job = f"{one.job}_1"
     wait_for(f"{job} can be suspended", lambda: cluster.root("scontrol", "suspend", job).ok)
+    wait_for(f"{job} is stopped", lambda: stopped(one.folder))
     time.sleep(4)
     wait_for(f"{job} can be resumed", lambda: cluster.root("scontrol", "resume", job).ok)
     one.go()
@@ -329,7 +330,7 @@ def test_the_controller_dies_during_sbatch(cluster: Cluster) -> None:
     time.sleep(1)
     stop_daemon(cluster.lab, "slurmctld", number=signal.SIGKILL)
     start_daemon(cluster.lab, "slurmctld", run=run)
-    thread.join(120)
+    thread.join(2 * CEILING)
     (outcome,) = done
     assert outcome.returncode in {0, 3}, outcome.stdout
     one = resumed(cluster, folder)

@@ -15,15 +15,18 @@ import pytest
 
 from tests.fuzz.targets import seeds
 from tests.kit.paths import REPOSITORY, TEMPLATES
+from tests.kit.waiting import CEILING
 
 GIB = 1 << 30
 # Address space; the interpreter with all that it imports takes about 60 MiB of it.
 MEMORY = 400 << 20
-SECONDS = 240
+# Of a processor, however many others want it.
+SECONDS = 120
 
 PRELUDE = f"""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
+resource.setrlimit(resource.RLIMIT_CPU, ({SECONDS}, {SECONDS}))
 sys.path.insert(0, {str(REPOSITORY)!r})
 from pathlib import Path
 from hpcbert.errors import HpcbertError
@@ -65,7 +68,7 @@ except HpcbertError as error:
 def answer(code: str, path: Path, *more: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + code, str(path), *map(str, more)],
-        capture_output=True, text=True, timeout=SECONDS, check=False,
+        capture_output=True, text=True, timeout=CEILING, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

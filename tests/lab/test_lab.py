@@ -115,7 +115,7 @@ import socket, sys
 name, port = sys.argv[1], int(sys.argv[2])
 if socket.gethostname() == name:
     with socket.create_server((socket.gethostbyname(name), port)) as server:
-        server.settimeout(300)
+        server.settimeout(900)
         print("server saw", server.accept()[1][0])
 else:
     import time

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ from tests.kit.logs import put
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import STEP_LOG
 from tests.kit.registry import Registry, serving_tiny
-from tests.kit.waiting import until
+from tests.kit.waiting import CEILING, until
 from tests.prepare.test_records import hdf5
 
 KEYS = ["input_ids", "input_mask"]
@@ -349,14 +350,15 @@ def test_a_tag_that_is_not_there_is_told(place: Place) -> None:
 
 
 def test_prepare_killed_half_way_is_taken_up_by_the_next(place: Place) -> None:
-    place.registry.delay = 120.0
+    place.registry.delay = CEILING
     child = place.cli.start("prepare", "--fw", "tiny", "--only", "image", start_new_session=True)
     folder = place.folder / "images"
     (holder,) = until(lambda: list(folder.glob(".*~lock/holder")), "nobody took the lock")
     until(holder.read_text, "the lock's holder wrote nothing")
     script = int(holder.read_text().split()[3])
     for one in (child.pid, script):
-        os.kill(one, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # The script dies with who started it.
+            os.kill(one, signal.SIGKILL)
     child.wait()
     place.registry.delay = 0.0
     found = place.prepares("image")["image"]

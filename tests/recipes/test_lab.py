@@ -23,7 +23,7 @@ RANK = re.compile(
 
 @pytest.fixture(scope="module")
 def rehearsed(as_user: Any, checkout: Any, lab: Any) -> dict[str, Path]:
-    """Submit all recipes at 4n8g, one repeat each, and wait until the queue is empty."""
+    """Submit all recipes at 4n8g, one repeat each, and wait until none of them is queued."""
     runs = lab.layout.runs / "rehearsals"
     environment = {"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": str(runs)}
     folders = {}
@@ -35,11 +35,12 @@ def rehearsed(as_user: Any, checkout: Any, lab: Any) -> dict[str, Path]:
         )
         assert made.ok, made.stdout + made.stderr
         folders[name] = Path(json.loads(made.stdout)["data"]["directory"])
-    until(
-        lambda: not as_user(["squeue", "--noheader"]).stdout.strip(),
-        lambda: as_user(["squeue"]).stdout,
-        pause=0.5,
-    )
+
+    def queued() -> str:
+        names: str = as_user(["squeue", "--noheader", "--format=%j"]).stdout
+        return " ".join(name for name in folders if folders[name].name in names)
+
+    until(lambda: not queued(), queued, pause=0.5)
     return folders
 
 

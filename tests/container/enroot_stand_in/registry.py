@@ -49,7 +49,7 @@ class Repository:
         request = urllib.request.Request(url, method=method)
         request.headers = {name: value for name, value in headers.items() if value}
         try:
-            reply: HTTPResponse = urllib.request.urlopen(request, timeout=30)
+            reply: HTTPResponse = urllib.request.urlopen(request, timeout=600)
         except urllib.error.HTTPError as error:
             if error.code == 401 and not self.header and error.headers["WWW-Authenticate"]:
                 raise PermissionError from None
