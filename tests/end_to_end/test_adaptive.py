@@ -78,4 +78,4 @@ def test_repeats_end_when_the_median_is_known_well_enough(hpcbert: Cli) -> None:
     assert ran < 9, row["runs"]
     counts = hpcbert("monitor", directory, "--once", "--json").data["repeats"]
     assert (counts["asked"], counts["unneeded"]) == (9, 9 - ran)
-    assert "Nothing of" in hpcbert("retry", directory, "--dry-run").stdout
+    assert "has nothing to retry" in hpcbert("retry", directory, "--dry-run").stdout

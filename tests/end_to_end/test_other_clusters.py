@@ -192,7 +192,7 @@ def test_private_nodes_are_told_from_no_partitions(hpcbert: Cli, cluster: Lab, h
         assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu", 4)
         configured(cluster, "PrivateData", "nodes,partitions")
         refused = hpcbert("init", "--json", "--force", status=2)
-        assert "only you can say" in refused.error["message"]
+        assert "Only you can say" in refused.error["message"]
         found = hpcbert("doctor", "--json")
         assert not any("no partition" in one["detail"] for one in found.data)
     finally:

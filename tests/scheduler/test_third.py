@@ -123,7 +123,7 @@ def test_what_is_cancelled_stays_on_record_and_can_be_retried(
     assert (done.data["cancelled"], done.data["jobs"]) == (True, ["0001"])
     assert [path.name for path in place.iterdir()] == ["0001.cancelled"]
     assert kinds() == {"failed": 2}
-    assert inside("cancel", str(directory), "--yes").stdout.startswith("Nothing of")
+    assert inside("cancel", str(directory), "--yes").stdout.startswith("No job of")
     spool.work(place)
     collected = inside("collect", "--json")
     assert {run["state"] for run in runs(collected.document).values()} == {"CANCELLED"}
