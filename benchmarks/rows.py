@@ -229,7 +229,9 @@ def points(number: int, peer: str) -> Callable[[Place], Case]:
 def submit(folder: Path, *words: str) -> Words:
     """Return the submission of jobs that do not begin before the benchmark is over."""
     runs = ["--runs", str(folder / "runs"), f"--sbatch-arg=--begin={LATER}"]
-    return [*HPCBERT, "submit", "--fw", "pytorch", *runs, *words]
+    # An interpreter, as peers have theirs: python3 of a PATH may be a script that looks for one.
+    python = ["--python", sys.executable]
+    return [*HPCBERT, "submit", "--fw", "pytorch", *python, *runs, *words]
 
 
 def status(place: Place) -> Case:

@@ -52,6 +52,10 @@ def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
         UsageError: As `wanted`.
     """
     campaign = draft.campaign
+    texts = [draft.scripts[array.name] for array in campaign.arrays]
+    asked = scheduler.of(campaign.scheduler, World(run)).obstacles(draft.directory, texts)
+    # Before the interpreter is waited for.
+    last = tuple(asked)
     found = tuple(
         finding
         for one in draft.uses
@@ -61,9 +65,21 @@ def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
     )
     for one in draft.uses:
         found += (*_of_mpi(one), *_of_modules(one, run))
-    texts = [draft.scripts[array.name] for array in campaign.arrays]
-    asked = scheduler.of(campaign.scheduler, World(run))
-    return (*found, *asked.obstacles(draft.directory, texts))
+    return (*found, *last)
+
+
+def foreseen(draft: Draft) -> Iterator[list[str]]:
+    """Yield the commands by which `of_submission` asks interpreters for modules."""
+    return filter(None, map(_question, draft.uses))
+
+
+def _question(resolved: Resolved) -> list[str]:
+    """Return the command that prints which modules an interpreter lacks; nothing: none matters."""
+    recipe, python = resolved.recipe, resolved.inputs.python
+    inside = resolved.site.container.runtime != "none"
+    if not recipe.modules or resolved.options.rehearse or inside:
+        return []
+    return [python, "-c", _MISSING, *recipe.modules]
 
 
 def _of_mpi(resolved: Resolved) -> Iterator[Finding]:
@@ -89,11 +105,10 @@ def _of_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
     Where ranks run on other machines, the interpreter of that name there may have them.
     """
     recipe, python = resolved.recipe, resolved.inputs.python
-    if not recipe.modules or resolved.options.rehearse:
+    question = _question(resolved)
+    if not question:
         return
-    if resolved.site.container.runtime != "none":
-        return
-    done = run([python, "-c", _MISSING, *recipe.modules], timeout=_PATIENCE)
+    done = run(question, timeout=_PATIENCE)
     missing = [one for one in recipe.modules if done.ok and one in done.stdout.split()]
     if not missing:
         return

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert import scheduler
 from hpcbert.campaign import notes
-from hpcbert.checks.obstacles import of_submission
 from hpcbert.cli import conflicts
 from hpcbert.cli.asked import ReadFile, filled, read, submitter
 from hpcbert.cli.campaigns import past
@@ -19,9 +18,7 @@ from hpcbert.config.decode import Invalid
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import UsageError
 from hpcbert.scheduler.base import World
-from hpcbert.script import again, cost
-from hpcbert.script.draft import draft
-from hpcbert.system.runner import run
+from hpcbert.system.runner import Ahead, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,8 +54,11 @@ def drafted(
     like: str,
     dry: bool,
     rehearse: bool,
+    ahead: Ahead,
 ) -> Drafted:
     """Return what a submission will be; nothing is written.
+
+    What the scheduler will be asked is asked while templates are loaded and rendered.
 
     Raises:
         HpcbertError: The request is impossible.
@@ -68,7 +68,11 @@ def drafted(
     options = filled(options, written)
     called = _called(name, note, written)
     asked = read(options, dry=dry, rehearse=rehearse, then=then, written=written)
-    each = [_drafted(one, called, then) for one in asked]
+    for one in asked:
+        backend = scheduler.of(one.options.scheduler, World(run))
+        for argv in backend.foreseen(one.site, one.recipe):
+            ahead.begin(argv, env=backend.asking)
+    each = [_drafted(one, called, then, ahead) for one in asked]
     warnings = tuple(dict.fromkeys(text for _, some in each for text in some))
     made = chained([one for one, _ in each])
     return Drafted(options, asked[0].site, made, warnings)
@@ -99,12 +103,15 @@ def chained(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
 
 
 def _drafted(
-    asked: Asked, called: tuple[str, str], then: Past | None
+    asked: Asked, called: tuple[str, str], then: Past | None, ahead: Ahead
 ) -> tuple[Draft, tuple[str, ...]]:
     """Return what a campaign will be, and the warnings about it."""
+    from hpcbert.script import again
+    from hpcbert.script.draft import draft  # with Jinja: Slurm answers meanwhile
+
     scheduler_name = asked.options.scheduler
     conflicts.refuse_typed(traits(scheduler_name).unused, f"with the {scheduler_name} scheduler")
-    runs_on = scheduler.of(scheduler_name, World(run))
+    runs_on = scheduler.of(scheduler_name, World(ahead))
     name, note = called
     chosen = replace(runs_on.fit(asked.options, asked.site, asked.recipe), name=name, note=note)
     made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
@@ -118,15 +125,22 @@ def refuse_costly(drafts: Sequence[Draft], most: float, *, tries: int) -> None:
     Raises:
         UsageError: They may.
     """
+    from hpcbert.script import cost
+
     costs = [each for one in drafts for each in cost.of_arrays(one.campaign.arrays, one.scripts)]
     cost.refuse(costs, most, tries=tries)
 
 
 def obstacles(
-    drafts: Sequence[Draft], *, ignored: bool
+    drafts: Sequence[Draft], *, ignored: bool, ahead: Ahead
 ) -> tuple[tuple[UsageError, ...], tuple[str, ...]]:
     """Return what prevents submitting campaigns, and the warnings about them."""
-    found = {one: None for made in drafts for one in of_submission(made, run=run)}
+    from hpcbert.checks.obstacles import foreseen, of_submission
+
+    for made in drafts:
+        for argv in foreseen(made):
+            ahead.begin(argv)
+    found = {one: None for made in drafts for one in of_submission(made, run=ahead)}
     certain = [one for one in found if one.status == "fail"]
     if certain and not ignored:
         errors = [UsageError(f"{one.name}: {one.detail}", hint=one.hint) for one in certain]

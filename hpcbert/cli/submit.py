@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -73,18 +74,21 @@ def submit(
     conflicts.refuse(*_CONFLICTS)
     # Not needed for --help or a wrong option.
     from hpcbert.cli import drafts, submission
+    from hpcbert.system.runner import Ahead, run
 
     retries = max_retries if wait else None
     if resume:
         conflicts.refuse_others(_RESUMING, "with --resume, which submits what was written down")
         return submission.resumed(resume, options, retries=retries)
-    found = drafts.drafted(
-        options, file=file, name=name, note=note, like=like, dry=dry_run, rehearse=rehearse
-    )
-    most = found.options.max_gpu_hours
-    if most is not None:
-        drafts.refuse_costly(found.drafts, most, tries=1 + max_retries)
-    errors, said = drafts.obstacles(found.drafts, ignored=dry_run or force)
+    called = {"name": name, "note": note, "like": like}
+    with closing(Ahead(run)) as ahead:
+        found = drafts.drafted(
+            options, file=file, **called, dry=dry_run, rehearse=rehearse, ahead=ahead
+        )
+        most = found.options.max_gpu_hours
+        if most is not None:
+            drafts.refuse_costly(found.drafts, most, tries=1 + max_retries)
+        errors, said = drafts.obstacles(found.drafts, ignored=dry_run or force, ahead=ahead)
     if errors:
         return Result(errors=errors)
     warnings = (*found.warnings, *said)

@@ -263,6 +263,15 @@ class Scheduler(ABC):
             SchedulerError: There is such a job, or the scheduler does not answer.
         """
 
+    def foreseen(self, site: Site, recipe: Recipe) -> Iterable[Sequence[str]]:
+        """Return commands that `fit` and `obstacles` will most likely ask, with `asking`."""
+        return ()
+
+    @property
+    def asking(self) -> Mapping[str, str]:
+        """The environment of commands that ask the scheduler something."""
+        return self.world.environ
+
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
         """Return the options of a submission with what only the scheduler knows of itself."""
         return replace(options, most_indices=self.most_repeats(site))

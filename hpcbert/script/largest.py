@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.errors import UsageError
-from hpcbert.logs import failures, grammar
 from hpcbert.model import Protocol
 from hpcbert.script.multiple import MARK, Multiple
 
@@ -60,6 +59,8 @@ def context(resolved: Resolved, array: Array, script: str) -> dict[str, Any]:
             f"What {recipe.name} runs here does not depend on the batch size: there is no largest.",
             hint="Leave --batch-size out.",
         )
+    from hpcbert.logs import failures, grammar  # with patterns that few submissions need
+
     known = grammar.parse(recipe.log, where=recipe.folder)
     lacking = failures.shortage(known, array.point.device)
     # A record of several lines is recognised by the text that begins it.

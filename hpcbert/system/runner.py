@@ -26,6 +26,8 @@ MOST = 1 << 26
 _CHUNK = 1 << 16
 _LATE = "late"
 _SET_PARENT_DEATH_SIGNAL = 1  # linux/prctl.h
+# What a command that can't be started is refused with.
+_UNSTARTED = (FileNotFoundError, NotADirectoryError, PermissionError)
 
 
 @dataclass(frozen=True)
@@ -117,14 +119,93 @@ def run(
                 start_new_session=True,
                 preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 - hpcbert has no threads
             )
-        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        except _UNSTARTED as error:
             return _unstarted(words, error)
+    return _heard(child, words, timeout)
+
+
+class Ahead:
+    """A runner that has begun what it will be asked to run: side by side, and each once.
+
+    For commands that only ask. One that is asked for again is answered as before; one that was not
+    begun runs as ever.
+
+    Args:
+        run: Runs what was not begun.
+    """
+
+    def __init__(self, run: Runner) -> None:
+        self._run = run
+        self._begun: dict[_Question, subprocess.Popen[bytes]] = {}
+        self._answers: dict[_Question, Outcome] = {}
+
+    def close(self) -> None:
+        """End what nobody asked for."""
+        for child in self._begun.values():
+            _end(child)
+            child.communicate()
+        self._begun.clear()
+
+    def begin(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
+        """Start a command that will be asked for, without a child that dies with this process.
+
+        To start one that does, all memory of this process is copied first. A question that nobody
+        waits for any more does no harm.
+        """
+        question = _question(argv, env)
+        if question in self._begun or question in self._answers:
+            return
+        try:
+            self._begun[question] = subprocess.Popen(
+                question[0],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=None if env is None else dict(env),
+                start_new_session=True,
+            )
+        except _UNSTARTED as error:
+            self._answers[question] = _unstarted(question[0], error)
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float = 60.0,
+    ) -> Outcome:
+        """Return what was begun, if it was; else run it now."""
+        question = _question(argv, env)
+        known = question in self._begun or question in self._answers
+        if stdin or cwd or not known:
+            return self._run(argv, stdin=stdin, env=env, cwd=cwd, timeout=timeout)
+        if child := self._begun.pop(question, None):
+            self._answers[question] = _heard(child, question[0], timeout)
+        return self._answers[question]
+
+
+# A command and its environment.
+_Question = tuple[tuple[str, ...], "frozenset[tuple[str, str]] | None"]
+
+
+def _question(argv: Sequence[str], env: Mapping[str, str] | None) -> _Question:
+    return tuple(argv), None if env is None else frozenset(env.items())
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    # It may have ended meanwhile, with somebody of its group left to hold the pipe.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def _heard(child: subprocess.Popen[bytes], words: tuple[str, ...], timeout: float) -> Outcome:
+    """Return what a command did, which has so many seconds from now."""
     with child:
         stdout, stderr, trouble = _listen(child, time.monotonic() + timeout)
         if trouble:
-            # It may have ended meanwhile, with somebody of its group left to hold the pipe.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            _end(child)
     if trouble == _LATE:
         trouble = f"gave no answer within {timeout:g} s"
     note = f"{words[0]}: {trouble}" if trouble else ""
@@ -210,7 +291,7 @@ def follow(
                 errors="replace",
                 start_new_session=True,
             )
-        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        except _UNSTARTED as error:
             return _unstarted(words, error)
         with child:
             try:

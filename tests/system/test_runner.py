@@ -3,12 +3,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from hpcbert.system import runner
-from hpcbert.system.runner import run
+from hpcbert.system.runner import Ahead, run
 from tests.kit.waiting import CEILING
 
 
@@ -65,3 +66,45 @@ def test_a_command_that_prints_without_end_is_ended() -> None:
     assert done.returncode == 124
     assert "printed more than 64 MiB" in done.stderr
     assert len(done.stdout) < runner.MOST + (1 << 20)
+
+
+def test_what_was_begun_runs_side_by_side_and_once(tmp_path: Path) -> None:
+    """Each of two commands waits for the other one, and notes that it ran."""
+    for name in ("a", "b"):
+        os.mkfifo(tmp_path / name)
+    meet = f"cd '{tmp_path}'; echo $0 >>ran; {{0}} & read -r said <{{1}}; echo $said"
+    first = ["sh", "-c", meet.format("echo one >a", "b"), "first"]
+    second = ["sh", "-c", meet.format("echo two >b", "a"), "second"]
+    with closing(Ahead(run)) as ahead:
+        for argv in (first, second, first):
+            ahead.begin(argv)
+        assert [ahead(argv).stdout for argv in (first, second, first)] == [
+            "two\n",
+            "one\n",
+            "two\n",
+        ]
+    assert sorted((tmp_path / "ran").read_text().split()) == ["first", "second"]
+
+
+def test_an_answer_is_for_its_command_and_environment_alone() -> None:
+    argv = ["sh", "-c", "echo ${WHO-nobody}; cat"]
+    with closing(Ahead(run)) as ahead:
+        ahead.begin(argv, env={**os.environ, "WHO": "me"})
+        ahead.begin(["/no/such/program"])
+        assert ahead(argv, env={**os.environ, "WHO": "me"}).stdout == "me\n"
+        assert ahead(argv, env={**os.environ, "WHO": "you"}).stdout == "you\n"
+        assert ahead(argv, env={**os.environ, "WHO": "me"}, stdin="said\n").stdout == "me\nsaid\n"
+        assert ahead(argv).stdout == "nobody\n"
+        assert ahead(["/no/such/program"]).returncode == 127
+
+
+def test_what_nobody_asked_for_is_ended(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ready")
+    with closing(Ahead(run)) as ahead:
+        ahead.begin(["sh", "-c", f"echo $$ >'{tmp_path}/ready'; exec sleep 3600"])
+        pid = int((tmp_path / "ready").read_text())
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return
+    raise AssertionError(pid)

@@ -29,7 +29,7 @@ from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.scheduler.slurm.wanted import wanted
 from hpcbert.script import directives
 from hpcbert.script.plan import MOST_INDICES
-from hpcbert.slurm import commands, nodes
+from hpcbert.slurm import commands, controller, nodes, partitions
 from hpcbert.slurm.states import parse
 from hpcbert.system import ownership
 
@@ -188,16 +188,26 @@ class Slurm(Scheduler):
                     f"hpcbert cancel {watched.campaign.id}",
                 )
 
+    @property
+    def asking(self) -> Mapping[str, str]:
+        """The environment of questions to Slurm."""
+        return commands.environment(self.world.environ)
+
+    def foreseen(self, site: Site, recipe: Recipe) -> Iterable[Sequence[str]]:
+        """Return the questions about limits and, of this cluster, its MPI and its partitions."""
+        cluster = _cluster(site)
+        mpi = [controller.mpi_argv()] if _names_mpi(site, recipe) else []
+        supply = [] if cluster else [partitions.sinfo_argv()]
+        return [*mpi, commands.of_clusters(controller.config_argv(), cluster), *supply]
+
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
         """Ask for the cluster's longest array and, where MPI starts the ranks, for its kinds."""
-        named = (recipe.mpi, site.slurm.mpi, *(one.mpi for one in recipe.on.values()))
-        there = Cluster(self.world).mpi if any(named) else ()
+        there = Cluster(self.world).mpi if _names_mpi(site, recipe) else ()
         return replace(super().fit(options, site, recipe), mpi=there)
 
     def most_repeats(self, site: Site) -> int | None:
         """Return the cluster's MaxArraySize less one; Slurm's default where it does not say."""
-        cluster = given(site.slurm.sbatch_args, "clusters").partition(",")[0]
-        return Cluster(self.world, cluster).settings.most_indices or MOST_INDICES
+        return Cluster(self.world, _cluster(site)).settings.most_indices or MOST_INDICES
 
     def nodes(self, script: str) -> Mapping[str, bool] | None:
         """Ask sinfo for the nodes of a script's partition; none where it does not say."""
@@ -248,6 +258,15 @@ class Slurm(Scheduler):
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether Slurm answers and has what the site says."""
         return capacity.examine(site, self.world, nodes)
+
+
+def _cluster(site: Site) -> str:
+    """Return the cluster that jobs are for; empty for this one."""
+    return given(site.slurm.sbatch_args, "clusters").partition(",")[0]
+
+
+def _names_mpi(site: Site, recipe: Recipe) -> bool:
+    return any((recipe.mpi, site.slurm.mpi, *(one.mpi for one in recipe.on.values())))
 
 
 def _going_on(text: str) -> list[JobRow]:
