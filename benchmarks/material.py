@@ -115,10 +115,10 @@ def seen_by_nodes() -> Path:
     return runs
 
 
-def bare_script(folder: Path) -> Path:
+def bare_script(folder: Path, repeats: int = 5) -> Path:
     """Return a script of an array that does nothing, and not yet."""
-    path = folder / "bare.sbatch"
-    path.write_text(f"#!/bin/sh\n#SBATCH --array=1-5%1\n#SBATCH --begin={LATER}\ntrue\n")
+    path = folder / f"bare-{repeats}.sbatch"
+    path.write_text(f"#!/bin/sh\n#SBATCH --array=1-{repeats}%1\n#SBATCH --begin={LATER}\ntrue\n")
     return path
 
 

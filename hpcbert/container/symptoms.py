@@ -7,7 +7,8 @@ programs themselves (NVIDIA/enroot 4.1.2, NVIDIA/pyxis 0.24.0) and the issues na
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from hpcbert.system.lazy import dataclass
 
 
 @dataclass(frozen=True)

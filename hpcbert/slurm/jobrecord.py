@@ -5,7 +5,7 @@ The events are written by base.sbatch.j2; `finished` is the local queue's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.slurm.hostlist import expand
@@ -18,6 +18,7 @@ from hpcbert.slurm.states import (
     parse,
     whole,
 )
+from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
