@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import compileall
+import gc
 import os
 import re
 import signal
@@ -110,6 +111,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.slurm)
     if slow(item):
         item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was loaded: to look for garbage in it, again and again, finds none."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -45,6 +45,13 @@ end
 function slurm_job_modify(job, record, partitions, uid) return slurm.SUCCESS end
 """
 
+# Whether a user can read hpcbert and PyTorch. To import PyTorch takes seconds.
+REACH = """
+import importlib.util, hpcbert
+torch = importlib.util.find_spec("torch")
+torch.loader.get_code("torch")
+"""
+
 # Runs a command as an ordinary user, with the lab's environment and nothing of root's.
 AsUser = Runner
 
@@ -95,7 +102,7 @@ def checkout(slurm_packages: None, user: User) -> Iterator[Checkout]:
     """
     inside = Path(sys.executable).absolute()
     reach = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups", "--"]
-    if run([*reach, str(inside), "-c", "import hpcbert, torch"], cwd=Path("/")).ok:
+    if run([*reach, str(inside), "-c", REACH], cwd=Path("/")).ok:
         yield Checkout(REPOSITORY, str(inside))
         return
     view = Path(tempfile.mkdtemp(prefix="hpcbert-view-", dir="/var/tmp"))
