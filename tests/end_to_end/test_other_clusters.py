@@ -160,7 +160,7 @@ def test_what_never_starts_is_refused_and_told(hpcbert: Cli, cluster: Lab, here:
         forced = hpcbert(*POINT, "--force", status=0)
         state = waiting(hpcbert, forced.data["campaign"], "never starts")
         assert "account proj may have 3" in state["detail"]
-        assert "it will never start as it is" in state["advice"]
+        assert "it can never start" in state["advice"]
         hpcbert("cancel", forced.data["campaign"], "--yes")
     finally:
         run([*limit, "GrpTRES=gres/gpu=-1"], env=cluster.daemon_environment)
