@@ -160,9 +160,11 @@ def width(stream: IO[str]) -> int:
 
     COLUMNS takes precedence over the terminal.
     """
+    if not stream.isatty():
+        return 0
     import shutil  # with three modules for archives
 
-    return shutil.get_terminal_size(fallback=(0, 0)).columns if stream.isatty() else 0
+    return shutil.get_terminal_size(fallback=(0, 0)).columns
 
 
 def write_exactly(stream: TextIO, text: str) -> None:

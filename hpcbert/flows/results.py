@@ -12,8 +12,6 @@ from hpcbert.flows.collect import CollectRequest, collect, refuse_twice
 from hpcbert.foreign.recipes import Recipes
 from hpcbert.logs.layout import shown
 from hpcbert.model import MANIFEST
-from hpcbert.published import record
-from hpcbert.published import tables as published
 from hpcbert.results.resultset import ResultSet
 from hpcbert.system.lazy import dataclass
 
@@ -82,6 +80,8 @@ def load(
     Raises:
         UsageError: A word names nothing, what it names can't be read, or a point appears twice.
     """
+    from hpcbert.published import record
+    from hpcbert.published import tables as published
     from hpcbert.results import saved
 
     named = [word for word in words if record.is_name(word) and not Path(word).exists()]

@@ -10,7 +10,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hpcbert.logs.grammar import FailureWords
-from hpcbert.logs.lasterror import last_error
 from hpcbert.logs.lines import NotALogError, bodies, cut_line, find_lines, unlabelled
 from hpcbert.model import Reason
 
@@ -125,6 +124,8 @@ def explain(
     """
     if lacked := find(path, grammar, device):
         return lacked
+    from hpcbert.logs.lasterror import last_error  # most logs are of runs without an error
+
     said = next(filter(None, map(last_error, (path, *printed))), "")
     return Failure(ERROR, said) if said else None
 

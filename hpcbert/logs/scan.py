@@ -203,6 +203,7 @@ class _Scan:
         late = False
         for data in pieces:
             self._read_piece(data)
+            del data  # Before the next piece is made, which needs its memory.
             if self._over or late:
                 return
             late = self._complete

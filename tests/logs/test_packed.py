@@ -122,3 +122,13 @@ def test_a_compressed_log_gives_the_number_of_the_log(log: Path, repository: Pat
     log.write_bytes(gzip.compress(sample("ngc-tf1"))[:4000])
     (reason,) = scan.read(log, known, known.rule(), Setting()).reasons
     assert reason.code == "no-log"
+
+
+@pytest.mark.parametrize("text", [b"rate: ", b"a" * 40], ids=["short", "long"])
+def test_a_text_is_found_wherever_it_begins(text: bytes) -> None:
+    for begin in (0, *range(28_950, 29_010), 57_990, 58_000):
+        data = b"-" * begin + text + b"-" * 40_000 + b"\n" + text
+        found = {at for _, _, at, _ in lines.find_lines(data, (text,))}
+        assert {begin, len(data) - len(text)} <= found
+        assert lines.holds(data, text)
+    assert not lines.holds(b"-" * 60_000 + text[:-1], text)
