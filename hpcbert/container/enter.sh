@@ -283,7 +283,7 @@ start_holder() {
   done
 }
 
-# shellcheck disable=SC2317 # called by a trap
+# shellcheck disable=SC2317,SC2329 # called by a trap
 give_up() {
   local code=$?
   if ((code == no_container)); then : >"$step/failed"; fi
@@ -471,7 +471,7 @@ end_as() { # exit code
   exit "$1"
 }
 
-# shellcheck disable=SC2317 # called by a trap
+# shellcheck disable=SC2317,SC2329 # called by a trap
 pass_on() { # signal, process id
   if [[ $1 == TERM ]]; then terminated=1; fi
   # Slurm signals every process of a step; others reach only the one that they started.

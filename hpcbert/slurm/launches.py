@@ -4,8 +4,8 @@ slurmd reports a failure of its own by a number above 4000 (SchedMD/slurm, slurm
 22.05 to 26.05), in the place of a status of wait(2). What prints it takes the lowest seven bits for
 a signal: 4021, ESLURMD_IO_ERROR, is 31 x 128 + 53. No program dies of these signals by itself.
 
-Slurm 26.05 makes the directories above a job's output where a node has none, and starts the job:
-its script then ends with a status of its own before it writes anything (base.sbatch.j2).
+Slurm 24.11 and 26.05 make the directories above a job's output where a node has none, and start the
+job: its script then ends with a status of its own before it writes anything (base.sbatch.j2).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from tests.kit.containers import (
     real_enroot,
 )
 from tests.kit.registry import Registry
-from tests.kit.waiting import CEILING, until
+from tests.kit.waiting import CEILING, unqueued, until
 
 pytestmark = pytest.mark.slurm
 
@@ -155,7 +155,7 @@ class Trial:
         """Wait until none of these jobs is in the queue, and accounting knows how they ended."""
         numbers = ",".join(job.number for job in jobs)
         words = ["squeue", "--noheader", "--format=%i %T %r", f"--jobs={numbers}"]
-        until(lambda: not self.as_user(words).stdout.strip(), lambda: self.as_user(words).stdout)
+        until(lambda: unqueued(self.as_user(words)), lambda: str(self.as_user(words)))
 
     def wait_for_ranks(self, job: Job, number: int) -> None:
         """Wait until so many ranks wait for their end."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.kit.cli import Cli
 from tests.kit.training import START, WORDS, log
-from tests.kit.waiting import until
+from tests.kit.waiting import unqueued, until
 
 
 def submitted(hpcbert: Cli, *words: str) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def submitted(hpcbert: Cli, *words: str) -> dict[str, Any]:
     name = Path(found["directory"]).name
 
     def over() -> bool:
-        return name not in hpcbert.run(["squeue", "--noheader", "--format=%j"]).stdout
+        return unqueued(hpcbert.run(["squeue", "--noheader", "--format=%j"]), name)
 
     until(over, "jobs are still queued", pause=0.5)
     return found

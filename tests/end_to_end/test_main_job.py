@@ -11,7 +11,7 @@ from typing import Any
 from hpcbert.script.render import directive
 from tests.kit.cli import Cli
 from tests.kit.training import WORDS, stand_in
-from tests.kit.waiting import until
+from tests.kit.waiting import unqueued, until
 
 
 def logs_under(work: Path) -> str:
@@ -40,7 +40,7 @@ def wait_for(as_user: Any, directory: str) -> None:
     name = Path(directory).name
 
     def left() -> bool:
-        return name not in as_user(["squeue", "--noheader", "--format=%j"]).stdout
+        return unqueued(as_user(["squeue", "--noheader", "--format=%j"]), name)
 
     until(left, "jobs are still queued", pause=0.5)
 

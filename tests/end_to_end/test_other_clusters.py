@@ -173,7 +173,7 @@ def test_a_job_whose_directory_its_node_lacks_is_told_in_words(hpcbert: Cli, her
         Path(place).chmod(0o777)
         done = hpcbert(*POINT, "--runs", f"{place}/runs", "--force", status=0)
         state = waiting(hpcbert, done.data["directory"], "the login node's")
-        # Slurm 26.05 makes a directory for the output and starts the job.
+        # Slurm 24.11 and 26.05 make a directory for the output and start the job.
         before, after = "could not open the job's output", "ran nothing"
         assert (before in state["detail"]) != (after in state["detail"])
         assert "n1" in state["detail"]

@@ -9,7 +9,7 @@ import pytest
 
 from hpcbert.lab import Lab
 from tests.kit.cli import Cli
-from tests.kit.waiting import until
+from tests.kit.waiting import unqueued, until
 
 # Stands in for nccl-tests' program: an all-reduce that n2 takes part in is slow.
 PROGRAM = """#!/bin/bash
@@ -44,8 +44,8 @@ def rehearse(hpcbert: Cli, nodes: int, *words: str) -> dict[str, Any]:
     found: dict[str, Any] = made
 
     def over() -> bool:
-        queued = hpcbert.run(["squeue", "--noheader", "--format=%j"]).stdout
-        return Path(made["directory"]).name not in queued
+        queue = hpcbert.run(["squeue", "--noheader", "--format=%j"])
+        return unqueued(queue, Path(made["directory"]).name)
 
     until(over, "jobs are still queued", pause=0.5)
     return found

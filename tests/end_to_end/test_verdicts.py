@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.faults.kit import GATE, HANG, Cluster, stopped, wait_for
+from tests.kit.waiting import unqueued
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ class Submitted:
 
     def over(self) -> None:
         words = ["squeue", "-h", "-t", "pending,running,suspended,completing", "-j", self.job]
-        wait_for("it is over", lambda: not self.cluster.user(*words).stdout.strip())
+        wait_for("it is over", lambda: unqueued(self.cluster.user(*words)))
 
     def collect(self, directory: Path | None = None, *before: str) -> dict[int, dict[str, Any]]:
         """Return its runs by their numbers, as `BEFORE hpcbert collect` has them."""

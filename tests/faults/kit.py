@@ -16,7 +16,7 @@ from hpcbert.lab.namespaces import inside
 from hpcbert.system import runner
 from hpcbert.system.processes import everyone, read
 from hpcbert.system.runner import Outcome
-from tests.kit.waiting import CEILING, until
+from tests.kit.waiting import CEILING, unqueued, until
 
 ITERS, HALF = 12, 6
 RATE = 100.0
@@ -143,8 +143,8 @@ class Cluster:
     def clear(self) -> None:
         """Leave an empty queue and usable nodes to the tests that come after."""
         self.mend(alone=True)
-        queue = ["squeue", "-h", "--user", self.user("id", "-un").stdout.strip()]
-        wait_for("the queue is empty", lambda: not self.user(*queue).stdout.strip())
+        queue = ["squeue", "-h", "--user", self.must("id", "-un").strip()]
+        wait_for("the queue is empty", lambda: unqueued(self.user(*queue)))
 
     def vacate(self, name: str) -> None:
         """Wait until nothing is left on a node of jobs that ran there.

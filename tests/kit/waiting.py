@@ -10,6 +10,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hpcbert.system.runner import Outcome
+
 Found = TypeVar("Found")
 # Seconds after which something hangs. Far above what a busy machine needs: nothing waits so long
 # but a test that fails.
@@ -38,3 +40,14 @@ def until(
         if answered > end:
             pytest.fail(f"in vain: {what if isinstance(what, str) else what()}")
         time.sleep(max(pause, min(_SHARE * (answered - asked), _PAUSES * pause, _LONGEST)))
+
+
+def unqueued(asked: Outcome, text: str = "") -> bool:
+    """Say whether squeue answered and no line that it printed holds a text.
+
+    It prints nothing either when it gives up on a controller that is busy. Of a job that ended
+    MinJobAge ago it says that there is none.
+    """
+    forgotten = "Invalid job id" in asked.stderr
+    listed = any(text in line for line in asked.stdout.splitlines())
+    return forgotten or (asked.ok and not listed)

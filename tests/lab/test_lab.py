@@ -22,7 +22,7 @@ from hpcbert.lab import (
 from hpcbert.system.runner import Outcome, run
 from tests.docs.examples import kept, of_lab
 from tests.kit.cli import inside
-from tests.kit.waiting import CEILING, until
+from tests.kit.waiting import CEILING, unqueued, until
 
 pytestmark = pytest.mark.slurm
 
@@ -188,7 +188,7 @@ def test_a_daemon_that_ended_comes_back(
     lab: Lab, name: str, number: int, as_user: Callable[..., Outcome]
 ):
     # A slurmd that dies while a job completes costs the minute until slurmctld asks again.
-    until(lambda: not as_user(["squeue", "-h"]).stdout, lambda: as_user(["squeue"]).stdout)
+    until(lambda: unqueued(as_user(["squeue", "-h"])), lambda: str(as_user(["squeue"])))
     before = _pid(lab, name)
     stop_daemon(lab, name, number=number)
     assert not status(lab.directory, run=run).healthy

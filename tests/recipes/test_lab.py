@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from hpcbert.config import places, recipe
-from tests.kit.waiting import until
+from hpcbert.lab.requirements import has_pmix
+from tests.kit.waiting import unqueued, until
 
 pytestmark = pytest.mark.slurm
 
@@ -27,7 +28,7 @@ def rehearsed(as_user: Any, checkout: Any, lab: Any) -> dict[str, Path]:
     runs = lab.layout.runs / "rehearsals"
     environment = {"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": str(runs)}
     folders = {}
-    for name in NAMES:
+    for name in filter(_startable, NAMES):
         words = ["--fw", name, "--nodes", "4", "--gpus-per-node", "8", "--repeats", "1"]
         made = as_user(
             [checkout.python, "-m", "hpcbert", "submit", *words, "--rehearse", "--json"],
@@ -35,19 +36,28 @@ def rehearsed(as_user: Any, checkout: Any, lab: Any) -> dict[str, Path]:
         )
         assert made.ok, made.stdout + made.stderr
         folders[name] = Path(json.loads(made.stdout)["data"]["directory"])
+    queue = ["squeue", "--noheader", "--format=%j"]
 
-    def queued() -> str:
-        names: str = as_user(["squeue", "--noheader", "--format=%j"]).stdout
-        return " ".join(name for name in folders if folders[name].name in names)
+    def over() -> bool:
+        asked = as_user(queue)
+        return all(unqueued(asked, folder.name) for folder in folders.values())
 
-    until(lambda: not queued(), queued, pause=0.5)
+    until(over, lambda: str(as_user(queue)), pause=0.5)
     return folders
+
+
+def _startable(name: str) -> bool:
+    """Say whether this release's Slurm starts the ranks of a recipe as that needs it."""
+    wanted = recipe.load(places.package_templates() / name).mpi
+    return has_pmix() or set(wanted) != {"pmix"}
 
 
 @pytest.mark.parametrize("framework", NAMES)
 def test_a_rehearsal_has_the_ranks_and_addresses_that_the_launch_wants(
     framework: str, rehearsed: dict[str, Path]
 ) -> None:
+    if framework not in rehearsed:
+        pytest.skip("this release's Slurm has no mpi_pmix.so")
     directory = rehearsed[framework]
     (status,) = (directory / "status").glob("*.jsonl")
     last = json.loads(status.read_text().splitlines()[-1])

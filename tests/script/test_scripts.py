@@ -61,7 +61,7 @@ def test_local_ranks_run_with_their_variables_and_the_witness_tells_it(tmp_path:
 
 
 def test_a_node_without_the_campaign_runs_nothing_and_makes_nothing(tmp_path: Path) -> None:
-    """Slurm 26.05 makes the directory of the output there; older ones don't start the job."""
+    """Slurm 24.11 makes the directory of the output there; 22.05 does not start the job."""
     made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
     write(made)
     (array,) = made.campaign.arrays
