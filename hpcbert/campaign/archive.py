@@ -321,7 +321,7 @@ def _index(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[str, Any]]:
     schema = index.get("schema") if isinstance(index, dict) else None
     if schema != SCHEMA:
         raise UsageError(
-            f"The archive has schema {schema}, but this hpcbert reads {SCHEMA}.",
+            f"The archive has schema {schema}; this hpcbert reads {SCHEMA}.",
             where=str(path),
             hint="Use the version of hpcbert that packed it, or a newer one.",
         )

@@ -114,7 +114,7 @@ def read_manifest(directory: Path) -> Campaign:
     schema = data.pop("schema", None) if isinstance(data, dict) else None
     if schema != SCHEMA:
         raise UsageError(
-            f"The manifest has schema {schema}, but this hpcbert reads {SCHEMA}.",
+            f"The manifest has schema {schema}; this hpcbert reads {SCHEMA}.",
             where=str(path),
             hint="Use the version of hpcbert that wrote it, or a newer one.",
         )
@@ -124,7 +124,7 @@ def read_manifest(directory: Path) -> Campaign:
     except ConfigError as error:
         raise UsageError(f"The manifest is damaged: {error.message}", where=str(path)) from error
     if campaign.scheduler not in TABLE:
-        wrong = f"hpcbert has no scheduler {campaign.scheduler!r}"
+        wrong = f"there is no scheduler {campaign.scheduler!r}"
         raise UsageError(f"The manifest is damaged: {wrong}.", where=str(path))
     return campaign
 
@@ -166,7 +166,7 @@ def stranger(directory: Path) -> str:
 def newest(runs: Path) -> Path:
     """Return the user's newest campaign.
 
-    A campaign that Slurm accepted nothing of does not count: none of its jobs waits, runs or ended.
+    A campaign that Slurm accepted nothing of is skipped: none of its jobs waits, runs or ended.
 
     Raises:
         UsageError: There is none yet, or the manifest of the last one is damaged.

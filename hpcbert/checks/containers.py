@@ -38,7 +38,7 @@ def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Iterator[F
 
     Args:
         site: What is to be checked.
-        recipes: Frameworks whose images and data are to be checked too.
+        recipes: Frameworks to check images and data of.
         run: Starts the probes.
     """
     if site.container.runtime == "none":
@@ -71,8 +71,8 @@ def advised(
     Args:
         where: What to call the place.
         name: The check, as probe.sh printed it.
-        status: Likewise, or milder.
-        detail: Likewise.
+        status: The status from probe.sh, or a milder one.
+        detail: The detail from probe.sh.
         nodes: The nodes that it was found on.
     """
     advice = probe.remedy(probe.Probed(where, name, status, detail))
@@ -123,7 +123,7 @@ def _registry(image: Image, site: Site, run: Runner) -> Finding:
     if not tool.digest:
         if registry.digest(image, http=bool(os.environ.get(tool.http))):
             return there
-        detail = f"{image.slashed}: the registry does not tell without an account"
+        detail = f"{image.slashed}: the registry gives no answer without an account"
         hint = "Prepare the image once: `hpcbert prepare` logs in as Apptainer does."
         return Finding(name, "warn", detail, hint, "")
     asked = run([*tool.digest, image.uri], timeout=_DIGEST_SECONDS)

@@ -25,7 +25,7 @@ def found(printed: str, known: Mapping[str, str]) -> Iterator[Finding]:
     """Yield what look.sh, hello.py and probe.sh printed, one finding for all nodes that agree.
 
     Args:
-        printed: All that a job printed; other lines are passed over.
+        printed: A job's whole output; other lines are skipped.
         known: What fills in remedies, by `catalogue.NodeCheck`.
     """
     rows = probe.read(printed)
@@ -51,7 +51,7 @@ def found(printed: str, known: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _without(nodes: Sequence[str], everyone: set[str]) -> str:
-    """Return the option that keeps away from bad nodes, where there are others."""
+    """Return the option that excludes bad nodes, if there are others."""
     return f"--exclude {','.join(nodes)}" if set(nodes) < everyone else ""
 
 

@@ -83,7 +83,7 @@ def _question(resolved: Resolved) -> list[str]:
 
 
 def _of_mpi(resolved: Resolved) -> Iterator[Finding]:
-    """Yield that srun can't start ranks as the recipe or the site wants; nobody knows, nothing."""
+    """Yield a finding if srun is known not to start ranks as the recipe or the site needs."""
     there, recipe = resolved.options.mpi, resolved.recipe
     if not there or not resolved.mpi or fitting_mpi([resolved.mpi], there):
         return
@@ -143,7 +143,7 @@ def of_framework(
         site: Where it runs.
         recipe: What runs.
         found: What it runs with there.
-        options: The values of its options; None where nobody decided them yet.
+        options: The values of its options; None if not decided yet.
         rehearse: Whether only its image is entered, and no program runs.
     """
     image = found.image
@@ -175,7 +175,7 @@ def of_framework(
         yield Finding(
             f"python of {recipe.name}",
             "fail",
-            f"There is no program {found.python} here that could be run.",
+            f"This machine has no program {found.python} that it could run.",
             "Name the interpreter that the ranks use with --python or in the site.toml. If only "
             "the nodes have it, give --force.",
             f"site.toml: frameworks.{recipe.name}.python",

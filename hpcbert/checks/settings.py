@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def complaints(site: Site) -> Iterator[ConfigError]:
-    """Yield what of a site can't be used: each would stop a submission, or be passed over.
+    """Yield invalid settings of a site: each would stop a submission, or be ignored.
 
     What only one command has need of (an image's form, a path) is that command's to say.
     """

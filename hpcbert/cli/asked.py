@@ -70,7 +70,7 @@ class ReadFile:
         if path is None:
             return None
         if not path.exists():
-            raise ConfigError("The campaign file does not exist.", where=str(path), hint=_NO_FILE)
+            raise ConfigError("There is no such file.", where=str(path), hint=_NO_FILE)
         return cls(path, campaignfile.read(path))
 
 

@@ -1,4 +1,4 @@
-"""How repeats are asked for that go on until the median is known well enough."""
+"""Settings of an adaptive number of repeats, which stop when the median is precise enough."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from hpcbert.config.decode import Invalid
 from hpcbert.system.lazy import regex
 
 AUTO = "auto"
-# No table is published of fewer; more than the last is a slip of the finger: a year of runs of an
+# No table is published of fewer; more than the last is a typing error: a year of runs of an
 # hour.
 FEWEST, MOST = 5, 10_000
-# Where nothing else is asked for: runs at most, and the widest interval of the median.
+# Defaults: maximum number of runs, and widest interval of the median.
 MAX_REPEATS, PRECISION = 15, 0.01
 _SHARE = regex(r"(?P<number>\d{1,6}(?:\.\d{0,12})?|\.\d{1,12})\s*(?P<sign>%?)")
 
@@ -18,7 +18,7 @@ def share(text: str) -> float:
     """Read a share of the median: `1%`, `1.5 %`, `0.01`.
 
     Raises:
-        Invalid: It is not one between nothing and all.
+        Invalid: It is not a share between nothing and all.
     """
     match = _SHARE.fullmatch(text.strip())
     return bounded(float(match["number"]) / (100 if match["sign"] else 1) if match else -1.0, text)

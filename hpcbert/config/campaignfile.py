@@ -1,8 +1,8 @@
-"""campaign.toml: what one submission measures, and how. A field here is a key there.
+"""campaign.toml: what one submission measures, and how. Each field here is a key there.
 
-What is measured is every combination of the axes, with `include` more of them and without what
-`exclude` names. The file is read, and copied into the campaigns that are made of it, comments and
-all; nothing ever writes to it.
+The measured points are all combinations of the axes, with those of `include` and without those that
+`exclude` names. The file is read, and copied into the campaigns made from it, comments included;
+nothing ever writes to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 NAME = "campaign.toml"
-# With every key, for `plan --init`.
+# An example with every key, for `plan --init`.
 EXAMPLE = Path(__file__).with_name("campaign.example.toml")
 _BatchSize = Annotated[int, Range(1, 1_000_000)]
 _Size = _BatchSize | Literal["max"]
@@ -35,10 +35,10 @@ _Text = str | tuple[str, ...]
 
 
 class Sizes(NamedTuple):
-    """Batch sizes: of a framework or of all, for a precision or for all.
+    """Batch sizes: of one framework or all, for one precision or all.
 
     Attributes:
-        key: What the document calls them, dotted.
+        key: Their key in the document, dotted.
     """
 
     key: str
@@ -48,10 +48,10 @@ class Sizes(NamedTuple):
 
 
 class OptionValues(NamedTuple):
-    """The values that an option takes in turn, of a framework or of all that are measured.
+    """The values that an option takes in turn, for one framework or all.
 
     Attributes:
-        key: What the document calls it, dotted.
+        key: Its key in the document, dotted.
     """
 
     key: str
@@ -68,7 +68,7 @@ class Variable(NamedTuple):
 
 
 def _several(value: Any) -> tuple[Any, ...]:
-    """Return one value or an array of them as values, each once."""
+    """Return one value or an array of them as a tuple, each value once."""
     values = value if isinstance(value, tuple) else (value,)
     if not values:
         raise Invalid("names nothing")
@@ -84,7 +84,7 @@ def _shapes(value: Any) -> tuple[Shape | str, ...]:
 
 
 def shape(text: str) -> Shape | str:
-    """Return the shape that a word means, or the word for the whole curve.
+    """Return a shape from its text, or the word for the whole curve.
 
     Raises:
         Invalid: It is neither.
@@ -164,19 +164,19 @@ _Env = Annotated[tuple[Variable, ...], Written(Mapping[str, _Text], _variables)]
 
 @dataclass(frozen=True)
 class Axes:
-    """What is combined with each other: `[[include]]`, and the file itself.
+    """Axes to combine: `[[include]]`, and the file itself.
 
     Attributes:
         frameworks: Names of recipes.
         models: Names that the recipes have; empty for the site's or the recipe's first.
-        precisions: fp32, tf32, fp16, bf16; empty for those that `batch_sizes` names, else the
-            recipe's first.
+        precisions: fp32, tf32, fp16, bf16; empty for those in `batch_sizes`, else the recipe's
+            first.
         batch_sizes: Samples per device: for all, by precision, by framework, or by both; empty for
             the site's or the recipe's.
-        shapes: `4n8g`, or `scaling` for the curve up to `nodes` and `gpus_per_node`; empty for
-            these alone.
-        options: The recipes' options, each with one value or several; a table of a framework's name
-            is for that one alone.
+        shapes: `4n8g`, or `scaling` for the curve up to `nodes` and `gpus_per_node`; empty for only
+            the latter.
+        options: The recipes' options, each with one value or several; a table named after a
+            framework applies to that one alone.
         env: Environment variables of the ranks, each with one value or several.
     """
 
@@ -189,9 +189,9 @@ class Axes:
     env: _Env = ()
 
     def over(self, base: Axes) -> Axes:
-        """Return these axes, those that are empty as another one has them.
+        """Return these axes, with empty ones taken from others.
 
-        Options and variables are taken one by one.
+        Options and variables are merged one by one.
         """
         return Axes(
             frameworks=self.frameworks or base.frameworks,
@@ -214,11 +214,12 @@ def _numbers(value: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Points that are left out: `[[exclude]]`. A point is meant by it if all keys fit.
+    """Points to leave out: `[[exclude]]`. It matches a point if all keys match.
 
     Attributes:
-        frameworks, models, precisions, batch_sizes, shapes: One or several, of which one must fit.
-        options, env: One value or several by name, likewise.
+        frameworks, models, precisions, batch_sizes, shapes: One or several, of which one must
+            match.
+        options, env: One value or several by name, of which one must match.
     """
 
     frameworks: _Texts = ()
@@ -231,21 +232,21 @@ class Exclusion:
 
     def __post_init__(self) -> None:
         if not any(getattr(self, name) for name in self.__annotations__):
-            raise Invalid("must name what is left out")
+            raise Invalid("must name what to leave out")
         for one in self.options:
             if one.framework:
-                raise Invalid("is a table: name the framework under frameworks", key=one.key)
+                raise Invalid("is a table: name the framework in frameworks", key=one.key)
 
 
 @dataclass(frozen=True)
 class SlurmAsked:
-    """What Slurm is asked for, instead of what the site.toml says: `[slurm]`.
+    """Requests to Slurm that replace those of the site.toml: `[slurm]`.
 
     Attributes:
-        partition, account, qos, reservation: As `[slurm]` of the site.toml has them.
-        nodelist: Nodes to run on; of more than a point needs, the first.
-        exclude: Nodes to keep away from.
-        time_limit: Of one repeat.
+        partition, account, qos, reservation: As in `[slurm]` of the site.toml.
+        nodelist: Nodes to run on; a point that needs fewer takes the first.
+        exclude: Nodes to exclude.
+        time_limit: Time limit of one repeat.
     """
 
     partition: str | None = None
@@ -262,8 +263,8 @@ class Selection(Axes):
     """What is measured.
 
     Attributes:
-        include: More axes; what one leaves out is as in the file.
-        exclude: What is left out of all that.
+        include: More axes; those that one leaves out are as in the file.
+        exclude: Points to leave out.
     """
 
     include: tuple[Axes, ...] = ()
@@ -275,7 +276,7 @@ _LONGEST = 60
 
 
 def name(text: str) -> str:
-    """Return what a person may call a campaign: what list shows, and other commands find.
+    """Return a name for a campaign, which list shows and other commands find.
 
     Raises:
         Invalid: It is empty or too long, or holds a slash or a control character.
@@ -291,29 +292,29 @@ def name(text: str) -> str:
 
 @dataclass(frozen=True)
 class CampaignFile(Selection):
-    """A campaign.toml; what is None is as the command line, the site or the recipe has it.
+    """A campaign.toml; a field that is None comes from the command line, the site or the recipe.
 
     Attributes:
-        name: What `list` calls the campaigns.
-        note: A line about them.
-        notify: When Slurm writes mail, and to whom.
-        nodes, gpus_per_node: The shape, where `shapes` names none; the largest of `scaling`.
+        name: Name of the campaigns in `list`.
+        note: A note about them.
+        notify: When Slurm sends mail, and to whom.
+        nodes, gpus_per_node: The shape, if `shapes` names none; the largest one of `scaling`.
         device: gpu or cpu.
         protocol: Name of a recipe's protocol.
         accumulation: Micro-batches in one optimizer step.
         global_batch_size: Samples in one step, from which the accumulation follows.
         xla: Whether the framework's graph compiler is on.
         repeats, iters, skip: Runs of each point, iterations of a run, warm-up. `auto`: as many runs
-            as the median takes.
-        max_repeats: Runs at most, of `auto`.
-        precision_of_median: How narrow the interval of the median has to be, as a share of it.
-        concurrent_repeats: Repeats at the same time.
+            as the median needs.
+        max_repeats: Maximum number of runs with `auto`.
+        precision_of_median: Required width of the median's interval, as a share of the median.
+        concurrent_repeats: Number of repeats at the same time.
         concurrent_points: Whether points may run at the same time.
-        stop_on_failure: Whether shapes are held back where the smallest fails.
-        repeats_in: One array element a repeat, or all in one job on the same nodes.
-        max_gpu_hours: Refuses what may take more.
-        preflight: Whether the network of the nodes is measured first, and slow ones are left out.
-        slurm: What Slurm is asked for.
+        stop_on_failure: Whether to hold shapes back if the smallest fails.
+        repeats_in: One array element per repeat, or all in one job on the same nodes.
+        max_gpu_hours: Refuse to submit if it may take more.
+        preflight: Whether to measure the nodes' network first, and exclude slow nodes.
+        slurm: Requests to Slurm.
     """
 
     name: Annotated[str, name] | None = None
@@ -343,7 +344,9 @@ class CampaignFile(Selection):
 
     def __post_init__(self) -> None:
         if self.accumulation and self.global_batch_size:
-            raise Invalid("follows from accumulation: say one of them", key="global_batch_size")
+            raise Invalid(
+                "follows from accumulation: set only one of them", key="global_batch_size"
+            )
         if self.concurrent_repeats and self.repeats_in == "one-job":
             raise Invalid('has no effect with repeats_in = "one-job"', key="concurrent_repeats")
         curve = any(SCALING in one.shapes for one in (self, *self.include))
@@ -351,10 +354,10 @@ class CampaignFile(Selection):
             if getattr(self, key) and self.shapes and not curve:
                 raise Invalid(f'has no effect with shapes, unless "{SCALING}" is one', key=key)
         if curve and not self.gpus_per_node:
-            raise Invalid(f'is missing, which "{SCALING}" among shapes needs', key="gpus_per_node")
+            raise Invalid(f'is missing, but "{SCALING}" in shapes needs it', key="gpus_per_node")
 
     def given(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield each key that says how, by its dotted name and its own, with its value."""
+        """Yield each key of how to run, by its dotted name and its own, with its value."""
         for key in _HOW:
             if (value := getattr(self, key)) is not None:
                 yield key, key, value
@@ -371,7 +374,7 @@ def read(path: Path) -> CampaignFile:
     """Read a campaign.toml strictly.
 
     Raises:
-        ConfigError: The file is missing or wrong; file and key are named.
+        ConfigError: The file is missing or wrong; the message names file and key.
         Refusals: Several of its keys are wrong.
     """
     values = read_toml(path)
@@ -383,13 +386,13 @@ def read(path: Path) -> CampaignFile:
 
 
 def _faults(values: Mapping[str, Any], file: str) -> dict[str, ConfigError]:
-    """Return what is wrong with each key alone, by what it says."""
+    """Return the errors of each key by itself, by message."""
     found: dict[str, ConfigError] = {}
     for key, value in values.items():
         try:
             decode(CampaignFile, {key: value}, file=file)
         except ConfigError as error:  # noqa: PERF203
-            # What one key lacks of the others is no fault of it.
+            # An error because of other, absent keys is not this key's.
             if error.message.startswith(key):
                 found[str(error)] = error
     return found

@@ -1,4 +1,4 @@
-"""The files that a recipe's program reads, and what data are made by where a site has none."""
+"""The files that a recipe's program reads, and the settings to make data for a site without any."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from hpcbert.config.decode import Count  # noqa: TC001  annotations are read
-from hpcbert.data.names import FormatName  # noqa: TC001  likewise
+from hpcbert.data.names import FormatName  # noqa: TC001  annotations are read
 from hpcbert.errors import UsageError
 from hpcbert.system.lazy import dataclass, regex
 
@@ -20,15 +20,15 @@ _NAMED = regex(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class SyntheticSettings:
-    """What data are made by where the site has none: `[dataset.synthetic]`.
+    """Settings to make data if the site has none: `[dataset.synthetic]`.
 
-    Each is a number, or the name of an option that says it.
+    Each is a number, or the name of an option that has it.
 
     Attributes:
         sequence_length: Tokens in a sample.
-        predictions: Masked tokens in a sample at most; 0 for the usual number.
+        predictions: Maximum number of masked tokens in a sample; 0 for the usual number.
         vocabulary: Tokens in the vocabulary.
-        files: How many files.
+        files: Number of files.
     """
 
     sequence_length: int | str = 128
@@ -38,10 +38,10 @@ class SyntheticSettings:
 
 
 def number_of(said: int | str, options: Mapping[str, OptionValue]) -> int:
-    """Return a number that is said as it is, or by the name of an option.
+    """Return a number that is given directly, or by the name of an option.
 
     Raises:
-        UsageError: The option is no number.
+        UsageError: The option is not a number.
     """
     value = options[said] if isinstance(said, str) else said
     if not isinstance(value, int):
@@ -57,12 +57,12 @@ class Dataset:
 
     Attributes:
         files: Pattern of the training files.
-        format: How they are written; `hpcbert.prepare.records` knows each.
+        format: Their format; `hpcbert.prepare.records` knows each.
         keys: Names that a record must have.
-        at_least: How many files there must be.
-        numbered: Option that says how many files there are; `*` in their names is 0, 1, 2, …
-        also: Further files that must be there.
-        synthetic: What they are made by where the site has none.
+        at_least: Minimum number of files.
+        numbered: Option with the number of files; `*` in their names is 0, 1, 2, …
+        also: Further files that must exist.
+        synthetic: Settings to make them if the site has none.
     """
 
     files: str
@@ -75,7 +75,7 @@ class Dataset:
 
     @property
     def names(self) -> frozenset[str]:
-        """The options that the names of files hold."""
+        """The options in the names of files."""
         patterns = (self.files, *self.also)
         said = (getattr(self.synthetic, one.name) for one in fields(self.synthetic))
         numbers = {self.numbered, *(one for one in said if isinstance(one, str))} - {""}

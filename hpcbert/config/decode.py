@@ -1,11 +1,12 @@
 """Plain values to dataclasses by their annotations: the one reader of TOML and JSON documents.
 
-A field is a key, its default what an absent key means. `Annotated` adds what a type can't say:
-`Range`, or any function that returns the value or raises `Invalid`; `GIVEN` marks a field that no
-document has, `Written` one whose value is written as something else. A class with a `FORM` is
-written as the text that its `parse` takes. A classmethod `narrowed` returns the annotations that
-other keys of the same table narrow. Unknown keys are refused, except in tables that are `Open`.
-What no single key can say, `__post_init__` checks.
+A field is a key, and its default is the meaning of an absent key. `Annotated` adds what a type
+can't
+express: `Range`, or any function that returns the value or raises `Invalid`; `GIVEN` marks a field
+that no document has, `Written` one with another form in documents. A class with a `FORM` is written
+as the text that its `parse` takes. A classmethod `narrowed` returns annotations that other keys of
+the same table narrow. Unknown keys are refused, except in tables that are `Open`. `__post_init__`
+checks what involves several keys.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 N = TypeVar("N", int, float)
 
-# Of integers: what everything that reads TOML can hold (toml.io, v1.0.0, Integer).
+# Of integers: what every TOML reader can hold (toml.io, v1.0.0, Integer).
 MOST_INTEGER = (1 << 63) - 1
-# Of whatever is counted: iterations, samples, nodes.
+# Of counts: iterations, samples, nodes.
 MOST_COUNT = 1_000_000_000
-# Marks a field that whoever decodes gives; `name` of a table in a mapping is given by its key.
+# Marks a field that the caller gives; `name` of a table in a mapping is given by its key.
 GIVEN = object()
 
 _NAMES: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -49,7 +50,7 @@ _NAMES |= {str: "a text", list: "an array", dict: "a table"}
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint that names the known words nearest to one that is unknown."""
+    """Return a hint with the known words nearest to an unknown one."""
     import difflib
 
     choices = sorted(known)
@@ -59,14 +60,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"Known here: {', '.join(choices)}." if choices else ""
 
 
-class Invalid(ValueError):  # noqa: N818  it is what is said of a value
-    """A value is not what its annotation says.
+class Invalid(ValueError):  # noqa: N818  its message is about a value
+    """A value does not match its annotation.
 
     Args:
-        message: What follows the key's name, without the full stop.
+        message: The text after the key's name, without the full stop.
         hint: How to fix it.
-        value: What was found, if the message is to end with it.
-        key: The key below the one being read, where it is that one's fault.
+        value: The value, if the message is to end with it.
+        key: The key below the one being read, if the error is there.
     """
 
     def __init__(
@@ -93,10 +94,10 @@ class Invalid(ValueError):  # noqa: N818  it is what is said of a value
 
 @dataclass(frozen=True)
 class Range:
-    """Refuses numbers outside of it.
+    """Refuses numbers outside the range.
 
     Attributes:
-        says: What the key must be, instead of `must be at least 1, not 0`.
+        says: The requirement, instead of `must be at least 1, not 0`.
     """
 
     low: float
@@ -124,7 +125,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Written:
-    """Says what a value is written as, and how it is made of that.
+    """Gives the written form of a value, and how to read it.
 
     Attributes:
         kind: The annotation of what a document has.
@@ -136,18 +137,18 @@ class Written:
 
 
 def decode(kind: type[T], values: Any, *, file: str, path: str = "", **given: Any) -> T:
-    """Return a document, or one part of it, as what describes it.
+    """Decode a document, or one part of it.
 
     Args:
         kind: A dataclass, or any other annotation.
-        values: What TOML or JSON gave.
+        values: The plain values from TOML or JSON.
         file: The document, for messages.
-        path: The part's dotted name in the document; empty for all of it.
+        path: The part's dotted name in the document; empty for the whole document.
         given: The fields that no document has, and those that were read already.
 
     Raises:
-        ConfigError: A key is unknown, missing, or its value not what the annotation says; file and
-            key are named, and the hint names the nearest known ones.
+        ConfigError: A key is unknown or missing, or its value does not match the annotation; the
+            message names file and key, and the hint the nearest known ones.
     """
     try:
         made: T = _table(kind, values, given) if given else _reader(cast("Any", kind))(values)
@@ -192,7 +193,7 @@ def _plain(kind: type, value: Any) -> Any:
     if isinstance(value, float) and not isfinite(value):
         raise Invalid("must be a finite number", value=value)
     if isinstance(value, str) and "\0" in value:
-        raise Invalid("holds a NUL character, which no path or variable can")
+        raise Invalid("contains a NUL character, which paths and variables can't")
     return value
 
 
@@ -230,7 +231,7 @@ def _either(kinds: tuple[Any, ...], value: Any) -> Any:
 
 @cache
 def _accepted(hint: Any) -> tuple[type, ...]:
-    """Return the types of the plain values that an annotation's reader looks into."""
+    """Return the types of the plain values that an annotation's reader examines."""
     origin, kinds = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _accepted(kinds[1].kind if isinstance(kinds[1], Written) else kinds[0])
@@ -302,7 +303,7 @@ def keys(kind: Any) -> tuple[Field[Any], ...]:
     return tuple(one for one in fields(kind) if one.name not in hidden)
 
 
-# What reads each key of a table, and whether the table must have it.
+# The reader of each key of a table, and whether the table must have the key.
 _Known = Mapping[str, tuple[Callable[[Any], Any], bool]]
 
 
@@ -319,7 +320,7 @@ def _known(kind: Any, hints: Mapping[str, Any]) -> _Known:
 
 @cache
 def _always_known(kind: Any) -> _Known:
-    """Return what is known of a table that no other key narrows: manifests have thousands."""
+    """Return what is known about a table that no other key narrows: manifests have thousands."""
     return _known(kind, _hints(kind))
 
 

@@ -32,7 +32,7 @@ def settings(site: Site, env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as a site.toml has it: tables as dicts, what is written as text as text."""
+    """Return a value as in a site.toml: tables as dicts, values written as text as text."""
     if isinstance(value, TimeLimit):
         return value.text
     if dataclasses.is_dataclass(value):

@@ -18,14 +18,14 @@ SITE = "site.toml"
 
 
 def package_templates() -> Path:
-    """Return hpcbert's own templates: inside the wheel, or beside the package in a checkout."""
+    """Return hpcbert's own templates: inside the wheel, or next to the package in a checkout."""
     package = Path(__file__).parent.parent
     wheel = package / "_templates"
     return wheel if wheel.is_dir() else package.parent / "templates"
 
 
 def default_site() -> Path:
-    """Return the site.toml that hpcbert brings: the embedded default."""
+    """Return the site.toml that comes with hpcbert: the embedded default."""
     templates = package_templates()
     inside = templates / SITE
     return inside if inside.is_file() else templates.parent / SITE
@@ -40,17 +40,17 @@ def _upward(start: Path, home: Path) -> Iterator[Path]:
 
 
 def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, str]:
-    """Return the site.toml to use and who chose it.
+    """Return the site.toml to use, and what selected it.
 
-    One that nobody named must be the caller's, root's, or whose hpcbert itself is: it says what
-    sbatch is given, and recipes beside it say what ranks run.
+    If nobody named it, it must belong to the user, to root, or to the owner of hpcbert itself: it
+    says what sbatch is given, and recipes next to it say what ranks run.
 
-    First found wins: the flag, HPCBERT_SITE, site.toml upward from the working directory,
-    $XDG_CONFIG_HOME/hpcbert, $XDG_CONFIG_DIRS, and at last the one that hpcbert brings.
+    The first one found wins: the flag, HPCBERT_SITE, site.toml upward from the working directory,
+    $XDG_CONFIG_HOME/hpcbert, $XDG_CONFIG_DIRS, and at last the one that comes with hpcbert.
 
     Raises:
-        ConfigError: The flag or the variable names a file that isn't there, or the one that was
-            found is in other hands.
+        ConfigError: The flag or the variable names a file that does not exist, or others can change
+            the file that was found.
     """
     named = (flag, "--site") if flag else (env.get("HPCBERT_SITE", ""), "HPCBERT_SITE")
     if named[0]:
@@ -71,13 +71,13 @@ def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, st
 
 
 def recipe_folders(site: Path, extra: tuple[str, ...] = ()) -> tuple[Path, ...]:
-    """Return the folders that hold recipes, first one first.
+    """Return the folders that hold recipes, in order of precedence.
 
-    Those named on the command line, `templates/` beside the site.toml, hpcbert's own.
+    Those named on the command line, `templates/` next to the site.toml, hpcbert's own.
 
     Raises:
-        UsageError: One that was named is not there.
-        ConfigError: Those beside the site.toml are in other hands than the site.toml.
+        UsageError: A named one does not exist.
+        ConfigError: Others than the owner of the site.toml can change those next to it.
     """
     for name in extra:
         if not Path(name).is_dir():
@@ -90,37 +90,39 @@ def recipe_folders(site: Path, extra: tuple[str, ...] = ()) -> tuple[Path, ...]:
             _refuse_strange(
                 path,
                 owners,
-                hint=f"Look at what they do. If you trust them, name them: --templates {beside}",
+                hint=f"Read them. If you trust them, name them: --templates {beside}",
             )
     return tuple(path for path in dict.fromkeys([*named, beside, own]) if path.is_dir())
 
 
 def _trusted() -> set[int]:
-    """Return whose files are used without being named; who owns hpcbert itself decides anyway."""
+    """Return the users whose files are used without being named; hpcbert's owner decides anyway."""
     return {os.geteuid(), 0, package_templates().stat().st_uid}
 
 
 def _vetted(site: Path) -> Path:
-    hint = f"Look at what it says. If you trust it, name it: --site {site}, or HPCBERT_SITE={site}"
+    hint = f"Read it. If you trust it, name it: --site {site}, or HPCBERT_SITE={site}"
     _refuse_strange(site, _trusted(), hint=hint)
     return site
 
 
 def _refuse_strange(path: Path, owners: Collection[int], *, hint: str) -> None:
-    """Refuse what others wrote or can write to, or could put something else in the place of.
+    """Refuse what others wrote, can write to, or could replace.
 
     Raises:
-        ConfigError: The file or directory, the one that it is a link to, or the directory that
-            holds it, is in other hands.
+        ConfigError: Others can change the file or directory, the target of a link, or the directory
+            that holds it.
     """
     with contextlib.suppress(OSError):
         for one in (path, path.resolve()):
             why = ownership.fault(one.lstat(), owners, private=True)
             around = ownership.writers(one.parent.stat(), private=True)
             if not why and around:
-                why = f"{one.parent} can be written to by {around}"
+                why = f"{one.parent} can be changed by {around}"
             if why:
-                raise ConfigError(f"{why}: it is not used unasked.", where=str(path), hint=hint)
+                raise ConfigError(
+                    f"{why}: hpcbert uses it only if you name it.", where=str(path), hint=hint
+                )
 
 
 def list_recipes(folders: tuple[Path, ...]) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""recipe.toml: all that is known of a framework, as data: one folder under templates/."""
+"""recipe.toml: everything about a framework, as data: one folder under templates/."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from hpcbert.config.dataset import Dataset  # noqa: TC001  annotations are read
 from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode, did_you_mean
 from hpcbert.config.toml import read
-from hpcbert.config.variation import Preferred, Variation, VirtualEnvironment  # noqa: TC001  likewise
+from hpcbert.config.variation import Preferred, Variation, VirtualEnvironment  # noqa: TC001  annotations are read
 from hpcbert.model import Device, OptionValue, Precision, Shape
 from hpcbert.system.lazy import dataclass, regex
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, "bool": bool}
 _MODULE = regex(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-# Samples per device where a recipe names a precision and no more.
+# Samples per device if a recipe only names a precision.
 _BATCH = 32
 
 
@@ -35,17 +35,17 @@ def _at_least_one(what: str, named: tuple[str, ...]) -> tuple[str, ...]:
 
 def _module(name: str) -> str:
     if not _MODULE.fullmatch(name):
-        raise Invalid("is no name of a Python module")
+        raise Invalid("is not the name of a Python module")
     return name
 
 
 @dataclass(frozen=True)
 class Option:
-    """One setting that a recipe takes through `--set NAME=VALUE`: `[options.NAME]`.
+    """One setting of a recipe for `--set NAME=VALUE`: `[options.NAME]`.
 
     Attributes:
         choices: The only values allowed, if any.
-        at_least, at_most: Of a number, the smallest and the largest that the program can take.
+        at_least, at_most: For a number, the smallest and the largest that the program accepts.
         measured: Whether it changes the number and so is part of a point's identity.
     """
 
@@ -74,7 +74,7 @@ class Option:
             raise Invalid(wrong, key="default")
 
     def outside(self, value: OptionValue) -> str:
-        """Return which bound a number lies beyond, as the end of a sentence; empty if none."""
+        """Return the bound that a number exceeds, as the end of a sentence; empty if none."""
         if isinstance(value, str):
             return ""
         if self.at_least is not None and value < self.at_least:
@@ -86,17 +86,17 @@ class Option:
 
 @dataclass(frozen=True)
 class Preset:
-    """A protocol that a recipe knows by name, `[protocols.NAME]`: what a request leaves open.
+    """A named protocol of a recipe, `[protocols.NAME]`: what a request leaves open.
 
     Attributes:
         iters, skip: Iterations and warm-up.
-        accumulation: Micro-batches in one optimizer step, where it is the same for all shapes; 0
-            where nothing is said of it: one.
+        accumulation: Micro-batches in one optimizer step, if it is the same for all shapes; 0 if
+            not set, which means one.
         global_batch_size: Samples in one optimizer step, from which the accumulation follows.
         samples_per_device: The same as a multiple of the batch size per device.
         xla: Whether the graph compiler is on.
-        precisions: The precisions that it is for; empty for all of the recipe's.
-        gpus: Whether the nodes' GPUs do the work; a TPU is driven from a node that has none.
+        precisions: Its precisions; empty for all of the recipe's.
+        gpus: Whether the nodes' GPUs do the work; the nodes of TPUs have none.
     """
 
     name: Annotated[str, GIVEN]
@@ -113,12 +113,12 @@ class Preset:
     def __post_init__(self) -> None:
         ways = ("accumulation", "global_batch_size", "samples_per_device")
         if sum(bool(getattr(self, way)) for way in ways) > 1:
-            raise Invalid(f"can be said in one way only: {', '.join(ways)}", key="accumulation")
+            raise Invalid(f"can be set in one way only: {', '.join(ways)}", key="accumulation")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the run of a recipe's sample.log was, and what it must reduce to: `[sample]`.
+    """The run behind a recipe's sample.log, and its expected numbers: `[sample]`.
 
     Attributes:
         precision: Empty for the recipe's first.
@@ -143,11 +143,11 @@ class Upstream:
     """Where the upstream program comes from: `[source]`.
 
     Attributes:
-        repository, commit: What is checked out.
+        repository, commit: What to check out.
         path: The program's folder in the checkout.
-        flags: Names of the tables of flags that hold for the program at that commit.
-        patches: Files of the recipe's folder that are applied to the program, in their order.
-        incomplete: What a checkout of the commit lacks to run; empty if nothing.
+        flags: Names of the tables of flags that apply to the program at that commit.
+        patches: Files of the recipe's folder to apply to the program, in order.
+        incomplete: What a checkout of the commit needs in addition; empty if nothing.
     """
 
     repository: str = ""
@@ -163,9 +163,9 @@ class RecipeImage:
     """The container that ranks run in: `[image]`.
 
     Attributes:
-        reference: Container image reference, empty where upstream has none.
-        base, install: What to build an image from where upstream's own does not do.
-        copy: Where the program is copied to in a built image; the commands run there.
+        reference: Container image reference; empty if upstream has none.
+        base, install: What to build an image from if upstream's own can't be used.
+        copy: Directory for the program in a built image; the commands run there.
         writable: Whether ranks may write to the container's own files.
         workdir: Where ranks start in the container; empty for the image's own working directory.
     """
@@ -180,39 +180,39 @@ class RecipeImage:
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that is known of a framework, nested as its recipe.toml is.
+    """Everything about a framework, nested as its recipe.toml is.
 
     Attributes:
         name: The folder's name.
         folder: Path of the folder.
         digest: SHA-256 over the folder's files.
-        title: One line for a person.
-        data: What it trains on, one sentence for a person.
-        launch: `per-gpu` (one task a GPU) or `per-node` (one task a node).
-        mpi: The kinds of MPI (`srun --mpi=`) that its ranks can be started with, the best first,
-            where the site names none; mostly empty.
+        title: One line of text.
+        data: What it trains on, one sentence.
+        launch: `per-gpu` (one task per GPU) or `per-node` (one task per node).
+        mpi: The kinds of MPI (`srun --mpi=`) that can start its ranks, the best first, if the site
+            names none; mostly empty.
         alone: Why it can't run as more than one rank, one sentence; empty if it can.
-        one_node: Why it can't on more than one node, likewise.
-        models: Names that `--model` takes; the first is the default.
-        precisions: Precisions it can run; the first is the default.
+        one_node: Why it can't run on more than one node, one sentence; empty if it can.
+        models: Values of `--model`; the first is the default.
+        precisions: Its precisions; the first is the default.
         batch_sizes: Default samples per device by precision, for each of them.
-        batch_granularity: What the largest batch that is searched for is a multiple of, unless the
+        batch_granularity: The search for the largest batch tries multiples of this, unless the
             device has room for less.
-        devices: What its ranks can compute on; the first is the default.
-        on: What is otherwise on a device.
-        environment: The virtual environment that it runs in; None where nothing is made.
-        xla: Whether `--xla` means anything.
-        accumulation: Whether `--accumulation` does.
-        options: What `--set` takes, by name.
-        protocols: The protocols it knows by name, the first is the default; always one.
-        files: Files that ranks need, copied into a campaign.
-        modules: What its program imports of the framework, as Python names it.
-        needs: Names of site settings the run cannot do without: `data`, `source`.
-        dataset: What files of which form it reads; None where nothing is read.
-        env: Environment variables that every rank gets.
-        log: The `[log]` table, unread: `hpcbert.logs.grammar` knows its form.
+        devices: The devices of its ranks; the first is the default.
+        on: Differences on a device.
+        environment: The virtual environment that it runs in; None if there is none.
+        xla: Whether `--xla` has an effect.
+        accumulation: Whether `--accumulation` has one.
+        options: The options for `--set`, by name.
+        protocols: Its protocols by name, at least one; the first is the default.
+        files: Files that ranks need, to copy into a campaign.
+        modules: The modules of the framework that its program imports.
+        needs: Names of required site settings: `data`, `source`.
+        dataset: The files that it reads; None if it reads none.
+        env: Environment variables for every rank.
+        log: The `[log]` table, not decoded: `hpcbert.logs.grammar` knows its form.
         problems: Known problems of the upstream program, one sentence each.
-        sample: What sample.log was and gives; None without one.
+        sample: The run and the numbers of sample.log; None without one.
     """
 
     name: Annotated[str, GIVEN]
@@ -262,24 +262,24 @@ class Recipe:
             if other.rule:
                 _refuse_foreign([other.rule], _rules(self.log), f"on.{device}.rule", why)
             if self.protocols and not self._protocols_on(other):
-                raise Invalid("leaves no protocol that could be run", key=key)
+                raise Invalid("leaves no protocol to run", key=key)
         if self.dataset:
-            why = "is no option of the recipe"
+            why = "is not an option of the recipe"
             _refuse_foreign(sorted(self.dataset.names), self.options, "dataset", why)
         if self.sample and self.sample.precision:
             why = "the recipe does not"
             _refuse_foreign((self.sample.precision,), self.precisions, "sample.precision", why)
 
     def preset(self, name: str) -> Preset:
-        """Return the protocol of a name, the first for an empty one.
+        """Return the protocol with a name; the first one for an empty name.
 
         Raises:
-            KeyError: It has none of that name.
+            KeyError: The recipe has no such protocol.
         """
         return self.protocols[name] if name else next(iter(self.protocols.values()))
 
     def for_device(self, device: Device) -> Recipe:
-        """Return the recipe as it is on one of its devices."""
+        """Return the recipe with the differences of one of its devices applied."""
         other = self.on.get(device)
         if other is None:
             return self
@@ -304,19 +304,19 @@ class Recipe:
         )
 
     def _protocols_on(self, other: Variation) -> dict[str, Preset]:
-        """Return the protocols that can be run on a device, the default first."""
+        """Return the protocols that can run on a device, the default first."""
         named = {name: self.protocols[name] for name in other.protocols or self.protocols}
         return _runnable(named, other.precisions)
 
     def tasks_per_node(self, shape: Shape) -> int:
-        """Return how many srun tasks this launch style wants on each node."""
+        """Return how many srun tasks this launch style needs on each node."""
         return shape.gpus_per_node if self.launch == "per-gpu" else 1
 
 
 def _runnable(
     protocols: Mapping[str, Preset], precisions: tuple[Precision, ...]
 ) -> dict[str, Preset]:
-    """Return the protocols that are for any of some precisions, of which none stands for all."""
+    """Return the protocols for any of some precisions; a protocol without any is for all."""
     found = {}
     for name, one in protocols.items():
         own = tuple(p for p in one.precisions if not precisions or p in precisions)
@@ -326,7 +326,7 @@ def _runnable(
 
 
 def _rules(log: Mapping[str, Any]) -> list[str]:
-    """Return the names of the rules of a `[log]` table, which is yet unread."""
+    """Return the names of the rules in a `[log]` table that is not decoded yet."""
     tables = log.get("rules")
     found = tables if isinstance(tables, list) else []
     return [str(one.get("name")) for one in found if isinstance(one, dict)]
@@ -342,16 +342,16 @@ def load(folder: Path) -> Recipe:
     """Read one recipe folder strictly.
 
     Raises:
-        ConfigError: recipe.toml is missing or wrong; file and key are named.
+        ConfigError: recipe.toml is missing or wrong; the message names file and key.
     """
     return read_recipe(folder / "recipe.toml", name=folder.name, digest=digest(folder))
 
 
 def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
-    """Read a recipe.toml that may stand apart from its folder, as the copy in a campaign does.
+    """Read a recipe.toml that may be apart from its folder, as a campaign's copy is.
 
     Raises:
-        ConfigError: The file is missing or wrong; file and key are named.
+        ConfigError: The file is missing or wrong; the message names file and key.
     """
     given = {"name": name, "folder": str(path.parent), "digest": digest}
     values = {"models": (), "precisions": (), **read(path)}
@@ -368,7 +368,7 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
 
 
 def digest(folder: Path) -> str:
-    """Return the SHA-256 over names and contents of the files that make a recipe."""
+    """Return the SHA-256 of names and contents of the files that make a recipe."""
     total = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.is_file():

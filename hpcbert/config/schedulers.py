@@ -1,4 +1,4 @@
-"""The schedulers that a site can name, and what sets them apart for scripts and checks.
+"""The schedulers that a site can name, and their differences for scripts and checks.
 
 A scheduler is added by a class in hpcbert/scheduler/ and a line in TABLE.
 """
@@ -11,15 +11,15 @@ from hpcbert.system.lazy import dataclass
 
 @dataclass(frozen=True)
 class Traits:
-    """What a scheduler is like.
+    """The properties of a scheduler.
 
     Attributes:
-        name: As a site.toml, `--scheduler` and a manifest have it.
+        name: Its name in a site.toml, `--scheduler` and a manifest.
         made_by: `MODULE:CLASS` of its `hpcbert.scheduler.base.Scheduler`.
-        here: Whether its jobs run on this machine, and on no other.
-        srun: Whether srun starts the ranks, with pyxis if that is asked for; else the script does.
-        grows: Whether a campaign may be submitted more of while some of it waits or runs.
-        writes_ends: Whether it adds to a repeat's status file how the repeat ended.
+        here: Whether its jobs run only on this machine.
+        srun: Whether srun starts the ranks, with pyxis if requested; otherwise the script does.
+        grows: Whether more of a campaign may be submitted while some of it waits or runs.
+        writes_ends: Whether it adds the end of a repeat to the repeat's status file.
         unused: Parameters of the command line that have no effect with it.
     """
 
@@ -33,7 +33,7 @@ class Traits:
 
     @property
     def launch(self) -> str:
-        """Name of the template that starts the ranks, in templates/launch/."""
+        """Name of the template in templates/launch/ that starts the ranks."""
         return "slurm" if self.srun else "local"
 
 
@@ -65,12 +65,12 @@ def known(name: str) -> str:
     """Return the name of a scheduler.
 
     Raises:
-        Invalid: There is none of that name.
+        Invalid: No scheduler has that name.
     """
     found: str = choose(tuple(sorted(TABLE)), name)
     return found
 
 
 def traits(name: str) -> Traits:
-    """Return what a scheduler is like that a site, a manifest or a command line named."""
+    """Return the properties of a scheduler that a site, a manifest or a command line names."""
     return TABLE[name]

@@ -1,4 +1,4 @@
-"""site.toml: one cluster, or this machine. A field here is a key there."""
+"""site.toml: one cluster, or this machine. Each field here is a key there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpcbert.config.schedulers import known
 from hpcbert.config.toml import read
 from hpcbert.config.variables import variable
 from hpcbert.errors import UsageError
-from hpcbert.model import OptionValue, Precision  # noqa: TC001  likewise
+from hpcbert.model import OptionValue, Precision  # noqa: TC001  annotations are read
 from hpcbert.slurm import mail
 from hpcbert.slurm.hostlist import expand
 from hpcbert.system.lazy import dataclass, regex
@@ -31,7 +31,7 @@ _NODES = regex(r"[\w.,\[\]-]+", re.ASCII)
 
 def _handed_on(program: str, words: tuple[str, ...]) -> tuple[str, ...]:
     if why := slurmwords.refusal(program, words):
-        raise Invalid(f"can't be handed on: {why}", "Leave it out there.")
+        raise Invalid(f"can't be passed on: {why}", "Leave it out there.")
     return words
 
 
@@ -53,7 +53,7 @@ def _runtime(text: str) -> str:
 
 def _absolute(path: str) -> str:
     if path and not Path(path).is_absolute():
-        raise Invalid("must be an absolute path: it is looked up on every node")
+        raise Invalid("must be an absolute path, because every node looks it up")
     return path
 
 
@@ -61,7 +61,7 @@ _Variable = Annotated[str, variable]
 _BatchSize = Annotated[int, Range(1, 1_000_000)]
 
 
-# What `frameworks.NAME.data` says where `prepare` makes the data.
+# Value of `frameworks.NAME.data` if `prepare` makes the data.
 SYNTHETIC = "synthetic"
 
 
@@ -70,18 +70,17 @@ class FrameworkSettings:
     """What a site says about one framework: `[frameworks.NAME]` in site.toml.
 
     Attributes:
-        image: Image reference or path that stands in for the recipe's; empty for the recipe's.
+        image: Image reference or path that replaces the recipe's; empty for the recipe's.
         data: Path of the training data on every node; `synthetic` for data that `prepare` makes.
-        source: Path of the upstream program's checkout, as the ranks see it; empty for the one
-            that `prepare` made.
+        source: Path of the upstream program's checkout, as the ranks see it; empty for the one that
+            `prepare` made.
         repository: Where `prepare` fetches the program from, instead of the recipe's repository.
-        samples: How many samples `prepare` makes where data is `synthetic`.
+        samples: Number of samples that `prepare` makes if data is `synthetic`.
         python: Interpreter that ranks use; empty: hpcbert's own on this machine, else `python3`.
         model: Default model; empty for the recipe's.
-        device: What ranks compute on where nobody says it; empty for the recipe's first.
+        device: Default device of the ranks; empty for the recipe's first.
         batch_sizes: Default samples per device by precision, before the recipe's.
-        options: Defaults for the recipe's options, as typed in TOML; the recipe says later which
-            it knows.
+        options: Defaults for the recipe's options, as typed in TOML; the recipe checks them later.
     """
 
     image: str = ""
@@ -101,14 +100,14 @@ class SlurmSettings:
     """How jobs are submitted: `[slurm]` in site.toml.
 
     Attributes:
-        partition, account, qos, reservation, constraint: Passed to sbatch where not empty.
-        nodelist: Nodes to run on; of more than a point needs, the first.
-        exclude: Nodes to keep away from.
-        gres: Name (and type) of the GPU resource, `gpu` or `gpu:v100`; empty: none is asked for.
-        time_limit: Of one repeat.
+        partition, account, qos, reservation, constraint: Passed to sbatch unless empty.
+        nodelist: Nodes to run on; a point that needs fewer takes the first.
+        exclude: Nodes to exclude.
+        gres: Name (and type) of the GPU resource, `gpu` or `gpu:v100`; empty: none is requested.
+        time_limit: Time limit of one repeat.
         mpi: `srun --mpi=`; empty for the cluster's default.
         exclusive: Whether repeats get whole nodes.
-        memory: `sbatch --mem=`; empty for all of a node that a repeat has to itself, else for the
+        memory: `sbatch --mem=`; empty for all of a node that a repeat has to itself, otherwise for
             cluster's default.
         requeue: Whether Slurm may requeue a repeat after a node failure.
         sbatch_args, srun_args: Further options, one word each.
@@ -134,24 +133,24 @@ class SlurmSettings:
 
     @property
     def node_memory(self) -> str:
-        """The memory that sbatch is asked for: a cluster's default is a part of a whole node."""
+        """The memory to request from sbatch: a cluster's default is a part of a whole node."""
         said = any(word.startswith("--mem") for word in self.sbatch_args)
         return self.memory or ("0" if self.exclusive and not said else "")
 
     @property
     def selection(self) -> tuple[str, ...]:
-        """The options of sbatch and srun that say where a job may run and who pays for it."""
+        """The options of sbatch and srun for where a job may run and who pays for it."""
         names = ("partition", "account", "qos", "reservation", "constraint")
         values = ((name, getattr(self, name)) for name in names)
         return tuple(f"--{name}={value}" for name, value in values if value)
 
     def placement(self, nodes: int) -> tuple[str, ...]:
-        """Return the options of sbatch that say on which nodes a job of so many may run.
+        """Return sbatch's options for the nodes of a job with this many nodes.
 
-        They stand after `sbatch_args`: of several sbatch takes the last.
+        They follow `sbatch_args`: of several, sbatch takes the last.
         """
         named = expand(self.nodelist)
-        # All of them would be part of the job, however few it asks for (sbatch(1), --nodelist).
+        # All of them would become part of the job, however few it requests (sbatch(1), --nodelist).
         first = ",".join(named[:nodes]) if len(named) > nodes else self.nodelist
         others = slurmwords.given(self.sbatch_args, "exclude")
         exclude = ",".join(filter(None, (others, self.exclude))) if self.exclude else ""
@@ -161,17 +160,17 @@ class SlurmSettings:
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What nodes have: `[nodes]` in site.toml.
+    """The nodes: `[nodes]` in site.toml.
 
     Attributes:
-        gpus_per_node: GPUs that a node has.
-        cpus_per_gpu: CPUs to ask for with each GPU; 0 leaves it to the cluster.
-        cpu_bind: What ranks of one GPU each are bound to, where `cpus_per_gpu` is known: as many
+        gpus_per_node: GPUs per node.
+        cpus_per_gpu: CPUs to request with each GPU; 0 leaves it to the cluster.
+        cpu_bind: What ranks with one GPU each are bound to, if `cpus_per_gpu` is known: as many
             CPUs near it (`gpu`), nothing (`none`), or what Slurm decides (`cluster`).
         drop_caches: Command that drops a node's page cache before each repeat, one word each.
-        interface: Network interface with the addresses that ranks use; empty: what names resolve
-            to.
-        sampling: Seconds between two looks at what a node's GPUs draw; 0: nobody looks.
+        interface: Network interface with the addresses that ranks use; empty: the addresses that
+            names resolve to.
+        sampling: Seconds between two samples of the power of a node's GPUs; 0: no samples.
     """
 
     gpus_per_node: Annotated[int, Range(1, 1024)] = 8
@@ -184,18 +183,18 @@ class NodeSettings:
 
 @dataclass(frozen=True)
 class ContainerSettings:
-    """What ranks run in: `[container]` in site.toml.
+    """The container of the ranks: `[container]` in site.toml.
 
     Attributes:
-        runtime: How a container is entered; `none` for the host itself. `singularity` is
+        runtime: How to enter a container; `none` for the host itself. `singularity` is
             `apptainer`.
         images: Directory of the prepared images, absolute.
         mounts: Container mounts, `SRC[:DST[:FLAGS]]` each.
         home, remap_root, entrypoint: Whether the container has the home directory, a user that
             looks like root, and runs the image's entrypoint once a node.
-        env: Names of host variables that win over the image's.
-        scratch: Directory on the nodes' own disks for what enroot or Apptainer keeps; empty for
-            where they do it by themselves.
+        env: Names of host variables that override the image's.
+        scratch: Directory on the nodes' own disks for the files of enroot or Apptainer; empty for
+            their own default.
     """
 
     runtime: Annotated[Runtime, Written(str, _runtime)] = "none"
@@ -210,7 +209,7 @@ class ContainerSettings:
 
 @dataclass(frozen=True)
 class Site:
-    """One cluster, or this machine: a site.toml, nested as it is, under what a command line says.
+    """One cluster, or this machine: a nested site.toml, with overrides from the command line.
 
     Attributes:
         where: The file that it was read from.
@@ -232,7 +231,7 @@ class Site:
     frameworks: Mapping[str, FrameworkSettings] = field(default_factory=dict)
 
     def settings(self, framework: str) -> FrameworkSettings:
-        """Return what the site says about a framework, or nothing but defaults."""
+        """Return the site's settings for a framework, or only defaults."""
         return self.frameworks.get(framework, FrameworkSettings())
 
 
@@ -243,21 +242,21 @@ def load(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Site:
-    """Find and read the site.toml, and put in what the command line says instead: once for all.
+    """Find and read the site.toml, and apply the command line's overrides, once for all.
 
     Args:
-        flag: What `--site` says: a file, or a folder with a site.toml; empty if not given.
-        given: What the command line says of the site's keys; nothing by default.
+        flag: The value of `--site`: a file, or a folder with a site.toml; empty if not given.
+        given: The command line's values for the site's keys; nothing by default.
         env: Environment to look in; the process's own by default.
-        cwd: Where to start looking upward; the working directory by default.
+        cwd: Where to start the search upward; the working directory by default.
 
     Raises:
-        ConfigError: The file is wrong or, where it was named, missing.
+        ConfigError: The file is wrong or, if it was named, missing.
     """
     env = os.environ if env is None else env
     cwd = Path.cwd() if cwd is None else cwd
     path, _ = find_site(flag, env=env, cwd=cwd)
-    # The embedded default may lie in site-packages: its runs belong where the person is.
+    # The embedded default may be in site-packages: its runs belong where the user is.
     base = cwd if path == default_site() and path.parent.name == "_templates" else path.parent
     return _overridden(read_site(path, base=base, env=env), given or Overrides(), cwd)
 
@@ -296,15 +295,15 @@ def _overridden(site: Site, given: Overrides, cwd: Path) -> Site:
 
 
 def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
-    """Read one site.toml strictly; HPCBERT_RUNS overrides where campaigns go.
+    """Read one site.toml strictly; HPCBERT_RUNS overrides the directory of campaigns.
 
     Args:
         path: The file.
-        base: What relative paths (`runs`, `container.images`) are relative to.
+        base: Base of relative paths (`runs`, `container.images`).
         env: Environment, for HPCBERT_RUNS.
 
     Raises:
-        ConfigError: The file is wrong; file and key are named.
+        ConfigError: The file is wrong; the message names file and key.
     """
     found = decode(Site, read(path), file=str(path), where=str(path))
 
@@ -321,13 +320,13 @@ def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
 
 
 def placed(settings: FrameworkSettings, base: Path) -> FrameworkSettings:
-    """Return settings with the paths in them made absolute: a job starts in another directory.
+    """Return settings with absolute paths, because a job starts in another directory.
 
-    Words stay as they are: `synthetic`, a URL, an interpreter that PATH has.
+    Words stay as they are: `synthetic`, a URL, an interpreter on PATH.
 
     Args:
         settings: As typed.
-        base: What relative paths are relative to.
+        base: Base of relative paths.
     """
 
     def absolute(text: str) -> str:
@@ -346,11 +345,11 @@ def placed(settings: FrameworkSettings, base: Path) -> FrameworkSettings:
 
 
 def absolute_image(text: str, base: Path) -> str:
-    """Return an image reference with the path of a file made absolute; others as they are.
+    """Return an image reference, with the path of a file made absolute.
 
     Args:
         text: A reference; `~/x.sqsh` is a file in the home directory.
-        base: What `./x.sqsh` is relative to.
+        base: Base of `./x.sqsh`.
     """
     if text.startswith("~/"):
         return str(Path(text).expanduser())

@@ -1,7 +1,8 @@
-"""Which options of sbatch and srun are hpcbert's own, in every spelling that getopt takes.
+"""Which options of sbatch and srun are hpcbert's own, in every spelling that getopt accepts.
 
-The tables are those of SchedMD/slurm, src/common/slurm_opt.c@d525b68, all releases from 22.05 to
-26.05 together: an abbreviation is refused if any of them could read it as an option of hpcbert's.
+The tables are those of SchedMD/slurm, src/common/slurm_opt.c@d525b68, for all releases from 22.05
+to 26.05 together: an abbreviation is refused if any of them could read it as an option of
+hpcbert's.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ _SRUN_SHORT = """
     r=relative u=unbuffered
 """
 
-_NODES = "--nodes of hpcbert says how many nodes a point has"
-_TASKS = "--nodes and --gpus-per-node of hpcbert say how many ranks a point has"
+_NODES = "hpcbert's --nodes sets the nodes of a point"
+_TASKS = "hpcbert's --nodes and --gpus-per-node set the ranks of a point"
 _LOGS = "hpcbert keeps logs and output in the campaign"
 _ENVIRONMENT = "[env] of the site.toml sets variables for the ranks"
 _SURROUNDINGS = ("environment", "uenv", "view")
-_IMAGE = "--image, --runtime and [container] of the site.toml say what ranks run in"
-_NOTHING = "with it nothing would be run; hpcbert submit --dry-run checks without running"
+_IMAGE = "--image, --runtime and [container] of the site.toml set the container"
+_NOTHING = "with it, nothing would run; hpcbert submit --dry-run checks without running"
 _BOTH = {
     "nodes": _NODES,
     **dict.fromkeys(("ntasks", "ntasks-per-node", "tasks-per-node"), _TASKS),
@@ -72,41 +73,41 @@ _BOTH = {
     **dict.fromkeys(("export", "export-file"), _ENVIRONMENT),
     **dict.fromkeys(("help", "usage", "version", "test-only"), _NOTHING),
     **{one: _IMAGE for one in (_ALONE + _VALUED).split() if "container-" in one},
-    "chdir": "the job's directory is the campaign, and --runs says where campaigns are",
-    "uid": "jobs belong to who submits them",
-    "gid": "jobs belong to who submits them",
+    "chdir": "the job's directory is the campaign, and --runs sets the directory of campaigns",
+    "uid": "jobs belong to their submitter",
+    "gid": "jobs belong to their submitter",
 }
 # Slurm's own, for OCI bundles.
 _BOTH = {name: why for name, why in _BOTH.items() if name not in {"container-id", "container-type"}}
-# What some centres demand of all jobs: a script gives its steps what it has itself, whatever it is.
+# Some centres require this of all jobs: a script then passes its own environment on to its steps.
 _EXPORTS = frozenset({"none", "nil", "all"})
 _SBATCH_OWN = {
     **_BOTH,
     "job-name": "hpcbert names its jobs, so that they can be found again",
-    "array": "--repeats and --concurrent-repeats of hpcbert make the array",
+    "array": "hpcbert's --repeats and --concurrent-repeats set the array",
     "dependency": "points wait for each other unless --concurrent-points is given",
-    "requeue": "requeue under [slurm] of the site.toml says whether Slurm may start a job again",
-    "no-requeue": "requeue under [slurm] of the site.toml says whether Slurm may start a job again",
-    "parsable": "hpcbert gives it itself",
+    "requeue": "requeue in [slurm] of the site.toml decides whether Slurm may start a job again",
+    "no-requeue": "requeue in [slurm] of the site.toml decides whether Slurm may start a job again",
+    "parsable": "hpcbert sets it itself",
     "wait": "hpcbert submit --wait waits",
-    "wrap": "the script is hpcbert's; --python, --source and --set say what it runs",
+    "wrap": "the script is hpcbert's; --python, --source and --set decide what it runs",
 }
 _SRUN_OWN = {
     **_BOTH,
-    "input": "ranks read nothing",
+    "input": "ranks read no input",
     "jobid": "the step belongs to its own job",
-    "kill-on-bad-exit": "hpcbert gives it itself",
+    "kill-on-bad-exit": "hpcbert sets it itself",
     "label": "labels would be part of the log",
     "multi-prog": "all ranks run one program",
     "no-allocate": "the step belongs to its own job",
-    "pty": "the log would be a terminal's",
-    "wait": "hpcbert gives it itself",
+    "pty": "the log would have terminal codes",
+    "wait": "hpcbert sets it itself",
 }
 
 
 @dataclass(frozen=True)
 class _Program:
-    """How one program reads its words."""
+    """How one program reads its arguments."""
 
     name: str
     alone: frozenset[str]
@@ -115,7 +116,7 @@ class _Program:
     own: Mapping[str, str]
 
     def meant(self, name: str) -> tuple[str, ...]:
-        """Return the options that a long name may be: itself, or all that it abbreviates."""
+        """Return the options that a long name may mean: itself, or all that it abbreviates."""
         known = self.alone | self.valued
         if name in known:
             return (name,)
@@ -140,11 +141,11 @@ _PROGRAMS = {
 
 
 def refusal(program: str, words: Sequence[str]) -> str:
-    """Say which of the words for sbatch or srun can't be handed on, and why; empty if all can.
+    """Return which arguments for sbatch or srun can't be passed on, and why; empty if all can.
 
     Args:
         program: `sbatch` or `srun`.
-        words: As a person gives them: `--mem=0`, `-J name`, or `-J` and `name`.
+        words: As the user gives them: `--mem=0`, `-J name`, or `-J` and `name`.
     """
     reader = _PROGRAMS[program]
     for one in _read(reader, words):
@@ -157,36 +158,36 @@ def refusal(program: str, words: Sequence[str]) -> str:
 
 
 def _harmless(program: str, name: str, value: str) -> bool:
-    """Say whether a value of an option that is hpcbert's own changes nothing for ranks."""
+    """Return whether a value of an option that is hpcbert's own makes no difference for ranks."""
     return (program, name) == ("sbatch", "export") and value.lower() in _EXPORTS
 
 
 def given(words: Sequence[str], name: str, program: str = "sbatch") -> str:
-    """Return the value that words give to an option of sbatch, the last of several; else empty.
+    """Return the value that arguments give to an option of sbatch, the last of several; else empty.
 
     Args:
-        words: As a person gives them.
+        words: As the user gives them.
         name: The option's long name.
-        program: Whose option it is, where it is srun's.
+        program: The program, if it is srun.
     """
     return values(words, program).get(name, "")
 
 
 def values(words: Sequence[str], program: str = "sbatch") -> dict[str, str]:
-    """Return the value of each option that words give, the last of several, by its long name."""
+    """Return the value of each option in the arguments, the last of several, by its long name."""
     read = _read(_PROGRAMS[program], words)
     return {one.names[0]: one.value for one in read if len(one.names) == 1}
 
 
 def surroundings(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words for srun by which a site's plugin changes what programs find around them.
+    """Return arguments for srun with which a site's plugin changes the programs' environment.
 
     They are options of plugins: `--environment` of CSCS' container engine takes an EDF file
     (docs.cscs.ch, Container Engine), `--uenv` and `--view` a mounted software stack
     (eth-cscs/slurm-uenv-mount). The value may be a word of its own.
 
     Args:
-        words: As a person gives them for srun.
+        words: As the user gives them for srun.
     """
     found: list[str] = []
     rest = iter(words)
@@ -199,11 +200,11 @@ def surroundings(words: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Option:
-    """One option among words.
+    """One option among arguments.
 
     Attributes:
         word: As it was given.
-        names: What it may mean; none where it is not an option at all.
+        names: Its possible meanings; none if it is not an option at all.
     """
 
     word: str
@@ -212,7 +213,7 @@ class _Option:
 
 
 def _read(reader: _Program, words: Sequence[str]) -> Iterator[_Option]:
-    """Read words as getopt_long does: abbreviations, joined short options, values apart."""
+    """Read arguments as getopt_long does: abbreviations, joined short options, values apart."""
     rest = iter(words)
     for word in rest:
         long = _LONG.fullmatch(word)
@@ -227,7 +228,7 @@ def _read(reader: _Program, words: Sequence[str]) -> Iterator[_Option]:
 
 
 def _cluster(reader: _Program, word: str, rest: Iterator[str]) -> Iterator[_Option]:
-    """Read short options that share a word; the first that takes a value takes what is left."""
+    """Read short options that share an argument; the first with a value takes the rest of it."""
     for at, letter in enumerate(word[1:], start=2):
         name = reader.short.get(letter, letter)
         if name in reader.valued:

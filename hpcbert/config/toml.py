@@ -27,30 +27,32 @@ def _understood(schema: int) -> int:
 
 @dataclass(frozen=True)
 class _Head:
-    """What every file says first."""
+    """The first key of every file."""
 
     schema: Annotated[int, _understood]
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a file whose `schema` this version understands, and return the rest of it.
+    """Read a file with a supported `schema`, and return the rest of it.
 
     Raises:
-        ConfigError: It can't be read, is no TOML (with line), or has another schema.
+        ConfigError: It can't be read, is not TOML (with line), or has another schema.
     """
     try:
-        text = read_file(path, most=MOST).decode("utf-8-sig")  # Windows begins files with a mark.
+        text = read_file(path, most=MOST).decode(
+            "utf-8-sig"
+        )  # Windows begins files with a byte order mark.
     except OSError as error:
-        raise ConfigError(f"Can't read: {error.strerror}.", where=str(path)) from error
+        raise ConfigError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
     except UnicodeDecodeError as error:
         raise ConfigError("The file is not UTF-8.", where=str(path)) from error
     try:
         values = tomli.loads(text)
     except tomli.TOMLDecodeError as error:
-        raise ConfigError(f"Not valid TOML: {error}.", where=str(path)) from error
+        raise ConfigError(f"The file is not valid TOML: {error}.", where=str(path)) from error
     except (RecursionError, ValueError) as error:
-        # Nested without end, or a number of thousands of digits.
-        raise ConfigError(f"TOML that can't be read: {error}.", where=str(path)) from error
+        # Nested too deeply, or a number of thousands of digits.
+        raise ConfigError(f"The file's TOML can't be read: {error}.", where=str(path)) from error
     try:
         _refuse_large(values)
     except Invalid as error:

@@ -15,10 +15,10 @@ _BARE = regex(r"[A-Za-z0-9_-]+")
 
 
 def written(values: Mapping[str, Any]) -> str:
-    """Return a document: plain values first, then a table for each mapping and each list of them.
+    """Return a document: plain values, then a table for each mapping and each list of mappings.
 
     Args:
-        values: Texts, numbers, booleans, lists and mappings; what is None is left out.
+        values: Texts, numbers, booleans, lists and mappings; None is left out.
     """
     return "\n".join(_table(values, ())).strip("\n") + "\n"
 
@@ -31,7 +31,7 @@ def _table(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
             yield f"{_key(name)} = {_value(one)}"
     for name, one in inner.items():
         lines = list(_table(one, (*path, name)))
-        # A table of nothing but tables needs no line of its own.
+        # A table that has only tables needs no line of its own.
         yield from lines if lines and not lines[0] else ("", f"[{_dotted(*path, name)}]", *lines)
     for name, tables in several.items():
         for one in tables:
@@ -57,7 +57,7 @@ def _key(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    # JSON's escapes are TOML's, but for DEL, which TOML wants escaped too (v1.0.0, String).
+    # JSON's escapes are TOML's, except for DEL, which TOML also requires escaped (v1.0.0, String).
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -1,4 +1,4 @@
-"""Environment variables of a point: which names and values a person may give."""
+"""Environment variables of a point: the names and values that the user may give."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hpcbert.system.lazy import regex
 
 _NAME = regex(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = regex(r"[\x00-\x1f\x7f]")
-# What Slurm, its PMI and hpcbert's scripts say to the ranks (sbatch(1) and srun(1), OUTPUT
-# ENVIRONMENT VARIABLES; base.sbatch.j2, launch/), and what steers Slurm's own commands.
+# Variables by which Slurm, its PMI and hpcbert's scripts inform the ranks (sbatch(1) and srun(1),
+# OUTPUT ENVIRONMENT VARIABLES; base.sbatch.j2, launch/), and those that steer Slurm's own commands.
 _PREFIXES = {
     "SLURM": "Slurm",
     "SBATCH_": "Slurm",
@@ -18,7 +18,7 @@ _PREFIXES = {
     "PMIX_": "Slurm",
     "HPCBERT_": "hpcbert",
 }
-# Which devices a rank sees is Slurm's to say (gres.conf(5), AutoDetect), and of the CPU hpcbert's.
+# Slurm decides which devices a rank sees (gres.conf(5), AutoDetect), and for the CPU, hpcbert.
 _NAMES = {
     **dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ""),
     **dict.fromkeys(("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"), ""),
@@ -29,30 +29,30 @@ _READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS"
 
 
 def variable(name: str) -> str:
-    """Return a name that an environment variable can have.
+    """Return a valid name for an environment variable.
 
     Raises:
-        Invalid: It can't.
+        Invalid: It is not valid.
     """
     if not _NAME.fullmatch(name):
-        raise Invalid("is no name for an environment variable")
+        raise Invalid("is not a valid name for an environment variable")
     return name
 
 
 def asked(name: str) -> str:
-    """Return the name of a variable that a person may set for a point.
+    """Return the name of a variable that the user may set for a point.
 
     Raises:
-        Invalid: It is no name, or somebody else sets it, or it is a secret's.
+        Invalid: It is not a name, or something else sets it, or it names a secret.
     """
     variable(name)
     owner = next((who for start, who in _PREFIXES.items() if name.startswith(start)), "")
     if owner or name in _NAMES:
         raise Invalid(f"is set by {owner or 'Slurm and hpcbert'} itself", "Leave it out.")
     if name in _READ_ONLY:
-        raise Invalid("is bash's own, which nobody can set", "Leave it out.")
+        raise Invalid("belongs to bash, which refuses to set it", "Leave it out.")
     if redact.secret_name(name):
-        raise Invalid("may hold a secret, and would stand in scripts and tables", _SECRETS)
+        raise Invalid("may hold a secret, and would appear in scripts and tables", _SECRETS)
     return name
 
 
@@ -60,7 +60,7 @@ _SECRETS = "Put it where the program reads it itself, for example a file in your
 
 
 def value(text: str) -> str:
-    """Return a value that a person may give to a variable of a point.
+    """Return a value that the user may give to a variable of a point.
 
     Raises:
         Invalid: It holds a control character or looks like a secret.
@@ -68,5 +68,5 @@ def value(text: str) -> str:
     if _CONTROL.search(text):
         raise Invalid("holds a line break or another control character", value=text)
     if redact.text(text) != text:
-        raise Invalid("looks like a secret, and would stand in scripts and tables", _SECRETS)
+        raise Invalid("looks like a secret, and would appear in scripts and tables", _SECRETS)
     return text

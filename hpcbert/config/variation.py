@@ -1,4 +1,4 @@
-"""What a recipe does otherwise on a device, and the virtual environment that it runs in."""
+"""Differences of a recipe on a device, and the virtual environment that it runs in."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from hpcbert.config.decode import Invalid, Written
-from hpcbert.model import Precision  # noqa: TC001  likewise
+from hpcbert.model import Precision  # noqa: TC001  annotations are read
 from hpcbert.system.lazy import dataclass
 
 
 def _release(text: str) -> str:
-    """Return a Python release, `3.9`, or refuse what is none."""
+    """Return a Python release, `3.9`, or refuse other text."""
     parts = text.split(".")
     if len(parts) != 2 or not all(part.isdigit() for part in parts):  # noqa: PLR2004
-        raise Invalid('must be a release of Python such as "3.9"', value=text)
+        raise Invalid('must be a release of Python, such as "3.9"', value=text)
     return text
 
 
@@ -26,8 +26,8 @@ class InstallStep:
     Attributes:
         requirements: File of the recipe's folder, with a version for each package.
         options: Further options of `pip install`.
-        source: Whether the program's checkout itself is installed.
-        env: VirtualEnvironment variables for this call.
+        source: Whether to install the program's own checkout.
+        env: Environment variables for this call.
     """
 
     requirements: str = ""
@@ -45,10 +45,10 @@ class VirtualEnvironment:
     """The virtual environment that `prepare` makes for a recipe: `[environment]`.
 
     Attributes:
-        python: Release of Python that it is made with, `3.9`.
-        install: What is installed in it, in this order.
-        program: Whether the program is among what is installed, so that nothing is checked out.
-        patches: Files of the recipe's folder that are applied to the installed packages.
+        python: Release of Python to make it with, `3.9`.
+        install: What to install in it, in order.
+        program: Whether the installation includes the program, so that nothing is checked out.
+        patches: Files of the recipe's folder to apply to the installed packages.
     """
 
     python: Annotated[str, _release]
@@ -67,27 +67,27 @@ def _preferred(said: str | tuple[str, ...]) -> tuple[str, ...]:
     return tuple(one for one in named if one)
 
 
-# One name, or several in the order of preference.
+# One name, or several in order of preference.
 Preferred = Annotated[tuple[str, ...], Written(str | tuple[str, ...], _preferred)]
 
 
 @dataclass(frozen=True)
 class Variation:
-    """What of a recipe is otherwise on a device: `[on.DEVICE]`; what is empty is as everywhere.
+    """Differences of a recipe on a device: `[on.DEVICE]`; empty fields mean no difference.
 
     Attributes:
         launch: How ranks are started.
-        mpi: As the recipe's; `none` where they need none.
-        alone: Why no more than one rank can run there, one sentence; empty if more can.
-        one_node: The same of more than one node.
-        models: Those that it can train there.
-        precisions: Those that it can run there.
+        mpi: As the recipe's; `none` if they need none.
+        alone: Why only one rank can run there, one sentence; empty if more can.
+        one_node: Why only one node can run there, one sentence; empty if more can.
+        models: The models that it can train there.
+        precisions: The precisions that it can run there.
         patches: Applied to the program after those of `[source]`.
-        protocols: Those that it can run there; the first is the default.
-        rule: The rule that `collect` takes there if none is named.
+        protocols: The protocols that it can run there; the first is the default.
+        rule: The default rule of `collect` there.
         problems: Known problems, after the others.
-        env: VirtualEnvironment variables that every rank gets, beside the others.
-        environment: Instead of the one for all devices.
+        env: Further environment variables for every rank.
+        environment: Replaces the one for all devices.
     """
 
     launch: Literal["", "per-gpu", "per-node"] = ""

@@ -1,7 +1,7 @@
-"""The directory of prepared images: what is in it, found by the pointers that image.sh leaves.
+"""The directory of prepared images, read through the pointers that image.sh writes.
 
-A pointer `<STEM>.json` is renamed into place after its image, so that what it names is whole.
-Names that begin with a dot belong to an import under way, or to one that died.
+A pointer `<STEM>.json` is renamed into place after its image, so the image it names is whole.
+Names that begin with a dot belong to an import in progress, or to a killed one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCRIPT = Path(__file__).parent / "image.sh"
 SCHEMA = 1
 _ENDS = (".sqsh", ".sif")
 _HIDDEN = regex(r"\.(?P<stem>[A-Za-z0-9_][A-Za-z0-9._+@-]*)~(?P<what>.+)")
-# A heart beats every ten seconds; an hour without is no matter of clocks that differ.
+# A heart beats every ten seconds; an hour without one is not due to clocks that differ.
 _DEAD_AFTER = 3600.0
 
 
@@ -37,13 +37,13 @@ class Cached:
     """One prepared image.
 
     Attributes:
-        stem: What its files' names begin with.
-        reference: Where it comes from, without a user; for a built one `build:FRAMEWORK`.
+        stem: The beginning of its files' names.
+        reference: Its source, without a user; for a built one `build:FRAMEWORK`.
         path: Its file, absolute.
         sha256: Of the file, hexadecimal.
         bytes: Its size.
         created: When it was finished, ISO 8601 UTC.
-        enroot, apptainer: Version that made it; empty where it did not tell, or the other did.
+        enroot, apptainer: Version that made it; empty if unknown, or if the other made it.
     """
 
     stem: str
@@ -58,7 +58,7 @@ class Cached:
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something that no pointer names: an old image, or what a dead import left.
+    """A file without a pointer: an old image, or what a killed import left.
 
     Attributes:
         busy: Whether an import that seems alive owns it.
@@ -81,9 +81,9 @@ def find(directory: Path, image: Image, prefix: str = "") -> Cached | None:
     """Return the prepared file of a registry's image, if there is a whole one.
 
     Args:
-        directory: Of the prepared images.
-        image: What it was made of.
-        prefix: What its tool's names begin with.
+        directory: The directory of prepared images.
+        image: The image that it was made from.
+        prefix: The beginning of its tool's names.
     """
     return find_stem(directory, prefix + image.stem) if image.kind != "file" else None
 
@@ -100,7 +100,7 @@ def listed(directory: Path) -> tuple[Cached, ...]:
 
 
 def leftovers(directory: Path, *, now: float | None = None) -> tuple[Leftover, ...]:
-    """Return what no pointer names, by name; what a living import owns is marked."""
+    """Return the files without a pointer, by name; those of a living import are marked."""
     now = time.time() if now is None else now
     named = {Path(one.path).name for one in listed(directory)}
     found = []
@@ -118,7 +118,7 @@ def leftovers(directory: Path, *, now: float | None = None) -> tuple[Leftover, .
 
 
 def importing(directory: Path, stem: str, *, now: float) -> bool:
-    """Say whether somebody holds a stem's lock and seems to be alive."""
+    """Return whether a stem's lock has a holder that seems to be alive."""
     lock = directory / f".{stem}~lock"
     holder = lock / "holder"
     try:
@@ -140,7 +140,7 @@ def remove(directory: Path, cached: Cached, *, now: float | None = None) -> None
         raise UsageError(
             f"{cached.stem} is being imported.",
             where=str(directory),
-            hint="Wait for the import, or end it; a dead one is taken over by the next.",
+            hint="Wait for the import, or end it; the next import takes over from a killed one.",
         )
     _unlink(directory / f"{cached.stem}.json")
     _unlink(Path(cached.path))
@@ -159,7 +159,7 @@ def sweep(found: Sequence[Leftover]) -> tuple[Leftover, ...]:
 
 
 def _unlink(path: Path) -> None:
-    with refusal("remove", path, hint="Whoever made it can; nothing else was touched."):
+    with refusal("remove", path, hint="Ask its owner to remove it; nothing else was removed."):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -189,7 +189,7 @@ def _read(pointer: Path) -> Cached | None:
 
 
 def _dead_here(words: Sequence[str]) -> bool:
-    """Say whether a holder, as image.sh writes it, was a process of this machine that is gone."""
+    """Return whether a holder, as image.sh writes it, was a process here that is gone."""
     if len(words) != 5:  # noqa: PLR2004 - token, host, place, pid, moment of start
         return False
     _, _, place, pid, born = words

@@ -42,7 +42,7 @@ def parse(text: str) -> Mount:
     """Read one mount.
 
     Raises:
-        UsageError: Source or target is neither a path nor one of the known words, or holds what
+        UsageError: Source or target is neither a path nor one of the known words, or contains what
             no mount can: a colon, a comma or a control character.
     """
     source, *rest = text.split(":")
@@ -50,16 +50,16 @@ def parse(text: str) -> Mount:
     flags = rest[1] if rest[1:] else ""
     if rest[2:]:
         raise UsageError(
-            f"The mount {text!r} has too many colons; no path can hold one.", hint=_HINT
+            f"The mount {text!r} has too many colons; paths can't contain colons.", hint=_HINT
         )
     if "," in text:
-        raise UsageError(f"The mount {text!r} holds a comma, which no mount can.", hint=_HINT)
+        raise UsageError(f"The mount {text!r} contains a comma, which mounts can't.", hint=_HINT)
     if not text.isprintable():
-        raise UsageError(f"The mount {text!r} holds a control character.", hint=_HINT)
+        raise UsageError(f"The mount {text!r} contains a control character.", hint=_HINT)
     if source not in _DEFAULTS and not source.startswith((".", "/")):
         raise UsageError(
             f"The mount {text!r} must begin with a path, tmpfs or umount.",
-            hint="A path begins with / or ./ here.",
+            hint="A path must begin with / or ./ here.",
         )
     if not target.startswith((".", "/")):
         raise UsageError(f"The mount {text!r} must name a path in the container.", hint=_HINT)
@@ -70,8 +70,8 @@ def bind(path: str) -> Mount:
     """Return the mount of a path to the same path.
 
     Raises:
-        UsageError: The path holds what no mount can.
+        UsageError: The path contains what no mount can.
     """
     if ":" in path or "," in path or not path.isprintable():
-        raise UsageError(f"{path!r} holds a comma or a colon, which no container mount can.")
+        raise UsageError(f"{path!r} contains a comma or a colon, which container mounts can't.")
     return Mount(path, path)

@@ -1,7 +1,7 @@
-"""What containers need of a machine: the findings of probe.sh, and what to change about each; pure.
+"""A machine's support for containers: the findings of probe.sh, and what to change; pure.
 
-The rows are the symptoms that can be looked for before they cost a job (NVIDIA/enroot 4.1.2,
-NVIDIA/pyxis 0.24.0; `hpcbert.container.symptoms` has those that show only when it is too late).
+The rows are the problems that can be found before they cost a job (NVIDIA/enroot 4.1.2,
+NVIDIA/pyxis 0.24.0; `hpcbert.container.symptoms` has those that appear only later).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIELDS = 4
 
 @dataclass(frozen=True)
 class Probed:
-    """What was found on one node.
+    """A finding on one node.
 
     Attributes:
         status: `ok`, `warn` or `fail`.
@@ -133,7 +133,7 @@ REMEDIES = {
 
 
 def read(printed: str) -> tuple[Probed, ...]:
-    """Return the findings in what probe.sh printed; lines of others are passed over."""
+    """Return the findings in the output of probe.sh; other lines are skipped."""
     rows = [line.split("\t") for line in printed.splitlines()]
     return tuple(
         Probed(*row) for row in rows if len(row) == _FIELDS and row[2] in ("ok", "warn", "fail")
@@ -141,7 +141,7 @@ def read(printed: str) -> tuple[Probed, ...]:
 
 
 def remedy(found: Probed) -> Remedy:
-    """Return what to change; what the detail is known to mean goes before the general advice."""
+    """Return what to change; a known cause in the detail comes before the general advice."""
     if found.status == "ok":
         return Remedy("", "")
     general = REMEDIES.get(found.name, Remedy("", ""))
@@ -150,7 +150,7 @@ def remedy(found: Probed) -> Remedy:
 
 
 def by_finding(found: Sequence[Probed]) -> dict[tuple[str, str, str], tuple[str, ...]]:
-    """Return the nodes of each distinct name, status and detail, in the order of appearance."""
+    """Return the nodes of each distinct name, status and detail, in order of appearance."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for one in found:
         groups.setdefault((one.name, one.status, one.detail), []).append(one.node)

@@ -1,4 +1,4 @@
-"""Image references: what a person writes, and the one form that every runtime understands.
+"""Image references: what the user writes, and the one form that every runtime understands.
 
 pyxis takes what begins with `.` or `/` for a squashfs file and puts `docker://` before anything
 else (NVIDIA/pyxis 0.24.0, pyxis_slurmstepd.c, enroot_import_container). enroot 4 reads
@@ -46,15 +46,15 @@ _LIBRARY = regex(
 
 @dataclass(frozen=True)
 class Image:
-    """An image: a file, or one of a registry.
+    """An image: a file, or one in a registry.
 
     Attributes:
         kind: `file`, or the registry's kind: `docker`, `oras` or `library`.
         path: The file's path, as written; empty for an image of a registry.
-        user: Whom to log in as; empty for whom enroot's own credentials name.
-        registry: Host, with `:PORT` where it has one; empty for Apptainer's own library.
+        user: User to log in as; empty for the user in enroot's own credentials.
+        registry: Host, with `:PORT` if it has one; empty for Apptainer's own library.
         name: Name within the registry, `nvidia/pytorch`.
-        tag: Its tag; empty where only a digest is given.
+        tag: Its tag; empty if only a digest is given.
         digest: `sha256:` and 64 hexadecimal digits; empty without one. It wins over the tag.
     """
 
@@ -68,9 +68,9 @@ class Image:
 
     @property
     def uri(self) -> str:
-        """What to hand to enroot or pyxis: the URI, or the path of the file.
+        """The image for enroot or pyxis: the URI, or the path of the file.
 
-        A path begins with `.` or `/`, so that pyxis does not take it for an image's name.
+        A path begins with `.` or `/`, so that pyxis does not take it for the name of an image.
         """
         if self.kind != "docker":
             return self.slashed
@@ -80,7 +80,7 @@ class Image:
 
     @property
     def slashed(self) -> str:
-        """What to hand to Apptainer, which takes no user and has a short name for Docker's hub."""
+        """The image for Apptainer, which takes no user and has a short name for Docker's hub."""
         if self.kind == "file":
             return self.path
         registry = "docker.io" if self.registry == HUB else self.registry
@@ -91,8 +91,8 @@ class Image:
     def stem(self) -> str:
         """Name for files about this image: `nvcr.io+nvidia+pytorch+25.04-py3`.
 
-        No two images have the same: neither hosts nor names nor tags hold a plus or an at sign,
-        and no host an underscore. Who logs in does not matter.
+        No two images have the same: hosts, names and tags contain no plus and no at sign, and hosts
+        no underscore. The user who logs in does not matter.
         """
         if self.kind == "file":
             return re.sub(r"[^A-Za-z0-9._-]", "_", Path(self.path).stem)
@@ -114,7 +114,7 @@ def parse(text: str) -> Image:
         UsageError: It is none of these.
     """
     if not text.isprintable() or not text.strip() or text != text.strip():
-        raise UsageError(f"{text!r} is no image.", hint=_HINT)
+        raise UsageError(f"{text!r} is not an image.", hint=_HINT)
     if text.startswith((".", "/")):
         return Image("file", path=text)
     if text.startswith(_DAEMONS):
@@ -128,8 +128,8 @@ def parse(text: str) -> Image:
     reference = text.removeprefix(_DOCKER)
     if reference == text and text.endswith(_FILE_ENDS):
         raise UsageError(
-            f"{text!r} would be taken for the name of an image in a registry.",
-            hint=f"Write ./{text} or the whole path for a file.",
+            f"{text!r} would be read as the name of an image in a registry.",
+            hint=f"For a file, write ./{text} or its whole path.",
         )
     return _docker(reference, text)
 
@@ -138,7 +138,7 @@ def _other(kind: str, text: str) -> Image:
     found = (_ORAS if kind == "oras" else _LIBRARY).fullmatch(text)
     if not found or "//" in found["name"] or found["name"].endswith("/"):
         hint = "Write oras://REGISTRY/IMAGE:TAG or library://[REGISTRY/]IMAGE:TAG."
-        raise UsageError(f"{text!r} is no image.", hint=hint)
+        raise UsageError(f"{text!r} is not an image.", hint=hint)
     parts = found.groupdict(default="")
     if not parts["tag"] and not parts.get("digest"):
         parts["tag"] = "latest"
@@ -147,7 +147,7 @@ def _other(kind: str, text: str) -> Image:
 
 def _docker(reference: str, text: str) -> Image:
     if "://" in reference:
-        raise UsageError(f"{text!r} names a kind of image that is not known.", hint=_HINT)
+        raise UsageError(f"{text!r} names an unknown kind of image.", hint=_HINT)
     rest, at, digest = reference.rpartition("@")
     if not at or not digest.startswith("sha256:"):
         rest, digest = reference, ""
@@ -194,4 +194,4 @@ def _check(image: Image, text: str) -> None:
     for what, value, form in parts:
         needed = what in ("registry", "name") or (what == "tag" and not image.digest)
         if (value or needed) and not form.fullmatch(value):
-            raise UsageError(f"{text!r} is no image: its {what} is {value!r}.", hint=_HINT)
+            raise UsageError(f"{text!r} is not an image: its {what} is {value!r}.", hint=_HINT)

@@ -1,7 +1,7 @@
-"""Size and digest of an image before it is fetched, as its registry tells anybody who asks.
+"""Size and digest of an image before it is fetched, as far as its registry gives them to anybody.
 
-No account is used and none is read: the tool alone logs in. What a registry does not tell without
-one stays unknown, and nothing depends on it but the check for room and the image's record.
+No account is used or read: only the tool logs in. What a registry hides from anonymous users stays
+unknown, and only the check for space and the image's record depend on it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST = 1 << 22
 
 
 def compressed_bytes(image: Image, *, http: bool = False) -> int | None:
-    """Return the size of an image's layers as they are fetched; None if it is not told.
+    """Return the size of an image's layers as they are fetched; None if unknown.
 
     Args:
         image: An image of a registry.
@@ -55,13 +55,13 @@ def compressed_bytes(image: Image, *, http: bool = False) -> int | None:
 
 
 def digest(image: Image, *, http: bool = False) -> str:
-    """Return the digest of what an image's tag names at this moment; empty if it is not told.
+    """Return the digest of an image's tag at this moment; empty if unknown.
 
     Args:
         image: An image of a registry.
         http: Whether to speak plain HTTP, for a registry on this machine.
     """
-    if image.digest or image.kind == "library":  # whose interface is another
+    if image.digest or image.kind == "library":  # which has another interface
         return image.digest
     try:
         text, _ = _get(_manifests(image, http=http) + image.tag, "")
@@ -85,13 +85,13 @@ def _own(manifests: dict[str, Any]) -> str:
 
 
 def _get(address: str, token: str) -> tuple[bytes, str]:
-    """Return a document, and the token that it took."""
+    """Return a document, and the token that was needed for it."""
     headers = {"Accept": _ACCEPT, **({"Authorization": f"Bearer {token}"} if token else {})}
     try:
         return _read(Request(address, headers=headers)), token  # noqa: S310 - http or https, above
     except HTTPError as error:
         with error:
-            # What a refusal says about where tokens are given.
+            # The part of a refusal that says where to get tokens.
             header = error.headers.get("WWW-Authenticate") or ""
         challenge = dict(_CHALLENGE.findall(header)) if header.startswith("Bearer ") else {}
         if token or not challenge:

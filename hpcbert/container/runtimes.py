@@ -1,4 +1,4 @@
-"""What distinguishes the container runtimes, as data: the one place that knows them apart.
+"""The differences between container runtimes, as data: the only place that knows them.
 
 A site's file names a runtime. A runtime has a tool that fetches images; pyxis uses enroot's.
 """
@@ -21,18 +21,18 @@ class Tool:
     """A program that fetches images and enters containers.
 
     Attributes:
-        name: As scripts call it: `hpcbert/container/NAME.sh` has what it does.
-        commands: Programs that it may be installed as, the preferred first.
+        name: Its name in scripts: `hpcbert/container/NAME.sh` has its actions.
+        commands: Programs that it may be installed as, the preferred one first.
         schemes: Kinds of registries that it fetches from.
-        ends: What names of image files end in that it can't enter, being another tool's.
-        prefix: What names of prepared images begin with, so that no tool takes another's.
+        ends: Suffixes of image files that it can't enter, because they are another tool's.
+        prefix: The beginning of its prepared images' names, so that no tool takes another's.
         slashed: Whether it writes `REGISTRY/IMAGE`, instead of `REGISTRY#IMAGE`.
-        flags: Flags that mounts may have; none: all that the kernel knows.
-        digest: Command that prints what a registry has for a URI; none: the registry is asked.
-        form: What its image files are called.
-        magic: Where in such a file which bytes stand.
+        flags: Flags that mounts may have; none: all that the kernel supports.
+        digest: Command that prints a registry's digest of a URI; none: ask the registry.
+        form: The name of its kind of image file.
+        magic: The bytes that identify such a file, and their place.
         http: Variable that allows registries without TLS.
-        folders: Variables that say where it keeps things, and what each is called below a
+        folders: Variables for its directories, and their names below a directory of its own.
             directory of its own.
     """
 
@@ -50,7 +50,7 @@ class Tool:
     folders: tuple[tuple[str, str], ...] = ()
 
     def reads(self, path: str) -> bool:
-        """Say whether a file begins as its images do; Apptainer enters a directory as well."""
+        """Return whether a file begins like its images; Apptainer enters a directory as well."""
         place, magic = self.magic
         if self.slashed and Path(path).is_dir():
             return True
@@ -66,9 +66,9 @@ class Runtime:
     """A way to enter a container.
 
     Attributes:
-        tool: What its images are made with.
-        enters: Whether a job enters by the tool's command; else srun does, by a plugin.
-        expands: Characters that no mount may hold, because a shell would expand them.
+        tool: The tool that makes its images.
+        enters: Whether a job enters by the tool's command; otherwise srun does, by a plugin.
+        expands: Characters that mounts must not contain, because a shell would expand them.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Runtime:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that a job runs, of this package."""
+        """The files of this package that a job runs."""
         return ("enter.sh", "image.sh", f"{self.tool.name}.sh") if self.enters else ()
 
 
@@ -96,7 +96,7 @@ _ENROOT = Tool(
         ("ENROOT_RUNTIME_PATH", "run"),
     ),
 )
-# What Apptainer does with every mount of a user's (nosuid, nodev), it may also be asked for.
+# Apptainer does this to all of a user's mounts (nosuid, nodev), so requests for it are accepted.
 _APPTAINER = Tool(
     "apptainer",
     ("apptainer", "singularity"),
@@ -126,23 +126,23 @@ RUNTIMES = {
 
 
 def of(name: str) -> Runtime:
-    """Return the runtime that a site's file names; `none` is not one.
+    """Return the runtime in a site's file; `none` is not one.
 
     Raises:
-        KeyError: There is no such runtime.
+        KeyError: The runtime does not exist.
     """
     return RUNTIMES[name]
 
 
 def uri(image: Image | None, runtime: str) -> str:
-    """Return an image as a runtime wants it named; empty without one."""
+    """Return an image in the form that a runtime needs; empty without one."""
     if image is None:
         return ""
     return image.slashed if runtime in RUNTIMES and RUNTIMES[runtime].tool.slashed else image.uri
 
 
 def check_image(image: Image, runtime: Runtime, where: str) -> Image:
-    """Return an image that a runtime can enter.
+    """Return an image if a runtime can enter it.
 
     Raises:
         UsageError: It can't.
@@ -169,19 +169,21 @@ def check_mount(mount: Mount, runtime: Runtime, where: str) -> None:
     hint = 'container.runtime = "enroot" can.'
     if any(char in runtime.expands for char in mount.spec):
         raise UsageError(
-            f"The mount {mount.spec!r} holds what a shell would expand on the node.",
+            f"The mount {mount.spec!r} contains characters that a shell would expand on the node.",
             where=where,
             hint=f"{runtime.name} can't mount it; {hint}",
         )
     known = runtime.tool.flags
     if known and mount.source in ("tmpfs", "umount"):
         raise UsageError(
-            f"{runtime.name} has no mounts of the kind {mount.spec!r}.", where=where, hint=hint
+            f"{runtime.name} does not support mounts of the kind {mount.spec!r}.",
+            where=where,
+            hint=hint,
         )
     unknown = [flag for flag in mount.flags if known and flag not in known]
     if unknown:
         raise UsageError(
-            f"The mount {mount.spec!r} has the flag {unknown[0]}, which {runtime.name} lacks.",
+            f"The mount {mount.spec!r} has the flag {unknown[0]}, unknown to {runtime.name}.",
             where=where,
-            hint=f"It knows {', '.join(sorted(known))}; {hint}",
+            hint=f"It supports {', '.join(sorted(known))}; {hint}",
         )

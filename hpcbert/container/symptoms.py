@@ -1,7 +1,7 @@
-"""What enroot and pyxis print when something is wrong, what it means and what to do; pure.
+"""What enroot and pyxis print when something is wrong, its meaning, and what to do; pure.
 
-A row is found by the words that the programs print, in any letter case. The sources are the
-programs themselves (NVIDIA/enroot 4.1.2, NVIDIA/pyxis 0.24.0) and the issues named with each row.
+A row is found by the words of the programs, in upper or lower case. The sources are the programs
+themselves (NVIDIA/enroot 4.1.2, NVIDIA/pyxis 0.24.0) and the issues named in each row.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from hpcbert.system.lazy import dataclass
 
 @dataclass(frozen=True)
 class Symptom:
-    """One kind of trouble.
+    """One kind of problem.
 
     Attributes:
         name: Short name, for checks and tests.
-        shows: Regular expression over what was printed.
+        shows: Regular expression to find in the output.
         what: What is wrong, one sentence.
         hint: What to change, and where.
-        seen: Issues of enroot and pyxis that tell of it.
+        seen: Issues of enroot and pyxis that report it.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Symptom:
     seen: tuple[str, ...] = ()
 
 
-# The first row that matches speaks: what is particular stands before what is general.
+# The first match wins: special rows come before general ones.
 SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "capabilities",
@@ -44,7 +44,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "user-namespaces",
         r"failed to create user namespace",
         "This host does not let users create user namespaces.",
-        "The administrator looks at the sysctls user.max_user_namespaces and "
+        "Ask the administrator to check the sysctls user.max_user_namespaces and "
         "kernel.unprivileged_userns_clone, and at AppArmor; inside a job too.",
         ("enroot #247", "enroot #61", "enroot #238"),
     ),
@@ -69,7 +69,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "no-space",
         r"No space left on device|Disk quota exceeded|hpcbert: no space:",
-        "There is not room enough.",
+        "There is not enough space.",
         "The peak is three to four times the unpacked image, over enroot's CACHE, TEMP, DATA and "
         "the directory of images: free some, or move them (container.images, container.scratch).",
         ("enroot #187", "enroot #39", "pyxis #41", "pyxis #53"),
@@ -77,14 +77,14 @@ SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "too-many-requests",
         r"error code: 429|Too Many Requests|toomanyrequests",
-        "The registry takes no more requests for now.",
-        "Log in (a line in enroot's .credentials) and repeat later; once it is prepared no job "
+        "The registry accepts no more requests for now.",
+        "Log in (a line in enroot's .credentials) and try again later; once it is prepared, no job "
         "asks the registry again.",
     ),
     Symptom(
         "unauthorized",
         r"error code: 40[13]|401 Unauthorized|403 Forbidden",
-        "The registry refuses this account, or there is no such image for it.",
+        "The registry refuses this account, or has no such image for it.",
         "Look at ~/.config/enroot/.credentials, a line `machine HOST login USER password WORD` "
         "for the registry; nvcr.io needs one for authn.nvidia.com too, with the login $oauthtoken "
         "as it stands. ENROOT_CONFIG_PATH names that folder, not the file.",
@@ -108,13 +108,13 @@ SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "exists",
         r"File already exists",
-        "An import that was killed left its half behind, or two wrote to one name.",
-        "hpcbert images list shows what is there; hpcbert images remove --leftovers clears it.",
+        "A killed import left half an image behind, or two imports wrote to one name.",
+        "hpcbert images list shows leftovers; hpcbert images remove --leftovers removes them.",
     ),
     Symptom(
         "nvidia-hook",
         r"98-nvidia\.sh exited",
-        "The image asks for GPUs, and this node has no driver or no nvidia-container-cli.",
+        "The image needs GPUs, but this node has no driver or no nvidia-container-cli.",
         'Set NVIDIA_VISIBLE_DEVICES = "void" in [env] of the site.toml for nodes without GPUs.',
         ("pyxis #101", "pyxis #110", "enroot #105", "enroot #232", "enroot #234"),
     ),
@@ -122,7 +122,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "fuse",
         r"failed to open /dev/fuse",
         "Users may not open /dev/fuse.",
-        "The administrator gives it mode 0666, or installs fuse3.",
+        "Ask the administrator to give it mode 0666, or to install fuse3.",
     ),
     Symptom(
         "memory",
@@ -135,7 +135,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "plugin-version",
         r"Incompatible plugin version|plugin_load_from_file",
         "pyxis was built for another release of Slurm.",
-        "The administrator builds it again against this one.",
+        "Ask the administrator to rebuild it for this one.",
         ("pyxis #95", "pyxis #150"),
     ),
     Symptom(
@@ -151,12 +151,12 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "The registry can't be reached from this host.",
         "Prepare on a host that reaches it (login node, or --on-node), or set https_proxy.",
     ),
-    # Last: enroot says nothing more where the password is wrong.
+    # Last: enroot prints nothing more if the password is wrong.
     Symptom(
         "wrong-password",
         r"Authenticating with user: (?!.*Authentication succeeded)",
-        "The registry does not take the login.",
-        "enroot says no more than that where user or password are wrong: look at the registry's "
+        "The registry refuses the login.",
+        "enroot prints only this if user or password are wrong: check the registry's "
         "line in ~/.config/enroot/.credentials.",
         ("enroot #277",),
     ),
@@ -164,7 +164,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
 
 
 def explain(printed: str) -> Symptom | None:
-    """Return the row that fits what a failed program printed, if any does."""
+    """Return the row that matches the output of a failed program, if any."""
     for symptom in SYMPTOMS:
         if re.search(symptom.shows, printed, re.IGNORECASE | re.DOTALL):
             return symptom

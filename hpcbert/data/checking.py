@@ -40,7 +40,7 @@ def check(directory: Path) -> DataCheck:
     """Read all of a directory that `make` made, and hold it against its data.json.
 
     Raises:
-        UsageError: There is no data.json that can be read.
+        UsageError: There is no readable data.json.
     """
     document = making.read_document(directory / making.DATA)
     form = find(str(document["format"]))
@@ -60,7 +60,7 @@ def check(directory: Path) -> DataCheck:
             problems.append(f"{names}: {error}")
             broken = True
     if form.whole and not broken and total.hexdigest() != document["stream_sha256"]:
-        problems.append("the samples are not those that data.json has the digest of")
+        problems.append("the samples differ from the digest in data.json")
     mean = tokens / samples if samples else 0.0
     files = len(document["files"])
     return DataCheck(str(directory), document["format"], files, samples, mean, tuple(problems))
@@ -69,7 +69,7 @@ def check(directory: Path) -> DataCheck:
 def _blocks(
     directory: Path, entries: list[dict[str, Any]], document: Mapping[str, Any], form: DataFormat
 ) -> Iterator[Samples]:
-    """Yield the samples of files that belong together; DamagedError where they are not right."""
+    """Yield the samples of files that belong together; raise DamagedError if they are wrong."""
     _compare(directory, entries)
     count = 0
     for block in form.read([directory / entry["name"] for entry in entries]):
@@ -89,7 +89,7 @@ def _together(document: Mapping[str, Any], form: DataFormat) -> Iterator[list[di
 
 
 def _strangers(directory: Path, document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what programs would read beside the files that were made."""
+    """Yield files that programs would read although they are not in data.json."""
     listed = {entry["name"] for entry in document["files"]}
     for path in sorted((directory / making.FOLDER).glob("*")):
         name = f"{making.FOLDER}/{path.name}"
@@ -97,7 +97,7 @@ def _strangers(directory: Path, document: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: data.json does not list it"
     words = directory / making.VOCABULARY
     if not words.is_file() or making.sha256(words) != document["vocabulary"]["sha256"]:
-        yield f"{making.VOCABULARY}: it is missing, or not the one that the data were made with"
+        yield f"{making.VOCABULARY}: missing, or not the one that the data were made with"
 
 
 def _compare(directory: Path, entries: list[dict[str, Any]]) -> None:
@@ -105,7 +105,7 @@ def _compare(directory: Path, entries: list[dict[str, Any]]) -> None:
         path = directory / entry["name"]
         size = path.stat().st_size
         if size != entry["bytes"]:
-            raise DamagedError(f"it has {size} bytes, not {entry['bytes']}")
+            raise DamagedError(f"the file has {size} bytes, not {entry['bytes']}")
         if making.sha256(path) != entry["sha256"]:
             raise DamagedError("its content has changed")
 
@@ -124,7 +124,7 @@ def _examine(block: Samples, document: Mapping[str, Any], form: DataFormat) -> N
             raise DamagedError(f"token {ids.max()} is outside the vocabulary of {size}")
     lengths = block.lengths
     if block.masked_lm_positions.size and (block.masked_lm_positions.max(axis=1) >= lengths).any():
-        raise DamagedError("a prediction lies in the padding")
+        raise DamagedError("a prediction is in the padding")
     if lengths.size and (lengths.min() < 5 or lengths.max() > length):  # noqa: PLR2004 - two words
         raise DamagedError("a sample is empty, or longer than the others")
 
@@ -168,11 +168,11 @@ def show(directory: Path, number: int) -> SampleText:
                 left -= len(block.input_ids)
         except (OSError, DamagedError, ValueError) as error:
             hint = f"hpcbert data check {directory}"
-            raise UsageError(f"It can't be read: {error}.", where=name, hint=hint) from error
+            raise UsageError(f"The file can't be read: {error}.", where=name, hint=hint) from error
     raise UsageError(
         f"There is no sample {number}.",
         where=str(directory),
-        hint=f"They are numbered from 0 to {document['samples'] - 1}.",
+        hint=f"Samples are numbered from 0 to {document['samples'] - 1}.",
     )
 
 

@@ -29,7 +29,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class DamagedError(Exception):
-    """A file is not what its format asks for; the text says how."""
+    """A file does not follow its format; the text says how."""
 
 
 class DataFormat(NamedTuple):
@@ -109,7 +109,7 @@ def _stacked(rows: Sequence[Sequence[protobuf.Numbers]]) -> Samples:
 
 
 def _typed(columns: Sequence[protobuf.Numbers]) -> Samples:
-    """Return columns as samples; what does not fit its type is refused, never cut."""
+    """Return columns as samples; a value that does not fit its type is refused, never cut."""
     kinds = [np.dtype(kind) for kind in ("i4", "i1", "i1", "i4", "i4", "i1")]
     for name, column, kind in zip(_NAMES, columns, kinds, strict=True):
         if column.dtype.kind not in "iu":
@@ -254,7 +254,7 @@ def _pair(line: str) -> tuple[list[int], list[int], int]:
         tokens, segments, positions = ([int(word) for word in one.split(" ")] for one in fields[:3])
         label = int(fields[3])
     except ValueError as error:
-        raise DamagedError("a line has something else than integers") from error
+        raise DamagedError("a line has something other than integers") from error
     if not len(tokens) == len(segments) == len(positions):
         raise DamagedError("a line has more tokens than segments or positions, or fewer")
     return tokens, segments, 1 - label

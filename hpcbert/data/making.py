@@ -104,7 +104,7 @@ class _Text:
 def make(
     plan: DataPlan, progress: Callable[[int, int], None] = lambda _, __: None
 ) -> dict[str, Any]:
-    """Make training data, or go on where an interrupted run stopped; return what data.json says.
+    """Make training data, or continue an interrupted run; return the contents of data.json.
 
     Args:
         plan: What is to be made.
@@ -136,7 +136,7 @@ def make(
 
 
 def _clear(directory: Path) -> None:
-    """Remove what a run left that was killed while it wrote one of these files."""
+    """Remove what a killed run left of one of these files."""
     for name in (_BEGUN, DATA, VOCABULARY):
         for path in filing.leftovers(directory / name):
             path.unlink()
@@ -154,7 +154,7 @@ class _Making:
         self._note()
 
     def _note(self) -> None:
-        """Write down what is done, so that an interrupted run can go on."""
+        """Record what is done, so that an interrupted run can continue."""
         _write(self._directory / _BEGUN, {**self._begun, "files": self._files})
 
     def _stream(self, begin: int, end: int, progress: Callable[[int, int], None]) -> Stream:
@@ -166,7 +166,7 @@ class _Making:
             progress(int(numbers[-1]) + 1, self._source.samples)
 
     def run(self, count: int, progress: Callable[[int, int], None]) -> dict[str, Any]:
-        """Make `count` files, but those that are there; return what data.json says."""
+        """Make the missing ones of `count` files; return the contents of data.json."""
         samples = self._source.samples
         known = {one["name"]: one for one in self._files}
         self._files = []
@@ -230,7 +230,7 @@ def _entry(path: Path, name: str) -> dict[str, Any]:
 
 
 def _begun(plan: DataPlan, size: int, words: bytes, paths: tuple[Path, ...]) -> dict[str, Any]:
-    """Return what data.json says before anything is made; `words` is a vocabulary of `size`."""
+    """Return data.json before anything is made; `words` is a vocabulary of `size`."""
     stream = plan.stream
     return {
         "schema": SCHEMA,
@@ -253,7 +253,7 @@ def _begun(plan: DataPlan, size: int, words: bytes, paths: tuple[Path, ...]) -> 
 
 
 def synthetic_words(vocabulary: Vocabulary) -> bytes:
-    """Return a vocabulary file whose special tokens are where BERT's are."""
+    """Return a vocabulary file with special tokens in the places of BERT's."""
     names = {0: "[PAD]", 100: "[UNK]"}
     names |= {vocabulary.cls: "[CLS]", vocabulary.sep: "[SEP]", vocabulary.mask: "[MASK]"}
     words = [
@@ -268,7 +268,7 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Return what a data.json says.
+    """Return the contents of a data.json.
 
     Raises:
         UsageError: It is missing, damaged or of another version.
@@ -276,21 +276,25 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(filing.read(path))
     except OSError as error:
-        hint = "`hpcbert data make` writes it last: repeat it if it was interrupted."
+        hint = "`hpcbert data make` writes it last: run that again if it was interrupted."
         problem = error.strerror or str(error)
-        raise UsageError(f"Can't be read: {problem}.", where=str(path), hint=hint) from error
+        raise UsageError(
+            f"The file can't be read: {problem}.", where=str(path), hint=hint
+        ) from error
     except ValueError as error:
-        raise UsageError("It is not JSON.", where=str(path), hint="Make the data again.") from error
+        raise UsageError(
+            "The file is not JSON.", where=str(path), hint="Make the data again."
+        ) from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise UsageError(f"It is not a data.json of schema {SCHEMA}.", where=str(path))
+        raise UsageError(f"The file is not a data.json of schema {SCHEMA}.", where=str(path))
     if wrong := _damaged(document):
         hint = "Make the data again."
-        raise UsageError(f"Its {wrong} is missing or damaged.", where=str(path), hint=hint)
+        raise UsageError(f"The key {wrong} is missing or damaged.", where=str(path), hint=hint)
     return document
 
 
 def _damaged(document: Mapping[str, Any]) -> str:
-    """Return the first key that does not hold what `make` writes there, else ""."""
+    """Return the first key with a value that `make` does not write, else ""."""
     entries = document.get("files")
     tables = [
         ("", document, _KINDS),
@@ -315,7 +319,7 @@ def _refuse_other(directory: Path, begun: Mapping[str, Any]) -> None:
     if not held - {LOCK}:
         return
     if _BEGUN not in held or DATA in held:
-        what = "holds data that are complete" if DATA in held else "is not empty"
+        what = "has complete data" if DATA in held else "is not empty"
         hint = "Name another directory."
         if DATA in held:
             hint = f"Check them: hpcbert data check {directory}. Or name another directory."
@@ -324,12 +328,14 @@ def _refuse_other(directory: Path, begun: Mapping[str, Any]) -> None:
     differing = [name for name, value in begun.items() if before.get(name) != value]
     if differing:
         said = ", ".join(f"{name} = {before.get(name)!r}" for name in differing)
-        hint = "Repeat the command that began it, or name another directory."
-        raise UsageError(f"Data were begun here with {said}.", where=str(directory), hint=hint)
+        hint = "Run the first command again, or name another directory."
+        raise UsageError(
+            f"An interrupted run began data here with {said}.", where=str(directory), hint=hint
+        )
 
 
 def _finished(directory: Path) -> list[dict[str, Any]]:
-    """Return the entries of the files that an interrupted run finished, whole as it left them."""
+    """Return the entries of files that an interrupted run finished and that are still whole."""
     path = directory / _BEGUN
     if not path.exists():
         return []
@@ -348,7 +354,7 @@ def _check_packages(plan: DataPlan) -> None:
     if missing:
         names = ", ".join(missing)
         raise UsageError(
-            f"This needs the Python package {names}.",
+            f"This command needs the Python package {names}.",
             hint=f"Install it: {packages.install('data')}",
         )
 
@@ -362,7 +368,9 @@ def _check_files(plan: DataPlan, form: DataFormat) -> None:
 def _file_count(plan: DataPlan, form: DataFormat, samples: int) -> int:
     count = plan.files or form.most_files or min(_USUAL_FILES, samples)
     if count > samples:
-        raise UsageError(f"{samples} samples don't fill {count} files.", hint="Ask for fewer.")
+        raise UsageError(
+            f"{samples} samples don't fill {count} files.", hint="Request fewer files."
+        )
     return count
 
 
@@ -373,9 +381,9 @@ def _check_room(plan: DataPlan, form: DataFormat, samples: int, done: list[dict[
     free = shutil.disk_usage(plan.directory).free
     if needed + _SPARE > free:
         raise HpcbertError(
-            f"{samples} samples take up to {needed >> 20} MiB, {free >> 20} MiB are free.",
+            f"{samples} samples take up to {needed >> 20} MiB, but only {free >> 20} MiB are free.",
             where=str(plan.directory),
-            hint="Make room, or ask for fewer samples.",
+            hint="Free some space, or request fewer samples.",
         )
 
 
@@ -384,7 +392,7 @@ def _errors_of(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hint = f"{filing.remedy(error)} Files that are done are kept."
+        hint = f"{filing.remedy(error)} Finished files are kept."
         raise HpcbertError(
             f"Can't write: {error.strerror}.", where=str(error.filename or directory), hint=hint
         ) from error

@@ -1,4 +1,4 @@
-"""Formats of training data by name, and what a sample holds unless somebody says; without numpy."""
+"""Formats of training data by name, and the defaults of samples; without numpy."""
 
 from __future__ import annotations
 

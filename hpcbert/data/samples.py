@@ -84,7 +84,7 @@ class Samples(NamedTuple):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What token ids mean, as far as samples are made of it; BERT's own numbers by default.
+    """The meaning of token ids for samples; BERT's own numbers by default.
 
     Attributes:
         size: Token ids lie below it.

@@ -32,7 +32,7 @@ _IS_SHORT, _TARGET, _SPLIT, _IS_RANDOM, _OTHER, _START, _CUT = range(7)
 
 
 class Pair(NamedTuple):
-    """Two runs of a corpus's tokens: where each begins and how long it is.
+    """Two runs of a corpus's tokens: the beginning and the length of each.
 
     Attributes:
         label: 1 where the second does not follow the first.
@@ -60,7 +60,7 @@ class Corpus(NamedTuple):
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Read what a vocabulary file, one token a line, says of the special tokens.
+    """Read the special tokens from a vocabulary file with one token per line.
 
     Raises:
         UsageError: It can't be read, or lacks one.
@@ -73,7 +73,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     missing = [word for word in ("[PAD]", "[UNK]", *_SPECIAL) if word not in places]
     if missing or places["[PAD]"] != 0:
         problem = f"has no {', '.join(missing)}" if missing else "does not begin with [PAD]"
-        hint = "Name a vocabulary of BERT, one token a line: vocab.txt."
+        hint = "Name a vocabulary of BERT, one token per line: vocab.txt."
         raise UsageError(f"The vocabulary {problem}.", where=str(path), hint=hint)
     cls, sep, mask = (places[word] for word in _SPECIAL)
     first = max(cls, sep, mask, places["[UNK]"]) + 1
@@ -95,7 +95,9 @@ def files_of(path: Path) -> tuple[Path, ...]:
     else:
         found = (path,) if path.is_file() else ()
     if not found:
-        raise UsageError("There is no text.", where=str(path), hint="Name a file or a directory.")
+        raise UsageError(
+            "The text does not exist.", where=str(path), hint="Name a file or a directory."
+        )
     return found
 
 
@@ -139,7 +141,7 @@ def read_corpus(paths: Sequence[Path], vocabulary: Path, *, lowercase: bool) -> 
             sizes += [len(ids) for ids in kept]
             documents.append(len(sizes))
     if len(documents) < 3:  # noqa: PLR2004 - the second sentence may come from another document
-        hint = "Part documents by empty lines."
+        hint = "Separate documents by empty lines."
         raise UsageError("A text needs at least two documents.", where=str(paths[0]), hint=hint)
     sentences = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     return Corpus(np.concatenate(tokens), sentences, np.array(documents, dtype=np.int64))

@@ -231,7 +231,7 @@ def _recomputed(
 
 
 def _differences(then: Any, now: Any, place: str = "") -> Iterator[str]:
-    """Yield the places where data differ; keys that only the newer data has don't count."""
+    """Yield the places where data differ; keys that only the newer data has are ignored."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key, value in then.items():
             yield from _differences(value, now.get(key), f"{place}.{key}" if place else key)

@@ -47,7 +47,7 @@ class Visit:
     Attributes:
         shape: Nodes, and GPUs of each.
         patience: Seconds to wait for the job to start.
-        submitter: Who asks.
+        submitter: The submitter.
     """
 
     shape: Shape

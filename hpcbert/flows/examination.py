@@ -68,7 +68,7 @@ class ExaminationJob:
         recipes: Frameworks to check interpreters and files of; the ranks are the first one's.
         shape: Nodes, and GPUs of each.
         patience: Seconds to wait for the job to start.
-        submitter: Who asks.
+        submitter: The submitter.
     """
 
     site: Site
@@ -200,7 +200,7 @@ def _cancelled(directory: Path, run: Runner) -> None:
 
 
 def _told(check: ExaminationJob, made: Draft, state: RepeatState, run: Runner) -> Iterator[Finding]:
-    """Yield what an ended job says, and what can be told where it says nothing."""
+    """Yield what an ended job says, and what is known if it says nothing."""
     printed = _read(made.directory, wait=state.word == "COMPLETED")
     known = {"fw": " --fw ".join(one.name for one in check.recipes), "mpi": _mpi(made)}
     known["srun_args"] = _without_parting(check.site.slurm.srun_args)

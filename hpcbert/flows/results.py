@@ -152,7 +152,7 @@ def meant(word: str, at: Places) -> Path:
     if path.exists() and (os.sep in word or not (path / MANIFEST).exists()):
         return path
     if os.sep in word or is_saved(path):
-        raise UsageError("The file or directory does not exist.", where=word)
+        raise UsageError("There is no such file or directory.", where=word)
     from hpcbert.campaign import store  # not needed for logs
 
     return store.archived(word, at.runs) or store.resolve(word, at.runs)

@@ -1,3 +1,3 @@
-"""Logs of runs that hpcbert never submitted: whose they are, and which make a point."""
+"""Logs of runs that hpcbert did not submit: their frameworks, and which ones make a point."""
 
 from __future__ import annotations

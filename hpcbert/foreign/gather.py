@@ -51,7 +51,7 @@ class _Outcome(NamedTuple):
 
     Attributes:
         framework, rule: What it was read as and by; empty if that is not known.
-        unknown: Message, place and hint of what is not known of it, where there is no reading.
+        unknown: Message, place and hint about an unknown fact, if there is no reading.
     """
 
     framework: str
@@ -65,7 +65,7 @@ class Reader:
     """Reads logs of whatever framework they are.
 
     Attributes:
-        known: What a person says about all of them.
+        known: What the user says about all of them.
         frameworks: Names of all frameworks, to recognise one in a path.
         load: Returns a framework by name.
         rule: Name of a rule, empty for each framework's default.
@@ -87,17 +87,20 @@ class Reader:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What must be known of the rules that were used, and of what was taken for granted."""
+        """Warnings about the rules that were used, and about assumptions."""
         told = tuple(text for rule in self._used.values() for text in rule.warnings)
         shapes = ", ".join(map(str, sorted(self._assumed, key=lambda one: one.gpus)))
         if not shapes:
             return told
-        return (*told, f"nodes of 8 GPUs are taken for granted ({shapes}): say --gpus-per-node.")
+        return (
+            *told,
+            f"nodes are assumed to have 8 GPUs ({shapes}): if not, give --gpus-per-node.",
+        )
 
     def gather(
         self, logs: Sequence[LogFile]
     ) -> tuple[tuple[Measured, tuple[NodeSample, ...]], ...]:
-        """Return the points that the logs measured, each with what their valid logs state.
+        """Return the points that the logs measured, each with the facts of its valid logs.
 
         A log of which something is unknown is left out, unless that is true of all of them.
 
@@ -142,10 +145,10 @@ class Reader:
         return (*unfit, *self._twins)
 
     def _without_twins(self, logs: Sequence[LogFile]) -> list[LogFile]:
-        """Return the logs without those that are another one, compressed, beside it."""
+        """Return the logs without compressed copies of others next to them."""
         pairs = twins([log.path for log in logs])
         self._twins.extend(
-            LeftOut(path, f"it holds what {shown(other)} does, which is read", wanted=False)
+            LeftOut(path, f"it is a copy of {shown(other)}, which was read", wanted=False)
             for path, other in pairs.items()
         )
         return [log for log in logs if log.path not in pairs]
@@ -181,7 +184,7 @@ class Reader:
         )
 
     def _outcome(self, log: LogFile) -> _Outcome:
-        """Read one log, in whichever process: nothing but what is loaded stays behind.
+        """Read one log, in any process: only loaded recipes stay behind.
 
         Raises:
             UsageError: Something is wrong that is wrong with all logs.
@@ -202,9 +205,9 @@ class Reader:
         return _Outcome(*used, reading)
 
     def _called(self, reads: Sequence[Read]) -> list[Read]:
-        """Return the logs, those of a model that nobody named under the one that they all state.
+        """Return the logs; those without a named model get the one that they all state.
 
-        Where they state several they stay together, and are no repeats of each other.
+        If they state several, they stay together, but are not repeats of each other.
         """
         stated: dict[str, set[str]] = {}
         for one in reads:
@@ -258,15 +261,17 @@ class Reader:
         if folder := self._folder(log):
             return folder
         alike = kinds(log.path, self._grammars(self.frameworks))
-        hint = f"Its lines are those of {' or '.join(alike)}: say --fw {alike[0]}." if alike else ""
+        hint = (
+            f"Its lines are those of {' or '.join(alike)}: give --fw {alike[0]}." if alike else ""
+        )
         raise UnknownLogError(
             "The path names no framework.",
             where=shown(log.path),
-            hint=hint or f"Say --fw NAME; known: {', '.join(sorted(self.frameworks))}.",
+            hint=hint or f"Give --fw NAME; known: {', '.join(sorted(self.frameworks))}.",
         )
 
     def _explained(self, log: LogFile, framework: Framework, reading: Reading) -> Reading:
-        """Say of a log without a number what its run lacked, or what it is instead of a log."""
+        """Return why a log has no number: what its run lacked, or what the file is instead."""
         if any(reason.code in ("no-log", "rehearsal") for reason in reading.reasons):
             return reading
         if not reading.reasons and not reading.missing:
@@ -282,14 +287,14 @@ class Reader:
 
 
 def _refuse_clash(read: Read, others: Collection[Read]) -> None:
-    """Leave out a bad log that would be a repeat which there is a log of already."""
+    """Leave out an invalid log if there is another log of the same repeat."""
     number = read.log.repeat, read.log.attempt
     if read.valid or read.log.repeat is None:
         return
     for other in others:
         if (other.log.repeat, other.log.attempt) == number:
             reasons = "; ".join(map(str, read.reading.reasons))
-            message = f"It has no number ({reasons}), and {shown(other.log.path)} is that repeat."
+            message = f"It has no number ({reasons}); {shown(other.log.path)} is the same repeat."
             raise UnknownLogError(message, where=shown(read.log.path))
 
 

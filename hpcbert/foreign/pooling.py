@@ -53,7 +53,7 @@ class Numbered(NamedTuple):
 
 
 def numbered(reads: list[Read]) -> dict[int, Read]:
-    """Return a point's logs by repeat, from 1; of several attempts the last good one counts.
+    """Return a point's logs by repeat, from 1; of several attempts the last valid one is used.
 
     OneFlow numbers its runs from 0. A log without a number gets the next one that is free.
 
@@ -98,14 +98,14 @@ def _attempt(repeat: int, reads: list[Read]) -> Read:
             both = f"{shown(other.log.path)} and {shown(one.log.path)}"
             raise UsageError(
                 f"{both} are both repeat {repeat} of one point.",
-                hint="Collect them one after the other, or tell them apart with --pattern.",
+                hint="Collect them one after the other, or distinguish them with --pattern.",
             )
     newest_first = [by_attempt[number] for number in sorted(by_attempt, reverse=True)]
     return next((one for one in newest_first if one.valid), newest_first[0])
 
 
 def joined(points: dict[tuple[Point, str], list[Read]]) -> dict[tuple[Point, str], list[Read]]:
-    """Join points that only accumulation tells apart, where names say they are runs of one."""
+    """Join points that differ only in accumulation, if names say they are runs of one."""
     joined: dict[tuple[Point, str], list[Read]] = {}
     akin: dict[tuple[Point, str], list[tuple[Point, str]]] = {}
     for (point, rule), reads in points.items():
@@ -117,7 +117,7 @@ def joined(points: dict[tuple[Point, str], list[Read]]) -> dict[tuple[Point, str
 
 
 def _are_runs_of_one(some: list[Read], others: list[Read]) -> bool:
-    """Say whether names differ in the number of the run alone, and no number is there twice."""
+    """Return whether names differ only in the number of the run, and no number appears twice."""
     places = [
         {one.log._replace(path=one.log.path.parent, repeat=None, attempt=0) for one in reads}
         for reads in (some, others)
@@ -127,7 +127,7 @@ def _are_runs_of_one(some: list[Read], others: list[Read]) -> bool:
 
 
 def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[NodeSample, ...]], ...]:
-    """Make points of their logs, with what the logs of valid runs state."""
+    """Make points from their logs, with the facts of valid runs' logs."""
     accounts = [
         [_account(point.shape, number, read) for number, read in point.reads.items()]
         for point in points
@@ -165,7 +165,7 @@ def _account(shape: Shape, number: int, read: Read) -> Account:
 
 
 def _with_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    """Return the runs of a point; a number that is left out is a run that is missing."""
+    """Return the runs of a point; a gap in the numbers is a missing run."""
     known = {run.repeat: run for run in runs}
     highest = max(known)
     if not 1 < len(known) < highest <= _RUNS_AT_MOST:
@@ -195,5 +195,5 @@ def _run(number: int, read: Read) -> Run:
 
 
 def _absent(number: int) -> Run:
-    detail = f"there are logs of higher numbers, and none of run {number}"
+    detail = f"there are logs of higher numbers, but none of run {number}"
     return Run(number, 0, None, False, (Reason("no-log", detail),), FOREIGN, "none", "")

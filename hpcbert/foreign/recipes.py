@@ -1,4 +1,4 @@
-"""The frameworks that logs can be of: one folder each, read when a log is of it."""
+"""The frameworks of logs: one folder each, read when there is a log of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person says about logs that hpcbert never submitted, and what their paths say."""
+"""What the user says about logs that hpcbert did not submit, and what their paths say."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 
 
 class UnknownLogError(UsageError):
-    """Something that must be known of one log is not: others may still be collected."""
+    """A required fact about one log is unknown; others may still be collected."""
 
 
 class UserSettings(NamedTuple):
-    """What a person says about the logs, for what neither path nor log tells; None: nothing.
+    """What the user says about the logs, if neither path nor log says it; None: nothing.
 
     Attributes:
         settings: What `--set` says, by names among those of a log's facts.
@@ -51,10 +51,10 @@ class UserSettings(NamedTuple):
 
 
 def parse_settings(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    """Read what a person says with `--set NAME=VALUE`.
+    """Read the values of `--set NAME=VALUE`.
 
     Raises:
-        UsageError: A name is unknown, twice there, or its value is no whole number above 0.
+        UsageError: A name is unknown or appears twice, or its value is not a whole number above 0.
     """
     found: dict[str, int] = {}
     for word in words:
@@ -64,7 +64,7 @@ def parse_settings(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
                 f"--set of logs does not support {name!r}.", hint=did_you_mean(name, _SETTABLE)
             )
         if name in found:
-            raise UsageError(f"--set says {name} twice.")
+            raise UsageError(f"--set has {name} twice.")
         if not _COUNT.fullmatch(value):
             raise UsageError(f"--set {name} must be a whole number above 0, not {value!r}.")
         found[name] = int(value)
@@ -72,7 +72,7 @@ def parse_settings(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
 
 
 def setting_of(log: LogFile, known: UserSettings, window: Window) -> Setting:
-    """Return what a log's path and a person say of its run.
+    """Return what a log's path and the user say about its run.
 
     Raises:
         UsageError: They contradict each other.
@@ -109,7 +109,7 @@ def setting_of(log: LogFile, known: UserSettings, window: Window) -> Setting:
 
 
 def _narrowed(known: UserSettings, log: LogFile) -> UserSettings:
-    """Return what a person says, to whom GPUs per node are those of the machine.
+    """Return the user's values; GPUs per node are those of the machine.
 
     A run on fewer GPUs than a node has, whose path names GPUs alone, had one node and used them.
     """
@@ -135,16 +135,16 @@ def likely_shape(setting: Setting) -> Shape | None:
 def contradiction(name: str, told: object, flag: str, said: object, log: LogFile) -> UsageError:
     """Return the error that a path and a flag say different things."""
     return UsageError(
-        f"The path says {name} = {told}, {flag} says {said}.",
+        f"The path says {name} = {told}, but {flag} says {said}.",
         where=shown(log.path),
-        hint="Leave the flag out, or, where the names are wrong, read them with a --pattern "
+        hint="Leave the flag out; or, if the names are wrong, give a --pattern "
         "that has * in this place.",
     )
 
 
 def unknown(names: list[str], log: LogFile) -> UnknownLogError:
-    """Return the error that nobody says something that a number or its place needs."""
+    """Return the error for a missing fact that a number or its place needs."""
     flags = [_FLAGS[name] for name in names if name in _FLAGS]
-    hint = f"Say it with {' '.join(flags)}, or name it in --pattern." if flags else ""
-    message = f"Neither the path nor the log tells {' and '.join(names)}."
+    hint = f"Give {' '.join(flags)}, or name it in --pattern." if flags else ""
+    message = f"Neither the path nor the log has {' and '.join(names)}."
     return UnknownLogError(message, where=shown(log.path), hint=hint)

@@ -1,4 +1,4 @@
-"""A real Slurm cluster on one machine: munge, MariaDB, slurmdbd, slurmctld and one slurmd a node.
+"""A real Slurm cluster on one machine: munge, MariaDB, slurmdbd, slurmctld, a slurmd per node.
 
 Each node is a process that holds a network, mount, host-name, IPC and PID namespace of its own:
 four hosts with their own addresses, names, /tmp and processes live on one machine, and ending that

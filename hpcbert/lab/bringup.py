@@ -32,7 +32,7 @@ def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
     Args:
         plan: What to start.
         run: Starts processes.
-        report: Told in a few words what is going on.
+        report: Receives a few words about the progress.
 
     Returns:
         The lab, with all nodes idle and, if there is accounting, sacct answering.
@@ -77,7 +77,7 @@ def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None
 
 
 def _removal(directory: Path) -> str:
-    return f"`{command('down', directory)}` removes what there is."
+    return f"`{command('down', directory)}` removes the rest."
 
 
 def _make_directory(directory: Path) -> tuple[Path, ...]:
@@ -95,7 +95,7 @@ def _open(plan: LabPlan, made: tuple[Path, ...]) -> Journal:
     directory = plan.directory
     if load(directory) is not None:
         raise UsageError(
-            "There is a lab already, or what is left of one.",
+            "The directory already has a lab, or the remains of one.",
             where=str(directory),
             hint=_removal(directory),
         )
@@ -103,7 +103,7 @@ def _open(plan: LabPlan, made: tuple[Path, ...]) -> Journal:
         raise UsageError(
             "The directory is not empty.",
             where=str(directory),
-            hint="Name one that is empty or not there yet: `lab down` removes all that is in it.",
+            hint="Name one that is empty or does not exist: `lab down` removes everything in it.",
         )
     mark = secrets.token_hex(5)
     root = root_of(directory, mark)

@@ -71,7 +71,7 @@ def start_switch(journal: Journal, run: Runner) -> Process:
 
 
 def start(journal: Journal, name: str, run: Runner) -> Process:
-    """Start a daemon; whether it answers is asked elsewhere.
+    """Start a daemon without waiting for its answer.
 
     Raises:
         UsageError: The lab has no such daemon, or it is running.
@@ -81,7 +81,7 @@ def start(journal: Journal, name: str, run: Runner) -> Process:
     daemon = _daemon(lab, name)
     running = lab.daemons.get(name)
     if running is not None and running.alive:
-        raise UsageError("It is running already.", where=name)
+        raise UsageError("The daemon is running already.", where=name)
     lab = journal.note_daemon(name, None)
     pid = spawn(
         run,
@@ -105,7 +105,7 @@ def stop(lab: Lab, name: str, *, number: int = signal.SIGTERM, timeout: float = 
     _daemon(lab, name)
     process = lab.daemons.get(name)
     if process is not None and not end([process], number=number, timeout=timeout):
-        raise SchedulerError(f"It did not end within {timeout:g} s.", where=name)
+        raise SchedulerError(f"The daemon did not end within {timeout:g} s.", where=name)
 
 
 def wait(lab: Lab, name: str, run: Runner) -> None:
@@ -142,7 +142,7 @@ def node_states(lab: Lab, run: Runner) -> dict[str, str]:
 
 
 def become(user: str) -> tuple[str, ...]:
-    """Return the command that runs what follows as another user."""
+    """Return the prefix of a command that runs it as another user."""
     return ("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups")
 
 
@@ -248,7 +248,7 @@ def _refusal(path: str) -> str:
 
 
 def _complaint(run: Runner, argv: Sequence[str], lab: Lab) -> str:
-    """Run a command; return what it complained about if it failed, or nothing."""
+    """Run a command; return its error message if it failed, or nothing."""
     result = run(argv, env=lab.daemon_environment, timeout=_PATIENCE)
     return "" if result.ok else result.stderr.strip() or f"exit status {result.returncode}"
 
@@ -258,7 +258,7 @@ def _wait(lab: Lab, name: str, silence: Callable[[], str]) -> None:
     process = lab.daemons.get(name)
     while reason := silence():
         if process is None or not process.alive:
-            raise _failure(lab, name, "It ended instead of answering.")
+            raise _failure(lab, name, "The daemon ended instead of answering.")
         if time.monotonic() > deadline:
             raise _failure(lab, name, f"No answer in {lab.plan.ready_timeout:g} s: {reason}")
         time.sleep(_POLL)
@@ -284,7 +284,7 @@ def _start_holder(
 def _identified(lab: Lab, name: str, pid: int) -> Process:
     process = identify(pid)
     if process is None:
-        raise _failure(lab, name, "It ended at once.")
+        raise _failure(lab, name, "The daemon ended at once.")
     return process
 
 
@@ -294,7 +294,7 @@ def _failure(lab: Lab, name: str, what: str) -> SchedulerError:
     return SchedulerError(
         f"{what}{tail}",
         where=name,
-        hint=f"All of its log: {path}. `{command('down', lab.directory)}` cleans up.",
+        hint=f"Its whole log: {path}. `{command('down', lab.directory)}` cleans up.",
     )
 
 

@@ -114,7 +114,7 @@ def show_at_once(lab: Lab, node: str, path: Path, *, run: Runner) -> None:
 
 
 def inside(lab: Lab, node: str) -> tuple[str, ...]:
-    """Return the command that runs what follows on a node, as its root.
+    """Return the prefix of a command that runs it on a node, as root.
 
     Raises:
         SchedulerError: The node is gone.
@@ -126,5 +126,5 @@ def _fresh(lab: Lab) -> Lab:
     """Read the record again: a daemon that was started since has another PID."""
     current = load(lab.directory)
     if current is None or current.mark != lab.mark:
-        raise UsageError("The lab is not there any more.", where=str(lab.directory))
+        raise UsageError("The lab does not exist any more.", where=str(lab.directory))
     return current

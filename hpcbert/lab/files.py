@@ -49,7 +49,7 @@ class Layout:
         self.images = root / "images"
 
     def log(self, daemon: str) -> Path:
-        """Return where a daemon's output goes."""
+        """Return the path of a daemon's output."""
         return self.logs / f"{daemon}.log"
 
 
@@ -119,7 +119,7 @@ def cgroup_conf() -> str:
     """Return cgroup.conf.
 
     slurmd reads it although nothing here uses cgroups. Named outright, the v1 plugin touches
-    nothing until a controller is asked for; `autodetect` and v2 fail or leave directories behind
+    nothing until a controller is requested; `autodetect` and v2 fail or leave directories behind
     where there is no systemd. CgroupAutomount, defunct in Slurm 26.05, was `no` by default.
     """
     return "CgroupPlugin=cgroup/v1\n"

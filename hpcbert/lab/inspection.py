@@ -80,7 +80,7 @@ class LabStatus:
 
 
 def status(directory: Path, *, run: Runner) -> LabStatus:
-    """Say how the lab in a directory is.
+    """Return the state of the lab in a directory.
 
     Raises:
         UsageError: There is none.
@@ -88,7 +88,7 @@ def status(directory: Path, *, run: Runner) -> LabStatus:
     lab = load(directory)
     if lab is None:
         raise UsageError(
-            "There is no lab.",
+            "There is no lab here.",
             where=str(directory),
             hint=f"`{command('up', directory)}` starts one.",
         )

@@ -33,7 +33,7 @@ def inside(hosts: Iterable[Process]) -> tuple[Process, ...]:
 
 
 def listens(process: Process, port: int) -> bool:
-    """Say whether somebody listens on a TCP port in the process's network namespace.
+    """Return whether anything listens on a TCP port in the process's network namespace.
 
     Looking leaves no trace; a trial connection would be an error in a Slurm daemon's log.
     """
@@ -44,7 +44,7 @@ def listens(process: Process, port: int) -> bool:
 
 
 def _is_first(process: Process) -> bool:
-    """Say whether a process is number 1 of a PID namespace below this one."""
+    """Return whether a process is number 1 of a PID namespace below this one."""
     lines = read(process.pid, "status").splitlines()
     # One number for each PID namespace, this one's first (proc(5)).
     numbers = next((line.split()[1:] for line in lines if line.startswith(b"NSpid:")), [])

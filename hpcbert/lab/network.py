@@ -44,7 +44,7 @@ def reserve(journal: Journal, run: Runner) -> Lab:
         if not reason:
             return lab
         journal.note(slot=None)
-    raise CheckError(f"No network is free for the lab: {reason}", where="lab slot")
+    raise CheckError(f"The lab found no free network: {reason}", where="lab slot")
 
 
 def plug(lab: Lab, run: Runner) -> None:
@@ -89,7 +89,7 @@ def remains(lab: Lab, run: Runner) -> tuple[str, ...]:
 
 
 def _uplink_is_ours(lab: Lab, run: Runner) -> bool:
-    """Say whether the host's cable is there and bears this lab's mark."""
+    """Return whether the host's cable exists and has this lab's mark."""
     if lab.slot is None:
         return False
     words = ["ip", "-json", "link", "show", "dev", lab.network.uplink]
@@ -128,7 +128,7 @@ def _configure(lab: Lab, host: Process, commands: str, run: Runner) -> None:
 
 
 def _hardware_address(lab: Lab) -> str:
-    """Return a locally administered unicast address made of the mark: it tells whose it is."""
+    """Return a locally administered unicast address from the mark, which identifies the lab."""
     return ":".join(["02", *(lab.mark[at : at + 2] for at in range(0, 10, 2))])
 
 

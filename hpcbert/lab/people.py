@@ -50,10 +50,10 @@ def admit(journal: Journal, run: Runner) -> None:
         python = _view(journal, run)
         if not _runs(lab, run, [str(python)]):
             raise CheckError(
-                f"{name} can't run {sys.executable}, with which this lab is started.",
+                f"{name} can't run {sys.executable}, which starts this lab.",
                 where="--user",
                 hint="Install hpcbert with an interpreter that everybody can read, "
-                "/usr/bin/python3 for one, and start the lab with that.",
+                "such as /usr/bin/python3, and start the lab with that.",
             )
     journal.note(programs=python.parent)
 

@@ -1,4 +1,4 @@
-"""What a lab is to look like, and where it lives. No I/O but looking at directories."""
+"""The plan of a lab, and its directory. No I/O except reading directories."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WITHOUT = "none"
 
 @dataclass(frozen=True)
 class LabPlan:
-    """A cluster to be: how many nodes, with what in them, and where.
+    """A planned cluster: its nodes, their equipment, and their place.
 
     Attributes:
         directory: Where `lab.json` is kept, and all else if Slurm can live there (see `root_of`).
@@ -53,7 +53,7 @@ class LabPlan:
             such plugin. While the lab runs, slurmctld reads the file again when it changes.
         settings: Further lines of slurm.conf; of keys that the lab sets too these count.
         lacks: Slurm's plugins that it does without, as `mpi_pmix`.
-        user: An ordinary user who is to use it: made where there is none; empty: nobody is made.
+        user: An ordinary user of the lab, made if missing; empty: no user is made.
         slurmd_timeout: Seconds of silence after which slurmctld calls a node down.
         slot: Which of the 200 sets of link name, subnet and ports to take. If None, the first free
             one, counted from a number that the directory decides.
@@ -95,7 +95,7 @@ class LabPlan:
             )
         if self.user and (self.user == "root" or not _USER.fullmatch(self.user)):
             raise UsageError(
-                f"{self.user!r} is no name for an ordinary user.",
+                f"{self.user!r} is not a valid name for an ordinary user.",
                 where="--user",
                 hint="Use lower-case letters, digits, - and _, 31 at most, a letter first.",
             )
@@ -108,7 +108,7 @@ class LabPlan:
         return 4 * max(1, self.gpus_per_node)
 
     def gres(self, number: int) -> str:
-        """Return the GPUs of a node as slurm.conf names them; empty where it has none.
+        """Return the GPUs of a node as slurm.conf names them; empty if it has none.
 
         Args:
             number: Of the node, from 1.

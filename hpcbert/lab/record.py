@@ -1,4 +1,4 @@
-"""`lab.json`: what was made, written down before it is made, so that `down` finds all of it."""
+"""`lab.json`: what the lab makes, recorded before it is made, so that `down` finds all of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True)
 class Lab:
-    """A lab as it is recorded: whether all of it is there and alive is for `status` to say.
+    """A lab as recorded: `status` checks whether all of it exists and is alive.
 
     Attributes:
         plan: What was asked for.
@@ -44,7 +44,7 @@ class Lab:
         slot: The slot that was reserved, or was about to be; None before that.
         hosts: Node name, or `switch`, to the process that holds its namespaces; None if that was
             about to start.
-        daemons: Daemon name to its process, likewise. A node's slurmd has the node's name.
+        daemons: Daemon name to its process, as above. A node's slurmd has the node's name.
         account: Whether the plan's user was made for it.
         views: Bind mounts through which that user sees hpcbert.
         programs: Where that user finds hpcbert; None without one.
@@ -129,7 +129,7 @@ class Lab:
             "LC_ALL": "C.UTF-8",
             MARK: self.mark,
             "SLURM_CONF": str(self.layout.slurm_conf),
-            # The one way to tell slurmdbd where the socket is: slurmdbd.conf has no key for it.
+            # The only way to give slurmdbd the socket: slurmdbd.conf has no key for it.
             "MYSQL_UNIX_PORT": str(self.layout.database_socket),
         }
 
@@ -148,11 +148,11 @@ class Journal:
         return self.lab
 
     def note_host(self, node: str, process: Process | None) -> Lab:
-        """Note that a node's host is about to start (None), or what it is."""
+        """Record that a node's host is about to start (None), or the host."""
         return self.note(hosts={**self.lab.hosts, node: process})
 
     def note_daemon(self, name: str, process: Process | None) -> Lab:
-        """Note that a daemon is about to start (None), or what it is."""
+        """Record that a daemon is about to start (None), or the daemon."""
         return self.note(daemons={**self.lab.daemons, name: process})
 
     def _write(self) -> None:
@@ -178,7 +178,9 @@ def load(directory: Path) -> Lab | None:
     except PermissionError as error:
         raise UsageError(error.strerror or "It cannot be read.", where=str(path)) from error
     except (ValueError, ConfigError) as error:
-        raise UsageError(f"This is no record of a lab: {error}", where=str(path)) from error
+        raise UsageError(
+            f"The file is not the record of a lab: {error}", where=str(path)
+        ) from error
 
 
 @contextlib.contextmanager

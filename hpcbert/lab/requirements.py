@@ -92,7 +92,7 @@ def missing(*, accounting: bool) -> dict[str, str]:
 
 
 def has_pmix() -> bool:
-    """Say whether this machine's Slurm has its plugin for PMIx."""
+    """Return whether this machine's Slurm has its plugin for PMIx."""
     return PMIX in _plugins()
 
 

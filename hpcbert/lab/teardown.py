@@ -1,4 +1,4 @@
-"""Take a lab down, whatever is left of it."""
+"""Take a lab down, even if only parts of it are left."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Remo
 
 
 def _sweep(directory: Path) -> Removal:
-    """Remove what an `up` leaves that was killed while it wrote its very first record."""
+    """Remove the files of an `up` that was killed while it wrote its first record."""
     unfinished = tuple(directory.glob(UNFINISHED))
     for path in unfinished:
         path.unlink(missing_ok=True)

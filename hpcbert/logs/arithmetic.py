@@ -1,4 +1,4 @@
-"""The arithmetic from what a log prints to samples per second."""
+"""The arithmetic from the numbers in a log to samples per second."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def number(text: bytes) -> float:
         CannotReduceError: The text is something else.
     """
     if not re.fullmatch(_NUMBER, text):
-        raise CannotReduceError("rule", f"{text[:40].decode(errors='replace')!r} is no number")
+        raise CannotReduceError("rule", f"{text[:40].decode(errors='replace')!r} is not a number")
     return float(text)
 
 
@@ -58,7 +58,7 @@ def positive(value: float) -> float:
 
 
 def duration(moments: Sequence[float]) -> float:
-    """Return the seconds from the first moment to the last, all of which must go on."""
+    """Return the seconds from the first moment to the last; moments must not go back."""
     for earlier, later in pairwise(moments):
         if not later >= earlier:
             how = "goes back" if later < earlier else "can't be read"
@@ -70,14 +70,14 @@ def duration(moments: Sequence[float]) -> float:
 
 
 def throughput(rule: Rule, value: float, setting: Setting) -> float:
-    """Return what a printed rate means in samples per second over all GPUs.
+    """Return the meaning of a printed rate in samples per second over all GPUs.
 
     Raises:
-        CannotReduceError: It is a bandwidth, which has no place among throughputs.
+        CannotReduceError: It is a bandwidth, which is not a throughput.
         UnknownError: A factor isn't known.
     """
     if rule.unit == "GB/s":
-        raise CannotReduceError("rule", f"{rule.name} is {value:g} GB/s: no throughput")
+        raise CannotReduceError("rule", f"{rule.name} is {value:g} GB/s, which is not a throughput")
     by_node = rule.scope == "per-node" or (rule.scope == "per-rank" and rule.record.ranks == "node")
     width = 1 if rule.scope == "global" else setting.need("nodes" if by_node else "gpus")
     tokens = setting.need("sequence_length") if rule.unit == "tokens" else 1
@@ -85,7 +85,7 @@ def throughput(rule: Rule, value: float, setting: Setting) -> float:
 
 
 def average(rule: Rule, values: Sequence[float], stride: int, setting: Setting) -> float:
-    """Reduce the window's numbers, one a record of `stride` iterations, to a throughput."""
+    """Reduce the window's numbers, one per record of `stride` iterations, to a throughput."""
     for value in values:
         positive(value)
     if rule.kind == "rate":

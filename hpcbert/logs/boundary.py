@@ -1,8 +1,9 @@
-"""Where a number in a log begins and ends, so that no part of one is read as the whole.
+"""Where a number in a log begins and ends, so that a part is never read as the whole.
 
-A group like `([\\d.]+)` finds 4.987 in `4.987K`, 1 in `1,234.5` and 5.0 in `5.0abc`. Whatever a
-number runs into is therefore taken with it, and the text is then no number. Only what the pattern
-itself has directly beside the group, as in `([\\d.]+)K`, is known to the recipe and left out.
+A group like `([\\d.]+)` finds 4.987 in `4.987K`, 1 in `1,234.5` and 5.0 in `5.0abc`. Everything
+that touches a number is therefore taken with it, and the text is then not a number. Only what the
+pattern itself has directly next to the group, as in `([\\d.]+)K`, is known to the recipe and left
+out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _GROUP = regex(r"\(\?P<(\w+)>")
 _BEFORE = re.compile(rb"(?:\d[\d.,]*|(?<![\w)\]])[+-])\Z")
 _AFTER = re.compile(rb"(?:[eE][+-]?\d|[\w%]|[.,](?=\d))+| [kKMGT](?!\w)")
-# Longer than any number in a log, and short enough to be shown.
+# Longer than any number in a log, and short enough to show.
 _REACH = 40
 
 
@@ -26,8 +27,8 @@ class Number(NamedTuple):
     """A group of a pattern that is a number.
 
     Attributes:
-        before, after: Whether the line is looked at to that side of the group: not where the
-            pattern has a letter, a digit or an underscore of its own there.
+        before, after: Whether to check the line on that side of the group: not if the pattern has a
+            letter, a digit or an underscore of its own there.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Number(NamedTuple):
     after: bool
 
     def read(self, match: re.Match[bytes]) -> bytes:
-        """Return the number with all that it runs into, as it stands in the line."""
+        """Return the number with everything that touches it in the line."""
         start, end = match.span(self.name)
         text = match.string
         if self.before and (found := _BEFORE.search(text[max(0, start - _REACH) : start])):
@@ -46,16 +47,16 @@ class Number(NamedTuple):
 
 
 def numbers(pattern: str, names: Container[str]) -> tuple[Number, ...]:
-    """Return the groups of a pattern that are numbers, and how far each is looked at.
+    """Return the groups of a pattern that are numbers, and how far to check each.
 
     Args:
         pattern: A regular expression that compiles, as the recipe has it.
-        names: What a group that is a number may be called.
+        names: Names of groups that are numbers.
     """
     found = []
     for group in _GROUP.finditer(pattern):
         after = _end_of_group(pattern, group.end())
-        # A letter that may be left out, as in `(…)K?`, ends nothing.
+        # An optional letter, as in `(…)K?`, ends nothing.
         states = _is_own(pattern, after) and pattern[after + 1 : after + 2] not in ("?", "*", "{")
         if group[1] in names:
             found.append(Number(group[1], not _is_own(pattern, group.start() - 1), not states))
@@ -63,7 +64,7 @@ def numbers(pattern: str, names: Container[str]) -> tuple[Number, ...]:
 
 
 def _is_own(pattern: str, at: int) -> bool:
-    """Say whether a pattern has a letter, a digit or an underscore at a place, as itself."""
+    """Return whether a pattern has a literal letter, digit or underscore at a place."""
     if at < 0 or at >= len(pattern) or not (pattern[at].isalnum() or pattern[at] == "_"):
         return False
     backslashes = len(pattern[:at]) - len(pattern[:at].rstrip("\\"))
@@ -81,7 +82,7 @@ def _end_of_group(pattern: str, at: int) -> int:
             in_set = sign != "]"
         elif sign == "[":
             in_set = True
-            # A bracket that comes first in a set stands for itself.
+            # A bracket that comes first in a set is literal.
             at += len(re.match(r"\^?\]?", pattern[at + 1 :])[0])  # type: ignore[index]
         else:
             depth += {"(": 1, ")": -1}.get(sign, 0)

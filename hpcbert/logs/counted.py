@@ -1,4 +1,4 @@
-"""Which part of a run a rule counts, said for people."""
+"""Which part of a run a rule measures, in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def counted(rule: Rule, skip: int, iters: int) -> Counted:
-    """Return what a rule counts under a protocol; `iters` may be END."""
+    """Return the part that a rule measures under a protocol; `iters` may be END."""
     return Counted(skip, None if iters == END else iters, _what(rule, skip, iters))
 
 

@@ -1,4 +1,4 @@
-"""Which iterations a number is of, and whether the log has them."""
+"""Which iterations a number covers, and whether the log has them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ class Span(NamedTuple):
 
 
 class Coverage:
-    """Sees to it that a log has its iterations where the rule itself doesn't look at them.
+    """Checks that a log has its iterations if the rule itself does not check that.
 
-    A closing line is of the program's own window, and a rule that counts lines begins wherever
-    these do: a log from which iterations were lost is still no log of a whole run.
+    A closing line covers the program's own window, and a rule that counts lines begins wherever
+    they
+    do: a log with lost iterations is still not a log of a whole run.
 
     Args:
         record: The lines that count iterations.
-        whole: Whether all from the first printed one on must be there, and not only the window's.
+        whole: Whether all from the first printed one on must be there, not only the window's.
     """
 
     def __init__(self, record: Record, *, whole: bool) -> None:
@@ -37,7 +38,7 @@ class Coverage:
 
     @classmethod
     def of(cls, grammar: Grammar, rule: Rule) -> Coverage | None:
-        """Return what follows a log for a rule, None where the rule's own records are looked at."""
+        """Return the check of a log for a rule; None if the rule checks its own records."""
         whole = rule.kind != "footer" and rule.after.by == "record"
         if (rule.kind != "footer" and not whole) or rule.record.irregular:
             return None
@@ -51,7 +52,7 @@ class Coverage:
             self._places.add(iteration)
 
     def check(self, setting: Setting) -> None:
-        """Look for a gap in the protocol's window, or before it, too.
+        """Search for a gap in the protocol's window, and before it.
 
         Raises:
             CannotReduceError: There is one.
@@ -72,16 +73,16 @@ class Coverage:
             raise CannotReduceError("window", detail)
         for place in (*(place for place in places if last < place <= end), end):
             if place - last > stride:
-                detail = f"no record is of the iterations {last + 1} to {place - 1}"
+                detail = f"no record covers the iterations {last + 1} to {place - 1}"
                 raise CannotReduceError("window", detail)
             last = place
 
     @staticmethod
     def _is_asked_for(places: list[int], setting: Setting) -> bool:
-        """Say whether a log must have the window.
+        """Return whether a log must have the window.
 
-        A foreign log may be but the end of one, with its closing line. Where nobody asked for a
-        window, it has one if it has lines before that and at its end.
+        A log of other origin may be only the end of one, with its closing line. If nobody
+        requested a window, it has one if it has lines before the window and at its end.
         """
         if not places or setting.reach:
             return bool(places)

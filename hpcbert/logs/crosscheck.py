@@ -1,12 +1,12 @@
-"""What a log says of itself twice: the rules' numbers over the same iterations, held together.
+"""Cross-check the rules: compare the throughputs that they find in one log and window.
 
-A log often holds several ways to its throughput: time stamps, printed rates, times of steps, a
-closing line. Whichever rule is asked for, the others are computed in the same reading. They need
-not agree to a percent: a printed rate may leave out the loading of data. A factor of 2 or 100
-means that one of them is wrong, and nobody knows which.
+A log often has several ways to its throughput: time stamps, printed rates, times of steps, a
+closing line. Whichever rule is used, the others are computed in the same reading. They need not
+agree to a percent: a printed rate may leave out the loading of data. A factor of 2 or 100
+means that one of them is wrong, and it is unknown which.
 
-All are brought to time before they are compared: samples over the seconds that a way says they
-took. Steps of different length then make no difference, as they do to a mean of rates.
+All are converted to time before they are compared: samples over the seconds that a way reports.
+Steps of different length then make no difference, as they would to a mean of rates.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from hpcbert.logs.grammar import Grammar, Record, Rule
     from hpcbert.logs.setting import Setting
 
-# Records of one kind that are kept; a log of more is compared over these.
+# Records of one kind to keep; longer logs are compared over these.
 _KEPT = 1 << 16
-# A record that is less than this late is no pause, whatever its factor: seconds.
+# A record that is less than this late is not a pause, whatever its factor: seconds.
 _HICCUP = 1.0
 _FEW = 3
 
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
         place: The iteration it completes.
         steps: Iterations that were executed since the record before it.
         fields: Its fields, as text.
-        paused: Whether the log says why it may be slow.
+        paused: Whether the log explains why it may be slow.
     """
 
     place: int
@@ -52,12 +52,12 @@ class Entry(NamedTuple):
 
 
 class Throughput(NamedTuple):
-    """How one rule sees the window.
+    """One rule's view of the window.
 
     Attributes:
         samples: Samples per second over the whole of it.
         parts: The iteration, the samples per second and the seconds of each record, the seconds 0
-            where they can't be said; and whether it may be slow.
+            if unknown; and whether it may be slow.
     """
 
     samples: float
@@ -89,7 +89,7 @@ class _Track:
         self.entries.append(Entry(place, steps, fields, paused or first))
 
     def within(self, span: Span, *, first: bool) -> tuple[Entry | None, list[Entry]]:
-        """Return the record at which a span begins, and those inside of it.
+        """Return the record at which a span begins, and those inside it.
 
         Args:
             span: The window.
@@ -111,12 +111,12 @@ class _Track:
 
 
 def evidence(rule: Rule) -> tuple[bytes, str]:
-    """Return what a rule reads: two rules that read the same don't confirm each other."""
+    """Return what a rule reads: two rules that read the same can't confirm each other."""
     return rule.record.contains, rule.field
 
 
 def independent(grammar: Grammar, chosen: Rule) -> tuple[Rule, ...]:
-    """Return the rules to hold against the chosen one: those that read another field."""
+    """Return the rules to compare with the chosen one: those that read another field."""
     if not _is_comparable(chosen):
         return ()
     return tuple(
@@ -131,11 +131,11 @@ def _is_comparable(rule: Rule) -> bool:
 
 
 class CrossCheck:
-    """Follows the ways to a throughput through one log.
+    """Follows all ways to a throughput through one log.
 
     Args:
         grammar: How the framework's logs are read.
-        chosen: The rule whose number is asked for.
+        chosen: The rule that gives the result.
     """
 
     def __init__(self, grammar: Grammar, chosen: Rule) -> None:
@@ -171,12 +171,12 @@ class CrossCheck:
         self._closing.setdefault(rule.name, []).append(text)
 
     def reasons(self, value: float, span: Span, setting: Setting) -> tuple[Reason, ...]:
-        """Return what is against the number that the chosen rule gives; empty if nothing is.
+        """Return the evidence against the chosen rule's number; empty if there is none.
 
         Args:
             value: The number.
-            span: The iterations that it is of.
-            setting: What is known of the run, the log's facts with it.
+            span: The iterations that it covers.
+            setting: What is known about the run, including the log's facts.
         """
         own = self._pace(self.chosen, span, setting)
         found = [*self._implausible(own)]
@@ -184,7 +184,7 @@ class CrossCheck:
         unsure = self._needs_accumulation(self.chosen, setting)
         heard = set()
         for rule in self.others:
-            # Of several rules that read one field the first that the log allows speaks for all.
+            # Of several rules that read one field, the first that the log allows is compared.
             if evidence(rule) in heard or rule.record.ranks != "one":
                 continue
             pace = self._pace(rule, span, setting)
@@ -192,18 +192,18 @@ class CrossCheck:
                 continue
             heard.add(evidence(rule))
             unsure = unsure and not rule.is_printed
-            # More micro-batches in a step than one would explain why a clock sees fewer samples.
+            # More micro-batches per step than one would explain why a clock sees fewer samples.
             explained = self.chosen.is_printed and self._needs_accumulation(rule, setting)
             if explained and samples > pace.samples:
                 continue
             if not self._agree(rule, samples, pace.samples, setting):
                 found.append(self._contradiction(samples, rule, pace.samples, setting))
         if unsure and self.grammar.accumulates and not found:
-            found.append(Reason("rule", f"{_unstated(self.chosen)}, and no other rule tells"))
+            found.append(Reason("rule", f"{_unstated(self.chosen)}, and no other rule says it"))
         return tuple(found)
 
     def _needs_accumulation(self, rule: Rule, setting: Setting) -> bool:
-        """Say whether a rule takes steps for micro-batches without anybody having said so."""
+        """Return whether a rule takes steps for micro-batches without any statement of that."""
         counted = rule.is_printed or rule.record.counts == "micro-batches"
         known = setting.accumulation is not None or setting.global_batch_size is not None
         return not counted and not known
@@ -215,7 +215,7 @@ class CrossCheck:
             return True
         if "footer" not in (rule.kind, self.chosen.kind):
             return False
-        # A closing line is of the whole run: it may lie anywhere from that to the steady rate.
+        # A closing line covers the whole run: it may be anywhere from that to the steady rate.
         steps = rule if self.chosen.kind == "footer" else self.chosen
         whole = self._pace(steps, Span(), setting, first=True)
         closing, steady = (own, other) if self.chosen.kind == "footer" else (other, own)
@@ -240,7 +240,7 @@ class CrossCheck:
     def _pace(
         self, rule: Rule, span: Span, setting: Setting, *, first: bool = False
     ) -> Throughput | None:
-        """Return a rule's view of the window, None where the log doesn't have it."""
+        """Return a rule's view of the window; None if the log does not have it."""
         try:
             if rule.kind == "footer":
                 return self._by_closing(rule, span, setting)
@@ -268,9 +268,9 @@ class CrossCheck:
         return Throughput(samples, ()) if math.isfinite(samples) and samples > 0 else None
 
     def _implausible(self, pace: Throughput | None) -> Iterable[Reason]:
-        """Yield what in the window is out of all proportion to the rest of it.
+        """Yield records of the window that are out of proportion to the rest.
 
-        A median, and a mean that leaves out the extremes, has seen to that itself.
+        A median, and a mean that leaves out the extremes, handle that themselves.
         """
         robust = self.chosen.average == "median" or self.chosen.trim > 0
         if pace is None or len(pace.parts) < _FEW or robust:
@@ -295,8 +295,8 @@ class CrossCheck:
 
 def _unstated(chosen: Rule) -> str:
     return (
-        "the log doesn't state how many micro-batches a step accumulates, which"
-        f" {chosen.name} needs: say --set accumulation=N, or choose a rule that reads rates"
+        "the log does not state the micro-batches per step, which"
+        f" {chosen.name} needs: use --set accumulation=N, or a rule that reads rates"
     )
 
 

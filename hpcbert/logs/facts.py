@@ -1,4 +1,4 @@
-"""What a log states about its own run: its settings, gathered line by line."""
+"""The facts that a log states about its own run: settings, gathered line by line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Value = int | str
 WORDS = ("precision", "model", "version", "device", "device_kind")
 _KINDS = ("gpu", "cpu")
-# Nodes may differ in these, so the first one stands for the run.
+# Nodes may differ in these, so the first value stands for the run.
 _FIRST_COUNTS = ("version", "device")
 _LONGEST = 80
 
@@ -23,7 +23,7 @@ class Stated:
     """The facts of one log.
 
     Attributes:
-        values: Those that lines spell out, by their names in FACTS.
+        values: The facts in lines, by their names in FACTS.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Stated:
         self._counted: dict[Fact, int] = {}
 
     def add(self, fact: Fact, line: Line) -> None:
-        """Take what a line says.
+        """Take the facts of a line.
 
         Raises:
             CannotReduceError: It contradicts an earlier line.
@@ -46,11 +46,11 @@ class Stated:
                     continue
                 known = self.values.setdefault(name, value)
                 if known != value and name not in _FIRST_COUNTS:
-                    detail = f"the log says {name} = {known} and then {value}"
+                    detail = f"the log says {name} = {known}, and later {value}"
                     raise CannotReduceError("config", detail)
 
     def with_counts(self) -> dict[str, Value]:
-        """Return the facts, those included that follow from how often a line is there.
+        """Return the facts, including those that follow from the number of some lines.
 
         Raises:
             CannotReduceError: There are more or fewer such lines than another fact says.
@@ -62,13 +62,13 @@ class Stated:
             known = values.setdefault(fact.counts, number)
             if known != number:
                 line = fact.contains.decode(errors="replace").strip()
-                detail = f"the log says {fact.counts} = {known}, and {number} lines say {line!r}"
+                detail = f"the log says {fact.counts} = {known}, but {number} lines say {line!r}"
                 raise CannotReduceError("config", detail)
         return values
 
 
 def read(fact: Fact, name: str, text: bytes) -> Value | None:
-    """Return a fact as hpcbert has it: a whole number or a word; None if the text is neither."""
+    """Return a fact in hpcbert's form: a whole number or a word; None if the text is neither."""
     word = text.decode(errors="replace")
     word = fact.values.get(word, word)
     if name == "device_kind":

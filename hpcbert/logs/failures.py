@@ -1,6 +1,6 @@
-"""Why a run failed by the words of its log: it lacked memory, or the last error line says why.
+"""Why a run failed, from its log: it lacked memory, or its last error line says why.
 
-A log of a run that ended well is never read for it: programs try again after some of these words.
+The log of a successful run is never searched: programs try again after some of these words.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DEVICE: Final = "device-oom"
 HOST: Final = "host-oom"
 ERROR: Final = "error"
-# What says so for every program, whatever it printed before: Slurm killed one for its memory.
+# The words for every program, whatever it printed before: Slurm killed a process for its memory.
 #   slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been …
 #   slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0 cgroup. Some of your processes …
 _KILLED = FailureWords(
@@ -32,7 +32,7 @@ _KILLED = FailureWords(
     b"oom",
     re.compile(rb"^slurmstepd: error: Detected \d+ oom[-_]kill event", re.MULTILINE),
 )
-# The words of what many frameworks stand on; a framework's own are its recipe's.
+# The words of common libraries; those of a framework are in its recipe.
 _COMMON = (
     FailureWords(
         DEVICE,
@@ -54,17 +54,17 @@ _COMMON = (
     ),
 )
 _SENTENCES = {
-    DEVICE: "the device's memory did not suffice",
-    HOST: "the host's memory did not suffice",
+    DEVICE: "the device ran out of memory",
+    HOST: "the host ran out of memory",
 }
-# What a log has against a run that the words may be the cause of.
+# Reasons against a run that the words may explain.
 _CAUSED = frozenset({"state", "exit", "incomplete", "window"})
-# The same of the last error line, which programs that go on print too.
+# The same for the last error line, which programs print too if they continue.
 _ENDED = frozenset({"state", "exit", "incomplete"})
 _SHOWN = 120
 
 
-# What the kernel ends a process with for the host's memory: 128 and SIGKILL (mm/oom_kill.c).
+# The exit status after the kernel killed a process for memory: 128 and SIGKILL (mm/oom_kill.c).
 _SIGKILL = 137
 
 
@@ -73,7 +73,7 @@ class Failure(NamedTuple):
 
     Attributes:
         kind: `device-oom` or `host-oom` for what it lacked, else `error`.
-        said: What the log says of it.
+        said: The log's own words.
     """
 
     kind: str
@@ -84,17 +84,17 @@ class Failure(NamedTuple):
 
 
 def find(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None:
-    """Return what the log of a failed run says that it lacked; None if it says nothing.
+    """Return what a failed run lacked according to its log; None if the log does not say.
 
-    The first words count: what comes after them may be other ranks' errors about their peers. But
-    where Slurm killed a process for the host's memory, that is the cause of all others.
+    The first words count: later ones may be other ranks' errors about their peers. But if Slurm
+    killed a process for the host's memory, that is the cause of all others.
 
-    Never raises for what is in the file, or for what is in its place.
+    Never raises because of the file's content, or of what is in its place.
 
     Args:
         path: The log.
         grammar: How the framework's logs are read.
-        device: What the run computed on; the CPU's memory is the host's, whatever it is called.
+        device: What the run computed on; the CPU's memory is the host's, whatever its name.
     """
     words = tuple(one for one in (_KILLED, *_COMMON, *grammar.failures) if one.contains)
     first: Failure | None = None
@@ -113,14 +113,14 @@ def find(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None
 def explain(
     path: Path, grammar: Grammar, device: Device = "gpu", printed: Sequence[Path] = ()
 ) -> Failure | None:
-    """Return why a run failed: what it lacked, or else the last error line; None if none says it.
+    """Return why a run failed: what it lacked, or else the last error line; None if unknown.
 
     Args:
         path: Its log.
         grammar: How the framework's logs are read.
         device: What the run computed on.
-        printed: Files with what its job script printed, looked at where the log has no error: a
-            step that never began has none.
+        printed: Files with its job script's output, searched if the log has no error: a step that
+            never began has none.
     """
     if lacked := find(path, grammar, device):
         return lacked
@@ -131,10 +131,10 @@ def explain(
 
 
 class Shortage(NamedTuple):
-    """What says of a failed run that a smaller batch may have fitted.
+    """The signs of a failed run that a smaller batch may fit.
 
     Attributes:
-        words: A Perl regular expression of which a line of the log has a match.
+        words: A Perl regular expression that matches a line of the log.
         exits: Exit statuses.
     """
 
@@ -143,9 +143,9 @@ class Shortage(NamedTuple):
 
 
 def shortage(grammar: Grammar, device: Device) -> Shortage:
-    """Return what says of a failed run that memory did not suffice which the batch fills.
+    """Return the signs of a failed run that lacked memory which the batch uses.
 
-    That is the device's; on the CPU, and where the program chooses, the host's too.
+    That is the device's memory; on the CPU, and if the program chooses, the host's too.
     """
     hosted = device != "gpu"
     kinds = {DEVICE, HOST} if hosted else {DEVICE}
@@ -155,7 +155,7 @@ def shortage(grammar: Grammar, device: Device) -> Shortage:
 
 
 def alternatives(patterns: Iterable[re.Pattern[bytes]]) -> str:
-    """Return a Perl regular expression that has a match wherever one of some patterns has."""
+    """Return a Perl regular expression that matches wherever one of some patterns does."""
     return "(?J)" + "|".join(f"(?:{one.pattern.decode()})" for one in patterns)
 
 
@@ -166,12 +166,12 @@ def blamed(
     device: Device = "gpu",
     printed: Sequence[Path] = (),
 ) -> tuple[Reason, ...]:
-    """Return what is against a run, with why it failed where that may be the cause of the rest.
+    """Return the reasons against a run, with why it failed if that may explain them.
 
     Args:
         path: Its log.
         grammar: How the framework's logs are read.
-        against: Why the run does not count; empty if it does.
+        against: Why the run is invalid; empty if it is valid.
         device: What the run computed on.
         printed: As in `explain`.
     """
@@ -184,12 +184,12 @@ def blamed(
 
 
 def by_status(grammar: Grammar, against: Sequence[Reason], code: int | None) -> tuple[Reason, ...]:
-    """Return what a failed run lacked by its exit status, where its log does not say it.
+    """Return what a failed run lacked by its exit status, if its log does not say.
 
     Args:
         grammar: How the framework's logs are read.
-        against: Why the run does not count; empty if it does.
-        code: Exit status of the measured step; None where nobody knows.
+        against: Why the run is invalid; empty if it is valid.
+        code: Exit status of the measured step; None if unknown.
     """
     codes = {one.code for one in against}
     if not codes & _CAUSED or codes & {DEVICE, HOST}:
@@ -201,7 +201,7 @@ def by_status(grammar: Grammar, against: Sequence[Reason], code: int | None) -> 
 
 
 def _found(data: bytes, words: tuple[FailureWords, ...]) -> Iterable[tuple[FailureWords, Failure]]:
-    """Yield the failures of a piece in the log's order, each with the words that it has."""
+    """Yield the failures in a piece in the log's order, each with its words."""
     texts = tuple(one.contains.lower() for one in words)
     for start, which, _, end in find_lines(data.lower(), texts):
         line, one = cut_line(data, start, end)[0].text, words[which]

@@ -1,4 +1,4 @@
-"""The fields of records: what is there, whether it is whole, and what it reads as."""
+"""The fields of records: which are there, whether they are whole, and their values."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ DIGITS = 18
 
 
 def whole_matches(pattern: re.Pattern[bytes], line: Line) -> list[re.Match[bytes]]:
-    """Return the matches in a line that are whole, launchers' labels in the way or not."""
+    """Return the whole matches in a line, with or without launchers' labels."""
     found = list(pattern.finditer(line.text))
     found = found or list(pattern.finditer(unlabelled(line.text)))
     return [match for match in found if line.holds(match)]
 
 
 def read_fields(match: re.Match[bytes], numbers: tuple[Number, ...]) -> dict[str, bytes]:
-    """Return the fields that are there, each number with all that it runs into."""
+    """Return the fields that are there, each number with everything that touches it."""
     fields = {name: text for name, text in match.groupdict().items() if text is not None}
     for one in numbers:
         if one.name in fields:
@@ -38,9 +38,9 @@ def read_fields(match: re.Match[bytes], numbers: tuple[Number, ...]) -> dict[str
 def is_copy(
     one: tuple[int | None, dict[str, bytes]], two: tuple[int | None, dict[str, bytes]]
 ) -> bool:
-    """Say whether two records, iteration and fields, are one line that was written twice.
+    """Return whether two records, iteration and fields, are one line that was written twice.
 
-    It has the same time, or, where lines have none, the same fields. Either may be torn.
+    They have the same time or, if lines have none, the same fields. Either may be torn.
     """
     if one[0] != two[0]:
         return False
@@ -50,12 +50,12 @@ def is_copy(
 
 
 def has_field(match: re.Match[bytes], name: str) -> bool:
-    """Say whether a match has a field."""
+    """Return whether a match has a field."""
     return name in match.re.groupindex and match[name] is not None
 
 
 def loose_float(text: bytes) -> float:
-    """Return a number, NaN where the text is none."""
+    """Return a number, NaN if the text is not one."""
     try:
         return float(text)
     except ValueError:
@@ -66,7 +66,7 @@ def whole_number(text: bytes) -> int:
     """Return a count.
 
     Raises:
-        ValueError: The text is none, or longer than any.
+        ValueError: The text is not a count, or too long.
     """
     if len(text) > DIGITS:
         raise ValueError(show(text))
@@ -79,10 +79,10 @@ def show(text: bytes) -> str:
 
 
 def check_loss(fields: dict[str, bytes], iteration: int) -> None:
-    """Refuse a loss that is no finite number, or a count of such iterations that isn't 0.
+    """Refuse a loss that is not finite, or a nonzero count of iterations with such losses.
 
     Raises:
-        CannotReduceError: It is so.
+        CannotReduceError: The loss was not finite.
     """
     loss = fields.get("loss", b"0")
     if not math.isfinite(loose_float(loss)):

@@ -49,7 +49,7 @@ REHEARSAL = b"HPCBERT REHEARSAL"
 
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "time")
 _TEXTS = ("precision", "model", "version", "device", "device_kind")
-# The keys that a rule has for its kind, besides those that every rule has.
+# The keys of a rule by its kind, besides those that every rule has.
 _KEYS = {
     "rate": "field factor scope unit over_ranks average trim after until",
     "step-rate": "field factor batch over_ranks average trim after until",
@@ -59,7 +59,7 @@ _KEYS = {
     "footer": "field factor scope unit which",
 }
 _OF_KINDS = frozenset(" ".join(_KEYS.values()).split())
-# What a kind says where a rule does not.
+# Defaults of a kind.
 _USUAL = {
     "rate": {"field": "rate"},
     "step-rate": {"field": "rate"},
@@ -84,7 +84,7 @@ def _compile(text: str) -> re.Pattern[bytes]:
     try:
         return re.compile(text.encode(), re.MULTILINE)
     except re.error as error:
-        raise Invalid(f"is no regular expression: {error}") from error
+        raise Invalid(f"is not a regular expression: {error}") from error
 
 
 def _compile_folded(text: str) -> re.Pattern[bytes]:
@@ -106,15 +106,15 @@ class LineKind:
     """A kind of line.
 
     Attributes:
-        contains: Text that every such line has; looked for before the pattern is tried.
-        match: What the line looks like; its named groups are the line's fields.
+        contains: Text that every such line has; searched before the pattern is tried.
+        match: The form of the line; its named groups are the line's fields.
     """
 
     contains: Annotated[bytes, Written(str, _within_a_line)]
     match: Annotated[re.Pattern[bytes], Written(str, _compile)]
 
     def has(self, field: str) -> bool:
-        """Say whether the line has a field."""
+        """Return whether the line has a field."""
         return field in self.match.groupindex
 
     def _numbers(self, words: tuple[str, ...]) -> tuple[Number, ...]:
@@ -124,19 +124,19 @@ class LineKind:
 
 @dataclass(frozen=True)
 class Record(LineKind):
-    """One kind of line that is printed again and again.
+    """One kind of line that is printed repeatedly.
 
     Attributes:
-        ignore: Texts that make a line no such record after all.
-        first: What is printed for the first iteration, 0 or 1.
-        every: Iterations from one record to the next; 0: read off the log.
+        ignore: Texts that mark a line as not such a record.
+        first: The number printed for the first iteration, 0 or 1.
+        every: Iterations from one record to the next; 0: found from the log.
         lines: How many lines the record may take.
         time: Form of the `time` field.
-        ranks: Who prints it: `one` rank, one on each `node`, or one for each `gpu`.
-        repeated: What the same iteration printed again inside the window means: `refuse` the
-            log, `count` it as one more step that was executed, or `ignore` it.
+        ranks: Who prints it: `one` rank, one per `node`, or one per `gpu`.
+        repeated: What to do if an iteration is printed again inside the window: `refuse` the log,
+            `count` it as one more executed step, or `ignore` it.
         counts: What an iteration is: an optimizer step (`steps`) or one of its `micro-batches`.
-        irregular: Whether records come when something happens, and not every so many iterations.
+        irregular: Whether records depend on events, and do not come every so many iterations.
     """
 
     name: str
@@ -179,7 +179,7 @@ class Bound:
     at: int | str
 
     def resolve(self, *, skip: int, iters: int) -> int:
-        """Return the number it stands for under a protocol."""
+        """Return the number that it stands for under a protocol."""
         if isinstance(self.at, int):
             return self.at
         return skip if self.at == "skip" else iters
@@ -204,24 +204,24 @@ class Rule:
     """A named way to turn one log into one throughput.
 
     Attributes:
-        record: The records it reads.
+        record: The records that it reads.
         field: The field with the number.
-        scope: What a printed rate stands for.
-        unit: What a printed rate counts: `samples`, `tokens`, or `GB/s`, which is no throughput and
-            ends as a reason, never as a number in a table.
-        factor: What the number is to be multiplied by: 1000 for thousands, 0.001 for milliseconds.
+        scope: What a printed rate covers.
+        unit: What a printed rate counts: `samples`, `tokens`, or `GB/s`, which is not a throughput
+            and becomes a reason, never a number in a table.
+        factor: Factor to multiply the number by: 1000 for thousands, 0.001 for milliseconds.
             Units and products of batch sizes are within its range.
-        batch: What is trained in one counted step: the `global` batch, or the share of a node
-            (`per-node`) or of a device (`per-gpu`) where steps are summed over those.
+        batch: What one counted step trains: the `global` batch, or the share of a node
+            (`per-node`) or of a device (`per-gpu`) if steps are summed over those.
         average: Over the window: `mean`, `median` or `harmonic`.
-        trim: How many of the lowest and how many of the highest numbers a mean leaves out.
-        over_ranks: Over what the ranks print for one iteration: `median`, `mean` or `sum`.
+        trim: How many of the lowest and of the highest numbers a mean leaves out.
+        over_ranks: How to combine the ranks' numbers for one iteration: `median`, `mean` or `sum`.
         which: Of several footers: the `first`, the `last`, or the `only` one.
-        after: The last record that does not count.
-        until: The last one that does.
-        caution: How upstream's number is known to be wrong; a warning wherever the rule is used.
-        tolerance: By how much of it another rule of the same log may differ; 0: the grammar's.
-        cross_check: Whether it is held against the others at all.
+        after: The last record that is not measured.
+        until: The last one that is.
+        caution: How upstream's number is known to be wrong; a warning whenever the rule is used.
+        tolerance: Share by which another rule of the same log may differ; 0: the grammar's.
+        cross_check: Whether to compare it with the others at all.
     """
 
     name: str
@@ -244,7 +244,7 @@ class Rule:
 
     @classmethod
     def narrowed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the annotations of the keys that a rule of its kind does not have."""
+        """Return the annotations of the keys that a rule of this kind does not have."""
         own = _KEYS.get(str(values.get("kind")), "").split()
         return dict.fromkeys(_OF_KINDS.difference(own), Annotated[Any, GIVEN])
 
@@ -268,12 +268,12 @@ class Rule:
 
     @property
     def is_printed(self) -> bool:
-        """Whether the program makes the rate itself, from a batch size that it knows."""
+        """Whether the program computes the rate itself, from a batch size that it knows."""
         return self.kind in ("rate", "footer")
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a person who uses this rule must know."""
+        """What users of this rule must know."""
         return (f"rule {self.name}: {self.caution}",) if self.caution else ()
 
 
@@ -282,10 +282,10 @@ class Fact(LineKind):
     """A line in which the run states its own configuration; its groups are names among FACTS.
 
     Attributes:
-        values: What the log's words mean: `True` reads as `fp16`.
-        divide: What a number is divided by: 128 where samples are given in tokens.
-        counts: `gpus` or `nodes` where each of them prints the line once; empty: no such line.
-        least: Fewer such lines count nothing: then not all of them print it.
+        values: The meaning of the log's words: `True` reads as `fp16`.
+        divide: Divisor of the number: 128 if samples are given in tokens.
+        counts: `gpus` or `nodes` if each of them prints the line once; empty: no such line.
+        least: With fewer such lines, nothing is counted: then not all of them print it.
     """
 
     values: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -296,7 +296,7 @@ class Fact(LineKind):
     def __post_init__(self) -> None:
         for name in self.match.groupindex:
             if name not in FACTS:
-                message = f"has a group {name!r}, which is no fact"
+                message = f"has a group {name!r}, which is not a fact"
                 raise Invalid(message, did_you_mean(name, FACTS), key="match")
         if not self.match.groupindex and not self.counts:
             raise Invalid(f"needs a named group: {', '.join(FACTS)}", key="match")
@@ -309,7 +309,7 @@ class Fact(LineKind):
 
 @dataclass(frozen=True)
 class Skip(LineKind):
-    """A line that tells of optimizer steps which were executed and thrown away.
+    """A line about optimizer steps that were executed and thrown away.
 
     A group `count` holds how many steps, `total` how many since the start; without either it is
     one.
@@ -324,15 +324,15 @@ class Skip(LineKind):
 
 @dataclass(frozen=True)
 class FailureWords:
-    """What of a failed run says what it lacked: words of its log, or an exit status.
+    """A sign of what a failed run lacked: words of its log, or an exit status.
 
     Attributes:
         kind: `device-oom`: memory of the device, which a smaller batch needs less of; `host-oom`:
             memory of the host.
-        contains: As of any line.
-        match: What the line looks like; letters count in either case.
-        source: Where the words are from: a project's file at a commit, or an issue that shows them.
-        exits: Exit statuses of the program that say it, whatever its log has.
+        contains: As for any line.
+        match: The form of the line, in upper or lower case.
+        source: Source of the words: a project's file at a commit, or an issue that shows them.
+        exits: Exit statuses of the program that mean it, whatever its log has.
     """
 
     kind: Literal["device-oom", "host-oom"]
@@ -353,23 +353,24 @@ class Grammar:
     """How a framework's logs are read.
 
     Attributes:
-        records: All kinds of lines; those with a `loss` are checked whatever the rule.
+        records: All kinds of lines; those with a `loss` are checked with any rule.
         rules: The first is the default.
-        reader: `module:function` or `entry-point:name` that reads a log in the grammar's
-            stead; empty for none.
-        sequence_length: Tokens in a sample where the log doesn't say, and what a campaign's log
-            must say where no option has asked for another; 0 if unknown.
-        packing: Samples that may be packed into one on average, at most; 1 where none are.
+        reader: `module:function` or `entry-point:name` that reads a log instead of the
+            grammar; empty for none.
+        sequence_length: Tokens in a sample if the log doesn't say, and the value that a campaign's
+        log must have if no option requested another; 0 if unknown.
+        packing: Largest average number of samples that may be packed into one; 1 for no packing.
         rehearsal: Text that marks a log as a rehearsal.
-        tolerance: By how much of it a rule's number may differ from another's of the same log.
-        factor: How many times faster or slower than the window's median one record of it may be.
-            Why these: docs/explanation/numbers.md, "Two ways to one number".
-        shortest: Iterations below which a window is flagged as short.
-        accumulation: Micro-batches in a step of a program that can't do otherwise; 0: unknown.
-        skipped: Lines that tell of skipped optimizer steps.
-        pauses: Texts of lines after which a record, or the one after it, may be slow: of a
-            checkpoint or an evaluation; or of a record's own line.
-        failures: Words that say what a failed run lacked; the first that stands in the log counts.
+        tolerance: Share by which a rule's number may differ from another's of the same log.
+        factor: How many times faster or slower than the window's median one record may be.
+            For the reasons, see docs/explanation/numbers.md, "Two ways to one number".
+        shortest: A window with fewer iterations is flagged as short.
+        accumulation: Micro-batches per step of a program with a fixed number; 0: unknown.
+        skipped: Lines about skipped optimizer steps.
+        pauses: Texts of lines after which a record, or the next one, may be slow, about a
+            checkpoint
+        or an evaluation; or texts of a record's own line.
+        failures: Words that say what a failed run lacked; the first one in the log counts.
     """
 
     records: tuple[Record, ...]
@@ -409,21 +410,21 @@ class Grammar:
 
     @cached_property
     def texts(self) -> tuple[bytes, ...]:
-        """What lines are looked for by: of records, facts, skipped steps and pauses, in order."""
+        """The texts to search lines for: of records, facts, skipped steps and pauses, in order."""
         kinds = (*self.records, *self.facts, *self.skipped)
         return (*(one.contains for one in kinds), *self.pauses)
 
     @property
     def accumulates(self) -> bool:
-        """Whether the program can accumulate gradients: it then states how often."""
+        """Whether the program can accumulate gradients: then its log states the number."""
         stated = {name for fact in self.facts for name in fact.match.groupindex}
         return bool(stated & {"accumulation", "global_batch_size"})
 
     def rule(self, name: str = "") -> Rule:
-        """Return the rule of a name, the default for an empty one.
+        """Return the rule with a name, or the default for an empty one.
 
         Raises:
-            UsageError: There is none of that name.
+            UsageError: The rule does not exist.
         """
         named = {rule.name: rule for rule in self.rules}
         if name and name not in named:
@@ -434,7 +435,7 @@ class Grammar:
         """Return the grammar with another default rule.
 
         Raises:
-            UsageError: There is none of that name.
+            UsageError: The rule does not exist.
         """
         first = self.rule(name)
         return replace(self, rules=(first, *(rule for rule in self.rules if rule != first)))

@@ -1,4 +1,4 @@
-"""What a log is that holds no line of the framework that it is read as."""
+"""The kind of a log that has no line of the framework it is read as."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from hpcbert.logs.grammar import Grammar
 
-# A framework's lines are at the beginning of its log, or this is not read for them.
+# A framework's lines appear near the beginning of its log.
 _FAR = 1 << 23
-# Of a framework that another recipe's lines resemble, fewer lines fit, seldom as many.
+# A framework with similar lines matches fewer lines, and rarely as many.
 _ENOUGH = 20
 _FAR_FEWER = 4
 _TEXT = frozenset((*b"\t\n\r\x1b\b\f", *range(0x20, 0x100)))
@@ -25,14 +25,14 @@ _BINARY = 0.1
 
 
 def kinds(path: Path, grammars: Mapping[str, Grammar], own: str = "") -> tuple[str, ...]:
-    """Return the frameworks whose lines a log holds, those with the most of them.
+    """Return the frameworks whose lines a log has, those with the most of them.
 
-    Never raises for what is in the file, or for what is in its place.
+    Never raises because of the file's content, or of what is in its place.
 
     Args:
         path: The log.
         grammars: How the logs of each framework are read.
-        own: What the log is taken for; if its lines are not far fewer, there are no others.
+        own: The assumed framework; if it has about as many lines, there are no others.
     """
     counts = dict.fromkeys(grammars, 0)
     seen = 0
@@ -53,7 +53,7 @@ def kinds(path: Path, grammars: Mapping[str, Grammar], own: str = "") -> tuple[s
 
 
 def _lines(data: bytes, grammar: Grammar) -> int:
-    """Return how many records of a grammar a piece of a log holds, or enough of them."""
+    """Return how many records of a grammar a piece of a log has, or enough of them."""
     found = 0
     for record in grammar.records:
         for start, _, _, end in find_lines(data, (record.contains,)):
@@ -71,12 +71,12 @@ def unread(path: Path, framework: str, alike: tuple[str, ...]) -> Reason:
 
     Args:
         path: The log.
-        framework: What it was read as.
-        alike: The frameworks whose lines it holds.
+        framework: The framework it was read as.
+        alike: The frameworks whose lines it has.
     """
-    none = f"no line of {path.name} is one of {framework}"
+    none = f"{path.name} has no line of {framework}"
     if alike:
-        return Reason("format", f"{none}: this looks like a log of {' or '.join(alike)}")
+        return Reason("format", f"{none}, but looks like a log of {' or '.join(alike)}")
     try:
         empty = path.stat().st_size == 0
         head = ends(path)[0]
@@ -84,7 +84,7 @@ def unread(path: Path, framework: str, alike: tuple[str, ...]) -> Reason:
         return Reason("no-log", f"{path.name} {error}")
     if empty:
         return Reason("incomplete", f"{path.name} is empty")
-    # Of what is all zero bytes, nothing is left to look at.
+    # A file of only zero bytes has nothing left to read.
     if not head or sum(byte not in _TEXT for byte in head) > _BINARY * len(head):
-        return Reason("format", f"{path.name} is no text")
+        return Reason("format", f"{path.name} is not a text file")
     return Reason("incomplete", f"{none}: the run ended before the first, or it is another format")

@@ -1,8 +1,8 @@
-"""The last error line of a failed run's log: what the program itself said, in one line.
+"""The last error line of a failed run's log: the program's own message, in one line.
 
-Programs end with many lines about one error: every rank has its own, peers complain of ranks that
-are gone, and launchers report exit statuses that are known anyway. The last line that names a cause
-counts; a peer's complaint only where there is no cause, a signal only where there is neither.
+Programs end with many lines about one error: every rank has its own, peers complain about ranks
+that are gone, and launchers report exit statuses that are known anyway. The last line that names a
+cause wins; a peer's complaint only if there is no cause, a signal only if there is neither.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SHOWN = 160
-# Lines of a traceback that are looked at for its end; one that recurses is cut by Python itself.
+# Lines of a traceback to search for its end; Python itself cuts one that recurses.
 _FRAMES = 400
 _TRACEBACK = b"traceback (most recent call last)"
-# Every line that `_level` takes for an error holds one of these, in lower case.
+# Every line that `_level` takes for an error contains one of these, in lower case.
 _HINTS = (
     *(_TRACEBACK, b"error", b"exception", b"interrupt", b"expired", b"fatal", b"critical"),
     *(b"what():", b"check failed", b"nccl warn", b"hpcbert: ", b"command not found"),
@@ -38,7 +38,7 @@ _EXCEPTION = (
     rb"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?"
     rb"(?:Error|Exception|Interrupt|Expired|Iteration|SystemExit)"
 )
-# What names a cause. Sources: CPython's traceback and pylifecycle.c; libstdc++'s vterminate.cc;
+# Lines with a cause. Sources: CPython's traceback and pylifecycle.c; libstdc++'s vterminate.cc;
 # glog's format, as OneFlow and TensorFlow print it; argparse; bash; glibc's ld.so.
 _CAUSE = re.compile(
     rb"(?:%s)(?: \(.{0,200}?\))?(?::.*)?$" % _EXCEPTION
@@ -54,7 +54,7 @@ _CAUSE = re.compile(
     + rb"|(?!srun|slurmstepd).{1,200}: (?:command not found|[Nn]o such file or directory"
     + rb"|[Pp]ermission denied|cannot execute.*|[Ee]xec format error)$"
 )
-# What may name one: a logger's word, and what Slurm, its plugins and NCCL say.
+# Lines that may have one: a logger's word, and messages of Slurm, its plugins and NCCL.
 _HINT = re.compile(
     rb"\[?(?:ERROR|FATAL|CRITICAL)\b.+"
     rb"|.{0,80}\b(?:ERROR|FATAL|CRITICAL)\b[\]: -].+"
@@ -62,7 +62,7 @@ _HINT = re.compile(
     rb"|.{0,200}NCCL WARN .+"
     rb"|Caught signal \d+ .+"
 )
-# Of a rank that is gone the others speak so, and whoever was told to stop.
+# Messages about a rank that is gone, and of processes that had to stop.
 _PEER = re.compile(
     rb"connection (?:reset|closed|refused)|closed by (?:remote )?peer|remote process exited"
     rb"|ncclRemoteError|watchdog|broken ?pipe|recvbytes|socket (?:closed|timeout)|sendbytes"
@@ -70,7 +70,7 @@ _PEER = re.compile(
     rb"|unable to reach|timed out waiting for .*clients|connectfullmesh|shutdown_?error",
     re.IGNORECASE,
 )
-# What says no more than that something ended: launchers, and the trailers of others' errors.
+# Lines that only say that something ended: from launchers, and the ends of others' errors.
 _WRAPPER = re.compile(
     rb"ChildFailedError|Process(?:Raised|Exited)Exception|returned non-zero exit status"
     rb"|CalledProcessError.* died with|exits with return code|non-zero (?:exit|status|code)"
@@ -81,7 +81,7 @@ _WRAPPER = re.compile(
     rb"|no traceback|error_file|torchelastic|Root Cause|: errors? *: *0\b",
     re.IGNORECASE,
 )
-# Where nothing else is said, the signal is.
+# If nothing else is there, the signal is the reason.
 #   srun: error: n1: task 0: Segmentation fault (core dumped)
 #   mpirun noticed that process rank 0 with PID 7 on node n1 exited on signal 9 (Killed).
 #   run.sh: line 3: 4711 Killed                  python3 train.py
@@ -96,7 +96,7 @@ _NAME_ONLY = re.compile(rb"%s: *" % _EXCEPTION)
 
 
 class _ErrorLine(NamedTuple):
-    """An error line: how much it says, 3 of a cause down to 1 of a signal, and its text."""
+    """An error line: how much it says, from 3 for a cause to 1 for a signal, and its text."""
 
     level: int
     text: bytes
@@ -105,7 +105,7 @@ class _ErrorLine(NamedTuple):
 def last_error(path: Path) -> str:
     """Return the last error line of a log; empty if it has none.
 
-    Never raises for what is in the file, or for what is in its place.
+    Never raises because of the file's content, or of what is in its place.
     """
     best = _ErrorLine(0, b"")
     try:
@@ -134,7 +134,7 @@ def _errors(data: bytes) -> Iterator[_ErrorLine]:
 
 
 def _judged(line: bytes, data: bytes, end: int) -> _ErrorLine | None:
-    """Return what a line says, if it is an error's."""
+    """Return the message of a line, if it is an error's."""
     text = _LABEL.sub(b"", line, count=1) if _LABEL.match(line) else line
     found = _said(text)
     host = _HOST.match(text)
@@ -159,7 +159,7 @@ def _said(text: bytes) -> _ErrorLine | None:
 
 
 def _end_of_traceback(data: bytes, start: int, end: int) -> _ErrorLine | None:
-    """Return the line that a traceback ends with: the first that is not indented."""
+    """Return the line that ends a traceback: the first one that is not indented."""
     head = data[start:end]
     label = head[: head.lower().find(_TRACEBACK)]
     for _ in range(_FRAMES):
@@ -180,12 +180,12 @@ def _end_of_traceback(data: bytes, start: int, end: int) -> _ErrorLine | None:
 
 
 def _same_speaker(label: bytes, line: bytes) -> bool:
-    """Say whether a line without a traceback's label may go on with it: no other rank's does."""
+    """Return whether a line without a traceback's label may continue it; other ranks' can't."""
     return not label.strip() or not _LABEL.match(line)
 
 
 def _with_next(text: bytes, data: bytes, end: int) -> bytes:
-    """Return an exception's name with the next line that says something, for it says nothing."""
+    """Return an exception's name with the next informative line, because it says nothing itself."""
     rest = data[end + 1 : end + 1 + LINE].split(b"\n")
     more = next((one for one in rest if _LABEL.sub(b"", one).strip()), b"") if b":" in text else b""
     return text.strip() + (b" " + _LABEL.sub(b"", more).strip() if more else b"")

@@ -1,9 +1,9 @@
-"""Which log is which repeat: what a path tells about the run that wrote the file.
+"""Which log is which repeat: what a path says about the run that wrote the file.
 
 DLPerf's layout is known: `…/<N>n<G>g/<model>_b<batch>_<precision>_<run>.log`
 (Oneflow-Inc/DLPerf@c89430b, the README of each framework), with its deviations: run numbers from 0
 and an underscore in the model's name (OneFlow), `bert-base-adam-training` as the model's name and
-other folders above (NGC PyTorch). Any other layout is told by a pattern with named fields.
+other folders above (NGC PyTorch). A pattern with named fields describes any other layout.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _NAME = regex(
     r"(?P<model>[A-Za-z][\w.-]*?)_b(?P<batch_size>\d+)_(?P<precision>fp32|tf32|fp16|bf16|amp)"
     r"_(?P<repeat>\d+)(?:\.r(?P<attempt>\d+))?\.(?:log|txt|out)" + _PACKED
 )
-# What else is a log by its name: its ending, or all that DLPerf's names have before it.
+# What marks other logs by name: the ending, or all that precedes it in DLPerf's names.
 _LOG = regex(
     r"\.(?:log|out)(?:[.~_-]\w*)?$|_b\d+_(?:fp32|tf32|fp16|bf16|amp)_\w+(?:\.txt)?$",
     re.IGNORECASE,
 )
-# Folders of DLPerf that say what all logs below them are.
+# Folders of DLPerf that describe all logs below them.
 _LABELS = (
     regex(r"(?:logs-)?(?P<precision>fp32|tf32|fp16|bf16|amp)"),
     regex(r"(?P<precision>fp32|fp16|amp)_ngc_bert_b(?P<batch_size>\d+)"),
@@ -47,11 +47,11 @@ _TEXT = {
     "framework": "[^/]+?",
     "model": "[^/]+?",
 }
-_MIXED = "fp16"  # What `amp` meant on the GPUs of DLPerf's tables.
+_MIXED = "fp16"  # The meaning of `amp` on the GPUs of DLPerf's tables.
 
 
 class LogFile(NamedTuple):
-    """A log and what its path tells; None is what it doesn't."""
+    """A log and what its path says; None if the path does not say."""
 
     path: Path
     framework: str | None = None
@@ -66,7 +66,7 @@ class LogFile(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """A file that was looked at and is in no table.
+    """A file that was read but is in no table.
 
     Attributes:
         why: A clause.
@@ -82,12 +82,12 @@ FIELDS = tuple(name for name in LogFile._fields if name != "path")
 
 
 class Discovery(NamedTuple):
-    """What was found under some paths.
+    """The findings under some paths.
 
     Attributes:
         campaigns: Directories that hold a manifest.
         logs: Logs outside of them, in natural order.
-        warnings: What could not be looked at.
+        warnings: What could not be read.
         left_out: All other files.
     """
 
@@ -98,20 +98,20 @@ class Discovery(NamedTuple):
 
 
 def is_archive(path: Path) -> bool:
-    """Say whether a path is meant as a campaign's archive: by its name."""
+    """Return whether a path stands for a campaign's archive, by its name."""
     return path.suffix.lower() == ARCHIVE and not path.is_dir()
 
 
 def discover(paths: Sequence[Path], pattern: str = "") -> Discovery:
-    """Find campaigns and logs; a file named outright is taken whatever it is called.
+    """Find campaigns and logs; a file that is named explicitly is taken whatever its name.
 
     Args:
         paths: Directories and files.
         pattern: How to read paths, with `{fields}` and `*`; empty for DLPerf's layout.
 
     Raises:
-        UsageError: A path is missing, a directory holds no log, the pattern is wrong, or nothing
-            at all fits it.
+        UsageError: A path is missing, a directory has no log, the pattern is wrong, or nothing
+            matches it.
     """
     found = _Found(pattern)
     for path in paths:
@@ -126,7 +126,7 @@ def discover(paths: Sequence[Path], pattern: str = "") -> Discovery:
 
 
 class _Found:
-    """What was found so far."""
+    """The findings so far."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -139,7 +139,7 @@ class _Found:
         self.count = 0
 
     def take(self, path: Path, identity: _Identity, *, named: bool) -> None:
-        """Take a file for what it is."""
+        """Classify a file and take it."""
         if path.name == MANIFEST and not named:
             self.campaigns.setdefault(identity, path.parent)
             self.count += 1
@@ -152,20 +152,20 @@ class _Found:
     def _log(self, log: LogFile, identity: _Identity) -> None:
         known = self.logs.setdefault(identity, log)
         if known.path.absolute() != log.path.absolute() and log.path.is_symlink():
-            why = f"it is a link to {shown(known.path)}, which is read"
+            why = f"it is a link to {shown(known.path)}, which was read"
             self.links.append(LeftOut(log.path, why, wanted=False))
 
     def _left_out(self, path: Path, *, named: bool) -> LeftOut:
         if self.pattern:
-            return LeftOut(path, f"it does not fit the pattern {self.pattern}", wanted=named)
+            return LeftOut(path, f"it does not match the pattern {self.pattern}", wanted=named)
         if _LOG.search(path.name) is None:
-            return LeftOut(path, "it is not named as a log", wanted=False)
+            return LeftOut(path, "it does not have the name of a log", wanted=False)
         case = " in lower case" if _by_dlperf(path.with_name(path.name.lower())) else ""
-        why = f"it is not named as DLPerf names logs{case} (bert_b32_fp32_1.log)"
+        why = f"it does not have a name in DLPerf's form{case} (bert_b32_fp32_1.log)"
         return LeftOut(path, why, wanted=True)
 
     def discovery(self) -> Discovery:
-        """Return it, in order."""
+        """Return the findings, in order."""
         logs = sorted(self.logs.values(), key=lambda log: natural(str(log.path)))
         rest = [one for identity, one in self.rest.items() if identity not in self.logs]
         return Discovery(
@@ -188,7 +188,7 @@ def natural(text: str) -> tuple[tuple[int, str | int], ...]:
 
 
 def _walk(path: Path, warnings: list[str]) -> Iterator[tuple[Path, _Identity]]:
-    """Yield the files under a path and what each one is; of a campaign only its manifest.
+    """Yield the files under a path and the kind of each; for a campaign only its manifest.
 
     Links to directories are followed, each directory once.
     """
@@ -206,7 +206,7 @@ def _walk(path: Path, warnings: list[str]) -> Iterator[tuple[Path, _Identity]]:
             with os.scandir(folder) as entries:
                 inside = sorted(entries, key=lambda entry: natural(entry.name))
         except OSError as error:
-            warnings.append(f"{shown(folder)}: can't be looked into: {error.strerror}.")
+            warnings.append(f"{shown(folder)}: can't be read: {error.strerror}.")
             continue
         place = status.st_dev, status.st_ino
         if place in seen:
@@ -233,7 +233,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _identity(path: Path) -> _Identity:
-    """Return what a file is, whichever links lead to it."""
+    """Return the kind of a file, whichever links lead to it."""
     folder, name = os.path.split(os.path.realpath(path))
     status = Path(folder).stat()
     return status.st_dev, status.st_ino, name
@@ -241,17 +241,17 @@ def _identity(path: Path) -> _Identity:
 
 def _nothing(path: Path, pattern: str) -> UsageError:
     if pattern:
-        return UsageError(f"No log fits the pattern {pattern!r}.", where=shown(path))
+        return UsageError(f"No log matches the pattern {pattern!r}.", where=shown(path))
     return UsageError(
-        "No log is named as DLPerf names them (…/4n8g/bert_b32_fp32_1.log).",
+        "No log has a name in DLPerf's form (…/4n8g/bert_b32_fp32_1.log).",
         where=shown(path),
-        hint="Say how to read the paths, for example "
+        hint="Describe the paths, for example "
         "--pattern '{nodes}n{gpus_per_node}g/run{repeat}.log', or name the files themselves.",
     )
 
 
 def _by_folder(path: Path) -> LogFile:
-    """Read shape, precision and batch size off the nearest folders that name them."""
+    """Read shape, precision and batch size from the nearest folders that name them."""
     log = LogFile(path)
     for pattern in (_SHAPE, *_LABELS):
         folders = reversed(path.absolute().parts[:-1])
@@ -272,7 +272,7 @@ def _by_pattern(pattern: str) -> Callable[[Path], LogFile | None]:
     def describe(path: Path) -> LogFile | None:
         match = expression.fullmatch(str(path.absolute()))
         shape = LogFile(path) if tells_shape else _by_folder(path)
-        # What folders are called besides, a pattern is for reading past.
+        # For other names of folders, use a pattern.
         plain = shape._replace(precision=None, batch_size=None)
         return _filled(plain, match) if match else None
 
@@ -296,10 +296,10 @@ def _expression(pattern: str) -> str:
 
 
 def _filled(log: LogFile, match: re.Match[str]) -> LogFile:
-    """Return the log with what a match says of it.
+    """Return the log with the fields of a match.
 
     Raises:
-        UsageError: It contradicts what folders say of it.
+        UsageError: They contradict the names of folders.
     """
     found: dict[str, Any] = {}
     for name, text in match.groupdict().items():
@@ -314,6 +314,6 @@ def _filled(log: LogFile, match: re.Match[str]) -> LogFile:
             raise UsageError(
                 f"The path says {name} = {told} and {name} = {found[name]}.",
                 where=shown(log.path),
-                hint="Rename one, or read the paths with a --pattern that has * in its place.",
+                hint="Rename one, or use a --pattern with * in its place.",
             )
     return log._replace(**found)

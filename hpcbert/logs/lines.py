@@ -1,4 +1,4 @@
-"""The bytes of a log as whole lines: bounded, and with what launchers did to them undone.
+"""The bytes of a log as whole lines: bounded, with the effects of launchers undone.
 
 Lines end at a newline or at a carriage return, so that a record glued to a progress bar is a line
 of its own. What is undone, and where it was seen:
@@ -35,7 +35,7 @@ _SRUN_PAYLOAD = 1024
 _STRETCH = 29_000
 _COMMON = b" .:-,=/_'0123456789abcdefghijklmnopqrstuvwxyz"
 
-# Patterns stay uncompiled until a log needs them: most need none.
+# Patterns are compiled only when a log needs them: most logs need none.
 _ANSI = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[@-Z\\^_])"
 _HOLED = rb"[^\r\n]*\x00[^\r\n]*"
 _SRUN = rb" *(\d+): "
@@ -45,7 +45,7 @@ _RANK = rb"(?m)^ *(\d{1,9}): |^\[[a-z]+(\d{1,9})\]|\[\d+,(\d{1,9})\]<std"
 
 
 class NotALogError(Exception):
-    """What is at the path can't be read as a log; the message says why."""
+    """The file at the path can't be read as a log; the message says why."""
 
 
 class Line(NamedTuple):
@@ -62,7 +62,7 @@ class Line(NamedTuple):
     whole_end: bool = True
 
     def holds(self, match: re.Match[bytes]) -> bool:
-        """Say whether all of a match is certain to be there."""
+        """Return whether all of a match is certain to be there."""
         return (self.whole_start or match.start() > 0) and (
             self.whole_end or match.end() < len(match.string)
         )
@@ -71,10 +71,10 @@ class Line(NamedTuple):
 def find_lines(data: bytes, texts: tuple[bytes, ...]) -> list[tuple[int, int, int, int]]:
     """Return where lines with one of the texts are: (start, number of the text, position, end).
 
-    In the order of the log; a line is named once for each text that it holds. Of a line that is
-    longer than LINE to either side of the text, start and end are those of the piece to look at.
+    In the order of the log; a line appears once for each text in it. For a line that is longer than
+    LINE to either side of the text, start and end are those of the piece to read.
     """
-    # Many facts stand in one line: each text is looked for once, whoever wants it.
+    # Many facts are in one line: each text is searched once, for all that need it.
     wanted: dict[bytes, list[int]] = {}
     for number, text in enumerate(texts):
         wanted.setdefault(text, []).append(number)
@@ -92,12 +92,12 @@ def find_lines(data: bytes, texts: tuple[bytes, ...]) -> list[tuple[int, int, in
 
 
 def holds(data: bytes, text: bytes) -> bool:
-    """Say whether a text stands in a piece of a log."""
+    """Return whether a text occurs in a piece of a log."""
     return _find(data, text) >= 0
 
 
 def _find(data: bytes, text: bytes) -> int:
-    # That a byte is missing is found out thirty times as fast as that a text is.
+    # Finding that a byte is missing is thirty times as fast as for a text.
     for byte in _rarest_first(text):
         if byte not in data:
             return -1
@@ -120,13 +120,13 @@ def _rarest_first(text: bytes) -> tuple[int, ...]:
 
 
 def cut_line(data: bytes, start: int, end: int, lines: int = 1) -> tuple[Line, int]:
-    """Return a piece that `find_lines` found, with the lines that follow, and how many are there.
+    """Return a piece that `find_lines` found, with the lines that follow, and their number.
 
     Args:
-        data: What was searched.
+        data: The searched bytes.
         start: Where the piece begins.
         end: Where it ends.
-        lines: Lines wanted, its own included.
+        lines: Number of lines needed, including its own.
     """
     count = 1
     while count < lines and _is_break(data, end) and end + 1 < len(data):
@@ -178,14 +178,14 @@ def open_log(path: Path) -> tuple[int, int]:
 
 
 def bodies(path: Path, chunk: int = CHUNK) -> Generator[bytes]:
-    """Yield a log from its beginning, as far as it reaches now, in pieces of whole lines.
+    """Yield a log from its beginning to its present end, in pieces of whole lines.
 
-    Only the last line of the last piece may lack its end. A piece is empty where a line is longer
-    than it; one of more than some CHUNKs is passed over: what it holds can't be a record.
+    Only the last line of the last piece may lack its end. A piece is empty if a line is longer than
+    it; one of more than some CHUNKs is skipped: it can't contain a record.
 
     Args:
         path: The log.
-        chunk: Bytes that are read at once, at most CHUNK.
+        chunk: Bytes to read at once, at most CHUNK.
 
     Raises:
         NotALogError: It can't be read.
@@ -220,9 +220,9 @@ def bodies(path: Path, chunk: int = CHUNK) -> Generator[bytes]:
 def _reader(
     descriptor: int, size: int, chunk: int
 ) -> Callable[[bytes], tuple[bytes | bytearray, int] | None]:
-    """Return what puts the next bytes of a log after those that are left over of the ones before.
+    """Return a function that reads the next bytes of a log after the unused ones before.
 
-    It returns where they lie and how many they are; None where the log ends.
+    It returns their place and their number; None at the end of the log.
     """
     if not is_bare(os.pread(descriptor, SAMPLE, 0)):
         stream = unpacked(descriptor, size, chunk)
@@ -233,7 +233,7 @@ def _reader(
 
         return unpack
 
-    # One buffer for all of it: to get a fresh one costs more than to read into it.
+    # One buffer for all: allocating a new one costs more than reading into it.
     buffer = bytearray(min(size, CHUNK + chunk))
     view = memoryview(buffer)
     left = size
@@ -250,7 +250,7 @@ def _reader(
 
 
 def ends(path: Path) -> tuple[bytes, bytes]:
-    """Return the first and the last TAIL bytes of a log, the latter without a line cut in two.
+    """Return the first and the last TAIL bytes of a log, the latter beginning with a whole line.
 
     Raises:
         NotALogError: It can't be read.
@@ -290,10 +290,10 @@ def _first_break(data: bytes) -> int:
 
 
 def _clean(data: bytes) -> bytes:
-    """Take colours out, and whole lines that a hole of zero bytes runs through.
+    """Remove colours, and whole lines that contain a hole of zero bytes.
 
-    Such a hole is what a file system leaves of pages that were never written: the digits to
-    either side of it belong to different numbers.
+    A file system leaves such a hole for pages that were never written: the digits on either side of
+    it belong to different numbers.
     """
     if b"\x1b" in data:
         data = re.sub(_ANSI, b"", data)
@@ -303,7 +303,7 @@ def _clean(data: bytes) -> bytes:
 
 
 def _has_long_line(data: bytes) -> bool:
-    """Say whether a line is longer than what srun leaves of one; it looks at few of the bytes."""
+    """Return whether a line is longer than what srun leaves of one; reads only few of the bytes."""
     at, last, search = 0, len(data) - _SRUN_PAYLOAD, data.rfind
     while at < last:
         at = search(b"\n", at, at + _SRUN_PAYLOAD + 1) + 1
@@ -324,7 +324,7 @@ class _Joiner:
         self._open: dict[bytes, bytes] = {}
 
     def join(self, data: bytes) -> bytes:
-        """Return the lines, each cut one put together where its last part stands."""
+        """Return the lines, each cut one put together at the place of its last part."""
         if not self._open and not _has_long_line(data):
             return data
         lines = data.split(b"\n")

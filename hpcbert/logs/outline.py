@@ -1,4 +1,4 @@
-"""What a `[log]` table offers, for a list: patterns are not read, let alone compiled.
+"""The rules of a `[log]` table, for a list: patterns are not read, let alone compiled.
 
 `hpcbert.logs.grammar` reads the table strictly; that takes ten times as long for all recipes as
 reading their files.
@@ -19,7 +19,7 @@ _PATH = "log.rules"
 
 @dataclass(frozen=True)
 class RuleOutline(Open):
-    """A rule's name, its kind, and what a number that it reads stands for."""
+    """A rule's name, its kind, and the unit of the number that it reads."""
 
     name: str
     kind: str

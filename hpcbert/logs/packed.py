@@ -1,7 +1,7 @@
-"""The bytes of a log that was compressed, or written in another encoding: unpacked as it is read.
+"""Unpack a log that was compressed, or written in another encoding, while reading it.
 
-What a file is, its first bytes say, not its name. Memory stays bounded whatever is in it, and so
-does time: a file that unpacks to more than MOST is none that a training wrote.
+The first bytes of a file say what it is, not its name. Memory stays bounded whatever is in it, and
+so does time: a file that unpacks to more than MOST does not come from training.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SUFFIXES = ("gz", "xz", "bz2")
 
 
 class UnpackError(Exception):
-    """A file can't be unpacked; the message goes on after its name."""
+    """A file can't be unpacked; the message continues after its name."""
 
 
 class _Unpacker(Protocol):
-    """Unpacks one stream of a format, so much at a time."""
+    """Unpacks one stream of a format, a limited amount at a time."""
 
     @property
     def eof(self) -> bool: ...
@@ -33,12 +33,12 @@ class _Unpacker(Protocol):
 
 
 class _Format(NamedTuple):
-    """A way to compress.
+    """A form of compression.
 
     Attributes:
-        name: What people call it.
-        magic: What it begins with.
-        start: Begins to unpack one stream; None where Python has nothing to do it with.
+        name: Its common name.
+        magic: The first bytes of such a file.
+        start: Begins to unpack one stream; None if Python can't.
     """
 
     name: str
@@ -74,7 +74,7 @@ _FORMATS = (
     _Format("compress", re.compile(rb"\x1f\x9d"), None),
     _Format("7z", re.compile(rb"7z\xbc\xaf\x27\x1c"), None),
 )
-# The longer marks first: that of UTF-16 begins that of UTF-32.
+# The longer marks first: the mark of UTF-16 is the beginning of that of UTF-32.
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -94,17 +94,17 @@ _MOSTLY = 0.9
 
 
 def is_plain(head: bytes) -> bool:
-    """Say whether a file that begins with these bytes is read as it is."""
+    """Return whether a file that begins with these bytes is read as it is."""
     return _format(head) is None and not encoding(head)
 
 
 def is_bare(head: bytes) -> bool:
-    """Say whether a file that begins with these bytes is its text, and nothing else."""
+    """Return whether a file that begins with these bytes is plain text, and nothing else."""
     return is_plain(head) and not head.startswith(codecs.BOM_UTF8)
 
 
 def encoding(head: bytes) -> str:
-    """Return the encoding of wide characters that text begins in; empty for bytes as they are."""
+    """Return the encoding of wide characters at the beginning of a text; empty for plain bytes."""
     named = next((name for mark, name in _MARKS if head.startswith(mark)), "")
     sample = head[:SAMPLE]
     if named or b"\x00" not in sample:
@@ -113,7 +113,7 @@ def encoding(head: bytes) -> str:
 
 
 def unpacked(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
-    """Yield the text of a file from its beginning, as UTF-8 where its characters were wide.
+    """Yield the text of a file from its beginning, as UTF-8 if its characters were wide.
 
     Args:
         descriptor: The file, at its beginning.
@@ -141,7 +141,7 @@ def _format(head: bytes) -> _Format | None:
 
 
 def _is_wide(head: bytes, name: str) -> bool:
-    """Say whether zero bytes lie where a text of wide characters has them, and nowhere else."""
+    """Return whether zero bytes are where wide characters have them, and nowhere else."""
     width, zeros = _ZEROS[name]
     whole = len(head) // width * width
     if whole < _LEAST * width:
@@ -163,7 +163,7 @@ def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _decompressed(stream: Iterator[bytes], form: _Format, most: int) -> Iterator[bytes]:
-    """Yield what the streams of a file hold, one after the other, in pieces that are bounded."""
+    """Yield the contents of a file's streams, one after the other, in bounded pieces."""
     if form.start is None:
         raise UnpackError(f"is compressed by {form.name}: unpack it first")
     unpacker = form.start()
@@ -191,7 +191,7 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _left(unpacker: Any) -> bytes:
-    """Return what an unpacker was given and did not take; streams may be padded with zeros."""
+    """Return what an unpacker was given and did not use; streams may be padded with zeros."""
     if unpacker.eof:
         return bytes(unpacker.unused_data.lstrip(b"\x00"))
     return bytes(getattr(unpacker, "unconsumed_tail", b""))
@@ -202,12 +202,14 @@ def _bounded(stream: Iterator[bytes], name: str) -> Iterator[bytes]:
     for data in stream:
         size += len(data)
         if size > MOST:
-            raise UnpackError(f"unpacks to more than {MOST >> 20} MiB of {name}: no log does")
+            raise UnpackError(
+                f"unpacks to more than {MOST >> 20} MiB of {name}, which is too much for a log"
+            )
         yield data
 
 
 def _unmarked(stream: Iterator[bytes]) -> Iterator[bytes]:
-    """Leave out the mark of the encoding, which is no part of the first line."""
+    """Leave out the byte order mark, which is not part of the first line."""
     yield next(stream, b"").removeprefix(codecs.BOM_UTF8)
     yield from stream
 

@@ -1,8 +1,8 @@
-"""Functions outside of hpcbert that read logs: where they may come from.
+"""Functions outside hpcbert that read logs: where they may come from.
 
-A recipe names one, and a recipe may come with somebody's campaign. So a module is looked for where
-the interpreter's installation looks, and nowhere else: not in the working directory, which
-`python -m` and an empty part of PYTHONPATH put first, nor in PYTHONPATH, nor beside the recipe.
+A recipe names one, and a recipe may come with somebody's campaign. So a module is searched only in
+the interpreter's installation: not in the working directory, which `python -m` and an empty part of
+PYTHONPATH put first, nor in PYTHONPATH, nor next to the recipe.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def find(name: str, *, returns: type) -> Callable[..., Any]:
     """Return a function that reads logs.
 
     Args:
-        name: `module:function`, or `entry-point:name` for what a package offers in the group.
-        returns: What its annotation must say that it returns.
+        name: `module:function`, or `entry-point:name` for one that a package offers in the group.
+        returns: The return annotation that it must have.
 
     Raises:
-        ConfigError: It is not installed, or does not say that it reads logs.
+        ConfigError: It is not installed, or is not annotated as a reader of logs.
     """
     target = name
     if name.startswith(_ENTRY_POINT):
@@ -44,14 +44,14 @@ def find(name: str, *, returns: type) -> Callable[..., Any]:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"log.grammar = {name!r} can't be used: {error}.",
-            hint="Install the package that it is in, in the environment that hpcbert is in.",
+            hint="Install its package in hpcbert's environment.",
         ) from error
-    # A recipe that came with somebody's campaign may name any function there is: one that says it
-    # returns a Reading was written to be named here.
+    # A recipe that came with somebody's campaign may name any function at all: one that is
+    # annotated to return a Reading was written to be named here.
     returned = getattr(function, "__annotations__", {}).get("return")
     if returned is not returns and str(returned).rpartition(".")[2] != returns.__name__:
         raise ConfigError(
-            f"log.grammar = {name!r} can't be used: it does not say that it reads logs.",
+            f"log.grammar = {name!r} can't be used: it is not annotated as a reader of logs.",
             hint="Annotate the function: it returns a hpcbert.logs.scan.Reading.",
         )
     return function
@@ -82,10 +82,10 @@ def _entry_point(name: str) -> str:
 
 
 def installed() -> list[str]:
-    """Return the part of sys.path that the installation put there.
+    """Return the part of sys.path from the installation.
 
-    That is from the standard library on: what stands before it is the working directory, the
-    script's own and PYTHONPATH (docs.python.org, The initialization of the sys.path module search
+    It begins with the standard library: before it are the working directory, the script's own and
+    PYTHONPATH (docs.python.org, The initialization of the sys.path module search
     path). Editable installs follow it by way of .pth files.
     """
     library = os.path.realpath(sysconfig.get_path("stdlib"))

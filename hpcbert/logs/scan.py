@@ -51,24 +51,24 @@ if TYPE_CHECKING:
 
 
 class Reading(NamedTuple):
-    """What one log says by one rule.
+    """The result of one log by one rule.
 
     Attributes:
-        throughput: Samples per second over all GPUs; None where there is a reason or a setting
-            is missing.
+        throughput: Samples per second over all GPUs; None if there is a reason or a setting is
+            missing.
         iteration: Iterations completed when the log, or the reading of it, ended.
         found: Records taken from the window.
         setting: What was known beforehand, with the log's own facts.
-        missing: The setting that a number would need and nobody tells; empty if none.
+        missing: An unknown setting that a number would need; empty if none.
         reasons: Why there is no number; empty if there is one.
-        facts: What the log states of itself, as far as it was read.
-        foreign: Whether no line at all was one of the framework's.
-        last: The last record of the rule, in what its window's end is counted in.
-        flags: What must be known of the number: `short-window` where it is of fewer iterations than
-            the recipe asks for.
-        unchecked: Whether the number would be another, and nothing in the log against it, had
-            more nodes or GPUs been told.
-        steps: How long its iterations took, as far as the rule's records tell it.
+        facts: What the log states about itself, as far as it was read.
+        foreign: Whether the log has no line of the framework at all.
+        last: The last record of the rule, in the unit of its window's end.
+        flags: Warnings about the number: `short-window` if it covers fewer iterations than
+            the recipe requires.
+        unchecked: Whether the number would differ, with nothing in the log against it, if more
+            nodes or GPUs had been given.
+        steps: The durations of its iterations, as far as the rule's records have them.
     """
 
     throughput: float | None
@@ -86,7 +86,7 @@ class Reading(NamedTuple):
 
     @property
     def told(self) -> tuple[tuple[str, int | str], ...]:
-        """What is known of the run: the facts, and how long its samples are, whoever says so."""
+        """What is known about the run: the facts and the length of its samples."""
         length = self.setting.sequence_length
         own = {"sequence_length": length} if length else {}
         return tuple({**own, **dict(self.facts)}.items())
@@ -95,7 +95,7 @@ class Reading(NamedTuple):
 def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
     """Read a log as far as its rule and the gate need it.
 
-    Never raises for what is in the file, or for what is in its place.
+    Never raises because of the file's content, or of what is in its place.
 
     Args:
         path: The log.
@@ -117,9 +117,9 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
 
 
 def read_on(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
-    """Read a log as `read` does, with a window that goes on to the rule's last record.
+    """Read a log as `read` does, with a window that extends to the rule's last record.
 
-    It takes two readings: where a log ends, its end says.
+    It takes two readings: only the end of a log says where it ends.
     """
     if rule.kind in {"footer", "custom"} or rule.until.at != "iters":
         return read(path, grammar, rule, setting)
@@ -136,10 +136,10 @@ def read_on(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Readi
 class _Scan:
     """The state of one reading.
 
-    A reading goes through four phases. In the header, facts gather and no record has come. With the
-    first record the collector is made, from what the header stated. Once the collector is done and
-    the run's last iteration was seen, the reading is complete. It is over when a record lies past
-    that end, or when a problem says that there can't be a number.
+    A reading has four phases. In the header, facts are gathered before any record. The first record
+    makes the collector, from what the header stated. Once the collector is done and the run's last
+    iteration was seen, the reading is complete. It is over when a record is past that end, or when
+    a problem means that there can't be a number.
     """
 
     def __init__(self, grammar: Grammar, rule: Rule, setting: Setting) -> None:
@@ -153,14 +153,14 @@ class _Scan:
         self.problem: Reason | None = None
         # A record of the rule came without the field that the rule reads.
         self._bare = False
-        # A record lies past the window and the run's end: nothing more to learn.
+        # A record is past the window and the run's end: nothing more to learn.
         self._past = False
         self._collector: Collector | None = None
-        # A record of several lines whose first ones ended the last piece.
+        # A record of several lines that begins at the end of the last piece.
         self._held: tuple[Record, Line] | None = None
         self._cross_check = CrossCheck(grammar, rule)
         self._coverage = Coverage.of(grammar, rule)
-        # By record: the one before, to tell a second copy of it from a step of its own.
+        # By record: the previous one, to distinguish a second copy of it from a step of its own.
         self._last: dict[str, tuple[int | None, dict[str, bytes]]] = {}
         # By record: how many of the next ones may be slow without contradicting the others.
         self._paused: dict[str, int] = {}
@@ -168,8 +168,8 @@ class _Scan:
 
     @property
     def collector(self) -> Collector:
-        """What takes the rule's records; made when the first comes, after the log's header."""
-        # Not before: how many ranks print a record may depend on what the header states.
+        """Takes the rule's records; made when the first one comes, after the log's header."""
+        # Not before: how many ranks print a record may depend on the header.
         if self._collector is None:
             self._collector = collector(self.rule, self.setting.settled(self.facts.values)[0])
         return self._collector
@@ -180,11 +180,11 @@ class _Scan:
 
     @property
     def _inside(self) -> bool:
-        """Whether the window has begun and not ended; a closing line's is all of the run."""
+        """Whether the window has begun and not ended; a closing line's is the whole run."""
         if self.rule.kind == "footer":
             return True
         if self._collector is None:
-            # Without warm-up the window is open before its first record is.
+            # Without warm-up the window is open before its first record.
             return self.rule.after.resolve(skip=self.setting.skip, iters=self.setting.iters) == 0
         return self._collector.begun and not self._collector.done
 
@@ -197,8 +197,8 @@ class _Scan:
     def read(self, pieces: Iterable[bytes]) -> None:
         """Take pieces until there is nothing more to learn.
 
-        The loss of the last iteration may be printed after its record: once complete, reading goes
-        on to the next iteration, but no further than the next piece.
+        The loss of the last iteration may be printed after its record: once complete, reading
+        continues to the next iteration, but no further than the next piece.
         """
         late = False
         for data in pieces:
@@ -207,18 +207,18 @@ class _Scan:
             if self._over or late:
                 return
             late = self._complete
-        # The log ends inside a record of several lines: what there is of it may be all of it.
+        # The log ends inside a record of several lines: the part that is there may be all of it.
         if self._held:
             record, begun = self._held
             self._record(record, begun, first_end(begun.text))
 
     def _read_piece(self, data: bytes) -> None:
-        # One search for all texts: which one was found says what to make of its line.
+        # One search for all texts: the text that was found decides how to read its line.
         grammar = self.grammar
         records = grammar.records
         self.rehearsal = self.rehearsal or holds(data, grammar.rehearsal)
         if self._held:
-            # Go on with the record that the last piece ended in.
+            # Continue with the record at the end of the last piece.
             (record, begun), self._held = self._held, None
             joined = begun.text + b"\n" + data[: record.lines * LINE]
             self._record_at(record, joined, 0, first_end(joined))
@@ -227,7 +227,7 @@ class _Scan:
             if self._over:
                 return
             if start != line:
-                # What a line says of skipped steps is of those before its own record.
+                # A line about skipped steps concerns those before its own record.
                 line, inside = start, self._inside
             if which < len(records):
                 self._record_at(records[which], data, start, end)
@@ -235,7 +235,7 @@ class _Scan:
                 self._aside(which - len(records), cut_line(data, start, end)[0], inside=inside)
 
     def _aside(self, which: int, line: Line, *, inside: bool) -> None:
-        """Take a line that is no record: a fact, one that tells of skipped steps, or of a pause."""
+        """Take a line that is not a record: a fact, or one about skipped steps or a pause."""
         facts, skipped = self.grammar.facts, self.grammar.skipped
         if which >= len(facts) + len(skipped):
             self._pause()
@@ -268,9 +268,9 @@ class _Scan:
         if found and any(text in line.text for text in self.grammar.pauses):
             self._pause()
         if record.lines > 1:
-            # The lines that follow are looked at again, each as the first of its own record.
+            # The lines that follow are read again, each as the first of its own record.
             found = [match for match in found[:1] if match.start() <= first_length]
-        # Launchers label lines with a rank; where one rank prints, the label says nothing.
+        # Launchers label lines with a rank; if one rank prints, the label means nothing.
         rank = None if record.ranks == "one" else rank_of(line.text)
         for match in found:
             if not self._over:
@@ -285,7 +285,7 @@ class _Scan:
                 # From here on iterations are completed ones, whatever the program's first number.
                 iteration = whole_number(fields["iteration"]) + 1 - record.first
             # The rule's own record, or a later iteration's: another record of the last iteration,
-            # its loss perhaps, is still to be read.
+            # perhaps with its loss, may follow.
             if self._complete and (record is self.rule.record or self.iteration < (iteration or 0)):
                 self._past = True
                 return
@@ -300,7 +300,7 @@ class _Scan:
     def _take(
         self, record: Record, iteration: int | None, fields: dict[str, bytes], rank: int | None
     ) -> None:
-        """Take a record, unless it is a second copy, or a torn one, of a step that is counted."""
+        """Take a record, unless it is a second copy, or a torn one, of a counted step."""
         last, self._last[record.name] = self._last.get(record.name), (iteration, fields)
         if record.repeated == "count" and last and is_copy(last, (iteration, fields)):
             return
@@ -313,7 +313,7 @@ class _Scan:
             self._coverage.add(record, iteration)
 
     def read_closing(self, path: Path) -> None:
-        """Take the closing lines that the reading did not come to, to hold the number against them.
+        """Take the closing lines that the reading did not reach, to compare the number with them.
 
         Raises:
             NotALogError: The log can't be read any more.
@@ -340,11 +340,11 @@ class _Scan:
         self.collector.add(iteration, fields[self.rule.field], rank)
 
     def conclude(self) -> Reading:
-        """Return what came of it."""
+        """Return the result of the reading."""
         setting, reasons = self._settled(self.setting)
         throughput, missing = None, ""
         if self.rehearsal:
-            reasons = (Reason("rehearsal", "the log is a replayed sample, nothing was trained"),)
+            reasons = (Reason("rehearsal", "the log is a replayed sample; nothing was trained"),)
         elif self.problem:
             reasons = (self.problem,)
         elif not reasons:
@@ -385,8 +385,8 @@ class _Scan:
         )
 
     def _is_unchecked(self, throughput: float) -> bool:
-        """Say whether the number rests on what was told of nodes and GPUs, and on that alone."""
-        # If the log contradicts twice as many no more than what was told, it confirms neither.
+        """Return whether the number depends only on what the user said about nodes and GPUs."""
+        # If the log contradicts twice as many no more than the given number, it confirms neither.
         for other in self.setting.doubled():
             setting, reasons = self._settled(other)
             try:
@@ -399,12 +399,12 @@ class _Scan:
         return False
 
     def _settled(self, setting: Setting) -> tuple[Setting, tuple[Reason, ...]]:
-        """Return a setting with all that the log states, and what the two disagree about."""
+        """Return a setting with everything that the log states, and their contradictions."""
         try:
             facts = self.facts.with_counts()
         except CannotReduceError as error:
             return setting.settled(self.facts.values)[0], (error.reason,)
-        # Only where the number does not depend on it: elsewhere it must be known, not guessed.
+        # Only if the number does not depend on it: elsewhere it must be known, not guessed.
         if self.rule.kind == "footer" and setting.packing is None:
             setting = setting._replace(packing=packing(facts, self.grammar.packing))
         setting, disagreements = setting.settled(facts)
@@ -415,19 +415,19 @@ class _Scan:
         if not disagreements:
             return setting, ()
         if packed := packing(setting._asdict(), self.grammar.packing):
-            hint = f"if samples are packed, say so with --set packing={packed}"
+            hint = f"if samples are packed, use --set packing={packed}"
             disagreements = (*disagreements, hint)
         return setting, (Reason("config", "; ".join(disagreements)),)
 
     def _doubts(self, throughput: float, setting: Setting) -> tuple[Reason, ...]:
-        """Return what else the log has against the number that its rule gives."""
+        """Return what else in the log contradicts the number that its rule gives."""
         if self._coverage:
             self._coverage.check(setting)
         return self._cross_check.reasons(throughput, self.collector.span, setting)
 
     @property
     def _counted(self) -> int:
-        """Return the iterations that the number is of: for a closing line all that there were."""
+        """Return the iterations that the number covers: for a closing line, the whole run."""
         if self._collector and self._collector.covered:
             return self._collector.covered
         if not self.iteration:
@@ -443,11 +443,11 @@ class _Scan:
 
 
 class Progress(NamedTuple):
-    """How far a run is by the last lines of its log; None is what they don't tell.
+    """The progress of a run by the last lines of its log; None if they don't say.
 
     Attributes:
         iteration: Iterations completed.
-        throughput: Samples per second over all GPUs, of the last record or two: for watching, no
+        throughput: Samples per second over all GPUs, of the last record or two: to watch, not a
             result.
         loss: As printed last.
     """
@@ -458,11 +458,11 @@ class Progress(NamedTuple):
 
 
 def progress(path: Path, grammar: Grammar) -> Progress:
-    """Read the end of a log that may still grow, and its beginning for what it states of itself.
+    """Read the end of a log that may still grow, and its beginning for what it says about itself.
 
-    Never raises for what is in the file, or for what is in its place.
+    Never raises because of the file's content, or of what is in its place.
     """
-    # A rule whose records each hold a rate needs the last one; a clock needs two.
+    # A rule with a rate in each record needs the last one; a clock needs two.
     rules = sorted(grammar.rules, key=lambda rule: rule.kind == "clock")
     rule = next((rule for rule in rules if rule.kind not in ("footer", "custom")), None)
     if rule is None:
@@ -493,7 +493,7 @@ def progress(path: Path, grammar: Grammar) -> Progress:
 
 
 def _current(rule: Rule, matches: list[re.Match[bytes]], setting: Setting) -> float | None:
-    """Return what the last record, or the time between the last two, amounts to."""
+    """Return the result of the last record, or of the time between the last two."""
     try:
         places = [whole_number(m["iteration"]) for m in matches if has_field(m, "iteration")]
         step = places[-1] - places[0] if len(places) > 1 else 0

@@ -1,4 +1,4 @@
-"""What is known of a run besides its log, and what the log adds to it."""
+"""What is known about a run besides its log, and what the log adds to it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-# In the place of an iteration: however far the run went.
+# Instead of an iteration: as far as the run went.
 END = 1 << 40
 
 
 class UnknownError(Exception):
-    """A setting that a number depends on is known from nowhere; the message is its name."""
+    """A setting that a number depends on is unknown; the message is its name."""
 
 
 class Window(NamedTuple):
-    """What a person wants to be counted instead of the protocol's window; None: the protocol's.
+    """The window to measure instead of the protocol's; None: the protocol's.
 
     `iters` may be END.
     """
@@ -29,9 +29,9 @@ class Window(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What a rule must know to make samples per second of what a log prints.
+    """What a rule must know to convert the numbers of a log to samples per second.
 
-    None is unknown: the log may tell.
+    None means unknown: the log may say.
 
     Attributes:
         accumulation: Micro-batches in one optimizer step; unknown counts as 1.
@@ -41,13 +41,13 @@ class Setting(NamedTuple):
         model: Its name, `bert-base`.
         hidden_size: Width of its layers.
         layers: How many it has.
-        version: Of the framework or of its image, as the log prints it.
-        device: What the GPUs are, as the log prints it.
+        version: Version of the framework or of its image, as the log prints it.
+        device: The GPUs, as the log prints them.
         device_kind: What the ranks compute on: `gpu` or `cpu`.
         skip: Warm-up iterations of the protocol.
         iters: Iterations of the protocol, warm-up included.
-        reach: Iteration that the run must have come to, whatever the rule reads; 0 for none.
-        sources: Who says a value, by its name, for messages: `--nodes`, `the path`.
+        reach: Iteration that the run must have reached, with any rule; 0 for none.
+        sources: The source of a value, by its name, for messages: `--nodes`, `the path`.
     """
 
     nodes: int | None = None
@@ -74,7 +74,7 @@ class Setting(NamedTuple):
         """Return a number.
 
         Raises:
-            UnknownError: It isn't known.
+            UnknownError: It is unknown.
         """
         value: int | None = getattr(self, name)
         if value is None:
@@ -99,7 +99,7 @@ class Setting(NamedTuple):
         return width * self.need("batch_size_per_device") * steps
 
     def doubled(self) -> Iterator[Setting]:
-        """Yield what a person, or a path, might have said of nodes and GPUs instead: twice each."""
+        """Yield wrong claims about nodes and GPUs that are possible: twice each."""
         told = [name for name, _ in self.sources if getattr(self, name) is not None]
         shape = [name for name in told if name in {"nodes", "gpus_per_node"}]
         for name in shape or [name for name in told if name == "gpus"]:
@@ -107,9 +107,9 @@ class Setting(NamedTuple):
             yield self._replace(**other).settled({})[0]
 
     def settled(self, facts: Mapping[str, int | str]) -> tuple[Setting, tuple[str, ...]]:
-        """Return the setting with a log's facts, and what the two disagree about.
+        """Return the setting with a log's facts, and their contradictions.
 
-        Disagreements are sentences; where there is one, what was known before stays.
+        Contradictions are sentences; if there is one, the earlier value stays.
         """
         return _settled(self, tuple(facts.items()))
 
@@ -118,7 +118,7 @@ class Setting(NamedTuple):
 def _settled(
     told: Setting, stated: tuple[tuple[str, int | str], ...]
 ) -> tuple[Setting, tuple[str, ...]]:
-    # Kept: the repeats of a point are told and state the same.
+    # Kept: the repeats of a point have the same settings and facts.
     facts = dict(stated)
     known = {name: value for name in facts if (value := getattr(told, name)) is not None}
     said = dict(told.sources)
@@ -134,7 +134,7 @@ def _settled(
 
 
 def _derived(setting: Setting) -> Setting:
-    """Fill in what follows from the rest: of nodes, GPUs per node and GPUs the third."""
+    """Fill in what follows from the rest: the third of nodes, GPUs per node and GPUs."""
     nodes, width, gpus = setting.nodes, setting.gpus_per_node, setting.gpus
     if nodes and width and gpus is None:
         setting = setting._replace(gpus=nodes * width)
@@ -166,7 +166,7 @@ def _contradictions(setting: Setting) -> tuple[str, ...]:
 
 
 def packing(facts: Mapping[str, Any], most: int) -> int | None:
-    """Return how many samples are packed into one, if a log's own facts leave no other reading.
+    """Return the packing factor, if a log's own facts allow no other reading.
 
     NVIDIA's MLPerf BERT counts the samples of packed sequences in its global batch, and those of
     a device before: the former is twice the product of the latter, GPUs and accumulation
@@ -174,7 +174,7 @@ def packing(facts: Mapping[str, Any], most: int) -> int | None:
     run_pretraining.py, average_packing_rate).
 
     Args:
-        facts: What the log states.
+        facts: The facts of the log.
         most: The highest factor that the program knows.
     """
     names = ("gpus", "batch_size_per_device", "accumulation", "global_batch_size")

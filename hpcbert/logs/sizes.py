@@ -1,4 +1,4 @@
-"""The models that have a name: what a log must say of its own one, and what it is called."""
+"""The models with names: the facts that a log of each must have, and its name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SPELLING = regex(r"(?:bert[-_])?([a-z]+)(?:[-_](?:un)?cased)?")
 
 
 def stated_by(model: str) -> dict[str, Any]:
-    """Return the facts of a run of a model, by their names in FACTS; none of an unknown one."""
+    """Return the facts of a model's run, by their names in FACTS; none for an unknown model."""
     spelt = _SPELLING.fullmatch(model.lower())
     name = f"bert-{spelt[1]}" if spelt else ""
     if name not in SIZES:
@@ -32,7 +32,7 @@ def stated_by(model: str) -> dict[str, Any]:
 
 
 def name_of(setting: Setting) -> str:
-    """Return what the model of a run is called; empty if nothing is known of it."""
+    """Return the name of a run's model; empty if unknown."""
     if setting.model:
         return setting.model
     known = (setting.hidden_size, setting.layers)

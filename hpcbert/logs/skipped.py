@@ -17,7 +17,7 @@ class Skipped:
     """Counts the skipped steps of a log's window.
 
     Attributes:
-        count: Those inside of it, as far as lines say.
+        count: Those inside it, according to the lines.
     """
 
     def __init__(self) -> None:
@@ -25,12 +25,12 @@ class Skipped:
         self._totals: dict[bytes, int] = {}
 
     def add(self, skip: Skip, line: Line, *, inside: bool) -> None:
-        """Take a line that may tell of skipped steps.
+        """Take a line that may report skipped steps.
 
         Args:
-            skip: What such lines look like.
+            skip: The form of such lines.
             line: The line.
-            inside: Whether it stands inside the window.
+            inside: Whether it is inside the window.
         """
         for match in whole_matches(skip.match, line):
             steps = self._steps(skip, match)
@@ -42,7 +42,7 @@ class Skipped:
         if not has_field(match, "total"):
             return 1
         total = _number(match["total"])
-        # Of the first total nobody knows whether its steps were before the window.
+        # It is unknown whether the steps of the first total were before the window.
         before = self._totals.get(skip.contains, total)
         self._totals[skip.contains] = total
         return max(0, total - before)

@@ -1,10 +1,10 @@
-"""The moments that a log tells of itself, held against when its run was.
+"""The moments in a log, compared with the time of its run.
 
 A log that was copied over another's is complete and plausible; only its times are those of another
-run. Read are a record's own `time` field, whatever the rule makes of it, and the stamps that lines
-begin with, in the forms that the loggers of the frameworks print: Python's logging, glog and absl
+run. The sources are a record's own `time` field, with any rule, and the stamps at the beginning of
+lines, in the forms of the frameworks' loggers: Python's logging, glog and absl
 (`I0826 22:01:04.003313`), MLPerf's `time_ms`, dllogger, Megatron's `datetime:`, MindSpore's and
-`ctime`. Only the beginning and the end of a log are looked at.
+`ctime`. Only the beginning and the end of a log are read.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 # Seconds by which a stamp may lie outside of its step: stamps in whole seconds, clocks of several
 # nodes.
 TOLERANCE = 10.0
-# Where nobody knows the zone that a log was written in: every one there is.
+# If the log's time zone is unknown: every zone that exists.
 QUARTERS = tuple(quarter * 900 for quarter in range(-48, 57))
-# Of each end of a log as many stamps are looked at, the first and the last of them.
+# Number of stamps to read at each end of a log.
 _LOOKED_AT = 64
-# Seconds since the epoch that are none: some programs print the seconds since their own start.
+# Seconds since the epoch that are not a time: some programs print seconds since their own start.
 _NO_DATE = 1e8
 _PARTS = ("time-of-day", "month-day")
 _CLOCK = rb"\d\d:\d\d:\d\d"
@@ -51,8 +51,9 @@ class TimeSpan(NamedTuple):
 
     Attributes:
         begin, end: Seconds since the epoch.
-        zones: Offsets from UTC, in seconds, that stamps without a zone may have; UTC always may be.
-        tolerance: Seconds that a stamp may lie outside.
+        zones: Offsets from UTC, in seconds, that stamps without a zone may have; UTC is always
+        possible.
+        tolerance: Seconds by which a stamp may be outside.
     """
 
     begin: float
@@ -61,7 +62,7 @@ class TimeSpan(NamedTuple):
     tolerance: float = TOLERANCE
 
     def distance(self, moment: float) -> float:
-        """Return by how much a moment lies too far before (negative) or after the run."""
+        """Return how far a moment is before (negative) or after the run."""
         early, late = self.begin - self.tolerance, self.end + self.tolerance
         return min(0.0, moment - early) + max(0.0, moment - late)
 
@@ -70,10 +71,10 @@ class Stamp(NamedTuple):
     """One moment in a log.
 
     Attributes:
-        text: As it stands there.
+        text: Its text.
         form: One of `hpcbert.logs.grammar.CLOCKS`.
-        own: Whether it is a record's, not only the beginning of some line.
-        zone: Its offset from UTC in seconds, where it is part of the stamp.
+        own: Whether it belongs to a record, and is not only the beginning of some line.
+        zone: Its offset from UTC in seconds, if it is part of the stamp.
     """
 
     text: bytes
@@ -82,7 +83,7 @@ class Stamp(NamedTuple):
     zone: int | None = None
 
     def moment(self, span: TimeSpan, zone: int) -> float:
-        """Return the seconds since the epoch that it stands for, if it was written in a zone."""
+        """Return its seconds since the epoch, if it was written in a zone."""
         middle = (span.begin + span.end) / 2
         if self.form in {"epoch", "epoch-ms"}:
             zone = 0
@@ -92,7 +93,7 @@ class Stamp(NamedTuple):
 
 
 def stamps(path: Path, grammar: Grammar) -> tuple[Stamp, ...]:
-    """Return moments from the beginning and the end of a log; none where it can't be read."""
+    """Return moments from the beginning and the end of a log; none if it can't be read."""
     try:
         head, tail = ends(path)
     except NotALogError:
@@ -151,8 +152,8 @@ def _offset(text: bytes) -> int:
 def outside(found: Sequence[Stamp], span: TimeSpan) -> str:
     """Return why a log's moments are not those of its run, as a clause; empty if they may be.
 
-    Those of records must all fit in one zone. Of other lines most must fit, each in some zone: the
-    libraries in a program print in several, and one may print the date of something else.
+    Those of records must all match in one zone. Of other lines most must match, each in some zone:
+    the libraries in a program print in several, and one may print the date of something else.
     """
     zones = tuple(dict.fromkeys((*span.zones, 0)))
     own = [one for one in found if one.own]
@@ -175,7 +176,7 @@ def _size(distance: tuple[float, Stamp | None]) -> float:
 
 
 def _worst(found: Sequence[Stamp], span: TimeSpan, zone: int) -> tuple[float, Stamp | None]:
-    """Return the stamp that is furthest from a run, and its distance; 0 and none if all fit."""
+    """Return the stamp that is furthest from a run, and its distance; 0 and none if all match."""
     apart = [(span.distance(one.moment(span, zone)), one) for one in found]
     far = [one for one in apart if one[0]]
     return max(far, key=_size) if far else (0.0, None)

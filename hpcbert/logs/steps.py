@@ -1,4 +1,4 @@
-"""How long each iteration of a run took, as its log tells it."""
+"""The duration of each iteration of a run, from its log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def steps_of(rule: Rule, setting: Setting, collector: Collector) -> Steps | None:
-    """Return the iterations that a rule's records tell of; None where they tell of none."""
+    """Return the iterations in a rule's records; None if they have none."""
     seen, span = collector.seen, collector.span
     if not seen:
         return None
@@ -51,7 +51,7 @@ def _seconds(rule: Rule, setting: Setting, seen: Sequence[Entry]) -> Iterator[tu
             if value > 0:
                 yield at, batch / throughput(rule, value, setting)
         return
-    # Of a program that counts the steps of a node alone, one is a share of the run's.
+    # If a program counts only the steps of a node, one step is a share of the run's.
     share = batch / setting.batch(rule.batch, micro=micro)
     gaps = (b - a for (a, _), (b, _) in pairwise(seen) if b > a)
     stride = (rule.record.every or min(gaps, default=1)) if rule.kind == "elapsed" else 1

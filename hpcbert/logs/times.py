@@ -1,6 +1,6 @@
-"""Time stamps as frameworks print them, on one axis of seconds that only ever goes on.
+"""Time stamps as frameworks print them, on one axis of seconds that never goes back.
 
-The standard library's strptime takes longer to import than thirty logs to read.
+Importing the standard library's strptime takes longer than reading thirty logs.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _FEBRUARY_28, _MARCH_1 = 59, 61
 
 
 class Clock:
-    """Reads the stamps of one log in the order in which they stand there.
+    """Reads the stamps of one log in their order.
 
-    A stamp without its date (`time-of-day`) is taken for the next day's when it lies more than
-    half a day before the one read last; one without its year (`month-day`) for the next year's.
-    So two records must not lie further apart than half a day.
+    A stamp without its date (`time-of-day`) counts as the next day's if it is more than half a day
+    before the one read last; one without its year (`month-day`) as the next year's. So two records
+    must be less than half a day apart.
 
     Args:
         form: One of `hpcbert.logs.grammar.CLOCKS`.
@@ -73,7 +73,7 @@ class Clock:
 
 
 def _days_between(last: int, day: int) -> int:
-    """Return the days from one day of the year to another, over New Year's Eve if need be."""
+    """Return the days from one day of the year to another, if necessary over New Year's Eve."""
     if (last, day) == (_FEBRUARY_28, _MARCH_1):
         return 1  # Far likelier than a record that took more than a day in a leap year.
     days = day - last
@@ -127,12 +127,12 @@ _EPOCH = _date_time(b"1970-01-01 00:00:00")
 
 
 def nearest(form: str, text: bytes, moment: float) -> float:
-    """Return the seconds since the epoch that a stamp stands for, read as if its zone were UTC.
+    """Return the seconds since the epoch of a stamp, read as if its zone were UTC.
 
     Args:
         form: One of `hpcbert.logs.grammar.CLOCKS`.
         text: The stamp.
-        moment: What it lacks, its year or its day, is so that it comes nearest to this moment.
+        moment: What it lacks, its year or its day, is chosen so that it is nearest to this moment.
 
     Raises:
         ValueError: The text has another form.

@@ -12,20 +12,21 @@ from hpcbert.logs.lines import NotALogError, bodies
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Of the PyTorch reference: seconds that rank 0 waited inside the window, and how many those were.
+# From the PyTorch reference: seconds that rank 0 waited inside the window, and the window's
+# seconds.
 _WHOLE = re.compile(
     rb'^hpcbert-result \{[^\n]{0,20000}"data_wait_seconds": ([0-9.e+-]{1,25})', re.MULTILINE
 )
 _MEAN = re.compile(rb'"iteration_seconds_mean": ([0-9.e+-]{1,25})')
 _COUNT = re.compile(rb'"iters": (\d{1,9}), "skip": (\d{1,9})')
-# Of Paddle's programs: seconds of reading and of all of a batch, each record's means.
+# From Paddle's programs: seconds of reading and of a whole batch, the means of each record.
 _PARTS = re.compile(rb"reader_cost: ([0-9.]{1,20}) s(?:ec)?, (?:avg_)?batch_cost: ([0-9.]{1,20}) s")
-# Records that are left out at the beginning: the first batch waits for the reader to start.
+# Records to leave out at the beginning: the first batch waits for the reader to start.
 _FIRST = 1
 
 
 def waited(log: Path) -> float | None:
-    """Return the share of the time that a program waited for its input; None: it does not say."""
+    """Return the share of the time that a program waited for its input; None if unknown."""
     reads: list[tuple[float, float]] = []
     whole: float | None = None
     with suppress(NotALogError), closing(bodies(log)) as pieces:

@@ -1,7 +1,7 @@
-"""The records of a log's window, and the one number that a rule makes of them.
+"""The records of a log's window, and the one number that a rule makes from them.
 
-A collector takes records as the log gives them, says when it has seen enough, and then either has
-a throughput or a reason why there is none. It never fills a gap.
+A collector takes records in the log's order, reports when it has seen enough, and then has either a
+throughput or a reason why there is none. It never fills a gap.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Collector(Protocol):
     """Takes the records of one rule.
 
     Attributes:
-        done: Whether all that the rule reads has been seen.
+        done: Whether everything that the rule reads has been seen.
     """
 
     done: bool
@@ -50,36 +50,36 @@ class Collector(Protocol):
 
     @property
     def begun(self) -> bool:
-        """Whether the next record counts, or one before it did."""
+        """Whether the next record is in the window, or an earlier one was."""
         ...
 
     @property
     def repeats(self) -> int:
-        """Steps of the window that were executed and did not advance."""
+        """Steps of the window that were executed but did not advance."""
         ...
 
     @property
     def last(self) -> int:
-        """The last record so far, as the window's end counts it; 0 where nothing is counted."""
+        """The last record so far, in the unit of the window's end; 0 if nothing is counted."""
         ...
 
     @property
     def covered(self) -> int:
-        """Iterations that the number is of, 0 where only the program knows."""
+        """Iterations that the number covers, 0 if only the program knows."""
         ...
 
     @property
     def span(self) -> Span:
-        """The window in iterations, as far as it is known."""
+        """The window in iterations, as far as known."""
         ...
 
     @property
     def seen(self) -> Sequence[Entry]:
-        """Every record up to the window's end, those of the warm-up too; none of closing lines."""
+        """Every record up to the window's end, including the warm-up; none for closing lines."""
         ...
 
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:
-        """Take one record: its iteration (completed ones), its number and who printed it.
+        """Take one record: its iteration (completed ones), its number and its rank.
 
         Raises:
             CannotReduceError: The log can't give a number any more.
@@ -97,7 +97,7 @@ class Collector(Protocol):
 
 
 def collector(rule: Rule, setting: Setting) -> Collector:
-    """Return what takes the records of a rule under a protocol.
+    """Return the collector for a rule under a protocol.
 
     Raises:
         CannotReduceError: The rule's window is empty.
@@ -162,7 +162,7 @@ class _Reader:
         self._factor = rule.factor
 
     def read(self, text: bytes) -> float:
-        """Return the number, NaN where there is none: it may lie outside the window."""
+        """Return the number, NaN if there is none: it may be outside the window."""
         try:
             if self._clock:
                 return self._clock.read(text)
@@ -174,8 +174,8 @@ class _Reader:
 class _Series:
     """Records that one rank prints, in their order.
 
-    Places are iterations completed. `_entries` hold the window's records: those after `after`, up
-    to `until`. `_start` is the record that the window begins after, a clock's first moment. Until a
+    Places are completed iterations. `_entries` are the window's records: those after `after`, up to
+    `until`. `_start` is the record that the window begins after, a clock's first moment. Until a
     record ends exactly at `until`, the series is not done; one that ends beyond it is refused.
     """
 
@@ -185,17 +185,17 @@ class _Series:
         self.until = rule.until.resolve(skip=setting.skip, iters=setting.iters)
         self.done = False
         self._reader = _Reader(rule)
-        # -1: no record has come yet; 0 is a place, where programs report before the first step.
+        # -1: no record has come yet; 0 is a place if programs report before the first step.
         self._records = 0
         self._last = -1
-        # Iterations from one record to the next: as the recipe says, else the smallest seen.
+        # Iterations from one record to the next: from the recipe, else the smallest seen.
         self._stride = rule.record.every
         self._first = -1
         self._start: Entry | None = None
         self._entries: list[Entry] = []
         self.seen: list[Entry] = []
         self._repeats = 0
-        # The first record in the window whose number can't be read: refused only if it counts.
+        # The first record in the window with an unreadable number: refused only if it matters.
         self._unread: tuple[int, bytes] | None = None
 
     @property
@@ -243,12 +243,12 @@ class _Series:
             return
         if math.isnan(value) and self._unread is None:
             self._unread = (place, text)
-        # A step that is printed twice is a copy, or was executed twice: the recipe knows which.
+        # A step that is printed twice is a copy, or was executed twice: the recipe says which.
         if not again or self._counts_again(place):
             self._entries.append((place, value))
         position = self._position(self.rule.until.by, place)
         if position > self.until:
-            detail = f"no record ends at iteration {self.until}, the next one at {position}"
+            detail = f"no record ends at iteration {self.until}, the next one ends at {position}"
             raise CannotReduceError("window", detail)
         self.done = position == self.until
 
@@ -256,7 +256,7 @@ class _Series:
         return self._records if by == "record" else place
 
     def _follow(self, place: int) -> bool:
-        """Note how iterations go on; say whether this one was printed before."""
+        """Note how iterations continue; return whether this one was printed before."""
         last, self._last = self._last, place
         if last < 0:
             self._first = place
@@ -269,7 +269,7 @@ class _Series:
             self._repeats += 1
             return True
         if place < last:
-            detail = f"iterations go back from {last} to {place}: more than one run in the log"
+            detail = f"iterations go back from {last} to {place}: the log has more than one run"
             raise CannotReduceError("window", detail)
         if place > last and not self.rule.record.every:
             self._stride = min(self._stride or place - last, place - last)
@@ -290,14 +290,14 @@ class _Series:
         if not self.done:
             raise CannotReduceError("incomplete", self._shortfall())
         if not self._entries:
-            raise CannotReduceError("window", "no record lies inside the window")
+            raise CannotReduceError("window", "no record is inside the window")
         self._check_alone()
         if self.rule.kind == "clock":
             return self._by_clock(setting)
         self._check_gapless()
         if self._unread:
             place, text = self._unread
-            raise CannotReduceError("rule", f"{show(text)!r} of iteration {place} is no number")
+            raise CannotReduceError("rule", f"{show(text)!r} of iteration {place} is not a number")
         return average(self.rule, [value for _, value in self._entries], self._stride, setting)
 
     def _shortfall(self) -> str:
@@ -306,17 +306,17 @@ class _Series:
         return f"the log ends at iteration {max(self._last, 0)} of {self.until}"
 
     def _check_alone(self) -> None:
-        """Refuse a window where most iterations are printed again: no overflow does that."""
+        """Refuse a window in which most iterations are printed again: no overflow does that."""
         places = [place for place, _ in self._entries]
         again = {a for a, b in pairwise(places) if a == b}
         if 2 * len(again) > len(set(places)):
-            detail = "most iterations are printed twice: more than one rank speaks"
+            detail = "most iterations are printed twice: more than one rank prints"
             raise CannotReduceError("window", detail)
 
     def _check_gapless(self) -> None:
-        """Refuse a window that records don't cover from end to end, each one as many iterations."""
-        # What is checked: each record covers `stride` iterations, so the window's must follow one
-        # another by just that, from its beginning to its end. A gap is a record that was lost.
+        """Refuse a window that records of equal length don't cover from end to end."""
+        # Each record covers `stride` iterations, so the window's must follow one another by exactly
+        # that, from its beginning to its end. A gap is a lost record.
         _known(self._stride)
         places = sorted({place for place, _ in self._entries})
         start = self.after
@@ -336,12 +336,12 @@ class _Series:
         ):
             detail = f"no record ends at iteration {self.after}, where the window begins"
             if self.after == 0:
-                detail = "a clock needs one warm-up iteration: its end is where time begins"
+                detail = "a clock needs one warm-up iteration, because time begins at its end"
             raise CannotReduceError("window", detail)
         if not self.rule.record.irregular:
             self._check_gapless()
         if self._repeats and self._stride != 1:
-            detail = "iterations are printed again, and not every one is printed"
+            detail = "iterations are printed again, but not every one is printed"
             raise CannotReduceError("window", detail)
         # Steps that did not advance took time as well.
         steps = self._entries[-1][0] - self._start[0] + self._repeats
@@ -436,7 +436,7 @@ def _smallest_gap(places: set[int]) -> int:
 
 def _known(stride: int) -> int:
     if not stride:
-        raise CannotReduceError("window", "one record does not tell how many iterations it covers")
+        raise CannotReduceError("window", "one record does not say how many iterations it covers")
     return stride
 
 

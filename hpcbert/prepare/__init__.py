@@ -1,3 +1,3 @@
-"""Preparing image, program and data: one module a part."""
+"""Prepare image, program and data: one module per part."""
 
 from __future__ import annotations

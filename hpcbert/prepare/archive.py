@@ -1,4 +1,4 @@
-"""Unpacking a program that was handed over as one file: nothing of it lands outside its folder."""
+"""Unpack a program that comes as one file, so that no file lands outside its folder."""
 
 from __future__ import annotations
 
@@ -36,38 +36,38 @@ class _Member(NamedTuple):
 
 
 def is_archive(url: str) -> bool:
-    """Say whether a place of a program is the path of an archive."""
+    """Return whether a program's location is the path of an archive."""
     return "://" not in url and url.lower().endswith(_SUFFIXES)
 
 
 def unpack(archive: Path, target: Path, program: str = "") -> str:
-    """Unpack an archive into an empty folder, without the one folder that all of it lies in.
+    """Unpack an archive into an empty folder, without its single top folder.
 
     Args:
         archive: The file.
         target: The folder.
-        program: The program's folder in the repository; an archive of that part of it is whole too.
+        program: The program's folder in the repository; an archive of only that part is whole too.
 
     Returns:
-        The commit that it says it is of, as git and its servers write it; else its digest,
+        The commit that it names, as git and its servers write it; else its digest,
         `sha256:…`.
 
     Raises:
-        IncompleteError: It is missing, damaged, lacks the program, or holds what would lie
+        IncompleteError: It is missing, damaged, lacks the program, or has a path that leads
             elsewhere.
         OSError: The folder can't be written to.
     """
     if not archive.is_file():
-        raise IncompleteError(f"there is no archive {archive}", hint="Name one that is here.")
+        raise IncompleteError(f"archive {archive} does not exist", hint="Name an existing one.")
     try:
         found = _zip(archive) if archive.name.lower().endswith(".zip") else _tar(archive)
-        # A repository's own folder could make git run what it names.
+        # A repository's own folder could make git run programs that it names.
         members = [one for one in found if ".git" not in one.name.parts]
         said = _said(archive)
     except _DAMAGE as error:
         raise IncompleteError(
             f"{archive.name} can't be unpacked: {str(error) or type(error).__name__}",
-            hint="It is damaged or no archive: fetch it again.",
+            hint="The file is damaged, or not an archive: fetch it again.",
         ) from error
     nested = _is_nested(members, program)
     # Links last, so that nothing is written through one.
@@ -77,7 +77,7 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
         _write(target / inside, member)
     if not (target / program).is_dir():
         raise IncompleteError(
-            f"{archive.name} holds no {program}", hint="Name one of the whole repository."
+            f"{archive.name} has no {program}", hint="Name an archive of the whole repository."
         )
     if _COMMIT.fullmatch(said):
         return said
@@ -85,7 +85,7 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
 
 
 def _is_nested(members: Sequence[_Member], program: str) -> bool:
-    """Say whether all lies in one folder that is none of the repository's own."""
+    """Return whether everything is in one folder that is not one of the repository's own."""
     tops = {member.name.parts[0] for member in members if member.name.parts}
     whole = PurePosixPath(program)
     if program and any(one.name.is_relative_to(whole) for one in members):
@@ -134,8 +134,8 @@ def _refuse_outside(archive: Path, name: PurePosixPath, link: str) -> None:
         depth += -1 if part == ".." else 1
         if depth < 0 or part == "/":
             raise IncompleteError(
-                f"{archive.name} holds {name}, which leads out of its folder",
-                hint="Such an archive is not unpacked: look where it comes from.",
+                f"{archive.name} has {name}, which leads out of its folder",
+                hint="hpcbert does not unpack such an archive: check where it comes from.",
             )
 
 

@@ -1,4 +1,4 @@
-"""Preparing data: found, counted, and the first record of each end of them really read."""
+"""Prepare data: find and count the files, and read the first record of the first and last."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
     from hpcbert.config.site import Site
     from hpcbert.model import OptionValue
 
-# What of each file goes into the digest beside name and size: data are too large to read whole.
+# The part of each file that the digest covers, with name and size: data are too large to read
+# whole.
 _BEGINNING = 1 << 16
 _SHOWN = 3
 
 
 class _DataError(Exception):
-    """The data are not what the program wants; the text says how."""
+    """The data differ from what the program needs; the text says how."""
 
 
 def data(recipe: Recipe, site: Site, context: Context) -> Part:
-    """Check the data of a framework, and write down what they are.
+    """Check the data of a framework, and record them.
 
     Raises:
         UsageError: An option that the site sets is wrong.
@@ -43,12 +44,12 @@ def data(recipe: Recipe, site: Site, context: Context) -> Part:
         return Part(recipe.name, "data", "skipped", recipe.data or "none are read")
     if not named:
         hint = f'Name them: frameworks.{recipe.name}.data in {site.where}; "{SYNTHETIC}" has '
-        hint += f"them made. {recipe.data}"
+        hint += f"hpcbert make them. {recipe.data}"
         return Part(recipe.name, "data", "failed", "the site names no data", hint=hint)
     options = option_values(recipe, site, context.settings)
     path = data_path(site, recipe, options)
     if "://" in recipe.dataset.files.format_map(options):
-        return Part(recipe.name, "data", "skipped", "they are read over the network", path)
+        return Part(recipe.name, "data", "skipped", "the program reads them over the network", path)
     unmade = make(recipe, site, options, context) if named == SYNTHETIC else None
     return unmade or _looked_at(recipe, recipe.dataset, site, options, context)
 
@@ -60,7 +61,7 @@ def _looked_at(
     options: Mapping[str, OptionValue],
     context: Context,
 ) -> Part:
-    """Look whether data are what the program reads, and write down what they are."""
+    """Check whether data are what the program reads, and record them."""
     path = data_path(site, recipe, options)
     try:
         files = _files(Path(path), dataset, options)
@@ -68,11 +69,11 @@ def _looked_at(
         _refuse_misfits(recipe, options, path)
         digest = _digest(files, Path(path))
     except _DataError as error:
-        hint = f"What it wants: {recipe.data}"
+        hint = f"The program needs: {recipe.data}"
         return Part(recipe.name, "data", "failed", str(error), path, "", hint)
     except OSError as error:
         detail = f"{error.filename or path}: {error.strerror}"
-        hint = "Look on a node that has it: hpcbert prepare --on-node."
+        hint = "Check on a node that has them: hpcbert prepare --on-node."
         return Part(recipe.name, "data", "failed", detail, path, "", hint)
     content = {
         "framework": recipe.name,
@@ -107,9 +108,9 @@ def _recorded(recipe: Recipe, place: Path, content: dict[str, Any], context: Con
 def _files(
     directory: Path, dataset: Dataset, options: Mapping[str, OptionValue]
 ) -> tuple[Path, ...]:
-    """Return the training files by name; refuse if any that must be there is not."""
+    """Return the training files by name; refuse if a required one is missing."""
     if not directory.is_dir():
-        raise _DataError(f"{directory} is no directory that can be seen from here")
+        raise _DataError(f"{directory} is not a directory that this machine can see")
     pattern = dataset.files.format_map(options)
     files = tuple(sorted(path for path in directory.glob(pattern) if path.is_file()))
     if dataset.numbered:
@@ -127,7 +128,7 @@ def _files(
         raise _DataError(f"{names}{more} are missing in {directory}")
     if len(files) < dataset.at_least:
         raise _DataError(
-            f"{len(files)} files match {pattern} in {directory}, at least {dataset.at_least} must"
+            f"{len(files)} files match {pattern} in {directory}; at least {dataset.at_least} must"
         )
     return files
 

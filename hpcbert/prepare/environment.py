@@ -1,7 +1,7 @@
-"""Preparing a virtual environment: the recipe's packages, installed once for all.
+"""Prepare a virtual environment: the recipe's packages, installed once.
 
-It is made where it stays, because an environment can't be moved, under a lock; its record is
-written last. One without a record is what a killed run left: it is removed and made again.
+It is made in its final place, because an environment can't be moved, and under a lock; its record
+is written last. One without a record is what a killed run left: it is removed and made again.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
     from hpcbert.config.variation import InstallStep, VirtualEnvironment
     from hpcbert.prepare.interpreter import Interpreter
 
-# Seconds that one call of pip may take: some packages are compiled.
+# Time limit of one call of pip, seconds: some packages are compiled.
 _PATIENCE = 7200.0
-# What would make pip install elsewhere, or a Python read elsewhere.
+# Variables that would make pip install elsewhere, or Python read elsewhere.
 _FOREIGN = regex(r"PYTHON(PATH|HOME|USERBASE)|PIP_(TARGET|PREFIX|USER|ROOT)|VIRTUAL_ENV")
 _USUAL = {"PIP_RETRIES": "2", "PIP_TIMEOUT": "20"}
 _SHOWN = 3
 _ERROR = regex(r"(?i)^\s*(fatal: |error: )+")
-# What pip or git say of what, and what to do about it.
+# Output of pip or git, its meaning, and what to do about it.
 _SYMPTOMS = (
     (
         regex(r"No space left on device|Errno 28\]|Disk quota exceeded"),
         "the file system is full",
-        "Make room in {sources}, or for temporary files, and repeat: nothing half made is kept.",
+        "Free some space in {sources}, or for temporary files, and try again.",
     ),
     (
         regex(
@@ -59,12 +59,12 @@ _SYMPTOMS = (
             r"No route to host|Max retries exceeded|ProxyError|Connection reset"
         ),
         "the package index does not answer",
-        "Prepare on a host that reaches it, or name another: PIP_INDEX_URL, or PIP_FIND_LINKS.",
+        "Prepare on a host that can reach it, or name another one: PIP_INDEX_URL, PIP_FIND_LINKS.",
     ),
     (
         regex(r"No module named (venv|ensurepip)|ensurepip is not available"),
-        "this Python can make no virtual environments",
-        "On Debian: apt-get install {name}-venv. Or name another one with --python.",
+        "this Python cannot make virtual environments",
+        "On Debian: apt-get install {name}-venv. Or name another Python with --python.",
     ),
 )
 
@@ -73,7 +73,7 @@ def environment(recipe: Recipe, site: Site, context: Context) -> Part:
     """Make the virtual environment of a framework.
 
     Raises:
-        UsageError: A file of the recipe is missing, or somebody else is making it.
+        UsageError: A file of the recipe is missing, or another process is making it.
         HpcbertError: The file system refused.
     """
     wanted = recipe.environment
@@ -110,7 +110,7 @@ def _unwanted(recipe: Recipe, site: Site) -> str:
 
 
 class _Installation:
-    """One virtual environment, and what is done about it."""
+    """One virtual environment, and the work on it."""
 
     def __init__(
         self, recipe: Recipe, wanted: VirtualEnvironment, site: Site, directory: Path,
@@ -124,27 +124,27 @@ class _Installation:
 
     @property
     def names(self) -> str:
-        """What is installed, by its files."""
+        """The files that say what is installed."""
         files = [one.requirements or "the program" for one in self.wanted.install]
         return ", ".join(dict.fromkeys(files)) or "nothing"
 
     def part(self, status: Status, detail: str, digest: str = "", hint: str = "") -> Part:
-        """Return what became of it."""
+        """Return the result."""
         path = str(self.directory)
         return Part(self.recipe.name, "environment", status, detail, path, digest, hint)
 
     def ready(self, status: Status, made: Mapping[str, Any]) -> Part:
-        """Return what became of one that is there."""
+        """Return the result for one that exists."""
         detail = f"Python {made['python']}, {len(made['packages'])} packages"
         return self.part(status, detail, str(made["digest"]))
 
     def there(self, made: Mapping[str, Any]) -> Part:
-        """Look whether it still holds what was installed in it."""
+        """Check whether it still has what was installed in it."""
         try:
             changed = sorted(set(self._held()) ^ set(made["packages"]))
             why = f"packages were changed since: {', '.join(changed[:_SHOWN])}" if changed else ""
         except IncompleteError as error:
-            why = f"it can't be looked into: {error.message}"
+            why = f"hpcbert cannot read it: {error.message}"
         if not why:
             return self.ready("ready", made)
         hint = f"Remove {self.directory} and its .json, and prepare again; or name an interpreter "
@@ -152,7 +152,7 @@ class _Installation:
         return self.part("failed", why, hint=hint)
 
     def make(self, python: Interpreter) -> dict[str, Any]:
-        """Make it; what fails leaves nothing.
+        """Make it; a failure leaves nothing behind.
 
         Raises:
             IncompleteError: Something can't be installed.
@@ -194,7 +194,7 @@ class _Installation:
         if not step.source:
             self._run(python, *words, env=step.env)
             return
-        # Builds write into what they build.
+        # Builds write into the folder that they build.
         copy = self.directory / "src"
         with refusal("copy the program", copy):
             shutil.copytree(self._checkout(), copy, symlinks=True)
@@ -206,7 +206,7 @@ class _Installation:
         """Return the root of the program's checkout.
 
         Raises:
-            IncompleteError: It is not there.
+            IncompleteError: It does not exist.
         """
         own = self.site.settings(self.recipe.name).source
         path = source_record(self.site, self.recipe)
@@ -216,7 +216,7 @@ class _Installation:
             root = root.parents[len(inner) - 1]
         if not (root.is_dir() and (own or record(path))):
             raise IncompleteError(
-                "it is made with the program's checkout, which is not there",
+                "it needs the program's checkout, which does not exist",
                 hint=f"hpcbert prepare --fw {self.recipe.name} --only source",
             )
         return root
@@ -224,7 +224,7 @@ class _Installation:
     def _patch(self, name: str) -> None:
         folder = packages(self.directory, self.wanted.python)
         patch = str(Path(self.recipe.folder) / name)
-        # Whatever repository it lies in is none of its own.
+        # Any repository around it is not its own.
         own = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
         self._run("git", "apply", "--whitespace=nowarn", patch, cwd=folder, env=own)
 
@@ -232,21 +232,21 @@ class _Installation:
         """Return the packages in it, `NAME==VERSION` each.
 
         Raises:
-            IncompleteError: Its pip does not say.
+            IncompleteError: Its pip does not answer.
         """
         said = self._run(str(interpreter(self.directory)), "-m", "pip", "list", "--format=json")
         try:
             return sorted(f"{one['name']}=={one['version']}" for one in json.loads(said))
         except (ValueError, KeyError, TypeError) as error:
-            raise IncompleteError("its pip does not list what is installed") from error
+            raise IncompleteError("its pip does not list the installed packages") from error
 
     def _run(
         self, *argv: str, cwd: Path | None = None, env: Mapping[str, str] = MappingProxyType({})
     ) -> str:
-        """Run a command and return what it printed.
+        """Run a command and return its output.
 
         Raises:
-            IncompleteError: It failed; the message says why, as far as that is known.
+            IncompleteError: It failed; the message has the reason, as far as known.
         """
         done = self.context.run(argv, env={**self.env, **env}, cwd=cwd, timeout=_PATIENCE)
         if done.ok:
@@ -261,7 +261,7 @@ class _Installation:
         errors = [_ERROR.sub("", line) for line in lines if _ERROR.match(line)] or lines[-1:]
         for line in lines[-_SHOWN:]:
             self.context.say(line)
-        hint = "Look at what is printed above; nothing half made is kept."
+        hint = "See the output above; hpcbert keeps nothing half made."
         detail = "; ".join(errors[:_SHOWN]) or f"status {done.returncode}"
         raise IncompleteError(f"{what} failed: {detail}", hint=hint)
 

@@ -1,4 +1,4 @@
-"""Preparing an image: imported once into the site's directory, or built there where need be."""
+"""Prepare an image: import it once into the site's directory, or build it there if necessary."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from hpcbert.container.runtimes import Tool
     from hpcbert.system.runner import Outcome
 
-# A whole image is gigabytes: what is printed before one fails is no more than its last lines.
+# A whole image is gigabytes: of the output before a failure only the last lines are kept.
 _TAIL = 12
-# Assumed: layers unpack to two and a half times what is fetched.
+# Assumption: layers unpack to two and a half times their size.
 _UNPACKED = 2.5
 
 
 def image(recipe: Recipe, site: Site, context: Context) -> Part:
-    """Make ready the image that ranks of a framework enter.
+    """Prepare the image that a framework's ranks enter.
 
     Raises:
-        UsageError: Its reference is none, or not one for the runtime.
+        UsageError: Its reference is invalid, or not one for the runtime.
     """
     there = prepared_image(site, recipe)
     own = site.settings(recipe.name).image
@@ -50,7 +50,7 @@ def image(recipe: Recipe, site: Site, context: Context) -> Part:
             recipe.name,
             "image",
             "failed",
-            "the recipe names no image and no way to build one",
+            "the recipe names no image, and no way to build one",
             hint=f"Name one: frameworks.{recipe.name}.image in {site.where}.",
         )
     return _imported(recipe, site, own or recipe.image.reference, context)
@@ -84,7 +84,7 @@ def _import(wanted: reference.Image, site: Site, context: Context) -> Cached | O
 
 
 def _digest(wanted: reference.Image, tool: Tool, context: Context, env: Mapping[str, str]) -> str:
-    """Return the digest that a registry has for an image; empty where it does not tell."""
+    """Return a registry's digest of an image; empty if unknown."""
     if not tool.digest:
         return registry.digest(wanted, http=bool(context.env.get(tool.http)))
     asked = context.run([*tool.digest, wanted.uri], env=env, timeout=120.0)
@@ -93,17 +93,17 @@ def _digest(wanted: reference.Image, tool: Tool, context: Context, env: Mapping[
 
 
 def _size(wanted: reference.Image, tool: Tool, context: Context) -> list[str]:
-    """Return the room that an image will take unpacked, where its registry tells its size."""
+    """Return the space that an unpacked image needs, if its registry gives the size."""
     size = registry.compressed_bytes(wanted, http=bool(context.env.get(tool.http)))
     if size is None:
-        context.say(f"{wanted.name}: the registry does not tell its size without an account")
+        context.say(f"{wanted.name}: the registry gives its size only with an account")
         return []
     context.say(f"{wanted.name}: {size / 2**30:.1f} GiB to fetch")
     return [str(int(size * _UNPACKED))]
 
 
 def _built(recipe: Recipe, site: Site, context: Context) -> Part:
-    """Import the base, run the recipe's commands in a container made of it, export that."""
+    """Import the base, run the recipe's commands in a container of it, and export the result."""
     base = reference.parse(recipe.image.base or recipe.image.reference)
     tool = runtimes.of(site.container.runtime).tool
     stem = built_stem(recipe, tool.prefix)
@@ -124,7 +124,7 @@ def _built(recipe: Recipe, site: Site, context: Context) -> Part:
             recipe.name,
             "image",
             "failed",
-            "the image is built with the program's checkout, which is not there",
+            "the image needs the program's checkout, which does not exist",
             hint=f"hpcbert prepare --fw {recipe.name} --only source",
         )
     provenance = {
@@ -158,7 +158,7 @@ def _file(recipe: Recipe, path: str, tool: Tool) -> Part:
         recipe.name,
         "image",
         "failed",
-        f"{path} is no {tool.form} that can be read here",
+        f"{path} is not a {tool.form} that can be read here",
         hint=f"Correct frameworks.{recipe.name}.image in the site.toml.",
     )
 
@@ -172,7 +172,7 @@ def _script(
     env: Mapping[str, str],
     stdin: str = "",
 ) -> Cached | Outcome:
-    """Run image.sh, and look for what it made."""
+    """Run image.sh, and find what it made."""
     tool = runtimes.of(site.container.runtime).tool
     argv = ["bash", str(cache.SCRIPT), "--with", tool.name, *words]
     outcome = context.follow(
@@ -193,12 +193,12 @@ def _part(recipe: Recipe, found: Cached | Outcome) -> Part:
     detail = said.removeprefix("hpcbert: ") or f"the import ended with status {found.returncode}"
     if symptom:
         return Part(recipe.name, "image", "failed", f"{detail}. {symptom.what}", hint=symptom.hint)
-    hint = "What was printed above tells more; repeating takes up where it was."
+    hint = "See the output above; run the command again to continue."
     return Part(recipe.name, "image", "failed", detail, hint=hint)
 
 
 def environment(site: Site, context: Context) -> dict[str, str]:
-    """Return the environment for a tool: its directories below the site's scratch, if it can be."""
+    """Return the environment for a tool: its directories below the site's scratch, if possible."""
     env = dict(context.env)
     if not site.container.scratch:
         return env
@@ -212,15 +212,13 @@ def environment(site: Site, context: Context) -> dict[str, str]:
         for folder in folders.values():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
-        context.say(
-            f"{site.container.scratch} can't be made here: {tool.name} keeps to its own settings"
-        )
+        context.say(f"cannot make {site.container.scratch} here: {tool.name} uses its own settings")
         return env
     return env | {name: str(folder) for name, folder in folders.items()}
 
 
 def _private(path: Path) -> Path:
-    """Make a directory of the caller's, under another name where somebody else has taken its own.
+    """Make the user's directory, under another name if somebody else has taken the first.
 
     Raises:
         OSError: It can't be made.

@@ -1,4 +1,4 @@
-"""Which Python a virtual environment is made with: one of the release that the recipe names."""
+"""The Python to make a virtual environment with: one of the release that the recipe names."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _COLLECTIONS = (".pyenv/versions/{}.*", ".local/share/uv/python/cpython-{}.*")
 
 
 class Interpreter(NamedTuple):
-    """An interpreter and its whole version, `3.9.18`."""
+    """An interpreter and its full version, `3.9.18`."""
 
     path: str
     version: str
 
 
 def find(release: str, context: Context, env: Mapping[str, str]) -> Interpreter:
-    """Return an interpreter of a release of Python: the one that was named, else one from here.
+    """Return an interpreter of a release of Python: the one that was named, else one found here.
 
     Args:
         release: Such as `3.9`.
@@ -49,7 +49,7 @@ def find(release: str, context: Context, env: Mapping[str, str]) -> Interpreter:
     raise IncompleteError(
         f"there is no Python {release} here: {looked}",
         hint=f"Put python{release} on PATH, or name it: hpcbert prepare --python "
-        f"/path/to/python{release}. An environment that you made yourself is named by "
+        f"/path/to/python{release}. For an environment that you made yourself, set "
         "frameworks.NAME.python in the site.toml.",
     )
 

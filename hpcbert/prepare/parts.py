@@ -1,4 +1,4 @@
-"""What the parts of preparing share: what they are given, what they say, what they write down."""
+"""What the parts of preparing share: their context, their results, their records."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _USER = re.compile(r"(?<=://)[^/@\s]*@")
 
 @dataclass(frozen=True)
 class Part:
-    """What became of one part of preparing a framework.
+    """The result of one part of preparing a framework.
 
     Attributes:
-        status: `ready` it was there, `done` it is now, `planned` it would be made, `skipped` the
-            framework needs none here, `failed`.
+        status: `ready` it existed before, `done` it exists now, `planned` it would be made,
+        `skipped` the framework does not need it here, `failed`.
         detail: A sentence or a name.
-        path: Where it lies, once it does.
-        digest: As `hpcbert.model.Material` has it.
+        path: Its path, once it exists.
+        digest: As in `hpcbert.model.Material`.
         hint: What to do about a failure.
     """
 
@@ -46,16 +46,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Context:
-    """What preparing works with.
+    """The context of preparing.
 
     Attributes:
-        run: For commands that answer at once.
-        follow: For those that take long.
-        say: Takes a line of progress.
+        run: Runs commands that answer at once.
+        follow: Runs commands that take long.
+        say: Receives a line about progress.
         env: The environment for both.
         dry: Whether nothing may be made.
-        python: Interpreter that virtual environments are made with; empty to look for one.
-        settings: `--set NAME=VALUE`, unread: options that data are made or looked at for.
+        python: Interpreter to make virtual environments with; empty to search for one.
+        settings: `--set NAME=VALUE`, unread: options to make or check data for.
     """
 
     run: Runner
@@ -68,12 +68,12 @@ class Context:
 
 
 def without_user(url: str) -> str:
-    """Return a URL without the user, and the password, that it may hold."""
+    """Return a URL without its user and password."""
     return _USER.sub("", url)
 
 
 def write_down(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a record so that it is there whole or not at all, readable by the site's users."""
+    """Write a record whole or not at all, readable by the site's users."""
     text = json.dumps({"schema": SCHEMA, **content}, indent=1, ensure_ascii=False) + "\n"
     store.write_text(path, text, mode=0o644)
 

@@ -1,7 +1,7 @@
-"""Reading the first record of a training file, in every format that a recipe may name.
+"""Read the first record of a training file, in every format that a recipe may name.
 
-Each reader returns one line about what it found and raises ValueError with a sentence where the
-file is not what it should be. Nothing here needs the framework that wrote the file.
+Each reader returns one line about its finding, and raises ValueError with a sentence if the file
+is not as it should be. Nothing here needs the framework that wrote the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    # Returns what it found, for a person, and the names in the record; None where it can't know.
+    # Returns the finding as text, and the names in the record; None if it can't know them.
     Reader = Callable[[Path], tuple[str, set[str] | None]]
 
 # Characters of a line of text at most.
@@ -70,11 +70,11 @@ def _hdf5(path: Path) -> tuple[str, set[str] | None]:
     with path.open("rb") as file:
         starts = (0, *(512 << power for power in range(12)))
         if not any(file.seek(start) == start and file.read(8) == _HDF5 for start in starts):
-            raise ValueError("it has no HDF5 signature")
+            raise ValueError("the file has no HDF5 signature")
     try:
         import h5py  # an extra: on a login node it may be missing
     except ImportError:
-        return "HDF5 signature; without h5py its names can't be read", None
+        return "HDF5 signature; reading its names needs h5py", None
     try:
         with h5py.File(path, "r") as opened:
             rows = {name: len(one) for name, one in opened.items() if getattr(one, "shape", ())}
@@ -83,7 +83,7 @@ def _hdf5(path: Path) -> tuple[str, set[str] | None]:
     except (OSError, RuntimeError, LookupError, TypeError) as error:
         raise ValueError(f"HDF5 can't read it: {error}") from error
     if not rows:
-        raise ValueError("it is an HDF5 file without a row")
+        raise ValueError("the HDF5 file has no rows")
     return f"HDF5, {max(rows.values())} rows, {_named(set(rows))}", set(rows)
 
 
@@ -95,22 +95,22 @@ def _npz(path: Path) -> tuple[str, set[str] | None]:
             for member in members:
                 with opened.open(member) as file:
                     if file.read(6) != _NUMPY:
-                        raise ValueError(f"its member {member} is no array")
+                        raise ValueError(f"its member {member} is not an array")
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise ValueError(f"it is no npz file: {error}") from error
+        raise ValueError(f"the file is not an npz file: {error}") from error
     names = {member.removesuffix(".npy") for member in members}
     if not names:
-        raise ValueError("it is an npz file without arrays")
+        raise ValueError("the npz file has no arrays")
     return f"npz, {_named(names)}", names
 
 
 def _paddle_text(path: Path) -> tuple[str, set[str] | None]:
-    """A line of fields parted by semicolons (PaddlePaddle/models@b71cf63, BERT/reader)."""
+    """A line of fields separated by semicolons (PaddlePaddle/models@b71cf63, BERT/reader)."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             line = file.readline(_LONGEST)
     except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise ValueError(f"it is no compressed text: {error}") from error
+        raise ValueError(f"the file is not compressed text: {error}") from error
     fields = line.rstrip("\n").split(";")
     if len(fields) != _FIELDS:
         raise ValueError(f"its first line has {len(fields)} fields, not {_FIELDS}")
@@ -121,7 +121,7 @@ def _megatron(path: Path) -> tuple[str, set[str] | None]:
     with path.open("rb") as file:
         head = file.read(34)
     if not head.startswith(_MEGATRON) or len(head) < 34:  # noqa: PLR2004
-        raise ValueError("it is no index of a memory-mapped data set")
+        raise ValueError("the file is not the index of a memory-mapped data set")
     version, _, sentences, documents = struct.unpack("<QBQQ", head[9:])
     if version != 1:
         raise ValueError(f"its version is {version}, not 1")

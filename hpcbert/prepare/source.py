@@ -1,4 +1,4 @@
-"""Preparing a program: the pinned commit, checked out once for all, with the recipe's patches."""
+"""Prepare a program: the pinned commit, checked out once, with the recipe's patches."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
 
-# A repository of years over a slow link.
+# Enough for a large repository over a slow link.
 _PATIENCE = 3600.0
 _QUIET = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 
 
 def source(recipe: Recipe, site: Site, context: Context) -> Part:
-    """Make ready the program of a framework.
+    """Prepare a framework's program.
 
     Raises:
         HpcbertError: The file system refused.
@@ -73,13 +73,21 @@ def _unwanted(recipe: Recipe, site: Site) -> str:
 
 def _own(recipe: Recipe, path: str) -> Part:
     if Path(path).is_dir():
-        return Part(recipe.name, "source", "ready", "a checkout of the site's", path)
-    hint = "If that is a path on the nodes only, all is well."
-    return Part(recipe.name, "source", "skipped", "the site's is not here", path, "", hint)
+        return Part(recipe.name, "source", "ready", "the site's own checkout", path)
+    hint = "If only the nodes have that path, all is well."
+    return Part(
+        recipe.name,
+        "source",
+        "skipped",
+        "the site's checkout is not on this machine",
+        path,
+        "",
+        hint,
+    )
 
 
 def _there(recipe: Recipe, name: str, directory: Path, digest: str, context: Context) -> Part:
-    """Look whether a checkout is still what was checked out; what was built in it may stay."""
+    """Check whether a checkout is still as checked out; files that were built in it may stay."""
     outcome = context.run(["git", "-C", str(directory), "diff", "--quiet"], env=context.env)
     if outcome.returncode != 1:
         return _part(recipe, "ready", name, directory, digest)
@@ -92,7 +100,7 @@ def _there(recipe: Recipe, name: str, directory: Path, digest: str, context: Con
 def _part(recipe: Recipe, status: Status, name: str, directory: Path, digest: str) -> Part:
     if recipe.source.incomplete:
         hint = f"Complete a copy, and name it: frameworks.{recipe.name}.source."
-        detail = f"{name} is there, but can't run as it is: {recipe.source.incomplete}"
+        detail = f"{name} exists, but can't run as it is: {recipe.source.incomplete}"
         return Part(recipe.name, "source", "failed", detail, str(directory), digest, hint)
     return Part(recipe.name, "source", status, name, str(directory), digest)
 
@@ -107,12 +115,14 @@ def _check_out(recipe: Recipe, site: Site, directory: Path, context: Context) ->
     try:
         context.say(f"fetching {recipe.source.commit[:12]} of {without_user(url)}")
         made = _fetched(recipe, url, private, context)
-        # Whoever was faster has the same; a directory without its record is an older death's.
+        # A faster process made the same; a directory without a record was left by a killed one.
         with contextlib.suppress(FileNotFoundError):
             directory.rename(private.with_name(f"{private.name}~old"))
         private.rename(directory)
     except OSError as error:
-        raise HpcbertError(f"Can't write: {error.strerror}.", where=str(directory)) from error
+        raise HpcbertError(
+            f"Can't write the record: {error.strerror}.", where=str(directory)
+        ) from error
     finally:
         shutil.rmtree(private, ignore_errors=True)
         shutil.rmtree(private.with_name(f"{private.name}~old"), ignore_errors=True)
@@ -120,10 +130,10 @@ def _check_out(recipe: Recipe, site: Site, directory: Path, context: Context) ->
 
 
 def _fetched(recipe: Recipe, url: str, private: Path, context: Context) -> tuple[str, str]:
-    """Bring a program into a new directory and patch it.
+    """Fetch a program into a new directory and patch it.
 
     Returns:
-        The commit that it is, or the digest of an archive that does not say; and that of the tree.
+        The commit, or the digest of an archive that names none; and the digest of the tree.
     """
 
     def git(*words: str, patience: float = 300.0) -> str:
@@ -154,7 +164,7 @@ def _fetched(recipe: Recipe, url: str, private: Path, context: Context) -> tuple
 def _refuse_another(recipe: Recipe, url: str, commit: str) -> None:
     if commit != recipe.source.commit and not commit.startswith("sha256:"):
         raise IncompleteError(
-            f"{url} holds commit {commit[:12]}, the recipe is for {recipe.source.commit[:12]}",
+            f"{url} has commit {commit[:12]}, but the recipe needs {recipe.source.commit[:12]}",
             hint=f"Name an archive of that commit as frameworks.{recipe.name}.repository.",
         )
 
@@ -172,22 +182,22 @@ def _fetch(git: Callable[..., str], url: str, commit: str) -> None:
             patience=_PATIENCE,
         )
     except IncompleteError:
-        # Servers need not give out a commit that no branch or tag points to: then all they have.
+        # Servers may refuse a commit that no branch or tag points to: then fetch everything.
         refs = ("+refs/heads/*:refs/remotes/all/*", "+refs/tags/*:refs/tags/*")
         git("fetch", "--quiet", url, *refs, patience=_PATIENCE)
     git("checkout", "--quiet", "--detach", commit)
 
 
 def _hint(recipe: Recipe, said: str) -> str:
-    """Return what to do about what git said."""
+    """Return what to do about git's message."""
     named = f"with --repository or frameworks.{recipe.name}.repository."
     if "dubious ownership" in said:
         return f"Run the command that git names, if you trust its owner, or name another {named}"
-    return f"Prepare on a host that reaches the repository, or name another {named}"
+    return f"Prepare on a host that can reach the repository, or name another {named}"
 
 
 def _sweep(directory: Path) -> None:
-    """Remove what checkouts of this program left that died on this host."""
+    """Remove what killed checkouts of this program on this host left behind."""
     for path in directory.parent.glob(f".{directory.name}~*"):
         host, pid = path.name.removeprefix(f".{directory.name}~").split("~")[:2]
         if host == socket.gethostname() and not started(pid):

@@ -1,9 +1,9 @@
-"""Synthetic data, made for one framework where its program looks for them.
+"""Synthetic data, made for one framework in the place where its program looks.
 
     FOLDER/made/    what `hpcbert data make` makes: data.json, vocab.txt, training/
-    FOLDER/data/    the same files once more, under the names that the program wants
+    FOLDER/data/    the same files again, under the names that the program needs
 
-The second comes into being by a rename, when the first is whole.
+The second appears by a rename, when the first is whole.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 def make(
     recipe: Recipe, site: Site, options: Mapping[str, OptionValue], context: Context
 ) -> Part | None:
-    """Make the synthetic data of a framework, or go on where that was interrupted.
+    """Make the synthetic data of a framework, or continue an interrupted run.
 
     Returns:
-        Why they are not there; None if they are.
+        Why they do not exist; None if they do.
 
     Raises:
         UsageError: An option is out of range.
@@ -51,7 +51,7 @@ def make(
         return None
     if importlib.util.find_spec("numpy") is None:
         hint = f"Install it: {packages.install('data')}"
-        return Part(recipe.name, "data", "failed", "numpy is needed to make data", hint=hint)
+        return Part(recipe.name, "data", "failed", "making data needs numpy", hint=hint)
     if context.dry:
         detail = f"would make {wanted.samples} synthetic samples as {wanted.form}"
         return Part(recipe.name, "data", "planned", detail, str(view))
@@ -82,7 +82,7 @@ def _make(folder: Path, wanted: Synthetic) -> None:
 
 
 def _show(folder: Path, view: Path, dataset: Dataset, options: Mapping[str, OptionValue]) -> None:
-    """Give the files that were made the names that the program wants."""
+    """Give the new files the names that the program needs."""
     from hpcbert.data.making import FOLDER, VOCABULARY
 
     made = sorted((folder / "made" / FOLDER).iterdir())
@@ -107,7 +107,7 @@ def _show(folder: Path, view: Path, dataset: Dataset, options: Mapping[str, Opti
 
 
 def _names(pattern: str, made: Iterable[Path]) -> list[str]:
-    """Return names for files that a pattern fits: their own, if it fits those."""
+    """Return names for files that match a pattern: their own, if they match."""
     wanted = PurePosixPath(pattern)
     found = []
     for number, path in enumerate(made):

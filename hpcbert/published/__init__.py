@@ -1,1 +1,1 @@
-"""The published record: what others published of BERT's throughput, as data with their sources."""
+"""The published record: others' results on BERT's throughput, as data with their sources."""

@@ -1,4 +1,4 @@
-"""Published numbers beside one's own: the same model, precision, batch size and shape."""
+"""Published numbers next to one's own: the same model, precision, batch size and shape."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Neighbour(NamedTuple):
 
     @property
     def contrasts(self) -> tuple[Contrast, ...]:
-        """In what they differ, hardware first."""
+        """Their differences, hardware first."""
         return contrasts(self.theirs, self.own)
 
 
 def neighbours(tables: Iterable[SpeedupTable], word: str) -> tuple[Neighbour, ...]:
-    """Return what was published of the points of tables, in any framework.
+    """Return published results for the points of tables, in any framework.
 
     Args:
         tables: One's own.
@@ -101,11 +101,11 @@ def render_markdown(found: Sequence[Neighbour], word: str) -> str:
 
 
 def _nothing(word: str) -> str:
-    return f"{word} has no number of these devices, models, precisions, batch sizes and shapes."
+    return f"{word} has no number for these devices, models, precisions, batch sizes and shapes."
 
 
 def _rows(found: Sequence[Neighbour]) -> list[tuple[str, ...]]:
-    """Return the cells: one's own line first, then what was published of the same point."""
+    """Return the cells: one's own line first, then published results for the same point."""
     lines: dict[str, list[tuple[str, ...]]] = {}
     for one in found:
         own = lines.setdefault(one.own.name, [_cells(one.own, one.own.name, "", "yours")])
@@ -122,7 +122,7 @@ def _cells(side: Side, name: str, ratio: str, where: str) -> tuple[str, ...]:
 
 
 def _notes(found: Sequence[Neighbour]) -> list[str]:
-    """Return in what the machines differ, each once."""
+    """Return the differences between the machines, each once."""
     told = (
         f"{one.what}: {' and '.join(one.base) or 'unknown'} there, "
         f"{' and '.join(one.new) or 'unknown'} here"

@@ -39,7 +39,7 @@ class PublishedPoint:
         value: Samples per second over all GPUs.
         runs: Throughputs of single runs, where those were published too.
         rule: By which rule of the recipe it follows from its log, if not by the table's.
-        window: Likewise.
+        window: The iterations that the number covers.
         minutes: Time to train, where that is what was measured.
     """
 
@@ -53,7 +53,7 @@ class PublishedPoint:
 
 @dataclass(frozen=True)
 class KnownError:
-    """Something that is wrong with what was published.
+    """An error in a published result.
 
     Attributes:
         shape: The point; empty for all of the table.
@@ -74,9 +74,9 @@ class PublishedTable:
         name: Within its source.
         edition: What sets it apart from another one of the same points: an older version, say. Only
             a name that has it means the table.
-        rule: Name of the recipe's rule that they follow by; empty where nobody says.
+        rule: Name of the recipe's rule behind them; empty if unknown.
         commit, path, heading: Where it stands.
-        sequence_length: Tokens of a sample; None where nobody says.
+        sequence_length: Tokens of a sample; None if unknown.
         facts: Hardware and software, by the names that fingerprints have for them.
     """
 
@@ -116,7 +116,7 @@ class Publication:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def facts_of(self, table: PublishedTable) -> dict[str, str]:
-        """Return what is known of a table's hardware and software."""
+        """Return what is known about a table's hardware and software."""
         length = table.sequence_length
         stated = {"sequence_length": str(length)} if length else {}
         return {**self.facts, **table.facts, **stated}
@@ -127,7 +127,7 @@ class Publication:
         return f"{self.repository}@{table.commit[:7]}, {table.path}{heading}"
 
     def called(self, table: PublishedTable) -> str:
-        """Return a table's whole name."""
+        """Return a table's full name."""
         return f"{self.name}:{table.name}"
 
 
@@ -152,7 +152,7 @@ def load(name: str) -> Publication:
 
 
 def is_name(word: str) -> bool:
-    """Say whether a word is the name of tables of the record, be they there or not."""
+    """Return whether a word has the form of a name of tables in the record."""
     match = _NAME.fullmatch(word)
     return match is not None and match[1] in names()
 

@@ -43,7 +43,7 @@ def results(words: Iterable[str]) -> ResultSet:
 
 
 def measured(source: Publication, table: PublishedTable) -> tuple[SpeedupTable, ...]:
-    """Return a published table as a measured one; of its runs only those that its median is of."""
+    """Return a published table as a measured one, with only the runs behind its median."""
     group = group_of(table)
     facts = tuple((name, (value,)) for name, value in source.facts_of(table).items())
     origin = Origin("record", source.called(table), source.place(table))
@@ -66,7 +66,7 @@ def measured(source: Publication, table: PublishedTable) -> tuple[SpeedupTable, 
 
 
 def group_of(table: PublishedTable) -> Group:
-    """Return what the rows of a published table share."""
+    """Return the common settings of a published table's rows."""
     return Group(
         table.framework,
         table.model,
@@ -78,7 +78,7 @@ def group_of(table: PublishedTable) -> Group:
 
 
 def runs_of(point: PublishedPoint) -> tuple[float, ...]:
-    """Return the runs that a published number is the median of; itself where it is of none."""
+    """Return the runs behind a published median; the number itself if there are none."""
     fitting = point.runs and abs(median(point.runs) - point.value) <= _ROUNDED
     return point.runs if fitting else (point.value,)
 

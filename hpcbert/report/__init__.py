@@ -1,3 +1,3 @@
-"""From results to a report: what it says, its figures, and each form that it is written in."""
+"""From results to a report: its contents, its figures, and its formats."""
 
 from __future__ import annotations

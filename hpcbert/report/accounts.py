@@ -1,4 +1,4 @@
-"""The sections that give account: how to repeat it, what is left out, flags, digests; pure."""
+"""The sections on how to repeat the runs, on what is left out, flags and digests; pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _used(source: Source) -> Iterator[tuple[str, str]]:
 
 
 def left_out(given: Given, words: Words) -> tuple[Block, ...]:
-    """Return what is in no median, and why."""
+    """Return what is left out of all medians, and why."""
     blocks: list[Block] = []
     rows: list[tuple[Cell, ...]] = [
         (
@@ -95,7 +95,7 @@ def left_out(given: Given, words: Words) -> tuple[Block, ...]:
 
 
 def flags(given: Given, words: Words) -> tuple[Block, ...]:
-    """Return what the flags in the tables mean."""
+    """Return the meaning of the flags in the tables."""
     rows = [row for table in given.tables for row in table.rows]
     used = {
         flag for row in rows for flag in (*row.flags, *(f for run in row.runs for f in run.flags))
@@ -112,7 +112,7 @@ def flags(given: Given, words: Words) -> tuple[Block, ...]:
 
 
 def digests(given: Given, words: Words) -> tuple[Block, ...]:
-    """Return the digests of what the numbers come from."""
+    """Return the digests of the files behind the numbers."""
     rows = tuple(
         (plain(source.name), plain(path), digest)
         for source, backing in given.sources
@@ -132,7 +132,7 @@ def digests(given: Given, words: Words) -> tuple[Block, ...]:
 
 
 def _codes(given: Given, words: Words) -> tuple[str, ...]:
-    """Return what the codes of the reasons mean."""
+    """Return the meaning of the codes of the reasons."""
     found = dict.fromkeys(
         reason.code
         for table in given.tables

@@ -24,7 +24,7 @@ class Column:
     form: str = ""
 
     def shown(self, cell: Cell) -> str:
-        """Return a cell as people read it; nothing where there is no number."""
+        """Return a cell as text; empty if there is no number."""
         if cell is None:
             return NOTHING
         return cell if isinstance(cell, str) else format(cell, self.form)

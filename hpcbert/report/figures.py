@@ -1,7 +1,7 @@
 """Figures drawn by matplotlib: the one place that needs it.
 
 Every figure says the same in colour and in form: lines differ by colour, marker and dash, so that
-they can be told apart by those who see no colours, and on paper. Files are the same bytes whenever
+they can be distinguished without colours, and on paper. Files are the same bytes whenever
 they are drawn from the same numbers.
 """
 
@@ -38,7 +38,7 @@ _ASCII = re.compile(r"[\x00-\xff\u2013\u2212\u2026]*")
 
 
 class Drawing(NamedTuple):
-    """A figure in three forms; png and pdf are None where this machine lacks a font for it."""
+    """A figure in three forms; png and pdf are None if this machine lacks a font for it."""
 
     svg: str
     png: bytes | None
@@ -169,7 +169,7 @@ def _has_fonts_for(picture: Picture) -> bool:
 
 
 def _saved(figure: Figure, form: str, **metadata: None) -> bytes:
-    """Return a figure's file: drawn once, where `savefig` draws it twice."""
+    """Return a figure's file, drawn only once, while `savefig` draws it twice."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -217,7 +217,7 @@ def _scaling(axes: Axes, panel: Panel) -> None:
 
 
 def _close_ticks(panel: Panel) -> Locator | None:
-    """Return what places ticks where powers of ten are too far apart; None elsewhere."""
+    """Return a locator of ticks if powers of ten are too far apart; otherwise None."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     values = [middle for series in panel.series for _, middle, *_ in series.points]
@@ -228,7 +228,7 @@ def _close_ticks(panel: Panel) -> Locator | None:
 
 
 def _cut(label: str) -> str:
-    """Return what of a label a figure has room for; the table beside it has all of it."""
+    """Return the part of a label that fits into a figure; the table next to it has all of it."""
     return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"
 
 
@@ -270,7 +270,7 @@ _HATCHES = ("", "//", "\\\\", "..", "xx", "--")
 
 
 def _runs(axes: Axes, panel: Panel) -> None:
-    """Draw a mark for each run, those of one point beside each other."""
+    """Draw a mark for each run, those of one point side by side."""
     axes.axhline(0, color=_INK, linewidth=0.8)
     seen: dict[float, int] = {}
     for series in panel.series:
@@ -290,12 +290,12 @@ def _runs(axes: Axes, panel: Panel) -> None:
 
 
 def _beside(number: int) -> float:
-    """Return how far a run stands from the middle of its point: 0, 0.08, -0.08, 0.16 and so on."""
+    """Return a mark's distance from the middle of its point: 0, 0.08, -0.08, 0.16 and so on."""
     return min(0.4, 0.08 * ((number + 1) // 2)) * (1 if number % 2 else -1)
 
 
 def _steps(axes: Axes, panel: Panel) -> None:
-    """Draw a line through the iterations of a run, the measured ones shaded."""
+    """Draw a line through the iterations of a run, with the measured ones shaded."""
     if panel.window:
         first, last = panel.window
         axes.axvspan(

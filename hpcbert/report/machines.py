@@ -1,4 +1,4 @@
-"""The sections on what was measured on: the nodes, and how their GPUs are connected; pure."""
+"""The sections on the measured machines: the nodes, and how their GPUs are connected; pure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _LINK = re.compile(r"(X|SYS|NODE|PHB|PXB|PIX|NV(?=\d))\d*")
 
 
 class _Kind(NamedTuple):
-    """Nodes that are equal in all that is known of them; of logs, what these state."""
+    """Nodes that are equal as far as known; for logs, their facts."""
 
     source: str
     nodes: tuple[str, ...]
@@ -69,7 +69,7 @@ class _Kind(NamedTuple):
 
 
 def environment(given: Given, words: Words) -> tuple[Block, ...]:
-    """Return what the nodes are, equal ones once."""
+    """Return the facts of the nodes, equal ones once."""
     kinds = _kinds(given)
     on_gpus = any(table.group.device == "gpu" for table in given.tables)
     unasked = () if on_gpus else _OF_GPUS
@@ -129,7 +129,7 @@ def topology(given: Given, words: Words) -> tuple[Block, ...]:
 
 
 def _kinds(given: Given) -> list[_Kind]:
-    """Return each environment with the first source that has it; without any, what logs state."""
+    """Return each environment with the first source that has it; without any, the logs' facts."""
     found: dict[str, _Kind] = {}
     for source, _ in given.sources:
         for one in source.environments:
@@ -140,7 +140,7 @@ def _kinds(given: Given) -> list[_Kind]:
 
 
 def _stated(given: Given, source: Source) -> dict[str, str]:
-    """Return what the logs of a source state, over all its points."""
+    """Return the facts from the logs of a source, over all its points."""
     values: dict[str, dict[str, None]] = {}
     for table in given.tables:
         for row in table.rows:
@@ -174,7 +174,7 @@ def _matrix(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _drawn(cells: Sequence[list[str]], name: str, title: str) -> Block:
-    """Return the matrix as a table where it is one, else as it was printed."""
+    """Return the matrix as a table if it is one, else as it was printed."""
     header = [cell for cell in cells[0] if cell] if cells else []
     # nvidia-smi puts two tabs between some columns of the rows, and one between their headings.
     rows = [[cell for cell in row if cell][: len(header) + 1] for row in cells[1:]]

@@ -17,7 +17,7 @@ _FENCE = re.compile(r"`{3,}")
 
 
 def render(report: Report) -> str:
-    """Return the report; its figures are the files beside it."""
+    """Return the report; its figures are the files next to it."""
     parts = [f"# {escape(report.title)}", *map(escape, report.lead)]
     for section in report.sections:
         parts.append(f"## {escape(section.title)}")

@@ -1,4 +1,4 @@
-"""Which figures a report has and what is drawn in each; pure."""
+"""The figures of a report, and what is drawn in each; pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pictures(given: Given, words: Words) -> tuple[list[Picture], int]:
 
 
 def _alike(tables: Iterable[SpeedupTable]) -> dict[tuple[str, str], list[SpeedupTable]]:
-    """Return tables by what may stand in one figure, its name and the device."""
+    """Return tables by figure, its name and the device."""
     found: dict[tuple[str, str], list[SpeedupTable]] = {}
     for table in tables:
         group = table.group
@@ -153,14 +153,14 @@ def _ratios(table: SpeedupTable) -> Iterator[tuple[float, float, float, float]]:
 
 
 def _ideal(table: SpeedupTable, gpus: Sequence[int]) -> tuple[tuple[float, float], ...]:
-    """Return what the first line would be if every GPU gave what its first point's do."""
+    """Return the ideal line: every GPU as fast as those of the first point."""
     first = next(row for row in table.rows if row.median)
     each = (first.median or 0.0) / first.shape.gpus
     return tuple((float(gpu), each * gpu) for gpu in gpus)
 
 
 def _beside(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
-    """Yield frameworks beside each other, samples per second of one GPU."""
+    """Yield frameworks side by side, samples per second per GPU."""
     number = 0
     for (name, _), own in _alike(tables).items():
         if len({one.group.framework for one in own}) > 1:

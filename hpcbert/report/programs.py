@@ -1,4 +1,4 @@
-"""The section on what the measured programs can do, each cell with its source; pure."""
+"""The section on the features of the measured programs, each cell with its source; pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DIGITS = 12
 
 
 class _Feature(NamedTuple):
-    """One row: where recipe.toml says it, and what it says."""
+    """One row: its key in recipe.toml, and the value."""
 
     key: str
     where: str
@@ -50,7 +50,7 @@ _FEATURES = (
 
 
 def features(given: Given, words: Words) -> tuple[Block, ...]:
-    """Return what each program can do, as its recipe says, and where that stands."""
+    """Return the features of each program, as its recipe says, and the source."""
     names = dict.fromkeys(table.group.framework for table in given.tables)
     recipes = [one for one in given.recipes if one.name in names]
     known = {one.name for one in recipes}

@@ -83,7 +83,7 @@ def figures(given: Given, words: Words) -> tuple[Block, ...]:
 
 
 def runs(given: Given, words: Words) -> tuple[Block, ...]:
-    """Return every run, those that don't count among them."""
+    """Return every run, including invalid ones."""
     columns = (
         Column(words("column.shape")),
         Column(words("column.repeat"), "d"),
@@ -107,7 +107,7 @@ def runs(given: Given, words: Words) -> tuple[Block, ...]:
 
 
 def title(group: Group, words: Words) -> str:
-    """Return what a table is called."""
+    """Return the name of a table."""
     parts = [
         plain(f"{group.framework} {group.model} {group.precision}{on_cpu(group, ' ')}"),
         words("batch", size=group.batch),
@@ -149,7 +149,7 @@ def _published(number: int, table: SpeedupTable, words: Words) -> list[Block]:
 
 
 def _counted(table: SpeedupTable, words: Words) -> str:
-    """Return which part of the runs was counted, each part with what separates it from the next."""
+    """Return the measured part of the runs, each part with its separator."""
     found = dict.fromkeys(row.counted.what for row in table.rows if row.counted)
     return "".join(words("results.counted", what=_in_words(plain(one), words)) for one in found)
 

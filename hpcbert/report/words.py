@@ -1,4 +1,4 @@
-"""The words of a report in its languages: all of them stand in catalogue.toml, and nowhere else."""
+"""The words of a report in its languages: all of them are in catalogue.toml, and nowhere else."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ class Words:
         return catalogue()[key][self.language].format_map(values)
 
     def known(self, key: str, default: str) -> str:
-        """Return a text without places, or what the program itself calls it."""
+        """Return a text without placeholders, or the program's own word for it."""
         found = catalogue().get(key)
         return found[self.language] if found else default

@@ -1,3 +1,3 @@
-"""From runs to speedup tables, and tables written down: one module a format."""
+"""From runs to speedup tables, and writers of tables: one module per format."""
 
 from __future__ import annotations

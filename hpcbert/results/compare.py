@@ -1,4 +1,4 @@
-"""Two sets of results held against each other, point by point, with a verdict on each; pure."""
+"""Compare two sets of results point by point, with a verdict on each; pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Side:
 
     @property
     def speeds(self) -> list[float]:
-        """Throughputs of the runs that count; the median where the runs were not published."""
+        """Throughputs of the valid runs; the median if the runs were not published."""
         found = [run.throughput for run in self.row.runs if run.valid and run.throughput]
         return found or ([self.row.median] if self.row.median else [])
 
@@ -62,7 +62,7 @@ class Side:
 
     @property
     def single(self) -> bool:
-        """Whether it was published without its runs: nobody can repeat it."""
+        """Whether it was published without its runs, so that nobody can repeat it."""
         return self.published and len(self.row.runs) == 1
 
     @property
@@ -80,7 +80,7 @@ class Contrast(NamedTuple):
     """Something in that the two sides differ.
 
     Attributes:
-        base, new: The values on both sides; empty where nobody knows.
+        base, new: The values on both sides; empty if unknown.
     """
 
     what: str
@@ -97,7 +97,7 @@ class Matched:
     """A point of both sets.
 
     Attributes:
-        obstacles: Why the two are no measurements of one thing.
+        obstacles: Why the two do not measure the same thing.
         contrasts: In what else they differ, hardware first.
         ratio: None where a side has no number.
         repeats: How many of both it would take for a verdict; None where there is one, or where
@@ -170,7 +170,7 @@ def compare(
         else:
             pairs.append(_pair(*sides, within, by))
     found = {one for one, _ in matched}, {other for _, other in matched}
-    lacking += [(left[key].name, "it is not there") for key in left if key not in found[0]]
+    lacking += [(left[key].name, "it is missing") for key in left if key not in found[0]]
     added = tuple(right[key].name for key in right if key not in found[1])
     return Comparison(*names, tuple(pairs), tuple(lacking), added)
 
@@ -183,7 +183,7 @@ def _points(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
             key = tuple(one for one in _identity(side) if one[0] != by)
             if key in found:
                 raise UsageError(
-                    f"{side.name} is there twice: {_how(found[key])} and {_how(side)}.",
+                    f"{side.name} appears twice: {_how(found[key])} and {_how(side)}.",
                     hint="Name one of the two.",
                 )
             found[key] = side
@@ -217,21 +217,23 @@ def _alike(left: Sequence[_Key], right: Sequence[_Key]) -> list[tuple[_Key, _Key
 
 
 def _plain(variant: object) -> str:
-    """Return options without those that make another experiment of a point."""
+    """Return options without those that make a point another experiment."""
     words = str(variant).split(",")
     kept = [one for one in words if _is_option(one) and not one.startswith("sequence_length=")]
     return ",".join(kept)
 
 
 def _is_option(word: str) -> bool:
-    """Say whether a word of a variant is an option, and not the name of a protocol."""
+    """Return whether a word of a variant is an option, and not the name of a protocol."""
     return word in ("", "xla") or "=" in word or bool(_ACCUMULATION.fullmatch(word))
 
 
 def _absent(base: Side, new: Side) -> str:
     for side, name in ((new, "NEW"), (base, "BASE")):
         if side.row.median is None:
-            return f"it has no number in {name}: {side.row.ok} of {side.row.asked} repeats count"
+            return (
+                f"it has no number in {name}: {side.row.ok} of {side.row.asked} repeats are valid"
+            )
     return ""
 
 
@@ -249,7 +251,7 @@ def _pair(base: Side, new: Side, within: float, by: str) -> Matched:
 
 
 def judge(ratio: Ratio, within: float) -> Verdict:
-    """Return what can be said of a ratio.
+    """Return the interval of a ratio, and a verdict.
 
     Args:
         ratio: The ratio.
@@ -319,7 +321,7 @@ def _nothing_in_common(
 ) -> UsageError:
     message = f"{names[1]} has no point of {names[0]}."
     if not left or not right:
-        return UsageError(message, hint="There is no table of one of the two.")
+        return UsageError(message, hint="Name results with points in common.")
     base, new = _values(left), _values(right)
     apart = [name for name in base if not base[name] & new[name]]
     words = {name: word for word, name in DIMENSIONS.items()}

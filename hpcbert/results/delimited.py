@@ -1,4 +1,4 @@
-"""Speedup tables as CSV: one line a point, or one a run; numbers unrounded."""
+"""Speedup tables as CSV: one line per point or per run; numbers unrounded."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def render(tables: Iterable[SpeedupTable], made: Provenance, _width: int = 0) ->
 
 
 def render_runs(tables: Iterable[SpeedupTable], made: Provenance, _width: int = 0) -> str:
-    """Return a header and a line for each run, those that don't count among them."""
+    """Return a header and a line for each run, including invalid ones."""
     lines = (
         [*_place(table, row), *_run(run), *_made(row, made)]
         for table in tables

@@ -1,6 +1,6 @@
 """What a document of results holds, part by part: `results.saved` reads it by this description.
 
-The tables' own numbers are held against their runs: a table in which one was changed is refused.
+The tables' own numbers are compared with their runs: a changed table is refused.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Made(Provenance, Open):
 
 @dataclass(frozen=True)
 class _Reason(Reason, Open):
-    """Why a run doesn't count."""
+    """Why a run is invalid."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _Sampled(Sampled, Open):
 
 @dataclass(frozen=True)
 class _Unknown(Open):
-    """What is not known of a point."""
+    """What is unknown about a point."""
 
     metric: str
     why: str
@@ -148,7 +148,7 @@ class _Run(Open):
 
     def __post_init__(self) -> None:
         if self.valid and self.throughput is None:
-            raise Invalid("is missing, and the run counts", key="throughput")
+            raise Invalid("is missing, but the run is valid", key="throughput")
 
     @property
     def run(self) -> Run:
@@ -173,7 +173,7 @@ class _Value(Open):
 
 @dataclass(frozen=True)
 class _Difference(Open):
-    """In what nodes differ."""
+    """The differences between nodes."""
 
     fact: str
     scope: Scope
@@ -181,7 +181,7 @@ class _Difference(Open):
 
     @property
     def difference(self) -> Difference:
-        """It as the model has it; no document says what it decided."""
+        """The same in the model's form; documents do not say what it decided."""
         return Difference(self.fact, self.scope, tuple((one.value, one.of) for one in self.values))
 
 
@@ -242,12 +242,12 @@ class _Row(Open):
         speeds = [one.throughput for one in self.runs if one.valid and one.throughput is not None]
         published = self.origin is not None and self.origin.kind == "record"
         if not published and self.repeats.ok != len(speeds):
-            found = f"is {self.repeats.ok}, and of its runs {len(speeds)} count"
+            found = f"is {self.repeats.ok}, but {len(speeds)} of its runs are valid"
             raise Invalid(found, key="repeats.ok")
         if self.median is None or published:
             return
         if not speeds:
-            raise Invalid(f"is {self.median:g}, and none of its runs counts", key="median")
+            raise Invalid(f"is {self.median:g}, but none of its runs is valid", key="median")
         _hold("median", self.median, median(speeds))
         _hold("min", self.min, min(speeds))
         _hold("max", self.max, max(speeds))
@@ -349,7 +349,7 @@ class _LeftOut(Open):
 
 @dataclass(frozen=True)
 class Results(Open):
-    """All of it."""
+    """The whole document."""
 
     tables: tuple[_Table, ...]
     made: _Made | None = None
@@ -375,10 +375,10 @@ def model_of(kind: type[T], part: object, **made: Any) -> T:
 
 
 def _hold(key: str, stated: float | None, found: float) -> None:
-    """Hold a number against what its runs give.
+    """Compare a number with the one that its runs give.
 
     Raises:
         Invalid: It is another one.
     """
     if stated is not None and not isclose(stated, found, rel_tol=_NEAR):
-        raise Invalid(f"is {stated!r}, and its runs give {found!r}", key=key)
+        raise Invalid(f"is {stated!r}, but its runs give {found!r}", key=key)

@@ -36,7 +36,7 @@ def result(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
         name = _model(table)
         if name in models:
             raise UsageError(
-                f"DLPerf's JSON has one table a model, and there are several of {name}.",
+                f"DLPerf's JSON has one table per model, but {name} has several.",
                 hint="Collect one framework, precision and batch size at a time.",
             )
         models[name] = _points(table)
@@ -49,7 +49,7 @@ def render(tables: Iterable[SpeedupTable], _made: Provenance, _width: int = 0) -
 
 
 def unsaid(tables: Iterable[SpeedupTable], made: Provenance) -> tuple[str, ...]:
-    """Return what this shape has no place for, a sentence a table."""
+    """Return what this form has no room for, one sentence per table."""
     how = f"hpcbert {made.hpcbert}, {made.date}: {made.command}"
     said = (
         f"{on_cpu(table.group, 'device ')}{'; ' if table.group.device == 'cpu' else ''}"

@@ -1,4 +1,4 @@
-"""Speedup tables as plain data for JSON: numbers unrounded, None where there is none.
+"""Speedup tables as plain data for JSON: numbers unrounded, None if missing.
 
 `results.saved` reads them back.
 """

@@ -1,4 +1,4 @@
-"""Why a table's efficiency is what it is, in sentences with their numbers. Pure.
+"""Explain a table's efficiency, in sentences with their numbers. Pure.
 
 Each sentence is either a finding or says which run would make one possible.
 """
@@ -38,7 +38,7 @@ class Observation:
         shape: The point that it is about; None for the table.
         text: The sentence.
         numbers: The numbers in it, by name.
-        missing: Whether it says which run would tell, rather than what was found.
+        missing: Whether it names the run that would show it, instead of a finding.
     """
 
     about: str
@@ -54,7 +54,7 @@ def explain(
     bandwidths: Mapping[Shape, float],
     waits: Mapping[Shape, Sequence[float]],
 ) -> tuple[Observation, ...]:
-    """Return what a table's rows tell about its efficiency.
+    """Return what a table's rows say about its efficiency.
 
     Args:
         table: The table.
@@ -63,7 +63,9 @@ def explain(
     """
     rows = [row for row in table.rows if row.median]
     if not rows:
-        return (Observation("nodes", None, "No point has a number: nothing can be explained."),)
+        return (
+            Observation("nodes", None, "No point has a number, so there is nothing to explain."),
+        )
     findings = [_within(table, rows), *_between(table, rows)]
     for row in rows:
         findings += _all_reduce(table.group, row, rows, bandwidths)
@@ -84,16 +86,16 @@ def _at(rows: Sequence[Row], shape: Shape) -> Row | None:
 
 
 def _within(table: SpeedupTable, rows: Sequence[Row]) -> Observation:
-    """Say what is lost inside a node: one GPU's rate against that of a whole node."""
+    """Report the loss inside a node: one GPU's rate against that of a whole node."""
     width = max(row.shape.gpus_per_node for row in rows)
     full = Shape(1, width)
     if width == 1:
-        text = f"One {device_of(table.group)} a node: nothing is lost inside of a node."
+        text = f"One {device_of(table.group)} per node: nothing is lost inside a node."
         return Observation("node", full, text)
     one, node = _at(rows, BASELINE), _at(rows, full)
     if one is None or node is None or not (one.median and node.median):
         lacking = BASELINE if one is None else full
-        text = f"What is lost inside a node takes a run of {lacking}: "
+        text = f"The loss inside a node is unknown without a run of {lacking}: "
         return Observation("node", full, text + _run_of(table.group, lacking), missing=True)
     ideal = width * one.median
     lost = 1 - node.median / ideal
@@ -106,19 +108,20 @@ def _within(table: SpeedupTable, rows: Sequence[Row]) -> Observation:
 
 
 def _between(table: SpeedupTable, rows: Sequence[Row]) -> list[Observation]:
-    """Say what is lost between nodes: a node's rate against that of several."""
+    """Report the loss between nodes: one node's rate against that of several."""
     several = [row for row in rows if row.shape.nodes > 1]
     if not several:
         width = max(row.shape.gpus_per_node for row in rows)
         more = Shape(2, width)
-        text = f"What is lost between nodes takes a run of {more}: {_run_of(table.group, more)}"
+        text = f"The loss between nodes is unknown without a run of {more}: "
+        text += _run_of(table.group, more)
         return [Observation("nodes", more, text, missing=True)]
     findings = []
     for row in several:
         node = _at(rows, Shape(1, row.shape.gpus_per_node))
         if node is None or not node.median or not row.median:
             lacking = Shape(1, row.shape.gpus_per_node)
-            text = f"What {row.shape} loses between nodes takes a run of {lacking}: "
+            text = f"The loss of {row.shape} between nodes is unknown without a run of {lacking}: "
             text += _run_of(table.group, lacking)
             findings.append(Observation("nodes", row.shape, text, missing=True))
             continue
@@ -134,7 +137,7 @@ def _between(table: SpeedupTable, rows: Sequence[Row]) -> list[Observation]:
 
 
 def parameters(model: Model) -> int:
-    """Return the weights of a BERT with its pre-training heads, whose gradients are reduced.
+    """Return the number of weights of a BERT with pre-training heads: it has as many gradients.
 
     Embeddings with their norm, blocks, pooler, both heads; the masked-LM head shares its matrix
     with the embeddings (google-research/bert@eedf571, modeling.py and run_pretraining.py).
@@ -166,7 +169,7 @@ def _all_reduce(
     if speed is None:
         if shape.nodes == 1:
             return []
-        text = f"What the network of {shape} takes alone nccl-tests would tell: "
+        text = f"The time of the network of {shape} alone is unknown without nccl-tests: "
         text += _run_of(group, shape, fw="nccl-tests")
         return [Observation("all-reduce", shape, text, missing=True)]
     samples = group.batch_size_per_device * _accumulation(group)
@@ -195,7 +198,7 @@ def _all_reduce(
 
 
 def _slow_node(row: Row) -> list[Observation]:
-    """Name the node without whose runs the median would be higher."""
+    """Name a node that lowers the median: without its runs, it would be higher."""
     runs = [(frozenset(run.nodes), run.throughput) for run in row.runs if run.valid]
     known = [(nodes, speed) for nodes, speed in runs if nodes and speed]
     if len(known) < _WITHOUT + 1 or not row.median:
@@ -207,9 +210,9 @@ def _slow_node(row: Row) -> list[Observation]:
             changes[node] = median(without), len(without)
     if not changes:
         text = (
-            f"All runs of {row.shape} had the same nodes, so none of them can be told from the "
-            "others (in a step all ranks wait for the slowest): repeats on other nodes would tell, "
-            "as an array gives them (--repeats-in array)."
+            f"All runs of {row.shape} had the same nodes, so they can't be compared with each "
+            "other (in a step all ranks wait for the slowest): repeats on other nodes would show "
+            "it, as an array makes them (--repeats-in array)."
         )
         return (
             [Observation("slow-node", row.shape, text, missing=True)] if row.shape.nodes > 1 else []
@@ -237,7 +240,7 @@ def _slow_node(row: Row) -> list[Observation]:
 
 
 def _steps(row: Row) -> list[Observation]:
-    """Say whether some steps take much longer than most."""
+    """Report whether some steps take much longer than most."""
     metrics = row.metrics
     if metrics is None or not metrics.step_seconds or not metrics.step_seconds_p95:
         return []
@@ -254,16 +257,16 @@ def _steps(row: Row) -> list[Observation]:
 def _input(
     group: Group, rows: Sequence[Row], waits: Mapping[Shape, Sequence[float]]
 ) -> list[Observation]:
-    """Say how much of the time programs waited for their input."""
+    """Report the share of the time that programs waited for their input."""
     findings = []
     for row in rows:
         if shares := waits.get(row.shape, ()):
             share = median(list(shares))
             text = f"{row.shape} waited {share:.1%} of the time for its input"
-            text += "." if share >= _WAIT else ": that is no reason."
+            text += "." if share >= _WAIT else ": that does not matter."
             findings.append(Observation("input", row.shape, text, {"share": share}))
     if not findings:
         what = f"{group.framework}'s logs don't say how long they waited for input"
-        text = f"{plain(what)}: a run on synthetic data (--data synthetic) beside this one would."
+        text = f"{plain(what)}: compare with a run on synthetic data (--data synthetic)."
         return [Observation("input", None, text, missing=True)]
     return findings

@@ -84,7 +84,7 @@ def limits(runs: Sequence[float]) -> Limits:
 
 
 def suffices(runs: Sequence[float], precision: float | None) -> bool:
-    """Say whether a median is known well enough that no more runs are needed.
+    """Return whether a median is precise enough that no more runs are needed.
 
     Never of fewer than five, whose limits hold it with 93.75 %.
 
@@ -100,7 +100,7 @@ def ratio(base: Sequence[float], new: Sequence[float]) -> Ratio:
 
     Args:
         base: Throughputs of the one, at least one, all above 0.
-        new: Those of the other, likewise.
+        new: Those of the other, in the same form.
     """
     left, right = sorted(base), sorted(new)
     i, j = rank(len(left)), rank(len(right))

@@ -42,8 +42,8 @@ _SPECIAL = regex(r"([\\`*_{}\[\]<>#|~&!])")
 _LEGEND = (
     "samples/s is the median of the valid repeats, over all GPUs; min and max are the slowest and "
     "the fastest of them, of five the range that holds the true median with 93.75 % confidence. "
-    "cv is their standard deviation over their mean; repeats are those that count, of those asked "
-    "for."
+    "cv is their standard deviation over their mean; repeats are the valid ones, of those "
+    "requested."
 )
 
 
@@ -53,7 +53,7 @@ def escape(text: str) -> str:
 
 
 def render(tables: Sequence[SpeedupTable], made: Provenance, _width: int = 0) -> str:
-    """Return a heading and a table for each group, what speaks against it, and a legend."""
+    """Return a heading and a table for each group, its problems, and a legend."""
     how = f"Made by hpcbert {escape(made.hpcbert)}, {made.date}: {escape(made.command)}"
     return "\n\n".join([*map(_table, tables), *_legend(tables), how])
 
@@ -73,7 +73,7 @@ def _table(table: SpeedupTable) -> str:
         *(_line(_cells(row)) for row in table.rows),
     ]
     notes = [
-        f"* {row.shape}, {who} {'do' if who[0].isdigit() else 'does'} not count: {escape(said)}"
+        f"* {row.shape}, {who} {'are' if who[0].isdigit() else 'is'} invalid: {escape(said)}"
         for row in table.rows
         for who, said in refusals(row)
     ]

@@ -79,7 +79,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def metrics_of(point: Measured, speed: float | None) -> Metrics | None:
-    """Return how good a point's number is; None where it has none.
+    """Return how good a point's number is; None if it has none.
 
     Args:
         point: The point with its runs.
@@ -93,7 +93,7 @@ def metrics_of(point: Measured, speed: float | None) -> Metrics | None:
     model = model_named(point.group.model)
     flops = model_flops(model, length) if model and length else None
     if model is None:
-        why = f"the sizes of {point.group.model} are not known"
+        why = f"the sizes of {point.group.model} are unknown"
         unknown |= dict.fromkeys(("model_flops_per_sample", "mfu"), why)
     best = _peak(point, unknown)
     watts, memory = _sampled(point, unknown)
@@ -133,20 +133,20 @@ def _peak(point: Measured, unknown: dict[str, str]) -> float | None:
     names = _only(point.facts, "GPU", "device")
     found = peak(names[0], group.precision) if len(names) == 1 else None
     if group.device == "cpu":
-        found, why = None, "it ran on the CPU, of which no peak is known"
+        found, why = None, "it ran on the CPU, which has no known peak"
     elif not names:
         why = "nothing says what the GPUs are"
     elif len(names) > 1:
         why = f"the GPUs differ: {', '.join(names)}"
     else:
-        why = f"no data sheet is known that states the peak of {names[0]} at {group.precision}"
+        why = f"no known data sheet states the peak of {names[0]} at {group.precision}"
     if found is None:
         unknown |= dict.fromkeys(("peak_flops_per_second", "mfu"), why)
     return found
 
 
 def _sampled(point: Measured, unknown: dict[str, str]) -> tuple[float | None, float | None]:
-    """Return watts and memory; of runs whose GPUs were all sampled."""
+    """Return watts and memory, from the runs with all GPUs sampled."""
     own = [run.sampled for run in point.runs if run.valid and run.sampled]
     whole = [one for one in own if one.gpus == point.shape.gpus]
     if whole:
@@ -155,7 +155,7 @@ def _sampled(point: Measured, unknown: dict[str, str]) -> tuple[float | None, fl
     names = ("watts", "samples_per_joule", "gpu_memory_mib")
     why = "nothing sampled the GPUs long enough inside the window"
     if point.group.device == "cpu":
-        why = "it ran on the CPU, of which nothing is sampled"
+        why = "it ran on the CPU, which is not sampled"
     elif own:
         why = f"{own[0].gpus} of {point.shape.gpus} GPUs were sampled"
     unknown |= dict.fromkeys(names, why)

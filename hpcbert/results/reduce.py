@@ -38,7 +38,7 @@ NOISY = 0.03
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of one repeat besides its number.
+    """What is known about one repeat besides its number.
 
     Attributes:
         state: The scheduler's word, or FOREIGN for a log that hpcbert did not submit.
@@ -60,13 +60,13 @@ class Evidence:
 
 
 def gate(evidence: Evidence) -> tuple[Reason, ...]:
-    """Return why a repeat does not count; empty if it does.
+    """Return why a repeat is invalid; empty if it is valid.
 
     It counts only if the scheduler says COMPLETED, the measured step ended with exit status 0, and
     the log is complete, full within the window, finite in its loss and true to what was asked for.
     """
     if evidence.rehearsed or any(reason.code == "rehearsal" for reason in evidence.log):
-        return (Reason("rehearsal", "the sample log was replayed, nothing was trained"),)
+        return (Reason("rehearsal", "the sample log was replayed; nothing was trained"),)
     if evidence.state == FOREIGN:
         return evidence.log
     reasons = (*_by_state(evidence), *_by_exit(evidence))
@@ -80,7 +80,7 @@ def gate(evidence: Evidence) -> tuple[Reason, ...]:
 def _by_state(evidence: Evidence) -> tuple[Reason, ...]:
     if evidence.state == _COMPLETED and evidence.suspended:
         seconds = f"{evidence.suspended:g} s"
-        return (Reason("state", f"it was suspended for {seconds} while its time went on"),)
+        return (Reason("state", f"it was suspended for {seconds} while its time continued"),)
     if evidence.state == _COMPLETED:
         return ()
     more = f": {evidence.detail}" if evidence.detail else ""
@@ -113,7 +113,7 @@ class Curves:
         self._notes = {plain: _note(curve) for plain, curve in curves.items()}
 
     def variant(self, point: Point) -> str:
-        """Return what the table of a point is told from others by."""
+        """Return what distinguishes the table of a point from others."""
         note = self._notes[_plain(point)]
         if not note:
             return point.variant
@@ -126,7 +126,7 @@ def _plain(point: Point) -> Point:
 
 
 def _note(curve: set[Point]) -> str:
-    """Return what makes a curve of points with several accumulations; empty if nothing does."""
+    """Return the rule behind a curve of points with several accumulations; may be empty."""
     shapes = {one.shape for one in curve}
     accumulations = {one.accumulation for one in curve}
     if len(accumulations) < 2 or len(shapes) < len(curve):  # noqa: PLR2004 - they don't differ
@@ -197,7 +197,7 @@ def _numbers(point: Measured, require_all: bool) -> list[float]:
 
 
 def _asked(point: Measured, numbers: list[float]) -> int:
-    """Return how many runs it takes: no more than there are where these are known to suffice."""
+    """Return how many runs are needed: no more than there are if these are enough."""
     precision = point.adaptive.precision_of_median if point.adaptive else None
     return len(numbers) if suffices(numbers, precision) else point.asked
 
@@ -257,7 +257,7 @@ def _variation(numbers: list[float], mean: float | None) -> float | None:
 
 
 def _marked(runs: tuple[Run, ...], numbers: Sequence[float]) -> tuple[Run, ...]:
-    """Return runs, those marked that lie outside of what the spread of all explains."""
+    """Return runs, marking those that the spread of all runs does not explain."""
     if not has_outlier(numbers):
         return runs
     low, high = expected(numbers)
@@ -270,13 +270,13 @@ def _marked(runs: tuple[Run, ...], numbers: Sequence[float]) -> tuple[Run, ...]:
 
 
 def has_outlier(numbers: Sequence[float]) -> bool:
-    """Say whether a run lies further from the median than spread explains."""
+    """Return whether a run is further from the median than spread explains."""
     low, high = expected(numbers)
     return any(not low <= number <= high for number in numbers)
 
 
 def expected(numbers: Sequence[float]) -> tuple[float, float]:
-    """Return the range outside of which a run is an outlier; all of it for fewer than three."""
+    """Return the range outside which a run is an outlier; unlimited for fewer than three runs."""
     if len(numbers) < _OUTLIER_RUNS:
         return -math.inf, math.inf
     middle = median(numbers)

@@ -1,4 +1,4 @@
-"""The forms that tables are written in: a new one is a `Reporter` and a line in `FORMS`."""
+"""The formats of tables: a new one is a `Reporter` and a line in `FORMS`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Form:
         endings: Ends of a file's name that mean this form.
         exact: Whether programs read it: it is printed to the byte.
         unsaid: Returns what it has no place for, a sentence a table.
-        pack: Makes the file of a form that is no text; `write` is not asked then.
+        pack: Makes the file of a binary format; `write` is not used then.
     """
 
     write: Reporter

@@ -1,4 +1,4 @@
-"""Results as one thing, wherever they come from: tables, and the sources that they are of."""
+"""Results as one thing, wherever they come from: tables and their sources."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class Source:
-    """What points come from; of logs that hpcbert did not submit most of it is unknown and empty.
+    """The source of points; for logs that hpcbert did not submit, most of it is unknown and empty.
 
     Attributes:
         kind, name, path: As of the points' `Origin`.

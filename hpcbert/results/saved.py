@@ -1,4 +1,4 @@
-"""`results.json` written, and results read back: those, `--format json`, what `--json` printed."""
+"""Write `results.json`, and read results: that file, `--format json`, and output of `--json`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Versions of the document that `--json` prints; hpcbert.cli.output writes it.
 _ENVELOPE = 1
-_HOW = "Name what hpcbert collect --json or --format json has written."
+_HOW = "Name a file that hpcbert collect --json or --format json has written."
 
 
 def render(results: ResultSet) -> str:
@@ -41,7 +41,7 @@ def render(results: ResultSet) -> str:
 
 
 def read(path: Path) -> ResultSet:
-    """Read results: what `--format json` has written, or what `--json` printed with tables in it.
+    """Read results: a file of `--format json`, or output of `--json` with tables in it.
 
     Raises:
         UsageError: The file can't be read, is something else, damaged, or of a newer hpcbert.
@@ -50,9 +50,11 @@ def read(path: Path) -> ResultSet:
     try:
         text = files.read(path).decode("utf-8-sig")
     except OSError as error:
-        raise UsageError(f"Can't read: {error.strerror}.", where=str(path)) from error
+        raise UsageError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
     except UnicodeDecodeError as error:
-        raise UsageError("These are no results: not UTF-8.", where=str(path), hint=_HOW) from error
+        raise UsageError(
+            "These are not results: the file is not UTF-8.", where=str(path), hint=_HOW
+        ) from error
     return parse(text, file=str(path))
 
 
@@ -97,21 +99,21 @@ def _data(text: str, file: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"The file is not valid JSON: {error}.", where=file, hint=_HOW) from error
     if not isinstance(data, dict):
-        raise UsageError("These are no results: no table in it.", where=file, hint=_HOW)
+        raise UsageError("These are not results: the file has no table.", where=file, hint=_HOW)
     inner = data.get("data") if "data" in data and "command" in data else data
     if not isinstance(inner, dict) or "tables" not in inner:
         command = data.get("command")
         what = f"what hpcbert {command} printed" if isinstance(command, str) else "JSON"
         raise UsageError(
-            f"These are no results: it is {what}, without tables.", where=file, hint=_HOW
+            f"These are not results: it is {what}, without tables.", where=file, hint=_HOW
         )
     if data.get("format", FORMAT) != FORMAT:
         named = data["format"]
-        raise UsageError(f"These are no results: the format is {named!r}.", where=file, hint=_HOW)
+        raise UsageError(f"These are not results: the format is {named!r}.", where=file, hint=_HOW)
     for key, known in (("schema", SCHEMA), ("version", _ENVELOPE)):
         if data.get(key, known) != known or isinstance(data.get(key), bool):
             raise UsageError(
-                f"The results have {key} {data[key]!r}, this hpcbert reads {known}.",
+                f"The results have {key} {data[key]!r}; this hpcbert reads {known}.",
                 where=file,
                 hint="Use the version of hpcbert that wrote them, or a newer one.",
             )
@@ -119,12 +121,12 @@ def _data(text: str, file: str) -> dict[str, Any]:
 
 
 def _single(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object whose keys are there once each; JSON lets the last of several win."""
+    """Return an object if each of its keys appears once; JSON lets the last of several win."""
     made = dict(pairs)
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} is there twice")
+        raise ValueError(f"the key {twice!r} appears twice")
     return made
 
 

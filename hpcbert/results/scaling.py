@@ -7,7 +7,7 @@ J. Parallel Distrib. Comput. 69, 117-124: 2(p-1)/p of the data through each link
 of a tree, log2 N; by that of a ring, N-1. No coefficient is negative. Overlap needs no term of its
 own: what it hides on every number of nodes is in none of the coefficients.
 
-Few points can't tell these from each other. So each that the points allow is fitted, and what they
+Few points can't distinguish these. So each that the points allow is fitted, and what they
 predict differently is the interval's width; docs/explanation/prediction.md says how good it is.
 """
 
@@ -75,7 +75,7 @@ class Curve:
 
     Attributes:
         gpus_per_node: Of all its points.
-        batch: Samples of one GPU in a step; the unit in which steps are told.
+        batch: Samples of one GPU in a step; the unit of steps.
         points: Number of nodes and seconds of a step, measured.
         alone: Seconds of a step on one GPU; None where that was not measured.
         fits: The models that the points allow, the best first.
@@ -98,7 +98,7 @@ class Curve:
 
     @property
     def residuals(self) -> tuple[tuple[int, float], ...]:
-        """Of each measured number of nodes the share that the model is above what was measured."""
+        """For each measured number of nodes, the model's error as a share of the measurement."""
         return tuple(
             (nodes, self.seconds(nodes) / seconds - 1)
             for nodes, seconds in self.points
@@ -106,13 +106,13 @@ class Curve:
         )
 
     def seconds(self, nodes: int) -> float:
-        """Return the seconds of a step: the middle of what the models say."""
+        """Return the seconds of a step: the middle of the models' predictions."""
         if len(self.points) == _FEWEST:
             return self.fits[0].at(nodes, self.gpus_per_node)
         return median([one.at(nodes, self.gpus_per_node) for one in self.fits])
 
     def predicted(self, nodes: int) -> Prediction:
-        """Return what is to be expected on some nodes, or why nothing is."""
+        """Return the prediction for some nodes, or why there is none."""
         if self.why or nodes > self.reach:
             return Prediction(nodes, self.gpus_per_node, why=self.why or self._too_far(nodes))
         times = [one.at(nodes, self.gpus_per_node) for one in self.fits]
@@ -135,14 +135,14 @@ class Curve:
         largest = max(one for one, _ in self.points)
         return (
             f"{nodes} nodes are {nodes / largest:g} times the {largest} that were measured, and "
-            f"what {FARTHEST} times goes beyond was never held against a measurement. A run on "
-            f"{math.ceil(nodes / FARTHEST)} nodes would carry so far."
+            f"beyond {FARTHEST} times the model was never compared with a measurement. A run on "
+            f"{math.ceil(nodes / FARTHEST)} nodes would be enough."
         )
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is to be expected on some nodes; None where nothing is.
+    """The prediction for some nodes; None if there is none.
 
     Attributes:
         throughput: Samples per second over all GPUs; `low` and `high` are its interval.
@@ -187,7 +187,7 @@ def _spread(row: Row) -> float:
 
 
 def _lacking(points: Sequence[tuple[int, float]], width: int) -> str:
-    """Say which run would make a prediction possible; empty if nothing lacks."""
+    """Return which run would make a prediction possible; empty if none is missing."""
     if len(points) >= _FEWEST:
         return ""
     if not points:
@@ -195,8 +195,8 @@ def _lacking(points: Sequence[tuple[int, float]], width: int) -> str:
     (only, _), shape = points[0], f"n{width}g"
     other = 2 * only if only == 1 else 1
     return (
-        f"Of {only}{shape} alone nothing follows about more nodes. A run of {other}{shape} would "
-        "say what the network costs."
+        f"{only}{shape} alone says nothing about more nodes. A run of {other}{shape} would "
+        "show the cost of the network."
     )
 
 
@@ -265,7 +265,7 @@ def asked_for(text: str) -> tuple[int, ...]:
     """Read numbers of nodes by commas, `16,64`; each once.
 
     Raises:
-        ValueError: Something is no whole number from 1 to a million.
+        ValueError: A value is not a whole number from 1 to a million.
     """
     numbers: Iterable[str] = (one.strip() for one in text.split(","))
     found = tuple(dict.fromkeys(int(one) if one.isdecimal() else 0 for one in numbers))

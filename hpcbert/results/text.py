@@ -53,12 +53,12 @@ _QUIET = ("no-baseline", "accumulation")
 
 
 def number(value: float | None, form: str = ",.2f") -> str:
-    """Return a number as people read it, or a dash where there is none."""
+    """Return a number as text, or a dash if there is none."""
     return NOTHING if value is None else format(value, form)
 
 
 def render_wide(tables: Iterable[SpeedupTable], made: Provenance, _width: int = 0) -> str:
-    """Return what `render` does, and below each table how good its numbers are; nothing folds."""
+    """Return the text of `render`, with the metrics below each table; no line is folded."""
     known = tuple(tables)
     parts = [f"{_table(one, 0)}\n\n{_measures(one)}" for one in known]
     return "\n\n".join([*parts, render((), made)])
@@ -100,7 +100,7 @@ _MEASURES: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
 
 
 def render(tables: Iterable[SpeedupTable], made: Provenance, width: int = 0) -> str:
-    """Return the tables with their headings and, below each row, the repeats that don't count.
+    """Return the tables with their headings and, below each row, its invalid repeats.
 
     Colours are in it; `click.echo` takes them out where they are not wanted.
 
@@ -116,7 +116,7 @@ def render(tables: Iterable[SpeedupTable], made: Provenance, width: int = 0) -> 
 
 
 def fold(text: str, width: int, indent: str = "") -> list[str]:
-    """Return a text as lines of at most so many characters, the later ones indented."""
+    """Return a text as lines of limited length, the later ones indented."""
     if not width or len(text) <= width:
         return [text]
     # A path that is too long stays whole, for copying.
@@ -151,7 +151,7 @@ def _table(table: SpeedupTable, width: int) -> str:
 def _row(
     cells: Mapping[str, str], titles: Sequence[str], widths: Mapping[str, int], width: int
 ) -> list[str]:
-    """Return a row: its columns, and below them what has none."""
+    """Return a row: its columns, and below them what has no column."""
     rest = [f"{one} {text}" for one, text in cells.items() if one not in titles]
     said = [one for one in rest if not one.endswith((" ", f" {NOTHING}"))]
     below = fold(_BELOW + ", ".join(said), width, _BELOW) if said else []
@@ -159,7 +159,7 @@ def _row(
 
 
 def _fitting(widths: Mapping[str, int], width: int) -> Sequence[str]:
-    """Return the columns of which a line has no more than so many characters."""
+    """Return the columns that fit into a line with this many characters."""
     for titles in (_COLUMNS, *_NARROWER):
         if not width or sum(widths[one] + len(_GAP) for one in titles) - len(_GAP) <= width:
             return titles

@@ -1,4 +1,4 @@
-"""Comparisons written down: for a terminal, as Markdown, as plain data for JSON, as JUnit XML."""
+"""Comparisons as text: for a terminal, as Markdown, as plain data for JSON, as JUnit XML."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _untold(pair: Matched) -> str:
     if pair.base.single or pair.new.single:
         return "can't be told: one number was published, without its runs"
     count = f"about {pair.repeats}" if pair.repeats else f"more than {MOST}"
-    return f"can't be told: it takes {count} repeats of both"
+    return f"can't be told: it needs {count} repeats of both"
 
 
 def share(value: float) -> str:
@@ -133,7 +133,7 @@ def piped(cells: Iterable[str]) -> str:
 
 
 def _columns(comparison: Comparison) -> tuple[str, ...]:
-    """Return the columns; with numbers of one GPU where somebody else published one side."""
+    """Return the columns; with numbers per GPU if somebody else published one side."""
     published = any(one.base.published or one.new.published for one in comparison.pairs)
     return (*_COLUMNS[:3], *(_PER_GPU if published else ()), *_COLUMNS[3:])
 
@@ -163,7 +163,7 @@ def aligned(cells: Mapping[str, str], widths: Mapping[str, int]) -> str:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """Return what else is to be said, a sentence each."""
+    """Return further remarks, one sentence each."""
     obstacles = told("not comparable: ", [(one, one.obstacles) for one in comparison.pairs])
     contrasts = told("", [(one, one.contrasts) for one in comparison.pairs])
     more = len(contrasts) - _SHOWN
@@ -200,7 +200,7 @@ def some(names: Sequence[str]) -> str:
 def _legend(comparison: Comparison) -> str:
     known = [pair.ratio for pair in comparison.pairs if pair.ratio.decides]
     if not known:
-        return f"A verdict takes {least()} valid runs of both."
+        return f"A verdict needs {least()} valid runs of both."
     covered = min(one.coverage for one in known)
     alarms = max(one.false_alarm for one in known)
     return (
@@ -211,7 +211,7 @@ def _legend(comparison: Comparison) -> str:
 
 
 def junit(comparisons: Sequence[Comparison], failures: Mapping[str, str]) -> str:
-    """Return comparisons as JUnit XML: a case a point, of which some failed.
+    """Return comparisons as JUnit XML: one case per point, with the failed ones.
 
     The form is that which Jenkins and GitLab read (testsuites, testsuite, testcase, failure).
 
@@ -237,5 +237,5 @@ def junit(comparisons: Sequence[Comparison], failures: Mapping[str, str]) -> str
 
 
 def case(comparison: Comparison, name: str) -> str:
-    """Return what a point of a comparison is called among all."""
+    """Return the name of a point of a comparison among all."""
     return f"{comparison.new}\n{name}"

@@ -19,18 +19,18 @@ FLAGS = {
     "superlinear": "the speedup is above the number of GPUs: look for the cause",
     "outlier": "one run is further from the median than the spread of the runs explains",
     "noisy": "the runs scatter: their standard deviation is above 3 % of their mean",
-    "single-run": "one run: nobody knows how far another would be from it",
-    "incomplete": "fewer valid runs than were asked for",
-    "imprecise": "all runs were made, and the interval of their median is wider than asked for",
+    "single-run": "one run: the spread of further runs is unknown",
+    "incomplete": "fewer valid runs than requested",
+    "imprecise": "all runs were made, but the interval of their median is wider than requested",
     "mixed-nodes": "the runs ran on different sets of nodes",
     "mixed-environment": "nodes or software differ in something that can change a number",
     "no-baseline": "there is no valid run of 1n1g of the same experiment, so no speedup",
-    "shared-nodes": "another run had one of its nodes while it was measured",
-    "short-window": "the number is of few iterations: one slow step among them moves it",
-    "overflow-steps": "optimizer steps of the window were thrown away: their gradients overflowed",
-    "unchecked": "the number rests on how many nodes and GPUs were told: nothing in a log says so",
-    "apart": "each rank saw a part of its node's GPUs: NCCL may copy through host memory",
-    "accumulation": "steps of several micro-batches: the all-reduce happens once in so many",
+    "shared-nodes": "another run used one of its nodes while it was measured",
+    "short-window": "the number covers few iterations, so one slow step changes it",
+    "overflow-steps": "optimizer steps in the window were thrown away: their gradients overflowed",
+    "unchecked": "the number depends on the given numbers of nodes and GPUs, which no log confirms",
+    "apart": "each rank saw only a part of its node's GPUs: NCCL may copy through host memory",
+    "accumulation": "steps of several micro-batches: one all-reduce for several of them",
 }
 
 
@@ -41,12 +41,12 @@ def plain(text: str) -> str:
 
 
 def on_cpu(group: Group, before: str) -> str:
-    """Return what a title says of a table of the CPU, after the words that precede it."""
+    """Return the mark of a CPU table for a title, after the words that precede it."""
     return f"{before}CPU" if group.device == "cpu" else ""
 
 
 def device_of(group: Group) -> str:
-    """Return what a table calls one of those that compute."""
+    """Return a table's word for one computing device."""
     return "rank" if group.device == "cpu" else "GPU"
 
 
@@ -57,12 +57,12 @@ def of_devices(text: str, tables: Iterable[SpeedupTable]) -> str:
 
 
 def why(run: Run) -> str:
-    """Return the reasons why a repeat doesn't count."""
+    """Return the reasons why a repeat is invalid."""
     return plain("; ".join(map(str, run.reasons)))
 
 
 def refusals(row: Row) -> tuple[tuple[str, str], ...]:
-    """Return which repeats of a row don't count, and why; those with one reason together.
+    """Return the invalid repeats of a row, and why; those with one reason together.
 
     `repeat 3`, or of several `5 repeats`, where they are not all of the row `2 repeats (1, 4)`.
     """
@@ -88,7 +88,7 @@ def basis(table: SpeedupTable) -> str:
 
 
 def earlier(run: Run) -> tuple[str, ...]:
-    """Return what became of a repeat's other attempts, a sentence each."""
+    """Return the outcome of a repeat's other attempts, one sentence each."""
     return tuple(
         plain(
             f"repeat {run.repeat} attempt {one.attempt}"
@@ -102,19 +102,19 @@ def earlier(run: Run) -> tuple[str, ...]:
 
 
 def differences(row: Row) -> tuple[str, ...]:
-    """Return in what a row's nodes differ, the first few as a sentence each."""
+    """Return the differences between a row's nodes, the first few, one sentence each."""
     shown = [plain(str(one)) for one in row.differences[:_SHOWN]]
     more = len(row.differences) - len(shown)
     return (*shown, f"{more} more: --json has them all") if more else tuple(shown)
 
 
 def protocol(row: Row) -> tuple[str, ...]:
-    """Return how many repeats a row has and why, where their number was not fixed."""
+    """Return how many repeats a row has and why, if their number was not fixed."""
     return (sufficiency(throughputs(row.runs), row.adaptive),) if row.adaptive else ()
 
 
 def sufficiency(numbers: Sequence[float], known: Adaptive) -> str:
-    """Return how many valid repeats a point has, and whether they suffice."""
+    """Return how many valid repeats a point has, and whether they are enough."""
     count = f"{len(numbers)} of at most {known.most} repeats"
     if not numbers:
         return count
@@ -136,7 +136,7 @@ def repeats_of(protocol: Protocol) -> str:
 
 
 def until(protocol: Protocol) -> str:
-    """Return until when a protocol repeats a point; empty where their number is fixed."""
+    """Return when a protocol stops repeating a point; empty if the number is fixed."""
     if protocol.precision_of_median is None:
         return ""
     return f"until the median's interval is narrower than {percent(protocol.precision_of_median)}"

@@ -1,4 +1,4 @@
-"""Schedulers: one protocol (`base`), an implementation a package, chosen by `of`."""
+"""Schedulers: one protocol (`base`), one package per implementation, chosen by `of`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of(name: str, world: World) -> Scheduler:
         world: What it needs of the world.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: No scheduler has that name.
     """
     like = traits(name)
     module, _, kind = like.made_by.partition(":")
@@ -33,7 +33,7 @@ def of(name: str, world: World) -> Scheduler:
 def each(
     campaigns: Iterable[TrackedCampaign], world: World
 ) -> Iterator[tuple[Scheduler, list[TrackedCampaign]]]:
-    """Yield the schedulers of campaigns, each with those that it runs."""
+    """Yield the schedulers of campaigns, each with its campaigns."""
     by_name: dict[str, list[TrackedCampaign]] = {}
     for one in campaigns:
         by_name.setdefault(one.campaign.scheduler, []).append(one)

@@ -1,4 +1,4 @@
-"""The protocol of a scheduler: what the use cases ask of it, and in which words it answers."""
+"""The protocol of a scheduler: the questions of the use cases, and the form of its answers."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from hpcbert.system.runner import Runner
     from hpcbert.timelimit import TimeLimit
 
-# The command that goes on with a submission, without the campaign.
+# The command that continues a submission, without the campaign.
 RESUME = "hpcbert submit --resume"
-# Seconds between two looks at the queue. sbatch dies with hpcbert, but what it had sent may still
-# lie before slurmctld, which answers a query first at times.
+# Seconds between two looks at the queue. sbatch dies with hpcbert, but its request may still be on
+# its way to slurmctld, which sometimes answers a query first.
 SETTLE = 10.0
 
 
@@ -46,10 +46,10 @@ class World(NamedTuple):
         run: Starts programs.
         now: Clock, seconds since the epoch.
         pause: Waits a number of seconds.
-        settle: Seconds between two looks at the queue, before nothing is believed to be nothing.
-        check: Called before each array: raises where somebody wants no more of them submitted.
-        again: The command that goes on where a submission had to stop, without the campaign.
-        environ: Environment that the programs' own is made of.
+        settle: Seconds between two looks at the queue before concluding that no job exists.
+        check: Called before each array: raises to stop the submission.
+        again: The command that continues where a submission had to stop, without the campaign.
+        environ: The environment to derive that of programs from.
     """
 
     run: Runner
@@ -66,8 +66,8 @@ class Job:
     """A job that was started or found.
 
     Attributes:
-        cluster: Empty where it was not told.
-        seen: Whether the scheduler showed it; else the job itself told of it.
+        cluster: Empty if unknown.
+        seen: Whether the scheduler showed it; otherwise the job itself reported.
     """
 
     job_id: str
@@ -89,13 +89,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Target:
-    """What of a campaign there is to cancel.
+    """The jobs of a campaign that can be cancelled.
 
     Attributes:
-        jobs: Their ids; for a local campaign its queue's.
+        jobs: Their ids; for a local campaign, its queue's.
         repeats: Repeats that wait or run in them.
-        clusters: Of each job; empty for the one of Slurm's configuration.
-        left: What the manifest names and is not this campaign's: left alone, a sentence each.
+        clusters: The cluster of each job; empty for the one of Slurm's configuration.
+        left: Jobs that the manifest names but that belong to others: left alone, a sentence each.
     """
 
     jobs: tuple[str, ...]
@@ -106,10 +106,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a dry run tried.
+    """One trial of a dry run.
 
     Attributes:
-        ok: Whether it went well; None where it could not be tried.
+        ok: Whether it succeeded; None if it could not be tried.
     """
 
     name: str
@@ -123,13 +123,13 @@ class Supply:
 
     Attributes:
         state: `up`, `down`, `drain` or `inact`.
-        limit: What a job may ask for.
-        most_nodes: Nodes that a job may have; None without a limit.
-        nodes: How many it has.
-        fitting: How many of them have what the job asks of each.
-        usable: How many run jobs or could; None: it is not told.
-        free: How many run nothing now and could; None likewise.
-        resources: What nodes have, `gpu:v100:8`.
+        limit: The longest job that it allows.
+        most_nodes: The most nodes of a job; None without a limit.
+        nodes: Number of its nodes.
+        fitting: Number of nodes that have what the job requests of each.
+        usable: Number of these that run jobs or could; None if unknown.
+        free: Number of these that run nothing now and could; None if unknown.
+        resources: Resources of its nodes, `gpu:v100:8`.
     """
 
     name: str
@@ -148,9 +148,9 @@ class Start:
     """When a job would start.
 
     Attributes:
-        when: Seconds since the epoch; None: nobody says.
-        nodes: Where, as Slurm writes nodes; empty likewise.
-        refused: Why it would be refused; empty: it would not.
+        when: Seconds since the epoch; None if unknown.
+        nodes: Its nodes, as Slurm writes them; empty if unknown.
+        refused: Why it would be refused; empty if it would not.
     """
 
     when: float | None = None
@@ -159,14 +159,14 @@ class Start:
 
 
 class NoRoomError(IncompleteError):
-    """The person has as many jobs as the cluster allows; the rest can be submitted later."""
+    """The user has as many jobs as the cluster allows; the rest can be submitted later."""
 
 
 class Scheduler(ABC):
-    """Runs campaigns: each method asks it for one thing, and has what a simple one answers.
+    """Runs campaigns; each method asks it for one thing, with the answer of a simple scheduler.
 
     Args:
-        traits: What sets it apart, for who writes scripts for it or reads what it left.
+        traits: Its properties, for callers that write scripts for it or read its files.
         world: What it needs of the world.
     """
 
@@ -175,9 +175,9 @@ class Scheduler(ABC):
 
     @abstractmethod
     def submit(self, directory: Path, campaign: Campaign) -> Campaign:
-        """Hand over every array that is not submitted yet, adopting what is there already.
+        """Hand over every array that is not submitted yet, adopting jobs that exist already.
 
-        That an array is about to be handed over is on disk before, and what came of it after.
+        The intent to hand over an array is on disk before that, and the result after.
 
         Args:
             directory: The campaign; the caller holds its lock.
@@ -189,7 +189,7 @@ class Scheduler(ABC):
         Raises:
             SchedulerError: It refused an array, or can't be reached, or can't say what it has.
                 Everything submitted so far is in the manifest.
-            NoRoomError: It takes no more for now.
+            NoRoomError: It accepts no more for now.
             UsageError: The campaign's scripts were changed.
             HpcbertError: The directory can't be written to.
         """
@@ -198,12 +198,12 @@ class Scheduler(ABC):
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
         """Return the state of every repeat at this moment, by array name and repeat.
 
-        Works on a copied directory where there is no scheduler: the jobs' own status files speak.
+        On a copied directory without a scheduler, the jobs' own status files are used.
         """
 
     @abstractmethod
     def cancel(self, watched: TrackedCampaign, target: Target) -> None:
-        """End jobs of a campaign: what `living_jobs` returned, at least one.
+        """End jobs of a campaign: at least one of those that `living_jobs` returned.
 
         Raises:
             SchedulerError: The scheduler refused, or the jobs have ended already.
@@ -212,12 +212,13 @@ class Scheduler(ABC):
     def adopted(self, watched: TrackedCampaign, *, strict: bool = False) -> TrackedCampaign:
         """Return a campaign in which interrupted submissions have the jobs that they made.
 
-        Who watches or collects looks for them too. It is written down if that can be done.
+        Watching and collecting look for these too. The result is written to the manifest if
+        possible.
 
         Args:
             watched: The campaign.
             strict: Whether it is an error if the scheduler can't say or the manifest can't be
-                written; else what is not told at this moment stays as it is.
+                written; otherwise what is unknown at the moment stays as it is.
 
         Raises:
             HpcbertError: As `strict` says.
@@ -231,33 +232,33 @@ class Scheduler(ABC):
 
         Args:
             watched: The campaigns.
-            floor: Shortest interval between two questions, seconds.
+            floor: Shortest interval between two queries, seconds.
             chance: A number in [0, 1), for jitter.
         """
         return PlainPoller(self.states, watched)
 
     def living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
-        """Return the campaigns that are not over for certain."""
+        """Return the campaigns that are not certainly over."""
         return [one for one in campaigns if self.living_jobs(one).repeats]
 
     def living_jobs(self, watched: TrackedCampaign) -> Target:
-        """Return what of a campaign waits or runs.
+        """Return the jobs of a campaign that wait or run.
 
         Raises:
-            SchedulerError: The scheduler does not answer, so nothing can be told for certain.
+            SchedulerError: The scheduler does not answer, so nothing is certain.
         """
         states = self.states(watched)
         alive = tuple(one for one in watched.repeats if states[one.key].kind.alive)
         return Target(tuple(dict.fromkeys(one.array.job_id for one in alive)), alive)
 
-    def refuse_doubling(  # noqa: B027 - what is over by `states` is over
+    def refuse_doubling(  # noqa: B027 - `states` is final about what is over
         self, watched: TrackedCampaign, missing: Sequence[tuple[Array, int]]
     ) -> None:
-        """Raise an error if a job of a repeat that is believed to be over still lives.
+        """Raise an error if a repeat that seems to be over still has a live job.
 
         Args:
             watched: The campaign.
-            missing: Arrays and numbers of repeats that are about to be submitted again.
+            missing: Arrays and numbers of repeats that are about to be resubmitted.
 
         Raises:
             SchedulerError: There is such a job, or the scheduler does not answer.
@@ -273,22 +274,22 @@ class Scheduler(ABC):
         return self.world.environ
 
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
-        """Return the options of a submission with what only the scheduler knows of itself."""
+        """Return the options of a submission, completed with what only the scheduler knows."""
         return replace(options, most_indices=self.most_repeats(site))
 
     def most_repeats(self, site: Site) -> int | None:
-        """Return how many repeats one array may have; None: there is no limit."""
+        """Return the maximum number of repeats of one array; None: there is no limit."""
         return None
 
     def nodes(self, script: str) -> Mapping[str, bool] | None:
         """Return the nodes that a script may run on, and whether each is usable now.
 
-        None: its jobs can't keep away from nodes.
+        None: its jobs can't exclude nodes.
         """
         return None
 
     def describe(self, directory: Path, array: Array) -> str:
-        """Return how an array is handed over, for who looks at a dry run."""
+        """Return how an array is handed over, to show in a dry run."""
         return f"({self.traits.name} queue)"
 
     def checks(self, scripts: Mapping[str, str]) -> tuple[Check, ...]:
@@ -296,12 +297,12 @@ class Scheduler(ABC):
         return tuple(map(self.check_syntax, scripts, scripts.values()))
 
     def check_syntax(self, path: str, script: str) -> Check:
-        """Return what `bash -n` says of a script."""
+        """Return the result of `bash -n` on a script."""
         outcome = self.world.run(["bash", "-n"], stdin=script)
         return Check(f"bash -n {path}", outcome.ok, outcome.stderr.strip())
 
     def supply(self, script: str) -> tuple[Supply, ...]:
-        """Return what the partitions have that a script may run in; none where there are none."""
+        """Return what the partitions of a script have; none if there are no partitions."""
         return ()
 
     def forecast(self, script: str) -> Start:
@@ -313,7 +314,7 @@ class Scheduler(ABC):
         return Start()
 
     def obstacles(self, directory: Path, scripts: Sequence[str]) -> Iterable[Finding]:
-        """Return what would keep jobs from running, as far as it is known before.
+        """Return what would keep jobs from running, as far as known in advance.
 
         Args:
             directory: The campaign.
@@ -328,18 +329,18 @@ class Scheduler(ABC):
         """Return whether the scheduler can be used as the site says.
 
         Args:
-            site: What is to be checked.
-            nodes: How many nodes a job would take.
+            site: The site to check.
+            nodes: Number of nodes that a job would use.
         """
         return ()
 
 
 def record(ledger: Ledger, *arrays: Array, flush: bool = True) -> None:
-    """Write arrays down; a job whose id can't be written down is named at least.
+    """Record arrays; if a job's id can't be recorded, name it in the error.
 
     Args:
-        ledger: Where.
-        arrays: As they are now.
+        ledger: Where to record.
+        arrays: The arrays as they are now.
         flush: As of `Ledger.put`.
 
     Raises:
@@ -351,17 +352,17 @@ def record(ledger: Ledger, *arrays: Array, flush: bool = True) -> None:
         if not arrays[0].job_id:
             raise
         raise HpcbertError(
-            f"Job {arrays[0].job_id} is submitted, but that can't be written down: {error.message}",
+            f"Job {arrays[0].job_id} was submitted, but hpcbert can't record it: {error.message}",
             where=error.where,
-            hint=f"Make room, then: {RESUME} {ledger.directory.name} finds it.",
+            hint=f"Free some space, then run {RESUME} {ledger.directory.name}, which finds it.",
         ) from error
 
 
 class PlainScheduler(Scheduler):
-    """Takes what it is given: starts jobs, and finds those that were started before.
+    """Accepts everything: starts jobs, and finds those that were started before.
 
     Attributes:
-        one_job: Whether one job runs all arrays of a submission; else each has its own.
+        one_job: Whether one job runs all arrays of a submission; otherwise each has its own.
     """
 
     one_job = False
@@ -410,7 +411,7 @@ class PlainScheduler(Scheduler):
 
 
 def begun_by(watched: TrackedCampaign, array: Array) -> str:
-    """Return the job that has begun one of an array's repeats by its own account, or nothing."""
+    """Return the job that has begun a repeat of an array by its own account, or nothing."""
     for number in array.repeats:
         record = watched.record(array, number)
         for attempt in sorted(one for one in record.attempts if one >= array.first_attempt):

@@ -1,6 +1,6 @@
-"""What follows the repeats of one scheduler's campaigns, poll by poll, and how often it asks.
+"""Follow the repeats of one scheduler's campaigns, poll by poll, at an adaptive pace.
 
-A scheduler that others use is asked seldom where nothing changes, and never in step with others.
+A shared scheduler is asked seldom while nothing changes, and not in step with other users.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
     States = Callable[[TrackedCampaign], Mapping[Key, RepeatState]]
 
-# Seconds between two looks at what costs nobody anything.
+# Seconds between two looks at what needs no query.
 INTERVAL = 1.0
-# Shortest interval between two questions to a scheduler that others use, and the longest one: times
-# the floor, from 10 to 60 seconds.
+# Shortest interval between two queries of a shared scheduler, and the longest one, in multiples of
+# the floor: from 10 to 60 seconds.
 FLOOR = 10.0
 _SPAN = 6
 _GROWTH = 1.5
 _JITTER = 0.2
-# Seconds after which it is first asked about an end that a job wrote: its script is still there
-# when it writes.
+# Seconds after which it is first asked about an end that a job wrote: its script still runs when
+# it writes.
 _MOMENT = 0.25
 
 
@@ -44,7 +44,7 @@ class Pace:
     interval: float = 0.0
 
     def after(self, *, changed: bool, failed: bool) -> Pace:
-        """Return the pace after a poll: quick again after a change, slower after a failure."""
+        """Return the pace after a poll: faster after a change, slower after a failure."""
         if failed:
             interval = max(self.floor, self.interval) * 2
         elif changed or not self.interval:
@@ -54,9 +54,9 @@ class Pace:
         return replace(self, interval=min(interval, self.floor * _SPAN))
 
     def seconds(self, chance: float, least: float = 0.0) -> float:
-        """Return the seconds to the next poll; `chance`, in [0, 1), is the jitter's.
+        """Return the seconds to the next poll; `chance`, in [0, 1), sets the jitter.
 
-        They are no fewer than `least`, unless that is more than the longest interval.
+        There are no fewer than `least`, unless that is more than the longest interval.
         """
         least = min(least, self.floor * _SPAN)
         return max(self.floor, self.interval, least) * (1 + _JITTER * chance)
@@ -64,16 +64,16 @@ class Pace:
 
 @dataclass(frozen=True)
 class Haste:
-    """When to ask ahead of time, about ends that jobs wrote.
+    """When to ask early, about ends that jobs wrote.
 
-    All questions together are no more than one a floor's time, and those that a quiet while saved.
+    On average there is at most one query per floor interval, plus those saved in quiet times.
 
     Attributes:
         floor: Shortest interval between two polls, seconds.
-        saved: Questions that may be asked, as of `asked`; at most what the longest interval saves.
-        asked: When a question was asked last, seconds since the epoch.
-        wait: Seconds to the next one ahead of time.
-        due: When that is.
+        saved: Queries that may be made, as of `asked`; at most what the longest interval saves.
+        asked: When the last query was made, seconds since the epoch.
+        wait: Seconds to the next early query.
+        due: The time of the next early query.
     """
 
     floor: float
@@ -87,13 +87,13 @@ class Haste:
         return replace(self, wait=_MOMENT, due=now + _MOMENT)
 
     def after(self, now: float, *, changed: bool) -> Haste:
-        """Return it after a question, whenever it was asked; later and later where none helps."""
+        """Return it after a query, early or not; later and later if none helps."""
         wait = _MOMENT if changed else min(self.wait * 2, max(_MOMENT, self.floor))
         saved = max(0.0, self._saved(now) - 1)
         return replace(self, saved=saved, asked=now, wait=wait, due=now + wait)
 
     def allows(self, now: float, *, last: bool) -> bool:
-        """Say whether it may be asked; about the last end of all it always may, in its time."""
+        """Return whether a query may be made now; about the last end it always may, when due."""
         return now >= self.due and (last or self._saved(now) >= 1)
 
     def _saved(self, now: float) -> float:
@@ -105,11 +105,11 @@ class Poller(Protocol):
     """Polls one scheduler about campaigns.
 
     Attributes:
-        states: What the last poll knew, by array name and repeat.
-        failures: Polls in a row in which the scheduler was asked and gave no answer.
-        complaint: What was said then.
-        absent: Whether there is nobody to ask, so that asking again is useless.
-        garbage: Lines of the last answers that nobody understood, the first few.
+        states: The states of the last poll, by array name and repeat.
+        failures: Polls in a row in which the scheduler gave no answer.
+        complaint: The scheduler's last complaint.
+        absent: Whether there is no scheduler to ask, so that asking again is useless.
+        garbage: The first few lines of the last answers that could not be read.
     """
 
     states: dict[Key, RepeatState]
@@ -122,17 +122,17 @@ class Poller(Protocol):
         """Look once, if it is time to."""
 
     def pause(self) -> float | None:
-        """Return the seconds to wait before the next poll is worth it; None: none ever is."""
+        """Return the seconds until the next poll is worthwhile; None: none will be."""
 
     def stirred(self) -> bool:
-        """Say, without asking anybody, whether jobs wrote what makes a poll worth it by now."""
+        """Return, without any query, whether jobs wrote something that makes a poll worthwhile."""
 
     def settled(self, key: Key) -> bool:
-        """Say whether a repeat's state is an end that stands beyond doubt, or never will."""
+        """Return whether a repeat's state is final: an end beyond doubt, or never to be one."""
 
 
 class PlainPoller(Poller):
-    """Asks at every poll, and believes the answer.
+    """Asks at every poll, and trusts the answer.
 
     Args:
         ask: Returns the states of a campaign's repeats at this moment; it always answers.
@@ -147,24 +147,24 @@ class PlainPoller(Poller):
         """Ask about every campaign."""
         for one in self._watched:
             found = self._ask(one)
-            # Nobody waits for what a retry took over.
+            # Repeats that a retry replaced are not waited for.
             self.states |= {repeat.key: found[repeat.key] for repeat in one.repeats}
 
     def pause(self) -> float | None:
-        """Return the same seconds whatever happens."""
+        """Return the same seconds in all cases."""
         return INTERVAL
 
     def stirred(self) -> bool:
-        """Say whether anything was written."""
+        """Return whether anything was written."""
         return any(one.records.stirred() for one in self._watched)
 
     def settled(self, key: Key) -> bool:
-        """Say whether a repeat has ended, or nobody knows how it did."""
+        """Return whether a repeat has ended, or has an unknown end."""
         return key in self.states and not self.states[key].kind.alive
 
 
 def differ(before: RepeatState | None, after: RepeatState) -> bool:
-    """Say whether a repeat's state is worth a word after the one before it."""
+    """Return whether a repeat's state is worth reporting after the one before it."""
     return before is None or any(
         getattr(before, name) != getattr(after, name) for name in ("word", "kind", "attempt")
     )

@@ -1,4 +1,4 @@
-"""Following campaigns, each through its own scheduler."""
+"""Follow campaigns, each through its own scheduler."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Tracker:
 
     Args:
         watched: The campaigns.
-        run: Starts what their schedulers are asked with.
-        environ: Environment that the commands' own is made of.
+        run: Starts the schedulers' commands.
+        environ: The environment to derive that of commands from.
         clock: Seconds since the epoch.
         chance: A number in [0, 1), for jitter.
-        floor: Shortest interval between two questions to a scheduler that others use, seconds.
+        floor: Shortest interval between two queries of a shared scheduler, seconds.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class Tracker:
         return {key: one for key, one in self.states.items() if differ(before.get(key), one)}
 
     def pause(self) -> float:
-        """Return the seconds to wait before the next poll is worth it."""
+        """Return the seconds until the next poll is worthwhile."""
         pauses = (one.pause() for one in self._pollers)
         return min((one for one in pauses if one is not None), default=0.0)
 
     def stirred(self) -> bool:
-        """Say, without asking anybody, whether jobs wrote what makes a poll worth it by now."""
+        """Return, without any query, whether jobs wrote something that makes a poll worthwhile."""
         return any(one.stirred() for one in self._pollers)
 
     def over(self) -> bool:
-        """Say whether nothing watched can change any more, as far as anybody can tell."""
+        """Return whether nothing watched can change any more, as far as known."""
         return all(one.settled(key) for one, keys in self._pollers.items() for key in keys)
 
     def settled(self, key: Key) -> bool:
-        """Say whether a repeat's state is an end that stands beyond doubt, or never will."""
+        """Return whether a repeat's state is final: an end beyond doubt, or never to be one."""
         return any(key in keys and one.settled(key) for one, keys in self._pollers.items())

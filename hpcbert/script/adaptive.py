@@ -1,4 +1,4 @@
-"""What a script needs to end by itself where its repeat is not needed: base.sbatch.j2."""
+"""What a script needs to end by itself if its repeat is not needed: base.sbatch.j2."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _DECIDER = "hpcbert.campaign.enough"
 
 
 def context(resolved: Resolved, array: Array) -> dict[str, Any]:
-    """Return what base.sbatch.j2 is rendered with; nothing where the number of repeats is fixed.
+    """Return the values to render base.sbatch.j2 with; nothing if the number of repeats is fixed.
 
-    Nodes run the hpcbert that submits, by its own interpreter, if they have it at the same place.
+    Nodes run the submitting hpcbert, with its own interpreter, if they have both in the same place.
     """
     if resolved.plan.protocol.precision_of_median is None or array.preflight:
         return {"adaptive": False}

@@ -1,4 +1,4 @@
-"""The same again: the request that a campaign's points came from, and what is otherwise here."""
+"""Measure the same again: the request behind a campaign's points, and the differences here."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Past:
-    """A campaign that is to be measured again.
+    """A campaign to measure again.
 
     Attributes:
         campaign: Its manifest.
-        defaults: What the recipe's measured options were if nobody set them, by name; with a lock
-            what all of its options were.
-        lock: Its lock file; None of a campaign that has none.
+        defaults: The defaults of the recipe's measured options, by name; with a lock, the values of
+            all its options.
+        lock: Its lock file; None if the campaign has none.
     """
 
     campaign: Campaign
@@ -41,7 +41,7 @@ class Past:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """What was measured, each once."""
+        """The measured points, each once."""
         return tuple(dict.fromkeys(one.point for one in self.campaign.measured))
 
     @property
@@ -50,7 +50,7 @@ class Past:
         return max(self.points, key=lambda one: (one.shape.gpus, one.shape.nodes))
 
     def values(self, point: Point) -> dict[str, OptionValue]:
-        """Return the values of a point's measured options, defaults among them."""
+        """Return the values of a point's measured options, including defaults."""
         return {**self.defaults, **dict(point.options)}
 
 
@@ -69,7 +69,7 @@ def past(directory: Path) -> Past:
 
 
 def locked(path: Path) -> Past:
-    """Read what a lock file says was measured.
+    """Read from a lock file what was measured.
 
     Raises:
         ConfigError: It is missing or wrong.
@@ -92,7 +92,7 @@ def request(then: Past, recipe: Recipe, site: Site) -> Request:
     """Return the request that makes the same points here.
 
     Raises:
-        UsageError: A point can't be had here; the message says which, or why.
+        UsageError: A point is not possible here; the message says which, or why.
     """
     made = plan(recipe, site, one := _same(then, recipe))
     had = {_bare(point): made.options for point in made.points}
@@ -100,9 +100,9 @@ def request(then: Past, recipe: Recipe, site: Site) -> Request:
     if missing:
         names = "; ".join(f"{point.key} {point.variant}".strip() for point in missing)
         raise UsageError(
-            f"Not all that {then.campaign.id} measured can be had here: {names}.",
+            f"Some points of {then.campaign.id} are not possible here: {names}.",
             where=recipe.name,
-            hint="Recipe or site differ from then. Give the points with --fw, --nodes and so on.",
+            hint="The recipe or the site differs. Give the points with --fw, --nodes and so on.",
         )
     return one
 
@@ -112,7 +112,7 @@ def _bare(point: Point) -> Point:
 
 
 def _is_had(then: Past, point: Point, had: Mapping[Point, Mapping[str, OptionValue]]) -> bool:
-    """Say whether a plan has a point, with the same values of its options."""
+    """Return whether a plan has a point, with the same values of its options."""
     here = had.get(_bare(point), {})
     return _bare(point) in had and all(
         here[name] == value if name in here else value == then.defaults.get(name)
@@ -162,7 +162,7 @@ def _typed(then: Past) -> Iterator[tuple[str, str]]:
 
 
 def differences(then: Past, now: Draft) -> tuple[str, ...]:
-    """Return what is otherwise than it was, a sentence each."""
+    """Return the differences from then, one sentence each."""
     if then.lock:
         return lockfile.differences(then.lock, now.lock)
     return _of_manifests(then.campaign, now.campaign)
@@ -182,7 +182,7 @@ def _of_manifests(then: Campaign, now: Campaign) -> tuple[str, ...]:
         },
     }
     return tuple(
-        f"Not as in {then.id}: {what} was {before or 'none'}, here it is {here or 'none'}."
+        f"Differs from {then.id}: {what} was {before or 'none'}, and is {here or 'none'} here."
         for what, (before, here) in pairs.items()
         if before != here
     )

@@ -1,9 +1,9 @@
 """Compiled templates, kept in the user's cache directory: compiling takes longer than rendering.
 
-What is kept is code, so it is loaded only from a directory and a file that nobody but the user can
-write to, and only if a digest over it, the template's text and all that compiles it is right: what
-was cut short, another version's or anybody's else is compiled again. Where nothing can be kept,
-as in a home that can't be written to, nothing is.
+Kept code is loaded only from a directory and a file that nobody but the user can write to, and only
+if a digest of it, of the template's text and of everything that compiles it is right. Anything cut
+short, from another version or from somebody else is compiled again. If nothing can be kept, as in a
+read-only home, nothing is.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _PRIVATE_FOLDER, _PRIVATE = 0o700, 0o600
 
 
 def folder(environ: Mapping[str, str]) -> Path | None:
-    """Return where compiled templates are kept; None where there is no place of the user's own.
+    """Return the directory of compiled templates; None if the user has no place for it.
 
-    As the XDG Base Directory Specification has it: `$XDG_CACHE_HOME`, or `~/.cache`. hpcbert does
-    not make that directory, because a dry run leaves nothing behind. Who became another user and
-    kept that one's variables, as sudo may, has none.
+    As in the XDG Base Directory Specification: `$XDG_CACHE_HOME`, or `~/.cache`. hpcbert does not
+    make that directory, because a dry run leaves nothing behind. A process that changed its user
+    but kept the first user's variables, as sudo may, has none.
     """
     base = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME", ""), ".cache")  # noqa: PTH118 - of an empty one
     path = Path(base)
@@ -52,11 +52,11 @@ def folder(environ: Mapping[str, str]) -> Path | None:
 
 
 class Compiled(BytecodeCache):
-    """Keeps templates' code.
+    """Keeps the code of templates.
 
     Args:
-        directory: Where; made when something is kept.
-        makers: Files of which the code depends beside the template: what sets Jinja up.
+        directory: The directory; made when something is kept.
+        makers: Files besides the template that the code depends on: Jinja's set-up.
     """
 
     def __init__(self, directory: Path, makers: tuple[Path, ...]) -> None:
@@ -64,7 +64,7 @@ class Compiled(BytecodeCache):
 
     @cached_property
     def _stamp(self) -> bytes:
-        """All that makes code of a template what it is, but the template."""
+        """Everything besides the template that determines its code."""
         words = (__version__, jinja2.__version__, sys.version, sys.implementation.cache_tag)
         made = hashlib.sha256(repr(words).encode())
         for path in self._makers:
@@ -91,7 +91,7 @@ class Compiled(BytecodeCache):
         return hashlib.sha256(self._stamp + bucket.checksum.encode() + code).digest()
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Load a template's code if it is the template's, whole and the user's own."""
+        """Load a template's code if it belongs to the template, is whole and is the user's own."""
         with contextlib.suppress(OSError, UsageError):
             raw = ownership.read_own(self._path(bucket), most=_MOST)
             digest, code = raw[:_DIGEST], raw[_DIGEST:]
@@ -99,7 +99,7 @@ class Compiled(BytecodeCache):
                 bucket.code = marshal.loads(code)  # noqa: S302 - the digest is right, the file ours
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep a template's code, for all who look there whole or not at all."""
+        """Keep a template's code, visible whole or not at all."""
         code = marshal.dumps(bucket.code)
         path = self._path(bucket)
         temporary = path.with_name(f"{path.name}.{os.getpid()}")

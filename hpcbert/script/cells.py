@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from hpcbert.config.campaignfile import Axes, Selection, Sizes
     from hpcbert.model import OptionValue
 
-# More are a slip of the finger: as many as a point has repeats at most.
+# More are a typing error: as many as a point can have repeats.
 MOST = 10_000
 
 
 class Combination(NamedTuple):
-    """One combination, as it was asked for; empty texts and 0 leave the choice to the recipe.
+    """One combination as requested; empty texts and 0 leave the choice to the recipe.
 
     Attributes:
-        block: Which axes it comes from: nothing for the file's own, or `include[1].`.
+        block: The axes that it comes from: empty for the file's own, or `include[1].`.
     """
 
     block: str
@@ -39,7 +39,7 @@ class Combination(NamedTuple):
     env: tuple[tuple[str, str], ...]
 
     def place(self, key: str) -> str:
-        """Return the key that a value of a cell stands under, and which of several it is."""
+        """Return the key of a cell's value, and its index if there are several."""
         values: dict[str, tuple[tuple[Any, ...], Any]] = {
             "frameworks": (self.axes.frameworks, self.framework),
             "models": (self.axes.models, self.model),
@@ -51,7 +51,7 @@ class Combination(NamedTuple):
         return f"{self.block}{key}{at}"
 
     def without(self, key: str) -> Combination | None:
-        """Return a cell without what was wrong with it; None where nothing of it was."""
+        """Return a cell without its wrong values; None if no value of it was wrong."""
         kind, _, name = key.partition(".")
         others = {
             "models": self._replace(model=""),
@@ -66,11 +66,11 @@ class Combination(NamedTuple):
 
 
 def combinations(asked: Selection, largest: Shape, where: str) -> Iterator[Combination]:
-    """Yield every combination that a file or a command line asks for, exclusions among them.
+    """Yield every combination that a file or a command line asks for, exclusions included.
 
     Args:
-        asked: The axes, with what is included.
-        largest: The shape where no other is named, and the end of the curve.
+        asked: The axes, including `include`.
+        largest: The shape if no other is named, and the end of the curve.
         where: The file, for messages.
 
     Raises:
@@ -92,7 +92,7 @@ def combinations(asked: Selection, largest: Shape, where: str) -> Iterator[Combi
         for cell in _combined(block, axes, _expanded(axes.shapes, largest)) if few else (None,):
             count += 1
             if cell is None or count > MOST:
-                message = f"More than {MOST:,} points are asked for."
+                message = f"You asked for more than {MOST:,} points."
                 raise UsageError(message, where=where, hint="Leave some values out.")
             yield cell
 
@@ -118,7 +118,7 @@ def _combined(block: str, axes: Axes, every: Sequence[Shape]) -> Iterator[Combin
 
 
 def _each(axes: Iterable[tuple[str, tuple[Any, ...]]]) -> list[tuple[tuple[str, Any], ...]]:
-    """Return every combination of names with one of their values each."""
+    """Return every combination of names, each with one of its values."""
     named = [[(name, value) for value in values] for name, values in axes]
     return list(product(*named))
 
@@ -128,7 +128,7 @@ def _sizes(axes: Axes, framework: str) -> list[Sizes]:
 
 
 def _sizes_of(axes: Axes, framework: str, precision: str) -> tuple[int, ...]:
-    """Return the batch sizes of a precision: what says most about it counts."""
+    """Return the batch sizes of a precision; the most specific entry wins."""
     best = max(
         (one for one in _sizes(axes, framework) if one.precision in ("", precision)),
         key=lambda one: (bool(one.framework), bool(one.precision)),
@@ -138,7 +138,7 @@ def _sizes_of(axes: Axes, framework: str, precision: str) -> tuple[int, ...]:
 
 
 def _expanded(words: Sequence[Shape | str], largest: Shape) -> tuple[Shape, ...]:
-    """Return the shapes that are meant, each once, those with few GPUs first."""
+    """Return the requested shapes, each once, those with few GPUs first."""
     found: dict[Shape, None] = {}
     for word in words or (largest,):
         curve = shapes(largest, scaling=True) if word == SCALING else (word,)

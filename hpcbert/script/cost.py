@@ -1,4 +1,4 @@
-"""What a submission takes at most: nodes, and GPUs or ranks on CPUs, times its jobs' limits."""
+"""The maximum cost of a submission: nodes, and GPUs or ranks on CPUs, times its jobs' limits."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 _HOUR = 3600.0
 _UNITS = {"gpu": "GPU", "cpu": "rank", "auto": "device"}
-# Points that a refusal lists one by one.
+# Number of points that a refusal lists.
 _SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What the runs of a point take.
+    """The cost of a point's runs.
 
     Attributes:
-        repeats: How many runs.
-        jobs: How many jobs run them, each with the limit.
-        limit: Of one job.
-        preflight: Whether it is no point, but the job before all points.
+        repeats: Number of runs.
+        jobs: Number of jobs that run them, each with the limit.
+        limit: Time limit of one job.
+        preflight: Whether it is the job before all points, and not a point.
     """
 
     point: Point
@@ -40,26 +40,26 @@ class Cost:
 
     @property
     def unit(self) -> str:
-        """What is counted beside nodes: `GPU`, `rank` on a CPU, `device` where the run decides."""
+        """The counted device: `GPU`, `rank` on a CPU, `device` if the run decides."""
         return _UNITS[self.point.device]
 
     @property
     def hours(self) -> float | None:
-        """Hours of all jobs together at most; None without a limit."""
+        """Maximum hours of all jobs together; None without a limit."""
         seconds = self.limit.seconds
         return None if seconds is None else self.jobs * seconds / _HOUR
 
     def on_nodes(self, hours: float | None) -> float | None:
-        """Return the node-hours of hours of a job; None of None."""
+        """Return the node-hours for hours of a job; None for None."""
         return None if hours is None else hours * self.point.shape.nodes
 
     def on_devices(self, hours: float | None) -> float | None:
-        """Return the GPU- or rank-hours of hours of a job; None of None."""
+        """Return the GPU- or rank-hours for hours of a job; None for None."""
         return None if hours is None else hours * self.point.shape.gpus
 
 
 def of_arrays(arrays: Iterable[Array], scripts: Mapping[str, str]) -> tuple[Cost, ...]:
-    """Return what each point of a campaign takes, in the order of the points.
+    """Return the cost of each point of a campaign, in the order of the points.
 
     Args:
         arrays: What is submitted.
@@ -77,33 +77,33 @@ def of_arrays(arrays: Iterable[Array], scripts: Mapping[str, str]) -> tuple[Cost
 
 
 def total(hours: Iterable[float | None]) -> float | None:
-    """Return a sum; None where a part of it is not known."""
+    """Return a sum; None if a part of it is unknown."""
     known = list(hours)
     return None if None in known else sum((one for one in known if one is not None), 0.0)
 
 
 def devices(costs: Iterable[Cost]) -> str:
-    """Return what the hours of points are called: `GPU-hours`, `rank-hours`, or both words."""
+    """Return the unit of the points' hours: `GPU-hours`, `rank-hours`, or both words."""
     units = sorted({f"{one.unit}-" for one in costs})
     return f"{' and '.join(units)}hours"
 
 
 def text(hours: float | None) -> str:
-    """Return hours as people read them: `0.0833`, `12.5`, `1,234.5`; a dash for none."""
+    """Return hours for printing: `0.0833`, `12.5`, `1,234.5`; a dash for none."""
     if hours is None:
         return "-"
     return f"{hours:.3g}" if hours < 100 else f"{hours:,.1f}".removesuffix(".0")  # noqa: PLR2004
 
 
 def refuse(costs: Sequence[Cost], most: float, *, tries: int = 1) -> None:
-    """Refuse a submission that may cost more than somebody is willing to pay.
+    """Refuse a submission that may cost more than the user allows.
 
     A rank on a CPU counts as a GPU does.
 
     Args:
-        costs: Of each point.
+        costs: The cost of each point.
         most: GPU-hours.
-        tries: How often each repeat may be run.
+        tries: How often each repeat may run.
 
     Raises:
         UsageError: It may; the message has the sum.
@@ -112,9 +112,9 @@ def refuse(costs: Sequence[Cost], most: float, *, tries: int = 1) -> None:
     unit, asked = devices(costs), f"--max-gpu-hours {most:g}"
     if hours is None:
         raise UsageError(
-            f"How many {unit} this takes is not bounded: it has no time limit.",
+            f"The {unit} of this submission have no upper limit, because it has no time limit.",
             where=asked,
-            hint="Give a limit of one repeat with --time.",
+            hint="Set the limit of one repeat with --time.",
         )
     if hours * tries <= most:
         return
@@ -126,9 +126,9 @@ def refuse(costs: Sequence[Cost], most: float, *, tries: int = 1) -> None:
     more = f", and {len(parts) - _SHOWN} more points" if len(parts) > _SHOWN else ""
     often = f", each up to {tries} times" if tries > 1 else ""
     raise UsageError(
-        f"This takes up to {text(hours * tries)} {unit}, more than {most:g}: "
+        f"This submission may take up to {text(hours * tries)} {unit}, more than {most:g}: "
         f"{'; '.join(parts[:_SHOWN])}{more}{often}.",
         where=asked,
-        hint="Ask for fewer points or repeats, or for a shorter limit with --time; or allow "
+        hint="Request fewer points or repeats, or a shorter limit with --time; or allow "
         f"--max-gpu-hours {text(hours * tries).replace(',', '')}.",
     )

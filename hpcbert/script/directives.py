@@ -1,4 +1,4 @@
-"""The `#SBATCH` options of a rendered script, read again."""
+"""The `#SBATCH` options of a rendered script, read from its text."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _QUOTED = regex(r"[\\\"']")
 
 
 def option(text: str, name: str) -> str:
-    """Return the value of an option of a script's `#SBATCH` lines; of several the last."""
+    """Return the value of an option in a script's `#SBATCH` lines; the last one wins."""
     return _options(text).get(name, "")
 
 
 @functools.lru_cache(maxsize=1)
 def _options(text: str) -> Mapping[str, str]:
-    """Return all options of a script; many are asked for of each, one script after the other."""
+    """Return all options of a script; kept, because callers ask for many, one script at a time."""
     lines = [line for line in text.splitlines() if line.startswith(DIRECTIVE)]
     return values([word for line in lines for word in _words(line)[1:]])
 
@@ -44,7 +44,7 @@ def indices(numbers: Sequence[int]) -> str:
 
 
 def narrowed(text: str, array: Array) -> list[str]:
-    """Return the options for sbatch that make an array a part of what its script says."""
+    """Return sbatch's options for an array that is a part of its script's repeats."""
     spans, _, most = option(text, "array").partition("%")
     if array.together or spans == indices(array.indices):
         return []
@@ -52,7 +52,7 @@ def narrowed(text: str, array: Array) -> list[str]:
 
 
 def asked(text: str, array: Array) -> dict[str, str]:
-    """Return what an array's script asks for, by the keys that the controller shows it with."""
+    """Return the request of an array's script, by the controller's keys."""
     nodes, each = option(text, "nodes"), option(text, "ntasks-per-node")
     return {
         "JobName": array.name,

@@ -1,4 +1,4 @@
-"""Drafting: everything that a submission will write and run, thought out before any of it is."""
+"""Draft: everything that a submission will write and run, worked out before any of it happens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SHORT = {"fp32": "f32", "tf32": "t32", "fp16": "f16", "bf16": "b16"}
 
 @dataclass(frozen=True)
 class Submitter:
-    """Who asks, when, and with which words; what makes a campaign's id.
+    """Who submits, when, and with which command; the source of a campaign's id.
 
     Attributes:
         user: Login name.
@@ -58,16 +58,16 @@ class Submitter:
 
 @dataclass(frozen=True)
 class Draft:
-    """A campaign that is thought out and written nowhere yet.
+    """A campaign that is worked out but not written yet.
 
     Attributes:
-        resolved: What it was made from.
+        resolved: Its resolved request.
         campaign: Its manifest, all arrays `intended`.
         scripts: Text of each array's script, by the array's name.
         copies: Files to copy into the campaign: target relative to it, and source.
-        lock: All that it was decided to be, for `submit --like`.
-        preflight: What its preflight was made from; None without one.
-        note: A person's line about it; may be empty.
+        lock: All decisions, for `submit --like`.
+        preflight: The resolved request of its preflight; None without one.
+        note: The user's note; may be empty.
     """
 
     resolved: Resolved
@@ -80,19 +80,19 @@ class Draft:
 
     @property
     def directory(self) -> Path:
-        """Where it will be."""
+        """The directory that it will have."""
         return Path(self.resolved.directory)
 
     @property
     def uses(self) -> tuple[Resolved, ...]:
-        """All that it was made from: of its points, and of its preflight."""
+        """The resolved requests of its points, and of its preflight."""
         return (self.resolved, *([self.preflight] if self.preflight else []))
 
 
 def draft(
     request: Request, site: Site, recipe: Recipe, *, options: SubmitOptions, submitter: Submitter
 ) -> Draft:
-    """Think out a campaign: points, scripts, manifest.
+    """Work out a campaign: points, scripts, manifest.
 
     Raises:
         UsageError: Recipe, site and request do not fit together; the hint says what to change.
@@ -147,9 +147,9 @@ def by_hand(
     """
     if request.repeats > MOST_INDICES:
         raise UsageError(
-            f"A script to submit by hand has at most {MOST_INDICES} repeats: "
+            f"A script to submit by hand can have at most {MOST_INDICES} repeats, "
             f"not {request.repeats}.",
-            hint="hpcbert submit makes several arrays of more.",
+            hint="hpcbert submit splits more repeats into several arrays.",
         )
     resolved = resolve(request, site, recipe, options)
     return {array.script: text for array, text in _written(resolved)}
@@ -158,7 +158,7 @@ def by_hand(
 def _written(resolved: Resolved) -> Iterator[tuple[Array, str]]:
     points = resolved.plan.points
     shown = labels(points)
-    if resolved.by_hand:  # as its header's command, which renders it alone, gives it
+    if resolved.by_hand:  # the same as from its header's command, which renders it alone
         shown = tuple(label for point in points for label in labels([point]))
     for point, label in zip(points, shown, strict=True):
         for array in _arrays(resolved, point, label):
@@ -172,10 +172,10 @@ def _rendered(resolved: Resolved, array: Array) -> tuple[Array, str]:
 
 
 def labels(points: Sequence[Point]) -> tuple[str, ...]:
-    """Return a label for each point of a campaign, all different in what squeue shows.
+    """Return a label for each point of a campaign, all distinct in squeue's columns.
 
-    Nodes and GPUs with the precision, `4n8gf32`; where that names two points, or is too long, with
-    a letter, `h` for fp16, and the batch size, `4n8gf.64`; else after the point's number, `3.4n8g`.
+    Nodes and GPUs with the precision, `4n8gf32`; if that is ambiguous or too long, with a letter,
+    `h` for fp16, and the batch size, `4n8gf.64`; else after the point's number, `3.4n8g`.
     """
     ways = (
         tuple(f"{one.shape}{_SHORT[one.precision]}" for one in points),
@@ -188,7 +188,7 @@ def labels(points: Sequence[Point]) -> tuple[str, ...]:
 
 
 def _arrays(resolved: Resolved, point: Point, label: str) -> Iterator[Array]:
-    """Yield a point's repeats as one or several arrays, each no larger than the cluster allows."""
+    """Yield a point's repeats as one or several arrays, each within the cluster's maximum."""
     options, total = resolved.options, resolved.plan.protocol.repeats
     campaign = f"hpcbert-{Path(resolved.directory).name}"
     name = f"{label}-{resolved.recipe.name if resolved.by_hand else campaign}-{point.key}"
@@ -210,7 +210,7 @@ def _arrays(resolved: Resolved, point: Point, label: str) -> Iterator[Array]:
 
 
 def _log_layout(point: Point) -> str:
-    """Return a repeat's log relative to the campaign, `{repeat}` standing for its number.
+    """Return a repeat's log relative to the campaign, with `{repeat}` for its number.
 
     DLPerf's own layout, so that its extraction scripts read a campaign too
     (Oneflow-Inc/DLPerf@c89430b, the READMEs' log directories).

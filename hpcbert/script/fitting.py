@@ -1,6 +1,6 @@
-"""Whether data that `hpcbert data make` made fit a framework: its data.json says what they are.
+"""Whether data made by `hpcbert data make` fit a framework, by their data.json.
 
-Nothing is said of other data: what is in them only their program knows.
+Other data are not checked: only their program knows what is in them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from hpcbert.model import OptionValue
 
 _DOCUMENT = "data.json"
-# Of these the programs cut and mask by themselves.
+# The programs cut and mask these by themselves.
 _BEFORE_MASKING = ("paddle-text", "megatron")
 
 
 def misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) -> tuple[str, ...]:
-    """Return what of the data in a directory does not fit a framework, a clause each.
+    """Return why the data in a directory do not fit a framework, one clause each.
 
     Args:
         recipe: The framework.
@@ -58,7 +58,7 @@ def _found(
     if not document:
         return
     if form != dataset.format:
-        yield f"they are {form}, the program reads {dataset.format}"
+        yield f"they are {form}, but the program reads {dataset.format}"
     elif form not in _BEFORE_MASKING:
         length = number_of(wanted.sequence_length, options)
         predictions = number_of(wanted.predictions, options) or usual_predictions(length)
@@ -67,9 +67,9 @@ def _found(
             ("predictions", "predictions in a sample", predictions),
         ):
             if document.get(key) != asked:
-                yield f"they have {document.get(key)} {what}, the program is asked for {asked}"
+                yield f"they have {document.get(key)} {what}, but the program is set to {asked}"
     vocabulary = document["vocabulary"]
     size = vocabulary.get("size") if isinstance(vocabulary, dict) else None
     most = number_of(wanted.vocabulary, options)
     if isinstance(size, int) and size > most:
-        yield f"they are of {size} words, the model has {most}"
+        yield f"they have {size} words, but the model has {most}"

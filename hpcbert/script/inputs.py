@@ -1,6 +1,6 @@
-"""What ranks of a framework run with at a site: image, program, data, interpreter.
+"""The inputs of a framework's ranks at a site: image, program, data, interpreter.
 
-The site names them, or `prepare` made them ready and left a record of each; the records go into
+The site names them, or `prepare` made them and left a record of each; the records go into
 the campaign's manifest.
 """
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What ranks run with; empty where nothing names it.
+    """The inputs of ranks; a field is empty if nothing names it.
 
     Attributes:
-        image: Image that ranks enter; None without a container, or where there is none.
+        image: Image that ranks enter; None without a container, or if there is none.
         data, source: Paths as the ranks see them.
         python: Interpreter.
-        materials: What `prepare` recorded of image, source, virtual environment and data, where
+        materials: The records of `prepare` about image, source, virtual environment and data, if
             they are its own.
     """
 
@@ -58,16 +58,16 @@ class Inputs:
 def find(
     site: Site, recipe: Recipe, options: Mapping[str, OptionValue], *, by_hand: bool = False
 ) -> Inputs:
-    """Return what a framework runs with at a site; each record of `prepare` is read once.
+    """Return the inputs of a framework at a site; each record of `prepare` is read once.
 
     Args:
         site: Where it runs.
         recipe: What runs, as it is on its device.
         options: The values of its options.
-        by_hand: Whether a script to submit by hand is made, which names what the site names.
+        by_hand: Whether the script is to be submitted by hand, with the site's own names.
 
     Raises:
-        UsageError: The site or the recipe names an image in a form that is none, or a file of the
+        UsageError: The site or the recipe names an image in an invalid form, or a file of the
             recipe is missing.
     """
     settings = site.settings(recipe.name)
@@ -92,11 +92,11 @@ def find(
 def find_image(
     site: Site, recipe: Recipe, *, by_hand: bool = False
 ) -> tuple[Image | None, Material | None]:
-    """Return the image that ranks enter, and its record where `prepare` made it.
+    """Return the image that ranks enter, and its record if `prepare` made it.
 
-    That is the one that was prepared of what the site or the recipe names, or was built from the
-    recipe; else what they name, for each node to import. A runtime that enters by its command asks
-    for the prepared file when it runs: a script that is submitted by hand names the registry's.
+    It is the one that was prepared from the name in the site or the recipe, or built from the
+    recipe; otherwise the name itself, for each node to import. A runtime that enters by its command
+    looks for the prepared file when it runs: a script to submit by hand names the registry's.
 
     Raises:
         UsageError: It is no image reference, or not one for the runtime.
@@ -149,7 +149,7 @@ def _named(site: Site, text: str) -> Image:
 
 
 def built_stem(recipe: Recipe, prefix: str = "") -> str:
-    """Return what an image built for a recipe is called; the prefix is its tool's."""
+    """Return the name of an image built for a recipe; the prefix is its tool's."""
     image = recipe.image
     words = (*image.install, *((image.copy, recipe.source.commit) if image.copy else ()))
     made = cache.built_stem(recipe.name, image.base or image.reference, words)
@@ -169,7 +169,7 @@ def _source(site: Site, recipe: Recipe) -> Material | None:
 
 
 def _program(site: Site, recipe: Recipe, environment: Material | None) -> Material | None:
-    """Return the packages of an environment that the program is among."""
+    """Return the packages of an environment that includes the program."""
     if not environment or not comes_with_environment(site, recipe):
         return None
     release = environment.name.removeprefix("Python ").rpartition(".")[0]
@@ -196,7 +196,7 @@ def _data(
 
 
 def mount_specs(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
-    """Return the mounts beside the campaign's: data and source, then what the site adds.
+    """Return the mounts besides the campaign's: data and source, then the site's own.
 
     Args:
         site: Where it runs.
@@ -204,7 +204,7 @@ def mount_specs(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
         directory: The campaign's, or `.` for a script to submit by hand.
 
     Raises:
-        UsageError: One of them or of the campaign is no mount, or not one for the runtime.
+        UsageError: One of them or of the campaign is not a mount, or not one for the runtime.
     """
     if site.container.runtime == "none":
         return ()

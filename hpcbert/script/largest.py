@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 # Iterations of a probe, and how many of them are warm-up.
 _ITERS, _SKIP = 10, 5
-# Samples per device above which nothing is tried: what trains with so many is limited by nothing.
+# Most samples per device to try: training with so many has no limit.
 _MOST = 1 << 16
-# What a stand-in has room for in a rehearsal, in halves of the size that the search begins with:
-# on the way to 11 it doubles, fails, and halves the gap upwards and downwards.
+# Room of a stand-in in a rehearsal, in halves of the size that the search begins with: on the way
+# to 11 it doubles, fails, and halves the gap upwards and downwards.
 _ROOM = 11
-# What it says of more: words that every recipe takes for a lack of memory.
+# Its message for more: words that every recipe takes for a lack of memory.
 _LACK = {True: "MemoryError: more than there is room for", False: "Cuda failure 2 'out of memory'"}
 
 
 def symbolic(point: Point) -> Point:
-    """Return a point whose batch size is a mark, for a template to reckon with."""
+    """Return a point with a mark for a batch size, for a template to calculate with."""
     return replace(point, batch_size_per_device=Multiple())  # type: ignore[arg-type]
 
 
@@ -37,26 +37,26 @@ def probing(protocol: Protocol) -> Protocol:
 
 
 def stand_in(resolved: Resolved, array: Array) -> dict[str, Any]:
-    """Return how a rehearsed probe ends: for want of memory where it has more than the room."""
+    """Return how a rehearsed probe ends: with a lack of memory if it has more than the room."""
     room = _ROOM * _start(resolved, array) // 2
     return {"room": room, "size": str(Multiple()), "lack": _LACK[array.point.device == "cpu"]}
 
 
 def context(resolved: Resolved, array: Array, script: str) -> dict[str, Any]:
-    """Return what largest.sh.j2 is rendered with.
+    """Return the values to render largest.sh.j2 with.
 
     Args:
         resolved: What was decided.
-        array: Whose batch size is to be found.
+        array: The array with the unknown batch size.
         script: The rank script of a probe.
 
     Raises:
-        UsageError: No batch size stands in it.
+        UsageError: The script does not contain a batch size.
     """
     recipe, rehearse = resolved.recipe, resolved.options.rehearse
     if MARK not in script:
         raise UsageError(
-            f"What {recipe.name} runs here does not depend on the batch size: there is no largest.",
+            f"{recipe.name} does not depend on the batch size here, so there is no largest one.",
             hint="Leave --batch-size out.",
         )
     from hpcbert.logs import failures, grammar  # with patterns that few submissions need

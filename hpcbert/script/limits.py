@@ -1,4 +1,4 @@
-"""Time limits of retries: what reached its limit gets a longer one, or is not submitted again."""
+"""Time limits of retries: a repeat that reached its limit gets a longer one, or is refused."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def pointless(directory: Path, array: Array, state: str, wanted: str) -> bool:
-    """Say whether a repeat reached its time limit and would have no longer one now.
+    """Return whether a repeat reached its time limit and would not have a longer one now.
 
     Args:
         directory: The campaign.
         array: What the repeat was submitted with.
         state: How it ended.
-        wanted: The time limit from now on; empty for the one that there was.
+        wanted: The time limit from now on; empty for the present one.
     """
     if state != "TIMEOUT":
         return False
@@ -37,12 +37,12 @@ def pointless(directory: Path, array: Array, state: str, wanted: str) -> bool:
 def refuse_pointless(
     watched: TrackedCampaign, ended: Iterable[tuple[Array, int, str]], wanted: str
 ) -> None:
-    """Refuse to submit again with no longer a time limit what reached it.
+    """Refuse to resubmit a repeat that reached its time limit without a longer one.
 
     Args:
         watched: The campaign.
-        ended: What is to be submitted again: the array, the repeat, the state it ended in.
-        wanted: The time limit from now on; empty for the one that there was.
+        ended: What to resubmit: the array, the repeat, the state it ended in.
+        wanted: The time limit from now on; empty for the present one.
 
     Raises:
         UsageError: A repeat did; the hint is the command that gives it a longer one.
@@ -59,14 +59,14 @@ def refuse_pointless(
     new = TimeLimit(min(2 * had, TimeLimit.MOST))
     where = shlex.quote(str(watched.directory))
     raise UsageError(
-        f"{names} reached the time limit of {TimeLimit(had)}, and would again.",
+        f"{names} reached the time limit of {TimeLimit(had)}, and would do so again.",
         where=watched.campaign.id,
-        hint=f"Give a longer one: hpcbert retry {where} --time {new}",
+        hint=f"Set a longer one: hpcbert retry {where} --time {new}",
     )
 
 
 def kept(watched: TrackedCampaign, first: Array) -> str:
-    """Return the time limit that a retry before this one gave a point; empty for the first one."""
+    """Return the time limit that an earlier retry gave a point; empty for the first one."""
     last = [one for one in watched.campaign.arrays if one.point == first.point][-1]
     return "" if last == first else _text(watched.directory, last)
 
@@ -76,5 +76,5 @@ def _text(directory: Path, array: Array) -> str:
 
 
 def of(directory: Path, array: Array) -> TimeLimit:
-    """Return the time limit that an array's script asks for."""
+    """Return the time limit in an array's script."""
     return TimeLimit.parse(_text(directory, array))

@@ -1,7 +1,7 @@
-"""campaign.lock.toml: all that a submission was decided to be.
+"""campaign.lock.toml: all decisions of a submission.
 
-It lies in the campaign for people, and for `submit --like`, which measures the same elsewhere and
-says what is otherwise there.
+It is in the campaign for people to read, and for `submit --like`, which measures the same elsewhere
+and reports the differences.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from hpcbert.script.resolve import Resolved
 
 _HEAD = """\
-# All that this submission was decided to be. To measure the same again, here or elsewhere, and
-# to see what is otherwise there: hpcbert submit --like campaign.lock.toml
+# All decisions of this submission. To measure the same again, here or elsewhere, and to see the
+# differences: hpcbert submit --like campaign.lock.toml
 """
-# What of a site says where things are, or is written elsewhere in a lock.
+# A site's keys for where things are, or that are elsewhere in a lock.
 _ELSEWHERE = ("name", "scheduler", "runs", "sources", "env", "frameworks")
-# What makes a campaign another one, and the points, which `submit --like` makes again.
+# Keys of a particular campaign, and the points, which `submit --like` makes again.
 _OWN = ("campaign", "created", "name", "points", "protocol", "options")
 
 
@@ -42,17 +42,17 @@ class Lock:
     Attributes:
         campaign: The campaign's id.
         created, hpcbert, framework, scheduler, site, name, rehearse, concurrent_repeats,
-            concurrent_points: As the manifest has them.
+            concurrent_points: As in the manifest.
         recipe: Digest of the recipe's folder.
         together: Whether a point's repeats run in one job.
         preflight: Whether the network of the nodes is measured first.
         protocol: Repeats, iterations and warm-up.
-        points: What is measured.
+        points: The measured points.
         options: The value of each of the recipe's options.
         env: The variables that every rank exports.
-        inputs: Image, source, data and interpreter, with digests and commits that are known.
+        inputs: Image, source, data and interpreter, with known digests and commits.
         files: SHA-256 of each file that jobs run, by name.
-        settings: The site's other keys, under what was typed; those of the framework in a table.
+        settings: The site's other keys, with options applied; those of the framework in a table.
     """
 
     campaign: str
@@ -78,12 +78,12 @@ class Lock:
 
     @property
     def text(self) -> str:
-        """It as TOML."""
+        """The lock as TOML."""
         return _HEAD + tomltext.written({"schema": SCHEMA, **asdict(self)})
 
     @property
     def as_campaign(self) -> Campaign:
-        """A campaign of its points, of which nothing was ever submitted."""
+        """A campaign with its points, of which nothing was submitted."""
         repeats = tuple(range(1, self.protocol.repeats + 1))
         return Campaign(
             id=self.campaign,
@@ -110,7 +110,7 @@ class Lock:
 
 
 def lock_of(resolved: Resolved, campaign: Campaign) -> Lock:
-    """Return the lock of a campaign that was thought out; secrets are masked.
+    """Return the lock of a drafted campaign; secrets are masked.
 
     Raises:
         OSError: A file that the jobs run can't be read.
@@ -151,7 +151,7 @@ def lock_of(resolved: Resolved, campaign: Campaign) -> Lock:
 
 
 def _inputs(resolved: Resolved, campaign: Campaign) -> dict[str, str]:
-    """Return what ranks run with, as far as it is known: `prepare` recorded digests of its own."""
+    """Return the inputs of ranks, as far as known: `prepare` recorded digests of its own."""
     made = {one.kind: one for one in campaign.materials}
     found = {
         "image": campaign.image,
@@ -179,26 +179,26 @@ def load(path: Path) -> Lock:
     """Read a lock file strictly.
 
     Raises:
-        ConfigError: It is missing, wrong, or no lock file.
+        ConfigError: It is missing, wrong, or not a lock file.
     """
     values = read(path)
     if "campaign" not in values or "points" not in values:
         hint = "The lock file of a campaign is its campaign.lock.toml."
         if "frameworks" in values or "include" in values:
-            hint = f"A file that says what to measure is submitted: hpcbert submit {path}"
+            hint = f"To submit a file that says what to measure: hpcbert submit {path}"
         raise ConfigError("This is not a lock file.", where=str(path), hint=hint)
     found = decode(Lock, values, file=str(path))
     if not found.points:
-        raise ConfigError("points names nothing.", where=str(path))
+        raise ConfigError("points is empty.", where=str(path))
     return found
 
 
 def differences(then: Lock, now: Lock) -> tuple[str, ...]:
-    """Return what is otherwise than it was, a sentence each."""
+    """Return the differences from then, one sentence each."""
     before, here = _flat(then), _flat(now)
     return tuple(
-        f"Not as in {then.campaign}: {key} was {_shown(before.get(key))}, "
-        f"here it is {_shown(here.get(key))}."
+        f"Differs from {then.campaign}: {key} was {_shown(before.get(key))}, "
+        f"and is {_shown(here.get(key))} here."
         for key in dict.fromkeys((*before, *here))
         if before.get(key) != here.get(key) and redact.MASK not in f"{before.get(key)}"
     )

@@ -1,8 +1,8 @@
-"""What a campaign.toml or a command line combines, cell by cell, to one request a campaign.
+"""The combinations of a campaign.toml or a command line, as one request per campaign.
 
 A campaign has one framework with one model, one value of each option and one environment. Every
-cell is held against its recipe and the site before any campaign is made, so that all that can't be
-measured is refused at once.
+cell is checked against its recipe and the site before any campaign is made, so that everything that
+can't be measured is refused at once.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What is to be measured.
+    """What to measure.
 
     Attributes:
-        asked: The axes, with what is included and excluded.
-        base: How, and the largest shape; what else it says of points is not looked at.
+        asked: The axes, with inclusions and exclusions.
+        base: How to run, and the largest shape; its points are ignored.
         where: The file; empty for a command line.
     """
 
@@ -43,7 +43,7 @@ class Matrix:
 
 
 class Portion(NamedTuple):
-    """What one campaign measures."""
+    """The request of one campaign."""
 
     framework: str
     request: Request
@@ -58,15 +58,14 @@ class _Measurable(NamedTuple):
 
 
 def portions(matrix: Matrix, find: Callable[[str], tuple[Recipe, Site]]) -> tuple[Portion, ...]:
-    """Return what each campaign measures, in the order of the axes.
+    """Return the request of each campaign, in the order of the axes.
 
     Args:
-        matrix: What is asked for.
-        find: Returns the recipe of a framework as it is on its device, and the site as it is for
-            that framework.
+        matrix: What to measure.
+        find: Returns the recipe of a framework for its device, and the site for that framework.
 
     Raises:
-        UsageError: Something of it can't be measured; all of that in one `Refusals`.
+        UsageError: A part of it can't be measured; all such parts in one `Refusals`.
     """
     cells = tuple(combinations(matrix.asked, matrix.base.shape, matrix.where))
     errors: list[UsageError] = [*_unused(matrix, cells)]
@@ -74,7 +73,7 @@ def portions(matrix: Matrix, find: Callable[[str], tuple[Recipe, Site]]) -> tupl
     for name, cell in {cell.framework: cell for cell in reversed(cells)}.items():
         try:
             known[name] = find(name)
-        except UsageError as error:  # noqa: PERF203  all of them are told
+        except UsageError as error:  # noqa: PERF203  all of them are reported
             errors.append(_placed(error, matrix, cell.place("frameworks")))
     able: list[_Measurable] = []
     kept: list[_Measurable] = []
@@ -98,7 +97,7 @@ def portions(matrix: Matrix, find: Callable[[str], tuple[Recipe, Site]]) -> tupl
 def _tried(
     cell: Combination, matrix: Matrix, recipe: Recipe, site: Site
 ) -> tuple[_Measurable | None, list[UsageError]]:
-    """Return a cell with its point; else all that speaks against it."""
+    """Return a cell with its point; else all errors of it."""
     faults: list[UsageError] = []
     rest: Combination | None = cell
     while rest:
@@ -119,7 +118,7 @@ def _tried(
 
 
 def _refuse_texts(cell: Combination, recipe: Recipe) -> None:
-    """Refuse a text where an option takes something else: only a command line has nothing else.
+    """Refuse a text for an option of another kind: only a command line has nothing but texts.
 
     Raises:
         UsageError: There is one.
@@ -127,7 +126,7 @@ def _refuse_texts(cell: Combination, recipe: Recipe) -> None:
     for name, value in cell.options:
         option = recipe.options.get(name)
         if option and isinstance(value, str) and option.kind != "str":
-            message = f"{name} takes a {option.kind}, not {value!r}."
+            message = f"{name} must be of type {option.kind}, not {value!r}."
             raise UnfitError(message, key=f"options.{name}")
 
 
@@ -162,7 +161,7 @@ def _grouped(kept: Iterable[_Measurable], base: Request) -> Iterator[Portion]:
 
 
 def _fits(one: Exclusion, cell: Combination, found: _Measurable | None) -> bool:
-    """Say whether an exclusion means a cell; where it can be measured, also by its defaults."""
+    """Return whether an exclusion matches a cell; if that can be measured, also by its defaults."""
     options, model, precision, size = dict(cell.options), cell.model, cell.precision, cell.size
     if found:
         options, point = dict(found.options), found.point
@@ -186,7 +185,7 @@ def _allows(values: tuple[Any, ...], value: object) -> bool:
 def _idle(
     matrix: Matrix, cells: Sequence[Combination], able: Sequence[_Measurable]
 ) -> Iterator[ConfigError]:
-    """Yield an error for each value of an exclusion that no cell has."""
+    """Yield an error for each value of an exclusion that matches no cell."""
     had: dict[str, set[Any]] = {
         "frameworks": {one.framework for one in cells},
         "models": {one.model for one in cells} | {one.point.model for one in able},
@@ -222,7 +221,7 @@ def _unheard(
 
 
 def _unused(matrix: Matrix, cells: Sequence[Combination]) -> Iterator[UsageError]:
-    """Yield an error for each framework or precision that has settings and is not measured."""
+    """Yield an error for each framework or precision with settings that is not measured."""
     pairs = {(cell.framework, cell.precision) for cell in cells}
     frameworks, precisions = {one for one, _ in pairs}, {one for _, one in pairs if one}
     found: dict[str, tuple[str, set[str]]] = {}
@@ -236,13 +235,16 @@ def _unused(matrix: Matrix, cells: Sequence[Combination]) -> Iterator[UsageError
             if size.precision and size.precision not in precisions:
                 found.setdefault(size.key, (size.precision, precisions))
     for key, (word, known) in found.items():
-        message, hint = f"{key} is of {word}, which is not measured.", did_you_mean(word, known)
+        message, hint = (
+            f"{key} belongs to {word}, which is not measured.",
+            did_you_mean(word, known),
+        )
         kind = ConfigError if matrix.where else UsageError
         yield kind(message, where=matrix.where, hint=hint)
 
 
 def _placed(error: UsageError, matrix: Matrix, place: str, framework: str = "") -> UsageError:
-    """Return what is wrong with a cell, with the place in the file that says it."""
+    """Return an error of a cell, with its place in the file."""
     if not matrix.where:
         several = framework and len(matrix.asked.frameworks) > 1
         message = f"{framework}: {error.message}" if several else error.message
@@ -252,6 +254,6 @@ def _placed(error: UsageError, matrix: Matrix, place: str, framework: str = "") 
 
 
 def _together(errors: Sequence[UsageError]) -> UsageError:
-    """Return one error for all, each said once."""
+    """Return one error for all, each reported once."""
     each = list({(str(one), one.hint): one for one in errors}.values())
     return each[0] if len(each) == 1 else Refusals(each)

@@ -1,8 +1,8 @@
-"""A multiple of a batch size that only the job finds out, as a recipe's template reckons with it.
+"""A multiple of a batch size that only the job finds, for a recipe's template to calculate with.
 
-It stands in the rank script as `@hpcbert.batch.8@`, in which no character means anything to a shell
-or to JSON, and the job puts the number in its place (largest.sh.j2). What comes out is what a
-template makes of that number, so it may be multiplied by whole numbers and no more.
+In the rank script it is `@hpcbert.batch.8@`, in which no character is special to a shell or to
+JSON, and the job replaces it by the number (largest.sh.j2). The result must be what a template
+makes of that number, so it may only be multiplied by whole numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NoReturn
 from hpcbert.errors import UsageError
 from hpcbert.system.lazy import dataclass
 
-# What the job looks for, followed by the factor and an at sign.
+# The text that the job looks for, followed by the factor and an at sign.
 MARK = "@hpcbert.batch."
 
 
@@ -34,7 +34,7 @@ class Multiple:
 
     def _refuse(self, _other: object = None) -> NoReturn:
         raise UsageError(
-            "The recipe has to know the batch size, and --batch-size max leaves it to the job.",
+            "The recipe needs to know the batch size, but --batch-size max leaves it to the job.",
             hint="Give --batch-size a number.",
         )
 

@@ -1,4 +1,4 @@
-"""Where the tasks of a point are on their nodes: how many, with which GPUs and CPUs each."""
+"""The tasks of a point on their nodes: how many, and with which GPUs and CPUs each."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Placing:
-    """What a rank script decides its device and its CPUs from.
+    """What determines a rank script's device and CPUs.
 
     Attributes:
         on_gpus: Whether the nodes' GPUs do the work.
         nodes, gpus: Nodes, and GPUs (or ranks on CPUs) of all of them.
-        tasks: Tasks on a node.
+        tasks: Tasks per node.
         gpus_of_task: GPUs that each of them drives.
-        cpus: CPUs of each task; 0: nobody says.
+        cpus: CPUs of each task; 0 if unknown.
         share: GPUs of a whole node, which share its CPUs.
         binding: What tasks are bound to: `gpu`, `none`, or what the `cluster` decides.
-        confined_only: Whether jobs share nodes: then tasks may be bound only to CPUs that nobody
-            else has, which they can tell only where Slurm confines them.
+        confined_only: Whether jobs share nodes: then tasks may be bound only to CPUs of their own,
+            which they know only if Slurm confines them to these.
     """
 
     on_gpus: bool
@@ -39,7 +39,7 @@ class Placing:
 
     @property
     def tasks_share(self) -> bool:
-        """Whether a node may have other tasks: one that drives a whole node has all of it."""
+        """Whether a node may have other tasks: a task that drives a whole node has all of it."""
         return self.gpus_of_task == 1
 
     @property
@@ -49,16 +49,16 @@ class Placing:
 
     @property
     def srun_options(self) -> tuple[str, ...]:
-        """What srun is told: to bind nothing, unless that is left to it."""
-        # With it a step has no more CPUs than that: ranks that choose want to see the whole node.
+        """The option of srun: bind nothing, unless binding is left to srun."""
+        # With it a step has no more CPUs than that: ranks that choose need to see the whole node.
         chosen = self.bind and not self.confined_only
         cpus = (f"--cpus-per-task={self.cpus}",) if self.cpus and not chosen else ()
-        # Without a number of CPUs a task would be bound to a single one on many clusters.
+        # Without a number of CPUs, many clusters would bind a task to a single one.
         return cpus if self.binding == "cluster" else (*cpus, "--cpu-bind=none")
 
 
 def placing(resolved: Resolved, point: Point) -> Placing:
-    """Decide it for a point."""
+    """Determine it for a point."""
     site, shape = resolved.site, point.shape
     tasks = resolved.recipe.tasks_per_node(shape)
     each = shape.gpus_per_node // tasks

@@ -1,4 +1,4 @@
-"""Request to plan: which shapes, precisions and batch sizes one submission measures, and how."""
+"""Request to plan: the shapes, precisions and batch sizes that one submission measures, and how."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 _FIRST_STEP = 4  # DLPerf's curve within a node goes 1, 4, 8 (Oneflow-Inc/DLPerf@c89430b)
 MOST_INDICES = 1000  # Slurm's default MaxArraySize of 1001 ends indices at 1000
-# What templates/launch/ sets where the site names an interface.
+# Variables that templates/launch/ sets if the site names an interface.
 _BY_INTERFACE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
 @dataclass(frozen=True)
 class RequestCell:
-    """One point of a request; what is empty is the recipe's choice."""
+    """One point of a request; empty fields are left to the recipe."""
 
     shape: Shape
     precision: str = ""
@@ -41,24 +41,24 @@ class RequestCell:
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asks `submit` for; empty fields leave the choice to site and recipe.
+    """A request to `submit`; empty fields leave the choice to site and recipe.
 
     Attributes:
         shape: The largest shape.
-        batch_sizes: Samples per device; LARGEST: as many as they have room for.
-        scaling: Whether the smaller shapes of the curve are wanted too.
-        cells: Exactly what is measured, instead of all that shapes, precisions and batch sizes
-            make of each other.
+        batch_sizes: Samples per device; LARGEST: as many as fit.
+        scaling: Whether to measure the smaller shapes of the curve too.
+        cells: Exactly what to measure, instead of all combinations of shapes, precisions and
+            batch sizes.
         preset: Name of one of the recipe's protocols; empty for its first.
         device: What the ranks compute on; empty for the site's, then the recipe's first.
         accumulation: Micro-batches in one step; 0 leaves it to the protocol.
-        global_batch_size: Samples in one step, from which the accumulation follows; 0 likewise.
+        global_batch_size: Samples in one step, from which the accumulation follows; 0 as above.
         iters, skip: Iterations and warm-up; None leaves them to the protocol.
-        settings: The recipe's options; of a command line unread, as texts.
-        env: Environment variables of the ranks that are part of what is measured.
+        settings: The recipe's options; from a command line as unread texts.
+        env: Environment variables of the ranks that are part of the measurement.
         repeats: Runs of each point.
-        precision_of_median: Share of the median; no more runs are needed once its interval is
-            narrower, and `repeats` are the most.
+        precision_of_median: Share of the median; runs stop once its interval is narrower, and
+            `repeats` is the maximum.
     """
 
     shape: Shape
@@ -102,15 +102,15 @@ def _doubling(first: int, below: int) -> Iterable[int]:
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """A request held against a recipe and a site.
+    """A request, checked against a recipe and a site.
 
     Attributes:
-        preset: The recipe's protocol that it means.
+        preset: The recipe's protocol.
         protocol: Repeats, iterations, warm-up.
         options: The value of each of the recipe's options.
-        points: What is measured, the small shapes first.
-        sizes: Samples per device by precision where nobody names a number; the search for the
-            largest batch begins with them.
+        points: The measured points, the small shapes first.
+        sizes: Samples per device by precision if no number is given; the search for the largest
+            batch begins with them.
     """
 
     preset: Preset
@@ -121,16 +121,16 @@ class MeasurementPlan:
 
 
 def device_of(recipe: Recipe, site: Site, asked: str, folders: tuple[Path, ...] = ()) -> Device:
-    """Return what ranks compute on: as asked, else as the site says, else the recipe's first.
+    """Return the device of the ranks: as requested, else the site's, else the recipe's first.
 
     Args:
         recipe: What runs.
-        site: Where.
-        asked: A device; empty for none in particular.
-        folders: Where there are other recipes, to name those that can.
+        site: Where it runs.
+        asked: A device; empty for no request.
+        folders: Folders with other recipes, to name those that can.
 
     Raises:
-        UsageError: There is no such device, or the recipe does not run on it.
+        UsageError: The device does not exist, or the recipe does not run on it.
     """
     wanted = asked or site.settings(recipe.name).device
     where = "" if asked or not wanted else f"{site.where}: frameworks.{recipe.name}.device"
@@ -142,7 +142,7 @@ def device_of(recipe: Recipe, site: Site, asked: str, folders: tuple[Path, ...] 
             return device
     able = " or ".join(recipe.devices)
     others = ", ".join(_able(folders, wanted))
-    hint = f"These run on {wanted}: {others}." if others else ""
+    hint = f"Frameworks that run on {wanted}: {others}." if others else ""
     raise UsageError(f"{recipe.name} runs on {able}, not on {wanted}.", where=where, hint=hint)
 
 
@@ -155,10 +155,10 @@ def _able(folders: tuple[Path, ...], device: str) -> Iterator[str]:
 
 
 def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
-    """Decide what a request measures.
+    """Determine what a request measures.
 
     Raises:
-        UsageError: The recipe, the site or the protocol does not allow what is asked.
+        UsageError: The recipe, the site or the protocol does not allow the request.
     """
     device = device_of(recipe, site, request.device)
     recipe = recipe.for_device(device)
@@ -207,7 +207,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
 
 
 def _combined(request: Request, precisions: tuple[str, ...]) -> tuple[RequestCell, ...]:
-    """Return every shape with every batch size in every precision that is asked for."""
+    """Return every requested combination of shape, batch size and precision."""
     return tuple(
         RequestCell(shape, precision, size)
         for precision in request.precisions or precisions[:1]
@@ -219,7 +219,7 @@ def _combined(request: Request, precisions: tuple[str, ...]) -> tuple[RequestCel
 def _env(
     recipe: Recipe, site: Site, asked: tuple[tuple[str, str], ...]
 ) -> tuple[tuple[str, str], ...]:
-    """Return the variables that are asked for, by name; refuse what is set otherwise.
+    """Return the requested variables, by name; refuse those that are set elsewhere.
 
     Raises:
         UsageError: The recipe or the job script sets one of them.
@@ -256,7 +256,7 @@ def _protocol(usual: Preset, request: Request) -> Protocol:
 
 
 def _accumulation(request: Request, usual: Preset, shape: Shape, size: int, device: Device) -> int:
-    """Return the micro-batches in one step: as asked, else so that the global batch is right."""
+    """Return the micro-batches per step: as requested, else those for the global batch."""
     if request.accumulation:
         return request.accumulation
     fixed = request.global_batch_size or usual.global_batch_size
@@ -267,14 +267,14 @@ def _accumulation(request: Request, usual: Preset, shape: Shape, size: int, devi
             hint="Give --accumulation, or --batch-size with a number.",
             key="batch_sizes",
         )
-    size = max(size, 1)  # what is a multiple of the batch size is so of each
+    size = max(size, 1)  # a multiple of the batch size is one for each size
     total = fixed or usual.samples_per_device * size
     if not total:
         return usual.accumulation or 1
     micro = shape.gpus * size
     if total % micro:
         raise UnfitError(
-            f"A global batch of {total} is no multiple of {shape.gpus} "
+            f"A global batch of {total} is not a multiple of {shape.gpus} "
             f"{'ranks' if device == 'cpu' else 'GPUs'} x {size} samples.",
             hint="Change --batch-size or --global-batch-size, or give --accumulation.",
             key="global_batch_size" if request.global_batch_size else "batch_sizes",
@@ -298,19 +298,19 @@ def _check(recipe: Recipe, request: Request, usual: Preset) -> None:
 
 
 def _check_shape(recipe: Recipe, site: Site, shape: Shape, usual: Preset, device: Device) -> None:
-    """Refuse more ranks or nodes than a recipe can have on a device, or GPUs than a node has."""
+    """Refuse more ranks or nodes than a recipe supports on a device, or GPUs than a node has."""
     for why, much, most in (
         (recipe.alone, shape.gpus, "as one rank"),
         (recipe.one_node, shape.nodes, "on one node"),
     ):
         if why and much > 1:
-            message = f"{recipe.name} runs on {device} {most} only, not as {shape}."
+            message = f"{recipe.name} runs on {device} only {most}, not as {shape}."
             raise UnfitError(message, hint=why, key="shapes")
     on_gpus = usual.gpus and device != "cpu"
     if on_gpus and shape.gpus_per_node > site.nodes.gpus_per_node:
         raise UnfitError(
             f"Nodes of site {site.name!r} have {site.nodes.gpus_per_node} GPUs, "
-            f"{shape.gpus_per_node} are asked for.",
+            f"you asked for {shape.gpus_per_node}.",
             where=site.where,
             hint="Change --gpus-per-node, or nodes.gpus_per_node in the site.toml.",
             key="shapes",

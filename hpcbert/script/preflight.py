@@ -1,7 +1,7 @@
-"""The job before all others that measures the network of the nodes: with what, and on which.
+"""The job before all others that measures the nodes' network: its program, and its nodes.
 
-On GPUs that is nccl-tests' all-reduce; elsewhere, or where the run finds out by itself what it
-computes on, the reference program's. templates/preflight.sh.j2 says what of it is measured.
+On GPUs the program is nccl-tests' all-reduce; elsewhere, or if the run itself finds its device, the
+reference program's. templates/preflight.sh.j2 says which parts are measured.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from hpcbert.model import Point
     from hpcbert.script.resolve import Resolved
 
-# Percent of the median of all nodes: one that has less is far below the others. Half of a node's
-# links, or one of two, is less; what nodes of one kind differ by is a few percent.
+# Percent of the median of all nodes: a node with less is far below the others. Half of a node's
+# links, or one of two, is less; nodes of one kind differ by a few percent.
 SHARE = 75
 _LONGEST = TimeLimit.parse("00:30:00")
 _BODY, _RUN = "preflight.sh.j2", "run.sh.j2"
@@ -36,18 +36,18 @@ _ITERS, _SKIP = 12, 2
 
 
 def body(found: Recipe) -> str:
-    """Return the name of the template of what a recipe's ranks run in a preflight."""
+    """Return the name of the template for a recipe's ranks in a preflight."""
     return _BODY if (Path(found.folder) / _BODY).is_file() else _RUN
 
 
 def resolved_for(resolved: Resolved) -> Resolved:
-    """Decide with what the nodes of a campaign are measured before it.
+    """Choose the program that measures the nodes of a campaign before it.
 
     Args:
         resolved: The campaign's points.
 
     Raises:
-        UsageError: There is nothing to compare, or what measures can't be had.
+        UsageError: There is nothing to compare, or the measuring program is not available.
     """
     if resolved.scheduler.here:
         raise UsageError(
@@ -59,7 +59,7 @@ def resolved_for(resolved: Resolved) -> Resolved:
     if shape.nodes == 1:
         raise UsageError(
             "--preflight compares nodes, and every point has one node only.",
-            hint="Leave --preflight out, or ask for more with --nodes.",
+            hint="Leave --preflight out, or request more nodes with --nodes.",
         )
     name = _BY_DEVICE.get(resolved.device, _OTHERWISE)
     found = recipe.load(places.find_recipe(name, resolved.options.folders))
@@ -83,13 +83,13 @@ def resolved_for(resolved: Resolved) -> Resolved:
 
 
 def _shape(resolved: Resolved) -> Shape:
-    """Return nodes and ranks a node of the largest point."""
+    """Return nodes, and ranks per node, of the largest point."""
     shapes = [point.shape for point in resolved.plan.points]
     return max(shapes, key=lambda one: (one.nodes, one.gpus_per_node))
 
 
 def array(check: Resolved) -> Array:
-    """Return the job that measures, yet without a script's digest."""
+    """Return the job that measures, still without a script's digest."""
     (point,) = check.plan.points
     point = _named(point)
     return Array(
@@ -106,5 +106,5 @@ def array(check: Resolved) -> Array:
 
 
 def _named(point: Point) -> Point:
-    """Return the point under a name that no point of the campaign has, be it the same program's."""
+    """Return the point with a name that no point of the campaign has."""
     return replace(point, model="preflight", options=(), protocol="")

@@ -1,6 +1,6 @@
-"""What `prepare` made or looked at: where it lies, what it is called, and what was written down.
+"""What `prepare` made or checked: its path, its name, and its record.
 
-Names carry digests of all that goes in, so that another recipe, patch or option is another name.
+Names contain digests of all inputs, so that another recipe, patch or option is another name.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from hpcbert.config.site import Site
     from hpcbert.model import OptionValue
 
-# Of what `prepare` writes down.
+# Schema of the records of `prepare`.
 SCHEMA = 1
 _SUFFIX = ".json"
 
 
 def record(path: Path) -> dict[str, Any]:
-    """Return what was written down; nothing where it is missing, damaged or of another schema."""
+    """Return a record; nothing if it is missing, damaged or of another schema."""
     try:
         data = store.read_json(path)
     except UsageError:
@@ -40,12 +40,12 @@ def record(path: Path) -> dict[str, Any]:
 
 
 def beside(path: Path) -> Path:
-    """Return the directory that a record is of."""
+    """Return the directory that a record belongs to."""
     return path.parent / path.name.removesuffix(_SUFFIX)
 
 
 def source_record(site: Site, recipe: Recipe) -> Path:
-    """Return where a checkout's record lies: beside the checkout, which has its name.
+    """Return the path of a checkout's record: next to the checkout, with its name.
 
     Raises:
         UsageError: A patch of the recipe is missing.
@@ -61,7 +61,7 @@ def source_record(site: Site, recipe: Recipe) -> Path:
 
 
 def data_record(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> Path:
-    """Return where it is written down what the data of a framework were found to be.
+    """Return the path of the record about a framework's data.
 
     Raises:
         UsageError: As `synthetic`.
@@ -76,19 +76,19 @@ def data_record(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) 
 
 
 def runs_in_environment(site: Site, recipe: Recipe) -> bool:
-    """Say whether ranks run in a virtual environment that `prepare` makes."""
+    """Return whether ranks run in a virtual environment that `prepare` makes."""
     own = site.settings(recipe.name).python
     return recipe.environment is not None and site.container.runtime == "none" and not own
 
 
 def comes_with_environment(site: Site, recipe: Recipe) -> bool:
-    """Say whether the program is among the packages of such an environment."""
+    """Return whether the program is among the packages of such an environment."""
     made = recipe.environment if runs_in_environment(site, recipe) else None
     return bool(made and made.program) and not site.settings(recipe.name).source
 
 
 def environment_record(site: Site, recipe: Recipe) -> Path:
-    """Return where a virtual environment's record lies: beside it.
+    """Return the path of a virtual environment's record: next to it.
 
     Raises:
         UsageError: A file of the recipe is missing.
@@ -116,7 +116,7 @@ def interpreter(environment: Path) -> Path:
 
 
 def packages(environment: Path, release: str) -> Path:
-    """Return where a virtual environment of a release of Python has its packages."""
+    """Return the path of a virtual environment's packages, for a release of Python."""
     return environment / "lib" / f"python{release}" / "site-packages"
 
 
@@ -134,7 +134,7 @@ def _own(recipe: Recipe, name: str) -> bytes:
 
 
 class Synthetic(NamedTuple):
-    """What synthetic data of a framework are made by."""
+    """The settings of a framework's synthetic data."""
 
     form: str
     length: int
@@ -145,10 +145,10 @@ class Synthetic(NamedTuple):
 
 
 def synthetic(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> Synthetic:
-    """Return what synthetic data a framework needs, with its options at these values.
+    """Return the synthetic data that a framework needs, with its options at these values.
 
     Raises:
-        UsageError: The recipe reads none, or says a number that is none.
+        UsageError: The recipe reads none, or has a number that is not one.
     """
     wanted = recipe.dataset
     if wanted is None:
@@ -166,7 +166,7 @@ def synthetic(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) ->
 
 
 def synthetic_folder(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> Path:
-    """Return where synthetic data of a framework lie.
+    """Return the directory of a framework's synthetic data.
 
     Raises:
         UsageError: As `synthetic`.
@@ -179,7 +179,7 @@ def synthetic_folder(site: Site, recipe: Recipe, options: Mapping[str, OptionVal
 
 
 def options_for_data(site: Site, recipe: Recipe) -> Mapping[str, OptionValue]:
-    """Return the options as the site has them, where it depends on them what the data are.
+    """Return the site's options, if the data depend on them.
 
     Raises:
         UsageError: One is wrong.
@@ -189,7 +189,7 @@ def options_for_data(site: Site, recipe: Recipe) -> Mapping[str, OptionValue]:
 
 
 def data_path(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> str:
-    """Return where ranks find their data; empty where nobody names any.
+    """Return where ranks find their data; empty if nothing names any.
 
     Raises:
         UsageError: As `synthetic`.

@@ -1,7 +1,7 @@
-"""What was resolved, to sbatch scripts: the only user of Jinja for scripts.
+"""Render sbatch scripts from a resolved request: the only user of Jinja for scripts.
 
 Every `{{ value }}` becomes one shell word, quoted unless it is plainly safe; a list becomes its
-words. What must not be quoted says so by a filter: `verbatim` for text that is shell already,
+words. A filter marks what must not be quoted: `verbatim` for text that is shell already,
 `directive` for a `#SBATCH` line, `comment` for a comment, `identifier` for a variable's name.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hpcbert.script.resolve import Resolved
 
 _HEREDOC_END = "HPCBERT_RANK"
-# Ranks on the CPU see no GPU, whatever a node has.
+# Ranks on the CPU see no GPU, even if the node has some.
 _HIDDEN = {"cpu": {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNSAFE_IN_DIRECTIVE = re.compile(r"[^\w@%+=:,./\[\]-]", re.ASCII)
@@ -70,20 +70,20 @@ def quote(text: str) -> str:
 
 
 def directive(text: str) -> Verbatim:
-    r"""Return text as it must stand after `#SBATCH` for sbatch to read exactly that word.
+    r"""Return text in the form after `#SBATCH` from which sbatch reads exactly that word.
 
     Within double quotes a backslash takes the next character as it is, `#` begins no comment and
     blanks do not end the word; outside of them a blank can't be escaped (seen with sbatch 22.05.8;
     SchedMD/slurm, src/sbatch/opt.c, _get_argument).
 
     Raises:
-        UsageError: The text holds a control character, which no directive can carry.
+        UsageError: The text has a control character, which no directive can contain.
     """
     _refuse_unwritable(text)
     if _CONTROL.search(text):
         raise UsageError(
-            f"{text!r} holds a line break or another control character.",
-            hint="An #SBATCH line can't carry it: remove it.",
+            f"{text!r} contains a line break or another control character.",
+            hint="An #SBATCH line can't contain it: remove it.",
         )
     if not _UNSAFE_IN_DIRECTIVE.search(text):
         return Verbatim(text)
@@ -100,13 +100,13 @@ def comment(text: str) -> Verbatim:
 
 
 def identifier(text: str) -> Verbatim:
-    """Return a variable's name, or refuse what is none.
+    """Return a variable's name, or refuse an invalid one.
 
     Raises:
-        UsageError: The text is no shell identifier.
+        UsageError: The text is not a shell identifier.
     """
     if not _IDENTIFIER.fullmatch(text):
-        raise UsageError(f"{text!r} is no name for an environment variable.")
+        raise UsageError(f"{text!r} is not a valid name for an environment variable.")
     return Verbatim(text)
 
 
@@ -114,13 +114,13 @@ def _refuse_unwritable(text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise UsageError(f"{text!r} is no valid Unicode text.") from error
+        raise UsageError(f"{text!r} is not valid Unicode text.") from error
     if "\0" in text:
-        raise UsageError(f"{text!r} holds a NUL character.")
+        raise UsageError(f"{text!r} contains a NUL character.")
 
 
 def _word(value: Any) -> str:
-    """Turn whatever stands in `{{ }}` into shell words."""
+    """Turn a value in `{{ }}` into shell words."""
     if isinstance(value, Verbatim):
         return value
     if isinstance(value, bool):
@@ -132,13 +132,13 @@ def _word(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(_word(element) for element in value)
     if isinstance(value, jinja2.Undefined):
-        return str(value)  # Which raises, and says what is undefined or not to be reached.
+        return str(value)  # This raises, naming what is undefined or out of reach.
     raise TypeError(f"it prints a {type(value).__name__}, which is neither text, number nor list")
 
 
 @functools.cache
 def _environment(folders: tuple[Path, ...]) -> Environment:
-    """Return the sandbox with what templates say of words: one for all scripts of a submission."""
+    """Return the sandbox with the templates' filters: one for all scripts of a submission."""
     environment = Environment(folders, finalize=_word, maker=Path(__file__))
     environment.filters.update(
         directive=directive, comment=comment, identifier=identifier, verbatim=Verbatim
@@ -187,9 +187,9 @@ def _srun_options(resolved: Resolved, array: Array) -> tuple[str, ...]:
 
 
 def exported(resolved: Resolved, point: Point) -> dict[str, str]:
-    """Return what every rank exports: the site's, the point's, then the recipe's, which is pinned.
+    """Return the variables of every rank: the site's, the point's, then the recipe's, which win.
 
-    On the CPU ranks see no GPU.
+    On the CPU, ranks see no GPU.
     """
     pinned = {**resolved.recipe.env, **_HIDDEN.get(resolved.device, {})}
     return {**resolved.site.env, **dict(point.env), **pinned}
@@ -199,8 +199,8 @@ def render(resolved: Resolved, array: Array) -> str:
     """Return the sbatch script of one point, or of a part of its repeats.
 
     Raises:
-        UsageError: A value can't be written safely, or a template is wrong, reaches for what it
-            may not, or takes too much.
+        UsageError: A value can't be written safely, or a template is wrong, or reaches for or uses
+            too much.
     """
     environment = _environment(resolved.options.folders)
     recipe, inputs = resolved.recipe, resolved.inputs
@@ -241,7 +241,7 @@ def _rank_script(
     context: Mapping[str, Any],
     **more: Any,
 ) -> str:
-    """Return what each rank runs, a text within the script."""
+    """Return the program of each rank, a text within the script."""
     recipe, asks = resolved.recipe, {}
     name = preflight.body(recipe) if array.preflight else "run.sh.j2"
     name = f"{recipe.name}/{name}"
@@ -261,10 +261,10 @@ def _rank_script(
 
 
 def _refuse_set(point: Point, body: str, recipe: Recipe) -> None:
-    """Refuse a variable of the point that the recipe's own script sets to something else.
+    """Refuse a variable of the point that the recipe's own script sets to another value.
 
     Raises:
-        UsageError: There is one.
+        UsageError: There is such a variable.
     """
     for name, _ in point.env:
         if re.search(rf"(?:^|[\s;(]){name}=", body):
@@ -274,7 +274,7 @@ def _refuse_set(point: Point, body: str, recipe: Recipe) -> None:
 
 
 def _asked(resolved: Resolved, array: Array) -> dict[str, Any]:
-    """Return what each rank of an examination looks at."""
+    """Return what each rank of an examination inspects."""
     in_image = resolved.site.container.runtime != "none"
     mpi = {resolved.mpi, *resolved.recipe.mpi} - {"", "none"}
     return {
@@ -328,7 +328,7 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
 
 
 def looked(resolved: Resolved) -> tuple[str, ...]:
-    """Return the words of an examination for look.sh; none where this is a measurement."""
+    """Return the arguments of an examination for look.sh; none for a measurement."""
     examine = resolved.options.examine
     if examine is None:
         return ()
@@ -339,7 +339,7 @@ def looked(resolved: Resolved) -> tuple[str, ...]:
 
 
 def _baseline(resolved: Resolved, array: Array) -> str:
-    """Return the key of the smallest shape of a point's curve, where that may hold it back."""
+    """Return the key of the smallest shape of a point's curve, if that may hold it back."""
     if not resolved.options.stop_on_failure or resolved.by_hand or array.preflight:
         return ""
     curve = [one for one in resolved.plan.points if _of_curve(one) == _of_curve(array.point)]
@@ -352,7 +352,7 @@ def _of_curve(point: Point) -> Point:
 
 
 def _reproduce(resolved: Resolved, point: Point) -> str:
-    """Return what a script's header says of its making: by hand the command that renders it."""
+    """Return the origin in a script's header: by hand, the command that renders it."""
     if not resolved.by_hand:
         return f"hpcbert {__version__}"
     site = relative(Path(resolved.site.where), Path.cwd())

@@ -1,4 +1,4 @@
-"""Resolving: site, recipe and request decided once, into all that scripts and manifest need."""
+"""Resolve: site, recipe and request decided once, into everything scripts and manifest need."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from hpcbert.script.inputs import Inputs
     from hpcbert.script.plan import MeasurementPlan, Request
 
-# Directory of a script to submit by hand: where sbatch is called.
+# Directory of a script to submit by hand: the one in which sbatch is called.
 BY_HAND = "."
 _WORKLOADS = Path(__file__).parent.parent / "workloads"
-# What every campaign carries: they say what the nodes are, and what their GPUs draw.
+# Files of every campaign, which describe the nodes and sample the power of their GPUs.
 _EVERY = ("describe.sh", "sample.sh")
-# What an examination's ranks and nodes run beside that, and what containers need.
+# Further files of an examination's ranks and nodes, and of containers.
 _EXAMINING = ("look.sh", "hello.py")
 _MISSING = "/path/to/"
 
 
 @dataclass(frozen=True)
 class Examination:
-    """What a job looks at on its nodes, instead of training.
+    """What a job inspects on its nodes, instead of training.
 
     Attributes:
-        runs: The directory that nodes are to share.
+        runs: The directory that nodes should share.
         imports: Interpreters, and what each imports on the host.
-        paths: What nodes must have.
-        probe: Words for the container's probe.sh; none: it is not run.
+        paths: Paths that nodes must have.
+        probe: Arguments for the container's probe.sh; none: it does not run.
     """
 
     runs: str
@@ -57,24 +57,24 @@ class Examination:
 
 @dataclass(frozen=True)
 class SubmitOptions:
-    """How a request is carried out, apart from what it measures.
+    """How to carry out a request, apart from what it measures.
 
     Attributes:
-        scheduler: Name of the one that its jobs are handed to.
-        folders: Where recipes and templates are looked for.
-        concurrent: Repeats of a point that may run at the same time.
+        scheduler: Name of the scheduler of its jobs.
+        folders: Folders of recipes and templates.
+        concurrent: Number of repeats of a point that may run at the same time.
         concurrent_points: Whether points may run at the same time.
         together: Whether a point's repeats run in one job, on the same nodes.
         rehearse: Whether ranks replay the sample log instead of training.
-        examine: What ranks and nodes look at instead; None where this is a measurement.
-        stop_on_failure: Whether a point is held back where the smallest shape of its curve failed.
-        dry: Whether nothing will be run, so that missing paths may stay open.
-        mpi: The kinds of MPI that srun has on the cluster; none: nobody knows.
-        most_indices: Repeats that one array may have: the cluster's MaxArraySize less one; None:
+        examine: What ranks and nodes inspect instead; None for a measurement.
+        stop_on_failure: Whether to hold a point back if the smallest shape of its curve failed.
+        dry: Whether nothing will run, so that missing paths may stay open.
+        mpi: The kinds of MPI that the cluster's srun has; none: unknown.
+        most_indices: Maximum repeats of one array: the cluster's MaxArraySize less one; None:
             there is no limit.
-        preflight: Whether the network of the nodes is measured first, and slow ones are left out.
-        file: The campaign.toml that asked for it; None where a command line did.
-        name, note: What a person calls it, and a line about it; may be empty.
+        preflight: Whether to measure the nodes' network first, and exclude slow nodes.
+        file: The campaign.toml behind it; None for a command line.
+        name, note: The user's name for it, and a note; may be empty.
     """
 
     scheduler: str
@@ -96,22 +96,22 @@ class SubmitOptions:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A request at a site, decided: nothing below asks site or recipe about it again.
+    """A request at a site, decided: nothing below asks site or recipe again.
 
     Attributes:
-        request, site, recipe, options: What it was decided from.
-        scheduler: What the scheduler is like; may differ from the site's in a dry run.
-        device: What the ranks compute on; the recipe is as it is there.
-        plan: What is measured: protocol, the recipe's options, points.
-        found: What ranks run with, as site and `prepare` have it.
-        inputs: The same as scripts have it: with an interpreter in any case, and in a dry run with
-            a path to fill in for what was not found.
+        request, site, recipe, options: The sources of the decisions.
+        scheduler: The scheduler's properties; may differ from the site's in a dry run.
+        device: The device of the ranks; the recipe is adapted to it.
+        plan: What to measure: protocol, the recipe's options, points.
+        found: The inputs of ranks, as site and `prepare` have them.
+        inputs: The same for scripts: always with an interpreter, and in a dry run with a path to
+            fill in for what was not found.
         mpi: The kind of MPI that srun starts ranks with; empty: the cluster's default.
-        mounts: Container mounts beside the campaign's, `SRC:DST[:FLAGS]` each.
+        mounts: Container mounts besides the campaign's, `SRC:DST[:FLAGS]` each.
         directory: The campaign's, or `BY_HAND`.
         sources: The files that a job reads or runs, by name.
-        warnings: What a person should know before running it.
-        missing: What ranks need and nobody names: `image`, `data`, `source`, `python`.
+        warnings: What the user should know before running it.
+        missing: What ranks need but nothing names: `image`, `data`, `source`, `python`.
     """
 
     request: Request
@@ -132,12 +132,12 @@ class Resolved:
 
     @property
     def by_hand(self) -> bool:
-        """Whether its scripts are submitted by hand, each wherever one likes."""
+        """Whether its scripts are submitted by hand, each in any place."""
         return self.directory == BY_HAND
 
     @property
     def files(self) -> dict[str, str]:
-        """Where a job finds each of the files, by name."""
+        """The paths of the files in a job, by name."""
         if self.by_hand:
             return {name: relative(path, Path.cwd()) for name, path in self.sources.items()}
         return {name: f"{self.directory}/scripts/{name}" for name in self.sources}
@@ -146,14 +146,14 @@ class Resolved:
 def resolve(
     request: Request, site: Site, recipe: Recipe, options: SubmitOptions, directory: str = BY_HAND
 ) -> Resolved:
-    """Decide all that a request leaves open.
+    """Decide everything that a request leaves open.
 
     Args:
-        request: What is asked for.
+        request: What to measure.
         site: Where it runs.
         recipe: What runs.
-        options: How it is carried out.
-        directory: The campaign's; without one scripts are submitted by hand.
+        options: How to carry it out.
+        directory: The campaign's; without one, scripts are submitted by hand.
 
     Raises:
         UsageError: Recipe, site and request do not fit together; the hint says what to change.
@@ -164,14 +164,14 @@ def resolve(
     measured = plan(recipe, site, request)
     if options.concurrent > 1 and any(point.largest for point in measured.points):
         raise UsageError(
-            "--concurrent-repeats can't stand beside --batch-size max: the first repeat finds the "
-            "size of all.",
+            "--concurrent-repeats has no effect with --batch-size max: the first repeat finds the "
+            "size for all.",
             hint="Leave --concurrent-repeats out.",
         )
     found = inputs.find(site, recipe, measured.options, by_hand=by_hand)
     if site.container.runtime == "pyxis" and not scheduler.srun:
         raise UsageError(
-            f"pyxis belongs to srun, which the {scheduler.name} scheduler does without.",
+            f"pyxis belongs to srun, which the {scheduler.name} scheduler does not use.",
             where=site.where,
             hint='Use container.runtime = "enroot" or "apptainer", or "none" on the host.',
         )
@@ -197,12 +197,12 @@ def resolve(
     )
     if scheduler.here and request.shape.nodes > 1:
         raise UsageError(
-            f"The {scheduler.name} scheduler has one node, {request.shape.nodes} are asked for.",
+            f"The {scheduler.name} scheduler has one node; you asked for {request.shape.nodes}.",
             hint='Set scheduler = "slurm" in the site.toml, or give --scheduler slurm.',
         )
     if "\\" in directory or not directory.isprintable():  # Slurm's patterns can't express it
         raise UsageError(
-            "Campaigns can't lie in a path with a backslash or a control character.",
+            "The path of campaigns must not contain a backslash or a control character.",
             where=directory,
             hint="Choose another place with --runs.",
         )
@@ -226,21 +226,21 @@ def resolve(
 
 
 def _mpi(site: Site, recipe: Recipe, there: tuple[str, ...]) -> str:
-    """Return the kind of MPI that ranks are started with.
+    """Return the kind of MPI that starts the ranks.
 
-    What the site names goes first, in srun_args or outright; else it is the first of the recipe's
-    that the cluster has, or where it has none of them, or nobody knows, the first.
+    The site's choice comes first, in srun_args or mpi; else it is the first of the recipe's that
+    the cluster has; if it has none of them, or that is unknown, the recipe's first.
     """
     said = given(site.slurm.srun_args, "mpi", "srun") or site.slurm.mpi
     return said or fitting_mpi(recipe.mpi, there) or next(iter(recipe.mpi), "")
 
 
 def _of_mpi(site: Site, recipe: Recipe, mpi: str) -> tuple[str, ...]:
-    """Return that the site's kind of MPI is not one that the recipe's ranks are known to speak."""
+    """Return a warning if the recipe's ranks are not known to support the site's kind of MPI."""
     if not recipe.mpi or recipe.mpi == ("none",) or mpi.startswith(recipe.mpi):
         return ()
     said = f"{recipe.name} finds its ranks by {' or '.join(recipe.mpi)}"
-    return (f"{said}, and {site.where} says slurm.mpi = {mpi!r}: each rank may run alone.",)
+    return (f"{said}, but {site.where} has slurm.mpi = {mpi!r}: each rank may run alone.",)
 
 
 def relative(path: Path, here: Path) -> str:
@@ -252,7 +252,7 @@ def sample_log(recipe: Recipe) -> Path:
     """Return the recipe's sample log.
 
     Raises:
-        UsageError: It has none, so that nothing can be rehearsed.
+        UsageError: It has none, so there is nothing to rehearse.
     """
     path = Path(recipe.folder) / store.SAMPLE
     if not path.is_file():
@@ -284,21 +284,21 @@ def _sources(site: Site, recipe: Recipe, options: SubmitOptions) -> dict[str, Pa
 def _left_open(
     site: Site, recipe: Recipe, missing: list[str], again: str, *, dry: bool
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the paths that a dry run shows for what nobody names, and a warning about them.
+    """Return the paths that a dry run shows for what nothing names, and a warning about them.
 
     Raises:
-        UsageError: Something is missing, and this is no dry run.
+        UsageError: Something is missing, and this is not a dry run.
     """
     if not missing:
         return {}, ()
     keys = ", ".join(f"frameworks.{recipe.name}.{need}" for need in missing)
     if not dry:
         raise UsageError(
-            f"{recipe.name} needs {' and '.join(missing)}, and site {site.name!r} names none.",
+            f"{recipe.name} needs {' and '.join(missing)}, but site {site.name!r} names none.",
             where=site.where,
             hint=f"Make it ready: hpcbert prepare --fw {recipe.name}{again}; or set {keys} there, "
-            f"or give {' '.join('--' + need for need in missing)}. Without them --rehearse runs "
-            "all but the training.",
+            f"or give {' '.join('--' + need for need in missing)}. Without them, --rehearse runs "
+            "everything but the training.",
         )
     warning = f"{site.where} does not set {keys}: the script shows {_MISSING}… instead."
     return {need: f"{_MISSING}{recipe.name}/{need}" for need in missing}, (warning,)

@@ -1,4 +1,4 @@
-"""A rendered script again: whose it is, and the same script for a retry."""
+"""A rendered script again: its campaign, and the same script for a retry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOGETHER = re.compile(r"repeats=\([\d ]+\)")
 
 
 def writes_to(text: str, directory: Path) -> bool:
-    """Say whether a script is for the campaign that it lies in, which may be a copy."""
+    """Return whether a script belongs to the campaign that it is in, which may be a copy."""
     lines = [line for line in text.splitlines() if line.startswith("campaign=")]
     with contextlib.suppress(OSError, ValueError, IndexError):
         (word,) = shlex.split(lines[0])
@@ -39,18 +39,18 @@ def retried(
     exclude: Sequence[str],
     time_limit: str = "",
 ) -> str:
-    """Return a script that runs some repeats again, and is otherwise the same letter for letter.
+    """Return a script that runs some repeats again, and is the same otherwise, byte for byte.
 
     Args:
         text: The script of the point's first submission.
         name: The new job's.
-        repeats: Those to run; of an array its indices.
+        repeats: The repeats to run, as an array's indices.
         first_attempt: Number of their first attempt.
-        exclude: Nodes to keep away from, beside those that the script itself keeps away from.
-        time_limit: Of one repeat; empty for the script's own.
+        exclude: Nodes to exclude, besides those that the script itself excludes.
+        time_limit: Limit of one repeat; empty for the script's own.
 
     Raises:
-        UsageError: It is no script of this version's.
+        UsageError: It is not a script of this version's.
     """
     lines = text.splitlines(keepends=True)
     numbers = ",".join(map(str, repeats))
@@ -71,7 +71,7 @@ def retried(
 
 
 def _sbatch(name: str, value: str) -> str:
-    from hpcbert.script.render import directive  # with Jinja, which who only watches does without
+    from hpcbert.script.render import directive  # imports Jinja, which watching does not need
 
     return f"{_DIRECTIVE}{directive(f'--{name}={value}')}"
 
@@ -79,7 +79,7 @@ def _sbatch(name: str, value: str) -> str:
 def _change(
     lines: list[str], pattern: re.Pattern[str], new: Callable[[re.Match[str]], str]
 ) -> None:
-    """Replace what starts the first line that a pattern fits.
+    """Replace the beginning of the first line that matches a pattern.
 
     Raises:
         UsageError: No line does.

@@ -1,8 +1,8 @@
-"""Templates that may come from anybody: what they can reach, and how much they may take.
+"""Templates that may come from anybody: what they can reach, and how much they may use.
 
-A recipe's folder is text that is rendered on the login node, also by `render` and a dry run.
+A recipe's folder is text that is rendered on the login node, also by `render` and in a dry run.
 Jinja's immutable sandbox keeps a template from Python's insides; limits of memory and time keep it
-from using the machine up.
+from exhausting the machine.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
-# Bytes of address space beyond what the process has, and seconds of processor time, that rendering
-# one script may take: a hundred times what it does.
+# Bytes of address space beyond the process's own, and seconds of processor time, that rendering one
+# script may use: a hundred times what it does.
 _MEMORY, _SECONDS = 1 << 30, 10.0
-# Bits of a power: Python computes one of a billion digits without looking at signals.
+# Bits of a power: Python computes one of a billion digits without reacting to signals.
 _BITS = 4096
 _PAGE = resource.getpagesize()
 _SUFFIX = ".j2"
 
 
 class TooLongError(Exception):
-    """A template takes too much time."""
+    """A template uses too much time."""
 
 
 class Environment(ImmutableSandboxedEnvironment):
-    """Jinja set up for shell: what is undefined is an error, and every value is one word.
+    """Jinja set up for shell: undefined names are errors, and every value is one word.
 
     Args:
-        folders: Where templates are looked for; the first that has a file wins.
-        finalize: Turns what stands in `{{ }}` into shell words.
-        maker: The file that says so.
+        folders: Folders of templates; the first that has a file wins.
+        finalize: Turns a value in `{{ }}` into shell words.
+        maker: The file that defines it.
     """
 
     intercepted_binops = frozenset({"**"})
@@ -76,13 +76,13 @@ class Environment(ImmutableSandboxedEnvironment):
 
 @contextlib.contextmanager
 def bounded(place: Path) -> Iterator[None]:
-    """Hold what renders a template to its limits, and say in a sentence where it went wrong.
+    """Keep the rendering of a template within its limits, and turn its errors into sentences.
 
     Args:
-        place: The file that is rendered, where nothing says which one it was.
+        place: The rendered file, if the error does not name one.
 
     Raises:
-        UsageError: A template is wrong, reaches for what it may not, or takes too much.
+        UsageError: A template is wrong, reaches too far, or uses too much.
     """
     try:
         with _limited_memory(), _limited_time():
@@ -95,13 +95,13 @@ def bounded(place: Path) -> Iterator[None]:
         where = f"{error.filename or place}:{error.lineno}"
         raise UsageError(f"A template is wrong: {error.message}.", where=where) from error
     except MemoryError as error:
-        text = f"A template takes more than {_MEMORY >> 20} MiB of memory."
+        text = f"A template uses more than {_MEMORY >> 20} MiB of memory."
         raise UsageError(text, where=_where(error, place)) from error
     except TooLongError as error:
         text = f"A template takes more than {_SECONDS:g} s to render."
         raise UsageError(text, where=_where(error, place)) from error
     except Exception as error:
-        # Whatever its own arithmetic and calls lead to: a division by 0, a recursion without end.
+        # Any error of its own arithmetic and calls: a division by 0, an endless recursion.
         text = str(error).rstrip(".") or type(error).__name__
         raise UsageError(f"A template is wrong: {text}.", where=_where(error, place)) from error
 
@@ -122,7 +122,7 @@ def _where(error: BaseException, place: Path) -> str:
 
 @contextlib.contextmanager
 def _limited_memory() -> Iterator[None]:
-    """Let the process have so much more memory than it has now, and no more."""
+    """Allow the process this much more memory than it has now, and no more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     try:
         used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * _PAGE
@@ -139,7 +139,7 @@ def _limited_memory() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _limited_time() -> Iterator[None]:
-    """Interrupt what takes too much of the processor; only a main thread can be."""
+    """Interrupt what uses too much processor time; this works only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The options of a recipe: what a site and a request set them to."""
+"""The options of a recipe: their values from a site and a request."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 class UnfitError(UsageError):
-    """Something that is asked for does not fit recipe, site or protocol.
+    """A part of a request does not fit recipe, site or protocol.
 
     Attributes:
-        key: What a campaign.toml calls it; empty where nothing of it says that.
+        key: Its key in a campaign.toml; empty if it has none.
     """
 
     def __init__(self, message: str, *, where: str = "", hint: str = "", key: str = "") -> None:
@@ -61,7 +61,7 @@ def _known(name: str, options: Mapping[str, Option], where: str) -> Option:
 
 
 def _read(option: Option, text: OptionValue) -> OptionValue:
-    """Read a typed value from a command line's text; what can't be read stays a text."""
+    """Read a typed value from a command line's text; unreadable text stays text."""
     if not isinstance(text, str):
         return text
     if option.kind == "bool" and text.lower() in (*_TRUE, *_FALSE):
@@ -82,11 +82,11 @@ def _checked(option: Option, value: OptionValue, where: str) -> OptionValue:
 
 
 def _wrong(option: Option, value: OptionValue) -> str:
-    """Return what an option can't take of a value, as the end of a sentence; empty if it can."""
+    """Return why an option can't have a value, as the end of a sentence; empty if it can."""
     if isinstance(value, float) and not isfinite(value):
-        return f"takes a finite number, not {value}"
+        return f"needs a finite number, not {value}"
     if type(value) is not KINDS[option.kind]:
-        return f"takes a {option.kind}, not {value!r}"
+        return f"must be of type {option.kind}, not {value!r}"
     if option.choices and value not in option.choices:
         listed = ", ".join(str(choice) for choice in option.choices)
         return f"must be one of {listed}, not {value!r}"

@@ -1,3 +1,3 @@
-"""Slurm's language, pure: what its commands print, states, reasons, node lists."""
+"""Slurm's language, pure: the output of its commands, states, reasons, node lists."""
 
 from __future__ import annotations

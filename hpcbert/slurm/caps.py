@@ -1,4 +1,4 @@
-"""Limits on what jobs have, as sacctmgr prints them, and how much of each one job takes."""
+"""Limits on jobs' resources, as sacctmgr prints them, and how much of each one job uses."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _TRES = regex(r"([\w/:.+-]+)=(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)")
-# Of memory, in MiB; of others Slurm counts in thousands.
+# For memory, in MiB; for others Slurm counts in thousands.
 _MEMORY = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _COUNTS = {"": 1, "K": 1_000, "M": 1_000_000, "G": 10**9, "T": 10**12, "P": 10**15}
 
 
 class CapKind(NamedTuple):
-    """What a limit is on.
+    """The kind of a limit.
 
     Attributes:
-        measure: What of a job counts: all that it has, what it has of each node, that for its
-            minutes, its minutes alone, or that it is a job.
-        among: Among what the limit is shared, in words.
-        safe: Whether it holds jobs back only where `AccountingStorageEnforce` says `safe`.
+        measure: What it counts of a job: everything that it has, what it has of each node, that
+            times its minutes, its minutes alone, or the job itself.
+        among: Which jobs share the limit, in words.
+        safe: Whether it holds jobs back only if `AccountingStorageEnforce` has `safe`.
     """
 
     measure: Literal["whole", "node", "minutes", "wall", "jobs"]
@@ -31,7 +31,7 @@ class CapKind(NamedTuple):
     safe: bool = False
 
 
-# By column. Each of them keeps a job waiting that exceeds it alone (seen with 22.05.8); of
+# By column. Each of them keeps a job waiting that exceeds it alone (seen with 22.05.8); for
 # MaxTRESRunMinsPU and MaxTRESRunMinsPA that was not seen.
 KINDS: Mapping[str, CapKind] = {
     "GrpTRES": CapKind("whole", "at a time"),
@@ -52,18 +52,18 @@ KINDS: Mapping[str, CapKind] = {
 
 @dataclass(frozen=True)
 class Demand:
-    """What one job asks for.
+    """What one job requests.
 
     Attributes:
-        whole: By TRES, as far as it is known: `node`, `gres/gpu`, `cpu`, `mem` in MiB.
-        seconds: Its time limit; None: it is not known, or there is none.
+        whole: By TRES, as far as known: `node`, `gres/gpu`, `cpu`, `mem` in MiB.
+        seconds: Its time limit; None: unknown, or no limit.
     """
 
     whole: Mapping[str, int]
     seconds: int | None = None
 
     def of(self, kind: CapKind) -> Mapping[str, int]:
-        """Return how much of each TRES counts for a limit, minutes rounded up."""
+        """Return how much of each TRES a limit counts, minutes rounded up."""
         if kind.measure == "jobs":
             return {"jobs": 1}
         if kind.measure == "whole":
@@ -79,14 +79,14 @@ class Demand:
 
 @dataclass(frozen=True)
 class Cap:
-    """One limit that a job meets.
+    """One limit that applies to a job.
 
     Attributes:
-        whose: `account proj`, `QOS normal`.
-        key: The column that it stands in, of `KINDS`.
-        most: By TRES, `gres/gpu` or `node`, or `jobs` or `wall`: how much of it; memory in MiB,
+        whose: Its owner: `account proj`, `QOS normal`.
+        key: Its column in `KINDS`.
+        most: The maximum by TRES, `gres/gpu` or `node`, or `jobs` or `wall`; memory in MiB,
             times in minutes.
-        ranks: Whether it is a QOS's, which stands in for those of lower rank.
+        ranks: Whether it belongs to a QOS, which replaces those of lower rank.
     """
 
     whose: str
@@ -96,11 +96,11 @@ class Cap:
 
     @property
     def kind(self) -> CapKind:
-        """What it is on."""
+        """Its kind."""
         return KINDS[self.key]
 
     def exceeded(self, demand: Demand) -> Iterator[tuple[str, int, int]]:
-        """Yield each TRES that one job alone asks for more of: its name, asked, allowed."""
+        """Yield each TRES that one job requests too much of: its name, requested, allowed."""
         asked = demand.of(self.kind)
         for name, most in self.most.items():
             if asked.get(name, 0) > most:
@@ -125,7 +125,7 @@ def _amounts(kind: CapKind, text: str) -> dict[str, int]:
 def tres(text: str) -> dict[str, int]:
     """Read trackable resources: `cpu=16,mem=500G,node=2,gres/gpu=4,gres/gpu:a100=4`.
 
-    Memory is in MiB; what is not understood is passed over.
+    Memory is in MiB; parts that can't be read are skipped.
     """
     found = {}
     for word in text.split(","):

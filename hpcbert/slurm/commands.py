@@ -1,7 +1,7 @@
-"""Slurm's query commands: their argv, and reading what they print. No processes are started here.
+"""Slurm's query commands: their argv, and a reader of their output. No processes start here.
 
-What they print is read with tolerance: a line that is not understood is kept for the report and
-changes nothing. Formats seen with 22.05.8; field names are those that every release from 22.05 to
+The output is read with tolerance: a line that can't be read is kept for the report and changes
+nothing. Formats seen with 22.05.8; field names are those that every release from 22.05 to
 26.05 has (SchedMD/slurm, src/sacct/sacct.c, src/squeue/opts.c).
 """
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 CHUNK = 200
 _GARBAGE_KEPT = 20
-# Of a moment: up to the year 5138.
+# Upper limit of a time: the year 5138.
 _DIGITS = 11
 _SACCT_FIELDS = (
     "JobID,User,State,ExitCode,Reason,Submit,Start,End,ElapsedRaw,TimelimitRaw,NodeList,JobName,"
     "UID,Cluster,WorkDir,SubmitLine"
 )
 # The name comes late, then what may be any text: neither can shift a field then. No path that a
-# process works in has two slashes together, which are what the last three are known by.
+# process works in has two consecutive slashes, which identify the last three.
 _SQUEUE_FIELDS = "%i|%u|%T|%V|%S|%e|%M|%l|%N|%j|%r|//%U|//%o|//%Z"
 _SACCT_TAIL = regex(
     r"(?P<name>.*?)\|(?P<uid>\d{1,10})\|(?P<cluster>[^|]*)\|(?P<workdir>/.*?)?"
@@ -38,7 +38,7 @@ _SQUEUE_TAIL = regex(
 )
 _CLUSTER = regex(r"CLUSTER: (\S+)")
 _HEADING = "JOBID|"
-# Everything else named so changes what the commands select or print (sacct(1), squeue(1)).
+# Everything else with this prefix changes what the commands select or print (sacct(1), squeue(1)).
 _CHANGING = ("SLURM_", "SACCT_", "SQUEUE_", "SCANCEL_")
 # The caller's own Slurm job, MPI launcher or defaults must not leak into a request or into a job.
 _LEAKING = (
@@ -61,20 +61,20 @@ class JobRow:
 
     Attributes:
         job: The job's id, for an array the array's.
-        tasks: Array indices the line is about, as (first, last, step); empty: the job is no array.
+        tasks: Array indices of the line, as (first, last, step); empty: the job is not an array.
         user: Login name of its owner.
         name: Job name.
         state: As printed: `CANCELLED by 1000`.
         reason: Why it waits, as printed.
-        exit_code: 128 + n after signal n; None where the command does not tell.
+        exit_code: 128 + n after signal n; None if the command does not print it.
         signal: n of that; 0 for none.
-        submit, start, end: Seconds since the epoch, None where there is none yet.
-        elapsed: Seconds it has run.
+        submit, start, end: Seconds since the epoch, None if not yet known.
+        elapsed: Seconds that it has run.
         limit: Time limit in seconds, None without one.
-        nodelist: As Slurm writes it.
-        uid: Of its owner; None where the command does not tell.
-        cluster: Its cluster's name, where several were asked.
-        workdir: Directory that it was submitted in; empty where the command does not tell.
+        nodelist: Its nodes, as Slurm writes them.
+        uid: Uid of its owner; None if the command does not print it.
+        cluster: Its cluster's name, if several were asked.
+        workdir: Directory that it was submitted from; empty if the command does not print it.
         command: Its script, or the command line that submitted it.
     """
 
@@ -98,7 +98,7 @@ class JobRow:
     command: str = ""
 
     def covers(self, repeat: int) -> bool:
-        """Say whether the line is about an array index, or about a job that is no array."""
+        """Return whether the line is about an array index, or about a job that is not an array."""
         return not self.tasks or any(
             low <= repeat <= high and (repeat - low) % step == 0 for low, high, step in self.tasks
         )
@@ -106,11 +106,11 @@ class JobRow:
 
 @dataclass(frozen=True)
 class Listing:
-    """What one command printed.
+    """The output of one command.
 
     Attributes:
         rows: Its lines, in order.
-        garbage: Lines that were not understood, the first few.
+        garbage: The first few lines that could not be read.
     """
 
     rows: tuple[JobRow, ...] = ()
@@ -120,7 +120,7 @@ class Listing:
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for a query: times as epoch seconds, array ranges in full.
 
-    The caller's own SACCT_FORMAT, SQUEUE_STATES, SLURM_CLUSTERS and the like are left out.
+    The caller's own SACCT_FORMAT, SQUEUE_STATES, SLURM_CLUSTERS and similar variables are left out.
     """
     kept = _without(environ, (*_CHANGING, *_LEAKING))
     return {**kept, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
@@ -132,7 +132,7 @@ def submission_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _without(environ: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
-    """Return the variables of other names, and those that say where the cluster is."""
+    """Return other variables, and those that locate the cluster."""
     return {
         name: value
         for name, value in environ.items()
@@ -141,7 +141,7 @@ def _without(environ: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str,
 
 
 def of_clusters(argv: list[str], cluster: str) -> list[str]:
-    """Return a query about other clusters than this one: theirs, by commas; empty for this one."""
+    """Return a query about other clusters: their names, by commas; empty for this one."""
     return [argv[0], f"--clusters={cluster}", *argv[1:]] if cluster else argv
 
 
@@ -154,10 +154,10 @@ def sacct_argv(
     newest job of that number hides ours.
 
     Args:
-        ids: Job ids, of arrays the array's; none: all that the owners have.
+        ids: Job ids, the array's for arrays; none: all jobs of the owners.
         users: Login names or uids of the owners.
-        since: Seconds since the epoch; nothing before is looked at.
-        cluster: Where it is not this one.
+        since: Seconds since the epoch; earlier jobs are left out.
+        cluster: The cluster, if it is not this one.
     """
     argv = ["sacct", "-X", "-P", "-n", "-D", "-o", _SACCT_FIELDS]
     argv += ["-S", f"uts{int(since)}", "-u", ",".join(sorted(set(users)))]
@@ -170,15 +170,15 @@ def sacct_argv(
 def squeue_argv(
     *, users: Iterable[str] = (), ids: Sequence[str] = (), cluster: str = ""
 ) -> list[str]:
-    """Return the query for jobs that Slurm still has in memory, ended ones too.
+    """Return the query for jobs that Slurm still has in memory, including ended ones.
 
-    `-a` shows those in hidden partitions too. Asked about ids alone squeue fails if it knows none
-    of them (`unknown_to_slurm`). Of several clusters it says which one's jobs follow.
+    `-a` includes those in hidden partitions. With ids alone, squeue fails if it knows none of them
+    (`unknown_to_slurm`). With several clusters, it prints whose jobs follow.
 
     Args:
         users: Login names or uids; none: everybody.
-        ids: Job ids, of arrays the array's; none: all.
-        cluster: Where it is not this one.
+        ids: Job ids, the array's for arrays; none: all.
+        cluster: The cluster, if it is not this one.
     """
     words = ["squeue", "-a", "-t", "all", "-o", _SQUEUE_FIELDS]
     words += ["-u", ",".join(sorted(set(users)))] if users else []
@@ -187,7 +187,7 @@ def squeue_argv(
 
 
 def unknown_to_slurm(complaint: str) -> bool:
-    """Say whether a command failed because no job has the id that it was given."""
+    """Return whether a command failed because no job has the given id."""
     return "Invalid job id specified" in complaint
 
 
@@ -197,12 +197,12 @@ def scancel_argv(ids: Sequence[str], *, cluster: str = "") -> list[str]:
 
 
 def read_sacct(text: str) -> Listing:
-    """Read what `sacct_argv` prints."""
+    """Read the output of `sacct_argv`."""
     return _read(text, _sacct_row, fields=12)
 
 
 def read_squeue(text: str) -> Listing:
-    """Read what `squeue_argv` prints."""
+    """Read the output of `squeue_argv`."""
     return _read(text, _squeue_row, fields=11)
 
 
@@ -218,7 +218,7 @@ def _read(text: str, row: Callable[[list[str]], JobRow | None], *, fields: int) 
         words = line.split("|", fields - 1)
         one = row(words) if len(words) == fields else None
         if len(words) == fields and _OTHER.fullmatch(words[0].strip()):
-            continue  # Somebody's, and legible, but none of ours.
+            continue  # Another job, and readable, but none of ours.
         if one is not None:
             rows.append(replace(one, cluster=one.cluster or cluster))
         elif line.strip() and len(garbage) < _GARBAGE_KEPT:
@@ -276,9 +276,9 @@ def _tail(form: re.Pattern[str], text: str, otherwise: dict[str, Any]) -> dict[s
 
 
 def job_id(text: str) -> tuple[str, tuple[tuple[int, int, int], ...]] | None:
-    """Read a job id: `12`, `12_3`, `12_[3-5%1]`, `12_[1,3-9:2%2]`; None where it is no job's.
+    """Read a job id: `12`, `12_3`, `12_[3-5%1]`, `12_[1,3-9:2%2]`; None for other text.
 
-    Steps and heterogeneous jobs, which hpcbert never submits, are none (`_OTHER`).
+    Steps and heterogeneous jobs, which hpcbert never submits, give None (`_OTHER`).
     """
     match = _JOB.fullmatch(text.strip())
     if match is None:
@@ -299,7 +299,7 @@ def _span(text: str) -> tuple[int, int, int] | None:
 
 
 def seconds(text: str) -> float | None:
-    """Read `D-HH:MM:SS`, `HH:MM:SS` or `MM:SS`; None for `UNLIMITED`, `INVALID` and the like."""
+    """Read `D-HH:MM:SS`, `HH:MM:SS` or `MM:SS`; None for `UNLIMITED`, `INVALID` and other words."""
     match = _CLOCK.fullmatch(text.strip())
     if match is None:
         return None
@@ -308,7 +308,7 @@ def seconds(text: str) -> float | None:
 
 
 def _number(text: str) -> float | None:
-    """Read a whole number; `Unknown`, `None`, `N/A`, `UNLIMITED` and whatever else are none."""
+    """Read a whole number; None for `Unknown`, `None`, `N/A`, `UNLIMITED` and other words."""
     text = text.strip()
     return float(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
 

@@ -1,7 +1,7 @@
-"""What the controller says of itself, and srun of MPI: `scontrol show config`, `srun --mpi=list`.
+"""The controller's settings, and srun's kinds of MPI: `scontrol show config`, `srun --mpi=list`.
 
-Keys are those of SchedMD/slurm, src/api/config_info.c, 22.05 to 26.05; the list of MPI types is
-printed by src/common/plugrack.c, plugrack_print_mpi_plugins (on stderr before 22.05).
+Keys are those of SchedMD/slurm, src/api/config_info.c, 22.05 to 26.05; the list of MPI types comes
+from src/common/plugrack.c, plugrack_print_mpi_plugins (on stderr before 22.05).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _KEY = regex(r"^(\w+) *= (.*)$", re.MULTILINE)
 _NOTHING = {"", "none", "(null)", "n/a"}
 _UNLIMITED = {"unlimited", "0", *_NOTHING}
-# What `AccountingStorageEnforce` has Slurm check of a job (slurm.conf(5)); `all` is all of these.
+# What `AccountingStorageEnforce` makes Slurm check of a job (slurm.conf(5)); `all` means all these.
 _CHECKED = frozenset({"associations", "limits", "qos", "safe", "wckeys"})
 _LISTED = "MPI plugin types are"
 _VERSIONS = "specific pmix plugin versions available:"
@@ -25,18 +25,18 @@ _VERSIONS = "specific pmix plugin versions available:"
 
 @dataclass(frozen=True)
 class Controller:
-    """The keys of slurm.conf that say what jobs find.
+    """The keys of slurm.conf that matter for jobs.
 
     Attributes:
-        name: The cluster's; empty where it is not told.
-        version: Of Slurm: `22.05.8`.
-        most_indices: Largest number of indices that an array may have; None: it is not told.
-        memory: What a job that asks for no memory gets, as sbatch would write it, with its option:
+        name: The cluster's name; empty if unknown.
+        version: Slurm's version: `22.05.8`.
+        most_indices: Largest number of indices of an array; None if unknown.
+        memory: What a job gets that requests no memory, as sbatch would write it, with its option:
             `--mem=4000`, `--mem-per-cpu=4000` or `--mem-per-gpu=4000`, in MiB; empty: all that a
             node has.
-        mpi: The type of MPI that srun takes where nobody names one.
+        mpi: The type of MPI that srun uses by default.
         private: What only its owner sees: `nodes`, `partitions`, `jobs`, `accounts`, ….
-        enforced: What of the accounting binds jobs: `associations`, `limits`, `qos`, `safe`.
+        enforced: Which parts of accounting bind jobs: `associations`, `limits`, `qos`, `safe`.
     """
 
     name: str = ""
@@ -54,7 +54,7 @@ def config_argv() -> list[str]:
 
 
 def read_config(text: str) -> Controller:
-    """Read what `config_argv` prints; what is not in it stays unknown."""
+    """Read the output of `config_argv`; what is missing from it stays unknown."""
     keys = {name: value.strip() for name, value in _KEY.findall(text)}
     most = keys.get("MaxArraySize", "")
     per_node, per_cpu = keys.get("DefMemPerNode", ""), keys.get("DefMemPerCPU", "")
@@ -82,7 +82,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _enforced(text: str) -> frozenset[str]:
-    """Return what is checked of a job, with what each word brings along."""
+    """Return what is checked of a job, including what each word implies."""
     said = frozenset(_words(text))
     found = _CHECKED if "all" in said else said & _CHECKED
     if "safe" in found:
@@ -91,7 +91,7 @@ def _enforced(text: str) -> frozenset[str]:
 
 
 def mpi_argv() -> list[str]:
-    """Return the question for the types of MPI that srun starts ranks with."""
+    """Return the query for the types of MPI that srun starts ranks with."""
     return ["srun", "--mpi=list"]
 
 
@@ -99,7 +99,7 @@ def read_mpi(text: str) -> tuple[str, ...]:
     """Return the types of MPI that srun has, in its order: `pmix`, `pmi2`, `none`, `pmix_v4`.
 
     Args:
-        text: What `mpi_argv` printed, on both streams.
+        text: The output of `mpi_argv`, from both streams.
     """
     _, heading, rest = text.partition(_LISTED)
     lines = rest.splitlines()[1:] if heading else []
@@ -110,12 +110,12 @@ def read_mpi(text: str) -> tuple[str, ...]:
 
 
 def fitting_mpi(wanted: Sequence[str], there: Sequence[str]) -> str:
-    """Return the first wanted type of MPI that srun has; empty where it has none of them.
+    """Return the first wanted type of MPI that srun has; empty if it has none of them.
 
-    A cluster with PMIx of one version alone may name it by that only: `pmix_v4` is `pmix` too.
+    A cluster with only one version of PMIx may name it that way: `pmix_v4` counts as `pmix`.
 
     Args:
-        wanted: In the order of preference.
+        wanted: In order of preference.
         there: What srun has.
     """
     for one in wanted:

@@ -11,7 +11,7 @@ from hpcbert.system.lazy import regex
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-# More names than any cluster has nodes: a longer expansion is a mistake in the text.
+# More names than any cluster has nodes: a longer expansion is an error in the text.
 LIMIT = 65_536
 _CHARACTERS = 1 << 22  # of all names together, for the same reason
 _NOBODY = frozenset({"", "None assigned", "(null)", "None", "N/A", "n/a"})
@@ -20,11 +20,11 @@ _TAIL = regex(r"(.*?)(\d{0,18})", re.DOTALL)
 
 
 def expand(text: str, *, limit: int = LIMIT) -> tuple[str, ...]:
-    """Return the names in a node list; a text that is no node list stands for itself.
+    """Return the names in a node list; a text that is not a node list stands for itself.
 
     Args:
         text: As squeue, sacct and SLURM_JOB_NODELIST write it; `None assigned` is no node.
-        limit: Names above which the text is not believed.
+        limit: Number of names above which the text is not expanded.
     """
     text = text.strip()
     if text in _NOBODY:
@@ -42,7 +42,7 @@ def expand(text: str, *, limit: int = LIMIT) -> tuple[str, ...]:
 
 
 def _groups(text: str) -> Iterator[str]:
-    """Yield what stands between the commas that are outside brackets."""
+    """Yield the parts between the commas outside brackets."""
     depth = start = 0
     for place, char in enumerate(text):
         depth += (char == "[") - (char == "]")

@@ -1,6 +1,6 @@
-"""What a job itself writes about one attempt of a repeat, and what follows for its state. Pure.
+"""What a job itself records about one attempt of a repeat, and the state that follows. Pure.
 
-The events are written by base.sbatch.j2; `finished` is the local queue's.
+base.sbatch.j2 writes the events, except `finished`, which the local queue writes.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _PHASES = {
 
 @dataclass(frozen=True)
 class JobRecord:
-    """What a job itself wrote about one attempt of a repeat; None: it did not say.
+    """What a job itself wrote about one attempt of a repeat; None: not recorded.
 
     Attributes:
-        attempt: Which attempt that is.
+        attempt: The number of the attempt.
         start: When the script started, seconds since the epoch.
         end: When it ended.
         exit: Its exit status.
         step_exit: That of the measured step.
         signal: Name of the last signal that it caught.
         nodelist: Its nodes, as Slurm writes them.
-        state: What the local queue found in the end.
-        reason: Why, where the local queue had to say more.
+        state: The state that the local queue found in the end.
+        reason: The reason, if the local queue had more to say.
         phase: The last mark on its way: `start`, `container` (made), `step`, `step-end`.
-        jobs: Ids of the jobs that began this attempt: one, or its number is spoilt.
+        jobs: Ids of the jobs that began this attempt: with more than one, its number is invalid.
         suspended: Seconds for which it did not run, as its own script noticed.
-        watched: Whether its script looked out for that.
-        unneeded: Why it was not run, if the repeats before it made it needless.
-        held: Key of the point that all repeats failed of, so that this one was not run.
+        watched: Whether its script looked out for suspension.
+        unneeded: Why it did not run, if the repeats before it were enough.
+        held: Key of the point whose repeats all failed, so that this one did not run.
         apart: Whether its ranks saw fewer GPUs than their node had ranks.
     """
 
@@ -76,24 +76,24 @@ class JobRecord:
 
     @property
     def ended(self) -> bool:
-        """Whether its end is on record, be it by the script or by the local queue."""
+        """Whether its end is on record, from the script or from the local queue."""
         return self.exit is not None or bool(self.state)
 
     @property
     def why_held(self) -> str:
-        """Why it was not run although its job was; empty where it was."""
+        """Why it did not run although its job did; empty if it ran."""
         return f"held back: baseline {self.held} failed" if self.held else ""
 
     @property
     def where(self) -> str:
-        """How far it came, as the end of a sentence about what did not end well."""
+        """How far it came, as the end of a sentence about a failed run."""
         if self.phase == "step-end" and self.step_exit != 0:
             return _PHASES["step"]
         return _PHASES[self.phase]
 
     @property
     def end_state(self) -> RepeatState | None:
-        """The end that the job, or the local queue, wrote down; None: neither wrote one."""
+        """The end that the job, or the local queue, recorded; None: neither did."""
         if self.state:
             state = parse(self.state)
             word, kind, sentence = state.word, state.kind, self.reason or state.sentence
@@ -111,9 +111,9 @@ class JobRecord:
         )
 
     def _unless_needless(self, state: RepeatState) -> RepeatState:
-        """Return a state; where the job completed and ran nothing, that it was not needed.
+        """Return a state; if the job completed without running anything, that it was not needed.
 
-        Another repeat's job may have said so before it began, and taken it out of the queue.
+        Another repeat's job may have recorded that before it began, and removed it from the queue.
         """
         never_began = self.start is None and state.word == "CANCELLED"
         # Accounting may say for a while that it still runs.
@@ -123,14 +123,14 @@ class JobRecord:
         return replace(state, word=UNNEEDED, kind=Kind.UNNEEDED, detail=self.unneeded)
 
     def complete(self, state: RepeatState, *, restarts: int = 0) -> RepeatState:
-        """Return a state with what only the job knows of it.
+        """Return a state with what only the job knows about it.
 
         Args:
-            state: What the scheduler says, or another source that is believed.
-            restarts: Number of the newest attempt by the scheduler's account.
+            state: From the scheduler, or another trusted source.
+            restarts: Number of the newest attempt according to the scheduler.
         """
         if restarts > self.attempt or state.kind.queued:
-            # What was written is about an attempt before the one that the state is of.
+            # The record is about an attempt before the one that the state is of.
             return replace(state, attempt=max(restarts, self.attempt))
         start = self.start if state.start is None else state.start
         end = self.end if state.kind.over and state.end is None else state.end
@@ -145,7 +145,7 @@ class JobRecord:
         elif state.kind is Kind.FAILED and detail and self.where:
             detail = f"{detail}, {self.where}"
         if suspended and state.kind in {Kind.SUCCEEDED, Kind.RUNNING}:
-            detail = detail or f"was suspended for {suspended:g} s, so its number is spoilt"
+            detail = detail or f"was suspended for {suspended:g} s, so its number is invalid"
         return replace(
             state,
             detail=detail,
@@ -159,7 +159,7 @@ class JobRecord:
         )
 
     def renew(self, kept: RepeatState) -> RepeatState:
-        """Return a state that was written down earlier, with what the job's own file says now.
+        """Return a recorded state, completed from what the job's own file says now.
 
         A file system may have shown the file late, so that less of it was known then.
         """
@@ -178,7 +178,7 @@ def newest(events: Iterable[Event], *, first: int = 0) -> JobRecord:
 
     Args:
         events: Oldest first.
-        first: Number of the first attempt that is asked about; those before it are passed over.
+        first: Number of the first attempt to consider; earlier ones are skipped.
     """
     found = JobRecord(attempt=first)
     for event in events:
@@ -188,7 +188,7 @@ def newest(events: Iterable[Event], *, first: int = 0) -> JobRecord:
         kind = event.get("event")
         if attempt > found.attempt or kind == "start":
             # A second `start` of one attempt is another job's: what the first one wrote is void,
-            # but that there were two is not.
+            # but the fact that there were two is not.
             jobs = found.jobs if attempt == found.attempt else ()
             found = JobRecord(attempt=attempt, jobs=jobs)
         found = _with(found, str(kind), event)
@@ -213,7 +213,7 @@ def _with(known: JobRecord, kind: str, event: Event) -> JobRecord:
         "end": {"end": time, "exit": code},
         "finished": {
             "end": time,
-            # The script knows better how it ended than the queue that waited for it.
+            # The script knows how it ended better than the queue that waited for it.
             "exit": code if known.exit is None else known.exit,
             "state": str(event.get("state", "")),
             "reason": str(event.get("reason", "")),
@@ -224,6 +224,6 @@ def _with(known: JobRecord, kind: str, event: Event) -> JobRecord:
 
 
 def _seconds(value: Any) -> float:
-    """Return a duration; one that makes no sense is still one: the smallest that is told of."""
+    """Return a duration; an impossible one becomes the smallest that is reported."""
     sound = isinstance(value, int | float) and 0 < value <= LATEST
     return float(value) if sound else 1.0

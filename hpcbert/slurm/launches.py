@@ -1,7 +1,7 @@
-"""Why a node could not start a job: what Slurm shows as `0:53`, in words.
+"""Why a node could not start a job: Slurm's `0:53` in words.
 
 slurmd reports a failure of its own by a number above 4000 (SchedMD/slurm, slurm/slurm_errno.h,
-22.05 to 26.05), in the place of a status of wait(2). What prints it takes the lowest seven bits for
+22.05 to 26.05), in place of a status of wait(2). The commands take the lowest seven bits for
 a signal: 4021, ESLURMD_IO_ERROR, is 31 x 128 + 53. No program dies of these signals by itself.
 
 Slurm 24.11 and 26.05 make the directories above a job's output where a node has none, and start the
@@ -28,7 +28,7 @@ _PLACE = ReasonText(
     "then run hpcbert retry",
 )
 _ABSENT = ReasonText(
-    "ran nothing: on its node the directory of the campaign is not there, or is not the login "
+    "ran nothing: on its node the directory of the campaign is missing, or differs from the login "
     "node's",
     _PLACE.advice,
 )
@@ -66,11 +66,11 @@ LAUNCHES = (*dict.fromkeys(_BY_NUMBER.values()), _ABSENT, _OTHER)
 
 
 def failure(row: JobRow, *, silent: bool = False) -> ReasonText | None:
-    """Return why a job that ended was never started; None if it was.
+    """Return why a job that ended never started; None if it started.
 
     Args:
         row: Of sacct or squeue.
-        silent: Whether its script wrote nothing down, so that its status is not that of a step.
+        silent: Whether its script recorded nothing, so that its status is not that of a step.
     """
     if found := _BY_SIGNAL.get(row.signal):
         return found
@@ -80,5 +80,5 @@ def failure(row: JobRow, *, silent: bool = False) -> ReasonText | None:
 
 
 def advice(detail: str) -> str:
-    """Return what to do about a state whose detail begins with one of the sentences; else empty."""
+    """Return what to do about a state with a detail that begins with one of these; else empty."""
     return next((one.advice for one in LAUNCHES if detail.startswith(one.sentence)), "")

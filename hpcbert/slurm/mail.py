@@ -15,10 +15,10 @@ _USUAL = ("END", "FAIL")
 
 
 class Mail(NamedTuple):
-    """What mail is wanted.
+    """The requested mail.
 
     Attributes:
-        types: Of `TYPES`; empty: no mail is asked for.
+        types: Some of `TYPES`; empty: no mail is requested.
         user: An address; empty: Slurm writes to the submitter.
     """
 
@@ -34,12 +34,12 @@ class Mail(NamedTuple):
     def __str__(self) -> str:
         what = "of each repeat" if "ARRAY_TASKS" in self.types else "of each array"
         types = ", ".join(one for one in self.types if one != "ARRAY_TASKS")
-        whom = self.user or "you, at the address that it has of you"
+        whom = self.user or "you, at the address that it has for you"
         return f"Slurm mails {types} {what} to {whom}, if this cluster sends mail."
 
 
 def parse(text: str) -> Mail:
-    """Read what `--notify` takes: mail types and an address, by commas; without types END, FAIL.
+    """Read the value of `--notify`: mail types and an address, by commas; without types END, FAIL.
 
     Raises:
         UsageError: A word is neither.
@@ -50,11 +50,13 @@ def parse(text: str) -> Mail:
     for one in types:
         if one not in TYPES:
             raise UsageError(
-                f"--notify takes Slurm's mail types and an address, not {one!r}.",
+                f"--notify needs Slurm's mail types and an address, not {one!r}.",
                 hint=f"{', '.join(TYPES)}; or name@example.org.",
             )
     if len(users) > 1 or any(not one.isprintable() or " " in one for one in users):
-        raise UsageError("--notify takes one address.", hint="A mailing list has one.")
+        raise UsageError(
+            "--notify takes only one address.", hint="Use a mailing list for several people."
+        )
     if not words:
         return Mail()
     if set(types) <= {"ARRAY_TASKS"}:

@@ -1,4 +1,4 @@
-"""What sinfo tells about nodes: which there are, and which could run something."""
+"""sinfo's output about nodes: which exist, and which could run something."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from typing import NamedTuple
 
 _FIELDS = "%N|%P|%T"
 _SIZES = "%N|%P|%c|%m"
-# What a node is that runs jobs or could (sinfo(1), NODE STATE CODES); a mark behind a state, for
-# example `*` for a node that does not answer, says that it can't.
+# States of nodes that run jobs or could (sinfo(1), NODE STATE CODES); a mark after a state, for
+# example `*` for a node that does not answer, means that it can't.
 _USABLE = frozenset({"idle", "mixed", "allocated", "completing", "reserved", "planned", "blocked"})
 
 
 class Size(NamedTuple):
-    """What a node has: CPUs, and memory in MiB."""
+    """The size of a node: CPUs, and memory in MiB."""
 
     cpus: int
     memory: int
 
 
 def sinfo_argv() -> list[str]:
-    """Return the query for all nodes, a line for each partition that one is in."""
+    """Return the query for all nodes, one line for each partition of a node."""
     return ["sinfo", "--noheader", "--all", "--Node", f"--format={_FIELDS}"]
 
 
 def sizes_argv() -> list[str]:
-    """Return the query for the sizes of all nodes, a line for each partition that one is in."""
+    """Return the query for the sizes of all nodes, one line for each partition of a node."""
     return ["sinfo", "--noheader", "--all", "--Node", f"--format={_SIZES}"]
 
 
 def read_sizes(text: str, partition: str) -> list[Size]:
-    """Return the sizes of the nodes that `sizes_argv` prints.
+    """Return the sizes of nodes from the output of `sizes_argv`.
 
     Args:
-        text: What it printed; a line that is not understood is passed over.
+        text: The output; lines that can't be read are skipped.
         partition: As of `read_sinfo`.
     """
     rows = (line.split("|") for line in text.splitlines())
@@ -45,16 +45,16 @@ def read_sizes(text: str, partition: str) -> list[Size]:
 
 
 def _in(place: str, partition: str) -> bool:
-    """Say whether a line is of a partition, or with none named of the default one."""
+    """Return whether a line belongs to a partition, by default to the default one."""
     return place.removesuffix("*") == partition if partition else place.endswith("*")
 
 
 def read_sinfo(text: str, partition: str) -> dict[str, bool]:
-    """Return the nodes that `sinfo_argv` prints, and whether each runs jobs or could.
+    """Return the nodes in the output of `sinfo_argv`, and whether each runs jobs or could.
 
     Args:
-        text: What it printed; a line that is not understood is passed over.
-        partition: Which one's nodes; empty for those of the default one.
+        text: The output; lines that can't be read are skipped.
+        partition: The partition; empty for the default one.
     """
     return {name: state in _USABLE for name, state in read_states(text, partition).items()}
 
@@ -63,7 +63,7 @@ def read_states(text: str, partition: str) -> dict[str, str]:
     """Return the state of each node, in small letters: `idle`, `mixed`, `down*`.
 
     Args:
-        text: What `sinfo_argv` printed.
+        text: The output of `sinfo_argv`.
         partition: As of `read_sinfo`.
     """
     found = {}
@@ -78,10 +78,10 @@ def read_states(text: str, partition: str) -> dict[str, str]:
 
 
 def free(text: str, partition: str) -> int:
-    """Return how many of a partition's nodes run nothing and could.
+    """Return how many of a partition's nodes run nothing and could run jobs.
 
     Args:
-        text: What `sinfo_argv` printed.
+        text: The output of `sinfo_argv`.
         partition: As of `read_sinfo`.
     """
     return sum(state == "idle" for state in read_states(text, partition).values())

@@ -1,6 +1,6 @@
-"""What sinfo says of partitions: how many nodes with how many GPUs, and for how long.
+"""sinfo's output about partitions: how many nodes with how many GPUs, and for how long.
 
-Generic resources are read in each form that Slurm prints them in (SchedMD/slurm, 22.05 to 26.05,
+Generic resources are read in each form that Slurm prints (SchedMD/slurm, 22.05 to 26.05,
 src/interfaces/gres.c, _foreach_node_state_log, and src/common/slurmdb_defs.c for TRES).
 """
 
@@ -28,12 +28,12 @@ _SLICE = regex(r"(?:.*[_-])?\d+g\.\d+gb(?:[.+].*)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Resource:
-    """One generic resource of a node, or one that a job asks for: `gpu:v100:8`.
+    """One generic resource of a node, or of a job's request: `gpu:v100:8`.
 
     Attributes:
         name: `gpu`.
-        kind: Its type, `v100`; empty where none is said.
-        count: How many.
+        kind: Its type, `v100`; empty if there is none.
+        count: Number of them.
     """
 
     name: str
@@ -48,12 +48,12 @@ class Resource:
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Nodes of a partition that have the same resources.
+    """Nodes of a partition with the same resources.
 
     Attributes:
-        count: How many there are.
-        names: Their names, as far as sinfo says them.
-        resources: What each of them has.
+        count: Number of nodes.
+        names: Their names, as far as sinfo prints them.
+        resources: The resources of each of them.
     """
 
     count: int
@@ -61,7 +61,7 @@ class NodeGroup:
     resources: tuple[Resource, ...]
 
     def has(self, wanted: Resource) -> bool:
-        """Say whether each of the nodes has so many of a resource, of one type or of several."""
+        """Return whether each of the nodes has this much of a resource, in one type or several."""
         same = [one for one in self.resources if one.name == wanted.name]
         fitting = [one.count for one in same if not wanted.kind or one.kind == wanted.kind]
         return sum(fitting) >= wanted.count
@@ -72,12 +72,12 @@ class Partition:
     """One partition.
 
     Attributes:
-        default: Whether jobs that name none go there.
+        default: Whether jobs that name none run there.
         state: `up`, `down`, `drain` or `inact`.
-        limit: What a job may ask for.
-        most_nodes: Nodes that a job may ask for; None without a limit.
+        limit: The longest job that it allows.
+        most_nodes: The most nodes of a job; None without a limit.
         groups: Its nodes.
-        exact: Whether its nodes were looked at, so that what none of them has can be refused.
+        exact: Whether its nodes are known, so that a request that none of them can meet is refused.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Partition:
 
     @property
     def nodes(self) -> int:
-        """How many nodes it has."""
+        """Number of its nodes."""
         return sum(group.count for group in self.groups)
 
     def fitting(self, wanted: Sequence[Resource]) -> set[str]:
@@ -101,12 +101,12 @@ class Partition:
 
 
 def sinfo_argv() -> list[str]:
-    """Return the query for all partitions, hidden ones too: a line a group of equal nodes."""
+    """Return the query for all partitions, even hidden ones: one line per group of equal nodes."""
     return ["sinfo", "--noheader", "--all", f"--format={_FIELDS}"]
 
 
 def read_sinfo(text: str) -> dict[str, Partition]:
-    """Read what `sinfo_argv` prints, by name; a line that is not understood is passed over."""
+    """Read the output of `sinfo_argv`, by name; lines that can't be read are skipped."""
     found: dict[str, Partition] = {}
     for line in text.splitlines():
         words = line.split("|")
@@ -132,11 +132,11 @@ def resources(text: str) -> tuple[Resource, ...]:
     """Read generic resources as sinfo prints and sbatch takes them, or as a TRES of accounting.
 
     `gpu:8`, `gpu:2080ti:8(S:0-1)`, `gpu:a100:4,gpu:1g.10gb:7(IDX:0-6)`, `gpu:h100:no_consume:8`,
-    `gres/gpu:h100=8`, `(null)`. Only what stands behind the last colon, or behind `=`, is a count:
-    a type may begin with a digit, or be nothing else (`gpu:4090:8`). No node has more than
+    `gres/gpu:h100=8`, `(null)`. Only what follows the last colon, or `=`, is a count:
+    a type may begin with a digit, or be a number (`gpu:4090:8`). No node has more than
     `_MOST_GPUS`, so that `gpu:4090` alone is a type too.
     """
-    # Commas stand in parentheses too.
+    # Commas also appear in parentheses.
     words = re.sub(r"\([^)]*\)", "", text.strip()).split(",")
     return tuple(one for word in words if (one := _resource(word)) is not None)
 

@@ -1,6 +1,6 @@
-"""Why sbatch refuses a job, by its own words, and what to type instead.
+"""Why sbatch refuses a job, from its own messages, and what to type instead.
 
-The words: SchedMD/slurm, src/common/slurm_errno.c, 22.05 to 26.05.
+The messages: SchedMD/slurm, src/common/slurm_errno.c, 22.05 to 26.05.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 _PARTITION = "name another partition with --partition, or ask the administrators"
 _ACCOUNT = "name an account of yours with --account: sacctmgr show assoc user=$USER"
 _QOS = "name a QOS of yours with --qos: sacctmgr show assoc user=$USER format=account,qos"
-_WAIT = "name another partition with --partition, or wait: sinfo -R says why nodes are away"
-_LESS = "ask for less with --nodes, --gpus-per-node or --time, or for another --account or --qos"
+_WAIT = "name another partition with --partition, or wait: see sinfo -R for the reason"
+_LESS = "request less with --nodes, --gpus-per-node or --time, or use another --account or --qos"
 _NODES = (
-    "no node has what is asked of each: ask for fewer with --gpus-per-node, for another "
+    "no node has what you request of each: request fewer with --gpus-per-node, use another "
     "--partition, or change slurm.gres, slurm.constraint or slurm.memory in the site.toml"
 )
 _RESERVATION = "change slurm.reservation in the site.toml: scontrol show reservation lists them"
@@ -29,9 +29,9 @@ ADVICE = {
     "Required partition not available": _WAIT,
     "Partition in DOWN state": _WAIT,
     "Requested partition configuration not available now": _WAIT,
-    "Requested time limit is invalid": "ask for less with --time: sinfo -o '%P %l' says how much",
+    "Requested time limit is invalid": "request less --time: sinfo -o '%P %l' shows the limits",
     "Job violates accounting/QOS policy": _LESS,
-    "Node count specification invalid": "ask for fewer nodes with --nodes",
+    "Node count specification invalid": "request fewer nodes with --nodes",
     "More processors requested than permitted": "lower nodes.cpus_per_gpu in the site.toml",
     "CPU count specification invalid": "lower nodes.cpus_per_gpu in the site.toml",
     "CPU count per node can not be satisfied": "lower nodes.cpus_per_gpu in the site.toml",
@@ -48,10 +48,10 @@ ADVICE = {
     "Invalid node name specified": "name nodes that sinfo lists, or none",
     "Requested nodes not in this partition": "name nodes of the partition, or another --partition",
     "Invalid license specification": "give one that scontrol show licenses lists, or none",
-    "Invalid job array specification": "ask for fewer repeats at a time with --repeats",
+    "Invalid job array specification": "request fewer repeats at a time with --repeats",
 }
 
 
 def advice(complaint: str) -> str:
-    """Return what to do about a refusal; empty where nobody knows."""
+    """Return what to do about a refusal; empty if unknown."""
     return next((what for words, what in ADVICE.items() if words in complaint), "")

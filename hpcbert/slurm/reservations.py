@@ -1,4 +1,4 @@
-"""What scontrol says of reservations and sinfo of features; pure.
+"""scontrol's output about reservations, and sinfo's about features; pure.
 
 Keys are those of SchedMD/slurm, src/api/reservation_info.c, 22.05 to 26.05; the grammar of
 constraints is that of sbatch(1), `--constraint`.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PAIR = regex(r"(?:^|\s)([A-Z]\w*)=(\S*)")
 _NONE = {"", "(null)"}
 _FIELDS = "%P|%f|%D"
-# A feature, without the count of nodes behind it: `[a*2&b*1]`.
+# A feature, without the count of nodes after it: `[a*2&b*1]`.
 _FEATURE = regex(r"(?<![\w*.-])([A-Za-z_][\w.:-]*)")
 _PLAIN = regex(r"[\w.:-]+(?:&[\w.:-]+)*")
 
@@ -28,9 +28,9 @@ class Reservation:
     Attributes:
         state: `ACTIVE` or `INACTIVE`.
         start: When it begins, as scontrol prints it.
-        nodes: How many nodes it has.
-        users: Who may use it; none named: who is in its accounts.
-        accounts: Likewise.
+        nodes: Number of its nodes.
+        users: Who may use it; if empty, members of its accounts.
+        accounts: The accounts that may use it.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Reservation:
     accounts: tuple[str, ...]
 
     def takes(self, user: str, accounts: set[str]) -> bool:
-        """Say whether a user, or one of the user's accounts, may use it."""
+        """Return whether a user, or one of the user's accounts, may use it."""
         return user in self.users or bool(accounts & set(self.accounts))
 
 
@@ -51,7 +51,7 @@ def reservations_argv() -> list[str]:
 
 
 def read_reservations(text: str) -> dict[str, Reservation]:
-    """Read what `reservations_argv` prints, by name; other lines are passed over."""
+    """Read the output of `reservations_argv`, by name; other lines are skipped."""
     found = {}
     for line in text.splitlines():
         keys = dict(_PAIR.findall(line))
@@ -73,16 +73,16 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def features_argv() -> list[str]:
-    """Return the query for the features of all nodes: a line a group of equal nodes."""
+    """Return the query for the features of all nodes: a line per group of equal nodes."""
     return ["sinfo", "--noheader", "--all", f"--format={_FIELDS}"]
 
 
 def read_features(text: str, partition: str) -> list[tuple[frozenset[str], int]]:
-    """Return the features of a partition's nodes, and how many nodes have just these.
+    """Return the features of a partition's nodes, and how many nodes have exactly these.
 
     Args:
-        text: What `features_argv` printed.
-        partition: Which one's nodes; empty for those of the default one.
+        text: The output of `features_argv`.
+        partition: The partition; empty for the default one.
     """
     found = []
     for line in text.splitlines():
@@ -102,7 +102,7 @@ def wanted_features(constraint: str) -> Iterator[str]:
 
 
 def fitting_nodes(constraint: str, found: list[tuple[frozenset[str], int]]) -> int | None:
-    """Return how many nodes have all features of `a` or `a&b`; None: the form is another."""
+    """Return how many nodes have all features of `a` or `a&b`; None for another form."""
     if not _PLAIN.fullmatch(constraint):
         return None
     wanted = set(constraint.split("&"))

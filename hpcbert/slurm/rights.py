@@ -26,10 +26,10 @@ _QOS = (
     "Name,Flags,MaxWall,GrpTRES,MaxTRES,MaxTRESPU,MaxTRESPA,MinTRES,"
     "MaxTRESPerNode,MaxTRESMins,GrpTRESRunMins,GrpTRESMins,GrpWall,GrpJobs,MaxJobsPU,MaxJobsPA"
 )
-# Those that a line has to have; others are empty where it has not.
+# The required columns; others are empty if the line lacks them.
 _LEAST = {_ASSOCIATION: 9, _QOS: 8}
-# Flags of QOS (sacctmgr(1)): whose jobs may take longer than their partition's limit, and whose
-# limits go before those of the partition's QOS.
+# Flags of QOS (sacctmgr(1)): those that let jobs exceed their partition's limit, and those whose
+# limits take precedence over those of the partition's QOS.
 _OUTLASTS, _OUTRANKS = "PartitionTimeLimit", "OverPartQOS"
 
 
@@ -40,12 +40,12 @@ class Association:
     Attributes:
         account: Its name.
         user: Login name; empty for the account itself.
-        parent: The account above, where the row is of an account.
-        partition: The one that it is for; empty for all.
-        qos: Those that it may use.
-        default_qos: The one that its jobs have; empty: the cluster's.
-        limit: Of one job.
-        most: Its other limits by column, of `hpcbert.slurm.caps.KINDS`, as far as they are set.
+        parent: The account above, if the row is an account's.
+        partition: Its partition; empty for all.
+        qos: The QOS that it may use.
+        default_qos: The QOS of its jobs by default; empty: the cluster's.
+        limit: Time limit of one job.
+        most: Its other limits by column of `hpcbert.slurm.caps.KINDS`, as far as set.
     """
 
     account: str
@@ -58,7 +58,7 @@ class Association:
     most: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def caps(self, whose: str, *, group: bool) -> Iterator[Cap]:
-        """Yield its limits on all jobs together, or those on each user's and each job."""
+        """Yield its limits on all jobs together, or those on each user and each job."""
         for key, most in self.most.items():
             if key.startswith("Grp") is group:
                 yield Cap(whose, key, most)
@@ -71,9 +71,9 @@ class Qos:
     Attributes:
         name: Its name.
         flags: `DenyOnLimit`, `PartitionTimeLimit`, ….
-        limit: Of one job.
-        caps: Its limits on what jobs have.
-        least: MinTRES: what a job must ask for at least.
+        limit: Time limit of one job.
+        caps: Its limits on jobs' resources.
+        least: MinTRES: the least that a job must request.
     """
 
     name: str
@@ -84,19 +84,19 @@ class Qos:
 
     @property
     def outlasts(self) -> bool:
-        """Whether its jobs may take longer than their partition's limit."""
+        """Whether its jobs may exceed their partition's time limit."""
         return _OUTLASTS in self.flags
 
 
 @dataclass(frozen=True)
 class Rights:
-    """What a user may ask for.
+    """What a user may request.
 
     Attributes:
         own: The user's associations.
         accounts: The accounts' own rows, with limits on all their users together.
         qos: All QOS by name.
-        default: The account that jobs have which name none; empty: not told.
+        default: The account of jobs that name none; empty if unknown.
         known: Whether accounting answered.
     """
 
@@ -107,16 +107,16 @@ class Rights:
     known: bool = False
 
     def of(self, account: str = "", partition: str = "") -> Association | None:
-        """Return the association that a job falls under: that of its partition before another."""
+        """Return the association of a job: that of its partition before another."""
         name = account or self.default
         found = [one for one in self.own if one.account == name.lower()]
         exact = [one for one in found if one.partition == partition]
         return next(iter((*exact, *(one for one in found if not one.partition))), None)
 
     def qos_of(self, account: str = "", partition: str = "") -> str:
-        """Return the QOS that a job has which names none; empty: the cluster's, which is not told.
+        """Return the QOS of a job that names none; empty: the cluster's default, which is unknown.
 
-        A single QOS that an association may use is its default, be it named so or not.
+        A single QOS that an association may use is its default, whether marked so or not.
         """
         found = self.of(account, partition)
         if found is None:
@@ -126,16 +126,16 @@ class Rights:
     def caps(
         self, account: str = "", partition: str = "", qos: str = "", *, of_partition: str = ""
     ) -> list[Cap]:
-        """Return the limits that a job meets.
+        """Return the limits that apply to a job.
 
-        What a QOS limits no account does: the partition's QOS goes first, then the job's, then the
-        user's association, then the accounts' (slurm.schedmd.com/resource_limits.html).
+        A QOS's limit replaces an account's: the partition's QOS comes first, then the job's, then
+        the user's association, then the accounts' (slurm.schedmd.com/resource_limits.html).
 
         Args:
-            account: The one that it names; empty for the default one.
-            partition: Where it runs.
-            qos: Its own; empty for the default one.
-            of_partition: The partition's own QOS; empty where it has none.
+            account: The job's account; empty for the default one.
+            partition: Its partition.
+            qos: Its QOS; empty for the default one.
+            of_partition: The partition's own QOS; empty if it has none.
         """
         taken: set[tuple[str, str]] = set()
         found: list[Cap] = []
@@ -160,7 +160,7 @@ class Rights:
     def ranked_qos(
         self, account: str = "", partition: str = "", qos: str = "", of_partition: str = ""
     ) -> tuple[str, ...]:
-        """Return the QOS that bind a job, the one that goes first before the other."""
+        """Return the QOS that bind a job, in order of precedence."""
         own = qos or self.qos_of(account, partition)
         first = [of_partition, own]
         if own in self.qos and _OUTRANKS in self.qos[own].flags:
@@ -170,7 +170,7 @@ class Rights:
     def most_time(
         self, account: str = "", partition: str = "", qos: str = "", *, of_partition: str = ""
     ) -> tuple[str, TimeLimit]:
-        """Return whose limit of time binds a job, and the limit; the arguments are as of `caps`."""
+        """Return the owner of the time limit of a job, and the limit; arguments as of `caps`."""
         for name in self.ranked_qos(account, partition, qos, of_partition):
             if self.qos[name].limit.seconds is not None:
                 return f"QOS {name}", self.qos[name].limit
@@ -188,11 +188,11 @@ class Rights:
 
 
 def associations_argv(user: str, *, cluster: str = "") -> list[str]:
-    """Return the query for a user's associations, or with no user for the accounts' own rows.
+    """Return the query for a user's associations, or without a user for the accounts' own rows.
 
     Args:
         user: Login name; empty for accounts.
-        cluster: Its name, where it is known: one database may serve several.
+        cluster: Its name, if known: one database may serve several.
     """
     where = [f"user={user}", *([f"cluster={cluster}"] if cluster else [])]
     return ["sacctmgr", "-nP", "show", "assoc", *where, f"format={_ASSOCIATION}"]
@@ -209,7 +209,7 @@ def qos_argv() -> list[str]:
 
 
 def read_associations(text: str) -> tuple[Association, ...]:
-    """Read what `associations_argv` prints; a line that is not understood is passed over."""
+    """Read the output of `associations_argv`; lines that can't be read are skipped."""
     return tuple(
         Association(
             account=one["Account"].strip(),
@@ -226,13 +226,13 @@ def read_associations(text: str) -> tuple[Association, ...]:
 
 
 def read_default(text: str, user: str) -> str:
-    """Return the default account that `default_argv` prints; empty where there is none."""
+    """Return the default account in the output of `default_argv`; empty if there is none."""
     rows = (line.partition("|")[::2] for line in text.splitlines())
     return next((account for name, account in rows if name == user), "")
 
 
 def read_qos(text: str) -> dict[str, Qos]:
-    """Read what `qos_argv` prints, by name."""
+    """Read the output of `qos_argv`, by name."""
     found = {}
     for one in _rows(text, _QOS):
         name = one["Name"]
@@ -243,7 +243,7 @@ def read_qos(text: str) -> dict[str, Qos]:
 
 
 def _rows(text: str, columns: str) -> Iterator[dict[str, str]]:
-    """Yield what stands in each line, by column; a line that is not understood is passed over."""
+    """Yield the fields of each line, by column; lines that can't be read are skipped."""
     names = columns.split(",")
     for line in text.splitlines():
         row = line.split("|")

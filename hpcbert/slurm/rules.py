@@ -1,8 +1,8 @@
-"""What partitions allow: who may use them, for how long, with which memory.
+"""What partitions allow: to whom, for how long, with how much memory.
 
-This is what `scontrol show partition` prints. Keys are those of SchedMD/slurm,
-src/api/partition_info.c, 22.05 to 26.05. Users see it also where nodes are private
-(`PrivateData=nodes`), which silences sinfo altogether.
+The source is `scontrol show partition`. Keys are those of SchedMD/slurm,
+src/api/partition_info.c, 22.05 to 26.05. Users also see it if nodes are private
+(`PrivateData=nodes`), which makes sinfo print nothing.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _NONE = {"", "N/A", "NONE", "(null)"}
 
 @dataclass(frozen=True)
 class Rules:
-    """What a partition asks of jobs.
+    """A partition's conditions for jobs.
 
     Attributes:
-        partition: The partition as far as the controller tells of it: nodes of one kind, of which
-            only the means are known.
-        limit: The time limit of jobs that name none.
-        accounts, qos: Those that may use it; none named: all.
+        partition: The partition as far as the controller describes it: nodes of one kind, of which
+            only the averages are known.
+        limit: The time limit of jobs that request none.
+        accounts, qos: Those that may use it; if empty, all.
         denied_accounts, denied_qos: Those that may not.
-        groups: Groups of users that may; none named: all.
-        own_qos: The QOS whose limits bind its jobs, beside their own; empty: there is none.
-        memory: As in `Controller.memory`; empty: what the cluster has.
+        groups: Groups of users that may; if empty, all.
+        own_qos: The QOS with limits on its jobs, in addition to their own; empty: there is none.
+        memory: As in `Controller.memory`; empty: the cluster's.
         reserved: Whether only jobs with a reservation run there.
-        for_root: Whether only root's do.
+        for_root: Whether only root's jobs run there.
     """
 
     partition: Partition
@@ -50,11 +50,11 @@ class Rules:
     for_root: bool = False
 
     def takes_account(self, account: str) -> bool:
-        """Say whether jobs of an account may use it."""
+        """Return whether jobs of an account may use it."""
         return _allowed(account, self.accounts, self.denied_accounts)
 
     def takes_qos(self, qos: str) -> bool:
-        """Say whether jobs of a QOS may use it."""
+        """Return whether jobs of a QOS may use it."""
         return _allowed(qos, self.qos, self.denied_qos)
 
 
@@ -63,12 +63,12 @@ def _allowed(name: str, allowed: tuple[str, ...], denied: tuple[str, ...]) -> bo
 
 
 def rules_argv() -> list[str]:
-    """Return the query for all partitions, hidden ones too."""
+    """Return the query for all partitions, including hidden ones."""
     return ["scontrol", "--all", "--oneliner", "show", "partition"]
 
 
 def read_rules(text: str) -> dict[str, Rules]:
-    """Read what `rules_argv` prints, by name; a line that is not understood is passed over."""
+    """Read the output of `rules_argv`, by name; lines that can't be read are skipped."""
     found = {}
     for line in text.splitlines():
         keys = dict(_PAIR.findall(line))
@@ -90,7 +90,7 @@ def read_rules(text: str) -> dict[str, Rules]:
 
 
 def _names(keys: dict[str, str], name: str) -> tuple[str, ...]:
-    """Return who is named under a key; `ALL` names nobody."""
+    """Return the names under a key; `ALL` gives none."""
     text = keys.get(name, "")
     return () if text in _NONE or text == "ALL" else tuple(text.split(","))
 
@@ -121,7 +121,7 @@ def _partition(name: str, keys: dict[str, str]) -> Partition:
 
 
 def _each(keys: dict[str, str], nodes: int) -> tuple[Resource, ...]:
-    """Return what each node has in the mean, of the partition's sums; typed ones before others."""
+    """Return each node's average share of the partition's sums; typed resources before others."""
     sums = (f"{key}={count}" for key, count in tres(keys.get("TRES", "")).items())
     found = [one for word in sums if word.startswith("gres/") for one in resources(word)]
     typed = {one.name for one in found if one.kind}

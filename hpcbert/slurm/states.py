@@ -290,7 +290,7 @@ class RepeatState:
         detail: A sentence for a person; empty where the word says all.
         elapsed: Seconds it has run or ran.
         start: Seconds since the epoch, None before it started.
-        end: Likewise, None before it ended.
+        end: When it ended, seconds since the epoch; None before that.
         limit: Time limit, seconds.
         suspended: Seconds for which it was suspended, by whose account is the longest; 0 where
             nobody says.
@@ -345,7 +345,7 @@ def recalled(data: Any) -> RepeatState:
 
     Raises:
         TypeError: It has another form.
-        KeyError: Likewise.
+        KeyError: A key is missing.
     """
     word = _FORMER.get(data["kind"], data["kind"])
     if word not in set(Kind):

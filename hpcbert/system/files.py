@@ -91,20 +91,20 @@ def read_open(file: BinaryIO, path: Path, *, most: int = MOST) -> bytes:
 
 
 def remedy(error: OSError) -> str:
-    """Return what helps against an error of the file system, for a hint."""
-    what = errors.remedy(error) or "Make room or fix the permissions"
+    """Return a remedy for an error of the file system, for a hint."""
+    what = errors.remedy(error) or "Free some space or fix the permissions"
     if error.errno == errno.ENOENT:
-        what = "Its directory has vanished; bring it back"
-    return f"Nothing that was there before is lost. {what}, then repeat."
+        what = "Its directory has vanished; restore it"
+    return f"Existing files are unchanged. {what}, then run the command again."
 
 
 @contextlib.contextmanager
 def refusal(what: str, where: Path, *, hint: str | None = None) -> Iterator[None]:
-    """Make an error for a person of what the file system refuses: `Can't …: Permission denied.`.
+    """Turn a refusal of the file system into an error: `Can't …: Permission denied.`.
 
     Args:
         what: What is tried, for the message.
-        where: The file or directory, likewise.
+        where: The file or directory, for the message.
         hint: What to do about it; by default what helps against any such error.
 
     Raises:
@@ -126,17 +126,17 @@ def write_text(path: Path, text: str, *, mode: int = PRIVATE) -> None:
 
 
 def temporary_for(path: Path) -> Path:
-    """Return what a file is called until it is whole: a name that nobody else uses."""
+    """Return a file's name until it is whole, which nobody else uses."""
     return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
 
 
 def leftovers(path: Path) -> list[Path]:
-    """Return what was left by those that were killed before a file was whole."""
+    """Return the files that killed processes left incomplete."""
     return list(path.parent.glob(f".{path.name}.*.tmp"))
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file; 0 where it is not there."""
+    """Return the size of a file in bytes; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except OSError:
@@ -144,7 +144,7 @@ def size_of(path: Path) -> int:
 
 
 def write_bytes(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
-    """Write a file so that it is there whole or not at all, and survives a crash once there.
+    """Write a file whole or not at all, so that it then survives a crash.
 
     Args:
         path: The file.
@@ -168,7 +168,7 @@ def write_bytes(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
 
 
 def write_new(contents: Mapping[Path, bytes]) -> None:
-    """Write files where nobody looks for any yet: when this returns, all survive a crash.
+    """Write files where no process looks for any yet: when this returns, all survive a crash.
 
     Each is flushed after all are written, for then the file system writes them down together.
 

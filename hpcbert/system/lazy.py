@@ -71,7 +71,7 @@ def _make_ready(made: type) -> None:
 
 
 def _finish(made: type) -> None:
-    """Make a data class whose comparisons and text are functions, not code written for it.
+    """Make a data class with shared functions for comparison and text, without generated code.
 
     To write and compile code is most of what a data class costs, and most are never compared.
     """
@@ -99,7 +99,7 @@ def _finish(made: type) -> None:
 
 
 def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what returns the values of some attributes."""
+    """Return a function that returns the values of some attributes."""
     if len(names) > 1:
         return operator.attrgetter(*names)
     return lambda one: tuple(getattr(one, name) for name in names)
@@ -114,7 +114,7 @@ def make_all_ready() -> None:
 
 
 class _Regex:
-    """A regular expression that is compiled when one of its methods is called first."""
+    """A regular expression that is compiled on the first call of one of its methods."""
 
     def __init__(self, compiled: Callable[[], re.Pattern[str]]) -> None:
         self._compiled = compiled

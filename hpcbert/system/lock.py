@@ -105,7 +105,7 @@ def locked(directory: Path, what: str = "campaign") -> Iterator[None]:
 
     Args:
         directory: Where the lock lies.
-        what: What it is called that it locks, where that is no campaign.
+        what: The name of what it locks, if that is not a campaign.
 
     Raises:
         UsageError: Somebody else is working on it, or may be.
@@ -150,7 +150,7 @@ def _link(own: Path, path: Path) -> None:
 
 
 def _take_over(path: Path, holder: str, what: str) -> None:
-    """Replace the lock of a holder that is gone; of several who try, one gets it."""
+    """Replace the lock of a holder that is gone; of several processes that try, one gets it."""
     with (path.with_name(f".{path.name}.takeover")).open("w") as file:
         with contextlib.suppress(OSError):
             wait(file.fileno(), patient=lambda: True)
@@ -178,12 +178,12 @@ def _refuse_unless_dead(path: Path, what: str) -> None:
         f"Process {holder.pid or '?'} on {holder.host or 'an unknown host'} is working on this "
         f"{what}{unseen or ''}.",
         where=str(path),
-        hint=f"Wait for it. If it is gone for certain, remove {path}.",
+        hint=f"Wait for it. If it has certainly ended, remove {path}.",
     )
 
 
 def _unseen(holder: Holder, own: Holder) -> str | None:
-    """Say why a holder can't be looked for from here; None if it can, or is dead for certain.
+    """Return why a holder can't be checked from here; None if it can, or has certainly ended.
 
     A machine that was booted again runs nothing of what ran before. That it is the same machine is
     believed of its first PID namespace only: containers of one image can share all their names.
@@ -195,7 +195,7 @@ def _unseen(holder: Holder, own: Holder) -> str | None:
     if holder.boot != own.boot or _UNKNOWN in {holder.boot, holder.namespace}:
         first = holder.namespace == own.namespace == _FIRST_NAMESPACE
         same = holder.machine == own.machine != _UNKNOWN and holder.boot != _UNKNOWN
-        return None if first and same else ", or was: that is another machine of the same name"
+        return None if first and same else ", or was: that is another machine with the same name"
     if holder.namespace != own.namespace:
-        return ", or was: its container, another PID namespace, can't be looked into from here"
+        return ", or was: this process can't see into its container (another PID namespace)"
     return None

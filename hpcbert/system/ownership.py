@@ -1,4 +1,4 @@
-"""Whose a file is, and who else can write to it: what may be run, and what may only be read.
+"""The owner of a file, and who else can write to it: what may run, and what may only be read.
 
 Only the owner of a file, and who can write to it or to its directory, decides what is in it. POSIX
 ACLs are held too: their mask stands in the permission bits of the group (acl(5)).
@@ -23,7 +23,7 @@ _ROOT = 0
 
 
 def name(uid: int) -> str:
-    """Return the login name of a user, or their number where nobody knows it."""
+    """Return the login name of a user, or their number if it is unknown."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -31,7 +31,7 @@ def name(uid: int) -> str:
 
 
 def stranger(path: Path) -> str:
-    """Return who else a file or directory belongs to; empty if it is the caller's own.
+    """Return the owner of a file or directory; empty if it is the user's own.
 
     A link in its place counts too: whoever made it chose where it leads.
 
@@ -70,7 +70,7 @@ def _group(gid: int) -> str:
 
 
 def _is_private(gid: int) -> bool:
-    """Say whether a group is the caller's alone: theirs by name, with no other member.
+    """Return whether a group belongs to the user alone: it has their name and no other member.
 
     So does the OpenSSH of Debian (openssh, debian/patches/user-group-modes.patch). root has none:
     on some systems its group has members.
@@ -86,15 +86,15 @@ def _is_private(gid: int) -> bool:
 
 
 def fault(status: os.stat_result, owners: Collection[int], *, private: bool = False) -> str:
-    """Say why a file or directory is not in the hands of the owners alone; empty if it is."""
+    """Return why others can change a file or directory; empty if only the owners can."""
     if status.st_uid not in owners:
         return f"It belongs to {name(status.st_uid)}"
     who = writers(status, private=private)
-    return f"It can be written to by {who}" if who else ""
+    return f"It can be changed by {who}" if who else ""
 
 
 def read_own(path: Path, *, most: int = files.MOST) -> bytes:
-    """Return the content of a file that nobody but the caller can have written.
+    """Return the content of a file that only the user can have written.
 
     What is looked at is the open file, which is the one that is read.
 
@@ -124,9 +124,9 @@ def refuse(status: os.stat_result, path: Path) -> None:
         return
     own = status.st_uid == os.geteuid()
     raise UsageError(
-        f"{why}: nothing of it is run or submitted as you.",
+        f"{why}: hpcbert refuses to run or submit it.",
         where=str(path),
-        hint=f"Look at what is in it, then: chmod go-w {path}"
+        hint=f"Check its contents, then: chmod go-w {path}"
         if own
-        else f"Let {name(status.st_uid)} do it, or submit the point again in a campaign of yours.",
+        else f"Ask {name(status.st_uid)} to do it, or submit the points in a campaign of your own.",
     )

@@ -22,7 +22,7 @@ _AMD = Path("/dev/kfd")
 
 
 def install(extra: str, python: str = sys.executable) -> str:
-    """Return the command that installs what an extra of hpcbert names."""
+    """Return the command that installs an extra of hpcbert."""
     return shlex.join([python, "-m", "pip", "install", *EXTRAS[extra]])
 
 

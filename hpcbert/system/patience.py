@@ -1,4 +1,4 @@
-"""Being interrupted patiently: what was started gives its answer first."""
+"""Handle interrupts patiently: a command that was started gives its answer first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Patience:
-    """Lets a command that was started give its answer, and the answer be written down.
+    """Lets a command that was started give its answer, and hpcbert record that.
 
     An interrupt takes effect at the next `check`, or in a pause. A second one takes effect at once.
     """
@@ -41,7 +41,7 @@ class Patience:
             raise KeyboardInterrupt
 
     def pausing(self, pause: Callable[[float], None]) -> Callable[[float], None]:
-        """Return what waits, but not for who interrupts."""
+        """Return a function that waits, except after an interrupt."""
 
         def wait(seconds: float) -> None:
             self.check()

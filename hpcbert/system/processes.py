@@ -1,4 +1,4 @@
-"""What Linux says of processes: which they are, who descends from them, how they end."""
+"""Linux processes: their identity, their descendants, their ends."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def boot_id() -> str:
 
 
 def machine() -> str:
-    """Return what names this machine and its last boot, without which a process id says nothing."""
+    """Return this machine and its boot, without which a process id means nothing."""
     return f"{socket.gethostname()} {boot_id()}"
 
 
@@ -98,7 +98,7 @@ def descendants(pid: int) -> tuple[int, ...]:
 
 
 def adopt_orphans() -> None:
-    """Make processes whose parent died children of this one, so that none can get away."""
+    """Adopt processes when their parent dies, so that none can escape."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -112,7 +112,7 @@ def die_with(parent: int, number: int) -> None:
 
 
 def step_back() -> None:
-    """Let this process run only where nobody else wants the processor, and what it starts then.
+    """Let this process, and those it starts, run only when no other needs the processor.
 
     What watches over a measurement takes no time from it then. There is no way back.
     """
@@ -156,7 +156,7 @@ def end(processes: Iterable[Process], *, number: int = signal.SIGKILL, timeout: 
     used again is never hit.
 
     Args:
-        processes: The processes; those that are gone already are passed over.
+        processes: The processes; those that have ended already are skipped.
         number: The signal.
         timeout: How long to wait for all of them together, in seconds.
 

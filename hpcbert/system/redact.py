@@ -1,4 +1,4 @@
-"""Secrets taken out of what is recorded or printed; pure.
+"""Mask secrets in what is recorded or printed; pure.
 
 What gives a secret away is a name (`WANDB_API_KEY`) or a form (`hf_…`, `https://user:word@host`).
 `NAMES` and `FORMS` are written so that the describing script on the nodes applies the same
@@ -84,13 +84,13 @@ _VALUE = regex(r"\"[^\"]*\"?|'[^']*'?|[^\s,;&]+")
 
 
 def secret_name(name: str) -> bool:
-    """Say whether a variable, option or field of this name may hold a secret."""
+    """Return whether a variable, option or field with this name may hold a secret."""
     plain = re.sub(r"[^A-Z0-9]", "_", name.upper())
     return _NAMES.search(f"_{plain}_") is not None
 
 
 def text(value: str, *, program: bool = False) -> str:
-    """Return a text with `MASK` where it holds a secret; what is around it stays.
+    """Return a text with its secrets replaced by `MASK`; the rest stays.
 
     Args:
         value: The text.
@@ -121,7 +121,7 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _without_assigned(text: str, *, program: bool) -> str:
-    """Mask what is assigned to a secret name."""
+    """Mask the value of a name that stands for a secret."""
     pieces: list[str] = []
     done = 0
     for match in _SIGN.finditer(text):

@@ -36,9 +36,9 @@ class Outcome:
 
     Attributes:
         argv: The command as it was started.
-        returncode: Its exit status; 127 if there is no such program, 124 if it ran out of time.
+        returncode: Its exit status; 127 if the program does not exist, 124 if it ran out of time.
         stdout: What it printed, undecodable bytes replaced.
-        stderr: What it complained about, likewise.
+        stderr: Its output on stderr, as text.
     """
 
     argv: tuple[str, ...]
@@ -53,7 +53,7 @@ class Outcome:
 
 
 class Runner(Protocol):
-    """Starts a command, waits for it and says what it did; never raises for the command's sake."""
+    """Starts a command, waits for it and returns its outcome; never raises because it fails."""
 
     def __call__(
         self,
@@ -69,7 +69,7 @@ class Runner(Protocol):
 
 
 class Follower(Protocol):
-    """Starts a command, shows what it says while it runs, and says what it did."""
+    """Starts a command, shows its output while it runs, and returns its outcome."""
 
     def __call__(
         self,
@@ -91,7 +91,7 @@ def run(
     cwd: Path | None = None,
     timeout: float = 60.0,
 ) -> Outcome:
-    """Run a command to its end, in a process group of its own, and collect what it printed.
+    """Run a command to its end, in a process group of its own, and collect its output.
 
     The group of its own keeps a terminal's Ctrl-C away from sbatch: an interrupted submission
     must still learn the job id that Slurm gave it. But if this process is killed, the command is
@@ -127,7 +127,7 @@ def run(
 class Ahead:
     """A runner that has begun what it will be asked to run: side by side, and each once.
 
-    For commands that only ask. One that is asked for again is answered as before; one that was not
+    For commands that only ask. One that is requested again is answered as before; one that was not
     begun runs as ever.
 
     Args:
@@ -220,7 +220,7 @@ def _unstarted(words: tuple[str, ...], error: OSError) -> Outcome:
 
 
 def _listen(child: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, str]:
-    """Return what a child prints on stdout and stderr, and why it was not heard to its end."""
+    """Return a child's stdout and stderr, and why reading stopped before its end."""
     heard = {stream: bytearray() for stream in (child.stdout, child.stderr) if stream}
     trouble = ""
     with selectors.DefaultSelector() as selector:
@@ -245,7 +245,7 @@ def _listen(child: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, 
 
 
 def _dying_with(parent: int) -> Callable[[], None]:
-    """Return what a child does before it becomes its command: ask to die with its parent."""
+    """Return a child's first action, before its command: ask to die with its parent."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
     def ask() -> None:
@@ -316,7 +316,7 @@ def start(
     owner's alone.
 
     Raises:
-        OSError: There is no such program, or the file can't be written.
+        OSError: The program does not exist, or the file can't be written.
     """
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "ab") as file:

@@ -1,4 +1,4 @@
-"""ZIP files of other people, read in bounded time, memory and room, and only where all is plain.
+"""Untrusted ZIP files, read in bounded time, memory and space, and only if they are plain.
 
 What is looked at: the end record and the directory (APPNOTE.TXT 6.3.10, sections 4.3.12 and
 4.3.16), before `zipfile` reads the directory into memory; then every entry, before one is unpacked.
@@ -39,7 +39,7 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError, N
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an archive of which every entry is a plain file with a place of its own.
+    """Open an archive in which every entry is a plain file with a place of its own.
 
     Raises:
         UsageError: It is none, it is damaged, or an entry is more or other than that; also while
@@ -57,7 +57,7 @@ def reading(path: Path) -> Iterator[zipfile.ZipFile]:
             raise UsageError(
                 "The archive is damaged or cut short.",
                 where=str(path),
-                hint=f"Copy it again from where it comes from ({error}).",
+                hint=f"Copy it again from its source ({error}).",
             ) from error
 
 
@@ -81,7 +81,7 @@ def unpack(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> Non
 
 
 def _look_at_end(file: BinaryIO, size: int, path: Path) -> None:
-    """Refuse what is no archive, or more than is read into memory.
+    """Refuse a file that is not an archive, or is too large for memory.
 
     Raises:
         UsageError: It is.
@@ -91,13 +91,13 @@ def _look_at_end(file: BinaryIO, size: int, path: Path) -> None:
     at = tail.rfind(_END_MARK)
     if at < 0 or len(tail) - at < _END.size:
         cut = tail and size >= len(_END_MARK) and _begins(file)
-        what = "It is a ZIP file that was cut short." if cut else "It is not a ZIP file."
+        what = "The ZIP file was cut short." if cut else "The file is not a ZIP file."
         raise UsageError(what, where=str(path))
     _, count, length = _END.unpack_from(tail, at)
     wide = tail[max(0, at - _WIDE) : at].startswith(_WIDE_MARK)
     if wide or count > MOST_FILES or length > _MOST_DIRECTORY:
         raise UsageError(
-            f"The archive has too many files: more than {MOST_FILES:,} are not read.",
+            f"The archive has too many files: hpcbert reads at most {MOST_FILES:,}.",
             where=str(path),
         )
 
@@ -108,7 +108,7 @@ def _begins(file: BinaryIO) -> bool:
 
 
 def _look_at_entries(entries: Sequence[zipfile.ZipInfo], path: Path) -> None:
-    """Refuse entries that are not plain files below the place where they are unpacked.
+    """Refuse entries that are not plain files below the archive's own folder.
 
     Raises:
         UsageError: One is.
@@ -127,8 +127,8 @@ def _look_at_entries(entries: Sequence[zipfile.ZipInfo], path: Path) -> None:
     size = sum(one.file_size for one in entries)
     if len(entries) > MOST_FILES or size > MOST_BYTES:
         raise UsageError(
-            f"The archive holds {size:,} bytes in {len(entries):,} files; at most "
-            f"{MOST_BYTES:,} bytes in {MOST_FILES:,} files are read.",
+            f"The archive has {size:,} bytes in {len(entries):,} files; hpcbert reads at most "
+            f"{MOST_BYTES:,} bytes in {MOST_FILES:,} files.",
             where=str(path),
             hint="If you trust it, unpack it yourself and name the campaign's directory.",
         )
@@ -141,11 +141,11 @@ def _fault(one: zipfile.ZipInfo, taken: set[str]) -> str:
     outside = any(part in {"", ".", ".."} for part in plain.split("/"))
     known = {0, stat.S_IFDIR if one.is_dir() else stat.S_IFREG}
     faults = {
-        "leads outside of the place where it is unpacked": outside or "\\" in plain,
+        "leads outside the archive's own folder": outside or "\\" in plain,
         "has a name that is not printable, or too long": len(plain) > LONGEST
         or not plain.isprintable()
         or one.orig_filename != one.filename,
-        "is there twice": plain in taken,
+        "appears twice": plain in taken,
         "is a link": kind == stat.S_IFLNK,
         "is a device, a pipe or a socket": kind not in {*known, stat.S_IFLNK},
         "is encrypted": bool(one.flag_bits & _ENCRYPTED),

@@ -148,7 +148,7 @@ def test_a_run_that_failed_says_which_memory_it_lacked(
     row = rows(gathered(made.directory, states=says(word)))["1n1g"]
     assert codes(row) == {1: expected}
     if "device-oom" in expected:
-        assert row.runs[0].reasons[-1].detail == f"the device's memory did not suffice: {DEVICE}"
+        assert row.runs[0].reasons[-1].detail == f"the device ran out of memory: {DEVICE}"
 
 
 def test_a_run_that_ended_well_lacked_nothing(build: Build) -> None:

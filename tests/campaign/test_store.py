@@ -41,7 +41,7 @@ def test_a_full_file_system_leaves_what_was_there(small: Path) -> None:
     store.write_text(path, "old")
     with pytest.raises(HpcbertError, match="No space left on device") as caught:
         store.write_text(path, "x" * 200_000)
-    assert "Make room" in caught.value.hint
+    assert "Free some space" in caught.value.hint
     assert path.read_text() == "old"
     assert list(small.iterdir()) == [path]
 

@@ -147,7 +147,7 @@ def test_a_suspended_attempt_is_not_revived_by_a_retry(
         states = Scheduler(suspended=31.0)
     if collected:
         assert not only(judged(one, states)).valid
-    why = (1, "COMPLETED", "state: it was suspended for 31 s while its time went on")
+    why = (1, "COMPLETED", "state: it was suspended for 31 s while its time continued")
     run = only(judged(retried(one, why), AFTER[later]))
     assert (run.valid, run.throughput) == (False, None)
 

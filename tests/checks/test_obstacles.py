@@ -37,9 +37,9 @@ SUBMIT = ("submit", "--nodes", "2", "--gpus-per-node", "8")
     ("words", "said"),
     [
         (("--partition", "gpus"), "no partition 'gpus'"),
-        (("--nodes", "5"), "has 4 nodes; 5 are asked for"),
+        (("--nodes", "5"), "has 4 nodes; you asked for 5"),
         (("--time", "25:00:00"), "at most 1-00:00:00"),
-        (("--runs", "/dev/shm/runs"), "each machine has for itself"),
+        (("--runs", "/dev/shm/runs"), "local to each machine"),
         (("--python", "/no/such/python"), "no program /no/such/python"),
         (("--fw", "oneflow", "--data", "/no/data", "--source", "/"), "no /no/data here"),
         (("--fw", "oneflow", "--data", "/", "--source", "/no/source"), "no /no/source here"),
@@ -96,7 +96,7 @@ def test_force_submits_all_the_same_and_says_what_it_passed_over(
 def test_a_dry_run_says_it_and_shows_the_script(hpcbert: Cli) -> None:
     done = hpcbert(*SUBMIT, "--nodes", "5", "--dry-run", "--json")
     assert done.data["arrays"]
-    assert any("5 are asked for" in one for one in done.document["warnings"])
+    assert any("you asked for 5" in one for one in done.document["warnings"])
 
 
 def test_a_framework_without_data_names_all_that_helps(hpcbert: Cli) -> None:

@@ -88,19 +88,24 @@ def test_what_fits_a_partition_is_let_through(one: Wanted) -> None:
     ("one", "name", "detail", "hint"),
     [
         (job("gpus"), "partition", "no partition 'gpus'", "closed, cpu, gpu, long"),
-        (job(nodes=4), "nodes", "gpu has 3 nodes with gpu:8; 4 are asked", "long"),
+        (job(nodes=4), "nodes", "gpu has 3 nodes with gpu:8; you asked for 4", "long"),
         (job("", 4), "nodes", "gpu has 3 nodes", "--nodes 3"),
-        (job(nodes=5, gres="gpu:1"), "nodes", "gpu has 4 nodes; 5 are asked", "--nodes 4"),
-        (job("long", 3), "nodes", "gives a job at most 2 nodes", "--nodes 2"),
+        (job(nodes=5, gres="gpu:1"), "nodes", "gpu has 4 nodes; you asked for 5", "--nodes 4"),
+        (job("long", 3), "nodes", "allows a job at most 2 nodes", "--nodes 2"),
         (job(gres="gpu:16"), "GPUs", "has gpu:16; its nodes have gpu:v100:4, gpu:v100:8", "fewer"),
         (job(gres="gpu:a100:1"), "GPUs", "No node of partition gpu has gpu:a100:1", "another"),
         (
             job("cpu", minutes=30),
             "GPUs",
             "its nodes have none",
-            "These have them: closed, gpu, long",
+            "Partitions with such nodes: closed, gpu, long",
         ),
-        (job(minutes=1441), "time limit", "at most 1-00:00:00; 1-00:01:00", "--time 1-00:00:00"),
+        (
+            job(minutes=1441),
+            "time limit",
+            "at most 1-00:00:00; you asked for 1-00:01:00",
+            "--time 1-00:00:00",
+        ),
         (job("cpu", minutes=31, gres=""), "time limit", "at most 00:30:00", "--time 00:30:00"),
         (job("closed"), "partition", "closed is down", "--partition"),
     ],
@@ -119,7 +124,7 @@ def test_what_fits_none_is_named_with_what_would(
 def test_a_directory_of_this_machine_is_refused_where_nodes_are_others(place: str) -> None:
     (found,) = of_cluster([job()], Path(place), FOUND)
     assert found.name == "runs directory"
-    assert "each machine has for itself" in found.detail
+    assert "local to each machine" in found.detail
 
 
 def test_a_link_does_not_hide_where_a_directory_lies(tmp_path: Path) -> None:

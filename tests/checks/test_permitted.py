@@ -73,16 +73,16 @@ def test_what_may_start_is_let_through(one: Wanted, answers: Answers) -> None:
 @pytest.mark.parametrize(
     ("one", "name", "detail", "hint"),
     [
-        (job(account="none"), "account", "not in account none", "You are in proj, short"),
+        (job(account="none"), "account", "not in account none", "Your accounts are proj, short"),
         (job("closed"), "account", "proj may not use partition closed (AllowAccounts=other,short)",
-         "Of yours short may"),
+         "Of your accounts, short may"),
         (job(qos="gold"), "QOS", "You may not use QOS gold.", "high, normal"),
-        (job("fast"), "QOS", "QOS normal may not use partition fast", "Of yours high may"),
+        (job("fast"), "QOS", "QOS normal may not use partition fast", "Of your QOS, high may"),
         (job(nodes=2), "limits", "account proj may have 12 at a time (GrpTRES): it would never", "--gpus-per-node"),
         (job("big"), "limits", "8 GPUs, and QOS cap may have 4 at a time (GrpTRES)", "--qos"),
         (job(nodes=2, account="short"), "limits", "2 nodes, and account short may have 1 in one job",
          "--nodes"),
-        (job(minutes=11, account="short"), "time limit", "account short gives a job at most 00:10:00", "--time 00:10:00"),
+        (job(minutes=11, account="short"), "time limit", "account short allows a job at most 00:10:00", "--time 00:10:00"),
     ],
     ids=lambda value: None if isinstance(value, Wanted) else value[:20],
 )  # fmt: skip

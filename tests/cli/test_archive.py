@@ -115,7 +115,7 @@ def test_it_is_found_among_the_campaigns(done: Built, tmp_path: Path) -> None:
 def test_nothing_of_it_is_run(words: list[str], packed: Path) -> None:
     told = inside(*words, packed, "--json")
     assert told.returncode == 2
-    assert "It is an archive" in told.error["message"]
+    assert "An archive can only be read" in told.error["message"]
     assert "submit --like" in told.error["hint"]
 
 
@@ -124,7 +124,7 @@ def test_a_damaged_one_is_refused_by_every_reader(packed: Path) -> None:
     for words in (["collect"], ["audit"], ["logs"], ["monitor", "--once"], ["submit", "--like"]):
         told = inside(*words, packed, "--json")
         assert told.returncode == 2, words
-        assert "ZIP file that was cut short" in told.error["message"], words
+        assert "ZIP file was cut short" in told.error["message"], words
 
 
 # --- the same again -------------------------------------------------------------------------
@@ -147,8 +147,8 @@ def test_the_same_is_submitted_again(form: str, done: Built, packed: Path) -> No
     ]
     assert all(one[5] == "[1, 2, 3]" for one in points(told))
     text = " ".join(told["warnings"])
-    assert "scheduler was slurm, here it is local." in text
-    assert "recipe was none, here it is" in text
+    assert "scheduler was slurm, and is local here." in text
+    assert "recipe was none, and is" in text
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_it_makes_what_the_command_line_made(
     again = inside("submit", "--like", drafts[0].directory, *own)
     assert again.returncode == 0, again
     assert points(again.document) == points(first.document)
-    assert not [one for one in again.document["warnings"] if "Not as in" in one]
+    assert not [one for one in again.document["warnings"] if "Differs from" in one]
     bodies = [
         [text.replace(made.campaign.id, "ID") for text in made.scripts.values()] for made in drafts
     ]

@@ -107,7 +107,7 @@ def test_a_failed_repeat_says_which_memory_it_lacked(hpcbert: Any, story: Built)
     assert [one["failure"] for one in events[:-1]] == [None] * 4
     assert events[-1]["failure"] == {"kind": "device-oom", "said": line}
     again = hpcbert("monitor", story.campaign.id)
-    assert f"(the device's memory did not suffice: {line})" in again.stdout
+    assert f"(the device ran out of memory: {line})" in again.stdout
 
 
 def test_equal_last_error_lines_are_one_line(hpcbert: Any, slurm: Any, watched: Build) -> None:

@@ -240,7 +240,7 @@ def test_another_directory_and_a_file_are_refused(
     (tmp_path / "out" / "thesis.tex").unlink()
     (tmp_path / "out").rmdir()
     (tmp_path / "out").write_text("a file")
-    assert "no directory" in report(logs, "--json").error["message"]
+    assert "not a directory" in report(logs, "--json").error["message"]
 
 
 @pytest.mark.parametrize(

@@ -91,13 +91,13 @@ WRONG = {
     "deep options": ("[options.a.b]\nc = 1", "options.a.b must be", ""),
     "a variable of Slurm": ("env = { SLURM_NTASKS = '1' }", "env.SLURM_NTASKS is set by Slurm", "Leave"),
     "a variable of hpcbert": ("env = { MASTER_PORT = '1' }", "env.MASTER_PORT is set by Slurm and hpcb", ""),
-    "a variable of bash": ("env = { UID = '1' }", "env.UID is bash's own", ""),
-    "no variable": ("env = { 'a-b' = '1' }", "env.a-b is no name", ""),
+    "a variable of bash": ("env = { UID = '1' }", "env.UID belongs to bash", ""),
+    "no variable": ("env = { 'a-b' = '1' }", "env.a-b is not a valid name", ""),
     "a number as variable": ("env = { A = 1 }", "env.A must be a text, an array, not 1", ""),
     "a line break": ("env = { A = 'x\\ny' }".replace("'", '"'), "env.A holds a line break", ""),
     "a secret": ("env = { WANDB_API_KEY = 'x' }", "may hold a secret", "file"),
     "a secret value": ("env = { A = 'hf_0123456789abcdefgh' }", "looks like a secret", ""),
-    "an empty exclusion": ("[[exclude]]", "exclude[1] must name what is left out", ""),
+    "an empty exclusion": ("[[exclude]]", "exclude[1] must name what to leave out", ""),
     "a framework in an exclusion": ("[[exclude]]\noptions.x.a = 1", "name the framework", ""),
     "two that are one": ("accumulation = 2\nglobal_batch_size = 8", "follows from accumulation", ""),
     "one job": ("concurrent_repeats = 2\nrepeats_in = 'one-job'", "has no effect with", ""),
@@ -113,7 +113,7 @@ WRONG = {
     "all of it": ("repeats = 'auto'\nprecision_of_median = '100 %'", "not '100 %'", ""),
     "a width in words": ("repeats = 'auto'\nprecision_of_median = 'one'", "not 'one'", ""),
     "a wrong kind": ("repeats_in = 'jobs'", "repeats_in must be one of array, one-job", ""),
-    "no TOML": ("frameworks = [", "Not valid TOML", ""),
+    "no TOML": ("frameworks = [", "not valid TOML", ""),
 }  # fmt: skip
 
 

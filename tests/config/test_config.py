@@ -71,10 +71,10 @@ def test_runs_are_relative_to_the_file_and_hpcbert_runs_beats_it(tmp_path: Path)
     ("text", "says"),
     [
         ("schema = 2", "schema is 2; this hpcbert reads 1"),
-        ("schema = 1\nname = ?", "Not valid TOML.*line 2"),
+        ("schema = 1\nname = ?", "not valid TOML.*line 2"),
         (MINIMAL + "[slurm]\npartiton = 'x'", r"slurm.partiton is not known"),
         (MINIMAL + "[slurm]\ntime_limit = 'soon'", "must look like HH:MM:SS"),
-        (MINIMAL + "[env]\n'a b' = 'x'", "no name for an environment variable"),
+        (MINIMAL + "[env]\n'a b' = 'x'", "not a valid name for an environment variable"),
         (MINIMAL + "[container]\nruntime = 'docker'", "must be one of none, pyxis, enroot"),
         (MINIMAL + "[frameworks.oneflow]\nimag = 'x'", r"frameworks.oneflow.imag is not known"),
         (MINIMAL + "[frameworks.oneflow.options]\nx = []", "must be a text, a number"),

@@ -89,7 +89,11 @@ def test_values_have_the_types_of_their_fields() -> None:
         ({"floor": "1"}, "floor must be a number, not '1'.", ""),
         ({"exclusive": 1}, "exclusive must be true or false, not 1.", ""),
         ({"runtime": "pixis"}, "runtime must be one of none, pyxis, not 'pixis'.", "pyxis"),
-        ({"needed": "a\0b"}, "needed holds a NUL character, which no path or variable can.", ""),
+        (
+            {"needed": "a\0b"},
+            "needed contains a NUL character, which paths and variables can't.",
+            "",
+        ),
         ({"words": "x"}, "words must be an array, not 'x'.", ""),
         ({"words": ["x", 5]}, "words[2] must be a text, not 5.", ""),
         ({"pair": ["x"]}, "pair must be an array of 2, not ['x'].", ""),

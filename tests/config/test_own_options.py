@@ -126,7 +126,7 @@ def test_the_command_line_names_the_option_that_is_meant_instead(tmp_path: Path)
         ("sbatch", "-N3", replace(named, sbatch_arg=("-N3",))),
         ("srun", "--nod=3", replace(named, srun_arg=("--nod=3",))),
     ):
-        with pytest.raises(UsageError, match="--nodes of hpcbert") as caught:
+        with pytest.raises(UsageError, match="hpcbert's --nodes") as caught:
             read(options)
         assert f"--{program}-arg: {word!r} ({program}'s --nodes)" in caught.value.message
 

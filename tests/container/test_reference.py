@@ -80,12 +80,12 @@ def test_a_reference_becomes_the_form_that_all_versions_read(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "is no image"),
-        (" ubuntu", "is no image"),
-        ("a\nb", "is no image"),
+        ("", "is not an image"),
+        (" ubuntu", "is not an image"),
+        ("a\nb", "is not an image"),
         ("dockerd://local:1", "a daemon"),
         ("podman://local:1", "a daemon"),
-        ("x.sqsh", "would be taken for the name"),
+        ("x.sqsh", "would be read as the name"),
         ("http://x.example/y", "kind of image"),
         ("Ubuntu", "its name"),
         ("docker://nvcr.io#", "its name"),

@@ -97,7 +97,7 @@ def test_what_cannot_be_told_says_how_many_repeats_it_takes(save: Save) -> None:
     (point,) = points(base, new).values()
     assert point["verdict"] == "unknown"
     assert 5 < point["repeats"] < 100
-    assert f"can't be told: it takes about {point['repeats']} repeats" in compare(base, new).stdout
+    assert f"can't be told: it needs about {point['repeats']} repeats" in compare(base, new).stdout
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

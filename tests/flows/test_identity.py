@@ -200,7 +200,7 @@ def test_nothing_is_submitted_in_place_of_a_refused_array_while_slurm_is_silent(
     with pytest.raises(SchedulerError):
         flow.submit(one.directory, hurried(slurm))
     slurm.away = {"squeue", "sacct"}
-    with pytest.raises(SchedulerError, match="can't be told"):
+    with pytest.raises(SchedulerError, match="is unknown whether"):
         adopted(open_campaign(one.directory), run=slurm, strict=True)
 
 

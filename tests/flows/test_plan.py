@@ -63,7 +63,7 @@ def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(
 @pytest.mark.parametrize(
     ("request_", "answer", "said"),
     [
-        ({"shape": Shape(5, 8)}, SOON, "gpu has 4 nodes; 5 are asked for"),
+        ({"shape": Shape(5, 8)}, SOON, "gpu has 4 nodes; you asked for 5"),
         (
             {},
             failed("sbatch: error: allocation failure: Invalid account"),

@@ -250,7 +250,7 @@ def test_of_two_retries_at_once_one_wins(three_of_five: Bench) -> None:
 def test_a_script_that_was_changed_is_not_submitted_again(three_of_five: Bench) -> None:
     script = three_of_five.directory / three_of_five.campaign.arrays[0].script
     script.write_text(script.read_text() + "# changed\n")
-    with pytest.raises(UsageError, match="not the one that was rendered"):
+    with pytest.raises(UsageError, match="differs from the one that was rendered"):
         three_of_five.plan()
 
 
@@ -329,7 +329,7 @@ def test_what_ran_out_of_the_devices_memory_would_again(bench: Bench, *, unatten
     found = bench.look(RetryPolicy(cancelled=not unattended))
     assert [one.number for one in found.too_large] == [1, 2, 3, 4]
     assert [one.number for one in found.invalid] == [5]
-    assert "device-oom: the device's memory did not suffice" in found.too_large[0].why
+    assert "device-oom: the device ran out of memory" in found.too_large[0].why
     # Away from the nodes where somebody else may have had it.
     asked = bench.look(RetryPolicy(exclude=("n1",)))
     assert ([one.number for one in asked.invalid], asked.too_large) == ([1, 2, 3, 4, 5], ())

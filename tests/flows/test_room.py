@@ -56,7 +56,7 @@ def test_an_array_is_submitted_in_parts_as_room_becomes_available(
 ) -> None:
     one, slurm = curve(tmp_path, ("fp32",)), Limited(limit=limit)
     flow.write(one)
-    with pytest.raises(NoRoomError, match="3 repeats are submitted, 7 are left") as caught:
+    with pytest.raises(NoRoomError, match="3 repeats are submitted, 7 are not") as caught:
         flow.submit(one.directory, hurried(slurm))
     assert caught.value.exit_code == 4
     assert f"hpcbert submit --resume {one.campaign.id}" in caught.value.hint

@@ -344,4 +344,4 @@ def test_nothing_to_collect_is_said(tmp_path: Path, collect: Collect) -> None:
     assert "There is no campaign 'absent'" in collect("absent").stderr
     assert collect("./absent").returncode == 2
     (tmp_path / "empty").mkdir()
-    assert "No log is named as DLPerf names them" in collect("empty").stderr
+    assert "No log has a name in DLPerf's form" in collect("empty").stderr

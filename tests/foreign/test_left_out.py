@@ -38,11 +38,11 @@ def test_what_may_be_a_log_is_named_and_counted(
     shutil.copy(logs / "1n1g/bert_b32_fp32_1.log", logs / "1n1g" / name)
     document = collect_json(logs)
     assert (document["status"], document["exit_code"]) == ("partial", 4)
-    assert "not named as DLPerf names logs" in left_out(document)[name]
+    assert "a name in DLPerf's form" in left_out(document)[name]
     assert rows(document)[0]["repeats"] == {"ok": 2, "asked": 2}
     text = collect(logs)
     assert text.returncode == 4
-    assert "left out 1 file, because it is not named as DLPerf names logs" in text.stderr
+    assert "left out 1 file, because it does not have a name in DLPerf's form" in text.stderr
     assert name in text.stderr
     assert "hpcbert left out what may be a log" in text.stderr
     assert "101.50" in text.stdout
@@ -58,7 +58,7 @@ def test_what_is_no_log_is_named_and_no_loss(
     assert document["exit_code"] == 0
     assert set(left_out(document)) == {"README.md", *(f"table{n}.json" for n in range(12))}
     (line,) = (line for line in collect(logs).stderr.splitlines() if "left out" in line)
-    assert "left out 13 files, because it is not named as a log" in line
+    assert "left out 13 files, because it does not have the name of a log" in line
     assert "3 more, which --json names" in line
 
 
@@ -69,7 +69,7 @@ def test_a_pattern_leaves_out_what_it_does_not_fit(
     words = (logs, "--pattern", "bert_b{batch_size}_{precision}_{repeat}.log")
     document = collect_json(*words)
     assert document["exit_code"] == 0
-    assert "does not fit the pattern" in left_out(document)["other.log"]
+    assert "does not match the pattern" in left_out(document)["other.log"]
     assert "other.log" in collect(*words).stderr
 
 
@@ -125,7 +125,7 @@ def test_a_log_and_itself_compressed_are_one(logs: Path, collect_json: CollectJs
     document = collect_json(logs)
     assert document["exit_code"] == 0
     assert rows(document)[0]["repeats"] == {"ok": 2, "asked": 2}
-    assert "which is read" in left_out(document)[packed.name]
+    assert "which was read" in left_out(document)[packed.name]
     plain.unlink()
     assert rows(collect_json(logs))[0]["repeats"] == {"ok": 2, "asked": 2}
 
@@ -203,7 +203,7 @@ def test_gpus_alone_tell_the_shapes_of_one_folder(
     assert rows(collect_json(*words)) == told
     result = collect(*words)
     assert result.returncode == 0
-    assert "nodes of 8 GPUs are taken for granted (1n1g, 1n4g, 1n8g, 4n8g)" in result.stderr
+    assert "nodes are assumed to have 8 GPUs (1n1g, 1n4g, 1n8g, 4n8g)" in result.stderr
     four = rows(collect_json(*words, "--gpus-per-node", "4"))
     assert [row["shape"] for row in four] == ["1n1g", "1n4g", "2n4g", "8n4g"]
 

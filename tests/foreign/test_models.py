@@ -173,7 +173,7 @@ def test_a_path_confirms_nothing_either(tmp_path: Path, run: CollectJson) -> Non
 def test_markdown_explains_what_unchecked_is(tmp_path: Path, collect: Any) -> None:
     put(tmp_path, "logs/run_1.log", changed("mindspore", ""))
     text = collect(tmp_path / "logs", *options_of("mindspore"), "--format", "markdown").stdout
-    assert "* unchecked: the number rests on how many nodes and GPUs were told" in text
+    assert "* unchecked: the number depends on the given numbers of nodes and GPUs" in text
 
 
 def test_runs_of_a_campaign_are_never_unchecked(build: Any, collect_json: CollectJson) -> None:

@@ -273,7 +273,7 @@ def test_up_refuses_a_directory_with_something_in_it(tmp_path: Path):
 
 
 def test_up_refuses_a_directory_with_a_lab(lab: Lab):
-    with pytest.raises(UsageError, match="a lab already"):
+    with pytest.raises(UsageError, match="already has a lab"):
         up(LabPlan(directory=lab.directory), run=run, report=quiet)
 
 

@@ -52,7 +52,7 @@ def test_there_is_no_lab_where_there_is_no_record(tmp_path: Path):
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2}', "\0"])
 def test_a_record_that_is_none_is_an_error(tmp_path: Path, text: str):
     (tmp_path / RECORD).write_text(text)
-    with pytest.raises(UsageError, match="no record"):
+    with pytest.raises(UsageError, match="not the record"):
         load(tmp_path)
 
 
@@ -69,7 +69,7 @@ def test_a_directory_is_locked_for_one(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_network_is_missing_until_it_is_there(journal: Journal):
-    with pytest.raises(CheckError, match="no network"):
+    with pytest.raises(CheckError, match="no free network"):
         _ = journal.lab.network
     assert journal.note(slot=4).network.uplink == "hpcbert4"
 

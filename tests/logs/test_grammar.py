@@ -95,7 +95,7 @@ def test_the_outline_of_a_reader_is_what_its_grammar_has() -> None:
         (RECORD + RECORD + RULE, "has two named 'step'", ""),
         (RECORD.replace("contains = ", "contained = ") + RULE, "contains is missing", ""),
         (RECORD.replace('"step"\nmatch', '""\nmatch') + RULE, "must be a text within", ""),
-        (RECORD.replace("match = '", "match = '(") + RULE, "is no regular expression", ""),
+        (RECORD.replace("match = '", "match = '(") + RULE, "is not a regular expression", ""),
         (RECORD.replace("<iteration>", "<itertion>") + RULE, "no group 'iteration'", "itertion"),
         (RECORD.replace("<iteration>", "<iteration>\\d)(?P<lss>") + RULE, "group 'lss'", "loss"),
         (RECORD.replace("<iteration>", "<loss>") + RULE, "no group 'iteration'", ""),
@@ -110,14 +110,14 @@ def test_the_outline_of_a_reader_is_what_its_grammar_has() -> None:
         (RECORD + RULE + "[[log.facts]]\ncontains = 'x'\nmatch = 'x'", "needs a named group", ""),
         (
             RECORD + RULE + "[[log.facts]]\ncontains = 'x'\nmatch = '(?P<nods>.)'",
-            "group 'nods', which is no fact",
+            "group 'nods', which is not a fact",
             "nodes",
         ),
         (RECORD + RULE + FAILURE.replace("device-oom", "oom"), "must be one of", ""),
         (RECORD + RULE + FAILURE.replace("'x'", "''"), "must be a text within one line", ""),
         (RECORD + RULE + FAILURE.replace("'PyTorch'", "' '"), "must say the project", ""),
         (RECORD + RULE + FAILURE.replace("source", "sources"), "source is missing", ""),
-        (RECORD + RULE + FAILURE.replace("'(?:x)'", "'('"), "is no regular expression", ""),
+        (RECORD + RULE + FAILURE.replace("'(?:x)'", "'('"), "is not a regular expression", ""),
     ],
 )
 def test_mistakes_are_named_with_file_and_key(text: str, complaint: str, hint: str) -> None:

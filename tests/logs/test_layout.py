@@ -84,9 +84,9 @@ def test_wrong_patterns_are_explained(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no field \{repeet\}") as caught:
         discover([tmp_path], "run{repeet}.log")
     assert "repeat" in caught.value.hint
-    with pytest.raises(UsageError, match="No log fits"):
+    with pytest.raises(UsageError, match="No log matches"):
         discover([tmp_path], "job{repeat}.log")
-    with pytest.raises(UsageError, match="No log fits"):
+    with pytest.raises(UsageError, match="No log matches"):
         discover([tmp_path / "run1.log"], "job{repeat}.log")
 
 
@@ -97,7 +97,7 @@ def test_files_named_outright_are_taken_whatever_their_name(tmp_path: Path) -> N
 
 
 def test_what_holds_no_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No log is named as DLPerf"):
+    with pytest.raises(UsageError, match="No log has a name in DLPerf"):
         discover([tmp_path])
     with pytest.raises(UsageError, match="no such file"):
         discover([tmp_path / "absent"])
@@ -135,4 +135,4 @@ def test_folders_that_may_not_be_looked_into_are_named(tmp_path: Path) -> None:
     found = discover([tmp_path])
     (tmp_path / "2n1g").chmod(0o700)
     assert [log.nodes for log in found.logs] == [1]
-    assert "2n1g: can't be looked into" in found.warnings[0]
+    assert "2n1g: can't be read" in found.warnings[0]

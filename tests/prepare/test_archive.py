@@ -85,7 +85,7 @@ def test_an_archive_of_the_programs_folder_keeps_its_place(upstream: Path, tmp_p
         file.writestr("official/nlp/train.py", "1\n")
     unpack(tmp_path / "p.zip", tmp_path / "kept", "official/nlp")
     assert (tmp_path / "kept" / "official" / "nlp" / "train.py").is_file()
-    with pytest.raises(IncompleteError, match="holds no absent"):
+    with pytest.raises(IncompleteError, match="has no absent"):
         unpack(part, tmp_path / "other", "absent")
 
 
@@ -136,7 +136,7 @@ def test_damage_is_told(upstream: Path, tmp_path: Path, name: str, share: float)
     path.write_bytes(raw[: int(len(raw) * share)])
     with pytest.raises(IncompleteError, match="can't be unpacked"):
         unpack(path, tmp_path / "target")
-    with pytest.raises(IncompleteError, match="there is no archive"):
+    with pytest.raises(IncompleteError, match="does not exist"):
         unpack(tmp_path / f"absent-{name}", tmp_path / "target")
 
 
@@ -180,7 +180,7 @@ def test_an_archive_has_the_digest_of_the_checkout(upstream: Path) -> None:
 def test_an_archive_of_another_commit_is_refused(upstream: Path) -> None:
     part, made = prepared(upstream, packed(upstream, "x.tar.gz"), COMMIT)
     assert part.status == "failed"
-    assert "the recipe is for 0123456789ab" in part.detail
+    assert "the recipe needs 0123456789ab" in part.detail
     assert made == {}
 
 

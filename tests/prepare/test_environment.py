@@ -202,7 +202,7 @@ def test_packages_that_were_changed_are_refused(made: Made) -> None:
          "the package index does not answer", "PIP_INDEX_URL"),
         ("install", "Temporary failure in name resolution", "does not answer", "PIP_FIND_LINKS"),
         ("install", "note\nERROR: No matching distribution found for tiny==1.0\nnotice",
-         "pip install failed: No matching distribution found for tiny==1.0", "printed above"),
+         "pip install failed: No matching distribution found for tiny==1.0", "output above"),
         ("venv", "/usr/bin/python3.9: No module named venv", "virtual environments",
          "apt-get install python3.9-venv"),
         ("apply", "error: patch failed: tiny/train.py:1", "git apply failed: patch failed", ""),
@@ -275,7 +275,7 @@ def test_the_program_can_be_installed_from_its_checkout(made: Made, tmp_path: Pa
         'requirements = "requirements.txt"', "source = true"
     )
     made.recipe = written(tmp_path, "3.9", text)
-    assert "checkout, which is not there" in made.prepares().detail
+    assert "checkout, which does not exist" in made.prepares().detail
     put(tmp_path, "own/tiny/train.py", "")
     made.site = settled(made.site, "tiny", source=str(tmp_path / "own" / "tiny"))
     seen: list[bool] = []

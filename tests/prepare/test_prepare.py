@@ -406,7 +406,7 @@ def test_images_are_removed_by_name(place: Place) -> None:
     assert removed == {"removed": [path], "bytes": one["bytes"]}
     assert place.says("images", "list")["data"]["images"] == []
     document = place.says("images", "remove", "nothing", status=2)
-    assert "no image" in document["errors"][0]["message"]
+    assert "does not exist" in document["errors"][0]["message"]
 
 
 def test_a_job_on_a_node_needs_slurm(place: Place) -> None:

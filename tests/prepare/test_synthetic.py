@@ -69,7 +69,7 @@ def test_other_options_are_other_data(tmp_path: Path) -> None:
     assert document["samples"] == 64
     request = Request(Shape(1, 1), settings={"sequence_length": "512", "vocab_size": "8192"})
     assert drafted(site, request, found=found).resolved.found.data == longer.path
-    with pytest.raises(UsageError, match="takes a int"):
+    with pytest.raises(UsageError, match="must be of type int"):
         prepares(site, "pytorch", sequence_length="many")
 
 

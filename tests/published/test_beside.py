@@ -44,7 +44,7 @@ def test_it_is_said_in_words_that_machines_differ(own: Path, form: str) -> None:
 
 def test_nothing_of_the_kind_is_said(own: Path) -> None:
     text = collect(own, "--beside", "nvidia").stdout
-    assert "nvidia has no number of these devices, models" in text
+    assert "nvidia has no number for these devices, models" in text
 
 
 REFUSED: dict[str, tuple[str, ...]] = {

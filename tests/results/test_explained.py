@@ -196,7 +196,7 @@ def test_waits_of_paddle(tmp_path: Path) -> None:
 
 
 def test_bandwidth_is_what_nccl_tests_runs_say_as_their_reason() -> None:
-    reason = Reason("rule", "busbw-32M is 11.5 GB/s: no throughput")
+    reason = Reason("rule", "busbw-32M is 11.5 GB/s, which is not a throughput")
     runs = tuple(replace(run(n, None), reasons=(reason,)) for n in (1, 2))
     table = SpeedupTable(GROUP, None, (row("2n8g", 1.0, *runs),))
     assert bandwidths([table]) == {Shape(2, 8): 11.5}
@@ -217,4 +217,4 @@ def test_the_command(build: Build, here: None, tmp_path: Path) -> None:
     assert inside("explain", tmp_path / "a.zip", "--json").document["data"] == document["data"]
     text = inside("explain", made.directory).stdout
     assert "Inside a node" in text
-    assert "? What is lost between nodes takes a run of 2n4g" in text
+    assert "? The loss between nodes is unknown without a run of 2n4g" in text

@@ -119,7 +119,7 @@ def test_metrics_of_a_point() -> None:
     [
         ({"facts": (("sequence_length", ("128",)),)}, {"peak_flops_per_second", "mfu"}, "nothing says what the GPUs are"),
         ({"facts": (("GPU", ("Homemade 9000",)), ("sequence_length", ("128",)))}, {"mfu"}, "peak of Homemade 9000 at bf16"),
-        ({"facts": (("GPU", (f"{A100} MIG 1g.10gb",)), ("sequence_length", ("128",)))}, {"mfu"}, "no data sheet"),
+        ({"facts": (("GPU", (f"{A100} MIG 1g.10gb",)), ("sequence_length", ("128",)))}, {"mfu"}, "no known data sheet"),
         ({"facts": (("GPU", (A100, "NVIDIA H200")), ("sequence_length", ("128",)))}, {"mfu"}, "the GPUs differ"),
         ({"facts": (("device", ("Tesla V100-SXM2-16GB",)), ("sequence_length", ("128",)))}, {"mfu"}, "at bf16"),
         ({"facts": (("GPU", (A100,)),)}, {"tokens_per_second", "mfu", "model_flops_per_sample"}, "how many tokens"),

@@ -163,11 +163,11 @@ DAMAGE: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "another median": (
         lambda data: _row(data).update(median=500.0),
-        "tables[1].rows[2].median is 500.0, and its runs give 392.0",
+        "tables[1].rows[2].median is 500.0, but its runs give 392.0",
     ),
     "another speed of a run": (
         lambda data: _row(data)["runs"][1].update(throughput=1.0),
-        "tables[1].rows[2].median is 392.0, and its runs give 391.0",
+        "tables[1].rows[2].median is 392.0, but its runs give 391.0",
     ),
     "another speedup": (
         lambda data: _row(data).update(speedup=9.0),
@@ -179,7 +179,7 @@ DAMAGE: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "a run too few": (
         lambda data: _row(data)["runs"].pop(),
-        "tables[1].rows[2].repeats.ok is 3, and of its runs 2 count",
+        "tables[1].rows[2].repeats.ok is 3, but 2 of its runs are valid",
     ),
     "no shape": (
         lambda data: _row(data).update(shape="many"),
@@ -212,10 +212,10 @@ DAMAGE: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "a later schema": (
         lambda data: data.update(schema=2),
-        "The results have schema 2, this hpcbert reads 1",
+        "The results have schema 2; this hpcbert reads 1",
     ),
     "another format": (lambda data: data.update(format="other"), "the format is 'other'"),
-    "no tables": (lambda data: data.pop("tables"), "These are no results"),
+    "no tables": (lambda data: data.pop("tables"), "These are not results"),
 }
 
 
@@ -245,14 +245,14 @@ def test_what_is_no_document_of_results_is_refused(text: str) -> None:
 
 
 def test_a_key_twice_is_refused() -> None:
-    assert "the key 'tables' is there twice" in refusal('{"tables": [], "tables": []}')
+    assert "the key 'tables' appears twice" in refusal('{"tables": [], "tables": []}')
 
 
 def test_what_another_command_printed_is_named() -> None:
     printed = {"version": 1, "command": "monitor", "data": {"campaigns": []}}
     assert "hpcbert monitor printed" in refusal(printed)
     later = {"version": 2, "command": "collect", "data": {"tables": []}}
-    assert "version 2, this hpcbert reads 1" in refusal(later)
+    assert "version 2; this hpcbert reads 1" in refusal(later)
 
 
 def test_keys_of_later_versions_are_ignored() -> None:

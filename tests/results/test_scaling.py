@@ -88,7 +88,7 @@ def test_scatter_widens_the_interval() -> None:
         ({"1n8g": 100.0, "1n4g": 50.0}, 2, "A run of 2n8g would"),
         ({"4n8g": 100.0}, 8, "A run of 1n8g would"),
         ({"1n8g": None, "2n8g": None}, 2, "No point has a number"),
-        ({"1n8g": 100.0, "2n8g": 190.0}, 9, "A run on 3 nodes would carry so far"),
+        ({"1n8g": 100.0, "2n8g": 190.0}, 9, "A run on 3 nodes would be enough"),
         ({"1n8g": 100.0, "2n8g": 190.0, "4n8g": 300.0}, 64, "64 nodes are 16 times the 4"),
     ],
     ids=["one node", "no single node", "no numbers", "9 of 2", "64 of 4"],

@@ -91,7 +91,7 @@ def test_more_nodes_than_work_are_told_with_those_that_are_away(tmp_path: Path) 
     found = findings(tmp_path, '[slurm]\ngres = "gpu:v100"\n', nodes=3)
     away = found["nodes of the partition"]
     assert away.detail == (
-        "2 of 3 nodes with such GPUs run jobs; away: n3 (drained); 3 are asked for."
+        "2 of 3 nodes with such GPUs run jobs; away: n3 (drained); you asked for 3."
     )
     assert (away.nodes, away.remedy) == (("n3",), "--nodes 2")
 
@@ -105,8 +105,8 @@ def test_a_reservation_or_feature_of_fewer_nodes_is_told(tmp_path: Path) -> None
     text = '[slurm]\ngres = "gpu:v100"\nreservation = "mine"\nconstraint = "ib&volta"\n'
     assert not findings(tmp_path, text, nodes=2)
     found = findings(tmp_path, text, nodes=4, states="")
-    assert "has 2 nodes; 4 are asked for" in found["reservation"].detail
-    assert "3 nodes have ib&volta; 4 are asked for" in found["constraint"].detail
+    assert "has 2 nodes; you asked for 4" in found["reservation"].detail
+    assert "3 nodes have ib&volta; you asked for 4" in found["constraint"].detail
     assert found["constraint"].remedy == 'site.toml: slurm.constraint = "volta"'
 
 

@@ -252,7 +252,7 @@ def test_a_killed_queue_takes_its_script_along_and_says_so(run_locally: Start) -
     first, second = queue.states()
     assert "queue process was killed" in first.detail
     assert (second.word, second.kind) == ("UNKNOWN", "unknown")
-    assert "the local queue process is gone" in second.detail
+    assert "the local queue process has died" in second.detail
     until(lambda: not queue.survivors(), "the killed queue's processes are alive")
 
 
@@ -317,7 +317,7 @@ def test_without_a_bash_every_repeat_fails_with_a_reason(
     queue = run_locally("exit 0", repeats=2, env={"PATH": str(tmp_path / "empty")})
     queue.wait_for_end()
     assert queue.words() == ["FAILED", "FAILED"]
-    assert "can't be started" in queue.states()[0].detail
+    assert "could not start" in queue.states()[0].detail
     assert queue.states()[0].exit_code == 127
 
 

@@ -464,7 +464,7 @@ def test_somebodys_heterogeneous_job_keeps_no_lost_array_from_being_found(
     [
         ("PENDING", "will run nothing; to end it: scancel 12_1"),
         ("RUNNING", "will run nothing; to end it: scancel 12_1"),
-        ("FAILED", "nothing of it counts"),
+        ("FAILED", "its results are ignored"),
     ],
 )
 def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_attempt(

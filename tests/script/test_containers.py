@@ -189,7 +189,7 @@ def test_what_a_runtime_can_not_carry_is_refused(tmp_path: Path) -> None:
     for runtime in ("pyxis", "enroot"):
         with pytest.raises(UsageError, match="comma or a colon"):
             drafted(reference(tmp_path, container={"runtime": runtime}), "/i.sqsh", data="/a,b")
-        with pytest.raises(UsageError, match="taken for the name"):
+        with pytest.raises(UsageError, match="read as the name"):
             drafted(reference(tmp_path, container={"runtime": runtime}), "x.sqsh")
 
 

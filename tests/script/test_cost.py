@@ -75,7 +75,7 @@ def test_retries_may_cost_as_much_again(tmp_path: Path) -> None:
 def test_without_a_limit_nothing_bounds_the_cost(tmp_path: Path) -> None:
     found = costs(tmp_path, limit="UNLIMITED")
     assert hours(found) == (None, None)
-    with pytest.raises(UsageError, match="not bounded") as caught:
+    with pytest.raises(UsageError, match="no upper limit") as caught:
         cost.refuse(found, 1e9)
     assert "--time" in caught.value.hint
 

@@ -46,10 +46,10 @@ def test_what_fits_is_no_finding(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"format": "npz"}, "they are npz, the program reads hdf5"),
-        ({"sequence_length": 512}, "512 tokens in a sample, the program is asked for 128"),
-        ({"predictions": 76}, "76 predictions in a sample, the program is asked for 20"),
-        ({"vocabulary": {"size": 50000}}, "they are of 50000 words, the model has 30522"),
+        ({"format": "npz"}, "they are npz, but the program reads hdf5"),
+        ({"sequence_length": 512}, "512 tokens in a sample, but the program is set to 128"),
+        ({"predictions": 76}, "76 predictions in a sample, but the program is set to 20"),
+        ({"vocabulary": {"size": 50000}}, "they have 50000 words, but the model has 30522"),
     ],
     ids=["format", "length", "predictions", "vocabulary"],
 )
@@ -78,8 +78,8 @@ def test_submit_and_prepare_refuse_them(here: None, tmp_path: Path) -> None:
     refused = inside(*submit)
     assert refused.returncode == 2, refused
     messages = [one["message"] for one in refused.document["errors"]]
-    assert any("64 tokens in a sample, the program is asked for 128" in one for one in messages)
-    assert any("they are of 30522 words, the model has 8192" in one for one in messages)
+    assert any("64 tokens in a sample, but the program is set to 128" in one for one in messages)
+    assert any("they have 30522 words, but the model has 8192" in one for one in messages)
     told = inside(*submit, "--dry-run", "--set", "sequence_length=64", "--set", "vocab_size=30522")
     assert not [one for one in told.document["warnings"] if "do not fit" in one]
     context = Context(run=runner.run, follow=runner.follow, say=lambda _: None, env={})

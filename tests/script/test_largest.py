@@ -228,7 +228,7 @@ def test_marks_are_multiplied_and_nothing_else() -> None:
         lambda: size == 8,
         lambda: size - 1,
     ):
-        with pytest.raises(UsageError, match="has to know the batch size"):
+        with pytest.raises(UsageError, match="needs to know the batch size"):
             wrong()
 
 

@@ -86,12 +86,12 @@ def test_what_is_otherwise_is_said_by_its_key(made: Draft, tmp_path: Path) -> No
     slurm = {"partition": "gpu", "time_limit": TimeLimit.parse("2-0"), "srun_args": ("-v",)}
     other = changed(reference(tmp_path, env={"TZ": "CET"}), slurm=slurm, name="there")
     told = lockfile.differences(made.lock, drafted(other, REQUEST).lock)
-    assert {re.sub("^Not as in [^:]*: ", "", one) for one in told} == {
-        "site was local, here it is there.",
-        "env.TZ was UTC, here it is CET.",
-        "settings.slurm.partition was none, here it is gpu.",
-        "settings.slurm.srun_args was none, here it is -v.",
-        "settings.slurm.time_limit was 01:00:00, here it is 2-0.",
+    assert {re.sub("^Differs from [^:]*: ", "", one) for one in told} == {
+        "site was local, and is there here.",
+        "env.TZ was UTC, and is CET here.",
+        "settings.slurm.partition was none, and is gpu here.",
+        "settings.slurm.srun_args was none, and is -v here.",
+        "settings.slurm.time_limit was 01:00:00, and is 2-0 here.",
     }
 
 
@@ -100,7 +100,7 @@ WRONG = {
     "something else": ("schema = 1\n", "not a lock file", "campaign.lock.toml"),
     "a newer one": ("schema = 2\n", "schema is 2", ""),
     "an unknown key": ("", "names is not known", "Did you mean name?"),
-    "no points": ("", "points names nothing", ""),
+    "no points": ("", "points is empty", ""),
 }
 
 
@@ -140,7 +140,7 @@ def test_the_same_is_made_of_it_wherever_the_options_came_from(
     assert [options.findall(one["script_text"]) for one in arrays] == texts
     assert "--seed" in "".join(one["script_text"] for one in arrays)
     told = " ".join(done.document["warnings"])
-    assert "settings.slurm.time_limit was 01:00:00, here it is 00:07:00." in told
+    assert "settings.slurm.time_limit was 01:00:00, and is 00:07:00 here." in told
     assert "API_TOKEN" not in told
 
 

@@ -160,7 +160,7 @@ precisions = "fp23"
         "precisions[2]: pytorch: There is no precision 'tf33' here. Did you mean tf32",
         "shapes[1]: pytorch: Nodes of site",
         "options.sead: pytorch: There is no option 'sead'. Did you mean seed?",
-        "options.seed: pytorch: seed takes a int, not '7'.",
+        "options.seed: pytorch: seed must be of type int, not '7'.",
         "env.PYTHONUNBUFFERED: pytorch: pytorch sets PYTHONUNBUFFERED itself, to '1'.",
         "exclude[1].precisions names 'fp23', which no point has. Did you mean fp32",
     ):
@@ -194,7 +194,7 @@ WRONG = {
     "too much": (
         'frameworks = "pytorch"\nshapes = "1n1g"\n[env]\n'
         + "".join(f"A{letter} = {[str(one) for one in range(99)]}\n" for letter in "abcdefgh"),
-        "More than 10,000 points are asked for.",
+        "You asked for more than 10,000 points.",
     ),
 }
 

@@ -99,19 +99,19 @@ def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: 
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (Request(Shape(1, 9)), "8 GPUs, 9 are asked"),
+        (Request(Shape(1, 9)), "8 GPUs, you asked for 9"),
         (Request(Shape(1, 1), ("fp8",)), "no precision 'fp8'"),
         (Request(Shape(1, 1), model="bert-huge"), "no model 'bert-huge'"),
         (Request(Shape(1, 1), xla=True), "does not support --xla"),
         (Request(Shape(1, 1), settings={"sead": "1"}), "no option 'sead'"),
-        (Request(Shape(1, 1), settings={"seed": "x"}), "takes a int, not 'x'"),
+        (Request(Shape(1, 1), settings={"seed": "x"}), "must be of type int, not 'x'"),
         (Request(Shape(1, 1), settings={"sequence_length": "513"}), "must be 512 or less, not 513"),
         (Request(Shape(1, 1), settings={"sequence_length": "0"}), "must be 8 or more, not 0"),
         (Request(Shape(1, 1), settings={"learning_rate": "-0.1"}), "must be 0 or more, not -0.1"),
         (Request(Shape(1, 1), batch_sizes=(0,)), "at least 1, not 0"),
         (Request(Shape(1, 1), iters=20), "leaves nothing"),
         (Request(Shape(1, 1), repeats=0), "--repeats must be 1 to 1000"),
-        (Request(Shape(1, 8), global_batch_size=100), "no multiple of 8 GPUs x 4 samples"),
+        (Request(Shape(1, 8), global_batch_size=100), "not a multiple of 8 GPUs x 4 samples"),
         (Request(Shape(1, 1), preset="lamb"), "no protocol 'lamb'"),
     ],
 )

@@ -184,7 +184,7 @@ def test_nothing_runs_that_others_can_change(
     shared: Shared, spoil: Callable[[Path], None], name: str
 ) -> None:
     spoil(shared.own.directory / name)
-    with pytest.raises(UsageError, match=r"belongs to|written to by|is a link") as caught:
+    with pytest.raises(UsageError, match=r"belongs to|changed by|is a link") as caught:
         store.claim(shared.own.directory)
     assert caught.value.where == str(shared.own.directory / name)
     assert caught.value.hint
@@ -267,7 +267,7 @@ def test_a_site_that_was_found_is_the_callers_or_roots(
     site = elsewhere / "site.toml"
     assert found(elsewhere) == site
     spoil(site)
-    with pytest.raises(ConfigError, match=r"belongs to|written to by") as caught:
+    with pytest.raises(ConfigError, match=r"belongs to|changed by") as caught:
         found(elsewhere)
     assert caught.value.where == str(site)
     assert f"--site {site}" in caught.value.hint
@@ -279,7 +279,7 @@ def test_a_site_that_was_found_is_the_callers_or_roots(
 
 def test_a_site_that_can_be_replaced_is_refused(elsewhere: Path) -> None:
     elsewhere.chmod(0o777)
-    with pytest.raises(ConfigError, match="can be written to by everybody"):
+    with pytest.raises(ConfigError, match="can be changed by everybody"):
         found(elsewhere)
 
 
@@ -302,7 +302,7 @@ def test_recipes_beside_the_site_are_in_the_same_hands(
     site = elsewhere / "site.toml"
     assert places.recipe_folders(site)[0] == templates
     spoil(templates / name)
-    with pytest.raises(ConfigError, match=r"belongs to|written to by") as caught:
+    with pytest.raises(ConfigError, match=r"belongs to|changed by") as caught:
         places.recipe_folders(site)
     assert f"--templates {templates}" in caught.value.hint
     assert places.recipe_folders(site, (str(templates),))[0] == templates

@@ -50,7 +50,7 @@ def test_a_function_that_reads_no_logs_is_not_called(
 ) -> None:
     result = collected(made, reader)
     assert result.returncode == 2
-    assert "does not say that it reads logs" in result.stderr
+    assert "is not annotated as a reader of logs" in result.stderr
     assert not (tmp_path / "sprung").exists()
 
 

@@ -66,7 +66,7 @@ def test_silence_of_squeue_is_no_success() -> None:
     assert (nothing.word, nothing.kind, nothing.source) == ("UNKNOWN", "unknown", "none")
     died = resolve_state(Reports(RAN, squeue="answered"))
     assert (died.word, died.kind) == ("UNKNOWN", "unknown")
-    assert "never wrote its end" in died.detail
+    assert "never recorded its end" in died.detail
 
 
 def test_a_job_runs_by_its_own_account_while_slurm_does_not_answer() -> None:
@@ -392,8 +392,8 @@ def test_a_job_that_was_never_started_has_no_exit_status(
 @pytest.mark.parametrize(
     ("seen", "restarts", "said"),
     [
-        (JobRecord(), 0, "ran nothing: on its node the directory of the campaign is not there"),
-        (ENDED_BADLY, 1, "ran nothing: on its node the directory of the campaign is not there"),
+        (JobRecord(), 0, "ran nothing: on its node the directory of the campaign is missing"),
+        (ENDED_BADLY, 1, "ran nothing: on its node the directory of the campaign is missing"),
         (replace(ENDED_BADLY, exit=66, step_exit=66), 0, "failed, exit status 66"),
         (RAN, 0, "failed, exit status 66"),
     ],

@@ -1,4 +1,4 @@
-"""The local queue as a scheduler: one process a submission, on this machine."""
+"""The local queue as a scheduler: one process per submission, on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Local(PlainScheduler):
     one_job = True
 
     def start(self, directory: Path, campaign: Campaign) -> str:
-        """Start a queue; it has to have a limit and takes the longest where there is none."""
+        """Start a queue; it needs a time limit, and uses the longest if there is none."""
         limit = limits.of(directory, campaign.arrays[0]).bound
         return queue.enqueue(
             directory, campaign, time_limit_minutes=limit / 60, environ=self.world.environ
@@ -39,15 +39,15 @@ class Local(PlainScheduler):
         return queue.find(directory)
 
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
-        """Read the status files, and look whether the queue lives."""
+        """Read the status files, and check whether the queue is alive."""
         return queue.states(watched, now=self.world.now())
 
     def living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
-        """Return those that may still run something, be it on another machine."""
+        """Return the campaigns that may still run something, even on another machine."""
         return [one for one in campaigns if queue.unfinished(one)]
 
     def living_jobs(self, watched: TrackedCampaign) -> Target:
-        """Leave alone what a manifest names and is not this campaign's queue."""
+        """Leave a process alone that a manifest names but that is not this campaign's queue."""
         found = super().living_jobs(watched)
         foreign = {
             job: where for job in found.jobs if (where := queue.elsewhere(watched.directory, job))
@@ -59,14 +59,16 @@ class Local(PlainScheduler):
         )
 
     def cancel(self, watched: TrackedCampaign, target: Target) -> None:
-        """Have the queue end what runs and start nothing more."""
+        """Make the queue end the running repeats and start no more."""
         if not queue.cancel(watched.directory, watched.campaign):
-            raise SchedulerError("The local queue has ended already; there is nothing to cancel.")
+            raise SchedulerError(
+                "The local queue has ended already, so there is nothing to cancel."
+            )
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether the pytorch recipe can train here."""
         if importlib.util.find_spec("torch"):
             return [Finding("PyTorch", "ok", "the pytorch recipe can train on this machine")]
-        detail = "not installed beside hpcbert; the pytorch recipe can't train here"
+        detail = "not installed in hpcbert's environment; the pytorch recipe can't train here"
         hint = f"{packages.install_torch()} Or name another interpreter in the site.toml."
         return [Finding("PyTorch", "warn", detail, hint)]

@@ -1,6 +1,6 @@
-"""The embedded scheduler: a queue of one machine, for who has no Slurm.
+"""The embedded scheduler: a queue on one machine, for users without Slurm.
 
-`enqueue` writes what there is to run into the campaign and starts one process that runs it
+`enqueue` writes what to run into the campaign and starts one process that runs it
 (`hpcbert.scheduler.local.worker`); `states` and `cancel` find that process by its id and start
 time.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 PLAN = "slurm/local.json"
 OUTPUT = "slurm/local.out"
-# Its presence says that the campaign was cancelled, also to a queue that has only just started.
+# Its presence says that the campaign was cancelled, even to a queue that has only just started.
 CANCELLED = "slurm/local.cancelled"
 GRACE = 10.0
 _TAIL = 500
@@ -45,16 +45,16 @@ _TAIL = 500
 
 @dataclass(frozen=True)
 class Element:
-    """One script to run: a repeat, or all repeats of a point where they share a job.
+    """One script to run: a repeat, or all repeats of a point if they share a job.
 
     Attributes:
         name: Name of the point, for the output's name.
         repeats: The repeats it runs.
-        script: Its path, relative to the campaign, like those that follow.
+        script: Its path, relative to the campaign, like all paths here.
         statuses: Where each repeat's events go.
         gpus: GPUs that the ranks use.
-        together: Whether the script goes through the repeats itself.
-        first_attempt: Number of its first attempt; what is older is another element's.
+        together: Whether the script runs the repeats itself, one after the other.
+        first_attempt: Number of its first attempt; earlier ones belong to another element.
     """
 
     name: str
@@ -66,25 +66,25 @@ class Element:
     first_attempt: int = 0
 
     def output(self, job_id: str) -> str:
-        """Return where the script's own output goes, relative to the campaign."""
+        """Return the path of the script's own output, relative to the campaign."""
         repeat = "all" if self.together else self.repeats[0]
         return f"slurm/{job_id}_{self.name}_{repeat}.out"
 
     def newest(self, path: Path) -> JobRecord:
-        """Return what one of its repeats wrote into its status file, or the queue about it."""
+        """Return what one of its repeats, or the queue, wrote into its status file."""
         return record.read(path).newest(first=self.first_attempt)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a queue process is to do: slurm/local.json.
+    """The work of a queue process: slurm/local.json.
 
     Attributes:
-        machine: Where it runs.
-        lock: File that is locked by whichever campaign runs on that machine.
-        minutes: What one element may take.
-        grace: Seconds between TERM and KILL when it is to end.
-        elements: In the order of running.
+        machine: The machine that it runs on.
+        lock: File that is locked while a campaign runs on that machine.
+        minutes: Time limit of one element.
+        grace: Seconds between TERM and KILL.
+        elements: The elements, in order.
     """
 
     machine: str
@@ -122,8 +122,8 @@ def _elements(campaign: Campaign) -> Iterator[Element]:
 def lock_path(environ: Mapping[str, str]) -> Path:
     """Return the lock of this user on this machine.
 
-    In the state directory and not in XDG_RUNTIME_DIR: that one goes with the last login, while a
-    queue runs on. The host's name is in it because homes are shared.
+    In the state directory and not in XDG_RUNTIME_DIR: that one disappears with the last login,
+    while a queue runs on. The host's name is in the path because homes are shared.
     """
     home = environ.get("HOME") or str(Path.home())
     state = environ.get("XDG_STATE_HOME") or f"{home}/.local/state"
@@ -142,10 +142,10 @@ def enqueue(
 
     Args:
         directory: The campaign.
-        campaign: Its arrays are run in order, their repeats one after another.
-        time_limit_minutes: What one repeat may take, or all of them where they share a job.
+        campaign: Its arrays run in order, their repeats one after another.
+        time_limit_minutes: Time limit of one repeat, or of all of them if they share a job.
         grace: Seconds that a script gets to end its ranks between TERM and KILL.
-        environ: Environment that the ranks get, less what a Slurm job of the caller's put there.
+        environ: The environment for the ranks, without the caller's own variables of a Slurm job.
 
     Raises:
         SchedulerError: The queue can't be started.
@@ -157,7 +157,7 @@ def enqueue(
     argv = [sys.executable, "-m", "hpcbert.scheduler.local.worker", str(directory)]
     try:
         lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (directory / CANCELLED).unlink(missing_ok=True)  # That was the queue before this one.
+        (directory / CANCELLED).unlink(missing_ok=True)  # It was for the queue before this one.
         (directory / PLAN).touch(mode=0o600)
         (directory / PLAN).write_text(json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8")
         pid = start(argv, output=directory / OUTPUT, env=env, cwd=Path("/"))
@@ -165,7 +165,7 @@ def enqueue(
         raise SchedulerError(
             f"Can't start the local queue: {error.strerror}.",
             where=error.filename or str(directory),
-            hint="Make room or fix the permissions; XDG_STATE_HOME says where the lock lies.",
+            hint="Free some space or fix the permissions; XDG_STATE_HOME has the lock.",
         ) from error
     return name_of(pid)
 
@@ -185,7 +185,7 @@ def find(directory: Path) -> str:
 
 
 def _campaign_of(pid: int) -> str:
-    """Return the campaign that a queue process runs; empty if it is another process, or gone."""
+    """Return the campaign that a queue process runs; empty for another process, or none."""
     with contextlib.suppress(OSError):
         argv = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
         words = [os.fsdecode(word) for word in argv[1:]]
@@ -195,9 +195,9 @@ def _campaign_of(pid: int) -> str:
 
 
 def elsewhere(directory: Path, job_id: str) -> str:
-    """Return what a living process runs that a job id names; empty if it is this campaign's queue.
+    """Return what the process of a job id runs; empty if it is this campaign's queue, or gone.
 
-    A manifest may be a copy's, or say anything. A campaign that was moved keeps its queue.
+    A manifest may be a copy's, or forged. A campaign that was moved keeps its queue.
     """
     pid, _ = _parts(job_id)
     if not alive(job_id):
@@ -211,7 +211,7 @@ def elsewhere(directory: Path, job_id: str) -> str:
 
 
 def alive(job_id: str) -> bool:
-    """Say whether the queue process that a job id names still runs on this machine."""
+    """Return whether the queue process of a job id still runs on this machine."""
     pid, start_time = _parts(job_id)
     return bool(start_time) and started(pid) == start_time
 
@@ -223,7 +223,7 @@ def states(
     now = time.time() if now is None else now
     arrays = watched.campaign.arrays
     queues = {job: _queue(watched.directory, job) for job in {one.job_id for one in arrays}}
-    # Only now: a queue that is gone wrote all its ends before.
+    # Only now: a queue that has ended wrote all ends before.
     watched.records.refresh(watched.directory)
     found = {}
     for array in arrays:
@@ -241,9 +241,9 @@ def states(
 
 
 def unfinished(watched: TrackedCampaign) -> bool:
-    """Say whether a local campaign may still run something.
+    """Return whether a local campaign may still run something.
 
-    One whose queue was started on another machine may, as long as a repeat has written no end.
+    If its queue was started on another machine, it may, until all repeats have recorded an end.
     """
     for repeat in watched.repeats:
         queue = _queue(watched.directory, repeat.array.job_id)
@@ -255,13 +255,13 @@ def unfinished(watched: TrackedCampaign) -> bool:
 
 @dataclass(frozen=True)
 class _Queue:
-    """What is known of a queue process.
+    """The state of a queue process.
 
     Attributes:
-        alive: Whether it lives; None: it is on another machine.
-        detail: A sentence about that, or what those that wait are waiting for.
+        alive: Whether it is alive; None: it is on another machine.
+        detail: A sentence about that, or the reason why repeats wait.
         limit: Time limit of one element, seconds.
-        cancelled: Whether it is gone because it was cancelled.
+        cancelled: Whether it ended because it was cancelled.
     """
 
     alive: bool | None
@@ -282,7 +282,7 @@ def _queue(directory: Path, job_id: str) -> _Queue:
     if not alive(job_id):
         if (directory / CANCELLED).exists():
             return _Queue(alive=False, cancelled=True, detail="it was cancelled", limit=limit)
-        gone = "the local queue process is gone; submit again for what is missing"
+        gone = "the local queue process has died; use hpcbert retry for the missing repeats"
         return _Queue(alive=False, detail=f"{gone}{_last_words(directory)}", limit=limit)
     try:
         holder = Path(plan.lock).read_text(encoding="utf-8").strip()
@@ -301,17 +301,17 @@ def _parts(job_id: str) -> tuple[int, int]:
 
 
 def _last_words(directory: Path) -> str:
-    """Return the last line that the queue printed, which is its error if it had one."""
+    """Return the last line that the queue printed, which is its error if there was one."""
     try:
         raw = (directory / OUTPUT).read_bytes()[-_TAIL:]
     except OSError:
         return ""
     lines = raw.decode(errors="replace").strip().splitlines()
-    return f" (its last words: {lines[-1].strip()})" if lines else ""
+    return f" (its last output: {lines[-1].strip()})" if lines else ""
 
 
 def _unfinished(seen: JobRecord, queue: _Queue) -> RepeatState:
-    """Return the state of a repeat that has written no end."""
+    """Return the state of a repeat without a recorded end."""
     if seen.start is None and queue.alive:
         return RepeatState("PENDING", Kind.WAITING, "status-file", detail=queue.detail)
     if seen.start is not None and queue.alive is not False:
@@ -319,15 +319,15 @@ def _unfinished(seen: JobRecord, queue: _Queue) -> RepeatState:
         return RepeatState("RUNNING", Kind.RUNNING, "status-file", detail=detail)
     if queue.cancelled:
         return RepeatState("CANCELLED", Kind.FAILED, "status-file", detail=queue.detail)
-    had = "never wrote its end" if seen.start is not None else "never started"
+    had = "never recorded its end" if seen.start is not None else "never started"
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "status-file", detail=f"{had}: {queue.detail}")
 
 
 def cancel(directory: Path, campaign: Campaign) -> bool:
-    """Tell the campaign's queue to end what runs and to start nothing more.
+    """Make the campaign's queue end the running repeats and start no more.
 
     Returns:
-        Whether there was a queue to tell. It needs some seconds to end the ranks.
+        Whether there was a queue. It needs some seconds to end the ranks.
     """
     for job_id in sorted({array.job_id for array in campaign.arrays}):
         pid, _ = _parts(job_id)

@@ -1,11 +1,11 @@
 """The processes of the local queue: `python -m hpcbert.scheduler.local.worker CAMPAIGN`.
 
-The queue waits until no other campaign runs on this machine, then goes through the elements. For
+The queue waits until no other campaign runs on this machine, then runs the elements in order. For
 each it forks a supervisor, which runs the script.
 
-Nothing a script starts outlives it: the supervisor, and above it the queue, inherit whatever
-process loses its parent, and kill what is left when the script has ended. A supervisor whose queue
-has died ends its script. Both sleep until a signal comes: a child's end, or somebody's wish.
+Nothing that a script starts outlives it: the supervisor, and above it the queue, inherit every
+process that loses its parent, and kill the rest when the script has ended. A supervisor whose queue
+has died ends its script. Both sleep until a signal comes: a child's end, or a request to stop.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
     from hpcbert.scheduler.local.queue import Element, Plan
 
-# Seconds between two tries to get the lock that another campaign has.
+# Seconds between two attempts to get the lock that another campaign has.
 _TICK = 0.2
 _NOT_FOUND = 127
 
 
 class Stop:
-    """Remembers what first asked this process to end: a state for the record, and words."""
+    """Remembers the first request to end: a state for the record, and the reason in words."""
 
     def __init__(self) -> None:
         self.why = ""
@@ -55,8 +55,8 @@ class Stop:
         for end in (self._ear, mouth):
             fcntl.fcntl(end, fcntl.F_SETFL, os.O_NONBLOCK)
         signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
-        # INT too: who is started in the background of a shell without job control ignores it, and
-        # so would everything below this process, the script's trap for it included.
+        # INT too: a process in the background of a shell without job control ignores it, and so
+        # would everything below this process, including the script's trap for it.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, self._note)
 
@@ -65,7 +65,7 @@ class Stop:
             self.why = self.why or "CANCELLED"
 
     def rest(self, seconds: float | None = None) -> None:
-        """Sleep until a signal comes, also one that came since the last rest, or time is up."""
+        """Sleep until a signal comes, or has come since the last rest, or time is up."""
         select.select([self._ear], [], [], seconds)
         with contextlib.suppress(BlockingIOError):
             while os.read(self._ear, select.PIPE_BUF):
@@ -74,7 +74,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class End:
-    """How an element ended: state, exit status as a shell gives it, and why if that needs words."""
+    """How an element ended: state, exit status as in a shell, and the reason if it needs words."""
 
     state: str
     code: int | None
@@ -82,7 +82,7 @@ class End:
 
 
 def record(path: Path, event: dict[str, Any]) -> None:
-    """Append an event to a status file; a file system that refuses is complained of."""
+    """Append an event to a status file; report a file system that refuses."""
     line = json.dumps({"event": "finished", "time": int(time.time()), **event})
     try:
         cut = path.exists() and not path.read_bytes().endswith(b"\n")
@@ -102,7 +102,7 @@ def say(text: str) -> None:
 def finish(directory: Path, element: Element, end: End) -> None:
     """Record how an element ended, for each of its repeats.
 
-    Where it went through several, those that wrote an end of their own stand by it.
+    If it ran several, those that recorded an end of their own keep it.
     """
     for path in element.statuses:
         seen = element.newest(directory / path)
@@ -128,7 +128,7 @@ def run_queue(directory: Path) -> None:
                 _supervised(directory, element, plan, job_id=job_id, stop=stop)
             if not all(element.newest(directory / path).state for path in element.statuses):
                 cancelled = End("CANCELLED", None, "it was cancelled before it started")
-                died = End("FAILED", None, "its supervisor ended without a word")
+                died = End("FAILED", None, "its supervisor ended without recording an end")
                 finish(directory, element, cancelled if stop.why else died)
     say("cancelled" if stop.why else "done")
 
@@ -137,15 +137,16 @@ def run_queue(directory: Path) -> None:
 def held(path: Path, stop: Stop) -> Iterator[bool]:
     """Hold a lock, waiting for it as long as nothing asks this process to end.
 
-    The system lets go of it when this process and the supervisor, which it is handed on to, have
-    ended, however that happens: then a script is really over.
+    The system releases it when this process and the supervisor, which inherits it, have ended in
+    any
+    way: then a script is really over.
     """
     with path.open("a+") as file:
         try:
             taken = lock.wait(file.fileno(), patient=lambda: not stop.why, pause=_TICK)
         except OSError as error:
             taken = True
-            say(f"this file system has no locks ({error.strerror}): two campaigns may run at once")
+            say(f"this file system has no locks ({error.strerror}), so campaigns may overlap")
         if taken:
             file.truncate(0)
             file.write(name_of(os.getpid()))
@@ -156,7 +157,7 @@ def held(path: Path, stop: Stop) -> Iterator[bool]:
 
 
 def _supervised(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: Stop) -> None:
-    """Fork the supervisor of one element, wait for its end, and clean up behind it."""
+    """Fork the supervisor of one element, wait for its end, and clean up after it."""
     queue = os.getpid()
     sys.stdout.flush()
     supervisor = os.fork()
@@ -164,12 +165,14 @@ def _supervised(directory: Path, element: Element, plan: Plan, *, job_id: str, s
         try:
             die_with(queue, signal.SIGTERM)
             own = Stop()
-            own.why = own.why or stop.why  # What came before this process had ears of its own.
+            own.why = (
+                own.why or stop.why
+            )  # A signal that came before this process had its own handlers.
             finish(directory, element, _run(directory, element, plan, job_id=job_id, stop=own))
         except BaseException:  # noqa: BLE001 - the interpreter would have printed it
             sys.excepthook(*sys.exc_info())
             os._exit(1)
-        os._exit(0)  # What is above on the stack is the queue's.
+        os._exit(0)  # The frames above belong to the queue.
     told = False
     while supervisor not in reap():
         if stop.why and not told:
@@ -200,7 +203,7 @@ def _run(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: St
         argv = ["bash", str(directory / element.script)]
         pid = start(argv, output=output, env=env, cwd=directory)
     except OSError as error:
-        return End("FAILED", _NOT_FOUND, f"the script can't be started: {error}")
+        return End("FAILED", _NOT_FOUND, f"the script could not start: {error}")
     step_back()
     code = _watch(pid, plan, queue=queue, stop=stop)
     _clean_up()
@@ -210,7 +213,7 @@ def _run(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: St
 
 
 def _watch(pid: int, plan: Plan, *, queue: int, stop: Stop) -> int:
-    """Wait for the script and return its exit status; end it when it is time to."""
+    """Wait for the script and return its exit status; end it when its time is up."""
     limit = plan.minutes * 60
     deadline = time.monotonic() + limit
     asked = False
@@ -232,7 +235,7 @@ def _watch(pid: int, plan: Plan, *, queue: int, stop: Stop) -> int:
 
 
 def main() -> None:
-    """Be the queue of a campaign."""
+    """Run the queue of a campaign."""
     run_queue(Path(sys.argv[1]))
 
 

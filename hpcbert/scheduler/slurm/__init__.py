@@ -1,3 +1,3 @@
-"""The Slurm scheduler: its commands are run here, and jobs followed."""
+"""The Slurm scheduler: runs Slurm's commands and follows jobs."""
 
 from __future__ import annotations

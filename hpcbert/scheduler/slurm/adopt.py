@@ -1,7 +1,7 @@
-"""Adopting: finding the job of an array whose submission was interrupted, or not confirmed.
+"""Adopt: find the job of an array whose submission was interrupted, or not confirmed.
 
-Slurm is asked for all that the submitter has; `TrackedCampaign.lists` says which of its jobs is the
-array's.
+Slurm lists all of the submitter's jobs; `TrackedCampaign.lists` decides which of them belongs to
+the array.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def search(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
     """Return the job that an interrupted or unanswered sbatch made, or nothing if there is none.
 
     Raises:
-        SchedulerError: Slurm can't say: whether the job exists is unknown.
+        SchedulerError: Slurm can't say: it is unknown whether the job exists.
     """
     found = look(watched, array, world)
     if not found:
@@ -43,7 +43,7 @@ def search(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
 
 
 def look(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
-    """Do what `search` does, without waiting."""
+    """Do the same as `search`, without waiting."""
     told = begun_by(watched, array)
     return Job(told, seen=False) if told else find_job(watched, array, world)
 
@@ -51,7 +51,7 @@ def look(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
 def adopted(
     watched: TrackedCampaign, world: World, *, strict: bool, known: Mapping[str, Array]
 ) -> TrackedCampaign:
-    """Do what `Scheduler.adopted` says.
+    """Implement `Scheduler.adopted`.
 
     Args:
         watched: The campaign.
@@ -71,7 +71,7 @@ def adopted(
                 done = job.of(array, utc(world.now())) if job else array
                 if done != array:
                     found[array.name] = done
-                    # What one array has is not another's.
+                    # One array's job can't be another's.
                     watched = replace(watched, campaign=_updated(watched.campaign, found))
     finally:
         if found:
@@ -93,11 +93,11 @@ def _updated(campaign: Campaign, found: Mapping[str, Array]) -> Campaign:
 def find_job(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
     """Return the job that Slurm has for an array, or nothing.
 
-    squeue knows jobs that wait or run and, for MinJobAge, those that ended; sacct the older ones.
-    Of several the first one is it: who submits the script again by hand makes another.
+    squeue lists jobs that wait or run and, for MinJobAge, those that ended; sacct lists older ones.
+    Of several, the first counts: submitting the script again by hand makes another.
 
     Raises:
-        SchedulerError: squeue does not answer: whether the job exists is unknown.
+        SchedulerError: squeue does not answer: it is unknown whether the job exists.
     """
     owner, cluster = watched.campaign.owner, array.cluster
     queue = query(world, commands.squeue_argv(users=[owner], cluster=cluster))
@@ -111,20 +111,21 @@ def find_job(watched: TrackedCampaign, array: Array, world: World) -> Job | None
     if not found and not queue.ok:
         name = watched.campaign.id
         raise SchedulerError(
-            f"Whether {array.name} is queued can't be told: {complaint(queue)}",
+            f"It is unknown whether {array.name} is queued: {complaint(queue)}",
             where=name,
-            hint=f"Once Slurm answers: {world.again} {name}; nothing is submitted twice.",
+            hint=f"Once Slurm answers: {world.again} {name}; hpcbert submits nothing twice.",
         )
     return min(found, key=lambda job: int(job.job_id), default=None)
 
 
 def _jobs(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) -> list[Job]:
-    """Return the jobs that are an array's by what they are called, or by where they are."""
+    """Return the jobs that belong to an array by their names, or by their directories."""
     others = {one.job_id for one in watched.campaign.arrays if one.name != array.name}
     free = [row for row in rows if row.job not in others]
     unknown = replace(array, job_id="")
     named = [row for row in free if watched.lists(row, unknown)]
-    # Renamed beyond recognition, and its script not told: nothing else is submitted in there.
+    # Renamed beyond recognition, with unknown script: nothing else is submitted from that
+    # directory.
     there = [row for row in free if row.workdir in watched.places and not row.command]
     there = [row for row in there if bool(row.tasks) != array.together]
     lines = named or [row for row in there if watched.labelled(row) is None]
@@ -132,7 +133,7 @@ def _jobs(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) -> lis
 
 
 def complaint(outcome: Outcome) -> str:
-    """Return what a command said when it failed, as one line."""
+    """Return a failed command's message, as one line."""
     lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()]
-    silent = f"{outcome.argv[0]} ended with status {outcome.returncode} and said nothing"
+    silent = f"{outcome.argv[0]} ended with status {outcome.returncode} and printed nothing"
     return " ".join(lines) or silent

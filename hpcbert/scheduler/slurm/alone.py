@@ -1,6 +1,6 @@
-"""What one job alone exceeds of the limits of its account and QOS, so that it never starts.
+"""Limits of account and QOS that one job exceeds by itself, so that it never starts.
 
-Slurm takes such a job and keeps it waiting forever, unless the QOS has `DenyOnLimit` (seen with
+Slurm accepts such a job and keeps it waiting forever, unless the QOS has `DenyOnLimit` (seen with
 22.05.8 of each limit in `hpcbert.slurm.caps.KINDS`).
 """
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from hpcbert.scheduler.slurm.wanted import Wanted
 
 _NAMES = {"node": "nodes", "cpu": "CPUs", "mem": "MiB of memory", "gres/gpu": "GPUs"}
-# Reasons of waiting that name such a limit; what has been submitted is counted by sbatch already.
+# Reasons for waiting that name such a limit; sbatch has already counted submitted jobs.
 _LIMIT = re.compile(r"(?:Assoc|QOS)(?:Grp|Max)(?!Submit)\w+|Max(?!Submit)\w+Per(?:User|Account)\w*")
-# What of a job is known only with the sizes of nodes.
+# Parts of a job's request that depend on the sizes of nodes.
 _SIZED = frozenset({"cpu", "mem", "billing"})
 _CHANGE = "site.toml: slurm.account, slurm.qos"
-_LESS = "Ask for less with --nodes, --gpus-per-node or --time, or for another --account or --qos."
-_CLOSED = "It takes no jobs: name another --account or --qos, or ask the administrators."
+_LESS = "Request less with --nodes, --gpus-per-node or --time, or use another --account or --qos."
+_CLOSED = "It accepts no jobs: use another --account or --qos, or ask the administrators."
 
 
 class Excess(NamedTuple):
@@ -40,7 +40,7 @@ class Excess(NamedTuple):
     Attributes:
         cap: The limit.
         name: The TRES, `jobs` or `wall`.
-        asked: How much of it the job has.
+        asked: How much of it the job requests.
         most: How much it may have.
     """
 
@@ -53,13 +53,13 @@ class Excess(NamedTuple):
 def of_limits(
     job: Wanted, cluster: Cluster, partitions: Sequence[str], *, may: Callable[[Wanted], bool]
 ) -> Iterator[Finding]:
-    """Yield what a job alone exceeds in each of its partitions; nothing if one lets it start.
+    """Yield what a job alone exceeds in each of its partitions; nothing if it can start in one.
 
     Args:
-        job: What is asked for.
-        cluster: Where.
-        partitions: Those that the job may run in; none: they are not known.
-        may: Says whether another job could start.
+        job: The request.
+        cluster: The cluster.
+        partitions: Partitions that the job may run in; none if unknown.
+        may: Returns whether another job could start.
     """
     named = partitions or ("",)
     for first in exceeded(job, cluster, named)[:1]:
@@ -77,7 +77,7 @@ def of_limits(
 
 
 def exceeded(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> tuple[Excess, ...]:
-    """Return a limit that a job exceeds by itself for each partition; none if one has none."""
+    """Return a limit that a job exceeds by itself for each partition; none if one has no limit."""
     found = []
     for partition in partitions or ("",):
         caps = _caps(cluster, job.account, partition, job.qos)
@@ -90,7 +90,7 @@ def exceeded(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> tuple[
 
 
 def _caps(cluster: Cluster, account: str, partition: str, qos: str) -> list[Cap]:
-    """Return the limits that bind a job of a partition."""
+    """Return the limits on a job in a partition."""
     own, safe = _own_qos(cluster, partition), "safe" in cluster.settings.enforced
     caps = cluster.rights.caps(account, partition, qos, of_partition=own)
     return [one for one in caps if safe or not one.kind.safe]
@@ -107,12 +107,12 @@ def _exceeded(caps: Iterable[Cap], asked: Demand) -> Iterator[Excess]:
 
 
 def demand(job: Wanted, cluster: Cluster, partition: str, names: Collection[str]) -> Demand:
-    """Return what a job asks for, and of whole nodes what the smallest that fit have.
+    """Return what a job requests, or with whole nodes, what the smallest fitting nodes have.
 
     Args:
-        job: What is asked for.
-        cluster: Its nodes' sizes are asked for only if they matter.
-        partition: Where it would run.
+        job: The request.
+        cluster: Asked for sizes of nodes only if they matter.
+        partition: The partition to run in.
         names: The TRES that matter.
     """
     whole = {"node": job.nodes}
@@ -131,7 +131,7 @@ def demand(job: Wanted, cluster: Cluster, partition: str, names: Collection[str]
 
 
 def sentence(found: Excess, seconds: int | None) -> str:
-    """Return what a job exceeds, as a sentence.
+    """Return a limit that a job exceeds, as a sentence.
 
     Args:
         found: The limit.
@@ -152,7 +152,7 @@ def sentence(found: Excess, seconds: int | None) -> str:
 
 
 def _others(job: Wanted, found: Excess, cluster: Cluster) -> Iterator[tuple[str, Wanted]]:
-    """Yield what could be typed instead, and the job that it would make: a smaller one first."""
+    """Yield possible changes of the request, and the jobs they would make: smaller ones first."""
     measure, part = found.cap.kind.measure, (found.most, found.asked)
     if measure in {"minutes", "wall"} and (minutes := (job.limit.seconds or 0) // 60):
         shorter = TimeLimit(60 * _share(minutes, part))
@@ -183,15 +183,15 @@ def _too_long(job: Wanted, cluster: Cluster, partition: str) -> Iterator[Finding
     yield Finding(
         "time limit",
         "fail",
-        f"{whose} gives a job at most {most}; {job.limit} are asked for.",
-        f"Ask for at most --time {most}, or for another --account or --qos.",
+        f"{whose} allows a job at most {most}; you asked for {job.limit}.",
+        f"Use at most --time {most}, or another --account or --qos.",
         "site.toml: slurm.time_limit",
         remedy=f"--time {most}",
     )
 
 
 class Hopeless:
-    """Says of waiting jobs which exceed a limit by themselves; each array is asked about once.
+    """Finds waiting jobs that exceed a limit by themselves; asks about each array once.
 
     Args:
         world: Its `run` starts Slurm's commands.
@@ -203,12 +203,12 @@ class Hopeless:
         self._known: dict[tuple[str, str], str] = {}
 
     def why(self, job_id: str, cluster: str, reason: str) -> str:
-        """Return why a job can never start; empty if it may, or nobody knows.
+        """Return why a job can never start; empty if it may, or if that is unknown.
 
         Args:
-            job_id: Of the array.
-            cluster: Where it is; empty for this one.
-            reason: Why it waits, by Slurm.
+            job_id: Id of the array.
+            cluster: Its cluster; empty for this one.
+            reason: Slurm's reason for waiting.
         """
         if not _LIMIT.search(reason):
             return ""

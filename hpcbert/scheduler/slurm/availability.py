@@ -1,6 +1,6 @@
-"""What of a site's choices is not available now: reservation, features, nodes, arrays.
+"""Which of a site's choices are not available now: reservation, features, nodes, arrays.
 
-sbatch refuses some of it without saying what there is instead, and lets a job wait for the rest.
+sbatch refuses some of them without naming alternatives, and lets a job wait for the others.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from hpcbert.slurm.reservations import Reservation
 
 _RESERVATION, _CONSTRAINT = "site.toml: slurm.reservation", "site.toml: slurm.constraint"
-# Repeats of a point that one array takes; DLPerf's protocol has five.
+# Repeats of a point that fit in one array; DLPerf's protocol has five.
 _REPEATS = 5
 _TEST = "#!/bin/sh\ntrue\n"
 _NAMED = 8
-# A site's plugin that demands of jobs to leave the caller's environment.
+# A site's plugin that requires jobs to drop the caller's environment.
 _EXPORT = "--export=NONE"
 
 
 def of_choices(site: Site, cluster: Cluster, world: World, count: int) -> Iterator[Finding]:
-    """Yield what of a site's choices can't be had.
+    """Yield which of a site's choices are not available.
 
     Args:
         site: The site.
         cluster: Its cluster.
         world: Its `run` starts Slurm's commands.
-        count: Nodes that a job would take.
+        count: Number of nodes that a job would use.
     """
     slurm = site.slurm
     if slurm.reservation:
@@ -60,7 +60,7 @@ def _of_reservation(name: str, cluster: Cluster, world: World, count: int) -> It
     known = reservations.read_reservations(answer.stdout)
     me, accounts = ownership.name(os.geteuid()), {one.account for one in cluster.rights.own}
     mine = [one.name for one in known.values() if one.takes(me, accounts)]
-    there = f"You may use {', '.join(mine)}." if mine else "There is none that you may use."
+    there = f"You may use {', '.join(mine)}." if mine else "You may use none here."
     other = next((one for one in mine if one != name), "")
     remedy = f"--reservation {other}" if other else f'{_RESERVATION} = ""'
     wrong = _wrong_with(known, name, me, accounts, count)
@@ -76,13 +76,13 @@ def _of_reservation(name: str, cluster: Cluster, world: World, count: int) -> It
 def _wrong_with(
     known: Mapping[str, Reservation], name: str, user: str, accounts: set[str], count: int
 ) -> str:
-    """Return why a reservation does not do, as a sentence; empty if it does."""
+    """Return why a reservation can't be used, as a sentence; empty if it can."""
     if name not in known:
         return f"There is no reservation {name!r}."
     if not known[name].takes(user, accounts):
         return f"Reservation {name} is for others."
     if 0 < known[name].nodes < count:
-        return f"Reservation {name} has {known[name].nodes} nodes; {count} are asked for."
+        return f"Reservation {name} has {known[name].nodes} nodes; you asked for {count}."
     return ""
 
 
@@ -104,14 +104,14 @@ def _of_constraint(constraint: str, partition: str, world: World, count: int) ->
         detail = f"No node of the partition has the feature {', '.join(lacking)}."
         yield Finding("constraint", "fail", detail, there, _CONSTRAINT, (), remedy)
     elif fitting is not None and fitting < count:
-        detail = f"{fitting} nodes have {constraint}; {count} are asked for."
+        detail = f"{fitting} nodes have {constraint}; you asked for {count}."
         yield Finding("constraint", "fail", detail, there, _CONSTRAINT, (), remedy)
     else:
         yield Finding("constraint", "ok", constraint)
 
 
 def _of_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
-    """Yield whether enough of the nodes that fit a job run jobs, and which do not."""
+    """Yield whether enough of the nodes that fit a job are running, and which are not."""
     named = site.slurm.partition.partition(",")[0]
     states = nodes.read_states(cluster.states, named)
     if not states:
@@ -121,7 +121,7 @@ def _of_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
         if one.exact and (one.name == named or (one.default and not named)):
             fits &= one.fitting(job.resources)
     if not fits:
-        return  # It was said of the partition that it has none.
+        return  # Another finding reports that the partition has none.
     excluded = fits.intersection(expand(site.slurm.exclude))
     usual = {
         name: works and name not in excluded
@@ -144,8 +144,8 @@ def _of_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
     yield Finding(
         "nodes of the partition",
         "fail",
-        f"{detail}; {count} are asked for.",
-        "`sinfo -R` says why nodes are away; ask for fewer, or wait for them.",
+        f"{detail}; you asked for {count}.",
+        "See `sinfo -R` for the reason; request fewer nodes, or wait for them.",
         "--nodes",
         tuple(name for name, works in usual.items() if not works),
         f"--nodes {usable}" if usable else "",
@@ -156,13 +156,13 @@ def _of_arrays(cluster: Cluster) -> Iterator[Finding]:
     most = cluster.settings.most_indices
     if most is None or most >= _REPEATS:
         return
-    detail = f"MaxArraySize lets an array have {most} jobs: fewer than the repeats of a point"
-    hint = "Repeats are several arrays, or give submit the option --repeats-in one-job."
+    detail = f"MaxArraySize allows an array {most} jobs, fewer than the repeats of a point"
+    hint = "hpcbert splits the repeats into several arrays; or submit with --repeats-in one-job."
     yield Finding("arrays", "warn", detail, hint, "slurm.conf: MaxArraySize")
 
 
 def _tested(site: Site, world: World, count: int) -> Finding:
-    """Have sbatch itself try what a submission would ask for."""
+    """Have sbatch itself check the request of a submission."""
     slurm, gpus = site.slurm, site.nodes.gpus_per_node
     words = [
         *("sbatch", "--test-only", f"--nodes={count}", f"--time={slurm.time_limit.text}"),
@@ -176,13 +176,13 @@ def _tested(site: Site, world: World, count: int) -> Finding:
     done = world.run(words, stdin=_TEST, env=submission_environment(world.environ), timeout=60)
     said = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()]
     if done.ok:
-        return Finding("sbatch --test-only", "ok", said[-1] if said else "it would take the job")
+        return Finding("sbatch --test-only", "ok", said[-1] if said else "it would accept the job")
     asks = _EXPORT in done.stderr and not given(slurm.sbatch_args, "export")
     return Finding(
         "sbatch --test-only",
         "fail",
         "; ".join(said) or f"status {done.returncode}",
-        "So would every submission be refused; what stands above may say why.",
+        "Every submission would be refused; the findings above may say why.",
         "site.toml: slurm.sbatch_args" if asks else "",
         (),
         f'site.toml: slurm.sbatch_args = ["{_EXPORT}"]' if asks else "",

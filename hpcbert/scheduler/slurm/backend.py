@@ -1,4 +1,4 @@
-"""Slurm as a scheduler: what its commands are asked, and for what."""
+"""Slurm as a scheduler: which of its commands answers which question."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from hpcbert.slurm.commands import JobRow
     from hpcbert.slurm.states import RepeatState
 
-# What scancel says of a job that is over (SchedMD/slurm, src/common/slurm_errno.c).
+# scancel's messages about a job that is over (SchedMD/slurm, src/common/slurm_errno.c).
 _ENDED = ("Invalid job id specified", "Job/step already completing or completed")
 
 
@@ -65,7 +65,7 @@ class Slurm(Scheduler):
         return adopt.adopted(watched, self.world, strict=strict, known=known)
 
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
-        """Poll once, after a look for jobs that are not in the manifest."""
+        """Poll once, after a search for jobs that are not in the manifest."""
         poller = self.poller([self.adopted(watched)], floor=FLOOR, chance=random.random)
         poller.poll()
         return poller.states
@@ -73,16 +73,16 @@ class Slurm(Scheduler):
     def poller(
         self, watched: Sequence[TrackedCampaign], *, floor: float, chance: Callable[[], float]
     ) -> SlurmPoller:
-        """Return what asks sacct, then squeue."""
-        from hpcbert.scheduler.slurm.poller import SlurmPoller  # with submitit
+        """Return a poller that asks sacct, then squeue."""
+        from hpcbert.scheduler.slurm.poller import SlurmPoller  # imports submitit
 
         return SlurmPoller(watched, self.world, floor=floor, chance=chance)
 
     def living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
-        """Ask squeue once, about all of them: a job whose attempt wrote its end may wait again.
+        """Ask squeue once, about all of them: a job may wait again after its attempt wrote its end.
 
-        Where it does not answer, an attempt that a signal ended may go on too; where there is no
-        squeue, the jobs' own account has to do.
+        If squeue does not answer, an attempt that a signal ended may continue too; if there is no
+        squeue, only the jobs' own account is left.
         """
         repeats = [repeat for one in campaigns for repeat in one.repeats]
         outcome, answer = questions.ask(self.world, questions.squeue(repeats))
@@ -99,10 +99,10 @@ class Slurm(Scheduler):
     def refuse_doubling(
         self, watched: TrackedCampaign, missing: Sequence[tuple[Array, int]]
     ) -> None:
-        """Look through the submitter's jobs and, for any name and owner, the campaign's job ids.
+        """Search the submitter's jobs and, under any name and owner, the campaign's job ids.
 
-        What waits or runs under one of the ids is taken for the campaign's, unless it was submitted
-        in another directory and is called otherwise too.
+        A job that waits or runs with one of these ids counts as the campaign's, unless it was
+        submitted in another directory and also has another name.
         """
         wanted: dict[Point, set[int]] = {}
         for array, number in missing:
@@ -115,11 +115,11 @@ class Slurm(Scheduler):
                         f"Repeat {number} of {array.point.key} is not over: Slurm lists job "
                         f"{where} as {row.state}, under the name {row.name!r} of user {row.user}.",
                         where=watched.campaign.id,
-                        hint=f"Nothing was submitted. Wait for it, or end it: scancel {where}",
+                        hint=f"Nothing was submitted. Wait for the job, or end it: scancel {where}",
                     )
 
     def _listed(self, watched: TrackedCampaign) -> list[JobRow]:
-        """Return what is not over: the submitter's jobs, and those that have the campaign's ids."""
+        """Return jobs that are not over: the submitter's, and those with the campaign's ids."""
         text = ""
         for cluster in questions.by_cluster(watched.repeats):
             arrays = watched.campaign.arrays
@@ -141,11 +141,11 @@ class Slurm(Scheduler):
     def living_jobs(self, watched: TrackedCampaign) -> Target:
         """Ask squeue for the campaign's jobs.
 
-        Job ids are used again, so the id alone says nothing: `TrackedCampaign.array_of` says which
-        jobs are the campaign's, whatever they are called by now. A script that somebody submitted
-        again by hand, or an attempt that a retry took over and somebody requeued, is the campaign's
-        job too. What a manifest says is not enough, for it may be a copy's, or have been written by
-        anybody: jobs of others are left alone, and those of a campaign that lies elsewhere.
+        Slurm uses job ids again, so the id alone proves nothing: `TrackedCampaign.array_of` decides
+        which jobs are the campaign's, whatever their present names. A script that somebody
+        submitted again by hand, or an attempt that a retry replaced and somebody requeued, is the
+        campaign's job too. A manifest is not enough, because it may be a copy's, or forged: jobs
+        of others, and jobs of a campaign in another place, are left alone.
         """
         outcome, _ = questions.ask(self.world, questions.squeue(watched.repeats))
         if not outcome.ok:
@@ -173,18 +173,18 @@ class Slurm(Scheduler):
         )
 
     def cancel(self, watched: TrackedCampaign, target: Target) -> None:
-        """Call scancel for jobs, once a cluster."""
+        """Call scancel for jobs, once per cluster."""
         for cluster in dict.fromkeys(target.clusters):
             known = zip(target.jobs, target.clusters, strict=True)
             ids = [job for job, one in known if one == cluster]
             outcome = questions.query(self.world, commands.scancel_argv(ids, cluster=cluster))
             said = [line for line in outcome.stderr.splitlines() if line.strip()]
-            # It only complains of jobs that ended before it reached them.
+            # It complains only about jobs that ended before it reached them.
             over = said and all(any(words in line for words in _ENDED) for line in said)
             if not outcome.ok and not over:
                 raise SchedulerError(
                     f"scancel: {outcome.stderr.strip() or f'status {outcome.returncode}'}",
-                    hint=f"See what is left: squeue -j {','.join(target.jobs)}; then again: "
+                    hint=f"See what is left: squeue -j {','.join(target.jobs)}; then repeat: "
                     f"hpcbert cancel {watched.campaign.id}",
                 )
 
@@ -201,16 +201,16 @@ class Slurm(Scheduler):
         return [*mpi, commands.of_clusters(controller.config_argv(), cluster), *supply]
 
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
-        """Ask for the cluster's longest array and, where MPI starts the ranks, for its kinds."""
+        """Ask for the cluster's longest array and, if MPI starts the ranks, for its kinds."""
         there = Cluster(self.world).mpi if _names_mpi(site, recipe) else ()
         return replace(super().fit(options, site, recipe), mpi=there)
 
     def most_repeats(self, site: Site) -> int | None:
-        """Return the cluster's MaxArraySize less one; Slurm's default where it does not say."""
+        """Return the cluster's MaxArraySize less one; Slurm's default if unknown."""
         return Cluster(self.world, _cluster(site)).settings.most_indices or MOST_INDICES
 
     def nodes(self, script: str) -> Mapping[str, bool] | None:
-        """Ask sinfo for the nodes of a script's partition; none where it does not say."""
+        """Ask sinfo for the nodes of a script's partition; none if it does not answer."""
         outcome = questions.query(self.world, nodes.sinfo_argv())
         text = outcome.stdout if outcome.ok else ""
         return nodes.read_sinfo(text, directives.option(script, "partition"))
@@ -220,14 +220,14 @@ class Slurm(Scheduler):
         return shlex.join(gates.sbatch_argv(directory, array))
 
     def checks(self, scripts: Mapping[str, str]) -> tuple[Check, ...]:
-        """Check syntax, and have sbatch itself try the scripts where it is."""
+        """Check syntax, and let sbatch itself check the scripts if it is installed."""
         there = shutil.which("sbatch") is not None
         found = []
         for path, text in scripts.items():
             found.append(self.check_syntax(path, text))
             found += [self._tested(path, text)] if there else []
         if not there:
-            missing = "There is no sbatch on this machine."
+            missing = "This machine has no sbatch."
             found.append(Check("sbatch --test-only", None, missing))
         return tuple(found)
 
@@ -243,11 +243,11 @@ class Slurm(Scheduler):
         return capacity.supply(script, Cluster(self.world, where))
 
     def forecast(self, script: str) -> Start:
-        """Have sbatch itself say when a script's job would start."""
+        """Ask sbatch itself when a script's job would start."""
         return outlook.forecast(script, self.world)
 
     def obstacles(self, directory: Path, scripts: Sequence[str]) -> Iterable[Finding]:
-        """Compare what scripts ask for with the partitions; other clusters' are not known."""
+        """Compare the scripts' requests with the partitions; other clusters' are unknown."""
         if any(directives.option(text, "clusters") for text in scripts):
             return ()
         jobs = [wanted(text) for text in scripts]
@@ -270,12 +270,12 @@ def _names_mpi(site: Site, recipe: Recipe) -> bool:
 
 
 def _going_on(text: str) -> list[JobRow]:
-    """Return what squeue lists as alive."""
+    """Return the jobs that squeue lists as alive."""
     return [row for row in commands.read_squeue(text).rows if parse(row.state).kind.alive]
 
 
 def _submitted_for(watched: TrackedCampaign, row: JobRow) -> tuple[Array, ...]:
-    """Return the arrays of which a living job may be the job."""
+    """Return the arrays that a living job may belong to."""
     owner = watched.array_of(row)
     if owner is not None:
         return (owner,)
@@ -286,7 +286,7 @@ def _submitted_for(watched: TrackedCampaign, row: JobRow) -> tuple[Array, ...]:
 def _repeats_in(
     watched: TrackedCampaign, row: JobRow, array: Array, numbers: set[int]
 ) -> list[int]:
-    """Return which of some repeats of an array's point a line about the array is about."""
+    """Return which of some repeats of an array's point a line about the array concerns."""
     those = numbers
     if len(row.tasks) == 1 and row.tasks[0][0] == row.tasks[0][1]:
         those = numbers & {row.tasks[0][0] + array.offset}
@@ -300,10 +300,10 @@ def _repeats_in(
 
 
 def _foreign(watched: TrackedCampaign, row: JobRow) -> str:
-    """Say how a job is none of this campaign's although its manifest names it; empty: it is one.
+    """Return why a job is not this campaign's, although its manifest names it; empty if it is.
 
-    A job was submitted in its campaign's directory, or by hand and with a script from there. Only
-    where that directory is gone may the campaign have been moved.
+    A job is submitted in its campaign's directory, or by hand with a script from there. Only if
+    that directory is gone may the campaign have been moved.
     """
     if row.uid is not None and row.uid != os.geteuid():
         return f"job {row.job} belongs to {ownership.name(row.uid)}"

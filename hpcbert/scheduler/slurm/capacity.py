@@ -1,4 +1,4 @@
-"""Whether Slurm is here and has what a site says, and whether jobs fit it: before they are sent."""
+"""Check before submitting whether Slurm is here and has what a site says, and whether jobs fit."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 # The kinds of MPI to advise, the usual one first.
 _MPI = ("pmix", "pmi2")
-# As `scontrol ping` says of each controller.
+# The words of `scontrol ping` for each controller.
 _UP, _DOWN = " is UP", " is DOWN"
 
 
 def supply(script: str, cluster: Cluster) -> tuple[Supply, ...]:
-    """Return what the partitions have that a script may run in; nothing where Slurm is silent."""
+    """Return what the partitions of a script have; nothing if Slurm does not answer."""
     found, job = cluster.partitions, wanted(script)
     told = cluster.states if found else ""
     return tuple(
@@ -58,9 +58,9 @@ def examine(site: Site, world: World, nodes: int) -> Iterator[Finding]:
     """Yield whether Slurm answers and has what the site says.
 
     Args:
-        site: What is to be checked.
+        site: The site to check.
         world: Its `run` starts Slurm's commands.
-        nodes: How many nodes a job would take.
+        nodes: Number of nodes that a job would use.
     """
 
     def ask(*argv: str) -> Outcome:
@@ -78,7 +78,7 @@ def examine(site: Site, world: World, nodes: int) -> Iterator[Finding]:
     hint = "Ask the cluster's administrators, or check SLURM_CONF."
     yield _judged("slurmctld", ping, " ".join(ping.stdout.split()), hint)
     if why == "unsigned":
-        return  # Every other command would fail alike.
+        return  # Every other command would fail the same way.
     sacct = ask("sacct", "-n", "-X", "-o", "JobID")
     hint = "Without accounting, states come from squeue and from the jobs' own status files."
     yield _judged("accounting", sacct, "sacct answers", hint, bad="warn")
@@ -108,7 +108,7 @@ def _mpi(wanted: str, there: Sequence[str]) -> Finding:
         "MPI",
         "fail",
         f"srun has no {wanted}",
-        f"It has {', '.join(there)}: name one of these." if there else "See srun --mpi=list.",
+        f"srun has {', '.join(there)}: name one of these." if there else "See srun --mpi=list.",
         "site.toml: slurm.mpi",
         remedy=f'site.toml: slurm.mpi = "{better}"' if better else "",
     )
@@ -118,7 +118,7 @@ def _partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Finding]:
     """Yield whether a job of this site fits its partition."""
     found = cluster.partitions
     if not found:
-        detail = cluster.complaint or "sinfo says nothing of partitions"
+        detail = cluster.complaint or "sinfo lists no partitions"
         yield Finding("partition", "warn", detail, HINTS[cluster.silence or "failed"])
         return
     job = of_site(site, nodes)
@@ -130,14 +130,14 @@ def _partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Finding]:
 
 
 def _unasked(job: Wanted, found: Mapping[str, Partition]) -> Iterator[Finding]:
-    """Yield that nodes have GPUs and no job asks for them."""
+    """Yield a finding if nodes have GPUs but no job requests them."""
     groups = (group for name in _named(job, found)[:1] for group in found[name].groups)
     there = dict.fromkeys(one for group in groups for one in group.resources if one.name == "gpu")
     if there:
         kinds = {one.kind for one in there}
         gres = ":".join(filter(None, ("gpu", next(iter(there)).kind if len(kinds) > 1 else "")))
-        detail = f"slurm.gres is empty, and nodes have {', '.join(map(_text, there))}"
-        hint = "Without it no job gets a GPU; leave it empty if this site is to measure CPUs."
+        detail = f"slurm.gres is empty, but nodes have {', '.join(map(_text, there))}"
+        hint = "Without it, no job gets a GPU; leave it empty only to measure CPUs."
         remedy = f'site.toml: slurm.gres = "{gres}"'
         yield Finding("GPUs", "warn", detail, hint, "site.toml: slurm.gres", (), remedy)
 
@@ -150,9 +150,9 @@ def _judged(name: str, outcome: Outcome, detail: str, hint: str, *, bad: str = "
 
 
 def _versions(said: str, controller: str) -> Iterator[Finding]:
-    """Yield that commands and controller are of releases that do not understand each other.
+    """Yield a finding if commands and controller have incompatible releases.
 
-    Commands may be older than the controller and never newer (slurm.schedmd.com/upgrades.html).
+    Commands may be older than the controller, but not newer (slurm.schedmd.com/upgrades.html).
     """
     own = said.split()[-1:] or [""]
     mine, theirs = (tuple(one.split(".")[:2]) for one in (own[0], controller))
@@ -162,7 +162,7 @@ def _versions(said: str, controller: str) -> Iterator[Finding]:
             "warn",
             f"Slurm's commands here are {own[0]}, newer than the controller's {controller}: it may "
             "refuse them.",
-            "Put the cluster's own commands first on PATH: `type -a sbatch` lists what there is.",
+            "Put the cluster's own commands first on PATH: `type -a sbatch` lists all.",
             "PATH",
         )
 
@@ -170,13 +170,13 @@ def _versions(said: str, controller: str) -> Iterator[Finding]:
 def of_cluster(
     jobs: Sequence[Wanted], runs: Path, found: Mapping[str, Partition]
 ) -> Iterator[Finding]:
-    """Yield what of the cluster stands in the way of jobs.
+    """Yield what prevents jobs from running on the cluster.
 
-    Nothing is said where the partitions are unknown: sbatch will say why.
+    If the partitions are unknown, there are no findings: sbatch will report the reason.
 
     Args:
-        jobs: What each job asks for.
-        runs: Where campaigns lie.
+        jobs: What each job requests.
+        runs: The directory of campaigns.
         found: The cluster's partitions by name.
     """
     if not found:
@@ -188,7 +188,7 @@ def of_cluster(
 
 
 def _named(job: Wanted, found: Mapping[str, Partition]) -> tuple[str, ...]:
-    """Return the partitions that a job may run in and that there are."""
+    """Return the existing partitions that a job may run in."""
     names = [name.strip() for name in job.partition.split(",") if name.strip()]
     names = names or [one.name for one in found.values() if one.default]
     return tuple(name for name in names if name in found)
@@ -215,14 +215,14 @@ def _fits(job: Wanted, found: Mapping[str, Partition]) -> Iterator[Finding]:
 def _misfits(
     job: Wanted, partition: Partition, found: Mapping[str, Partition]
 ) -> Iterator[Finding]:
-    """Yield what of a job goes beyond a partition."""
+    """Yield the requests of a job that exceed a partition."""
     fitting = _fitting(job, partition)
     others = [name for name, one in found.items() if _fitting(job, one) >= job.nodes]
     another = _elsewhere(job, found)
-    elsewhere = f" These have them: {', '.join(sorted(others))}." if others else ""
+    elsewhere = f" Partitions with such nodes: {', '.join(sorted(others))}." if others else ""
     gpus = " and ".join(_text(one) for one in job.resources)
     if not partition.exact:
-        fitting = partition.nodes  # What its nodes have is an estimate.
+        fitting = partition.nodes  # The resources of its nodes are an estimate.
     if not fitting and job.resources:
         there = {_text(one) for group in partition.groups for one in group.resources}
         has = ", ".join(sorted(there)) or "none"
@@ -230,7 +230,7 @@ def _misfits(
             "GPUs",
             "fail",
             f"No node of partition {partition.name} has {gpus}; its nodes have {has}.",
-            f"Ask for fewer with --gpus-per-node, or for another partition.{elsewhere}",
+            f"Request fewer with --gpus-per-node, or use another partition.{elsewhere}",
             "site.toml: slurm.gres, nodes.gpus_per_node",
             remedy=_other_gpus(job, partition) or another,
         )
@@ -240,8 +240,8 @@ def _misfits(
             "nodes",
             "fail",
             f"Partition {partition.name} has {_count(fitting)}{with_gpus}; "
-            f"{job.nodes} are asked for.",
-            f"Ask for at most --nodes {fitting}, or for another partition.{elsewhere}",
+            f"you asked for {job.nodes}.",
+            f"Use at most --nodes {fitting}, or another partition.{elsewhere}",
             "site.toml: slurm.partition",
             remedy=another or f"--nodes {fitting}",
         )
@@ -249,9 +249,9 @@ def _misfits(
         yield Finding(
             "nodes",
             "fail",
-            f"Partition {partition.name} gives a job at most {_count(partition.most_nodes)}; "
-            f"{job.nodes} are asked for.",
-            f"Ask for at most --nodes {partition.most_nodes}, or for another partition.",
+            f"Partition {partition.name} allows a job at most {_count(partition.most_nodes)}; "
+            f"you asked for {job.nodes}.",
+            f"Use at most --nodes {partition.most_nodes}, or another partition.",
             "site.toml: slurm.partition",
             remedy=f"--nodes {partition.most_nodes}",
         )
@@ -259,9 +259,9 @@ def _misfits(
         yield Finding(
             "time limit",
             "fail",
-            f"Partition {partition.name} gives a job at most {partition.limit}; "
-            f"{job.limit} are asked for.",
-            f"Ask for at most --time {partition.limit}, or for another partition.",
+            f"Partition {partition.name} allows a job at most {partition.limit}; "
+            f"you asked for {job.limit}.",
+            f"Use at most --time {partition.limit}, or another partition.",
             "site.toml: slurm.time_limit",
             remedy=f"--time {partition.limit}",
         )
@@ -277,7 +277,7 @@ def _misfits(
 
 
 def _elsewhere(job: Wanted, found: Mapping[str, Partition]) -> str:
-    """Return the option that names a partition where a job would fit; empty if there is none."""
+    """Return the option for a partition in which a job would fit; empty if there is none."""
     fits = (
         name
         for name, one in found.items()
@@ -291,7 +291,7 @@ def _elsewhere(job: Wanted, found: Mapping[str, Partition]) -> str:
 
 
 def _other_gpus(job: Wanted, partition: Partition) -> str:
-    """Return what to type for the GPUs that a partition's nodes have instead."""
+    """Return what to type to request the GPUs that a partition's nodes do have."""
     asked = job.resources[0]
     there = [one for group in partition.groups for one in group.resources if one.name == asked.name]
     enough = [one for one in there if one.count >= asked.count]
@@ -303,7 +303,7 @@ def _other_gpus(job: Wanted, partition: Partition) -> str:
 
 
 def _fitting(job: Wanted, partition: Partition) -> int:
-    """Return how many nodes of a partition have what a job wants of each."""
+    """Return how many nodes of a partition have what a job requests of each."""
     return sum(one.count for one in partition.groups if all(map(one.has, job.resources)))
 
 
@@ -316,7 +316,7 @@ def _text(resource: Resource) -> str:
 
 
 def _shared(runs: Path, found: Sequence[Partition]) -> Iterator[Finding]:
-    """Yield that campaigns would lie where only this machine sees them.
+    """Yield a finding if campaigns would be on a file system that only this machine sees.
 
     Slurm fails such a job with 0:53 and leaves no log.
     """
@@ -328,7 +328,7 @@ def _shared(runs: Path, found: Sequence[Partition]) -> Iterator[Finding]:
         yield Finding(
             "runs directory",
             "fail",
-            f"{place} lies below {private}, which each machine has for itself: "
+            f"{place} lies below {private}, which is local to each machine: "
             "the nodes don't see it.",
             "Name a directory that all nodes share with --runs, HPCBERT_RUNS or runs in the "
             "site.toml.",

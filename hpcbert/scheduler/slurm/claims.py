@@ -1,8 +1,8 @@
-"""Which of the ids that sbatch printed is an array's job, as the controller has it.
+"""Match the ids that sbatch printed to an array's job, as the controller has it.
 
-A site may wrap sbatch, and job ids are used again: none is believed before the controller shows
-that job as the array's. Once it has done so for some arrays of a submission, plain answers for
-those after them are believed until all are submitted, and then asked about together.
+A site may wrap sbatch, and Slurm uses job ids again, so an id is trusted only once the controller
+shows that job as the array's. After it has done so for some arrays of a submission, plain answers
+for the next ones are trusted until all are submitted, and then checked together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hpcbert.scheduler.slurm.gates import Gates
     from hpcbert.system.runner import Outcome
 
-# Plain answers in a row that have to be right before those that follow are believed for a while.
+# Plain answers in a row that must be right before later ones are trusted for a while.
 _ENOUGH = 4
 
 
@@ -42,8 +42,8 @@ class Claim:
     """An id that sbatch printed.
 
     Attributes:
-        mine: Whether the controller shows that job as the array's; None where it does not say.
-        unknown: Whether the controller has no job of that id.
+        mine: Whether the controller shows that job as the array's; None if it does not say.
+        unknown: Whether the controller has no job with that id.
     """
 
     job: Job
@@ -53,17 +53,17 @@ class Claim:
 
     @property
     def silent(self) -> bool:
-        """Whether the controller says nothing of it at this moment."""
+        """Whether the controller gives no information about it at this moment."""
         return self.mine is None and not self.unknown
 
 
 @dataclass
 class Trust:
-    """How far sbatch's plain answers, an id and nothing else, are believed in one submission.
+    """How far sbatch's plain answers, an id and nothing else, are trusted in one submission.
 
     Attributes:
-        right: How many in a row were confirmed.
-        open: Arrays whose answers were believed, and what each waits for.
+        right: Number of confirmed answers in a row.
+        open: Arrays with trusted answers, and what each waits for.
     """
 
     right: int = 0
@@ -71,16 +71,16 @@ class Trust:
 
     @property
     def earned(self) -> bool:
-        """Whether the next one is believed until all are submitted."""
+        """Whether the next one is trusted until all are submitted."""
         return self.right >= _ENOUGH
 
     def heard(self, claim: Claim | None) -> None:
-        """Take note of what a plain answer turned out to be; None: it was none."""
+        """Take note of whether a plain answer was right; None: the answer was not plain."""
         self.right = self.right + 1 if claim and claim.mine else 0
 
 
 def plain(outcome: Outcome) -> Job | None:
-    """Return the job of a plain answer; None where it is none."""
+    """Return the job of a plain answer; None if it is not one."""
     answers = control.answers(outcome.stdout) if outcome.ok else ()
     alone = len(answers) == 1 and len(outcome.stdout.split()) == 1
     return Job(*answers[0]) if alone else None
@@ -108,7 +108,7 @@ def _asked(watched: TrackedCampaign, array: Array, job: Job, world: World) -> Cl
 
 
 def _compared(watched: TrackedCampaign, array: Array, job: Job, shown: control.Shown) -> Claim:
-    # In its directory, or by name or script.
+    # By its directory, or by name or script.
     label = watched.labelled(shown.row)
     named = label is None or label.name == array.name
     called = replace(array, job_id=job.job_id, cluster=job.cluster)
@@ -119,14 +119,14 @@ def _compared(watched: TrackedCampaign, array: Array, job: Job, shown: control.S
 def settled(
     watched: TrackedCampaign, array: Array, claim: Claim, gates: Gates, stamp: str
 ) -> Array:
-    """Return an array with the job that is its own, and what differs from what it asked for."""
+    """Return an array with its own job, and the differences from its request."""
     return replace(claim.job.of(array, stamp), changed=_changed(watched, array, claim, gates))
 
 
 def _changed(
     watched: TrackedCampaign, array: Array, claim: Claim, gates: Gates
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return what the controller has otherwise than it was asked for."""
+    """Return where the controller's settings differ from the request."""
     if claim.shown is None:
         return ()
     text = store.read_script(watched.directory, array).decode()
@@ -142,9 +142,9 @@ def _changed(
 
 
 def confirm(ledger: Ledger, watched: TrackedCampaign, trust: Trust, world: World) -> None:
-    """Ask about all arrays whose answers were believed, and write down what the controller has.
+    """Ask about all arrays with trusted answers, and record what the controller has.
 
-    Where it does not say, they stay as they are: who asks later settles it (`Array.unsettled`).
+    If it does not say, they stay as they are: a later query settles it (`Array.unsettled`).
 
     Raises:
         HpcbertError: The file system refused.
@@ -156,10 +156,10 @@ def confirm(ledger: Ledger, watched: TrackedCampaign, trust: Trust, world: World
 
 
 def shown_by_now(watched: TrackedCampaign, world: World) -> dict[str, Array]:
-    """Return by name the arrays of an interrupted submission whose answers were believed.
+    """Return the arrays of an interrupted submission with trusted answers, by name.
 
-    Of many, squeue is asked about all at once; of few, and of what it does not show, nothing is
-    returned: they are looked for one by one.
+    For many, squeue is asked about all at once; for few, and for those that it does not show,
+    nothing is returned: they are searched one by one.
     """
     arrays = watched.campaign.arrays
     open_ = [one for one in arrays if one.state == "submitted" and one.unsettled]
@@ -193,7 +193,7 @@ def _confirmed(
 
 
 def _listed(arrays: Iterable[Array], world: World) -> dict[str, control.Shown]:
-    """Return the jobs of arrays as squeue has them, by their ids; none of what it does not say."""
+    """Return the jobs of arrays as squeue shows them, by their ids; the others are absent."""
     found: dict[str, control.Shown] = {}
     clusters: dict[str, list[str]] = {}
     for array in arrays:

@@ -1,4 +1,4 @@
-"""What a cluster has and allows: each question asked when it is needed first, and once."""
+"""What a cluster has and allows: each question is asked when first needed, and once."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from hpcbert.slurm.rules import Rules
     from hpcbert.system.runner import Outcome
 
-# Why a question has no answer: the command is not installed, there is no cluster in its
-# configuration, munge does not run here or is not the controller's, its daemon is away, it tells
-# ordinary users nothing, or it failed otherwise.
+# Why a question has no answer: the command is not installed, its configuration has no cluster,
+# munge does not run here or is not the controller's, its daemon is down, it hides information from
+# ordinary users, or it failed otherwise.
 Silence = Literal["", "missing", "unconfigured", "unsigned", "away", "private", "failed"]
 # SchedMD/slurm, src/common/slurm_errno.c and src/common/read_config.c, 22.05 to 26.05.
 _SAID: tuple[tuple[Silence, tuple[str, ...]], ...] = (
@@ -45,31 +45,31 @@ _SAID: tuple[tuple[Silence, tuple[str, ...]], ...] = (
         ),
     ),
 )
-# Another question would take as long and be answered alike.
+# Another query would take as long and get the same answer.
 _DEAF = ("missing", "unconfigured", "unsigned", "away")
 _MISSING, _TIMEOUT = 127, 124
 _SENTENCES: dict[Silence, str] = {
     "missing": "Slurm's commands are not on this machine",
     "unconfigured": "Slurm's commands find no configuration, and so no cluster",
     "unsigned": "Slurm's commands and daemons don't trust each other: munge is down, or its key or "
-    "clock is another",
+    "clock differs",
     "away": "Slurm's controller does not answer",
     "private": "Slurm keeps this from ordinary users (PrivateData in slurm.conf)",
-    "failed": "Slurm does not say",
+    "failed": "Slurm does not answer the question",
 }
 HINTS: dict[Silence, str] = {
     "missing": "Run this on a login node.",
     "unconfigured": "Run this on a login node, or set SLURM_CONF.",
-    "unsigned": "The administrator starts munge on this machine, with the cluster's key and time: "
-    "`munge -n | unmunge` says whether it works.",
-    "away": "Try again when `scontrol ping` says UP; the cluster's administrators know more.",
-    "private": "Name partition, GPU type and account yourself: its documentation says them.",
-    "failed": "Ask the cluster's administrators what you may see of it.",
+    "unsigned": "Ask the administrator to start munge here, with the cluster's key and time: "
+    "`munge -n | unmunge` shows whether it works.",
+    "away": "Try again when `scontrol ping` says UP, or ask the cluster's administrators.",
+    "private": "Name partition, GPU type and account yourself: see the cluster's documentation.",
+    "failed": "Ask the cluster's administrators what you may see.",
 }
 
 
 def silence(outcome: Outcome) -> Silence:
-    """Return why a command of Slurm's did not answer; empty if it did."""
+    """Return why a Slurm command did not answer; empty if it did."""
     if outcome.ok:
         return ""
     if outcome.returncode == _MISSING:
@@ -81,7 +81,7 @@ def silence(outcome: Outcome) -> Silence:
 
 
 def sentence(why: Silence, outcome: Outcome) -> str:
-    """Return why a command did not answer, as a sentence with the command's own last words."""
+    """Return why a command did not answer, as a sentence with the end of the command's output."""
     lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()]
     own = f": {lines[-1]}" if lines and why != "missing" else ""
     return f"{_SENTENCES[why]}{own}"
@@ -112,12 +112,12 @@ class Cluster:
 
     @cached_property
     def rules(self) -> Mapping[str, Rules]:
-        """What partitions allow, by name; none where the controller does not say."""
+        """What partitions allow, by name; none if the controller does not answer."""
         return rules.read_rules(self._rules.stdout) if self._rules.ok else {}
 
     @cached_property
     def partitions(self) -> Mapping[str, Partition]:
-        """The partitions by name; of private nodes only what all of a partition have together."""
+        """The partitions by name; for private nodes, only the sums over a partition's nodes."""
         if self._sinfo.ok:
             return partitions.read_sinfo(self._sinfo.stdout)
         if silence(self._sinfo) in _DEAF:
@@ -126,37 +126,37 @@ class Cluster:
 
     @cached_property
     def states(self) -> str:
-        """What sinfo prints of every node's state, for `slurm.nodes`; empty: it does not say."""
+        """What sinfo prints about every node's state, for `slurm.nodes`; empty if it fails."""
         outcome = self._ask(nodes.sinfo_argv())
         return outcome.stdout if outcome.ok else ""
 
     @cached_property
     def sizes(self) -> str:
-        """What sinfo prints of every node's CPUs and memory, for `slurm.nodes`; empty likewise."""
+        """What sinfo prints about every node's CPUs and memory; empty if it fails."""
         outcome = self._ask(nodes.sizes_argv())
         return outcome.stdout if outcome.ok else ""
 
     @property
     def silence(self) -> Silence:
-        """Why the partitions are not known; empty if they are, in part at least."""
+        """Why the partitions are unknown; empty if they are known, at least in part."""
         return "" if self.partitions else silence(self._sinfo) or "private"
 
     @property
     def complaint(self) -> str:
-        """Why the nodes are not known, as a sentence; empty if they are."""
+        """Why the nodes are unknown, as a sentence; empty if they are known."""
         if self._sinfo.ok:
             return "" if self.partitions else "Slurm shows you no partitions"
         return sentence(silence(self._sinfo), self._sinfo)
 
     @cached_property
     def settings(self) -> Controller:
-        """What the controller says of itself; nothing where it does not answer."""
+        """The controller's own settings; nothing if it does not answer."""
         outcome = self._ask(controller.config_argv())
         return controller.read_config(outcome.stdout if outcome.ok else "")
 
     @cached_property
     def mpi(self) -> tuple[str, ...]:
-        """The types of MPI that srun has; none where it does not say."""
+        """The types of MPI that srun has; none if it does not say."""
         outcome = query(self.world, controller.mpi_argv(), timeout=30)
         return controller.read_mpi(f"{outcome.stdout}\n{outcome.stderr}")
 
@@ -167,7 +167,7 @@ class Cluster:
 
     @cached_property
     def rights(self) -> Rights:
-        """What this user may ask for; nothing is known where accounting does not answer."""
+        """What this user may request; unknown if accounting does not answer."""
         user, cluster = ownership.name(os.geteuid()), self.name or self.settings.name
         own = query(self.world, rights.associations_argv(user, cluster=cluster), timeout=30)
         if not own.ok:
@@ -184,6 +184,6 @@ class Cluster:
         )
 
     def memory(self, partition: str) -> str:
-        """Return what a job gets that asks for no memory, as an option of sbatch; empty: all."""
+        """Return the memory of a job that requests none, as an option of sbatch; empty: all."""
         own = self.rules[partition].memory if partition in self.rules else ""
         return own or self.settings.memory

@@ -1,6 +1,6 @@
-"""What the controller has of jobs, read and compared with what was asked.
+"""What the controller has about jobs, read and compared with the request.
 
-Of one it is `scontrol show job` that tells, of many one squeue. Keys are those of SchedMD/slurm,
+`scontrol show job` answers about one job, squeue about many. Keys are those of SchedMD/slurm,
 src/api/job_info.c, 22.05 to 26.05; squeue's are translated.
 """
 
@@ -18,15 +18,15 @@ from hpcbert.timelimit import TimeLimit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# These are alone on a line or end it, so that they may hold blanks.
+# These stand alone on a line or at its end, so that they may contain blanks.
 _WHOLE = regex(r"\b(JobName|Command|WorkDir|StdOut|StdErr|Comment)=(.*)")
 _PAIR = regex(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)")
 _USER = regex(r"(.*)\((\d{1,10})\)")
 _ANSWER = regex(r"(\d{1,18})(?:;([\w.-]+))?")
 _IGNORED = {"", "(null)", "N/A", "Unknown"}
 # squeue's names of fields (SchedMD/slurm, src/squeue/opts.c) by the controller's keys, and how many
-# bytes of each are shown: what fills them may have been cut. What no path and no name holds ends
-# each.
+# bytes of each are shown: a value of full length may have been cut. What no path and no name holds
+# ends each.
 _FIELDS = {
     "JobArrayID": ("JobArrayID", 256),
     "JobName": ("Name", 256),
@@ -55,8 +55,8 @@ class Shown:
     """A job as the controller has it.
 
     Attributes:
-        row: What it is known by.
-        fields: All that is shown, by key.
+        row: Its identity.
+        fields: Everything shown, by key.
     """
 
     row: JobRow
@@ -66,26 +66,26 @@ class Shown:
 def answers(stdout: str) -> tuple[tuple[str, str], ...]:
     """Return the job ids, each with its cluster, that `sbatch --parsable` may have meant.
 
-    A site's own sbatch may print lines before and after: the last one comes first here.
+    A site's own sbatch may print lines before and after: the last line comes first here.
     """
     matches = (_ANSWER.fullmatch(line.strip()) for line in reversed(stdout.splitlines()))
     return tuple(dict.fromkeys((one[1], one[2] or "") for one in matches if one))
 
 
 def show_argv(job_id: str, *, cluster: str = "") -> list[str]:
-    """Return the query for one job, be it in a hidden partition."""
+    """Return the query for one job, including those in hidden partitions."""
     return commands.of_clusters(["scontrol", "--all", "show", "job", job_id], cluster)
 
 
 def list_argv(ids: Iterable[str], *, cluster: str = "") -> list[str]:
-    """Return the one query for many jobs, be they in hidden partitions."""
+    """Return the one query for many jobs, including those in hidden partitions."""
     form = ",".join(f"{name}:{width}{_END}" for name, width in _FIELDS.values())
     words = ["squeue", "-h", "-a", "-t", "all", "-j", ",".join(ids), "-O", form]
     return commands.of_clusters(words, cluster)
 
 
 def read_list(text: str) -> dict[str, Shown]:
-    """Read what `list_argv` prints: of each job, by its id, the first line."""
+    """Read the output of `list_argv`: the first line of each job, by its id."""
     found: dict[str, Shown] = {}
     for line in text.split("\n"):
         words = [word.rstrip() for word in line.split(_END)]
@@ -101,7 +101,7 @@ def read_list(text: str) -> dict[str, Shown]:
 
 
 def read(text: str) -> Shown | None:
-    """Read the first job that `show_argv` prints; None if there is none."""
+    """Read the first job in the output of `show_argv`; None if there is none."""
     fields: dict[str, str] = {}
     for line in text.strip().split("\n\n")[0].splitlines():
         whole = _WHOLE.search(line)
@@ -130,10 +130,10 @@ def _shown(job_id: str, fields: Mapping[str, str]) -> Shown:
 
 
 def differences(asked: Mapping[str, str], shown: Shown) -> tuple[tuple[str, str, str], ...]:
-    """Return what differs from what was asked for: the key, that, and what the controller has.
+    """Return the differences from the request: key, requested value, and the controller's value.
 
     Args:
-        asked: By the controller's keys; an empty value is asked of no key.
+        asked: By the controller's keys; a key with an empty value was not requested.
         shown: The job.
     """
     found = []
@@ -141,20 +141,20 @@ def differences(asked: Mapping[str, str], shown: Shown) -> tuple[tuple[str, str,
         has = shown.fields.get(key, "")
         if not value or has in _IGNORED or _plain(key, has) == _plain(key, value):
             continue
-        # Of several partitions a job that has started is in one.
+        # A job with several partitions that has started is in one of them.
         if key != "Partition" or has not in value.split(","):
             found.append((key, value, has))
     return tuple(found)
 
 
 def _plain(key: str, value: str) -> str:
-    """Return a value in the form that both sides can be compared in."""
+    """Return a value in a form in which both sides can be compared."""
     if key == "NumNodes":
         return value.partition("-")[0]
     if key == "StdOut":
         return value.rpartition("/")[0]
     if key == "TimeLimit":
-        # Whole minutes are what Slurm keeps of it.
+        # Slurm keeps whole minutes of it.
         with contextlib.suppress(ValueError):
             seconds = TimeLimit.parse(value).seconds
             return "UNLIMITED" if seconds is None else str(ceil(seconds / 60))

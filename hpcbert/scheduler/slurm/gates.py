@@ -1,4 +1,4 @@
-"""What an array waits for and keeps away from as it is submitted, and the command that says so."""
+"""What an array waits for and excludes when it is submitted, and the command that says so."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gates:
-    """What an array has to wait for, and keep away from.
+    """What an array has to wait for, and which nodes it excludes.
 
     Attributes:
         after: The array whose job must be over first.
-        preflight: The job that must have ended well first.
-        exclude: Nodes that the preflight found too slow, where it has measured them already.
+        preflight: The job that must have succeeded first.
+        exclude: Nodes that the preflight found too slow, if it has measured them already.
     """
 
     after: Array | None = None
@@ -57,9 +57,9 @@ def gates_of(
     """Return what an array waits for: the preflight, and the array before it, if it must wait.
 
     Args:
-        watched: The campaign, with what of it is submitted by now.
-        there: The last array that was submitted, of each point and (None) of all.
-        array: What to submit.
+        watched: The campaign, with its present jobs.
+        there: The array submitted last, for each point and (None) overall.
+        array: The array to submit.
         world: Asks which nodes are left.
 
     Raises:
@@ -74,7 +74,7 @@ def gates_of(
         return Gates(after)
     if check.state == "failed":
         raise SchedulerError(
-            "The preflight failed, so no point is submitted.",
+            "The preflight failed, so hpcbert submits no point.",
             where=watched.campaign.id,
             hint=f"See {preflight.log(watched, check.array)}; submit the points in a campaign of "
             "their own, without --preflight if need be.",
@@ -87,8 +87,8 @@ def gates_of(
 def _before(there: Mapping[Point | None, Array], array: Array, campaign: Campaign) -> Array | None:
     """Return the array whose job an array waits for: the one before it, if it must wait.
 
-    A retry waits for its own point's in any case: repeats of a point never share the network
-    unless that was asked for.
+    A retry always waits for its own point's: repeats of a point never share the network unless
+    you request that.
     """
     return there.get(array.point if campaign.concurrent_points else None)
 
@@ -109,14 +109,14 @@ def sbatch_argv(directory: Path, array: Array, *, gates: Gates = NONE, text: str
 
     Args:
         directory: The campaign.
-        array: What to submit.
+        array: The array to submit.
         gates: What it waits for.
-        text: The script, where the array is a part of what it says, or keeps away from more nodes.
+        text: The script, if the array is a part of it, or excludes more nodes.
     """
     cluster = next((one.cluster for one in gates.jobs), array.cluster)
     words = [f"--clusters={cluster}"] if cluster else []
     words += [f"--dependency={gates.dependency}"] if gates.jobs else []
-    # What can't start any more does not wait forever.
+    # A job that can't start any more must not wait forever.
     words += ["--kill-on-invalid-dep=yes"] if gates.preflight else []
     if gates.exclude:
         known = [node for node in [directives.option(text, "exclude")] if node]

@@ -1,4 +1,4 @@
-"""When the job of a script would start: what sbatch itself says, without submitting anything."""
+"""When the job of a script would start, from sbatch itself, without submitting anything."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def forecast(script: str, world: World) -> Start:
 
 
 def away(outcome: Outcome) -> bool:
-    """Say whether sbatch could not ask Slurm."""
+    """Return whether sbatch could not ask Slurm."""
     busy = not outcome.ok and any(phrase in outcome.stderr for phrase in TRANSIENT)
     return busy or silence(outcome) in {"missing", "unconfigured", "away"}

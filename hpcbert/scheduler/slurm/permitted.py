@@ -1,7 +1,7 @@
-"""Whether accounting lets a job start, ever: account, QOS, and what `alone` says of their limits.
+"""Whether accounting ever lets a job start: account, QOS, and the limits that `alone` checks.
 
-sbatch takes such jobs, and Slurm keeps them waiting without an end (seen with 22.05.8). What a
-cluster does not enforce, or does not show to users, is passed over.
+sbatch accepts such jobs, and Slurm keeps them waiting forever (seen with 22.05.8). What a cluster
+does not enforce, or does not show to users, is skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ACCOUNT, _QOS = "site.toml: slurm.account", "site.toml: slurm.qos"
 
 
 def of_rights(jobs: Iterable[Wanted], cluster: Cluster) -> Iterator[Finding]:
-    """Yield what of accounts, QOS and their limits stands in the way of jobs."""
+    """Yield the accounts, QOS and limits that prevent jobs from starting."""
     enforced = cluster.settings.enforced
     if "associations" not in enforced or not (cluster.rights.known and cluster.rights.own):
         return
@@ -37,7 +37,7 @@ def of_rights(jobs: Iterable[Wanted], cluster: Cluster) -> Iterator[Finding]:
 
 
 def _limits(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
-    """Yield what a job alone exceeds, with a change that it would start with."""
+    """Yield what a job alone exceeds, with a change that would let it start."""
 
     def may(other: Wanted) -> bool:
         wrong = (*_account(other, cluster, partitions), *_qos(other, cluster, partitions))
@@ -47,7 +47,7 @@ def _limits(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> Iterato
 
 
 def _partitions(job: Wanted, cluster: Cluster) -> tuple[str, ...]:
-    """Return the partitions that a job may run in, as far as there are such."""
+    """Return the existing partitions that a job may run in."""
     there = cluster.partitions
     named = [one.strip() for one in job.partition.split(",") if one.strip()]
     named = named or [name for name, one in there.items() if one.default]
@@ -58,19 +58,19 @@ def _account(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> Iterat
     rights = cluster.rights
     known = sorted({one.account for one in rights.own})
     name = (job.account or rights.default).lower()
-    hint = f"You are in {', '.join(known)}: name one with --account, or in the site.toml."
+    hint = f"Your accounts are {', '.join(known)}: name one with --account, or in the site.toml."
     if name not in known:
         what = f"You are not in account {name}." if name else "Jobs here must name an account."
         remedy = f"--account {_first(known, rights.default)}" if known else ""
         yield Finding("account", "fail", what, hint, _ACCOUNT, remedy=remedy)
         return
     rules = [cluster.rules[one] for one in partitions if one in cluster.rules]
-    # Since 23.02 an account stands for all below it (src/slurmctld/partition_mgr.c).
+    # Since 23.02 an account also stands for all below it (src/slurmctld/partition_mgr.c).
     inherits = cluster.settings.version >= "23.02"
     above = [name, *(one.account for one in rights.above(name) if inherits)]
     if rules and not any(_takes(one, above) for one in rules):
         others = [one for one in known if any(rule.takes_account(one) for rule in rules)]
-        may = f"Of yours {', '.join(others)} may: give --account." if others else ""
+        may = f"Of your accounts, {', '.join(others)} may: give --account." if others else ""
         yield Finding(
             "account",
             "fail",
@@ -82,12 +82,12 @@ def _account(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> Iterat
 
 
 def _first(known: Sequence[str], default: str) -> str:
-    """Return the default account where it is among some, else the first of them."""
+    """Return the default account if it is among some, else the first of them."""
     return default if default in known else known[0]
 
 
 def _takes(rule: Rules, accounts: Sequence[str]) -> bool:
-    """Say whether a partition takes an account, by any of the names that stand for it."""
+    """Return whether a partition accepts an account, by any of the names that stand for it."""
     if any(one in rule.denied_accounts for one in accounts):
         return False
     return not rule.accounts or any(one in rule.accounts for one in accounts)
@@ -110,7 +110,7 @@ def _qos(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> Iterator[F
     rules = [cluster.rules[one] for one in partitions if one in cluster.rules]
     if name and rules and not any(one.takes_qos(name) for one in rules):
         others = [one for one in usable if any(rule.takes_qos(one) for rule in rules)]
-        may = f"Of yours {', '.join(others)} may: give --qos." if others else ""
+        may = f"Of your QOS, {', '.join(others)} may: give --qos." if others else ""
         yield Finding(
             "QOS",
             "fail",

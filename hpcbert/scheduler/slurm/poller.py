@@ -1,4 +1,4 @@
-"""Following jobs of Slurm: at most one sacct and one squeue a poll, whatever their number."""
+"""Follow Slurm jobs: at most one sacct and one squeue per poll, for any number of jobs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from hpcbert.scheduler.base import World
     from hpcbert.slurm.ladder import Answer
 
-# Polls in which an end that is open to doubt must stand before it is believed.
+# Polls in which a doubtful end must stand before it is trusted.
 _CALM = 3
-# What is answered about thousands of repeats costs processor time to read; times this is waited.
+# Reading an answer about thousands of repeats takes time; wait this many times that.
 _SPARING = 40
-# Seconds for which sacct may not know of an end yet: some at any time, more than four after a
+# Seconds for which sacct may not know about an end yet: some at any time, more than four after a
 # start of slurmctld (seen with 22.05.8).
 _LAG = 20.0
-# Seconds after which an array that neither sacct nor squeue knows is lost.
+# Seconds after which an array is lost that neither sacct nor squeue knows.
 _FORGOTTEN = 60.0
-# Every so many questions to sacct, squeue is asked about everything.
+# After this many queries of sacct, squeue is asked about everything.
 _CHECKUP = 10
 
 
@@ -41,7 +41,7 @@ class SlurmPoller(Poller):
     Args:
         watched: The campaigns.
         world: Its `run` starts sacct and squeue.
-        floor: Shortest interval between two questions, seconds.
+        floor: Shortest interval between two queries, seconds.
         chance: A number in [0, 1), for jitter.
     """
 
@@ -70,7 +70,7 @@ class SlurmPoller(Poller):
     def poll(self) -> None:
         """Ask if it is time to, and set the next time: sooner while states change.
 
-        About ends that jobs wrote, squeue is asked ahead of time.
+        squeue is asked early about ends that jobs wrote.
         """
         due = self._world.now() >= self._due
         if not self._open() or not (due or self._hurries()):
@@ -89,38 +89,38 @@ class SlurmPoller(Poller):
         self._note_ends()
 
     def pause(self) -> float | None:
-        """Return the seconds to the next question; None if nothing is left to ask about."""
+        """Return the seconds to the next query; None if nothing is left to ask about."""
         return max(0.0, self._due - self._world.now()) if self._open() else None
 
     def stirred(self) -> bool:
-        """Say whether jobs wrote ends that squeue can be asked about by now."""
+        """Return whether jobs wrote ends that squeue can be asked about now."""
         if any(one.records.stirred() for one in self._watched):
             self._note_ends()
         return self._hurries()
 
     def _note_ends(self) -> None:
-        """Remember whose job wrote its end and is not known to be over."""
+        """Remember the repeats whose jobs wrote an end, but that are not known to be over."""
         before = self._ended
         self._ended = {one.key: one for one in self._open() if one.newest.ended}
         if self._ended.keys() - before.keys():
             self._haste = self._haste.heard(self._world.now())
 
     def _hurries(self) -> bool:
-        """Say whether squeue is asked ahead of time about ends that jobs wrote."""
+        """Return whether to ask squeue early about ends that jobs wrote."""
         if not self._ended or self._squeue == "absent":
             return False
         last = len(self._ended) == len(self._open())
         return self._haste.allows(self._world.now(), last=last)
 
     def settled(self, key: Key) -> bool:
-        """Say whether a repeat's end has stood for long enough."""
+        """Return whether a repeat's end has stood long enough."""
         return self._calm.get(key, 0) >= _CALM
 
     def _open(self) -> list[Repeat]:
         return [repeat for repeat in self._repeats if not self.settled(repeat.key)]
 
     def _ask(self) -> None:
-        """Go down the ladder once for every repeat that is not settled."""
+        """Go down the ladder once for every unsettled repeat."""
         self._watcher.update()
         open_ = self._open()
         for watched in self._watched:
@@ -133,7 +133,7 @@ class SlurmPoller(Poller):
         for repeat in doubts:
             row, _ = queue.newest(repeat)
             heard[repeat.key] = replace(heard[repeat.key], queue=row, squeue=self._squeue)
-        # An array of which anybody has heard is not lost.
+        # An array with any sign of life is not lost.
         for repeat in open_:
             one = heard[repeat.key]
             if any(told is not None for told in (one.accounting, one.queue, one.record.start)):
@@ -147,7 +147,7 @@ class SlurmPoller(Poller):
         self.failures = 0 if "answered" in answers or answers == {"unasked"} else self.failures + 1
 
     def _confirm(self) -> None:
-        """Judge the ends that jobs wrote: of what sacct does not know to be over, ask squeue."""
+        """Judge the ends that jobs wrote: ask squeue about those that sacct does not know yet."""
         known = {key for key, one in self._ended.items() if self._accounted(one)}
         queue = self._ask_squeue([one for key, one in self._ended.items() if key not in known])
         for key, repeat in self._ended.items():
@@ -156,34 +156,34 @@ class SlurmPoller(Poller):
                 self._judge(repeat, replace(self._heard(repeat), queue=row, squeue=self._squeue))
 
     def _accounted(self, repeat: Repeat) -> bool:
-        """Say whether sacct knows a repeat's job to have ended for good."""
+        """Return whether sacct says that a repeat's job has ended for good."""
         return bool(repeat.job_id) and self._watcher.is_done(repeat.tag, mode="cache")
 
     def _judge(self, repeat: Repeat, heard: Reports) -> None:
-        """Set the state of a repeat, and for how many polls it has stood."""
+        """Set the state of a repeat, and the number of polls it has stood."""
         judged = awaited(resolve_state(heard), heard.record, now=self._world.now())
         state = self._in_vain(repeat, _unsubmitted(repeat, heard) or judged)
         self.states[repeat.key] = state
         self._calm[repeat.key] = self._calmer(repeat, state, heard)
 
     def _in_vain(self, repeat: Repeat, state: RepeatState) -> RepeatState:
-        """Return a state; of a job that exceeds a limit by itself, with that limit."""
+        """Return a state; if the job exceeds a limit by itself, with that limit."""
         waits, array = state.kind is Kind.WAITING, repeat.array
         known = waits and array.job_id
         why = self._hopeless.why(array.job_id, array.cluster, state.reason) if known else ""
         return replace(state, detail=f"{why}: it never starts", hopeless=True) if why else state
 
     def _doubts(self, repeat: Repeat, heard: Reports) -> bool:
-        """Say whether squeue has to be asked; now and then about all, for sacct may stand still."""
+        """Return whether squeue has to be asked; now and then about all, because sacct may lag."""
         if doubtful(heard) or self._calm.get(repeat.key, 0) > 0:
             return True
         checkup = (self._watcher.num_calls - 1) % _CHECKUP == 0
         return checkup and not self._accounted(repeat)
 
     def _is_lost(self, repeat: Repeat) -> bool:
-        """Say whether Slurm accepted a repeat's array some time ago and has no trace of it.
+        """Return whether Slurm accepted a repeat's array some time ago and has no trace of it.
 
-        Both commands must have answered, as far as they are there, and been understood.
+        Both commands, if they exist, must have answered in a form that could be read.
         """
         array = repeat.array
         if self.garbage:
@@ -217,19 +217,19 @@ class SlurmPoller(Poller):
         return Lines(listing.rows)
 
     def _calmer(self, repeat: Repeat, state: RepeatState, heard: Reports) -> int:
-        """Count the polls that an end has stood; one that is beyond doubt counts as enough."""
+        """Count the polls that an end has stood; one beyond doubt counts as enough."""
         shown = heard.queue and parse(heard.queue.state)
         if shown and not shown.kind.over:
             return 0
         own = heard.own
         if shown and own and own.word == state.word and not shown.returns:
-            return _CALM  # The controller and the job agree; accounting, which lags, follows.
+            return _CALM  # The controller and the job agree; accounting lags, but will follow.
         row, _ = self._watcher.rows.get(repeat.tag, (None, 0))
-        # The job that goes on after this repeat may yet be started again with it.
+        # The job continues after this repeat, and may yet be started again with it.
         job_lives = repeat.array.together and row is not None and not parse(row.state).kind.over
         if state.kind in {Kind.WAITING, Kind.RUNNING} or job_lives:
             return 0
-        # sacct, which answers, may yet tell of an end that only squeue knows.
+        # sacct answers, and may yet report an end that only squeue knows.
         alone = state.source == "squeue" and state.kind.over and self._watcher.answer == "answered"
         if alone and self._world.now() - (state.end or 0.0) < _LAG:
             return 0
@@ -237,12 +237,12 @@ class SlurmPoller(Poller):
         final = state.source in {"sacct", "none"} or unaccounted
         if state.kind.over and final and not parse(state.word).returns:
             return _CALM
-        # While squeue fails to answer, nothing is learned by waiting.
+        # While squeue does not answer, waiting gives no information.
         return self._calm.get(repeat.key, 0) + (self._squeue != "failed")
 
 
 def _unsubmitted(repeat: Repeat, heard: Reports) -> RepeatState | None:
-    """Return the state of a repeat that sbatch refused or was not given; None: it is somewhere."""
+    """Return the state of a repeat that sbatch refused or never got; None: Slurm has it."""
     array = repeat.array
     if heard.queue is not None or array.state == "submitted":
         return None

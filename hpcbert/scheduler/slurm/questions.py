@@ -1,4 +1,4 @@
-"""Asking Slurm: one question, or the same of each cluster that repeats are on."""
+"""Query Slurm: once, or the same on each cluster that has repeats."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def query(world: World, argv: Sequence[str], *, timeout: float = 60.0) -> Outcome:
-    """Run a command that asks or cancels, unmoved by the caller's own settings of Slurm.
+    """Run a command that queries or cancels, without the caller's own settings of Slurm.
 
     Args:
         world: Its `run` starts the command.
         argv: The command.
-        timeout: Seconds it may take.
+        timeout: Its time limit, seconds.
     """
     return world.run(argv, env=commands.environment(world.environ), timeout=timeout)
 
 
 def by_cluster(repeats: Iterable[Repeat]) -> dict[str, list[Repeat]]:
-    """Return repeats by the cluster that knows them; empty: the one of Slurm's configuration."""
+    """Return repeats by the cluster that has them; empty: the one of Slurm's configuration."""
     found: dict[str, list[Repeat]] = {}
     for repeat in repeats:
         found.setdefault(repeat.array.cluster, []).append(repeat)
@@ -58,7 +58,7 @@ def sacct(repeats: Iterable[Repeat]) -> list[list[str]]:
 
 
 def ask(world: World, questions: Sequence[Sequence[str]]) -> tuple[Outcome, Answer]:
-    """Ask at least one question; return all answers as one, or the first failure."""
+    """Make at least one query; return all answers as one, or the first failure."""
     outcomes = [query(world, argv, timeout=30) for argv in questions]
     failed = next((one for one in outcomes if not one.ok), None)
     if failed:

@@ -1,12 +1,12 @@
-"""Handing a campaign's arrays to sbatch, one after another, until it is known what became of each.
+"""Hand a campaign's arrays to sbatch, one after another, until the result of each is known.
 
-What makes it safe is what is on disk when: that sbatch is about to be called for an array, and what
-it answered, before it is called for the next one. A crash in between leaves a job that was
-submitted in the campaign, which the next `submit` of the campaign finds and adopts.
+The order of writes makes this safe: on disk are the intent to call sbatch for an array, and its
+answer, before the call for the next one. A crash in between leaves a job that was submitted in the
+campaign's directory, which the next `submit` of the campaign finds and adopts.
 
-What sbatch says is not enough: a site may wrap it, and its answer may come too late. An id that it
-prints is believed once the controller shows that job as the array's (`claims`); after any failure
-the queue is asked before an array is called refused.
+sbatch's answer is not enough: a site may wrap it, and its answer may come too late. An id that it
+prints is trusted once the controller shows that job as the array's (`claims`); after any failure
+the queue is searched before an array counts as refused.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from hpcbert.scheduler.slurm.gates import Gates
     from hpcbert.system.runner import Outcome
 
-# What sbatch says when the controller is busy or away and nothing was submitted
+# sbatch's messages if the controller is busy or away and nothing was submitted
 # (SchedMD/slurm, src/common/slurm_errno.c).
 TRANSIENT = (
     "(connect failure)",
     "Slurm temporarily unable to accept job",
     "Resource temporarily unavailable",
 )
-# What it says when the request may or may not have arrived.
+# Its messages if the request may or may not have arrived.
 _UNCERTAIN = (
     "Socket timed out",
     "Unexpected message received",
@@ -59,7 +59,7 @@ _UNCERTAIN = (
     "Message receive failure",
     "gave no answer within",
 )
-# What it says of a submission that breaks a limit, and the limit's name, which releases since
+# Its message for a submission that exceeds a limit, and the limit's name, which releases since
 # 20.11 print before it (src/common/slurm_protocol_defs.c, job_state_reason_string).
 _POLICY = "job submit limit"
 _LIMIT = regex(r"\b(?:Assoc|QOS)\w+")
@@ -72,7 +72,7 @@ Verdict = Literal["done", "again", "full"]
 
 
 def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
-    """Do what `Scheduler.submit` says, an array after the other."""
+    """Implement `Scheduler.submit`, one array after the other."""
     open_ = {one.name for one in campaign.unsubmitted}
     there: dict[Point | None, Array] = _first(directory, campaign)
     trust = Trust()
@@ -101,7 +101,7 @@ def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
 
 
 def _first(directory: Path, campaign: Campaign) -> dict[Point | None, Array]:
-    """Return the last array of the campaign that has to be over first; nothing if it is gone."""
+    """Return the last array of the campaign that must be over first; nothing if it is gone."""
     with contextlib.suppress(UsageError):
         before = store.read_manifest(directory.parent / campaign.after) if campaign.after else None
         if queued := [one for one in before.in_order if one.job_id] if before else []:
@@ -118,13 +118,13 @@ def _handed_over(
     *,
     trust: Trust,
 ) -> Array:
-    """Return an array as submitted, or one that has to be submitted in parts.
+    """Return an array as submitted, or one that must be submitted in parts.
 
     Raises:
         SchedulerError, NoRoomError: As `Scheduler.submit`.
     """
     store.read_script(ledger.directory, array)
-    # An earlier try may have made its job, also one that sbatch seemed to refuse.
+    # An earlier try may have made its job, even if sbatch seemed to refuse it.
     known = TrackedCampaign(ledger.directory, ledger.campaign) if array.called else watched
     if array.called and (found := search(known, array, world)):
         done = found.of(array, utc(world.now()))
@@ -136,8 +136,8 @@ def _handed_over(
     done, verdict = _settled(watched, tried, gates, world, trust)
     if verdict == "full" and len(done.repeats) > 1 and not done.together:
         return done
-    # It goes to the disk with the next call of sbatch, or the manifest: until then the job itself,
-    # which can be found again, stands for it.
+    # This goes to disk with the next call of sbatch, or the manifest: until then the job itself,
+    # which can be found again, is the record.
     record(ledger, done, flush=done.state != "submitted")
     if verdict == "full":
         raise _full(done, ledger.campaign)
@@ -147,7 +147,7 @@ def _handed_over(
 
 
 def _halves(array: Array) -> tuple[Array, Array]:
-    """Return an array made two, for a limit on how many jobs one may have."""
+    """Return an array split in two, because of a limit on the jobs of one."""
     middle = (len(array.repeats) + 1) // 2
     first = _part(array, array.repeats[:middle], array.name)
     return first, _part(array, array.repeats[middle:], f"{array.name}.p{array.repeats[middle]}")
@@ -162,35 +162,35 @@ def _full(array: Array, campaign: Campaign) -> NoRoomError:
     left = sum(not one.job_id for one, _ in campaign.current)
     there = len(campaign.current) - left
     return NoRoomError(
-        f"Slurm takes no more jobs of yours now: {there} repeats are submitted, {left} are left. "
-        f"It says: {array.error}",
+        f"Slurm accepts no more of your jobs now: {there} repeats are submitted, {left} are not. "
+        f"Slurm's message: {array.error}",
         where=campaign.id,
-        hint=f"When some have ended: {RESUME} {campaign.id}; with --wait it goes on by itself.",
+        hint=f"When some have ended: {RESUME} {campaign.id}; --wait continues by itself.",
     )
 
 
 def _refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
-    """Return the error about an array that Slurm refused, or may not have heard of."""
+    """Return the error for an array that Slurm refused, or may not have received."""
     there = [one.job_id for one in campaign.arrays if one.state == "submitted"]
     before = f" Submitted before it: {', '.join(there)}." if there else ""
     if "no such program" in array.error:
         hint = "Run this on a login node, or use the local scheduler (--scheduler local)."
     elif array.state == "refused":
         known = refusals.advice(array.error)
-        # What was asked for stands in the scripts, which a resumed submission takes as they are.
+        # The request is in the scripts, which a resumed submission uses unchanged.
         better = (
             f"Submit again: {known}. If instead the cause goes away" if known else "Fix the cause"
         )
-        hint = f"{better}, then submit what is left: {RESUME} {campaign.id}"
+        hint = f"{better}, then submit the rest: {RESUME} {campaign.id}"
     else:
-        hint = f"Once Slurm answers: {again} {campaign.id}; nothing is submitted twice."
+        hint = f"Once Slurm answers: {again} {campaign.id}; hpcbert submits nothing twice."
     return SchedulerError(f"{array.error}.{before}", where=array.name, hint=hint)
 
 
 def _settled(
     watched: TrackedCampaign, array: Array, gates: Gates, world: World, trust: Trust
 ) -> tuple[Array, Verdict]:
-    """Call sbatch until it is known what became of the array."""
+    """Call sbatch until the result for the array is known."""
     for seconds in _PAUSES:
         done, verdict = _call(watched, array, gates, world, trust)
         if verdict != "again":
@@ -202,7 +202,7 @@ def _settled(
 def _call(
     watched: TrackedCampaign, array: Array, gates: Gates, world: World, trust: Trust
 ) -> tuple[Array, Verdict]:
-    """Call sbatch once; return what became of the array, and whether calling again may help."""
+    """Call sbatch once; return the result for the array, and whether calling again may help."""
     directory = watched.directory
     text = store.read_script(directory, array).decode()
     argv = sbatch_argv(directory, array, gates=gates, text=text)
@@ -220,9 +220,9 @@ def _call(
     trust.heard(only)
     if ours := next((one for one in claims if one.mine), None):
         return settled(watched, array, ours, gates, stamp), "done"
-    # Nobody says otherwise at this moment; who asks later settles it (`Array.unsettled`).
+    # Nothing contradicts it at this moment; a later query settles it (`Array.unsettled`).
     silent = only is not None and only.silent
-    # Where the controller refused it, without waiting.
+    # If the controller refused it, don't wait.
     refused = _DECIDED in outcome.stderr and not outcome.ok and not _says(outcome, _UNCERTAIN)
     seek = look if refused else search
     found = None if silent else seek(watched, array, world)
@@ -236,14 +236,14 @@ def _call(
 def _failed(
     watched: TrackedCampaign, array: Array, outcome: Outcome, claims: list[Claim], world: World
 ) -> tuple[Array, Verdict]:
-    """Judge a call that left no job that anybody knows."""
+    """Judge a call that left no known job."""
     if not outcome.ok and _is_full(watched, array, outcome, world):
         return replace(array, called="", workdir="", error=complaint(outcome)), "full"
     if claims and any(one.mine is None for one in claims):
         ids = ", ".join(one.job.job_id for one in claims)
         error = f"sbatch printed {ids}, and Slurm does not say now which job is this array's"
         return replace(array, error=error), "done"
-    # Who is killed by a signal tells nothing.
+    # A command killed by a signal gives no information.
     if outcome.ok or outcome.returncode < 0 or _says(outcome, _UNCERTAIN):
         return replace(array, error=complaint(outcome)), "again"
     refused = replace(array, state="refused", error=complaint(outcome))
@@ -251,10 +251,10 @@ def _failed(
 
 
 def _is_full(watched: TrackedCampaign, array: Array, outcome: Outcome, world: World) -> bool:
-    """Say whether an array is too much for now: of jobs of one's own, which a limit counts.
+    """Return whether an array is too much for now, because a limit counts the user's own jobs.
 
-    Where Slurm does not name the limit, a single repeat may break another one: it can only be too
-    much if something of the person's waits or runs.
+    If Slurm does not name the limit, a single repeat may exceed another one: it can only be too
+    much if a job of the user waits or runs.
     """
     names = _LIMIT.findall(outcome.stderr)
     if names:

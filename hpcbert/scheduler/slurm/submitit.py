@@ -1,17 +1,17 @@
-"""submitit's watcher of jobs, which asks sacct once a poll, whatever their number.
+"""submitit's watcher of jobs, which asks sacct once per poll, for any number of jobs.
 
-Of submitit (1.5.4) its watcher is used, and these of its ways are not:
+hpcbert uses submitit's (1.5.4) watcher, but not its following habits:
 
 * importing it puts a log handler on stdout: switched off before the import, below;
-* it calls sacct through subprocess and swallows the failure: `update` uses our runner and remembers
-  what went wrong;
+* it calls sacct through subprocess and hides the failure: `update` uses our runner and remembers
+  the error;
 * a state outside its list counts as an end, `CANCELLED by 1000` is a state of its own, the last
-  line of a job wins whichever is newer, and a job id that was used again is believed: `read_info`
-  and `is_done` go by our table, by submission time, and by name and owner;
+  line of a job wins even if it is older, and a job id that was used again is trusted: `read_info`
+  and `is_done` use our table, the submission time, and name and owner;
 * its polls come at intervals of its own, and one watcher serves all jobs of the process:
   `hpcbert.scheduler.slurm.poller` has its own pace and its own watcher.
 
-Its job class is not used: it looks for pickles, loads them, and cancels whatever has its id.
+Its job class is not used: it looks for pickles, loads them, and cancels any job with its id.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Watcher(SlurmInfoWatcher):
     """submitit's watcher with our way of asking and reading.
 
     Args:
-        repeats: What is watched.
+        repeats: The repeats to watch.
         world: Its `run` starts sacct.
     """
 
@@ -70,7 +70,7 @@ class Watcher(SlurmInfoWatcher):
             self.register_job(tag)
 
     def update(self) -> None:
-        """Ask sacct once about everything that has not ended; a failure is remembered."""
+        """Ask sacct once about everything that has not ended; remember a failure."""
         self.answer = "absent" if self.answer == "absent" else "unasked"
         owners = [self._owners[tag] for tag in sorted(self._registered - self._finished)]
         asked = [one for owner in owners for one in (*owner.before, owner) if one.job_id]
@@ -84,7 +84,7 @@ class Watcher(SlurmInfoWatcher):
         self._finished |= {one for one in self._registered if self.is_done(one, mode="cache")}
 
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
-        """Return submitit's view of what sacct printed, and remember ours in `rows`."""
+        """Return submitit's view of sacct's output, and remember ours in `rows`."""
         text = string.decode(errors="replace") if isinstance(string, bytes) else string
         listing = commands.read_sacct(text)
         self.garbage = listing.garbage
@@ -99,6 +99,6 @@ class Watcher(SlurmInfoWatcher):
         return info
 
     def is_done(self, job_id: str, mode: str = "force") -> bool:
-        """Say whether the job has ended for good; what Slurm may start again has not."""
+        """Return whether the job has ended for good; one that Slurm may start again has not."""
         state = parse(self.get_state(job_id, mode=mode))
         return state.kind.over and not state.returns

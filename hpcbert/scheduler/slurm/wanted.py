@@ -1,4 +1,4 @@
-"""What a job asks of the cluster."""
+"""What a job requests of the cluster."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Wanted:
 
     Attributes:
         partition: Its name, several joined by commas; empty for the default one.
-        nodes: How many.
-        limit: None in seconds where it asks for none of its own.
+        nodes: Number of nodes.
+        limit: None in seconds if it requests none of its own.
         resources: What each node must have.
         account, qos: Empty for the default one.
-        tasks: Ranks of a node; 0: it is not known.
+        tasks: Ranks per node; 0 if unknown.
         cpus: CPUs of each rank.
-        memory: What each node must have, as sbatch takes it; empty or 0: it is not said.
-        exclusive: Whether it has its nodes to itself, and so all that they have.
+        memory: What each node must have, as sbatch takes it; empty or 0 if not specified.
+        exclusive: Whether it has its nodes to itself, with everything that they have.
     """
 
     partition: str
@@ -43,7 +43,7 @@ class Wanted:
 
 
 def of_site(site: Site, nodes: int) -> Wanted:
-    """Return what a job of a site asks for, of some nodes with all that the site says of each."""
+    """Return the request of a site's job for some nodes, with all settings that apply to each."""
     slurm, gpus = site.slurm, site.nodes.gpus_per_node
     return Wanted(
         partition=slurm.partition,
@@ -60,7 +60,7 @@ def of_site(site: Site, nodes: int) -> Wanted:
 
 
 def wanted(script: str) -> Wanted:
-    """Return what a rendered script asks for."""
+    """Return the request of a rendered script."""
     return Wanted(
         partition=directives.option(script, "partition"),
         nodes=int(directives.option(script, "nodes") or 1),
