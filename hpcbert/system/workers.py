@@ -13,7 +13,7 @@ import pickle
 import selectors
 import signal
 import struct
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
 
@@ -36,6 +36,7 @@ _TASKS = 32
 # All of them fit into a pipe, however small the system makes it (pipe(7): one page).
 _TASK = struct.Struct("=I")
 _TASKS_AT_MOST = 4096 // _TASK.size
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 _CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
@@ -87,7 +88,7 @@ def _words(path: Path) -> list[str]:
 
 
 def spread(work: Callable[[T], R], items: Sequence[T], sizes: Sequence[int]) -> list[R]:
-    """Return the results of some work on each item, in their order.
+    """Return what some work makes of each item, in their order.
 
     Args:
         work: What is done. It may run in another process: what it changes there stays there.
@@ -108,7 +109,7 @@ def spread(work: Callable[[T], R], items: Sequence[T], sizes: Sequence[int]) -> 
 
 
 def _is_alone() -> bool:
-    """Return whether this process has one thread: a fork may wait forever for another's lock."""
+    """Say whether this process has one thread: a fork may wait forever on a lock of another's."""
     try:
         return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
     except OSError:
@@ -138,7 +139,7 @@ class _Crew(Generic[T, R]):
         self.parent = os.getpid()
 
     def run(self, count: int) -> dict[int, R]:
-        """Return the results by the items' numbers; items that raised an error are absent.
+        """Return what was made, by the items' numbers; of what raised something, nothing.
 
         Raises:
             HpcbertError: A process was killed.
@@ -151,7 +152,9 @@ class _Crew(Generic[T, R]):
         made: dict[int, R] = {}
         try:
             for _ in range(count):
-                self._start(tasks, running)
+                # An interrupt between a fork and the note of it would leave the process running.
+                with _uninterrupted() as before:
+                    self._start(tasks, running, before)
             for pid, data in _ended(running):
                 _, status = os.waitpid(pid, 0)
                 running.pop(pid).close()
@@ -166,8 +169,14 @@ class _Crew(Generic[T, R]):
                     os.waitpid(pid, 0)
         return made
 
-    def _start(self, tasks: int, running: dict[int, BinaryIO]) -> None:
-        """Start one process, unless the system has none left: the others then do its work."""
+    def _start(self, tasks: int, running: dict[int, BinaryIO], mask: set[int]) -> None:
+        """Start one process, unless the system has none left: the others then do its work.
+
+        Args:
+            tasks: The pipe with the list of tasks.
+            running: What the process is added to.
+            mask: The signals that it does not get.
+        """
         source, sink = os.pipe()
         try:
             pid = os.fork()
@@ -179,8 +188,9 @@ class _Crew(Generic[T, R]):
             # Nothing of this process may run twice: not its handlers, nor what it does at its end.
             status = 1
             try:
-                for number in (signal.SIGINT, signal.SIGTERM):
+                for number in _INTERRUPTS:
                     signal.signal(number, signal.SIG_DFL)
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 data = self._pickled(self._work(tasks))
                 with os.fdopen(sink, "wb") as file:
                     file.write(data)
@@ -208,6 +218,17 @@ class _Crew(Generic[T, R]):
             return pickle.dumps({})
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[set[int]]:
+    """Have interrupts wait; give the signals that waited before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+        yield before
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _ended(running: Mapping[int, BinaryIO]) -> Iterator[tuple[int, bytes]]:
     """Give each process and what it said, in the order in which they end.
 
@@ -231,7 +252,7 @@ def _refuse_killed(code: int) -> None:
     if code:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         raise HpcbertError(
-            f"One of the processes that read files {how}, so there is no result.",
+            f"One of the processes that read files {how}, so nothing was made of them.",
             hint="If this machine ran out of memory (dmesg says so), try again where there is more"
             " of it.",
         )

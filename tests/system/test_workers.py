@@ -13,7 +13,7 @@ import pytest
 
 from hpcbert.system import workers
 from tests.kit.paths import REPOSITORY
-from tests.kit.waiting import CEILING, until
+from tests.kit.waiting import until
 
 # A process of its own: one that tests run in may have threads. Three processes side by side.
 _BEGIN = """
@@ -52,7 +52,7 @@ def program(tmp_path: Path) -> Program:
 
 
 def said(process: subprocess.Popen[str]) -> list[str]:
-    out, err = process.communicate(timeout=CEILING)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, "")
     return out.splitlines()
 
@@ -134,6 +134,20 @@ def test_ctrl_c_of_the_command_alone_ends_all_of_them(program: Program, tmp_path
     started(tmp_path)
     process.send_signal(signal.SIGINT)
     assert said(process) == ["interrupted []"]
+
+
+def test_ctrl_c_before_a_new_process_is_noted_ends_it_too(program: Program) -> None:
+    text = """
+fork = os.fork
+def interrupted():
+    pid = fork()
+    if pid: os.kill(main, signal.SIGINT)
+    return pid
+os.fork = interrupted
+try: workers.spread(time.sleep, [600] * 3, [huge] * 3)
+except KeyboardInterrupt: print("interrupted", children())
+"""
+    assert said(program(text)) == ["interrupted []"]
 
 
 def test_workers_end_soon_after_the_command_was_killed(program: Program, tmp_path: Path) -> None:
