@@ -88,7 +88,7 @@ def _words(path: Path) -> list[str]:
 
 
 def spread(work: Callable[[T], R], items: Sequence[T], sizes: Sequence[int]) -> list[R]:
-    """Return what some work makes of each item, in their order.
+    """Return the results of some work on each item, in their order.
 
     Args:
         work: What is done. It may run in another process: what it changes there stays there.
@@ -109,7 +109,7 @@ def spread(work: Callable[[T], R], items: Sequence[T], sizes: Sequence[int]) -> 
 
 
 def _is_alone() -> bool:
-    """Say whether this process has one thread: a fork may wait forever on a lock of another's."""
+    """Return whether this process has one thread: a fork may wait forever for another's lock."""
     try:
         return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
     except OSError:
@@ -139,7 +139,7 @@ class _Crew(Generic[T, R]):
         self.parent = os.getpid()
 
     def run(self, count: int) -> dict[int, R]:
-        """Return what was made, by the items' numbers; of what raised something, nothing.
+        """Return the results by the items' numbers; items that raised an error are absent.
 
         Raises:
             HpcbertError: A process was killed.
@@ -252,7 +252,7 @@ def _refuse_killed(code: int) -> None:
     if code:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         raise HpcbertError(
-            f"One of the processes that read files {how}, so nothing was made of them.",
+            f"One of the processes that read files {how}, so there is no result.",
             hint="If this machine ran out of memory (dmesg says so), try again where there is more"
             " of it.",
         )

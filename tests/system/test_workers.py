@@ -13,7 +13,7 @@ import pytest
 
 from hpcbert.system import workers
 from tests.kit.paths import REPOSITORY
-from tests.kit.waiting import until
+from tests.kit.waiting import CEILING, until
 
 # A process of its own: one that tests run in may have threads. Three processes side by side.
 _BEGIN = """
@@ -52,7 +52,7 @@ def program(tmp_path: Path) -> Program:
 
 
 def said(process: subprocess.Popen[str]) -> list[str]:
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=CEILING)
     assert (process.returncode, err) == (0, "")
     return out.splitlines()
 
