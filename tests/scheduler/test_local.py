@@ -192,6 +192,19 @@ def test_an_exit_status_is_a_failure_and_the_next_repeat_runs(run_locally: Start
     assert (queue.watched.directory / "runs").read_text() == "x\nx\n"
 
 
+def test_a_repeat_is_over_when_the_queue_has_written_so_too(run_locally: Start) -> None:
+    """Until then its status file is still written to, and who collects it would refuse it."""
+    wait = 'mark end ",\\"exit\\":0"; trap - EXIT; until [ -e go ]; do sleep 0.05; done'
+    queue = run_locally(wait)
+    status = queue.watched.directory / queue.watched.campaign.arrays[0].status(1)
+    until(lambda: status.exists() and '"event":"end"' in status.read_text(), queue.output)
+    assert queue.words() == ["RUNNING"]
+    assert local.unfinished(queue.watched)
+    (queue.watched.directory / "go").touch()
+    queue.wait(lambda found: found[0].word == "COMPLETED")
+    assert '"finished"' in status.read_text()
+
+
 def test_whatever_a_script_leaves_behind_is_ended(run_locally: Start) -> None:
     leave = (
         "sleep 1000 & setsid sleep 1000 & (setsid sh -c 'trap \"\" TERM; sleep 1000' &) ; sleep 0.3"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.model import Campaign
+    from hpcbert.model import Array, Campaign
     from hpcbert.slurm.jobrecord import JobRecord
 
 PLAN = "slurm/local.json"
@@ -232,7 +232,7 @@ def states(
                 state = RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
             else:
                 seen, queue = Repeat(watched, array, number).newest, queues[array.job_id]
-                state = seen.end_state or _unfinished(seen, queue)
+                state = _end(array, number, seen, queue) or _unfinished(seen, queue)
                 if state.kind == Kind.RUNNING and seen.start is not None:
                     state = replace(state, elapsed=max(0.0, now - seen.start))
                 state = replace(seen.complete(state), limit=queue.limit)
@@ -248,7 +248,8 @@ def unfinished(watched: TrackedCampaign) -> bool:
     for repeat in watched.repeats:
         queue = _queue(watched.directory, repeat.array.job_id)
         open_ = queue.alive is None or _unfinished(repeat.newest, queue).kind.alive
-        if repeat.array.state == "submitted" and open_ and not repeat.newest.end_state:
+        end = _end(repeat.array, repeat.number, repeat.newest, queue)
+        if repeat.array.state == "submitted" and open_ and not end:
             return True
     return False
 
@@ -308,6 +309,17 @@ def _last_words(directory: Path) -> str:
         return ""
     lines = raw.decode(errors="replace").strip().splitlines()
     return f" (its last output: {lines[-1].strip()})" if lines else ""
+
+
+def _end(array: Array, number: int, seen: JobRecord, queue: _Queue) -> RepeatState | None:
+    """Return a repeat's end; None while its files are written to.
+
+    A queue that lives writes how an element ended after its script has. Of repeats that share a
+    job, only the last one waits for that.
+    """
+    if queue.alive and not seen.state and (number == array.repeats[-1] or not array.together):
+        return None
+    return seen.end_state
 
 
 def _unfinished(seen: JobRecord, queue: _Queue) -> RepeatState:
