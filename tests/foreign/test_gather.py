@@ -252,7 +252,7 @@ def test_a_precision_that_names_have_wrong_is_read_past(
     assert codes(rows(wrong)[0]) == {1: ["config"]}
     relabelled = collect(tmp_path / "logs", "--precision", "fp16")
     assert relabelled.returncode == 2
-    assert "The path says precision = fp32, --precision says fp16" in relabelled.stderr
+    assert "The path says precision = fp32, but --precision says fp16" in relabelled.stderr
     assert "--pattern" in relabelled.stderr
     names = ("--pattern", "{nodes}n{gpus_per_node}g/*_b{batch_size}_*_{repeat}.log")
     right = collect_json(tmp_path / "logs", *names, "--precision", "fp16")

@@ -25,11 +25,15 @@ def reason(document: dict[str, Any]) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("flag", "value", "said"),
     [
-        ("--precision", "fp32", "The path says precision = fp16, --precision says fp32"),
-        ("--precision", "bf16", "The path says precision = fp16, --precision says bf16"),
-        ("--batch-size", "32", "The path says batch_size_per_device = 64, --batch-size says 32"),
-        ("--nodes", "2", "The path says nodes = 1, --nodes says 2"),
-        ("--gpus-per-node", "4", "The path says gpus_per_node = 8, --gpus-per-node says 4"),
+        ("--precision", "fp32", "The path says precision = fp16, but --precision says fp32"),
+        ("--precision", "bf16", "The path says precision = fp16, but --precision says bf16"),
+        (
+            "--batch-size",
+            "32",
+            "The path says batch_size_per_device = 64, but --batch-size says 32",
+        ),
+        ("--nodes", "2", "The path says nodes = 1, but --nodes says 2"),
+        ("--gpus-per-node", "4", "The path says gpus_per_node = 8, but --gpus-per-node says 4"),
     ],
 )
 def test_an_option_never_relabels_a_path(
@@ -48,7 +52,7 @@ def test_all_gpus_of_a_path_agree_with_the_options(tmp_path: Path, run: CollectJ
     assert only_run(run(tmp_path / "logs", *words, "--nodes", 1))["valid"]
     assert only_run(run(tmp_path / "logs", *words, "--gpus-per-node", 8))["valid"]
     document = run(tmp_path / "logs", *words, "--nodes", 1, "--gpus-per-node", 4)
-    message = "The path says gpus = 8, --nodes with --gpus-per-node says 1 x 4"
+    message = "The path says gpus = 8, but --nodes with --gpus-per-node says 1 x 4"
     assert (document["exit_code"], message in document["errors"][0]["message"]) == (2, True)
 
 
@@ -57,12 +61,12 @@ def test_a_folders_framework_is_not_overruled(tmp_path: Path, run: CollectJson) 
     document = run(tmp_path / "ngc-tf1", "--fw", "paddle")
     assert document["exit_code"] == 2
     message = document["errors"][0]["message"]
-    assert "The path says framework = ngc-tf1, --fw says paddle" in message
+    assert "The path says framework = ngc-tf1, but --fw says paddle" in message
     patterned = run(
         tmp_path, "--fw", "paddle", "--pattern",
         "{framework}/{nodes}n{gpus_per_node}g/bert_b{batch_size}_{precision}_{repeat}.log",
     )  # fmt: skip
-    assert "framework = ngc-tf1, --fw says paddle" in patterned["errors"][0]["message"]
+    assert "framework = ngc-tf1, but --fw says paddle" in patterned["errors"][0]["message"]
 
 
 def test_a_folder_may_be_called_as_another_framework(tmp_path: Path, run: CollectJson) -> None:
@@ -162,7 +166,7 @@ def test_without_a_framework_its_lines_give_the_hint(tmp_path: Path, run: Collec
     path = put(tmp_path, "logs/1n8g/bert_b32_fp32_1.log", gzip.compress(sample("ngc-pytorch")))
     document = run(path)
     assert document["exit_code"] == 2
-    assert "say --fw ngc-pytorch" in str(document["errors"][0])
+    assert "give --fw ngc-pytorch" in str(document["errors"][0])
 
 
 @pytest.mark.parametrize(
@@ -171,7 +175,7 @@ def test_without_a_framework_its_lines_give_the_hint(tmp_path: Path, run: Collec
         (
             b"epoch 3 took 17 ms\n" * 50,
             "incomplete",
-            "no line of bert_b32_fp32_1.log is one of oneflow",
+            "bert_b32_fp32_1.log has no line of oneflow",
         ),
         (b"srun: error: n1: tasks 0-3: Killed\n", "incomplete", "the run ended before the first"),
         (b"", "incomplete", "is empty"),
@@ -180,7 +184,7 @@ def test_without_a_framework_its_lines_give_the_hint(tmp_path: Path, run: Collec
         (b"\x28\xb5\x2f\xfd" + bytes(100), "no-log", "is compressed by zstd: unpack it first"),
         (gzip.compress(b"step: 1\n" * 9)[:-9], "no-log", "is cut short"),
         (gzip.compress(bytes(range(256)) * 40), "format", "is not a text file"),
-        ("epoch 3 took 17 ms\n".encode("utf-16") * 20, "incomplete", "no line of"),
+        ("epoch 3 took 17 ms\n".encode("utf-16") * 20, "incomplete", "has no line of"),
     ],
     ids=[
         "unknown",
@@ -251,6 +255,6 @@ def test_folders_label_logs_of_any_name(tmp_path: Path, run: CollectJson) -> Non
     path = put(tmp_path, "fp16/bz64/1n8g/first.log", sample("ngc-tf1"))
     assert only_run(run(path, "--fw", "ngc-tf1"))["valid"]
     document = run(path, "--fw", "ngc-tf1", "--precision", "fp32")
-    assert "The path says precision = fp16, --precision says fp32" in str(document["errors"])
+    assert "The path says precision = fp16, but --precision says fp32" in str(document["errors"])
     path = put(tmp_path, "fp32/bz64/1n8g/first.log", sample("ngc-tf1"))
     assert reason(run(path, "--fw", "ngc-tf1"))[0] == "config"

@@ -221,4 +221,4 @@ def test_gpus_that_make_no_whole_nodes_are_unknown(
     document = collect_json(tmp_path / "x", "--fw", "deepspeed", "--pattern", pattern)
     assert document["exit_code"] == 4
     assert [row["shape"] for row in rows(document)] == ["1n8g"]
-    assert "tells nodes" in left_out(document)["bs32_fp32_gpu12.log"]
+    assert "has nodes" in left_out(document)["bs32_fp32_gpu12.log"]
