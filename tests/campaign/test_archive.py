@@ -297,7 +297,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "endless name": (inside("logs/" + "x" * 2000), "has a name that is not printable, or too long"),
     "same name twice": (twice, "manifest.json' appears twice"),
     "file and folder": (inside("manifest.json/x"), "is a file and a folder"),
-    "zeros, declared": (giant, r"holds 10,000,\d{3},\d{3} bytes"),
+    "zeros, declared": (giant, r"has 10,000,\d{3},\d{3} bytes"),
     "zeros, undeclared": (zeros, "damaged or cut short"),
     "too many": (crowd, "has too many files"),
     "more than ZIP counts": (wide, "has too many files"),

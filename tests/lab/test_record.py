@@ -69,7 +69,7 @@ def test_a_directory_is_locked_for_one(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_network_is_missing_until_it_is_there(journal: Journal):
-    with pytest.raises(CheckError, match="no free network"):
+    with pytest.raises(CheckError, match="no network"):
         _ = journal.lab.network
     assert journal.note(slot=4).network.uplink == "hpcbert4"
 
