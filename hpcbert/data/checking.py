@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What a directory of training data was found to be.
+    """The result of checking a directory of training data.
 
     Attributes:
-        problems: What is wrong, a sentence each, with the file's name in front; empty if nothing.
-        samples: How many could be read.
-        mean_tokens: Tokens a sample, without padding; 0 if there are none.
+        problems: The problems, a sentence each, with the file's name in front; empty if there are
+            none.
+        samples: The number of readable samples.
+        mean_tokens: Tokens per sample, without padding; 0 if there are none.
     """
 
     directory: str
@@ -37,10 +38,10 @@ class DataCheck:
 
 
 def check(directory: Path) -> DataCheck:
-    """Read all of a directory that `make` made, and hold it against its data.json.
+    """Read all of a directory that `make` made, and compare it with its data.json.
 
     Raises:
-        UsageError: There is no readable data.json.
+        UsageError: data.json does not exist or can't be read.
     """
     document = making.read_document(directory / making.DATA)
     form = find(str(document["format"]))
@@ -69,7 +70,7 @@ def check(directory: Path) -> DataCheck:
 def _blocks(
     directory: Path, entries: list[dict[str, Any]], document: Mapping[str, Any], form: DataFormat
 ) -> Iterator[Samples]:
-    """Yield the samples of files that belong together; raise DamagedError if they are wrong."""
+    """Yield the samples of files that belong together; raise DamagedError if they are invalid."""
     _compare(directory, entries)
     count = 0
     for block in form.read([directory / entry["name"] for entry in entries]):
@@ -134,9 +135,9 @@ class SampleText:
     """One sample as text.
 
     Attributes:
-        tokens: As they are in the file, without padding.
-        masked: Position and original of each prediction.
-        label: Whether the second sentence is a random one; formats without it say 0.
+        tokens: In the order of the file, without padding.
+        masked: Position and original token of each prediction.
+        label: Whether the second sentence is a random one; 0 in formats without it.
     """
 
     number: int
@@ -150,7 +151,7 @@ def show(directory: Path, number: int) -> SampleText:
     """Read one sample, counted from 0.
 
     Raises:
-        UsageError: There is no such sample, or its file can't be read.
+        UsageError: The sample does not exist, or its file can't be read.
     """
     document = making.read_document(directory / making.DATA)
     form = find(str(document["format"]))

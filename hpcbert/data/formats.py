@@ -1,4 +1,4 @@
-"""The formats that frameworks read, each with its writer and its reader of whole files."""
+"""The formats that frameworks read, each with a writer and a reader of whole files."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _BLOCK = 4096
 _NAMES = Samples._fields
-# One moment for all members of a zip file: its bytes must not depend on when it was made.
+# The same time for all members of a zip file: its bytes must not depend on when it was made.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class DamagedError(Exception):
-    """A file does not follow its format; the text says how."""
+    """A file violates its format; the text says how."""
 
 
 class DataFormat(NamedTuple):
@@ -38,12 +38,13 @@ class DataFormat(NamedTuple):
     Attributes:
         names: Returns the names of file `number` of `count`.
         write: Writes samples to new files of these names.
-        read: Yields the samples of them, or the sentence pairs where there are no masked ones;
+        read: Yields their samples, or the sentence pairs of formats without masked ones;
             raises `DamagedError`, ValueError or OSError.
-        bytes_at_most: Returns an upper bound for a sample of a length with some predictions.
-        whole: Whether it holds all of a sample. Two formats hold tokens before masking, because
-            their programs mask by themselves.
-        most_files: How many files a directory may have; 0 for any number.
+        bytes_at_most: Returns an upper bound for a sample with this length and number of
+            predictions.
+        whole: Whether it holds a whole sample. Two formats hold tokens before masking, because
+            their programs mask them.
+        most_files: The most files that a directory may have; 0 for any number.
     """
 
     names: Callable[[int, int], tuple[str, ...]]
@@ -109,7 +110,7 @@ def _stacked(rows: Sequence[Sequence[protobuf.Numbers]]) -> Samples:
 
 
 def _typed(columns: Sequence[protobuf.Numbers]) -> Samples:
-    """Return columns as samples; a value that does not fit its type is refused, never cut."""
+    """Return columns as samples; refuse a value that does not fit its type, never cut it."""
     kinds = [np.dtype(kind) for kind in ("i4", "i1", "i1", "i4", "i4", "i1")]
     for name, column, kind in zip(_NAMES, columns, kinds, strict=True):
         if column.dtype.kind not in "iu":
@@ -126,7 +127,7 @@ def _write_hdf5(paths: Sequence[Path], stream: Stream) -> None:
     import h5py
 
     parts = list(stream)
-    # No compression and no times: the bytes depend on the samples alone.
+    # No compression and no times: the bytes depend only on the samples.
     with h5py.File(paths[0], "w", libver="earliest", track_order=False) as file:
         for name, columns in zip(_NAMES, zip(*parts, strict=True), strict=True):
             file.create_dataset(name, data=np.concatenate(columns), track_times=False)
@@ -169,7 +170,7 @@ def _write_npz(paths: Sequence[Path], stream: Stream) -> None:
 
 def _read_npz(paths: Sequence[Path]) -> Iterator[Samples]:
     try:
-        # Opened here: numpy leaves a file open that is not a zip file.
+        # Opened here, because numpy leaves a file open if it is not a zip file.
         with paths[0].open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError) as error:
@@ -197,7 +198,7 @@ def _write_text(paths: Sequence[Path], stream: Stream) -> None:
             for index, length in enumerate(lengths.tolist()):
                 tokens = originals[index, :length].tolist()
                 segments = block.segment_ids[index, :length].tolist()
-                # Its label is 1 where the second sentence does follow the first.
+                # Its label is 1 if the second sentence follows the first.
                 fields = (tokens, segments, range(length))
                 line = ";".join(" ".join(map(str, field)) for field in fields)
                 writer.write(f"{line};{1 - block.next_sentence_labels[index]}\n".encode())
@@ -207,7 +208,7 @@ def _write_text(paths: Sequence[Path], stream: Stream) -> None:
 class _StoredGzip:
     """Writes a gzip file of stored blocks (RFC 1951, 1952).
 
-    Compressors differ from one release of zlib to the next; what is stored is the same everywhere.
+    Compressors differ from one release of zlib to the next; stored blocks are the same everywhere.
     """
 
     _MOST = 0xFFFF
@@ -268,14 +269,14 @@ _INT32, _UINT16 = 4, 8
 
 
 def _write_megatron(paths: Sequence[Path], stream: Stream) -> None:
-    """Write each sample as a document of two sentences; Megatron pairs and masks by itself."""
+    """Write each sample as a document of two sentences; Megatron itself pairs and masks."""
     sizes = []
     with paths[0].open("wb") as file:
         for block in stream:
             originals, seconds = block.originals, block.segment_ids.argmax(axis=1)
             for index, length in enumerate(block.lengths.tolist()):
                 row = originals[index]
-                # Without [CLS] and the [SEP] that ends either sentence.
+                # Without [CLS] and the [SEP] that ends each sentence.
                 for sentence in (row[1 : seconds[index] - 1], row[seconds[index] : length - 1]):
                     file.write(sentence.astype("<i4").tobytes())
                     sizes.append(len(sentence))
@@ -312,7 +313,7 @@ def _read_megatron(paths: Sequence[Path]) -> Iterator[Samples]:
 
 
 def _unmasked(pairs: Sequence[tuple[list[int], list[int], int]]) -> Samples:
-    """Return sentence pairs as samples without predictions, as long as the longest."""
+    """Return sentence pairs as samples without predictions, padded to the longest."""
     longest = max(len(tokens) for tokens, _, _ in pairs)
     ids = np.zeros((len(pairs), longest), dtype=np.int64)
     mask, segments = np.zeros_like(ids), np.zeros_like(ids)

@@ -1,7 +1,7 @@
-"""Making a directory of training data: file by file, resumable, and whole only when it says so.
+"""Making a directory of training data: file by file, resumable, whole once data.json exists.
 
 DIR/data.json      written last: settings, counts, digests
-DIR/vocab.txt      the vocabulary that token ids are of
+DIR/vocab.txt      the vocabulary of the token ids
 DIR/training/      the files that programs read, and nothing else
 """
 
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
 DATA, FOLDER, VOCABULARY = "data.json", "training", "vocab.txt"
 SCHEMA = 1
 _BEGUN = ".making.json"
-# What readers of a data.json rely on.
+# The keys that readers of a data.json rely on.
 _KINDS = {"format": str, "sequence_length": int, "predictions": int, "samples": int, "files": list}
 _VOCABULARY_KINDS = {"size": int, "sha256": str}
 _FILE_KINDS = {"name": str, "bytes": int, "sha256": str, "samples": int}
 _MODE = 0o644
 _MOST_FILES = 1 << 16
 _USUAL_FILES = 32
-# Left free beside what is made: a file system filled to the brim hurts its other users.
+# Space to leave free: a full file system hurts its other users.
 _SPARE = 1 << 24
 
 
 @dataclass(frozen=True)
 class DataPlan:
-    """What is to be made.
+    """A directory of training data to make.
 
     Attributes:
-        directory: Where; made if missing.
+        directory: Its path; made if missing.
         form: A format's name.
         files: How many files; 0 for the format's usual number.
-        stream: What the samples are made by; of a text, `fill` says nothing.
+        stream: The settings of the samples; `fill` has no effect on a text.
         text: A file or a directory of text; None for synthetic samples.
         vocabulary: A vocabulary file; None for a synthetic one of BERT's size.
         lowercase: Whether text is lowercased, as for an uncased vocabulary.
@@ -72,7 +72,7 @@ class DataPlan:
 
 
 class _SampleSource(Protocol):
-    """Where samples come from: their number, and those with given numbers."""
+    """The source of samples: how many there are, and those with given numbers."""
 
     samples: int
 
@@ -107,11 +107,12 @@ def make(
     """Make training data, or continue an interrupted run; return the contents of data.json.
 
     Args:
-        plan: What is to be made.
-        progress: Takes how many samples are done, and of how many.
+        plan: The directory to make.
+        progress: Receives the number of samples that are done, and the number of all.
 
     Raises:
-        UsageError: The directory holds something else, a setting is wrong, or room is short.
+        UsageError: The directory holds something else, a setting is invalid, or there is not enough
+            space.
         HpcbertError: The file system refused.
     """
     form = find(plan.form)
@@ -136,7 +137,7 @@ def make(
 
 
 def _clear(directory: Path) -> None:
-    """Remove what a killed run left of one of these files."""
+    """Remove the part of one of these files that a killed run left."""
     for name in (_BEGUN, DATA, VOCABULARY):
         for path in filing.leftovers(directory / name):
             path.unlink()
@@ -154,7 +155,7 @@ class _Making:
         self._note()
 
     def _note(self) -> None:
-        """Record what is done, so that an interrupted run can continue."""
+        """Record the finished files, so that an interrupted run can continue."""
         _write(self._directory / _BEGUN, {**self._begun, "files": self._files})
 
     def _stream(self, begin: int, end: int, progress: Callable[[int, int], None]) -> Stream:
@@ -176,7 +177,7 @@ class _Making:
             names = self._form.names(number, count)
             before = [known[key] for name in names if (key := f"{FOLDER}/{name}") in known]
             if len(before) == len(names):
-                # Made before: only the digest of the whole stream still needs the samples.
+                # The file exists: only the digest of the whole stream still needs the samples.
                 collections.deque(stream, maxlen=0)
                 self._files += before
             else:
@@ -215,7 +216,7 @@ def _file(
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, whatever its size."""
+    """Return the SHA-256 of a file of any size."""
     total = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
@@ -271,7 +272,7 @@ def read_document(path: Path) -> dict[str, Any]:
     """Return the contents of a data.json.
 
     Raises:
-        UsageError: It is missing, damaged or of another version.
+        UsageError: It is missing, damaged or has another version.
     """
     try:
         document = json.loads(filing.read(path))
@@ -311,7 +312,7 @@ def _damaged(document: Mapping[str, Any]) -> str:
 
 
 def _refuse_other(directory: Path, begun: Mapping[str, Any]) -> None:
-    """Refuse a directory that holds something else than the beginning of the same data."""
+    """Refuse a directory that holds anything but the beginning of the same data."""
     try:
         held = {one.name for one in directory.iterdir()} if directory.exists() else set()
     except OSError as error:

@@ -81,7 +81,7 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def encode(values: Mapping[str, Numbers], dialect: Dialect) -> bytes:
-    """Return one record; integers are not negative, int8 holds 0 and 1 alone."""
+    """Return one record; integers are not negative, int8 holds only 0 and 1."""
     data = b""
     for name, column in values.items():
         number = _FLOATS if column.dtype.kind == "f" else dialect.integers
@@ -102,7 +102,7 @@ def decode(data: bytes, dialect: Dialect) -> dict[str, Numbers]:
 
 
 def features(data: bytes, dialect: Dialect) -> dict[str, bytes]:
-    """Return the features of one record by name, each a message still.
+    """Return the features of one record by name, each still a message.
 
     Raises:
         ValueError: The bytes are not such a record.
@@ -214,7 +214,7 @@ def read_records(file: BinaryIO, dialect: Dialect) -> Iterator[bytes]:
 
 
 def _check(data: bytes) -> bytes:
-    """Return the masked CRC-32C that TFRecord has (tensorflow, core/lib/hash/crc32c.h)."""
+    """Return the masked CRC-32C of TFRecord (tensorflow, core/lib/hash/crc32c.h)."""
     try:
         from google_crc32c import value as checksum  # 200 times as fast
     except ImportError:  # enough for one record: `hpcbert prepare` needs no extra

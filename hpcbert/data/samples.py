@@ -1,4 +1,4 @@
-"""Samples of BERT's pre-training, and the synthetic stream that every format holds alike.
+"""Samples of BERT's pre-training, and the synthetic stream, the same in every format.
 
 Random numbers are a hash of seed, sample and draw, in 64-bit integers alone: sample i is the same
 on any machine, in any file, with any release of numpy.
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.integer]
 
-# google-research/bert@eedf571, create_pretraining_data.py: one sample in ten is short; of predicted
-# tokens eight in ten read [MASK] and one another word.
+# google-research/bert@eedf571, create_pretraining_data.py: one sample in ten is short; of ten
+# predicted tokens, eight read [MASK] and one another word.
 _SHORT_ONE_IN = 10
 _AS_MASK, _AS_OTHER = 8, 9
 # Mean share of real tokens by name. `wiki`: 255 of 512 tokens, as MLPerf Training's Wikipedia has.
 FILLS = {"full": 1.0, "wiki": 255 / 512}
 GENERATOR = "generator"
 _BLOCK = 4096
-# Draws of one sample, by what they are for; no list of draws is longer than a channel.
+# Draws of one sample, by their purpose; each list of draws fits into its channel.
 _CHANNEL = 1 << 13
 LONGEST = _CHANNEL
 _SHORT, _TOTAL, _FIRST, _WORDS, _KEYS, _FATES, _OTHERS, _LABEL = range(8)
@@ -42,10 +42,10 @@ class Samples(NamedTuple):
 
     Attributes:
         input_ids: Token ids with masked ones replaced, int32 [n, L].
-        input_mask: 1 where there is a token, int8 [n, L].
+        input_mask: 1 for a token, 0 for padding, int8 [n, L].
         segment_ids: 1 in the second sentence, int8 [n, L].
         masked_lm_positions: Where tokens were masked, ascending, 0 for none, int32 [n, P].
-        masked_lm_ids: What stood there, 0 for none, int32 [n, P].
+        masked_lm_ids: The original tokens, 0 for none, int32 [n, P].
         next_sentence_labels: 1 where the second sentence is a random one, int8 [n].
     """
 
@@ -87,7 +87,7 @@ class Vocabulary:
     """The meaning of token ids for samples; BERT's own numbers by default.
 
     Attributes:
-        size: Token ids lie below it.
+        size: Token ids are below it.
         first_word: Ids from here on are ordinary words.
     """
 
@@ -100,15 +100,15 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """What a stream of samples is made by.
+    """The settings of a stream of samples.
 
     Attributes:
         length: Tokens in a sample, padding included.
-        predictions: Masked tokens in a sample at most.
-        samples: How many there are; 0 for as many as a text gives.
+        predictions: The most masked tokens in a sample.
+        samples: Their number; 0 for as many as a text gives.
         fill: `generator` (nine of ten samples full), `full`, `wiki`, or the mean share of tokens
             that are not padding, as a number.
-        seed: Of the random numbers.
+        seed: The seed of the random numbers.
 
     Raises:
         UsageError: One of them is out of range.
@@ -136,7 +136,7 @@ class StreamSettings:
         """Return the mean of a sample's words, without [CLS] and both [SEP].
 
         Raises:
-            UsageError: The share of real tokens can't be had.
+            UsageError: The share of real tokens is impossible.
         """
         try:
             share = FILLS.get(self.fill) or float(self.fill)
@@ -144,7 +144,7 @@ class StreamSettings:
             names = ", ".join((GENERATOR, *FILLS))
             hint = f"Choose {names}, or a number up to 1."
             raise UsageError(f"--fill {self.fill!r} is unknown.", hint=hint) from None
-        # [CLS], twice [SEP], and a word in each sentence.
+        # [CLS], [SEP] twice, and a word in each sentence.
         least = 5 / self.length
         if not least <= share <= 1:
             raise UsageError(f"--fill {self.fill} is out of range: {least:.3g} to 1.")
@@ -244,13 +244,13 @@ def masked(
     length, predictions = settings.length, settings.predictions
     tokens = is_word.sum(axis=1, keepdims=True) + 3
     wanted = np.clip((tokens * PREDICTED_PERCENT + 50) // 100, 1, predictions)
-    # The position makes a key unique, so that no sort can settle a tie in another way.
+    # The position makes a key unique, so that every sort gives the same order.
     keys = (dice.bits(_KEYS, length) >> np.uint64(14)) * np.uint64(length) + np.arange(
         length, dtype=np.uint64
     )
     keys[~is_word] = np.iinfo(np.uint64).max
     chosen = keys.argsort(axis=1, kind="stable")[:, :predictions]
-    # Fewer words than predictions: what is left over is padding too.
+    # Fewer words than predictions: the remaining predictions are padding too.
     is_wanted = (np.arange(predictions) < wanted) & np.take_along_axis(is_word, chosen, axis=1)
     positions = np.sort(np.where(is_wanted, chosen, length), axis=1)
     is_wanted = positions < length
@@ -259,7 +259,7 @@ def masked(
     fate = dice.below(10, _FATES, predictions)
     others = dice.words(_OTHERS, predictions, vocabulary)
     after = np.where(fate < _AS_MASK, vocabulary.mask, np.where(fate < _AS_OTHER, others, before))
-    # Padding sits on position 0, where it puts back what was there: [CLS].
+    # Padding has position 0, where it restores the original token: [CLS].
     input_ids = originals.copy()
     np.put_along_axis(input_ids, positions, np.where(is_wanted, after, before), axis=1)
     return Samples(
@@ -279,7 +279,7 @@ def blocks(begin: int, end: int) -> Iterator[NDArray[np.int64]]:
 
 
 def digest(stream: Iterable[Samples]) -> str:
-    """Return the SHA-256 of a stream, whatever blocks it comes in."""
+    """Return the SHA-256 of a stream, which does not depend on its blocks."""
     total = hashlib.sha256()
     for part in stream:
         total.update(part.rows())

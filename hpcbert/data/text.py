@@ -1,7 +1,7 @@
-"""Samples from text: WordPiece, sentence pairs, and the same masking as synthetic ones have.
+"""Samples from text: WordPiece, sentence pairs, and the same masking as in synthetic samples.
 
-Pairs are made as google-research/bert@eedf571, create_pretraining_data.py, makes them. Documents
-are parted by empty lines; a line may hold several sentences.
+Pairs are made as in google-research/bert@eedf571, create_pretraining_data.py. Empty lines separate
+documents; a line may hold several sentences.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from hpcbert.data.samples import Integers
 
 _SENTENCE = re.compile(
-    # After a full stop and before what may begin a sentence; after a Chinese or Japanese one.
+    # After a full stop that precedes a possible beginning of a sentence; after a Chinese or
+    # Japanese one.
     r"(?<=[.!?])\s+(?=[\"'(\[A-Z0-9\u00c0-\u00de\u0410-\u042f])|(?<=[\u3002\uff01\uff1f])"
 )
 _SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
@@ -35,7 +36,7 @@ class Pair(NamedTuple):
     """Two runs of a corpus's tokens: the beginning and the length of each.
 
     Attributes:
-        label: 1 where the second does not follow the first.
+        label: 1 if the second does not follow the first.
     """
 
     first: int
@@ -50,7 +51,7 @@ class Corpus(NamedTuple):
 
     Attributes:
         tokens: All of them, int32.
-        sentences: Where each sentence begins, and the end, int64 [sentences + 1].
+        sentences: The start of each sentence, and the end, int64 [sentences + 1].
         documents: The first sentence of each document, and their number, int64 [documents + 1].
     """
 
@@ -85,7 +86,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return the files of a text: itself, or all below a directory, by name.
+    """Return the files of a text: the file itself, or all files below a directory, by name.
 
     Raises:
         UsageError: There is none.
@@ -150,12 +151,12 @@ def read_corpus(paths: Sequence[Path], vocabulary: Path, *, lowercase: bool) -> 
 def pairs(corpus: Corpus, settings: StreamSettings, most: int) -> list[Pair]:
     """Return sentence pairs, document by document, pass by pass, until there are `most`.
 
-    Passes differ in where they cut and what they pair.
+    Each pass cuts and pairs differently.
 
     Args:
         corpus: The text.
         settings: Length and seed.
-        most: How many; 0 for those of one pass.
+        most: The number of pairs; 0 for those of one pass.
     """
     found: list[Pair] = []
     count = len(corpus.documents) - 1
@@ -175,7 +176,7 @@ class _Rolls:
         self._drawn: dict[int, list[int]] = {}
 
     def below(self, limit: int, channel: int) -> int:
-        # Drawn by the thousand: a document has some tens of pairs.
+        # Drawn in thousands: a document has some tens of pairs.
         left = self._drawn.setdefault(channel, [])
         if not left:
             left += self._dice.bits(channel, 1024)[0].tolist()
@@ -201,7 +202,7 @@ def _pairs_of(
         label = int(at - chunk == 1 or rolls.below(2, _IS_RANDOM))
         if label:
             second = _other(corpus, document, max(1, target - first[1]), rolls)
-            # What was not used is the next pair's.
+            # The next pair gets the unused part.
             at = split
         else:
             second = (int(starts[split]), int(starts[at] - starts[split]))
@@ -210,7 +211,7 @@ def _pairs_of(
 
 
 def _other(corpus: Corpus, document: int, wanted: int, rolls: _Rolls) -> tuple[int, int]:
-    """Return a run of sentences of another document, of at least `wanted` tokens if it can."""
+    """Return a run of sentences of another document, with at least `wanted` tokens if possible."""
     count = len(corpus.documents) - 1
     other = (document + 1 + rolls.below(count - 1, _OTHER)) % count
     begin, end = corpus.documents[other : other + 2].tolist()
@@ -241,7 +242,7 @@ def samples_of(
     settings: StreamSettings,
     vocabulary: Vocabulary,
 ) -> Samples:
-    """Return the pairs with some numbers as samples."""
+    """Return the pairs with the given numbers as samples."""
     count = len(numbers)
     ids = np.zeros((count, settings.length), dtype=np.int64)
     is_second = np.zeros(ids.shape, dtype=bool)

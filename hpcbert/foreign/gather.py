@@ -38,7 +38,7 @@ class Framework(NamedTuple):
     """How a framework's logs are read.
 
     Attributes:
-        model: What a model is called where nothing names it.
+        model: The model's name if nothing names it.
     """
 
     name: str
@@ -47,10 +47,10 @@ class Framework(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """What became of one log.
+    """The result of reading one log.
 
     Attributes:
-        framework, rule: What it was read as and by; empty if that is not known.
+        framework, rule: The framework and the rule that were used; empty if unknown.
         unknown: Message, place and hint about an unknown fact, if there is no reading.
     """
 
@@ -62,15 +62,15 @@ class _Outcome(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """Reads logs of whatever framework they are.
+    """Reads logs of any framework.
 
     Attributes:
-        known: What the user says about all of them.
+        known: The user's settings for all of them.
         frameworks: Names of all frameworks, to recognise one in a path.
         load: Returns a framework by name.
         rule: Name of a rule, empty for each framework's default.
-        window: What to count instead of DLPerf's window.
-        pattern: How the paths are read; folders then name no framework against `--fw`.
+        window: The window, instead of DLPerf's.
+        pattern: How the paths are read; then the name of a folder does not contradict `--fw`.
     """
 
     known: UserSettings
@@ -87,7 +87,7 @@ class Reader:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about the rules that were used, and about assumptions."""
+        """Warnings about the used rules and about assumptions."""
         told = tuple(text for rule in self._used.values() for text in rule.warnings)
         shapes = ", ".join(map(str, sorted(self._assumed, key=lambda one: one.gpus)))
         if not shapes:
@@ -102,11 +102,10 @@ class Reader:
     ) -> tuple[tuple[Measured, tuple[NodeSample, ...]], ...]:
         """Return the points that the logs measured, each with the facts of its valid logs.
 
-        A log of which something is unknown is left out, unless that is true of all of them.
+        A log with an unknown fact is left out, unless the fact is unknown for all logs.
 
         Raises:
-            UsageError: Something that must be known of every log is not, or two are the same
-                repeat.
+            UsageError: A required fact is unknown for every log, or two logs are the same repeat.
         """
         points: dict[tuple[Point, str], list[Read]] = {}
         certain: set[Point] = set()
@@ -115,7 +114,7 @@ class Reader:
         reads = sorted(reads, key=lambda one: not one.valid)
         for one in reads:
             try:
-                # A bad log may lack what the others of its point state.
+                # An invalid log may lack facts that the others of its point state.
                 likely = [] if one.valid else [point for point in certain if _agrees(one, point)]
                 point = likely[0] if len(likely) == 1 else _point(one)
                 _refuse_clash(one, points.get((point, one.rule), ()))
@@ -137,7 +136,7 @@ class Reader:
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
-        """The logs of which something that a table needs is unknown, and packed copies."""
+        """The logs that lack a fact that tables need, and packed copies."""
         unfit = (
             LeftOut(log.path, f"{error.message} {error.hint}".strip(), wanted=True)
             for log, error in self._unfit
@@ -159,7 +158,7 @@ class Reader:
         Raises:
             UsageError: As `gather`.
         """
-        # What the first one needs is loaded here, once for all processes.
+        # The modules for the first log are loaded here, once for all processes.
         found = [self._outcome(log) for log in logs[:1]]
         found += spread(self._outcome, logs[1:], [size_of(log.path) for log in logs[1:]])
         reads = []
@@ -184,10 +183,10 @@ class Reader:
         )
 
     def _outcome(self, log: LogFile) -> _Outcome:
-        """Read one log, in any process: only loaded recipes stay behind.
+        """Read one log, in any process: it leaves only loaded recipes behind.
 
         Raises:
-            UsageError: Something is wrong that is wrong with all logs.
+            UsageError: An error that concerns all logs.
         """
         used = "", ""
         try:
@@ -205,9 +204,9 @@ class Reader:
         return _Outcome(*used, reading)
 
     def _called(self, reads: Sequence[Read]) -> list[Read]:
-        """Return the logs; those without a named model get the one that they all state.
+        """Return the logs; those without a named model get the model that they all state.
 
-        If they state several, they stay together, but are not repeats of each other.
+        If they state several models, they stay together but are not repeats of each other.
         """
         stated: dict[str, set[str]] = {}
         for one in reads:
@@ -224,7 +223,7 @@ class Reader:
             raise contradiction("framework", told, "--fw", said, log)
         framework = self._load(said) if said else self._named(log)
         folder = self._folder(log) if said and not self.pattern else ""
-        # A folder may be called `pytorch` for other reasons: what it holds decides.
+        # A folder may be called `pytorch` for other reasons: its contents decide.
         if folder not in ("", said) and kinds(log.path, self._grammars([folder])):
             raise contradiction("framework", folder, "--fw", said, log)
         return framework
@@ -235,7 +234,7 @@ class Reader:
         return self._loaded[name]
 
     def _named(self, log: LogFile) -> Framework:
-        """Return the framework that a path names, of which there may be no recipe."""
+        """Return the framework that a path names; it may not have a recipe."""
         name = log.framework or self._in_path(log)
         try:
             return self._load(name)
@@ -245,7 +244,7 @@ class Reader:
             raise UnknownLogError(error.message, where=shown(log.path), hint=error.hint) from error
 
     def _grammars(self, names: Collection[str]) -> dict[str, Grammar]:
-        """Return how the logs of some frameworks are read; a recipe that is broken reads none."""
+        """Return how to read the logs of some frameworks; an invalid recipe reads none."""
         found = {}
         for name in sorted(names):
             with suppress(ConfigError):
@@ -271,7 +270,7 @@ class Reader:
         )
 
     def _explained(self, log: LogFile, framework: Framework, reading: Reading) -> Reading:
-        """Return why a log has no number: what its run lacked, or what the file is instead."""
+        """Return why a log has no number: the run lacked something, or the file is not a log."""
         if any(reason.code in ("no-log", "rehearsal") for reason in reading.reasons):
             return reading
         if not reading.reasons and not reading.missing:
@@ -287,7 +286,7 @@ class Reader:
 
 
 def _refuse_clash(read: Read, others: Collection[Read]) -> None:
-    """Leave out an invalid log if there is another log of the same repeat."""
+    """Leave out an invalid log if the same repeat has another log."""
     number = read.log.repeat, read.log.attempt
     if read.valid or read.log.repeat is None:
         return

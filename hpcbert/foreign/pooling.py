@@ -1,4 +1,4 @@
-"""The logs of a point as its runs: numbered, of one experiment, none twice."""
+"""The logs of a point as its runs: numbered, of one experiment, each once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpcbert.logs.scan import Reading
     from hpcbert.model import Counted, Group, Point
 
-# Above this a number in a file's name is a date or a seed, not one of so many runs.
+# A larger number in a file's name is a date or a seed, not the number of a run.
 _RUNS_AT_MOST = 100
 
 
@@ -39,7 +39,7 @@ class Read(NamedTuple):
 
     @property
     def valid(self) -> bool:
-        """Whether it has a number so far."""
+        """Whether it has a throughput so far."""
         return not self.reading.reasons
 
 
@@ -55,7 +55,7 @@ class Numbered(NamedTuple):
 def numbered(reads: list[Read]) -> dict[int, Read]:
     """Return a point's logs by repeat, from 1; of several attempts the last valid one is used.
 
-    OneFlow numbers its runs from 0. A log without a number gets the next one that is free.
+    OneFlow numbers its runs from 0. A log without a number gets the next free one.
 
     Raises:
         UsageError: Two logs are the same attempt of the same repeat.
@@ -75,7 +75,7 @@ def numbered(reads: list[Read]) -> dict[int, Read]:
 
 
 def _level(reads: dict[int, Read]) -> dict[int, Read]:
-    """Refuse the runs that were counted to their end and ended before others of their point."""
+    """Refuse runs that were counted to their end and ended before others of their point."""
     last = max((one.reading.last for one in reads.values() if one.valid), default=0)
     return {
         repeat: one._replace(reading=_early(one.reading, last)) if one.valid else one
@@ -105,7 +105,7 @@ def _attempt(repeat: int, reads: list[Read]) -> Read:
 
 
 def joined(points: dict[tuple[Point, str], list[Read]]) -> dict[tuple[Point, str], list[Read]]:
-    """Join points that differ only in accumulation, if names say they are runs of one."""
+    """Join points that differ only in accumulation, if names say that they are runs of one."""
     joined: dict[tuple[Point, str], list[Read]] = {}
     akin: dict[tuple[Point, str], list[tuple[Point, str]]] = {}
     for (point, rule), reads in points.items():
@@ -117,7 +117,7 @@ def joined(points: dict[tuple[Point, str], list[Read]]) -> dict[tuple[Point, str
 
 
 def _are_runs_of_one(some: list[Read], others: list[Read]) -> bool:
-    """Return whether names differ only in the number of the run, and no number appears twice."""
+    """Return whether names differ only in the run's number, and each number appears once."""
     places = [
         {one.log._replace(path=one.log.path.parent, repeat=None, attempt=0) for one in reads}
         for reads in (some, others)
@@ -127,7 +127,7 @@ def _are_runs_of_one(some: list[Read], others: list[Read]) -> bool:
 
 
 def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[NodeSample, ...]], ...]:
-    """Make points from their logs, with the facts of valid runs' logs."""
+    """Make points from their logs, with the facts from the logs of valid runs."""
     accounts = [
         [_account(point.shape, number, read) for number, read in point.reads.items()]
         for point in points

@@ -1,4 +1,4 @@
-"""The frameworks of logs: one folder each, read when there is a log of it."""
+"""The frameworks of logs: one folder each, read when a log needs it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Recipes:
     """The frameworks in some folders.
 
     Attributes:
-        folders: As `places.recipe_folders` has them.
+        folders: As `places.recipe_folders` returns them.
     """
 
     folders: tuple[Path, ...]
@@ -33,10 +33,10 @@ class Recipes:
         return places.list_recipes(self.folders)
 
     def load(self, name: str) -> Framework:
-        """Return how a framework's logs are read.
+        """Return how to read a framework's logs.
 
         Raises:
-            ConfigError: There is none of that name, or its recipe is wrong.
+            ConfigError: No framework has that name, or its recipe is invalid.
         """
         folder = self.names.get(name) or places.find_recipe(name, self.folders)
         path = folder / "recipe.toml"

@@ -1,4 +1,4 @@
-"""What the user says about logs that hpcbert did not submit, and what their paths say."""
+"""The settings that users and paths state for logs that hpcbert did not submit."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 
 
 class UnknownLogError(UsageError):
-    """A required fact about one log is unknown; others may still be collected."""
+    """A required fact about one log is unknown; the other logs can still be collected."""
 
 
 class UserSettings(NamedTuple):
-    """What the user says about the logs, if neither path nor log says it; None: nothing.
+    """The user's settings for logs, if neither path nor log states them; None: not given.
 
     Attributes:
-        settings: What `--set` says, by names among those of a log's facts.
+        settings: The settings from `--set`, by the names that a log's facts use.
     """
 
     framework: str = ""
@@ -72,7 +72,7 @@ def parse_settings(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
 
 
 def setting_of(log: LogFile, known: UserSettings, window: Window) -> Setting:
-    """Return what a log's path and the user say about its run.
+    """Return the settings that a log's path and the user state for its run.
 
     Raises:
         UsageError: They contradict each other.
@@ -111,7 +111,7 @@ def setting_of(log: LogFile, known: UserSettings, window: Window) -> Setting:
 def _narrowed(known: UserSettings, log: LogFile) -> UserSettings:
     """Return the user's values; GPUs per node are those of the machine.
 
-    A run on fewer GPUs than a node has, whose path names GPUs alone, had one node and used them.
+    If a path names only GPUs, and fewer than a node has, the run used that many of one node.
     """
     silent = log.nodes is None and log.gpus_per_node is None and known.nodes is None
     if not (silent and log.gpus and known.gpus_per_node and log.gpus < known.gpus_per_node):
@@ -120,9 +120,10 @@ def _narrowed(known: UserSettings, log: LogFile) -> UserSettings:
 
 
 def likely_shape(setting: Setting) -> Shape | None:
-    """Return the shape of a run of which the GPUs are known and nothing else.
+    """Return the likely shape of a run if only its number of GPUs is known.
 
-    As few nodes as possible, of eight GPUs as in all published tables; None where that can't be.
+    It has as few nodes as possible, with eight GPUs each, as in all published tables; None if that
+    is impossible.
     """
     gpus = setting.gpus
     if not gpus or setting.nodes or setting.gpus_per_node:
@@ -133,7 +134,7 @@ def likely_shape(setting: Setting) -> Shape | None:
 
 
 def contradiction(name: str, told: object, flag: str, said: object, log: LogFile) -> UsageError:
-    """Return the error that a path and a flag say different things."""
+    """Return the error for a path and a flag that contradict each other."""
     return UsageError(
         f"The path says {name} = {told}, but {flag} says {said}.",
         where=shown(log.path),
@@ -143,7 +144,7 @@ def contradiction(name: str, told: object, flag: str, said: object, log: LogFile
 
 
 def unknown(names: list[str], log: LogFile) -> UnknownLogError:
-    """Return the error for a missing fact that a number or its place needs."""
+    """Return the error for a missing fact that a number or its place in a table needs."""
     flags = [_FLAGS[name] for name in names if name in _FLAGS]
     hint = f"Give {' '.join(flags)}, or name it in --pattern." if flags else ""
     message = f"Neither the path nor the log has {' and '.join(names)}."

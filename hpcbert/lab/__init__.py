@@ -1,9 +1,9 @@
 """A real Slurm cluster on one machine: munge, MariaDB, slurmdbd, slurmctld, a slurmd per node.
 
-Each node is a process that holds a network, mount, host-name, IPC and PID namespace of its own:
-four hosts with their own addresses, names, /tmp and processes live on one machine, and ending that
-one process ends everything on the node. The machine's own Slurm is never touched: key, sockets,
-data, ports and configuration are the lab's own.
+Each node is a process with its own network, mount, host-name, IPC and PID namespace: four hosts
+with their own addresses, names, /tmp and processes share one machine, and ending that one process
+ends everything on the node. The lab never touches the machine's own Slurm: it has its own key,
+sockets, data, ports and configuration.
 """
 
 from __future__ import annotations

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
     """Start a real Slurm cluster of `plan.nodes` nodes on this machine.
 
-    Each step is in `lab.json` before it is taken, so that `down` can undo an `up` that failed or
-    was killed at any point.
+    `lab.json` records each step in advance, so that `down` can undo an `up` that failed or was
+    killed at any point.
 
     Args:
-        plan: What to start.
+        plan: The cluster.
         run: Starts processes.
         report: Receives a few words about the progress.
 
@@ -81,12 +81,12 @@ def _removal(directory: Path) -> str:
 
 
 def _make_directory(directory: Path) -> tuple[Path, ...]:
-    """Make the directory; return what was not there before, outermost first."""
+    """Make the directory; return the directories that did not exist before, outermost first."""
     absent = [each for each in (directory, *directory.parents) if not each.exists()]
     absent.reverse()
     for each in absent:
         each.mkdir()
-        # Whatever the umask: job users have to walk through.
+        # Independent of the umask: job users must be able to walk through.
         each.chmod(0o755)
     return tuple(absent)
 
@@ -113,7 +113,7 @@ def _open(plan: LabPlan, made: tuple[Path, ...]) -> Journal:
 
 def _start_database(journal: Journal, run: Runner) -> None:
     lab = journal.lab
-    # As the user itself: with --user it would change owners below the host's plugin directory.
+    # Run as that user: with --user it would change owners below the host's plugin directory.
     install = [*daemons.become(daemons.DATABASE_USER), "mariadb-install-db"]
     tables = ["--skip-test-db", "--skip-name-resolve", "--auth-root-authentication-method=socket"]
     words = [*install, *daemons.database_options(lab), *tables]
@@ -124,7 +124,7 @@ def _start_database(journal: Journal, run: Runner) -> None:
 def _start_slurm(journal: Journal, run: Runner) -> None:
     plan = journal.lab.plan
     for name in journal.lab.controller_daemons:
-        # MariaDB has been warming up since before the nodes were made.
+        # MariaDB has been starting since before the nodes were made.
         if name not in journal.lab.daemons:
             daemons.start(journal, name, run)
         daemons.wait(journal.lab, name, run)

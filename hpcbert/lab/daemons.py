@@ -1,4 +1,4 @@
-"""The lab's daemons: how each is started, when it answers, how it is stopped."""
+"""The lab's daemons: starting each, waiting for its answer, stopping it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _FOREVER = ("sleep", "infinity")
 _SERVING = ("idle", "mixed", "allocated", "completing", "draining", "drained")
 
 # A node's own /tmp and /dev/shm keep PMIx of two nodes apart; /proc goes last, because the shell
-# has read its own number from the old one by then. Ignored, SIGCHLD makes the kernel reap what is
-# left to the namespace's first process.
+# has read its own number from the old one by then. Because SIGCHLD is ignored, the kernel reaps the
+# orphans of the namespace.
 _BECOME_NODE = """mount -t tmpfs -o mode=1777 tmpfs /tmp
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mount --bind "$1" /etc/hosts
@@ -49,7 +49,7 @@ class Daemon:
     """How one daemon is started.
 
     Attributes:
-        argv: Its command, in the foreground mode.
+        argv: Its command, in foreground mode.
         enter: The command that enters its PID namespace first; empty for the controller's.
     """
 
@@ -58,7 +58,7 @@ class Daemon:
 
 
 def start_node(journal: Journal, node: str, run: Runner) -> Process:
-    """Start the process that is a node: it holds the namespaces and takes in orphans."""
+    """Start the process that is a node: it holds the namespaces and adopts orphans."""
     unshare = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid"]
     hosts = str(journal.lab.layout.hosts)
     words = [hosts, node, "env", "--ignore-signal=CHLD", *_FOREVER]
@@ -75,7 +75,7 @@ def start(journal: Journal, name: str, run: Runner) -> Process:
 
     Raises:
         UsageError: The lab has no such daemon, or it is running.
-        SchedulerError: It ended at once.
+        SchedulerError: It ended immediately.
     """
     lab = journal.lab
     daemon = _daemon(lab, name)
@@ -96,7 +96,7 @@ def start(journal: Journal, name: str, run: Runner) -> Process:
 
 
 def stop(lab: Lab, name: str, *, number: int = signal.SIGTERM, timeout: float = 60.0) -> None:
-    """Send a daemon a signal and wait until it is gone.
+    """Send a daemon a signal and wait until it has ended.
 
     Raises:
         UsageError: The lab has no such daemon.
@@ -135,7 +135,7 @@ def wait_for_accounting(lab: Lab, run: Runner) -> None:
 
 
 def node_states(lab: Lab, run: Runner) -> dict[str, str]:
-    """Return each node's state in sinfo's words, such as `idle` or `down*`; nothing if unknown."""
+    """Return each node's state in sinfo's words, such as `idle` or `down*`; empty if unknown."""
     words = ["sinfo", "--Node", "--noheader", "--partition=gpu", "--format=%N %T"]
     answer = run(words, env=lab.daemon_environment, timeout=_PATIENCE)
     return dict(line.split(maxsplit=1) for line in answer.stdout.splitlines())
@@ -147,14 +147,14 @@ def become(user: str) -> tuple[str, ...]:
 
 
 def database_options(lab: Lab) -> tuple[str, ...]:
-    """Return the options that keep MariaDB small, quick and out of the host's own one's way.
+    """Return the options that keep MariaDB small, quick and separate from the host's own.
 
     Nothing is flushed to the disk: a lab does not outlive the machine that it runs on.
     """
     return (
         "--no-defaults",
         f"--datadir={lab.layout.database}",
-        # Whoever starts removes what seems to be left over in it: never share one.
+        # Each server removes apparent leftovers in it at its start: never share one.
         f"--tmpdir={lab.layout.database_socket.parent}",
         "--innodb-buffer-pool-size=16M",
         "--innodb-log-file-size=4M",
@@ -214,7 +214,7 @@ def _slurmd(lab: Lab, node: str) -> Daemon:
 
 
 def _silence(lab: Lab, name: str, run: Runner) -> str:
-    """Ask a daemon for a sign of life; return why there was none, or nothing."""
+    """Ask a daemon for a sign of life; return why there was none, or an empty text."""
     layout, network = lab.layout, lab.network
     if name == "munged":
         return _complaint(run, ["munge", "--no-input", f"--socket={layout.munge_socket}"], lab)
@@ -237,7 +237,7 @@ def _deafness(lab: Lab, name: str, port: int) -> str:
 
 
 def _refusal(path: str) -> str:
-    """Try to connect to a socket; return why it failed, or nothing."""
+    """Try to connect to a socket; return why it failed, or an empty text."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:
@@ -248,7 +248,7 @@ def _refusal(path: str) -> str:
 
 
 def _complaint(run: Runner, argv: Sequence[str], lab: Lab) -> str:
-    """Run a command; return its error message if it failed, or nothing."""
+    """Run a command; return its error message if it failed, or an empty text."""
     result = run(argv, env=lab.daemon_environment, timeout=_PATIENCE)
     return "" if result.ok else result.stderr.strip() or f"exit status {result.returncode}"
 

@@ -1,4 +1,4 @@
-"""Break a lab on purpose and repair it: what a real cluster does unasked."""
+"""Break a lab on purpose, as a real cluster breaks by itself, and repair it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcbert.system.runner import Runner
 
 _SPACES = ("--net", "--mount", "--uts", "--ipc", "--pid")
-# Where a node that sees a directory late has the directory itself: in its own /dev/shm.
+# The directory itself, on a node that sees it late: in the node's own /dev/shm.
 _ORIGINAL = "/dev/shm/hpcbert-original"  # noqa: S108
 _COPY = """set -e
 mkdir -p "$2"
@@ -25,8 +25,8 @@ mount --bind "$1" "$2"
 mount -t tmpfs late "$1"
 cp -a "$2/." "$1"
 """
-# Old enough files are shown. What was deleted meanwhile is not brought back: only new files go
-# back, and only where their directory still is.
+# Files are shown once they are old enough. Deleted files are not restored: only new files go back,
+# and only if their directory still exists.
 _KEEP = """while mountpoint -q "$1"; do
   now=$(mktemp)
   sleep 0.3
@@ -43,7 +43,7 @@ done
 def stop_daemon(
     lab: Lab, name: str, *, number: int = signal.SIGTERM, timeout: float = 60.0
 ) -> None:
-    """Stop a daemon and wait until it is gone; nothing happens if it is gone already.
+    """Stop a daemon and wait until it has ended; do nothing if it has already ended.
 
     A node's jobs go on without their slurmd, as on a real node.
 
@@ -87,15 +87,15 @@ def restore_link(lab: Lab, node: str, *, run: Runner) -> None:
 
 
 def show_late(lab: Lab, node: str, path: Path, *, seconds: float, run: Runner) -> None:
-    """Let a node see a directory late, and others what it writes there, as over NFS with caches.
+    """Delay a directory in both directions between a node and the others, as NFS with caches does.
 
-    The node has a copy of its own, in which files appear when they are old enough.
+    The node has its own copy, in which files appear when they are old enough.
 
     Args:
         lab: The lab.
         node: The node.
-        path: The directory, which all nodes share; as large as a copy may be.
-        seconds: How late.
+        path: The directory, which all nodes share; it must be small enough to copy.
+        seconds: The delay.
         run: Starts processes.
 
     Raises:
@@ -123,7 +123,7 @@ def inside(lab: Lab, node: str) -> tuple[str, ...]:
 
 
 def _fresh(lab: Lab) -> Lab:
-    """Read the record again: a daemon that was started since has another PID."""
+    """Read the record again: a daemon that has been restarted has another PID."""
     current = load(lab.directory)
     if current is None or current.mark != lab.mark:
         raise UsageError("The lab does not exist any more.", where=str(lab.directory))

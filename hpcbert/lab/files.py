@@ -14,7 +14,7 @@ SLURM_USER = "slurm"
 
 
 class Layout:
-    """Where everything below a lab's root is."""
+    """The paths below a lab's root."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -23,9 +23,9 @@ class Layout:
         self.run = root / "run"
         # The files next to slurm.conf belong to it.
         self.slurm_conf = self.etc / "slurm.conf"
-        # Every node has this one as /etc/hosts.
+        # This is /etc/hosts on every node.
         self.hosts = self.etc / "hosts"
-        # Links to all of Slurm's plugins but those that the lab does without.
+        # Links to all of Slurm's plugins except those that the lab lacks.
         self.plugins = root / "plugins"
         self.job_submit = self.etc / "job_submit.lua"
         self.state = root / "state"
@@ -38,8 +38,9 @@ class Layout:
         self.database_socket = root / "db-socket" / "mariadb.socket"
         # SQL that MariaDB runs each time it starts.
         self.database_init = root / "db-socket" / "init.sql"
-        # What users need: the site, what a shell sources, and where campaigns, programs and images
-        # go. These three have the same path on all nodes and can be written to by everybody.
+        # The files for users: the site, the file for shells to source, and the directories of
+        # campaigns, programs and images. These three have the same path on all nodes, and everybody
+        # can write to them.
         self.site = root / "site.toml"
         self.env_sh = root / "env.sh"
         self.home = root / "home"
@@ -78,7 +79,7 @@ def slurm_conf(plan: LabPlan, network: Network, layout: Layout, *, host: str) ->
         plugins="JobSubmitPlugins=lua\n" if plan.job_submit else "",
         nodes=nodes,
     )
-    # Of a key that is there twice Slurm takes the last.
+    # If a key appears twice, Slurm takes the last.
     return "\n".join([text + plugins, *plan.settings, ""]) if plan.settings else text + plugins
 
 
@@ -89,7 +90,7 @@ def _gres(plan: LabPlan, number: int) -> str:
 def slurmdbd_conf(network: Network, layout: Layout, *, host: str) -> str:
     """Return slurmdbd.conf (slurmdbd.conf(5)).
 
-    There is no password: MariaDB asks the kernel who is at the other end of its socket.
+    It needs no password: MariaDB asks the kernel who is at the other end of its socket.
     """
     return _SLURMDBD_CONF.format(
         host=host,
@@ -102,7 +103,7 @@ def slurmdbd_conf(network: Network, layout: Layout, *, host: str) -> str:
 
 
 def gres_conf(plan: LabPlan, layout: Layout) -> str:
-    """Return gres.conf: the same device files stand for the GPUs of every node."""
+    """Return gres.conf: the same device files represent the GPUs of every node."""
     if not plan.gpus_per_node:
         return "AutoDetect=off\n"
     numbers = f"[0-{plan.gpus_per_node - 1}]" if plan.gpus_per_node > 1 else "0"
@@ -118,7 +119,7 @@ def gres_conf(plan: LabPlan, layout: Layout) -> str:
 def cgroup_conf() -> str:
     """Return cgroup.conf.
 
-    slurmd reads it although nothing here uses cgroups. Named outright, the v1 plugin touches
+    slurmd reads it although nothing here uses cgroups. If it is named, the v1 plugin touches
     nothing until a controller is requested; `autodetect` and v2 fail or leave directories behind
     where there is no systemd. CgroupAutomount, defunct in Slurm 26.05, was `no` by default.
     """
@@ -132,7 +133,7 @@ def hosts_file(plan: LabPlan, network: Network, *, host: str) -> str:
 
 
 def database_init() -> str:
-    """Return the SQL that gives slurmdbd its database and its way in."""
+    """Return the SQL that gives slurmdbd its database and its access."""
     return (
         "CREATE DATABASE IF NOT EXISTS slurm_acct_db;\n"
         f"CREATE USER IF NOT EXISTS '{SLURM_USER}'@'localhost' IDENTIFIED VIA unix_socket;\n"
@@ -145,8 +146,8 @@ def site_toml(plan: LabPlan, layout: Layout, *, mpi: str) -> str:
 
     Args:
         plan: The cluster.
-        layout: Where its files are.
-        mpi: How srun starts ranks; empty: as each program wants it.
+        layout: Its files.
+        mpi: How srun starts ranks; empty: as each program needs it.
     """
     return _SITE_TOML.format(
         name=plan.name,
@@ -167,14 +168,14 @@ def env_sh(layout: Layout, programs: Path | None = None) -> str:
     `root_of`.
 
     Args:
-        layout: Where its files are.
-        programs: Where hpcbert is for the lab's user; None: wherever PATH has it.
+        layout: Its files.
+        programs: The directory of hpcbert for the lab's user; None: found on PATH.
     """
     path = f"export PATH={shlex.quote(str(programs))}:$PATH\n" if programs else ""
     return f"export SLURM_CONF={layout.slurm_conf}\nexport HPCBERT_SITE={layout.site}\n{path}"
 
 
-# Claimed, not had: config_overrides makes slurmd believe it, so that --mem behaves as on a site.
+# Claimed, not real: config_overrides makes slurmd accept it, so that --mem works as on a site.
 _MEMORY_MB = 256000
 
 
@@ -185,7 +186,8 @@ def _accounting(plan: LabPlan, network: Network, layout: Layout) -> str:
         "AccountingStorageType=accounting_storage/slurmdbd\n"
         f"AccountingStorageHost={network.controller}\n"
         f"AccountingStoragePort={network.accounting_port}\n"
-        # With auth/munge this is the socket of the munged to ask: AuthInfo is not looked at here.
+        # With auth/munge this is the socket of the munged to ask: Slurm does not read AuthInfo
+        # here.
         f"AccountingStoragePass={layout.munge_socket}\n"
         "AccountingStorageTRES=gres/gpu\n"
         "AccountingStoreFlags=job_comment"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def make_directories(lab: Lab) -> None:
-    """Make the directories of a lab, with the owners that its daemons insist on."""
+    """Make the directories of a lab, with the owners that its daemons require."""
     layout = lab.layout
     for directory in (layout.root, layout.etc, layout.logs, layout.devices, layout.spool):
         _directory(directory)
@@ -35,13 +35,13 @@ def make_directories(lab: Lab) -> None:
         _directory(directory, mode=0o1777)
     if lab.plan.accounting:
         _directory(layout.database, owner=DATABASE_USER, mode=0o700)
-        # slurmdbd has to reach the socket, and no ordinary user.
+        # slurmdbd must be able to reach the socket, and ordinary users must not.
         entrance = layout.database_socket.parent
         _directory(entrance, owner=DATABASE_USER, group=files.SLURM_USER, mode=0o750)
 
 
 def write_files(lab: Lab) -> None:
-    """Write all that the daemons and users of a lab read."""
+    """Write all files that the daemons and users of a lab read."""
     layout, plan, network = lab.layout, lab.plan, lab.network
     host = socket.gethostname().partition(".")[0]
     _file(layout.munge_key, secrets.token_hex(64), owner=MUNGE_USER, mode=0o400)
@@ -71,10 +71,10 @@ def _link_plugins(folder: Path, lacks: Collection[str]) -> None:
 
 
 def make_gpus(lab: Lab) -> None:
-    """Make one device file a GPU: the null device under another name.
+    """Make one device file per GPU: the null device under another name.
 
     Raises:
-        CheckError: Devices cannot be made here.
+        CheckError: Device files can't be made here.
     """
     for number in range(lab.plan.gpus_per_node):
         path = lab.layout.devices / f"nvidia{number}"

@@ -24,7 +24,7 @@ class DaemonStatus:
 
     Attributes:
         name: Its name; a node's slurmd has the node's.
-        pid: Its PID; None if it was never seen running.
+        pid: Its PID; None if it never ran.
         alive: Whether it runs.
     """
 
@@ -71,9 +71,9 @@ class LabStatus:
 
     @property
     def usage(self) -> str:
-        """The shell line with which an ordinary user starts using it."""
+        """The shell line that lets an ordinary user use it."""
         user, source = self.lab.plan.user, f". {self.lab.layout.env_sh}"
-        # Of an account of the lab's own, login shells read it.
+        # Login shells of the lab's own account read it.
         if user:
             return f"su - {user}" if self.lab.account else f"su - {user}, then {source}"
         return source
@@ -83,7 +83,7 @@ def status(directory: Path, *, run: Runner) -> LabStatus:
     """Return the state of the lab in a directory.
 
     Raises:
-        UsageError: There is none.
+        UsageError: The directory has no lab.
     """
     lab = load(directory)
     if lab is None:
@@ -98,7 +98,7 @@ def status(directory: Path, *, run: Runner) -> LabStatus:
         DaemonStatus(name, one.pid if one else None, alive=bool(same_boot and one and one.alive))
         for name, one in found
     )
-    # Without these two sinfo has nobody to ask and takes its time to find out.
+    # Without these two daemons, sinfo waits a long time for an answer.
     answering = all(one.alive for one in daemons if one.name in ("munged", "slurmctld"))
     states = node_states(lab, run) if answering else {}
     nodes = tuple(

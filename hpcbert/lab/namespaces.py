@@ -1,4 +1,4 @@
-"""The processes of a lab, found by a mark of ours and by their namespaces."""
+"""The processes of a lab, found by a mark in their environment and by their namespaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMESPACES = ("net", "mnt", "uts", "ipc", "pid")
 
 
 def marked(mark: str) -> Iterator[Process]:
-    """Find the processes that were born with `mark`, a NAME=value pair, in their environment."""
+    """Find the processes that started with `mark`, a NAME=value pair, in their environment."""
     wanted = mark.encode()
     return (one for one in everyone() if wanted in read(one.pid, "environ").split(b"\0"))
 
@@ -24,8 +24,8 @@ def marked(mark: str) -> Iterator[Process]:
 def inside(hosts: Iterable[Process]) -> tuple[Process, ...]:
     """Find all processes in a namespace of those hosts that are the first in a PID namespace.
 
-    Only such a host is known to have been born with its namespaces. Any other process may share
-    them with the whole machine: this one's own being different proves nothing.
+    Only such a host surely started with its namespaces. Any other process may share them with the
+    whole machine: that this process has different ones proves nothing.
     """
     ours = _namespaces(os.getpid())
     owned = {name for host in hosts if _is_first(host) for name in _namespaces(host.pid)} - ours
@@ -33,7 +33,7 @@ def inside(hosts: Iterable[Process]) -> tuple[Process, ...]:
 
 
 def listens(process: Process, port: int) -> bool:
-    """Return whether anything listens on a TCP port in the process's network namespace.
+    """Return whether a program listens on a TCP port in the process's network namespace.
 
     Looking leaves no trace; a trial connection would be an error in a Slurm daemon's log.
     """

@@ -1,7 +1,7 @@
 """The lab's cables: from each node and from the host to a switch.
 
-The switch is a bridge in a network namespace of its own. In the host's, packets between nodes would
-pass the host's firewall, and Docker's drops what it does not know (bridge-nf-call-iptables).
+The switch is a bridge in a network namespace of its own. In the host's own, packets between nodes
+would pass the host's firewall, and Docker's drops unknown ones (bridge-nf-call-iptables).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def reserve(journal: Journal, run: Runner) -> Lab:
     """Take the first free slot and lay the cable from the host to the switch.
 
     Raises:
-        CheckError: No slot is free, or the one that was asked for is not.
+        CheckError: No slot is free, or the requested one is not.
     """
     reason = ""
     for slot in journal.lab.plan.slots():
@@ -78,10 +78,10 @@ def unplug(lab: Lab, run: Runner) -> None:
 
 
 def remains(lab: Lab, run: Runner) -> tuple[str, ...]:
-    """Return what is left of the network in words, once all processes have ended."""
+    """Return the remains of the network in words, after all processes have ended."""
     deadline = time.monotonic() + _CLEAN_UP
     while _uplink_is_ours(lab, run):
-        # The kernel takes a dead namespace's links away in its own time.
+        # The kernel removes a dead namespace's links with a delay.
         if time.monotonic() > deadline:
             return (f"link {lab.network.uplink}",)
         time.sleep(0.1)
@@ -99,7 +99,7 @@ def _uplink_is_ours(lab: Lab, run: Runner) -> bool:
 
 
 def _lay_uplink(lab: Lab, run: Runner) -> str:
-    """Lay the host's cable; return why it failed, or nothing."""
+    """Lay the host's cable; return why it failed, or an empty text."""
     network, switch = lab.network, lab.host(SWITCH)
     words = ["ip", "link", "add", "name", network.uplink, "address", _hardware_address(lab)]
     words += ["type", "veth", "peer", "name", _PLUG, "netns", str(switch.pid)]
@@ -133,7 +133,7 @@ def _hardware_address(lab: Lab) -> str:
 
 
 def _occupied(network: Network, run: Runner, env: dict[str, str]) -> str:
-    """Return why a slot cannot be had, or nothing."""
+    """Return why a slot can't be used, or an empty text."""
     routes = run(["ip", "-4", "route", "show", "root", network.prefix], env=env)
     if routes.stdout.strip():
         return f"{network.prefix} is in use"

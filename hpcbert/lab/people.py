@@ -1,7 +1,7 @@
 """An ordinary user of a lab, with hpcbert where that user and the nodes can run it.
 
-A virtual environment in root's home is closed to everybody else. Such a one is seen through
-read-only bind mounts below the lab's root, which are there before the nodes are.
+A virtual environment in root's home is closed to everybody else. Read-only bind mounts below the
+lab's root, made before the nodes, give access to it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _ACCOUNT_PATIENCE = 60.0
 
 
 def admit(journal: Journal, run: Runner) -> None:
-    """Make the user that a plan names, if there is none, and hpcbert reachable for them.
+    """Make the user that a plan names, if missing, and give them access to hpcbert.
 
     Raises:
-        CheckError: The account can't be made, or hpcbert can't be run by it.
+        CheckError: The account can't be made, or can't run hpcbert.
     """
     lab, name = journal.lab, journal.lab.plan.user
     if not name:
@@ -59,9 +59,10 @@ def admit(journal: Journal, run: Runner) -> None:
 
 
 def dismiss(lab: Lab, run: Runner) -> tuple[str, ...]:
-    """Undo what `admit` did, files apart; return what is left, in words."""
+    """Undo what `admit` did, except files; return what is left, in words."""
     for view in lab.views:
-        # What is not mounted is refused; what still is, is found before files are removed.
+        # umount refuses paths that are not mounted; remaining mounts are found before files are
+        # removed.
         run(["umount", str(view)], env=lab.daemon_environment)
     if lab.account and _known(lab.plan.user):
         argv = ["userdel", lab.plan.user]
@@ -78,7 +79,7 @@ def _known(name: str) -> bool:
 
 
 def _greet(lab: Lab, name: str) -> None:
-    """Have the user's login shells use the lab."""
+    """Make the user's login shells use the lab."""
     entry = pwd.getpwnam(name)
     profile = Path(entry.pw_dir, ".profile")
     with profile.open("a", encoding="utf-8") as file:
@@ -94,7 +95,7 @@ def _runs(lab: Lab, run: Runner, python: list[str]) -> bool:
 
 
 def _view(journal: Journal, run: Runner) -> Path:
-    """Show environment and checkout below the lab's root; return the interpreter to use there."""
+    """Mount environment and checkout below the lab's root; return the interpreter to use there."""
     lab = journal.lab
     views = {Path(sys.prefix): lab.layout.view / "venv"}
     source = Path(hpcbert.__file__).resolve().parents[1]
@@ -117,7 +118,7 @@ def _view(journal: Journal, run: Runner) -> Path:
 
 
 def _wrappers(views: dict[Path, Path], source: Path) -> Iterator[tuple[str, str]]:
-    """Yield programs by name: an interpreter's path says to it which environment it is of."""
+    """Yield programs by name: an interpreter finds its environment by its path."""
     python = shlex.quote(str(views[Path(sys.prefix)] / "bin" / "python3"))
     where = f"PYTHONPATH={shlex.quote(str(views[source]))} " if source in views else ""
     head = "#!/bin/sh\n"

@@ -32,7 +32,7 @@ _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./-]+")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
-# In the place of a type: a node that has no GPUs.
+# Instead of a type: a node without GPUs.
 WITHOUT = "none"
 
 
@@ -41,7 +41,8 @@ class LabPlan:
     """A planned cluster: its nodes, their equipment, and their place.
 
     Attributes:
-        directory: Where `lab.json` is kept, and all else if Slurm can live there (see `root_of`).
+        directory: The directory of `lab.json`, and of everything else if Slurm can use it (see
+            `root_of`).
         nodes: Number of nodes, n1 to nN.
         gpus_per_node: Fake GPUs in each node.
         gpu_types: Type of the GPUs of n1, n2 and so on, in turn; `none` for a node without GPUs.
@@ -49,12 +50,12 @@ class LabPlan:
         cpus_per_node: CPUs that each node claims; four a GPU, at least four, if None.
         name: The cluster's name.
         accounting: Whether slurmdbd and its database are started. Without them there is no sacct.
-        job_submit: Text of a job_submit.lua that slurmctld asks about every job; empty: it has no
-            such plugin. While the lab runs, slurmctld reads the file again when it changes.
-        settings: Further lines of slurm.conf; of keys that the lab sets too these count.
-        lacks: Slurm's plugins that it does without, as `mpi_pmix`.
-        user: An ordinary user of the lab, made if missing; empty: no user is made.
-        slurmd_timeout: Seconds of silence after which slurmctld calls a node down.
+        job_submit: Text of a job_submit.lua that slurmctld calls for every job; empty: no such
+            plugin. While the lab runs, slurmctld reads the file again when it changes.
+        settings: Further lines of slurm.conf; they override keys that the lab sets too.
+        lacks: Slurm's plugins that it lacks, such as `mpi_pmix`.
+        user: An ordinary user of the lab, made if missing; empty: none.
+        slurmd_timeout: Seconds without an answer after which slurmctld marks a node as down.
         slot: Which of the 200 sets of link name, subnet and ports to take. If None, the first free
             one, counted from a number that the directory decides.
         ready_timeout: Seconds to wait for each daemon, and for all nodes to be idle.
@@ -124,7 +125,7 @@ class LabPlan:
         return tuple(f"n{number}" for number in range(1, self.nodes + 1))
 
     def slots(self) -> Iterator[int]:
-        """Give the slots to try, best first."""
+        """Return the slots to try, the best first."""
         if self.slot is not None:
             yield self.slot
             return
@@ -135,12 +136,12 @@ class LabPlan:
 class Network:
     """The addresses, link names and ports that belong to one slot.
 
-    198.18.0.0/15 is set aside for benchmarks of networks that nobody else can reach (RFC 2544),
-    so no real address is hidden by it. The ports lie below Linux's ephemeral range.
+    198.18.0.0/15 is reserved for benchmarks of isolated networks (RFC 2544), so it hides no real
+    address. The ports are below Linux's ephemeral range.
     """
 
     def __init__(self, slot: int) -> None:
-        # The host's end of its cable. Only one lab can have the name: that reserves a slot.
+        # The host's end of its cable. Only one lab can have this name: that reserves a slot.
         self.uplink = f"hpcbert{slot}"
         self.prefix = f"198.19.{slot}.0/24"
         # Where slurmctld and slurmdbd are, on the host; each slurmd is on its node's own address.
@@ -155,12 +156,12 @@ class Network:
 
 
 def root_of(directory: Path, mark: str) -> Path:
-    """Decide where the files that Slurm uses go: the directory itself, if it can hold them.
+    """Return the place of the files that Slurm uses: the directory itself, if it can hold them.
 
     Slurm's configuration does not take spaces in paths reliably, a socket's path is short, job
-    users must be able to walk there, and the nodes see a /tmp and a /dev/shm of their own. A
-    directory that fails in one of these keeps `lab.json` only, and the rest goes to a directory
-    under /var/tmp that is named by `mark`.
+    users must be able to walk there, and the nodes see a /tmp and a /dev/shm of their own. If a
+    directory fails in one of these, it holds only `lab.json`, and the rest goes to a directory
+    under /var/tmp named after `mark`.
     """
     path = directory.resolve()
     plain = _PLAIN_PATH.fullmatch(str(path)) and len(str(path)) <= _LONGEST_ROOT
@@ -177,7 +178,7 @@ def root_of(directory: Path, mark: str) -> Path:
 
 
 def command(word: str, directory: Path) -> str:
-    """Return the command line that does something with the lab of a directory."""
+    """Return the command line of an action on the lab in a directory."""
     where = f" --directory {shlex.quote(str(directory))}" if directory != DEFAULT_DIRECTORY else ""
     return f"hpcbert lab {word}{where}"
 

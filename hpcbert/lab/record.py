@@ -1,4 +1,4 @@
-"""`lab.json`: what the lab makes, recorded before it is made, so that `down` finds all of it."""
+"""`lab.json`: the parts of a lab, recorded before they are made, so that `down` finds all."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class Lab:
     """A lab as recorded: `status` checks whether all of it exists and is alive.
 
     Attributes:
-        plan: What was asked for.
+        plan: The requested cluster.
         mark: A random name that is in the environment of every process started for this lab, in
             its link's hardware address and in the fallback directory's name.
-        boot: The boot it belongs to.
-        root: Where all files but `lab.json` are.
-        made: Directories that were not there before, outermost first.
+        boot: Its boot.
+        root: The directory of all files except `lab.json`.
+        made: Directories that did not exist before, outermost first.
         slot: The slot that was reserved, or was about to be; None before that.
         hosts: Node name, or `switch`, to the process that holds its namespaces; None if that was
             about to start.
         daemons: Daemon name to its process, as above. A node's slurmd has the node's name.
         account: Whether the plan's user was made for it.
         views: Bind mounts through which that user sees hpcbert.
-        programs: Where that user finds hpcbert; None without one.
+        programs: The directory where that user finds hpcbert; None without a user.
         schema: Of the record.
     """
 
@@ -71,7 +71,7 @@ class Lab:
 
     @property
     def layout(self) -> Layout:
-        """Where everything else is."""
+        """The paths of everything else."""
         return Layout(self.root)
 
     @property
@@ -79,7 +79,7 @@ class Lab:
         """The addresses and ports.
 
         Raises:
-            CheckError: The lab never came so far as to have any.
+            CheckError: The lab did not get as far as having them.
         """
         if self.slot is None:
             raise CheckError("The lab has no network yet.", where=str(self.directory))
@@ -104,18 +104,18 @@ class Lab:
 
     @property
     def controller_daemons(self) -> tuple[str, ...]:
-        """The daemons that a whole lab has beside the nodes, in the order in which they start."""
+        """The daemons of a whole lab except those of nodes, in the order in which they start."""
         accounting = ("mariadbd", "slurmdbd") if self.plan.accounting else ()
         return ("munged", *accounting, "slurmctld")
 
     @property
     def expected_daemons(self) -> tuple[str, ...]:
-        """All daemons that a whole lab has, in the order in which they start."""
+        """All daemons of a whole lab, in the order in which they start."""
         return (*self.controller_daemons, *self.plan.node_names)
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a user's process needs to use the lab."""
+        """The variables that a user's process needs to use the lab."""
         return {
             "SLURM_CONF": str(self.layout.slurm_conf),
             "HPCBERT_SITE": str(self.layout.site),
@@ -123,7 +123,7 @@ class Lab:
 
     @property
     def daemon_environment(self) -> dict[str, str]:
-        """The whole environment of every process that is started for the lab."""
+        """The whole environment of every process that runs for the lab."""
         return {
             "PATH": SEARCH_PATH,
             "LC_ALL": "C.UTF-8",
@@ -159,7 +159,7 @@ class Journal:
         document = dataclasses.asdict(self.lab)
         path = self.lab.directory / RECORD
         files.write_text(path, json.dumps(document, indent=2, default=str))
-        # Whatever the umask: `status` is for everybody.
+        # Independent of the umask: everybody may use `status`.
         path.chmod(0o644)
 
 

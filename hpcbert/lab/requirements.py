@@ -1,4 +1,4 @@
-"""What a lab needs of the machine, and how to get it."""
+"""The requirements of a lab, and how to install them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hpcbert.system.runner import Runner
 
-# What is looked for -> Debian 12's package that brings it.
+# The program or file -> the package of Debian 12 that provides it.
 _COMMANDS = {
     "munged": "munge",
     "munge": "munge",
@@ -32,10 +32,10 @@ _COMMANDS = {
 }
 # Slurm's plugins, below the root.
 PLUGINS = "usr/lib/*/slurm-wlm/*.so"
-# How ranks meet by PMIx; Debian unstable's Slurm 26.05 comes without it.
+# The plugin for PMIx; Debian unstable's Slurm 26.05 lacks it.
 PMIX = "mpi_pmix"
 _FILES = {"/usr/lib/*/slurm-wlm/mpi_pmi2.so": "slurm-wlm-basic-plugins"}
-# The plugin opens the library under its development name, which no other package brings.
+# The plugin opens the library under its development name, which only this package provides.
 _PMIX_FILES = {"/usr/lib/*/pmix*/lib/libpmix.so": "libpmix-dev"}
 _USERS = {MUNGE_USER: "munge", SLURM_USER: "slurm-wlm-basic-plugins"}
 _ACCOUNTING_COMMANDS = {
@@ -62,7 +62,7 @@ def check_root() -> None:
 
 
 def check_packages(*, accounting: bool) -> None:
-    """Check that all packages are there.
+    """Check that all packages are installed.
 
     Raises:
         CheckError: Some are missing; the hint is the command that installs them.
@@ -78,10 +78,10 @@ def check_packages(*, accounting: bool) -> None:
 
 
 def missing(*, accounting: bool) -> dict[str, str]:
-    """Return what is missing, each with its Debian package."""
+    """Return the missing parts, each with its Debian package."""
     commands = _COMMANDS | (_ACCOUNTING_COMMANDS if accounting else {})
     patterns = _FILES | (_ACCOUNTING_FILES if accounting else {})
-    # Where there are none yet, they come with those of Slurm that bring PMIx.
+    # If no plugins are installed yet, Slurm's packages bring them, PMIx included.
     patterns |= _PMIX_FILES if PMIX in (there := _plugins()) or not there else {}
     users = _USERS | (_ACCOUNTING_USERS if accounting else {})
     known = {entry.pw_name for entry in pwd.getpwall()}
@@ -92,7 +92,7 @@ def missing(*, accounting: bool) -> dict[str, str]:
 
 
 def has_pmix() -> bool:
-    """Return whether this machine's Slurm has its plugin for PMIx."""
+    """Return whether this machine's Slurm has the plugin for PMIx."""
     return PMIX in _plugins()
 
 

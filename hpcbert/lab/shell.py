@@ -1,4 +1,4 @@
-"""Short commands and detached daemons, both through the one runner that is handed in."""
+"""Short commands and detached daemons, both through the given runner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hpcbert.system.runner import Runner
 
 # /proc still belongs to the caller's PID namespace when this runs, so the number read is the one
-# that the caller can use, also for a process that is born inside another PID namespace.
+# that the caller can use, also for a process that starts inside another PID namespace.
 _SPAWN = """set -eu
 cd /
 umask 022
@@ -35,10 +35,10 @@ def must(
     stdin: str = "",
     timeout: float = 60.0,
 ) -> str:
-    """Run a command that has to succeed, and return what it printed.
+    """Run a command that must succeed, and return its output.
 
     Raises:
-        CheckError: The command failed; the message carries its own complaint.
+        CheckError: The command failed; the message contains its error.
     """
     result = run(argv, stdin=stdin, env=env, timeout=timeout)
     if not result.ok:
@@ -58,24 +58,24 @@ def spawn(
 ) -> int:
     """Start a daemon that outlives this process, and return its PID.
 
-    `setsid --fork` makes it a child of init, of its own PID namespace's if it has one, in a session
-    of its own: nothing here has to reap it, and no signal to this terminal reaches it.
+    `setsid --fork` makes it a child of init, or of its PID namespace's first process, in a new
+    session: this process need not reap it, and signals from this terminal do not reach it.
 
     Args:
-        run: Starts the short-lived command that does the detaching.
+        run: Starts the short command that detaches it.
         argv: The daemon, in its foreground mode.
-        log: Where its output is appended.
+        log: The file that its output is appended to.
         env: Its whole environment.
-        enter: A command to put before everything, such as `unshare --pid` or `nsenter --pid=…`: the
+        enter: A command to put before all others, such as `unshare --pid` or `nsenter --pid=…`: the
             PID namespace takes hold for the daemon because it is forked afterwards.
         prelude: Shell lines that run in the daemon's place just before it; `$1` onwards is argv.
 
     Raises:
-        CheckError: The daemon could not be started at all.
+        CheckError: The daemon could not be started.
     """
     words = [*enter, "setsid", "--fork", "sh", "-c", _SPAWN.format(prelude=prelude), "sh"]
     result = run([*words, str(log), *argv], env=env, timeout=60)
-    # setsid has succeeded before the shell begins: only the number tells that all went well.
+    # setsid has succeeded before the shell begins: only the number shows that everything worked.
     number = result.stdout.strip()
     if not number.isdecimal():
         raise CheckError(

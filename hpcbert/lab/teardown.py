@@ -28,11 +28,11 @@ _END_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Removal:
-    """What `down` did.
+    """The result of `down`.
 
     Attributes:
-        ended: How many processes it ended.
-        left: What could not be removed, in words; empty if nothing is left.
+        ended: Number of ended processes.
+        left: Remains, in words; empty if nothing is left.
     """
 
     ended: int = 0
@@ -42,8 +42,8 @@ class Removal:
 def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Removal:
     """End every process of a lab and remove all that it made, campaigns in its `runs` included.
 
-    Works on a lab that came up, on one that came up half, and on what a reboot left; where there
-    is none, it does nothing.
+    Works on a whole lab, on one that only partly came up, and on the remains after a reboot;
+    without a lab, it does nothing.
 
     Raises:
         UsageError: This process is not root.
@@ -57,11 +57,11 @@ def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Remo
         lab = load(directory)
         if lab is None:
             return _sweep(directory)
-        # While the switch lives, the link's name cannot have become another lab's.
+        # While the switch is alive, the link's name can't belong to another lab.
         network.unplug(lab, run)
         ended, left = _end_all(lab, report)
         left += network.remains(lab, run) + people.dismiss(lab, run)
-        # While something is left, the record stays, so that another `down` can go on.
+        # While something is left, the record stays, so that another `down` can continue.
         return Removal(ended, left or _remove_files(lab, report))
 
 
@@ -121,7 +121,7 @@ def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
 
 
 def _remove(path: Path) -> str:
-    """Remove a file or a tree; return what could not be removed and why, or nothing."""
+    """Remove a file or a tree; return what could not be removed and why, or an empty text."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -140,7 +140,7 @@ def _remove_if_empty(directory: Path) -> None:
 
 
 def _mounts_below(root: Path) -> Iterator[str]:
-    """Find mounts below the root: a removal would go through them."""
+    """Find mounts below the root: a removal would follow them."""
     for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
         # Field 5 is the mount point, blanks and backslashes in octal (proc(5)).
         where = Path(line.split()[4].encode().decode("unicode_escape"))

@@ -26,7 +26,7 @@ class _Member(NamedTuple):
     """A file or link of an archive.
 
     Attributes:
-        link: What a link leads to; empty for a file.
+        link: The target of a link; empty for a file.
     """
 
     name: PurePosixPath
@@ -49,11 +49,10 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
         program: The program's folder in the repository; an archive of only that part is whole too.
 
     Returns:
-        The commit that it names, as git and its servers write it; else its digest,
-        `sha256:…`.
+        The commit that it names, as git and its servers write it; otherwise its digest, `sha256:…`.
 
     Raises:
-        IncompleteError: It is missing, damaged, lacks the program, or has a path that leads
+        IncompleteError: It is missing or damaged, lacks the program, or has a path that leads
             elsewhere.
         OSError: The folder can't be written to.
     """
@@ -70,7 +69,7 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
             hint="The file is damaged, or not an archive: fetch it again.",
         ) from error
     nested = _is_nested(members, program)
-    # Links last, so that nothing is written through one.
+    # Links come last, so that nothing is written through one.
     for member in sorted(members, key=lambda one: bool(one.link)):
         inside = PurePosixPath(*member.name.parts[1:]) if nested else member.name
         _refuse_outside(archive, inside, member.link)

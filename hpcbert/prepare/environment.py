@@ -1,7 +1,7 @@
 """Prepare a virtual environment: the recipe's packages, installed once.
 
 It is made in its final place, because an environment can't be moved, and under a lock; its record
-is written last. One without a record is what a killed run left: it is removed and made again.
+is written last. If it lacks a record, a killed run left it: it is removed and made again.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class _Installation:
 
     @property
     def names(self) -> str:
-        """The files that say what is installed."""
+        """The files that list the packages."""
         files = [one.requirements or "the program" for one in self.wanted.install]
         return ", ".join(dict.fromkeys(files)) or "nothing"
 
@@ -139,7 +139,7 @@ class _Installation:
         return self.part(status, detail, str(made["digest"]))
 
     def there(self, made: Mapping[str, Any]) -> Part:
-        """Check whether it still has what was installed in it."""
+        """Check whether it still has the installed packages."""
         try:
             changed = sorted(set(self._held()) ^ set(made["packages"]))
             why = f"packages were changed since: {', '.join(changed[:_SHOWN])}" if changed else ""
@@ -224,7 +224,7 @@ class _Installation:
     def _patch(self, name: str) -> None:
         folder = packages(self.directory, self.wanted.python)
         patch = str(Path(self.recipe.folder) / name)
-        # Any repository around it is not its own.
+        # A repository around it does not belong to it.
         own = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
         self._run("git", "apply", "--whitespace=nowarn", patch, cwd=folder, env=own)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hpcbert.container.runtimes import Tool
     from hpcbert.system.runner import Outcome
 
-# A whole image is gigabytes: of the output before a failure only the last lines are kept.
+# A whole image is gigabytes: only the last lines of output before a failure are kept.
 _TAIL = 12
 # Assumption: layers unpack to two and a half times their size.
 _UNPACKED = 2.5
@@ -35,7 +35,7 @@ def image(recipe: Recipe, site: Site, context: Context) -> Part:
     """Prepare the image that a framework's ranks enter.
 
     Raises:
-        UsageError: Its reference is invalid, or not one for the runtime.
+        UsageError: Its reference is invalid or does not suit the runtime.
     """
     there = prepared_image(site, recipe)
     own = site.settings(recipe.name).image
@@ -172,7 +172,7 @@ def _script(
     env: Mapping[str, str],
     stdin: str = "",
 ) -> Cached | Outcome:
-    """Run image.sh, and find what it made."""
+    """Run image.sh, and find the image that it made."""
     tool = runtimes.of(site.container.runtime).tool
     argv = ["bash", str(cache.SCRIPT), "--with", tool.name, *words]
     outcome = context.follow(

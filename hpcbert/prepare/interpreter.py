@@ -1,4 +1,4 @@
-"""The Python to make a virtual environment with: one of the release that the recipe names."""
+"""The Python for a virtual environment: one of the release that the recipe names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hpcbert.prepare.parts import Context
 
 _QUESTION = "import sys; print('%d.%d %d.%d.%d' % (sys.version_info[:2] + sys.version_info[:3]))"
-# Where tools that install several Pythons put them, below the home directory.
+# Directories below the home directory where tools install several Pythons.
 _COLLECTIONS = (".pyenv/versions/{}.*", ".local/share/uv/python/cpython-{}.*")
 
 
@@ -27,11 +27,11 @@ class Interpreter(NamedTuple):
 
 
 def find(release: str, context: Context, env: Mapping[str, str]) -> Interpreter:
-    """Return an interpreter of a release of Python: the one that was named, else one found here.
+    """Return an interpreter of a release of Python: the named one, or one found here.
 
     Args:
         release: Such as `3.9`.
-        context: What to work with.
+        context: The context.
         env: The environment to ask interpreters in.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What the parts of preparing share: their context, their results, their records."""
+"""The common objects of preparing: the context, the results, the records."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Part:
 
     Attributes:
         status: `ready` it existed before, `done` it exists now, `planned` it would be made,
-        `skipped` the framework does not need it here, `failed`.
+            `skipped` the framework does not need it here, `failed`.
         detail: A sentence or a name.
         path: Its path, once it exists.
-        digest: As in `hpcbert.model.Material`.
+        digest: The same as in `hpcbert.model.Material`.
         hint: What to do about a failure.
     """
 
@@ -53,7 +53,7 @@ class Context:
         follow: Runs commands that take long.
         say: Receives a line about progress.
         env: The environment for both.
-        dry: Whether nothing may be made.
+        dry: Whether to make nothing.
         python: Interpreter to make virtual environments with; empty to search for one.
         settings: `--set NAME=VALUE`, unread: options to make or check data for.
     """

@@ -1,7 +1,7 @@
 """Read the first record of a training file, in every format that a recipe may name.
 
-Each reader returns one line about its finding, and raises ValueError with a sentence if the file
-is not as it should be. Nothing here needs the framework that wrote the file.
+Each reader returns one line about its finding, and raises ValueError with a sentence if the file is
+invalid. Nothing here needs the framework that wrote the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    # Returns the finding as text, and the names in the record; None if it can't know them.
+    # Returns the finding as text, and the names in the record; None if they are unknown.
     Reader = Callable[[Path], tuple[str, set[str] | None]]
 
 # Characters of a line of text at most.
@@ -39,7 +39,7 @@ def first(path: Path, form: str, keys: Sequence[str] = ()) -> str:
         keys: Names that the record must have.
 
     Returns:
-        What was found, for a person.
+        The finding, for a person.
 
     Raises:
         ValueError: The file does not hold such a record.

@@ -63,7 +63,7 @@ def source(recipe: Recipe, site: Site, context: Context) -> Part:
 
 
 def _unwanted(recipe: Recipe, site: Site) -> str:
-    """Return why nothing is checked out; empty if something is."""
+    """Return why nothing is to be checked out; empty if something is."""
     if comes_with_environment(site, recipe):
         return "the program comes with its environment"
     made = recipe.environment if runs_in_environment(site, recipe) else None
@@ -115,7 +115,7 @@ def _check_out(recipe: Recipe, site: Site, directory: Path, context: Context) ->
     try:
         context.say(f"fetching {recipe.source.commit[:12]} of {without_user(url)}")
         made = _fetched(recipe, url, private, context)
-        # A faster process made the same; a directory without a record was left by a killed one.
+        # A faster process made the same; or a killed one left a directory without a record.
         with contextlib.suppress(FileNotFoundError):
             directory.rename(private.with_name(f"{private.name}~old"))
         private.rename(directory)
@@ -133,7 +133,7 @@ def _fetched(recipe: Recipe, url: str, private: Path, context: Context) -> tuple
     """Fetch a program into a new directory and patch it.
 
     Returns:
-        The commit, or the digest of an archive that names none; and the digest of the tree.
+        The commit, or the digest of an archive without a commit; and the digest of the tree.
     """
 
     def git(*words: str, patience: float = 300.0) -> str:
@@ -197,7 +197,7 @@ def _hint(recipe: Recipe, said: str) -> str:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove what killed checkouts of this program on this host left behind."""
+    """Remove the files that killed checkouts of this program on this host left."""
     for path in directory.parent.glob(f".{directory.name}~*"):
         host, pid = path.name.removeprefix(f".{directory.name}~").split("~")[:2]
         if host == socket.gethostname() and not started(pid):

@@ -1,9 +1,9 @@
 """Synthetic data, made for one framework in the place where its program looks.
 
-    FOLDER/made/    what `hpcbert data make` makes: data.json, vocab.txt, training/
+    FOLDER/made/    made by `hpcbert data make`: data.json, vocab.txt, training/
     FOLDER/data/    the same files again, under the names that the program needs
 
-The second appears by a rename, when the first is whole.
+A rename makes the second, when the first is whole.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make(
     """Make the synthetic data of a framework, or continue an interrupted run.
 
     Returns:
-        Why they do not exist; None if they do.
+        Why the data do not exist; None if they do.
 
     Raises:
         UsageError: An option is out of range.

@@ -1,4 +1,4 @@
-"""Published numbers next to one's own: the same model, precision, batch size and shape."""
+"""Published numbers next to your own: the same model, precision, batch size and shape."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from hpcbert.model import SpeedupTable
 
 _COLUMNS = ("point", "framework", "samples/s", "per GPU", "of yours", "published in")
-# In words only what machines are; --json has all that differs.
+# The text names only differences between machines; --json has all.
 _HARDWARE = ("GPU", "CPU", "InfiniBand", "network")
 
 
 class Neighbour(NamedTuple):
-    """A point of one's own and a published one."""
+    """Your own point and a published one."""
 
     own: Side
     theirs: Side
 
     @property
     def ratio(self) -> float:
-        """The published median over one's own."""
+        """The published median divided by your own."""
         return (self.theirs.row.median or 0) / (self.own.row.median or 1)
 
     @property
@@ -44,11 +44,11 @@ def neighbours(tables: Iterable[SpeedupTable], word: str) -> tuple[Neighbour, ..
     """Return published results for the points of tables, in any framework.
 
     Args:
-        tables: One's own.
-        word: Name of a source of the record, or of tables in it.
+        tables: Your own tables.
+        word: The name of a source in the record, or of tables in it.
 
     Raises:
-        UsageError: The record has none of that name.
+        UsageError: The record has nothing of that name.
     """
     published = results([word]).tables
     known = [Side(table.group, row) for table in published for row in table.rows]
@@ -105,7 +105,7 @@ def _nothing(word: str) -> str:
 
 
 def _rows(found: Sequence[Neighbour]) -> list[tuple[str, ...]]:
-    """Return the cells: one's own line first, then published results for the same point."""
+    """Return the cells: your own line first, then published results for the same point."""
     lines: dict[str, list[tuple[str, ...]]] = {}
     for one in found:
         own = lines.setdefault(one.own.name, [_cells(one.own, one.own.name, "", "yours")])

@@ -1,8 +1,8 @@
 """The published record: one TOML file a source, in `data/`; docs/reference/record.md describes it.
 
-A table of the record has a name, `dlperf:oneflow-fp32-b32`; all that begin alike are meant by what
-they begin with: `dlperf:oneflow-fp32`, `dlperf:oneflow`, `dlperf:`. A table with an edition is
-meant by its whole name alone.
+A table of the record has a name, `dlperf:oneflow-fp32-b32`. A common beginning selects all tables
+that have it: `dlperf:oneflow-fp32`, `dlperf:oneflow`, `dlperf:`. Only its whole name selects a
+table with an edition.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAME = regex(r"([a-z][a-z0-9-]*):([a-z0-9.-]*)")
 
 @dataclass(frozen=True)
 class PublishedWindow:
-    """What of a run was counted, as `collect --skip --iters` has it."""
+    """The measured part of a run, as in `collect --skip --iters`."""
 
     skip: Whole
     iters: Count | Literal["end"]
@@ -37,10 +37,10 @@ class PublishedPoint:
 
     Attributes:
         value: Samples per second over all GPUs.
-        runs: Throughputs of single runs, where those were published too.
-        rule: By which rule of the recipe it follows from its log, if not by the table's.
+        runs: Throughputs of single runs, if those were published too.
+        rule: The recipe's rule that gives it from its log, if not the table's rule.
         window: The iterations that the number covers.
-        minutes: Time to train, where that is what was measured.
+        minutes: Time to train, if that was measured.
     """
 
     shape: ShapeText
@@ -57,8 +57,8 @@ class KnownError:
 
     Attributes:
         shape: The point; empty for all of the table.
-        what: What is wrong, a sentence.
-        proof: What shows it, a sentence.
+        what: The error, a sentence.
+        proof: The proof, a sentence.
     """
 
     what: str
@@ -68,16 +68,16 @@ class KnownError:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """Numbers that share everything but their shape.
+    """Numbers that differ only in their shape.
 
     Attributes:
         name: Within its source.
-        edition: What sets it apart from another one of the same points: an older version, say. Only
-            a name that has it means the table.
-        rule: Name of the recipe's rule behind them; empty if unknown.
-        commit, path, heading: Where it stands.
+        edition: The difference from another table of the same points, such as an older version.
+            Only a name with the edition selects the table.
+        rule: Name of the recipe's rule that gave them; empty if unknown.
+        commit, path, heading: Its place in the source.
         sequence_length: Tokens of a sample; None if unknown.
-        facts: Hardware and software, by the names that fingerprints have for them.
+        facts: Hardware and software, by the names in fingerprints.
     """
 
     name: str
@@ -100,12 +100,12 @@ class PublishedTable:
 
 @dataclass(frozen=True)
 class Publication:
-    """All that one source published.
+    """Everything that one source published.
 
     Attributes:
-        name: What it is called here.
+        name: Its name here.
         about: What it measured and how, in a few sentences.
-        facts: What is true of all its tables, unless one says otherwise.
+        facts: The facts of all its tables, unless one states otherwise.
     """
 
     name: Annotated[str, GIVEN]
@@ -116,13 +116,13 @@ class Publication:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def facts_of(self, table: PublishedTable) -> dict[str, str]:
-        """Return what is known about a table's hardware and software."""
+        """Return the known hardware and software of a table."""
         length = table.sequence_length
         stated = {"sequence_length": str(length)} if length else {}
         return {**self.facts, **table.facts, **stated}
 
     def place(self, table: PublishedTable) -> str:
-        """Return where a table was published, for people."""
+        """Return where a table was published, for readers."""
         heading = f", {table.heading}" if table.heading else ""
         return f"{self.repository}@{table.commit[:7]}, {table.path}{heading}"
 
@@ -142,7 +142,7 @@ def load(name: str) -> Publication:
     """Read one source.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: No source has that name.
         ConfigError: Its file is damaged.
     """
     if name not in names():
@@ -152,13 +152,13 @@ def load(name: str) -> Publication:
 
 
 def is_name(word: str) -> bool:
-    """Return whether a word has the form of a name of tables in the record."""
+    """Return whether a word has the form of a table name of the record."""
     match = _NAME.fullmatch(word)
     return match is not None and match[1] in names()
 
 
 def every(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
-    """Return the tables that begin with a name, those with an edition too.
+    """Return the tables with a name that begins so, also those with an edition.
 
     Raises:
         UsageError: There is none.
@@ -174,12 +174,12 @@ def every(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
 
 
 def find(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
-    """Return the tables that a name means: a source's, or those that begin with it.
+    """Return the tables that a name selects: a source's, or those that begin with it.
 
-    Those with an edition are meant only by a name that ends with it.
+    Only a name that ends with an edition selects tables that have one.
 
     Raises:
-        UsageError: It means none.
+        UsageError: It selects none.
     """
     found = every(word)
     plain = tuple(

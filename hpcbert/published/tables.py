@@ -1,4 +1,4 @@
-"""Tables of the published record in the form in which measured ones are."""
+"""Tables of the published record in the form of measured ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from hpcbert.model import SpeedupTable
     from hpcbert.published.record import Publication, PublishedPoint, PublishedTable
 
-# By how much a median may be rounded: two decimals are usual.
+# The rounding error of a published median: two decimals are usual.
 _ROUNDED = 0.006
 
 
 def results(words: Iterable[str]) -> ResultSet:
-    """Return the tables that names of the record mean, each once.
+    """Return the tables that names of the record select, each once.
 
     Raises:
         UsageError: As `record.find`.
@@ -43,7 +43,7 @@ def results(words: Iterable[str]) -> ResultSet:
 
 
 def measured(source: Publication, table: PublishedTable) -> tuple[SpeedupTable, ...]:
-    """Return a published table as a measured one, with only the runs behind its median."""
+    """Return a published table in a measured one's form, with only the runs behind its median."""
     group = group_of(table)
     facts = tuple((name, (value,)) for name, value in source.facts_of(table).items())
     origin = Origin("record", source.called(table), source.place(table))
@@ -78,7 +78,7 @@ def group_of(table: PublishedTable) -> Group:
 
 
 def runs_of(point: PublishedPoint) -> tuple[float, ...]:
-    """Return the runs behind a published median; the number itself if there are none."""
+    """Return the runs behind a published median; if there are none, the median itself."""
     fitting = point.runs and abs(median(point.runs) - point.value) <= _ROUNDED
     return point.runs if fitting else (point.value,)
 

@@ -1,4 +1,4 @@
-"""The sections on how to repeat the runs, on what is left out, flags and digests; pure."""
+"""The sections on how to repeat the runs, on omissions, flags and digests; pure."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from hpcbert.report.words import Words
     from hpcbert.results.resultset import Source
 
-# Scripts that a page holds; the others are named with their digests.
+# The most scripts on a page; the others are named with their digests.
 _SCRIPTS = 8
 
 
 def repeating(given: Given, words: Words) -> tuple[Block, ...]:
-    """Return how to do it again: commands, versions, one rendered script a campaign."""
+    """Return how to repeat it: commands, versions, one rendered script per campaign."""
     blocks: list[Block] = [Code(words("repeat.report"), given.made.command)]
     if given.results.made:
         blocks.append(Code(words("repeat.saved"), given.results.made.command))
@@ -52,7 +52,7 @@ def _used(source: Source) -> Iterator[tuple[str, str]]:
 
 
 def left_out(given: Given, words: Words) -> tuple[Block, ...]:
-    """Return what is left out of all medians, and why."""
+    """Return the files and runs left out of all medians, and why."""
     blocks: list[Block] = []
     rows: list[tuple[Cell, ...]] = [
         (

@@ -1,4 +1,4 @@
-"""What a report is made of, before it is a page, a Markdown file or a table for LaTeX; pure.
+"""The parts of a report, before it is a page, a Markdown file or a table for LaTeX; pure.
 
 All texts are plain: each form escapes them by its own rules.
 """
@@ -17,7 +17,7 @@ class Column:
 
     Attributes:
         title: Its heading.
-        form: How its numbers are shown, as `format` takes it; empty for a column of texts.
+        form: The format of its numbers, for `format`; empty for a column of texts.
     """
 
     title: str
@@ -56,7 +56,7 @@ class Code:
     """Text that is shown as it is: a command, a script.
 
     Attributes:
-        title: What it is.
+        title: Its title.
         folded: Whether a page shows it only when asked.
     """
 
@@ -70,9 +70,9 @@ class Grid:
     """A table.
 
     Attributes:
-        name: Of its files in `tables/`, without ending.
+        name: The name of its files in `tables/`, without ending.
         title: Its caption.
-        rows: Numbers unrounded; as many cells as there are columns.
+        rows: Numbers unrounded; one cell per column.
         folded: Whether a page shows it only when asked.
     """
 
@@ -88,8 +88,8 @@ class Series:
     """One line, or one set of bars, of a figure.
 
     Attributes:
-        points: Of each x, y, the lowest and the highest y; x is a place on an axis of names where
-            the figure has names.
+        points: For each x: y, the lowest and the highest y; x is a place on an axis of names if the
+            figure has names.
     """
 
     label: str
@@ -101,14 +101,14 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        kind: `scaling` (lines with ranges, log-log), `bars` (side by side), `runs` (a mark a run),
-            `steps` (a line, the window shaded).
+        kind: `scaling` (lines with ranges, log-log), `bars` (side by side), `runs` (one mark per
+            run), `steps` (a line, the window shaded).
         x, y: Their titles, with units.
-        series: What is drawn.
+        series: The lines or bars.
         names: The places of an axis of names, from 0; empty for an axis of numbers.
         ideal: Points of the ideal line; empty without one.
         window: The part of x that is measured; empty without one.
-        legend: Names of what is no series: the ideal line, the window.
+        legend: Names of parts that are not series: the ideal line, the window.
     """
 
     kind: str
@@ -123,11 +123,11 @@ class Panel:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure: its panels, what they show in words, and their numbers.
+    """A figure: its panels, a description in words, and their numbers.
 
     Attributes:
-        name: Of its files in `figures/`, without ending.
-        alt: What it shows, for those who don't see it.
+        name: The name of its files in `figures/`, without ending.
+        alt: A description, for readers who can't see it.
         grid: The numbers that are drawn.
     """
 
@@ -161,7 +161,7 @@ class Report:
     Attributes:
         language: `en` or `zh`.
         title: Its title.
-        lead: What stands below the title.
+        lead: The text below the title.
     """
 
     language: str

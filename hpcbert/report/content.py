@@ -1,4 +1,4 @@
-"""What a report says: its sections in their order, those of DLPerf's reports; pure."""
+"""The sections of a report, in the order of DLPerf's reports; pure."""
 
 from __future__ import annotations
 

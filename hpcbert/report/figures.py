@@ -1,8 +1,8 @@
-"""Figures drawn by matplotlib: the one place that needs it.
+"""Figures drawn by matplotlib: the only module that needs it.
 
-Every figure says the same in colour and in form: lines differ by colour, marker and dash, so that
-they can be distinguished without colours, and on paper. Files are the same bytes whenever
-they are drawn from the same numbers.
+Every figure shows the same in colour and in form: lines differ by colour, marker and dash, so that
+they can be distinguished without colours, and on paper. The same numbers always give the same
+bytes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from hpcbert.report.blocks import Panel, Picture, Series
 
-# M. Okabe and K. Ito, Color Universal Design (2008), those that a white and a dark page can have.
+# M. Okabe and K. Ito, Color Universal Design (2008): the colours that suit a white and a dark page.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
-# Of text and axes: in a page it becomes the page's own colour.
+# The colour of text and axes: in a page it becomes the page's own colour.
 _INK = "#1b1b1d"
 _WIDTH, _HEIGHT = 4.6, 3.6
 _DPI = 150
@@ -38,7 +38,7 @@ _ASCII = re.compile(r"[\x00-\xff\u2013\u2212\u2026]*")
 
 
 class Drawing(NamedTuple):
-    """A figure in three forms; png and pdf are None if this machine lacks a font for it."""
+    """A figure in three forms; png and pdf are None if this machine lacks a font for them."""
 
     svg: str
     png: bytes | None
@@ -49,15 +49,15 @@ def draw(picture: Picture, *, forms: bool = True) -> Drawing:
     """Draw a figure.
 
     Args:
-        picture: What it shows.
-        forms: Whether all forms are wanted; else SVG alone.
+        picture: The figure.
+        forms: Whether to draw all forms; else only SVG.
     """
     with _style(), _quietly():
         figure = _chart(picture)
         svg = _saved(figure, "svg", Date=None, Creator=None).decode()
         if not (forms and _has_fonts_for(picture)):
             return Drawing(svg, None, None)
-        # It is laid out.
+        # The figure is laid out already.
         figure.set_layout_engine("none")
         png = _saved(figure, "png", Software=None)
         pdf = _saved(figure, "pdf", CreationDate=None, Creator=None, Producer=None)
@@ -65,7 +65,7 @@ def draw(picture: Picture, *, forms: bool = True) -> Drawing:
 
 
 def shown(picture: Picture) -> Figure:
-    """Return a figure as matplotlib's own, to be shown, changed or saved."""
+    """Return a figure as an object of matplotlib, to show, change or save."""
     with _style(), _quietly():
         return _chart(picture)
 
@@ -91,19 +91,19 @@ def _chart(picture: Picture) -> Figure:
 def inline(svg: str, name: str, label: str) -> str:
     """Return a figure's SVG as a part of a page.
 
-    Its text takes the page's colour, and its ids can't be another figure's.
+    Its text takes the page's colour, and its ids differ from those of other figures.
 
     Args:
         svg: The file.
-        name: What its ids begin with.
-        label: Id of what describes it.
+        name: The beginning of its ids.
+        label: The id of its description.
     """
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'\bid="', f'id="{name}-', body)
     body = body.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
     body = body.replace(_INK, "currentColor").replace("fill: #ffffff", "fill: none")
-    # The page says how wide it is.
+    # The page sets the width.
     body = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", body, count=1)
     body = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", body, count=1)
     return body.replace("<svg ", f'<svg role="img" aria-labelledby="{label}" ', 1)
@@ -122,7 +122,7 @@ def _style() -> Iterator[None]:
             "xtick.color": _INK,
             "ytick.color": _INK,
             "svg.hashsalt": "hpcbert",
-            # Text stays text: it can be searched, read aloud, and is drawn in the page's font.
+            # Text remains text: readers can search it, programs read it aloud, in the page's font.
             "svg.fonttype": "none",
             "font.family": ["DejaVu Sans", *_fonts()],
             "font.size": 9.0,
@@ -131,7 +131,7 @@ def _style() -> Iterator[None]:
             "axes.facecolor": "none",
             "axes.spines.top": False,
             "axes.spines.right": False,
-            # Names are no mathematics.
+            # Names are not mathematics.
             "text.parse_math": False,
         }
     ):
@@ -175,7 +175,7 @@ def _saved(figure: Figure, form: str, **metadata: None) -> bytes:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     canvases = {"svg": FigureCanvasSVG, "pdf": FigureCanvasPdf, "png": FigureCanvasAgg}
-    # A point is 1/72 of an inch, as the first two count.
+    # A point is 1/72 of an inch, the unit of the first two.
     figure.set_dpi(_DPI if form == "png" else 72)
     stream = io.BytesIO()
     getattr(canvases[form](figure), f"print_{form}")(stream, metadata=metadata)
@@ -228,7 +228,7 @@ def _close_ticks(panel: Panel) -> Locator | None:
 
 
 def _cut(label: str) -> str:
-    """Return the part of a label that fits into a figure; the table next to it has all of it."""
+    """Return the part of a label that fits into a figure; the table next to it has the whole."""
     return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"
 
 
@@ -246,7 +246,7 @@ def _no_ticks() -> NullLocator:
 
 
 def _bars(axes: Axes, panel: Panel) -> None:
-    """Draw bars side by side, one set a series, with ranges."""
+    """Draw bars side by side, one set per series, with ranges."""
     width = 0.8 / len(panel.series)
     for number, series in enumerate(panel.series):
         places, middles, low, high = _columns(series)
@@ -320,7 +320,7 @@ _DRAW = {"scaling": _scaling, "bars": _bars, "runs": _runs, "steps": _steps}
 
 
 def _columns(series: Series) -> tuple[Sequence[float], ...]:
-    """Return places, middles, and how far the ranges go below and above."""
+    """Return places, middles, and the distances of the ranges below and above."""
     points = series.points
     return (
         [one[0] for one in points],

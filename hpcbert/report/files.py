@@ -14,7 +14,7 @@ from hpcbert.results.delimited import cell
 if TYPE_CHECKING:
     from hpcbert.report.blocks import Cell, Column, Grid
 
-# The ten characters that are commands (The LaTeX Companion), and those that T1 has no sign for.
+# The ten characters that are commands (The LaTeX Companion), and those that T1 lacks.
 _TEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -41,7 +41,7 @@ _HAN = range(0x2E80, 0xFFF0)
 
 
 def comma_separated(grid: Grid) -> str:
-    """Return a table as CSV, numbers unrounded; no cell is a formula to a spreadsheet."""
+    """Return a table as CSV, numbers unrounded; a spreadsheet sees no formula in it."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(cell(column.title) for column in grid.columns)
@@ -56,7 +56,7 @@ def latex(grid: Grid, *, han: bool = False) -> str:
 
     Args:
         grid: The table.
-        han: Whether Chinese signs stay: then it is for XeLaTeX with the package ctex.
+        han: Whether to keep Chinese signs: then it needs XeLaTeX with the package ctex.
     """
     packages = "booktabs, siunitx" + (", ctex (XeLaTeX)" if han else ", textcomp, fontenc (T1)")
     spec = "".join("l" if not one.form else _siunitx(grid, one) for one in grid.columns)
@@ -78,7 +78,7 @@ def latex(grid: Grid, *, han: bool = False) -> str:
 
 
 def escaped(text: str, *, han: bool = False) -> str:
-    """Return text that LaTeX shows as it is; a sign that it has none for by its number."""
+    """Return text that LaTeX shows unchanged; signs that it lacks appear as their numbers."""
     return "".join(map(_sign_with_han if han else _sign, text))
 
 
@@ -102,7 +102,7 @@ def _cell(column: Column, value: Cell, *, han: bool) -> str:
     if column.form and not isinstance(value, str):
         return _number(column, value)
     shown = escaped(column.shown(value), han=han)
-    # In a column of numbers a text stands in braces; so does what `\\` takes for its argument.
+    # In a column of numbers a text needs braces; so does text that `\\` would read as its argument.
     return f"{{{shown}}}" if column.form or shown.startswith(("[", "*")) else shown
 
 

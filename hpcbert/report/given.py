@@ -1,4 +1,4 @@
-"""What a report is made from, as the flow hands it over."""
+"""The input of a report, as the flow hands it over."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Backing:
-    """What is read from the files of one source, as long as they are there.
+    """The content of the files of one source, if they still exist.
 
     Attributes:
-        script: One of a campaign's rendered scripts: name and text; empty where there is none.
+        script: One of a campaign's rendered scripts: name and text; empty if there is none.
         topologies: Lines of `nvidia-smi topo -m` by node.
-        digests: SHA-256 of the files that numbers come from, by path.
+        digests: SHA-256 of the files behind the numbers, by path.
     """
 
     script: tuple[str, str] = ("", "")
@@ -35,7 +35,7 @@ class Stretch:
 
     Attributes:
         repeat: The run's number.
-        steps: Of each record the iteration that it ends with, and seconds of one iteration.
+        steps: For each record, its last iteration and the seconds of one iteration.
         window: First and last iteration that are measured.
     """
 
@@ -48,15 +48,15 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Given:
-    """All that a report says, in no language yet.
+    """The contents of a report, before they are put in a language.
 
     Attributes:
         title: Of the report; empty for the usual one.
         made: By what, when and by which command.
         results: Tables and their sources.
-        backings: What is known of the sources' files, in the sources' order.
-        recipes: Of the frameworks in the tables, as far as there are any.
-        stretches: Runs whose steps are shown.
+        backings: The content of the sources' files, in the order of the sources.
+        recipes: Those of the frameworks in the tables, where they exist.
+        stretches: Runs of which the report shows the steps.
     """
 
     title: str
@@ -73,6 +73,6 @@ class Given:
 
     @property
     def sources(self) -> tuple[tuple[Source, Backing], ...]:
-        """The sources with what is known of their files."""
+        """Each source with the content of its files."""
         bare = repeat(Backing())
         return tuple(zip(self.results.sources, chain(self.backings, bare), strict=False))

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from hpcbert.report.words import Words
     from hpcbert.results.resultset import Source
 
-# Of environments that differ so many are shown; results.json has all.
+# The most different environments that are shown; results.json has all.
 _SHOWN = 8
 _NAMED = 6
-# What a reader looks for, in the order of DLPerf's reports: the first name that is known counts.
+# The facts that readers look for, in the order of DLPerf's reports: the first known name is used.
 _FIRST = {
     "system": ("system in the image",),
     "kernel": ("kernel",),
@@ -40,7 +40,7 @@ _FIRST = {
     "infiniband": ("InfiniBand",),
     "network": ("network",),
 }
-# What is not missed where nothing ran on a GPU.
+# Facts that are omitted if nothing ran on a GPU.
 _OF_GPUS = frozenset(
     (
         "gpu",
@@ -69,7 +69,7 @@ class _Kind(NamedTuple):
 
 
 def environment(given: Given, words: Words) -> tuple[Block, ...]:
-    """Return the facts of the nodes, equal ones once."""
+    """Return the facts of the nodes; equal nodes appear once."""
     kinds = _kinds(given)
     on_gpus = any(table.group.device == "gpu" for table in given.tables)
     unasked = () if on_gpus else _OF_GPUS
@@ -96,7 +96,7 @@ def _described(number: int, kind: _Kind, unasked: Collection[str], words: Words)
     if rows:
         blocks.append(Grid(name, words("environment.table", number=number), columns, tuple(rows)))
     if rest:
-        # Of logs there is nothing else.
+        # Logs give nothing else.
         title = words("environment.rest" if rows else "environment.stated", number=number)
         blocks.append(Grid(f"{name}-more", title, columns, rest, folded=bool(rows)))
     if not told:
@@ -129,7 +129,7 @@ def topology(given: Given, words: Words) -> tuple[Block, ...]:
 
 
 def _kinds(given: Given) -> list[_Kind]:
-    """Return each environment with the first source that has it; without any, the logs' facts."""
+    """Return each environment with its first source; if there is none, the logs' facts."""
     found: dict[str, _Kind] = {}
     for source, _ in given.sources:
         for one in source.environments:
@@ -155,7 +155,7 @@ def _first(told: dict[str, str], names: Iterable[str]) -> str:
 
 
 def _listed(names: Iterable[str], words: Words) -> str:
-    """Return the first few names, and how many there are more."""
+    """Return the first few names and the number of the others."""
     unique = list(dict.fromkeys(names))
     listed = words("comma").join(unique[:_NAMED])
     more = len(unique) - _NAMED
@@ -174,7 +174,7 @@ def _matrix(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _drawn(cells: Sequence[list[str]], name: str, title: str) -> Block:
-    """Return the matrix as a table if it is one, else as it was printed."""
+    """Return the matrix as a table if possible, else as it was printed."""
     header = [cell for cell in cells[0] if cell] if cells else []
     # nvidia-smi puts two tabs between some columns of the rows, and one between their headings.
     rows = [[cell for cell in row if cell][: len(header) + 1] for row in cells[1:]]

@@ -1,4 +1,4 @@
-"""A report as one page that needs nothing else: no script, no font, no network."""
+"""A report as one page that loads nothing: no script, no font, nothing from a network."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def render(report: Report, drawings: Mapping[str, Drawing], words: Words) -> str
     """Return the page.
 
     Args:
-        report: What it says.
-        drawings: Of every figure, by name.
+        report: The report.
+        drawings: One for each figure, by name.
         words: Those of the report's language.
     """
     return _template().render(report=report, words=words, figure=_figure(drawings))

@@ -1,4 +1,4 @@
-"""The figures of a report, and what is drawn in each; pure."""
+"""The figures of a report and the contents of each; pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from hpcbert.report.given import Given, Stretch
     from hpcbert.report.words import Words
 
-# Colours and markers that can be told apart; more lines than these make a figure of their own.
+# The number of distinguishable colours and markers; further lines go into another figure.
 LINES = 6
-# Figures of each kind that a page holds; the tables have the numbers of all.
+# The most figures of each kind on a page; the tables have the numbers of all.
 _MOST = 4
-# Places on an axis of names that can still be read.
+# The most places on an axis of names that remain readable.
 _PLACES = 24
 
 
@@ -63,7 +63,7 @@ def _label(table: SpeedupTable, words: Words) -> str:
 
 
 def _scalings(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
-    """Yield throughput and speedup against GPUs, a figure a model and precision."""
+    """Yield throughput and speedup against GPUs, one figure per model and precision."""
     number = 0
     for (name, _), own in _alike(tables).items():
         for part in _parts(own):
@@ -153,7 +153,7 @@ def _ratios(table: SpeedupTable) -> Iterator[tuple[float, float, float, float]]:
 
 
 def _ideal(table: SpeedupTable, gpus: Sequence[int]) -> tuple[tuple[float, float], ...]:
-    """Return the ideal line: every GPU as fast as those of the first point."""
+    """Return the ideal line: each GPU is as fast as those of the first point."""
     first = next(row for row in table.rows if row.median)
     each = (first.median or 0.0) / first.shape.gpus
     return tuple((float(gpu), each * gpu) for gpu in gpus)
@@ -223,7 +223,7 @@ def _spreads(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
 
 
 def _speeds(row: Row) -> list[tuple[int, float]]:
-    """Return the runs that count; a published row may have none."""
+    """Return the valid runs; a published row may have none."""
     return [
         (run.repeat, run.throughput) for run in row.runs if run.valid and run.throughput is not None
     ]

@@ -50,7 +50,7 @@ _FEATURES = (
 
 
 def features(given: Given, words: Words) -> tuple[Block, ...]:
-    """Return the features of each program, as its recipe says, and the source."""
+    """Return the features of each program, as its recipe states them, with sources."""
     names = dict.fromkeys(table.group.framework for table in given.tables)
     recipes = [one for one in given.recipes if one.name in names]
     known = {one.name for one in recipes}

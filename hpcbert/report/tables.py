@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hpcbert.report.words import Words
 
 
-# As hpcbert.logs.counted writes it.
+# In the form that hpcbert.logs.counted writes.
 _SPAN = re.compile(r"(?P<unit>iterations|records) (?P<first>\d+) to (?P<last>\d+|\D+)")
 # Each metric with its form, in the order of the table.
 _METRICS = {
@@ -31,7 +31,7 @@ _METRICS = {
 }
 
 
-# Where nothing ran on GPUs, nobody misses these.
+# These are omitted if nothing ran on GPUs.
 _OF_GPUS = ("mfu", "gpu_memory_mib", "watts", "samples_per_joule")
 
 
@@ -51,7 +51,7 @@ def results(given: Given, words: Words) -> tuple[Block, ...]:
 
 
 def metrics(given: Given, words: Words) -> tuple[Block, ...]:
-    """Return how good each number is: per device, in tokens, steps, operations and joules."""
+    """Return the metrics of each number: per device, in tokens, steps, operations and joules."""
     blocks: list[Block] = []
     for number, table in enumerate(given.tables, 1):
         known = [(row, row.metrics) for row in table.rows if row.metrics]
@@ -155,7 +155,7 @@ def _counted(table: SpeedupTable, words: Words) -> str:
 
 
 def _in_words(what: str, words: Words) -> str:
-    """Return `iterations 21 to 120` in the report's language; anything else as the rule says it."""
+    """Return `iterations 21 to 120` in the report's language; other texts stay as they are."""
     match = _SPAN.fullmatch(what)
     if match is None:
         return what
@@ -171,7 +171,7 @@ def _row(row: Row) -> tuple[Cell, ...]:
         row.median,
         row.speedup,
         row.efficiency,
-        # One run has no range.
+        # One run does not have a range.
         row.min if spread else None,
         row.max if spread else None,
         row.cv,
@@ -181,7 +181,7 @@ def _row(row: Row) -> tuple[Cell, ...]:
 
 
 def _pivots(tables: tuple[SpeedupTable, ...], words: Words) -> tuple[Grid, ...]:
-    """Return medians by cards and precision(batch), one table a framework, model and rule."""
+    """Return medians by cards and precision(batch), one table per framework, model and rule."""
     alike: dict[tuple[str, ...], list[SpeedupTable]] = {}
     for table in tables:
         group = table.group

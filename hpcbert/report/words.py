@@ -1,4 +1,4 @@
-"""The words of a report in its languages: all of them are in catalogue.toml, and nowhere else."""
+"""The words of a report in its languages: catalogue.toml has all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CATALOGUE = Path(__file__).with_name("catalogue.toml")
 
 @cache
 def catalogue() -> Mapping[str, Mapping[str, str]]:
-    """Return every word: its texts by language, by its key."""
+    """Return the words by key: each with its texts by language."""
     return tomli.loads(_CATALOGUE.read_text(encoding="utf-8"))
 
 
@@ -32,11 +32,11 @@ class Words:
         """Return a text with its places filled in.
 
         Raises:
-            KeyError: There is no such text, or nothing for one of its places.
+            KeyError: The text does not exist, or a value for one of its places is missing.
         """
         return catalogue()[key][self.language].format_map(values)
 
     def known(self, key: str, default: str) -> str:
-        """Return a text without placeholders, or the program's own word for it."""
+        """Return a text without placeholders; if there is none, the program's own word."""
         found = catalogue().get(key)
         return found[self.language] if found else default

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 Verdict = Literal["faster", "slower", "equal", "unknown"]
 _Key = tuple[tuple[str, object], ...]
 
-# What of a group is no part of a point's identity: whether it differs is said instead.
+# Parts of a group outside a point's identity: a difference in them is reported instead.
 _HOW = "rule"
-# What may be compared by, as it is typed, and the part of a point's identity that it is.
+# The values of `--by`, as they are typed, each with its part of a point's identity.
 DIMENSIONS = {
     "framework": "framework",
     "model": "model",
@@ -32,7 +32,7 @@ DIMENSIONS = {
     "device": "device",
     "shape": "shape",
 }
-# Facts of logs that make another experiment of it, by what they are called in a sentence.
+# Facts of logs that make a run another experiment, by their names in a sentence.
 _EXPERIMENT = {
     "sequence_length": "sequence length",
     "packing": "packing",
@@ -57,7 +57,7 @@ class Side:
 
     @property
     def published(self) -> bool:
-        """Whether it is of the published record."""
+        """Whether it is from the published record."""
         return self.row.origin is not None and self.row.origin.kind == "record"
 
     @property
@@ -77,7 +77,7 @@ class Side:
 
 
 class Contrast(NamedTuple):
-    """Something in that the two sides differ.
+    """Something in which the two sides differ.
 
     Attributes:
         base, new: The values on both sides; empty if unknown.
@@ -98,10 +98,10 @@ class Matched:
 
     Attributes:
         obstacles: Why the two do not measure the same thing.
-        contrasts: In what else they differ, hardware first.
+        contrasts: Their other differences, hardware first.
         ratio: None where a side has no number.
-        repeats: How many of both it would take for a verdict; None where there is one, or where
-            it would be more than anybody runs.
+        repeats: How many repeats of both a verdict needs; None if there is a verdict, or if more
+            are needed than anybody runs.
     """
 
     base: Side
@@ -115,12 +115,12 @@ class Matched:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of two sets.
+    """The result of comparing two sets.
 
     Attributes:
-        base, new: What they are called.
-        lacking: Points that the second lacks, or that have no number there or in the first: each
-            with the reason.
+        base, new: Their names.
+        lacking: Points that the second lacks, or that have no number in one of the two: each with
+            the reason.
         added: Points that only the second has.
     """
 
@@ -144,14 +144,14 @@ def compare(
     within: float,
     by: str = "",
 ) -> Comparison:
-    """Hold the points of two sets against each other.
+    """Compare the points of two sets.
 
     Args:
-        base: Tables of the one.
-        new: Tables of the other.
-        names: What to call them.
-        within: The share within which two numbers pass for equal.
-        by: The part of a point's identity in that the two sets differ on purpose.
+        base: Tables of the first.
+        new: Tables of the second.
+        names: Their names.
+        within: The share within which two numbers are equal.
+        by: The part of a point's identity in which the two sets differ on purpose.
 
     Raises:
         UsageError: They have no point in common, or a point is in one of them twice.
@@ -201,9 +201,9 @@ def _how(side: Side) -> str:
 
 
 def _alike(left: Sequence[_Key], right: Sequence[_Key]) -> list[tuple[_Key, _Key]]:
-    """Return points that are one but for the protocol or the sequence length, each with the other.
+    """Return pairs of points that differ only in protocol or sequence length.
 
-    Where several could be meant, none is.
+    If a point has several such partners, it has no pair.
     """
 
     def short(key: _Key) -> _Key:
@@ -217,14 +217,14 @@ def _alike(left: Sequence[_Key], right: Sequence[_Key]) -> list[tuple[_Key, _Key
 
 
 def _plain(variant: object) -> str:
-    """Return options without those that make a point another experiment."""
+    """Return the options, except those that make a point another experiment."""
     words = str(variant).split(",")
     kept = [one for one in words if _is_option(one) and not one.startswith("sequence_length=")]
     return ",".join(kept)
 
 
 def _is_option(word: str) -> bool:
-    """Return whether a word of a variant is an option, and not the name of a protocol."""
+    """Return whether a word of a variant is an option, not the name of a protocol."""
     return word in ("", "xla") or "=" in word or bool(_ACCUMULATION.fullmatch(word))
 
 
@@ -240,7 +240,7 @@ def _absent(base: Side, new: Side) -> str:
 def _pair(base: Side, new: Side, within: float, by: str) -> Matched:
     found = interval.ratio(base.speeds, new.speeds)
     if base.row.median and new.row.median:
-        # A published median need not be that of the runs that were published with it.
+        # A published median may differ from that of the runs that were published with it.
         found = found._replace(value=new.row.median / base.row.median)
     verdict = judge(found, within)
     open_ = verdict == "unknown" and not (base.single or new.single)
@@ -267,20 +267,20 @@ def judge(ratio: Ratio, within: float) -> Verdict:
 
 
 def _needed(base: Side, new: Side, ratio: Ratio, within: float) -> int | None:
-    """Return how many repeats of both a verdict takes, if they go on as they did."""
+    """Return how many repeats of both a verdict needs, if their spread stays the same."""
     spread = interval.scatter(base.speeds, new.speeds)
     if spread is None:
         return interval.least()
     there = min(len(base.speeds), len(new.speeds))
     distance = abs(ratio.value - 1)
-    # Either the difference shows, or that there is none worth speaking of.
+    # The repeats show either the difference, or that there is none that matters.
     return interval.repeats(spread, max(distance, within - distance), there)
 
 
 def _obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
     one, other = base.group, new.group
     found = []
-    # Every framework has rules of its own.
+    # Each framework has its own rules.
     if one.framework == other.framework:
         found.append(Contrast("rule", (one.rule,), (other.rule,)))
     if by != "variant":
@@ -298,12 +298,12 @@ def _obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
 
 
 def _asked(window: Counted) -> tuple[int, int | None]:
-    """Return which iterations were asked for; rules of several frameworks put it differently."""
+    """Return the requested iterations; the frameworks' rules word them differently."""
     return window.skip, window.iters
 
 
 def contrasts(base: Side, new: Side) -> tuple[Contrast, ...]:
-    """Return the facts that both sides know and that differ; of the record's all that it states."""
+    """Return the facts that both sides know and that differ; all facts that the record states."""
     facts = dict(base.row.facts), dict(new.row.facts)
     stated = {name for one in (base, new) if one.published for name, _ in one.row.facts}
     names = [*facts[0], *(one for one in facts[1] if one not in facts[0])]

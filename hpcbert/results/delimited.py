@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _GROUP = ("framework", "model", "precision", "batch_size_per_device", "variant", "rule", "device")
 _SHAPE = ("nodes", "gpus_per_node", "gpus")
-# A spreadsheet's line leaves its file: each says how it came to be.
+# Lines of a spreadsheet are copied out of their file, so each states its origin.
 _MADE = ("window", "hpcbert", "date", "command")
 COLUMNS = (
     *_GROUP,
@@ -29,13 +29,13 @@ RUN_COLUMNS = (
     *("repeat", "attempt", "throughput", "valid", "flags", "reasons", "state", "nodelist", "log"),
     *_MADE,
 )
-# What makes a spreadsheet take a cell for a formula (OWASP, CSV Injection).
+# Characters that make a spreadsheet treat a cell as a formula (OWASP, CSV Injection).
 _FORMULA = ("=", "+", "-", "@")
 _Cell = str | int | float | None
 
 
 def cell(text: str) -> str:
-    """Return text on one line that no spreadsheet takes for a formula."""
+    """Return text on one line that no spreadsheet treats as a formula."""
     flat = plain(text)
     return f"'{flat}" if flat.startswith(_FORMULA) else flat
 
@@ -98,7 +98,7 @@ def _run(run: Run) -> list[_Cell]:
         *(run.repeat, run.attempt, run.throughput, "yes" if run.valid else "no"),
         cell(" ".join(run.flags)),
         cell(why(run)),
-        # Of a log that hpcbert did not submit there is no state.
+        # A log that hpcbert did not submit has no state.
         "" if run.state == "-" else cell(run.state),
         cell(" ".join(run.nodes)),
         cell(run.log),

@@ -1,6 +1,6 @@
-"""What a document of results holds, part by part: `results.saved` reads it by this description.
+"""The parts of a document of results: `results.saved` reads it by this description.
 
-The tables' own numbers are compared with their runs: a changed table is refused.
+The numbers of the tables are compared with their runs: a changed table is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hpcbert.system.lazy import dataclass
 
 T = TypeVar("T")
 
-# Numbers are written to the last digit; some other program may have dropped it.
+# hpcbert writes all digits; another program may have dropped the last one.
 _NEAR = 1e-9
 
 
@@ -67,7 +67,7 @@ Whole = Annotated[int, Range(0)]
 
 @dataclass(frozen=True)
 class _Made(Provenance, Open):
-    """How tables were made."""
+    """How the tables were made."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class _Attempt(Attempt, Open):
 
 @dataclass(frozen=True)
 class _Origin(Origin, Open):
-    """Where a row comes from."""
+    """The origin of a row."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,12 @@ class _Environment(Open):
 
 @dataclass(frozen=True)
 class _Sampled(Sampled, Open):
-    """What a run's GPUs drew."""
+    """The samples of a run's GPUs."""
 
 
 @dataclass(frozen=True)
 class _Unknown(Open):
-    """What is unknown about a point."""
+    """An unknown metric of a point."""
 
     metric: str
     why: str
@@ -108,7 +108,7 @@ class _Unknown(Open):
 
 @dataclass(frozen=True)
 class _Metrics(Open):
-    """How good a point's number is."""
+    """The metrics of a point."""
 
     samples_per_second_per_gpu: Speed | None = None
     tokens_per_second: Speed | None = None
@@ -181,13 +181,13 @@ class _Difference(Open):
 
     @property
     def difference(self) -> Difference:
-        """The same in the model's form; documents do not say what it decided."""
+        """The same in the model's form; documents omit its effect on verdicts."""
         return Difference(self.fact, self.scope, tuple((one.value, one.of) for one in self.values))
 
 
 @dataclass(frozen=True)
 class _Window(Open):
-    """What of each run was counted."""
+    """The measured part of each run."""
 
     skip: Whole
     iters: Count | Literal["end"]
@@ -196,7 +196,7 @@ class _Window(Open):
 
 @dataclass(frozen=True)
 class _Repeats(Open):
-    """Repeats that count, and that were asked for."""
+    """Valid repeats, and requested ones."""
 
     ok: Whole
     asked: Whole
@@ -204,7 +204,7 @@ class _Repeats(Open):
 
 @dataclass(frozen=True)
 class _Adaptive(Open):
-    """What ended a point's repeats."""
+    """Why a point's repeats ended."""
 
     precision_of_median: Annotated[float, Range(0)]
     max_repeats: Count
@@ -306,22 +306,22 @@ class _Table(Group, Open):
 
 @dataclass(frozen=True)
 class _Taken(NodeFacts, Open):
-    """What some nodes are."""
+    """The facts of some nodes."""
 
 
 @dataclass(frozen=True)
 class _Protocol(Protocol, Open):
-    """How points were measured."""
+    """The protocol of the points."""
 
 
 @dataclass(frozen=True)
 class _Material(Material, Open):
-    """What `prepare` had made ready."""
+    """A part that `prepare` had made."""
 
 
 @dataclass(frozen=True)
 class _Source(Source, Open):
-    """What points come from."""
+    """The source of points."""
 
     protocol: _Protocol | None = None
     materials: tuple[_Material, ...] = ()
@@ -341,7 +341,7 @@ class _Source(Source, Open):
 
 @dataclass(frozen=True)
 class _LeftOut(Open):
-    """A file that is in no table."""
+    """A file that no table uses."""
 
     path: str
     why: str
@@ -361,7 +361,7 @@ class Results(Open):
 
 @dataclass(frozen=True)
 class Envelope(Open):
-    """What `--json` prints."""
+    """The document that `--json` prints."""
 
     version: int
     command: str
@@ -369,16 +369,16 @@ class Envelope(Open):
 
 
 def model_of(kind: type[T], part: object, **made: Any) -> T:
-    """Return a part of a document as the model has it."""
+    """Return a part of a document in the model's form."""
     names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: getattr(part, name) for name in names if name not in made}, **made)
 
 
 def _hold(key: str, stated: float | None, found: float) -> None:
-    """Compare a number with the one that its runs give.
+    """Compare a number with the result of its runs.
 
     Raises:
-        Invalid: It is another one.
+        Invalid: They differ.
     """
     if stated is not None and not isclose(stated, found, rel_tol=_NEAR):
         raise Invalid(f"is {stated!r}, but its runs give {found!r}", key=key)

@@ -1,8 +1,8 @@
 """Speedup tables in the shape and the rounding of DLPerf's result JSON.
 
-As its extractors write it (Oneflow-Inc/DLPerf@e36df2e,
+The format is that of its extractors (Oneflow-Inc/DLPerf@e36df2e,
 Tensorflow/resnet50v1.5/result/resnet50_result.json): runs are rounded to two decimals before
-they are averaged, medians before they are divided. Unlike those it never writes NaN: a point
+they are averaged, medians before they are divided. Unlike them it never writes NaN: a point
 without a valid run is left out, a missing baseline gives null.
 """
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 def result(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
     """Return `{model: {shape: {average_speed, batch_size_per_device, median_speed, speedup}}}`.
 
-    The model is what DLPerf's scripts make of a log's name: all before the first underscore.
+    As in DLPerf's scripts, the model is the part of a log's name before the first underscore.
 
     Raises:
-        UsageError: Two tables have the same model, which this shape can't tell apart.
+        UsageError: Two tables have the same model, and this shape can't distinguish them.
     """
     models: dict[str, Any] = {}
     for table in tables:
@@ -49,7 +49,7 @@ def render(tables: Iterable[SpeedupTable], _made: Provenance, _width: int = 0) -
 
 
 def unsaid(tables: Iterable[SpeedupTable], made: Provenance) -> tuple[str, ...]:
-    """Return what this form has no room for, one sentence per table."""
+    """Return the content that this form can't hold, one sentence per table."""
     how = f"hpcbert {made.hpcbert}, {made.date}: {made.command}"
     said = (
         f"{on_cpu(table.group, 'device ')}{'; ' if table.group.device == 'cpu' else ''}"

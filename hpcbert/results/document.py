@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpcbert.model import Adaptive, Metrics, Provenance, Row, Run, SpeedupTable
 
 
-# What a file of results says that it is. The schema is raised by changes that break readers.
+# The format that a file of results names. A change that breaks readers increases the schema.
 FORMAT = "hpcbert-results"
 SCHEMA = 1
 

@@ -1,6 +1,6 @@
 """Explain a table's efficiency, in sentences with their numbers. Pure.
 
-Each sentence is either a finding or says which run would make one possible.
+Each sentence is either a finding or names the run that would give one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from hpcbert.model import Group, Row, SpeedupTable
     from hpcbert.results.metrics import Model
 
-# Shares of the median below which a node is no reason, and a wait is none.
+# Shares of the median below which a slow node, or a wait, is not reported.
 _NODE, _WAIT = 0.01, 0.01
-# The share by which a 95th percentile is above the median before it is said.
+# How far a 95th percentile must be above the median to be reported, as a share.
 _TAIL = 0.10
-# Runs without a node that it takes to say anything of it.
+# Runs without a node that a statement about the node needs.
 _WITHOUT = 2
 _POSITIONS, _KINDS = 512, 2
 
@@ -38,7 +38,7 @@ class Observation:
         shape: The point that it is about; None for the table.
         text: The sentence.
         numbers: The numbers in it, by name.
-        missing: Whether it names the run that would show it, instead of a finding.
+        missing: Whether it names the run that would give the answer, instead of a finding.
     """
 
     about: str
@@ -54,7 +54,7 @@ def explain(
     bandwidths: Mapping[Shape, float],
     waits: Mapping[Shape, Sequence[float]],
 ) -> tuple[Observation, ...]:
-    """Return what a table's rows say about its efficiency.
+    """Explain the efficiency in a table's rows.
 
     Args:
         table: The table.
@@ -86,7 +86,7 @@ def _at(rows: Sequence[Row], shape: Shape) -> Row | None:
 
 
 def _within(table: SpeedupTable, rows: Sequence[Row]) -> Observation:
-    """Report the loss inside a node: one GPU's rate against that of a whole node."""
+    """Report the loss inside a node: the rate of one GPU compared with that of a whole node."""
     width = max(row.shape.gpus_per_node for row in rows)
     full = Shape(1, width)
     if width == 1:
@@ -108,7 +108,7 @@ def _within(table: SpeedupTable, rows: Sequence[Row]) -> Observation:
 
 
 def _between(table: SpeedupTable, rows: Sequence[Row]) -> list[Observation]:
-    """Report the loss between nodes: one node's rate against that of several."""
+    """Report the loss between nodes: the rate of one node compared with that of several."""
     several = [row for row in rows if row.shape.nodes > 1]
     if not several:
         width = max(row.shape.gpus_per_node for row in rows)
@@ -137,7 +137,7 @@ def _between(table: SpeedupTable, rows: Sequence[Row]) -> list[Observation]:
 
 
 def parameters(model: Model) -> int:
-    """Return the number of weights of a BERT with pre-training heads: it has as many gradients.
+    """Return the number of weights, and so of gradients, of a BERT with pre-training heads.
 
     Embeddings with their norm, blocks, pooler, both heads; the masked-LM head shares its matrix
     with the embeddings (google-research/bert@eedf571, modeling.py and run_pretraining.py).
@@ -158,7 +158,7 @@ def _accumulation(group: Group) -> int:
 def _all_reduce(
     group: Group, row: Row, rows: Sequence[Row], bandwidths: Mapping[Shape, float]
 ) -> list[Observation]:
-    """Hold the time that all-reduce takes alone against the time that a step lost."""
+    """Compare the time of all-reduce alone with the time that a step lost."""
     shape = row.shape
     base = _at(rows, Shape(1, shape.gpus_per_node) if shape.nodes > 1 else BASELINE)
     model = model_named(group.model)
@@ -198,7 +198,7 @@ def _all_reduce(
 
 
 def _slow_node(row: Row) -> list[Observation]:
-    """Name a node that lowers the median: without its runs, it would be higher."""
+    """Name a node that lowers the median: without its runs, the median would be higher."""
     runs = [(frozenset(run.nodes), run.throughput) for run in row.runs if run.valid]
     known = [(nodes, speed) for nodes, speed in runs if nodes and speed]
     if len(known) < _WITHOUT + 1 or not row.median:

@@ -1,10 +1,10 @@
-"""How far a median, and a ratio of two, can be trusted: limits from order statistics; pure.
+"""Confidence limits of medians and of their ratios, from order statistics; pure.
 
-Nothing is assumed of how runs scatter but that they are independent. The chance that the median of
-a distribution lies outside of the i-th smallest and the i-th largest of n values is that of fewer
-than i heads, or tails, of n coins (H. A. David, H. N. Nagaraja, Order Statistics, 3rd edition,
-section 7.1). Each of the two medians gets such limits, chosen by the number of runs alone; the
-quotients of the limits are those of the ratio. docs/explanation/comparing.md has the figures.
+The only assumption is that runs are independent. The chance that the median of a distribution lies
+outside the i-th smallest and the i-th largest of n values is that of fewer than i heads, or tails,
+of n coins (H. A. David, H. N. Nagaraja, Order Statistics, 3rd edition, section 7.1). Each of the
+two medians gets such limits, which depend only on the number of runs; the limits of the ratio are
+the quotients of these. docs/explanation/comparing.md has the figures.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hpcbert.logs.arithmetic import median
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# What the limits of both medians cover together, where there are runs enough for it: five each are.
+# The joint coverage of both medians' limits, if there are enough runs: five of each are.
 CONFIDENCE = 0.875
-# The chance above which no difference is claimed where nothing differs.
+# The largest accepted chance of reporting a difference where nothing differs.
 FALSE_ALARM = 0.05
-# More repeats than that nobody runs.
+# The most repeats that anybody runs.
 MOST = 100
 
 
@@ -33,9 +33,8 @@ class Ratio(NamedTuple):
     Attributes:
         value: The ratio.
         low, high: Its limits.
-        coverage: The chance that they hold the true ratio: at least that, however runs scatter.
-        false_alarm: The chance that they leave out 1 where both sets are of one distribution:
-            at most that.
+        coverage: The minimum chance that they contain the true ratio, however runs scatter.
+        false_alarm: The maximum chance that they exclude 1 if both sets have the same distribution.
     """
 
     value: float
@@ -46,7 +45,7 @@ class Ratio(NamedTuple):
 
     @property
     def decides(self) -> bool:
-        """Whether there are runs enough for a verdict."""
+        """Whether there are enough runs for a verdict."""
         return self.false_alarm <= FALSE_ALARM
 
 
@@ -56,7 +55,7 @@ class Limits(NamedTuple):
     Attributes:
         median: Of the runs.
         low, high: Its limits.
-        coverage: The chance that they hold the true median, however runs scatter.
+        coverage: The chance that they contain the true median, however runs scatter.
     """
 
     median: float
@@ -66,7 +65,7 @@ class Limits(NamedTuple):
 
     @property
     def width(self) -> float:
-        """How far the limits are from each other, as a share of the median."""
+        """The distance between the limits, as a share of the median."""
         return (self.high - self.low) / self.median
 
 
@@ -84,13 +83,14 @@ def limits(runs: Sequence[float]) -> Limits:
 
 
 def suffices(runs: Sequence[float], precision: float | None) -> bool:
-    """Return whether a median is precise enough that no more runs are needed.
+    """Return whether a median is so precise that no more runs are needed.
 
-    Never of fewer than five, whose limits hold it with 93.75 %.
+    Fewer than five runs never suffice; the limits of five contain it with 93.75 %.
 
     Args:
         runs: Throughputs of the valid ones.
-        precision: Share of the median that its limits have to be nearer than; None: none is.
+        precision: The maximum distance between the limits, as a share of the median; None: nothing
+            suffices.
     """
     return precision is not None and len(runs) >= FEWEST and limits(runs).width < precision
 
@@ -99,8 +99,8 @@ def ratio(base: Sequence[float], new: Sequence[float]) -> Ratio:
     """Return the ratio of the medians of two sets of runs, new over base.
 
     Args:
-        base: Throughputs of the one, at least one, all above 0.
-        new: Those of the other, in the same form.
+        base: Throughputs of the first set, at least one, all above 0.
+        new: Those of the second set, in the same form.
     """
     left, right = sorted(base), sorted(new)
     i, j = rank(len(left)), rank(len(right))
@@ -121,10 +121,10 @@ def covered(count: int, place: int) -> float:
 
 @cache
 def rank(count: int) -> int:
-    """Return which smallest and largest of n values are the limits of their median.
+    """Return which of n values, counted from both ends, are the limits of their median.
 
-    The innermost that leave both medians together within their limits with CONFIDENCE, each with
-    its root; of few values the outermost.
+    These are the innermost ones for which both medians lie within their limits with CONFIDENCE,
+    each with its square root; of few values, the outermost.
     """
     wanted = sqrt(CONFIDENCE)
     fitting = [place for place in range(1, count // 2 + 1) if covered(count, place) >= wanted]
@@ -135,8 +135,8 @@ def rank(count: int) -> int:
 def false_alarm(base: int, new: int) -> float:
     """Return the chance that limits of n and m values of one distribution don't overlap.
 
-    All orders of the values are equally likely then; those are counted in which as many of the one
-    set as reach its limit come before the other's limit.
+    All orders of the values are then equally likely. Counted are those in which all values of one
+    set up to its limit come before the limit of the other.
     """
     i, j = rank(base), rank(new)
     above = _apart(base, base + 1 - i, new, j)
@@ -154,9 +154,9 @@ def _apart(count: int, upper: int, others: int, lower: int) -> float:
 
 
 def scatter(base: Sequence[float], new: Sequence[float]) -> float | None:
-    """Return by how much runs of both sets scatter: the standard deviation of their logarithms.
+    """Return the scatter of the runs of both sets: the standard deviation of their logarithms.
 
-    None where neither set has two runs.
+    None if neither set has two runs.
     """
     squares, freedom = 0.0, 0
     for runs in (base, new):
@@ -168,26 +168,26 @@ def scatter(base: Sequence[float], new: Sequence[float]) -> float | None:
 
 
 def least() -> int:
-    """Return the number of repeats, the same of both, from which a verdict is possible."""
+    """Return the smallest number of repeats of both that allows a verdict."""
     return next(count for count in range(1, MOST) if false_alarm(count, count) <= FALSE_ALARM)
 
 
 def repeats(spread: float, margin: float, beyond: int = 0) -> int | None:
-    """Return how many repeats of both it takes until the limits are that near to the ratio.
+    """Return how many repeats of both bring the limits this near to the ratio.
 
     An expectation, for runs that scatter normally; None if it is more than MOST.
 
     Args:
-        spread: By how much runs scatter, as a share.
+        spread: The scatter of the runs, as a share.
         margin: The distance, as a share.
-        beyond: How many there are already, which did not do.
+        beyond: The number of existing repeats, which did not suffice.
     """
     counts = range(max(least(), beyond + 1), MOST + 1)
     return next((count for count in counts if reach(count) * spread <= margin), None)
 
 
 def reach(count: int) -> float:
-    """Return how far the limits of a ratio lie from it on average, in standard deviations.
+    """Return the mean distance of a ratio's limits from it, in standard deviations.
 
     The expectation of a normal order statistic is G. Blom's: Statistical Estimates and
     Transformed Beta-Variables, 1958.

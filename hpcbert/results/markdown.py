@@ -100,7 +100,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         _number(row.median),
         _number(row.speedup),
         _number(row.efficiency, ".1%"),
-        # One run has no range.
+        # One run does not have a range.
         _number(row.min if row.cv is not None else None),
         _number(row.max if row.cv is not None else None),
         _number(row.cv, ".2%"),

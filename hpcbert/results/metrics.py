@@ -1,7 +1,7 @@
 """How good a number is: per GPU, in tokens, in steps, against the GPUs' peak, and in joules. Pure.
 
-docs/explanation/metrics.md has the formulas and their sources. What takes something that nobody
-knows is None, and `unknown` says what it takes.
+docs/explanation/metrics.md has the formulas and their sources. A metric that needs an unknown value
+is None, and `unknown` names what it needs.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
     from hpcbert.model import Facts, Measured
 
-# Of BERT's uncased English vocabulary, as the programs have it (google-research/bert@eedf571).
+# The size of BERT's uncased English vocabulary in the programs (google-research/bert@eedf571).
 _VOCABULARY = 30522
 _P95 = 0.95
 
 
 class Model(NamedTuple):
-    """The sizes that a model's operations follow from.
+    """The sizes that determine a model's operations.
 
     Attributes:
         intermediate: Width inside the feed-forward layer.
-        vocabulary: Tokens that the masked-LM head tells apart.
+        vocabulary: Tokens that the masked-LM head distinguishes.
     """
 
     layers: int
@@ -39,7 +39,7 @@ class Model(NamedTuple):
 
 
 def model_named(name: str) -> Model | None:
-    """Return the sizes of a model that has a name, such as `bert-base`."""
+    """Return the sizes of a named model, such as `bert-base`."""
     sizes = stated_by(name)
     if not sizes:
         return None
@@ -50,16 +50,16 @@ def model_flops(model: Model, length: int, masked: int | None = None) -> float:
     """Return the floating-point operations that training on one sample needs.
 
     6 operations for each token and weight of a matrix product (Kaplan et al. 2020,
-    arXiv:2001.08361, section 2.1; the backward pass takes twice the forward pass): of the blocks
-    for all tokens, padding included, of the masked-LM head for the masked ones, of the pooler and
-    its head once. The attention's own products are 12 * hidden * length^2 a layer (Chowdhery et al.
-    2022, arXiv:2204.02311, appendix B). Embeddings, norms, dropout, the optimizer and recomputation
-    are left out.
+    arXiv:2001.08361, section 2.1; the backward pass takes twice the forward pass): the blocks take
+    all tokens, padding included, the masked-LM head the masked ones, and the pooler and its head
+    one. The attention's own products are 12 * hidden * length^2 a layer (Chowdhery et al. 2022,
+    arXiv:2204.02311, appendix B). Embeddings, norms, dropout, the optimizer and recomputation are
+    left out.
 
     Args:
         model: The model.
         length: Tokens of a sample.
-        masked: Masked tokens that are predicted; by default as many as the data sets have.
+        masked: Masked tokens that are predicted; by default, the number in the data sets.
     """
     predicted = usual_predictions(length) if masked is None else masked
     hidden = model.hidden
@@ -73,17 +73,17 @@ def model_flops(model: Model, length: int, masked: int | None = None) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the least of the values that this share of them reaches at most (nearest rank)."""
+    """Return the smallest value that this share of the values does not exceed (nearest rank)."""
     ranked = sorted(values)
     return ranked[max(0, -(-len(ranked) * round(share * 1000) // 1000) - 1)]
 
 
 def metrics_of(point: Measured, speed: float | None) -> Metrics | None:
-    """Return how good a point's number is; None if it has none.
+    """Return a point's metrics; None if it has no number.
 
     Args:
         point: The point with its runs.
-        speed: Its median, samples per second over all GPUs.
+        speed: The median, samples per second over all GPUs.
     """
     if speed is None:
         return None
@@ -146,7 +146,7 @@ def _peak(point: Measured, unknown: dict[str, str]) -> float | None:
 
 
 def _sampled(point: Measured, unknown: dict[str, str]) -> tuple[float | None, float | None]:
-    """Return watts and memory, from the runs with all GPUs sampled."""
+    """Return watts and memory from the runs in which all GPUs were sampled."""
     own = [run.sampled for run in point.runs if run.valid and run.sampled]
     whole = [one for one in own if one.gpus == point.shape.gpus]
     if whole:

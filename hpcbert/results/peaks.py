@@ -2,8 +2,8 @@
 
 Sources: NVIDIA's data sheets "V100" (2020), "A100 80GB" (2021), "H100", "H200" and "GH200" (2024),
 "HGX B200" (2025); from H100 on they state tensor cores with sparsity, which is twice the dense
-peak. The table is that of hpcbert/workloads/bert_pretrain.py, which can't import it; a test holds
-the two equal.
+peak. The table is that of hpcbert/workloads/bert_pretrain.py, which can't import it; a test
+compares the two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 _A100 = {"fp16": 312.0, "bf16": 312.0, "tf32": 156.0, "fp32": 19.5}
 _H100 = {"fp16": 989.5, "bf16": 989.5, "tf32": 494.5, "fp32": 67.0}
 _H100_NVL = {"fp16": 835.5, "bf16": 835.5, "tf32": 417.5, "fp32": 60.0}
-# 10^12 operations a second, by what the driver calls the GPU.
+# 10^12 operations per second, by the driver's name for the GPU.
 PEAKS = {
     r"(NVIDIA |Tesla )V100-SXM2-(16|32)GB": {"fp16": 125.0, "fp32": 15.7},
     r"(NVIDIA |Tesla )V100-PCIE-(16|32)GB": {"fp16": 112.0, "fp32": 14.0},
@@ -26,7 +26,7 @@ PEAKS = {
 
 
 def peak(gpu: str, precision: str) -> float | None:
-    """Return a GPU's dense peak, operations per second; None if no data sheet is known."""
+    """Return a GPU's dense peak in operations per second; None if no data sheet is known."""
     for pattern, peaks in PEAKS.items():
         if re.fullmatch(pattern, gpu) and precision in peaks:
             return peaks[precision] * 1e12

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 BASELINE = Shape(1, 1)
 FOREIGN = "-"
 _COMPLETED = "COMPLETED"
-# A run is marked where it lies further from the median than spread explains: more than 3.5 times
-# the median absolute deviation (scaled to a standard deviation), and more than a share of the
-# median. A fault makes a run slow; a fast run has to be further off, because runs up to 4.46 %
-# faster than their median are in DLPerf's own tables (DeepSpeed, 2n8g).
+# A run is marked if its distance from the median is more than 3.5 times the median absolute
+# deviation (scaled to a standard deviation), and more than a share of the median. Faults make runs
+# slow; the limit for fast runs is higher, because DLPerf's own tables contain runs up to 4.46 %
+# faster than their median (DeepSpeed, 2n8g).
 _OUTLIER_DEVIATIONS = 3.5
 _SLOW_SHARE, _FAST_SHARE = 0.03, 0.045
 _DEVIATION_SCALE = 1.4826
 _OUTLIER_RUNS = 3
-# Of 69 sets of runs that DLPerf published 67 have a cv below 2.2 %.
+# 67 of the 69 sets of runs that DLPerf published have a cv below 2.2 %.
 NOISY = 0.03
 
 
@@ -42,10 +42,10 @@ class Evidence:
 
     Attributes:
         state: The scheduler's word, or FOREIGN for a log that hpcbert did not submit.
-        exit_code: Of the measured step, None if not recorded.
-        log: What the reading of the log has against it, empty if nothing.
-        over: Whether the repeat has ended; until then its log says nothing.
-        detail: What the scheduler's word means here, as a clause; may be empty.
+        exit_code: Of the measured step; None if not recorded.
+        log: The reasons against the log from reading it; empty if there are none.
+        over: Whether the repeat has ended; until then its log is not judged.
+        detail: The meaning of the scheduler's word here, as a clause; may be empty.
         rehearsed: Whether the repeat replayed a sample log.
         suspended: Seconds for which the job was suspended.
     """
@@ -62,8 +62,9 @@ class Evidence:
 def gate(evidence: Evidence) -> tuple[Reason, ...]:
     """Return why a repeat is invalid; empty if it is valid.
 
-    It counts only if the scheduler says COMPLETED, the measured step ended with exit status 0, and
-    the log is complete, full within the window, finite in its loss and true to what was asked for.
+    It is valid only if the scheduler says COMPLETED, the measured step ended with exit status 0,
+    and the log is complete, has every iteration of the window, has finite losses and matches the
+    request.
     """
     if evidence.rehearsed or any(reason.code == "rehearsal" for reason in evidence.log):
         return (Reason("rehearsal", "the sample log was replayed; nothing was trained"),)
@@ -100,10 +101,10 @@ def _by_exit(evidence: Evidence) -> tuple[Reason, ...]:
 
 
 class Curves:
-    """Points by the curve that they are on: those that differ in shape and accumulation alone.
+    """Points by curve: those of one curve differ only in shape and accumulation.
 
     Args:
-        points: All that were measured together.
+        points: All points that were measured together.
     """
 
     def __init__(self, points: Iterable[Point]) -> None:
@@ -113,7 +114,7 @@ class Curves:
         self._notes = {plain: _note(curve) for plain, curve in curves.items()}
 
     def variant(self, point: Point) -> str:
-        """Return what distinguishes the table of a point from others."""
+        """Return the variant that distinguishes a point's table from others."""
         note = self._notes[_plain(point)]
         if not note:
             return point.variant
@@ -138,12 +139,13 @@ def _note(curve: set[Point]) -> str:
 def group_of(point: Point, curves: Curves, rule: str, *, stated: str | None = None) -> Group:
     """Return the table that a point belongs to.
 
-    Accumulation tells tables apart, unless it follows from a global batch size and so differs
-    from shape to shape: then those shapes are one curve, which is what DLPerf's DeepSpeed rows are.
+    Points with different accumulation are in different tables, unless accumulation follows from a
+    global batch size and so differs from shape to shape: then these shapes are one curve, like
+    DLPerf's DeepSpeed rows.
 
     Args:
         point: The point.
-        curves: Of all that were measured with it.
+        curves: Those of all points that were measured with it.
         rule: Name of the rule that gave the numbers.
         stated: The kind of device that logs state, for a point that leaves it to the program.
     """
@@ -160,14 +162,14 @@ def group_of(point: Point, curves: Curves, rule: str, *, stated: str | None = No
 
 
 def tabulate(points: Iterable[Measured], *, require_all: bool = False) -> tuple[SpeedupTable, ...]:
-    """Reduce points to one table a group, rows in the order of GPUs and nodes.
+    """Reduce points to one table per group, with rows in the order of GPUs and nodes.
 
     Args:
         points: In any order; groups keep the order of their first point.
-        require_all: Whether a point with fewer valid runs than asked has no number at all.
+        require_all: Whether a point with fewer valid runs than requested gets no number.
 
     Raises:
-        UsageError: A point is there twice.
+        UsageError: A point appears twice.
     """
     groups: dict[Group, dict[Shape, Measured]] = {}
     for point in points:
@@ -185,7 +187,7 @@ def _table(group: Group, shapes: dict[Shape, Measured], require_all: bool) -> Sp
     rows = []
     for shape in ordered:
         point = shapes[shape]
-        # It is another experiment than the one that its table is measured by.
+        # It is not the experiment that its table is measured by.
         foreign = any(one.decisive and one.scope == "points" for one in point.differences)
         rows.append(_row(point, numbers[shape], None if foreign else base))
     return SpeedupTable(group, BASELINE if base else None, tuple(rows))
@@ -197,7 +199,7 @@ def _numbers(point: Measured, require_all: bool) -> list[float]:
 
 
 def _asked(point: Measured, numbers: list[float]) -> int:
-    """Return how many runs are needed: no more than there are if these are enough."""
+    """Return how many runs are needed: the existing ones if they are enough."""
     precision = point.adaptive.precision_of_median if point.adaptive else None
     return len(numbers) if suffices(numbers, precision) else point.asked
 
@@ -249,7 +251,7 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
 
 
 def _variation(numbers: list[float], mean: float | None) -> float | None:
-    """Return the standard deviation of a sample (n - 1) over its mean."""
+    """Return the standard deviation of a sample (n - 1) divided by its mean."""
     if mean is None or len(numbers) < 2:  # noqa: PLR2004 - one run has no spread
         return None
     squares = math.fsum((number - mean) ** 2 for number in numbers)
@@ -257,7 +259,7 @@ def _variation(numbers: list[float], mean: float | None) -> float | None:
 
 
 def _marked(runs: tuple[Run, ...], numbers: Sequence[float]) -> tuple[Run, ...]:
-    """Return runs, marking those that the spread of all runs does not explain."""
+    """Return the runs with outliers marked."""
     if not has_outlier(numbers):
         return runs
     low, high = expected(numbers)
@@ -270,7 +272,7 @@ def _marked(runs: tuple[Run, ...], numbers: Sequence[float]) -> tuple[Run, ...]:
 
 
 def has_outlier(numbers: Sequence[float]) -> bool:
-    """Return whether a run is further from the median than spread explains."""
+    """Return whether a run is an outlier."""
     low, high = expected(numbers)
     return any(not low <= number <= high for number in numbers)
 

@@ -22,10 +22,10 @@ class Reporter(Protocol):
         Args:
             tables: What to write.
             made: By what, when and by which command.
-            width: Characters that a line may have, in forms that fold lines. 0: any number.
+            width: The maximum length of a line, in forms that fold lines. 0: no maximum.
 
         Raises:
-            UsageError: The form can't hold these tables.
+            UsageError: The form can't represent these tables.
         """
         ...
 
@@ -36,10 +36,10 @@ class Form:
 
     Attributes:
         write: Writes it.
-        endings: Ends of a file's name that mean this form.
-        exact: Whether programs read it: it is printed to the byte.
-        unsaid: Returns what it has no place for, a sentence a table.
-        pack: Makes the file of a binary format; `write` is not used then.
+        endings: Endings of file names that select this form.
+        exact: Whether programs read it: then it is printed byte for byte.
+        unsaid: Returns the content that it can't hold, one sentence per table.
+        pack: Makes the file of a binary format; then `write` is not used.
     """
 
     write: Reporter
@@ -55,7 +55,7 @@ def _parquet(tables: Sequence[SpeedupTable], made: Provenance) -> bytes:
     return frame.parquet(tables, made)
 
 
-# By their names for `collect --format`.
+# By name, for `collect --format`.
 FORMS = {
     "text": Form(text.render, (".txt",)),
     "wide": Form(text.render_wide),
@@ -69,5 +69,5 @@ FORMS = {
 
 
 def meant_by(ending: str) -> str:
-    """Return the name of the form that the end of a file's name means; empty if none."""
+    """Return the name of the form that a file name's ending selects; empty if none."""
     return next((name for name, form in FORMS.items() if ending.lower() in form.endings), "")

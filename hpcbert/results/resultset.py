@@ -11,12 +11,12 @@ from hpcbert.system.lazy import dataclass
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What nodes are that are equal in all that can change a number.
+    """The facts of nodes that are equal in everything that can change a number.
 
     Attributes:
-        digest: As the runs have it.
+        digest: The same as in their runs.
         nodes: Their names.
-        facts: What matters, by name.
+        facts: The facts that matter, by name.
     """
 
     digest: str
@@ -29,9 +29,9 @@ class Source:
     """The source of points; for logs that hpcbert did not submit, most of it is unknown and empty.
 
     Attributes:
-        kind, name, path: As of the points' `Origin`.
+        kind, name, path: As in the points' `Origin`.
         created, hpcbert, command, site, scheduler, runtime, image, framework, recipe_digest,
-            protocol, materials: As of the campaign.
+            protocol, materials: As in the campaign.
     """
 
     kind: Literal["campaign", "logs", "record"]
@@ -56,11 +56,11 @@ class ResultSet:
     """Tables, wherever they come from.
 
     Attributes:
-        tables: Each row has its `origin`.
-        made: By what, when and how they were made; None of what was made right now.
-        sources: What the origins name, in their order.
-        refused: Why something has no table at all, a sentence each.
-        left_out: Files that were looked at and are in no table: each path with the reason.
+        tables: Each row has an `origin`.
+        made: The program, time and command that made them; None if they were made just now.
+        sources: The sources that the origins name, in the same order.
+        refused: Why some results have no table, a sentence each.
+        left_out: Files that were read but are not in a table: each path with the reason.
     """
 
     tables: tuple[SpeedupTable, ...]

@@ -44,8 +44,8 @@ def read(path: Path) -> ResultSet:
     """Read results: a file of `--format json`, or output of `--json` with tables in it.
 
     Raises:
-        UsageError: The file can't be read, is something else, damaged, or of a newer hpcbert.
-            File and place are named.
+        UsageError: The file can't be read, is not a file of results, is damaged, or is from a newer
+            hpcbert. The error names file and place.
     """
     try:
         text = files.read(path).decode("utf-8-sig")
@@ -59,11 +59,11 @@ def read(path: Path) -> ResultSet:
 
 
 def parse(text: str, *, file: str) -> ResultSet:
-    """Return the results that a text holds.
+    """Return the results in a text.
 
     Args:
         text: The document.
-        file: What to call it in messages.
+        file: Its name in messages.
 
     Raises:
         UsageError: As `read`.
@@ -89,10 +89,10 @@ def parse(text: str, *, file: str) -> ResultSet:
 
 
 def _data(text: str, file: str) -> dict[str, Any]:
-    """Return a document that this version reads.
+    """Return a document of a version that can be read.
 
     Raises:
-        UsageError: It is another one.
+        UsageError: It has another version.
     """
     try:
         data = json.loads(text, object_pairs_hook=_single)
@@ -121,7 +121,7 @@ def _data(text: str, file: str) -> dict[str, Any]:
 
 
 def _single(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object if each of its keys appears once; JSON lets the last of several win."""
+    """Return an object if each of its keys appears once; JSON takes the last of several."""
     made = dict(pairs)
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]

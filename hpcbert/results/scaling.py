@@ -1,14 +1,14 @@
-"""How long a step takes on more nodes: a model fitted to the points that there are. Pure.
+"""A model of the time of a step on more nodes, fitted to measured points. Pure.
 
-A step is what one node takes, and the part of the all-reduce between nodes that computation does
-not hide. Of that part only its growth with the number of nodes N is supposed: by the bytes that a
-ring between nodes carries, (N-1)/N, or one over all GPUs, (NG-1)/(NG) (Patarasuk and Yuan 2009,
-J. Parallel Distrib. Comput. 69, 117-124: 2(p-1)/p of the data through each link); by the latency
-of a tree, log2 N; by that of a ring, N-1. No coefficient is negative. Overlap needs no term of its
-own: what it hides on every number of nodes is in none of the coefficients.
+A step takes the time on one node plus the part of the all-reduce between nodes that computation
+does not hide. The model assumes only how that part grows with the number of nodes N: by the bytes
+that a ring between nodes carries, (N-1)/N, or one over all GPUs, (NG-1)/(NG) (Patarasuk and Yuan
+2009, J. Parallel Distrib. Comput. 69, 117-124: 2(p-1)/p of the data through each link); by the
+latency of a tree, log2 N; by that of a ring, N-1. No coefficient is negative. Overlap does not need
+its own term: the coefficients exclude the time that it hides on every number of nodes.
 
-Few points can't distinguish these. So each that the points allow is fitted, and what they
-predict differently is the interval's width; docs/explanation/prediction.md says how good it is.
+Few points can't distinguish these. So each model that the points allow is fitted, and the interval
+is as wide as their predictions differ; docs/explanation/prediction.md says how good it is.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 
     from hpcbert.model import Row, SpeedupTable
 
-# As far beyond the largest measured number of nodes as the published tables could be asked about.
+# How far beyond the largest measured number of nodes the published tables allow a check.
 FARTHEST = 4
-# What the interval is wider than the models' own, on either side: held by the published tables.
+# How much wider than the models' own range the interval is, on either side: chosen by the published
+# tables.
 MARGIN = 0.05
-# Two node counts decide one coefficient; a model needs a point more than it has of these.
+# Two node counts determine one coefficient; a model needs one point more than it has coefficients.
 _FEWEST = 2
-# Models whose squared relative residuals are no more than this multiple of the best's, and this
-# more, are as good as it.
+# Models are as good as the best one if their squared relative residuals are at most this multiple
+# of its own, plus this.
 _ALIKE, _NOISE = 4.0, 1e-4
 _NEGATIVE = -1e-12
 _MOST_NODES = 1_000_000
 
-# Growth of the exposed all-reduce with nodes and GPUs a node.
+# Growth of the exposed all-reduce with nodes and GPUs per node.
 GROWTH: dict[str, Callable[[int, int], float]] = {
     "ring": lambda nodes, _: (nodes - 1) / nodes,
     "flat ring": lambda nodes, gpus: 0.0 if nodes == 1 else 1 - 1 / (nodes * gpus),
@@ -71,16 +72,16 @@ class Fit:
 
 @dataclass(frozen=True)
 class Curve:
-    """What is known of a table's growth over nodes.
+    """The known growth of a table over nodes.
 
     Attributes:
-        gpus_per_node: Of all its points.
+        gpus_per_node: On each node, the same for all points.
         batch: Samples of one GPU in a step; the unit of steps.
         points: Number of nodes and seconds of a step, measured.
-        alone: Seconds of a step on one GPU; None where that was not measured.
+        alone: Seconds of a step on one GPU; None if that was not measured.
         fits: The models that the points allow, the best first.
-        why: Why there are none, as sentences; empty if there are.
-        spread: Half the range of a point's runs over its median, the largest.
+        why: Why there are no models, as sentences; empty if there are some.
+        spread: Half the range of a point's runs divided by its median; the largest of these.
     """
 
     gpus_per_node: int
@@ -93,7 +94,7 @@ class Curve:
 
     @property
     def reach(self) -> int:
-        """The number of nodes up to which it says anything."""
+        """The largest number of nodes for a prediction."""
         return FARTHEST * max((nodes for nodes, _ in self.points), default=0)
 
     @property
@@ -112,7 +113,7 @@ class Curve:
         return median([one.at(nodes, self.gpus_per_node) for one in self.fits])
 
     def predicted(self, nodes: int) -> Prediction:
-        """Return the prediction for some nodes, or why there is none."""
+        """Return the prediction for some nodes, or the reason for its absence."""
         if self.why or nodes > self.reach:
             return Prediction(nodes, self.gpus_per_node, why=self.why or self._too_far(nodes))
         times = [one.at(nodes, self.gpus_per_node) for one in self.fits]
@@ -148,8 +149,8 @@ class Prediction:
         throughput: Samples per second over all GPUs; `low` and `high` are its interval.
         step_seconds: Of one step.
         exposed_seconds: The part of it that waits for the all-reduce between nodes.
-        efficiency: The rate per GPU over that on one node.
-        why: Why nothing is to be expected.
+        efficiency: The rate per GPU divided by that on one node.
+        why: Why there is no prediction.
     """
 
     nodes: int
@@ -164,7 +165,7 @@ class Prediction:
 
 
 def curve_of(table: SpeedupTable) -> Curve:
-    """Fit the growth over nodes of a table's points, those of most node counts a number of GPUs."""
+    """Fit a table's growth over nodes, at the number of GPUs per node with the most node counts."""
     batch = table.group.batch_size_per_device
     known = [row for row in table.rows if row.median]
     widths = {row.shape.gpus_per_node for row in known}
@@ -201,7 +202,7 @@ def _lacking(points: Sequence[tuple[int, float]], width: int) -> str:
 
 
 def _fits(points: Sequence[tuple[int, float]], width: int) -> tuple[Fit, ...]:
-    """Return the models that the points allow, the best first; of two points each fits exactly."""
+    """Return the models that the points allow, the best first; each fits two points exactly."""
     if len(points) == _FEWEST:
         return tuple(_fit(names, points, width) for names in _ALONE[:3])
     found = [_fit(names, points, width) for names in (*_ALONE, *_TOGETHER)]
@@ -213,7 +214,8 @@ def _fits(points: Sequence[tuple[int, float]], width: int) -> tuple[Fit, ...]:
 def _fit(names: Sequence[str], points: Sequence[tuple[int, float]], width: int) -> Fit:
     """Return the least squares of relative residuals with no coefficient below zero.
 
-    Of so few terms all subsets are tried: the best one without a negative coefficient is it.
+    There are so few terms that all subsets are tried; the result is the best one without a negative
+        coefficient.
     """
     fits = [
         one

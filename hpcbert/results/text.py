@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NOTHING = "-"
 _GAP = "  "
 _BELOW = " " * 4
-# The column's title, and what it is called by in the code, whatever the device.
+# The column's title, and its name in the code, for any device.
 _DEVICES = "GPUs"
 _COLUMNS = (
     "nodes",
@@ -40,15 +40,15 @@ _COLUMNS = (
     "flags",
 )
 _LEFT = ("flags",)
-# What stays in columns where not all of them fit: as many as fit. The rest goes below its row.
+# The columns to keep if not all fit: as many as fit. The others go below their row.
 _NARROWER = (
     ("nodes", _DEVICES, "median samples/s", "cv", "speedup", "repeats"),
     ("nodes", _DEVICES, "median samples/s", "repeats"),
     ("nodes", _DEVICES, "median samples/s"),
 )
-# Nothing is folded into less.
+# Lines are never folded to less than this.
 _LEAST = 20
-# The others say what was measured; these say that something may be wrong with it.
+# Other flags describe the measurement; these say that something may be wrong with it.
 _QUIET = ("no-baseline", "accumulation")
 
 
@@ -65,7 +65,7 @@ def render_wide(tables: Iterable[SpeedupTable], made: Provenance, _width: int = 
 
 
 def _measures(table: SpeedupTable) -> str:
-    """Return a table of metrics, and below it why some are unknown."""
+    """Return a table of metrics and, below it, why some are unknown."""
     rows = [(row, row.metrics) for row in table.rows if row.metrics]
     lines = [
         (str(row.shape), *(write(getattr(own, name)) for _, name, write in _MEASURES))
@@ -105,9 +105,9 @@ def render(tables: Iterable[SpeedupTable], made: Provenance, width: int = 0) -> 
     Colours are in it; `click.echo` takes them out where they are not wanted.
 
     Args:
-        tables: What to show.
+        tables: The tables to show.
         made: By what, when and by which command.
-        width: Characters that a line may have: what does not fit is folded. 0: any number.
+        width: The maximum length of a line; longer ones are folded. 0: no maximum.
     """
     parts = [_table(table, width) for table in tables]
     words = f"hpcbert {made.hpcbert} · {made.date} · {made.command}"
@@ -119,7 +119,7 @@ def fold(text: str, width: int, indent: str = "") -> list[str]:
     """Return a text as lines of limited length, the later ones indented."""
     if not width or len(text) <= width:
         return [text]
-    # A path that is too long stays whole, for copying.
+    # A long path is not folded, so that it can be copied.
     return textwrap.wrap(
         text,
         max(width, _LEAST),
@@ -151,7 +151,7 @@ def _table(table: SpeedupTable, width: int) -> str:
 def _row(
     cells: Mapping[str, str], titles: Sequence[str], widths: Mapping[str, int], width: int
 ) -> list[str]:
-    """Return a row: its columns, and below them what has no column."""
+    """Return a row: its columns, and below them the values without a column."""
     rest = [f"{one} {text}" for one, text in cells.items() if one not in titles]
     said = [one for one in rest if not one.endswith((" ", f" {NOTHING}"))]
     below = fold(_BELOW + ", ".join(said), width, _BELOW) if said else []

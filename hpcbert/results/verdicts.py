@@ -87,7 +87,7 @@ def _untold(pair: Matched) -> str:
 
 
 def share(value: float) -> str:
-    """Return a share in percent, as people write it."""
+    """Return a share in percent, in the usual form."""
     return f"{value * 100:.6g} %"
 
 
@@ -95,9 +95,9 @@ def render(comparison: Comparison, within: float, width: int = 0) -> str:
     """Return a comparison for a terminal; colours are in it.
 
     Args:
-        comparison: What to show.
-        within: The share within which two numbers pass for equal.
-        width: Characters that a line may have, for what is folded. 0: any number.
+        comparison: The comparison to show.
+        within: The share within which two numbers are equal.
+        width: The maximum length of a line, for texts that are folded. 0: no maximum.
     """
     rows = [_cells(pair, within) for pair in comparison.pairs]
     columns = _columns(comparison)
@@ -180,7 +180,7 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def told(start: str, found: Sequence[tuple[Matched, tuple[Contrast, ...]]]) -> list[str]:
-    """Return each contrast once, with the points that it is true of unless it is of all."""
+    """Return each contrast once, with its points unless it is true of all."""
     points: dict[str, list[str]] = {}
     for pair, contrasts in found:
         for one in contrasts:
@@ -192,7 +192,7 @@ def told(start: str, found: Sequence[tuple[Matched, tuple[Contrast, ...]]]) -> l
 
 
 def some(names: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
+    """Return the first few names and the number of the others."""
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -213,11 +213,11 @@ def _legend(comparison: Comparison) -> str:
 def junit(comparisons: Sequence[Comparison], failures: Mapping[str, str]) -> str:
     """Return comparisons as JUnit XML: one case per point, with the failed ones.
 
-    The form is that which Jenkins and GitLab read (testsuites, testsuite, testcase, failure).
+    Jenkins and GitLab read this form (testsuites, testsuite, testcase, failure).
 
     Args:
-        comparisons: What was compared.
-        failures: Why points failed, by what `case` calls them.
+        comparisons: The comparisons.
+        failures: Why points failed, by the name that `case` gives them.
     """
     from xml.etree import ElementTree as ET
 
@@ -237,5 +237,5 @@ def junit(comparisons: Sequence[Comparison], failures: Mapping[str, str]) -> str
 
 
 def case(comparison: Comparison, name: str) -> str:
-    """Return the name of a point of a comparison among all."""
+    """Return the name of a point among all comparisons."""
     return f"{comparison.new}\n{name}"

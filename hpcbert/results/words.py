@@ -1,4 +1,4 @@
-"""Words that come from paths and logs, made fit to be shown."""
+"""Words from paths and logs, in a form that is safe to show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hpcbert.model import Adaptive, Group, Protocol, Row, Run, SpeedupTable
 
 _SHOWN = 3
-# What each flag means, as tables explain it to those who read nothing else.
+# The meaning of each flag, as tables explain it to readers of the table alone.
 FLAGS = {
     "superlinear": "the speedup is above the number of GPUs: look for the cause",
     "outlier": "one run is further from the median than the spread of the runs explains",
@@ -35,7 +35,7 @@ FLAGS = {
 
 
 def plain(text: str) -> str:
-    """Return text on one line, without control characters that could steer a terminal."""
+    """Return text on one line, without control characters that could control a terminal."""
     flat = " ".join(text.split())
     return "".join(char if char.isprintable() else "�" for char in flat)
 
@@ -51,7 +51,7 @@ def device_of(group: Group) -> str:
 
 
 def of_devices(text: str, tables: Iterable[SpeedupTable]) -> str:
-    """Return a text that holds for tables on GPUs as it holds for these."""
+    """Return a text about tables on GPUs in the words for these tables."""
     on = {table.group.device for table in tables}
     return text.replace("GPUs", "devices" if "gpu" in on else "ranks") if "cpu" in on else text
 
@@ -62,9 +62,9 @@ def why(run: Run) -> str:
 
 
 def refusals(row: Row) -> tuple[tuple[str, str], ...]:
-    """Return the invalid repeats of a row, and why; those with one reason together.
+    """Return the invalid repeats of a row and why; those with the same reason are together.
 
-    `repeat 3`, or of several `5 repeats`, where they are not all of the row `2 repeats (1, 4)`.
+    `repeat 3`, `5 repeats` for all of the row, `2 repeats (1, 4)` for some of it.
     """
     reasons: dict[str, list[Run]] = {}
     for run in row.runs:
@@ -109,7 +109,7 @@ def differences(row: Row) -> tuple[str, ...]:
 
 
 def protocol(row: Row) -> tuple[str, ...]:
-    """Return how many repeats a row has and why, if their number was not fixed."""
+    """Return how many repeats a row has and why, unless their number was fixed."""
     return (sufficiency(throughputs(row.runs), row.adaptive),) if row.adaptive else ()
 
 
@@ -143,12 +143,12 @@ def until(protocol: Protocol) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as people write it: `1 %`, `93.75 %`, `0.823 %`."""
+    """Return a share in the usual form: `1 %`, `93.75 %`, `0.823 %`."""
     return f"{share * 100:.4g} %"
 
 
 def marks(row: Row) -> tuple[str, ...]:
-    """Return which valid repeats of a row have marks of their own, a sentence each."""
+    """Return a sentence for each valid repeat of a row that has its own marks."""
     return tuple(
         plain(f"repeat {run.repeat}: {', '.join(run.flags)}{_distance(run, row)}")
         for run in row.runs

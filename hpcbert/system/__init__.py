@@ -1,3 +1,3 @@
-"""What hpcbert asks of the operating system: processes, files, locks, users."""
+"""The interface to the operating system: processes, files, locks, users."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reading a file that may turn out to be something else, and writing one that a crash can't halve.
+"""Reading files that may not be what they seem, and writing files that a crash can't truncate.
 
-A campaign directory is shared, copied and edited by hand. Whatever stands where a file should be, a
-pipe, a device, a terabyte, is answered at once and in bounded memory.
+A campaign directory is shared, copied and edited by hand. Instead of a file there may be a pipe, a
+device or a terabyte: each is refused at once, in bounded memory.
 
 Writing goes to a temporary name in the same directory, is flushed to disk and renamed, which NFS
 keeps atomic too.
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-# Permissions of what is its owner's alone.
+# Permissions of files that only their owner may read.
 PRIVATE = 0o600
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-# Bytes of the largest file that is read whole.
+# The size of the largest file that is read whole, bytes.
 MOST = 1 << 26
 _KINDS = (
     (stat.S_ISDIR, "it is a directory"),
@@ -39,12 +39,12 @@ def open_file(path: Path, *, follow: bool = True) -> tuple[int, int]:
 
     Args:
         path: The file.
-        follow: Whether it may be reached by a link in its place.
+        follow: Whether it may be a link to a file.
 
     Raises:
         OSError: It is missing, unreadable, or not a regular file; strerror says which.
     """
-    # Looked at before it is opened: opening a device may already do something.
+    # Checked before it is opened: opening a device can have an effect.
     _refuse_irregular(path.stat(follow_symlinks=follow))
     links = 0 if follow else os.O_NOFOLLOW
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | links)
@@ -62,10 +62,10 @@ def read(path: Path, *, most: int = MOST) -> bytes:
 
     Args:
         path: The file.
-        most: Bytes above which it is not what it is taken for.
+        most: The size in bytes above which it is refused.
 
     Raises:
-        OSError: As `open_file`, or it is larger.
+        OSError: As in `open_file`, or it is larger.
     """
     descriptor, _ = open_file(path)
     with os.fdopen(descriptor, "rb") as file:
@@ -78,7 +78,7 @@ def read_open(file: BinaryIO, path: Path, *, most: int = MOST) -> bytes:
     Args:
         file: The file.
         path: Its name, for the error.
-        most: As of `read`.
+        most: As in `read`.
 
     Raises:
         OSError: It is larger.
@@ -100,12 +100,12 @@ def remedy(error: OSError) -> str:
 
 @contextlib.contextmanager
 def refusal(what: str, where: Path, *, hint: str | None = None) -> Iterator[None]:
-    """Turn a refusal of the file system into an error: `Can't …: Permission denied.`.
+    """Turn an error of the file system into one of hpcbert: `Can't …: Permission denied.`.
 
     Args:
-        what: What is tried, for the message.
+        what: The attempted action, for the message.
         where: The file or directory, for the message.
-        hint: What to do about it; by default what helps against any such error.
+        hint: What to do about it; by default the usual remedy.
 
     Raises:
         HpcbertError: It refused.
@@ -121,12 +121,12 @@ def refusal(what: str, where: Path, *, hint: str | None = None) -> Iterator[None
 
 
 def write_text(path: Path, text: str, *, mode: int = PRIVATE) -> None:
-    """Write a text as `write_bytes` does, in UTF-8."""
+    """Write a text in UTF-8, as `write_bytes` does."""
     write_bytes(path, text.encode("utf-8"), mode=mode)
 
 
 def temporary_for(path: Path) -> Path:
-    """Return a file's name until it is whole, which nobody else uses."""
+    """Return a unique name for a file until it is whole."""
     return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
 
 
@@ -144,7 +144,7 @@ def size_of(path: Path) -> int:
 
 
 def write_bytes(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
-    """Write a file whole or not at all, so that it then survives a crash.
+    """Write a file whole or not at all, so that afterwards it survives a crash.
 
     Args:
         path: The file.
@@ -152,8 +152,8 @@ def write_bytes(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
         mode: Its permissions, less the umask's.
 
     Raises:
-        HpcbertError: The file system refused: full, read-only, gone or out of quota. A file
-            that was there before is untouched.
+        HpcbertError: The file system refused: full, read-only, gone or out of quota. An existing
+            file stays as it was.
     """
     temporary = temporary_for(path)
     with refusal("write", path):
@@ -168,15 +168,15 @@ def write_bytes(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
 
 
 def write_new(contents: Mapping[Path, bytes]) -> None:
-    """Write files where no process looks for any yet: when this returns, all survive a crash.
+    """Write files before any process looks for them: when this returns, all survive a crash.
 
-    Each is flushed after all are written, for then the file system writes them down together.
+    Each is flushed after all are written, so that the file system writes them together.
 
     Args:
-        contents: Of each file, all of it. Their directories are there, the files are not.
+        contents: The whole content of each file. Their directories exist, the files do not.
 
     Raises:
-        HpcbertError: The file system refused; some may be there, whole or in part.
+        HpcbertError: The file system refused; some files may exist, whole or in part.
     """
     for path, content in contents.items():
         with refusal("write", path), os.fdopen(os.open(path, _NEW, PRIVATE), "wb") as file:
@@ -190,7 +190,7 @@ def write_new(contents: Mapping[Path, bytes]) -> None:
 
 
 def write_through(path: Path, content: bytes, mode: int) -> None:
-    """Write a new file down to the disk, without another name before.
+    """Write a new file and flush it to the disk, without a temporary name.
 
     Raises:
         OSError: It exists, or the file system refused.
@@ -210,7 +210,7 @@ def _refuse_irregular(status: os.stat_result) -> None:
 
 
 def _flush_directory(path: Path) -> None:
-    """Make a rename last; file systems that can't, which give EINVAL, need not."""
+    """Flush a rename to the disk; ignore file systems that can't and return EINVAL."""
     try:
         _flush(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""What modules define and few commands use, made ready when it is used first.
+"""Data classes and patterns that are made at their first use.
 
-The standard library writes and compiles six methods of each data class as it is defined, and
-compiles each pattern. Together that took a third of the time before a command did anything.
+The standard library generates and compiles six methods of each data class at its definition, and
+compiles each pattern. Together that took a third of a command's time to start.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(made: type | None = None, /, **words: bool) -> Any:
-        """Make a data class, as `dataclasses.dataclass` does; a frozen one once it is used."""
+        """Make a data class, as `dataclasses.dataclass` does; a frozen one at its first use."""
         return _put_off if words == {"frozen": True} else dataclasses.dataclass(made, **words)
 
 
 _FIELDS = "__dataclass_fields__"
 _METHODS = ("__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__")
 
-# Names that stand in a class for what is made later.
+# Names in a class whose values are made later.
 _waiting: dict[type, tuple[str, ...]] = {}
 _at_once = False
 
@@ -43,7 +43,7 @@ def _put_off(made: type) -> type:
 
 
 def _stand_in(made: type, name: str) -> Callable[..., Any]:
-    """Return a method that is replaced by the real one, and calls that, when it is called."""
+    """Return a method that, when called, replaces itself by the real one and calls that."""
 
     def method(*words: Any, **named: Any) -> Any:
         _make_ready(made)
@@ -53,16 +53,16 @@ def _stand_in(made: type, name: str) -> Callable[..., Any]:
 
 
 class _Fields:
-    """What `dataclasses.fields` and `replace` look at, and a data class made of this one."""
+    """The fields, as `dataclasses.fields`, `replace` and derived data classes read them."""
 
     def __get__(self, _instance: object, owner: type) -> Any:
-        """Return the fields of a class that is ready now."""
+        """Make the class ready and return its fields."""
         _make_ready(owner)
         return getattr(owner, _FIELDS)
 
 
 def _make_ready(made: type) -> None:
-    """Make a class a data class, and before it those that it is made of."""
+    """Make a class a data class, after its bases."""
     for one in reversed(made.__mro__):
         if names := _waiting.pop(one, ()):
             for name in names:
@@ -73,7 +73,7 @@ def _make_ready(made: type) -> None:
 def _finish(made: type) -> None:
     """Make a data class with shared functions for comparison and text, without generated code.
 
-    To write and compile code is most of what a data class costs, and most are never compared.
+    Generating and compiling code is most of a data class's cost, and most are never compared.
     """
     dataclasses.dataclass(frozen=True, repr=False, eq=False)(made)
     fields = dataclasses.fields(made)
@@ -93,7 +93,7 @@ def _finish(made: type) -> None:
 
     methods = {"__eq__": equal, "__repr__": text, "__hash__": lambda self: hash(values(self))}
     for name, method in methods.items():
-        # Python itself says None for the hash of a class that has an equality of its own.
+        # Python itself sets the hash of a class with its own equality to None.
         if made.__dict__.get(name) is None:
             setattr(made, name, method)
 
@@ -106,7 +106,7 @@ def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def make_all_ready() -> None:
-    """Leave nothing for later: two threads could come to use a class first."""
+    """Make all classes ready now, because two threads could be the first to use one."""
     global _at_once  # noqa: PLW0603 - of the process, as its threads are
     _at_once = True
     for made in tuple(_waiting):
@@ -120,12 +120,12 @@ class _Regex:
         self._compiled = compiled
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method of the compiled one, found at once from now on."""
+        """Return a method of the compiled expression, from now on without a detour."""
         found = getattr(self._compiled(), name)
         self.__dict__[name] = found
         return found
 
 
 def regex(text: str, flags: int = 0) -> re.Pattern[str]:
-    """Return a regular expression, as `re.compile` does, that is compiled once it is used."""
+    """Return a regular expression, as `re.compile` does, that is compiled at its first use."""
     return cast("re.Pattern[str]", _Regex(partial(re.compile, text, flags)))

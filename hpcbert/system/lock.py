@@ -1,10 +1,10 @@
 """The lock of a campaign: one writer at a time, on whichever host and in whichever container.
 
-The lock is a file that comes into being whole, by `link`, which NFS keeps atomic. It names its
-holder by host name, process id, start of the process in clock ticks since boot, boot id, inode of
-the PID namespace and machine id. Only a holder that can be looked for from here can be found dead:
-on this boot and in this PID namespace, where ids mean the same (pid_namespaces(7)). Two containers
-on one host may have one host name, and neither sees the other's processes.
+The lock is a file that `link` makes whole; on NFS too `link` is atomic. The file names its holder
+by host name, process id, start of the process in clock ticks since boot, boot id, inode of the PID
+namespace and machine id. A holder can be found dead only from the same boot and PID namespace,
+where ids mean the same (pid_namespaces(7)). Two containers on one host may have the same host name,
+and neither sees the other's processes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LOCK = "lock"
 # Inode of the PID namespace that a machine boots with (torvalds/linux, include/linux/proc_ns.h,
 # PROC_PID_INIT_INO).
 _FIRST_NAMESPACE = "4026531836"
-# For what can't be read: a word, so that fields stay where they are.
+# In place of an unreadable value: a word, so that the other fields keep their places.
 _UNKNOWN = "-"
-# Bytes of a lock; one that somebody else put there may be anything.
+# The most bytes of a lock; somebody else's file may hold anything.
 _MOST = 4096
 
 
 class Holder(NamedTuple):
-    """Who holds a lock.
+    """The holder of a lock.
 
     Attributes:
         host: Host name.
@@ -75,13 +75,13 @@ def _word(look: Callable[[], object]) -> str:
 
 
 def wait(handle: int, *, patient: Callable[[], bool], pause: float = 0.05) -> bool:
-    """Lock an open file or directory, waiting for it; the kernel lets go when its process ends.
+    """Lock an open file or directory, waiting for it; the kernel unlocks it when the process ends.
 
-    Between hosts it holds only where the file system sees to that, as most NFS does not.
+    It works between hosts only if the file system supports that; most NFS does not.
 
     Args:
-        handle: Its descriptor, which keeps the lock until it is closed.
-        patient: Whether to go on waiting while another process has it.
+        handle: Its descriptor; closing it ends the lock.
+        patient: Whether to wait while another process has it.
         pause: Seconds between two tries.
 
     Returns:
@@ -101,14 +101,14 @@ def wait(handle: int, *, patient: Callable[[], bool], pause: float = 0.05) -> bo
 
 @contextlib.contextmanager
 def locked(directory: Path, what: str = "campaign") -> Iterator[None]:
-    """Hold a campaign for one writer; the lock of a holder that is dead is taken over.
+    """Lock a campaign for one writer; take over the lock of a dead holder.
 
     Args:
-        directory: Where the lock lies.
-        what: The name of what it locks, if that is not a campaign.
+        directory: The directory of the lock.
+        what: The name of the locked thing, if that is not a campaign.
 
     Raises:
-        UsageError: Somebody else is working on it, or may be.
+        UsageError: Somebody else is, or may be, working on it.
         HpcbertError: The directory can't be written to.
     """
     path = directory / LOCK
@@ -119,13 +119,13 @@ def locked(directory: Path, what: str = "campaign") -> Iterator[None]:
     try:
         yield
     finally:
-        # Where that fails now, the lock of a process that is gone is taken over later.
+        # If that fails, another process takes the lock over later, because this process is gone.
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def _take(path: Path, holder: str, what: str) -> bool:
-    """Make the lock, holder and all; say whether it was free."""
+    """Make the lock with its holder; return whether it was free."""
     own = files.temporary_for(path)
     with files.refusal(f"lock the {what}", path):
         try:
@@ -145,12 +145,13 @@ def _link(own: Path, path: Path) -> None:
     except OSError as error:
         if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
             raise
-        # No hard links here: make it in place. Who is killed between the two leaves it empty.
+        # There are no hard links here: make it in place. A process killed in between leaves it
+        # empty.
         files.write_through(path, own.read_bytes(), files.PRIVATE)
 
 
 def _take_over(path: Path, holder: str, what: str) -> None:
-    """Replace the lock of a holder that is gone; of several processes that try, one gets it."""
+    """Replace the lock of a holder that is gone; if several processes try, one gets it."""
     with (path.with_name(f".{path.name}.takeover")).open("w") as file:
         with contextlib.suppress(OSError):
             wait(file.fileno(), patient=lambda: True)
@@ -162,7 +163,7 @@ def _take_over(path: Path, holder: str, what: str) -> None:
 
 
 def _refuse_unless_dead(path: Path, what: str) -> None:
-    """Refuse to go on while the holder of a lock lives, or can't be looked for from here."""
+    """Refuse to continue while the holder of a lock lives, or can't be checked from here."""
     try:
         with path.open("rb") as file:
             words = file.read(_MOST).decode("utf-8", "replace").split()
@@ -183,14 +184,14 @@ def _refuse_unless_dead(path: Path, what: str) -> None:
 
 
 def _unseen(holder: Holder, own: Holder) -> str | None:
-    """Return why a holder can't be checked from here; None if it can, or has certainly ended.
+    """Return why a holder can't be checked from here; None if it can, or if it surely ended.
 
-    A machine that was booted again runs nothing of what ran before. That it is the same machine is
-    believed of its first PID namespace only: containers of one image can share all their names.
+    After another boot of the machine, its earlier processes are gone. Only in its first PID
+    namespace is it known to be the same machine: containers of one image can share all names.
     """
     if holder.host != own.host or not holder.pid:
         return ""
-    if not holder.boot:  # An older hpcbert's: it looked no further than the host's name.
+    if not holder.boot:  # A lock of an older hpcbert, which compared only the host name.
         return None
     if holder.boot != own.boot or _UNKNOWN in {holder.boot, holder.namespace}:
         first = holder.namespace == own.namespace == _FIRST_NAMESPACE

@@ -1,4 +1,4 @@
-"""What this machine has that a site.toml may name: networks, container programs, directories."""
+"""The networks, container programs and directories of this machine that a site.toml may name."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from hpcbert.system.lazy import dataclass
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Directories that each machine has for itself.
+# Directories that are local to each machine.
 _PRIVATE = ("/tmp", "/dev/shm", "/run", "/var/run")  # noqa: S108 - they are what is refused
-# File systems that other machines mount too (fstype of /proc/mounts).
+# File systems that several machines can mount (fstype in /proc/mounts).
 _SHARED = (
     *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "glusterfs"),
     *("fuse.glusterfs", "pvfs2", "orangefs", "panfs", "afs", "cifs", "wekafs", "fhgfs", "daos"),
 )
-# Where centres say that a user's files may lie, in the order of preference.
+# Variables with which centres name directories for a user's files, in the order of preference.
 _VARIABLES = ("SCRATCH", "WORK", "PROJECT", "WORKDIR", "HOME")
-# InfiniBand, Omni-Path and Slingshot, by how their interfaces' names begin.
+# InfiniBand, Omni-Path and Slingshot, by the beginnings of their interfaces' names.
 _FAST = ("ib", "opa", "hfi", "hsn")
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What this machine has.
+    """The networks, programs and directories of this machine.
 
     Attributes:
-        interfaces: Networks that are up, without the loopback, fast ones first.
+        interfaces: Networks that are up, except the loopback; fast ones first.
         programs: Programs that enter containers: `enroot`, `apptainer`, `singularity`.
-        shared: Directories that other machines see too, by the variable that names each.
+        shared: Directories that other machines see too, by the variable that names them.
     """
 
     interfaces: tuple[str, ...]
@@ -41,12 +41,12 @@ class Surroundings:
 
     @property
     def fast(self) -> tuple[str, ...]:
-        """The interfaces of networks that clusters have for their jobs."""
+        """The interfaces of the networks that clusters provide for jobs."""
         return tuple(one for one in self.interfaces if one.startswith(_FAST))
 
 
 def look(environ: Mapping[str, str], root: Path = Path("/")) -> Surroundings:
-    """Return what this machine has.
+    """Return the surroundings on this machine.
 
     Args:
         environ: Environment with PATH and the variables of directories.
@@ -64,7 +64,7 @@ def look(environ: Mapping[str, str], root: Path = Path("/")) -> Surroundings:
 
 
 def private(place: str) -> str:
-    """Return the directory of this machine's own that a place lies in; empty if in none."""
+    """Return the local directory that contains a place; empty if none does."""
     found = os.path.realpath(place)
     return next((top for top in _PRIVATE if f"{found}/".startswith(f"{top}/")), "")
 
@@ -93,6 +93,6 @@ def _mounts(path: Path) -> list[tuple[str, str]]:
 
 
 def _kind(place: str, mounts: Sequence[tuple[str, str]]) -> str:
-    """Return the file system that a place lies on."""
+    """Return the file system of a place."""
     real = os.path.realpath(place)
     return next((kind for top, kind in mounts if f"{real}/".startswith(f"{top.rstrip('/')}/")), "")

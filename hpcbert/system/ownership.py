@@ -1,7 +1,7 @@
-"""The owner of a file, and who else can write to it: what may run, and what may only be read.
+"""The owner of a file and its other writers, who decide whether it may be run.
 
-Only the owner of a file, and who can write to it or to its directory, decides what is in it. POSIX
-ACLs are held too: their mask stands in the permission bits of the group (acl(5)).
+The owner of a file, and anybody who can write to it or to its directory, can change it. The check
+covers POSIX ACLs: the permission bits of the group show their mask (acl(5)).
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ def name(uid: int) -> str:
 def stranger(path: Path) -> str:
     """Return the owner of a file or directory; empty if it is the user's own.
 
-    A link in its place counts too: whoever made it chose where it leads.
+    If it is a link, its owner matters too: that user chose the target.
 
     Raises:
-        OSError: It can't be looked at.
+        OSError: It can't be examined.
     """
     owners = (path.lstat().st_uid, path.stat().st_uid)
     return next((name(one) for one in owners if one != os.geteuid()), "")
 
 
 def writers(status: os.stat_result, *, private: bool = False) -> str:
-    """Return who besides its owner can write to a file or directory; empty for nobody.
+    """Return who can write to a file or directory besides its owner; empty if nobody can.
 
-    In a directory with the sticky bit others can't touch what is not theirs.
+    In a directory with the sticky bit, others can't change files that are not theirs.
 
     Args:
         status: Of the file or directory.
-        private: Whether the caller's private group is the caller: where umask is 002, as on
-            Fedora and Debian, everybody has a group of their own.
+        private: Whether to treat the caller's private group as the caller: where umask is 002, as
+            on Fedora and Debian, each user has a private group.
     """
     sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
-    if sticky or stat.S_ISLNK(status.st_mode):  # Of a link all bits are set, and say nothing.
+    if sticky or stat.S_ISLNK(status.st_mode):  # All bits of a link are set, and have no meaning.
         return ""
     if status.st_mode & stat.S_IWOTH:
         return "everybody"
@@ -70,10 +70,10 @@ def _group(gid: int) -> str:
 
 
 def _is_private(gid: int) -> bool:
-    """Return whether a group belongs to the user alone: it has their name and no other member.
+    """Return whether a group belongs to the user alone: it has their name and only this member.
 
-    So does the OpenSSH of Debian (openssh, debian/patches/user-group-modes.patch). root has none:
-    on some systems its group has members.
+    Debian's OpenSSH uses the same rule (openssh, debian/patches/user-group-modes.patch). root's
+    group is never private: on some systems it has members.
     """
     if os.geteuid() == _ROOT:
         return False
@@ -96,15 +96,15 @@ def fault(status: os.stat_result, owners: Collection[int], *, private: bool = Fa
 def read_own(path: Path, *, most: int = files.MOST) -> bytes:
     """Return the content of a file that only the user can have written.
 
-    What is looked at is the open file, which is the one that is read.
+    The check uses the open file, so that the checked file is the one that is read.
 
     Args:
-        path: The file; no link.
+        path: The file, not a link.
         most: Bytes above which it is not what it is taken for.
 
     Raises:
         UsageError: It belongs to somebody else, or others can write to it or to its directory.
-        OSError: It is missing, unreadable, larger, or no regular file.
+        OSError: It is missing, unreadable, larger, or not a regular file.
     """
     refuse(path.parent.stat(follow_symlinks=False), path.parent)
     descriptor, _ = files.open_file(path, follow=False)
@@ -114,7 +114,7 @@ def read_own(path: Path, *, most: int = files.MOST) -> bytes:
 
 
 def refuse(status: os.stat_result, path: Path) -> None:
-    """Refuse to run anything that others decide about.
+    """Refuse to run a file that others can change.
 
     Raises:
         UsageError: The file or directory belongs to somebody else, or others can write to it.

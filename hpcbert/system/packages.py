@@ -1,7 +1,7 @@
-"""Python packages that hpcbert does without, and how to install them on this machine.
+"""Optional Python packages, and how to install them on this machine.
 
-The package need not come from an index, so that an extra's name would install nothing: commands
-name what is in it.
+hpcbert may not come from an index, and then the name of an extra would install nothing: the
+commands name its packages.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import shutil
 import sys
 from pathlib import Path
 
-# As pyproject.toml has them; for newer Pythons it asks for newer ones, and pip finds none other.
+# As in pyproject.toml; newer Pythons need newer versions, and pip finds only those.
 EXTRAS = {
     "data": ("google-crc32c>=1.6", "h5py>=3.10", "tokenizers>=0.20"),
     "torch": ("torch>=2.4", "numpy>=1.26"),
 }
-# The index of PyTorch's builds (pytorch.org/get-started/locally): PyPI's is for NVIDIA's GPUs.
+# The index of PyTorch's builds (pytorch.org/get-started/locally): The build on PyPI is for NVIDIA's
+# GPUs.
 _BUILDS = "https://download.pytorch.org/whl"
 _AMD = Path("/dev/kfd")
 
@@ -27,7 +28,7 @@ def install(extra: str, python: str = sys.executable) -> str:
 
 
 def install_torch(python: str = sys.executable) -> str:
-    """Return how to install the build of PyTorch that suits this machine's devices, a sentence."""
+    """Return a sentence on how to install the build of PyTorch for this machine's devices."""
     command = install("torch", python)
     if shutil.which("nvidia-smi"):
         return f"For NVIDIA GPUs: {command}"

@@ -1,4 +1,4 @@
-"""Handle interrupts patiently: a command that was started gives its answer first."""
+"""Handle interrupts patiently: let a running command give its answer first."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-# Ctrl-C, what a scheduler or a shutdown says, and the end of a connection.
+# Ctrl-C, the signal of a scheduler or a shutdown, and the end of a connection.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Patience:
-    """Lets a command that was started give its answer, and hpcbert record that.
+    """Lets a running command give its answer, and hpcbert record it.
 
     An interrupt takes effect at the next `check`, or in a pause. A second one takes effect at once.
     """
@@ -35,13 +35,13 @@ class Patience:
         """Take effect now.
 
         Raises:
-            KeyboardInterrupt: Somebody asked for it.
+            KeyboardInterrupt: An interrupt is waiting.
         """
         if self._asked:
             raise KeyboardInterrupt
 
     def pausing(self, pause: Callable[[float], None]) -> Callable[[float], None]:
-        """Return a function that waits, except after an interrupt."""
+        """Return a function that sleeps, except after an interrupt."""
 
         def wait(seconds: float) -> None:
             self.check()
@@ -56,7 +56,7 @@ class Patience:
 
 @contextmanager
 def patient() -> Iterator[Patience]:
-    """Handle signals with patience; those that are ignored, as under nohup, stay ignored.
+    """Handle signals patiently; ignored ones, as under nohup, stay ignored.
 
     Raises:
         KeyboardInterrupt: Somebody interrupted.

@@ -1,4 +1,4 @@
-"""Linux processes: their identity, their descendants, their ends."""
+"""Linux processes: their identity, their descendants, and ending them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Process:
     Attributes:
         pid: Its number in this PID namespace.
         start: Its start time in clock ticks since boot, field 22 of /proc/PID/stat (proc(5)). A
-            PID used again has another one.
+            reused PID has another start time.
     """
 
     pid: int
@@ -42,7 +42,7 @@ class Process:
 
 
 def identify(pid: int) -> Process | None:
-    """Return the living process with that PID, None if there is none."""
+    """Return the living process with this PID; None if it does not exist."""
     start = started(pid)
     return Process(pid, start) if start else None
 
@@ -51,7 +51,7 @@ def started(pid: int | str) -> int:
     """Return when a living process was started, as `Process.start`; 0 if it is gone or a zombie.
 
     Args:
-        pid: Its number, or what a file gives for one.
+        pid: Its number, or the text of one in a file.
     """
     fields = _stat(pid)
     return int(fields[19]) if fields else 0
@@ -71,7 +71,7 @@ def read(pid: int | str, name: str) -> bytes:
 
 
 def boot_id() -> str:
-    """Return the name of this boot, empty if unknown; PIDs of another one mean nothing."""
+    """Return the name of this boot, empty if unknown; PIDs of another boot have no meaning."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -79,7 +79,7 @@ def boot_id() -> str:
 
 
 def machine() -> str:
-    """Return this machine and its boot, without which a process id means nothing."""
+    """Return this machine and its boot, which a process id belongs to."""
     return f"{socket.gethostname()} {boot_id()}"
 
 
@@ -98,7 +98,7 @@ def descendants(pid: int) -> tuple[int, ...]:
 
 
 def adopt_orphans() -> None:
-    """Adopt processes when their parent dies, so that none can escape."""
+    """Adopt processes when their parent dies, so that all can be found."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -112,9 +112,9 @@ def die_with(parent: int, number: int) -> None:
 
 
 def step_back() -> None:
-    """Let this process, and those it starts, run only when no other needs the processor.
+    """Let this process, and those that it starts, run only when the processor is idle.
 
-    What watches over a measurement takes no time from it then. There is no way back.
+    Then it takes no time from the measurement that it watches. This can't be undone.
     """
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -134,7 +134,7 @@ def reap() -> dict[int, int]:
 
 
 def kill_descendants(*, patience: float = 10.0) -> tuple[int, ...]:
-    """Kill every process below this one and return those that would not die in time.
+    """Kill every process below this one and return those that did not die in time.
 
     Args:
         patience: Seconds to wait for the kernel to end them.
@@ -152,11 +152,11 @@ def kill_descendants(*, patience: float = 10.0) -> tuple[int, ...]:
 def end(processes: Iterable[Process], *, number: int = signal.SIGKILL, timeout: float) -> bool:
     """Send a signal to each process and wait until all are gone.
 
-    A PID file descriptor pins the process before its identity is checked, so that a PID that is
-    used again is never hit.
+    A PID file descriptor holds the process before its identity is checked, so that a reused PID
+    never gets the signal.
 
     Args:
-        processes: The processes; those that have ended already are skipped.
+        processes: The processes; those that have already ended are skipped.
         number: The signal.
         timeout: How long to wait for all of them together, in seconds.
 
@@ -179,8 +179,8 @@ def _numbers() -> Iterator[int]:
 
 
 def _stat(pid: int | str) -> list[bytes]:
-    """Return the fields of /proc/PID/stat from the state on; none if the process does not live."""
-    # The command's name is in parentheses and may hold anything, parentheses too.
+    """Return the fields of /proc/PID/stat from the state on; empty if the process is not alive."""
+    # The command's name is in parentheses and may contain anything, even parentheses.
     fields = read(pid, "stat").rpartition(b")")[2].split()
     return fields if fields and fields[0] not in _DEAD else []
 

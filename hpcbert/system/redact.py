@@ -1,9 +1,9 @@
 """Mask secrets in what is recorded or printed; pure.
 
-What gives a secret away is a name (`WANDB_API_KEY`) or a form (`hf_…`, `https://user:word@host`).
+A secret is recognised by a name (`WANDB_API_KEY`) or a form (`hf_…`, `https://user:word@host`).
 `NAMES` and `FORMS` are written so that the describing script on the nodes applies the same
 expressions with bash: there a value is left out before anything is written. The forms are those
-that their issuers document; tests hold them against the rules of Yelp/detect-secrets 1.5.0.
+that their issuers document; tests compare them with the rules of Yelp/detect-secrets 1.5.0.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NAMES = (
 )
 _NAMES = regex(NAMES)
 
-# Forms of their own, POSIX extended expressions; before one stands neither letter nor digit.
-# A quantifier that something has to follow has a limit: the time stays linear.
+# Typical forms, POSIX extended expressions; no letter or digit may precede one.
+# A quantifier before further text has a limit, so that the time stays linear.
 _KINDS = (
     "A(KIA|SIA|BIA|CCA|3T[A-Z0-9])[A-Z0-9]{16}",  # AWS
     "hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}",  # Hugging Face, NVIDIA
@@ -72,13 +72,13 @@ _HEADER = regex(
 _SCHEME = regex(r"\b(bearer|basic)(\s+)[\w.~+/=-]{12,}", re.IGNORECASE)
 # NAME=value, NAME="a b", "name": "value", Name: value.
 _SIGN = regex(r"(?<![\w.-])([\w.-]+)(?:['\"]?\s{0,8}=\s{0,8}|\s{0,8}:\s{1,8}|['\"]\s{0,8}:\s{0,8})")
-# `--name value`, as a command line has it, and the user and password that curl takes.
+# `--name value` on a command line, and the user and password for curl.
 _OPTION = regex(r"(?<!\S)(--?([\w-]{1,64}))(\s{1,8})(?![-\s])('[^']*'?|\"[^\"]*\"?|\S+)")
 _LOGIN = regex(
     r"(?<!\S)((?:-u|--user|--proxy-user)(?:\s{1,8}|=)?['\"]?)(?!\+)([^\s:'\"]{1,256}):([^\s'\"]+)"
 )
 _LOGINS = ("-u", "--user", "--proxy-user")
-# MLPerf's records call their own names `key`.
+# In MLPerf's records, `key` is the key of a name.
 _RECORD = ":::MLLOG"
 _VALUE = regex(r"\"[^\"]*\"?|'[^']*'?|[^\s,;&]+")
 
@@ -94,8 +94,8 @@ def text(value: str, *, program: bool = False) -> str:
 
     Args:
         value: The text.
-        program: Whether it is a program's: there a name in small letters is a variable, not a
-            secret that somebody wrote down.
+        program: Whether it is the text of a program: there a name in lower case is a variable, not
+            a written secret.
     """
     masked = _PEM.sub(MASK, value)
     masked = _FORMS.sub(MASK, masked)
@@ -121,7 +121,7 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _without_assigned(text: str, *, program: bool) -> str:
-    """Mask the value of a name that stands for a secret."""
+    """Mask the value of a name that may hold a secret."""
     pieces: list[str] = []
     done = 0
     for match in _SIGN.finditer(text):
@@ -148,7 +148,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def command(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command line with as many words, secrets in them masked.
+    """Return a command line with the same number of words, and secrets masked.
 
     `--token X` is recognised as well as `--token=X`, and `-u user:password`.
     """

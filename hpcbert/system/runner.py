@@ -1,6 +1,6 @@
-"""The one place that starts processes.
+"""The only module that starts processes.
 
-Everything above talks to a `Runner`; a test hands in a function of its own instead.
+All other modules call a `Runner`; tests pass their own function instead.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-# Bytes that a command may print: sacct tells of a hundred thousand jobs in a third of it.
+# The most bytes that a command may print: a hundred thousand jobs of sacct take a third.
 MOST = 1 << 26
 _CHUNK = 1 << 16
 _LATE = "late"
 _SET_PARENT_DEATH_SIGNAL = 1  # linux/prctl.h
-# What a command that can't be started is refused with.
+# The errors of a command that can't be started.
 _UNSTARTED = (FileNotFoundError, NotADirectoryError, PermissionError)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one command did.
+    """The outcome of one command.
 
     Attributes:
         argv: The command as it was started.
-        returncode: Its exit status; 127 if the program does not exist, 124 if it ran out of time.
-        stdout: What it printed, undecodable bytes replaced.
+        returncode: Its exit status; 127 if the program does not exist, 124 after a timeout.
+        stdout: Its output, with undecodable bytes replaced.
         stderr: Its output on stderr, as text.
     """
 
@@ -53,7 +53,7 @@ class Outcome:
 
 
 class Runner(Protocol):
-    """Starts a command, waits for it and returns its outcome; never raises because it fails."""
+    """Starts a command, waits for it and returns its outcome; does not raise if it fails."""
 
     def __call__(
         self,
@@ -91,18 +91,18 @@ def run(
     cwd: Path | None = None,
     timeout: float = 60.0,
 ) -> Outcome:
-    """Run a command to its end, in a process group of its own, and collect its output.
+    """Run a command to its end, in a new process group, and collect its output.
 
-    The group of its own keeps a terminal's Ctrl-C away from sbatch: an interrupted submission
+    The new group protects sbatch from a terminal's Ctrl-C: an interrupted submission
     must still learn the job id that Slurm gave it. But if this process is killed, the command is
-    too: an sbatch that lives on could submit after `submit --resume` has looked whether it did.
+    too: an sbatch that survived could submit after `submit --resume` has checked.
 
     Args:
         argv: The command.
-        stdin: What it reads.
+        stdin: Its input.
         env: Its whole environment; this process's by default.
-        cwd: Where it runs.
-        timeout: Seconds after which it is killed, as it is when it prints more than MOST.
+        cwd: Its directory.
+        timeout: Seconds after which it is killed; it is also killed if it prints more than MOST.
     """
     words = tuple(argv)
     with tempfile.TemporaryFile() as given:
@@ -125,13 +125,13 @@ def run(
 
 
 class Ahead:
-    """A runner that has begun what it will be asked to run: side by side, and each once.
+    """A runner that starts expected commands in advance: at the same time, and each once.
 
-    For commands that only ask. One that is requested again is answered as before; one that was not
-    begun runs as ever.
+    For commands that change nothing. If one is requested again, the answer is the same; a command
+    that was not started in advance runs as usual.
 
     Args:
-        run: Runs what was not begun.
+        run: Runs the other commands.
     """
 
     def __init__(self, run: Runner) -> None:
@@ -140,17 +140,17 @@ class Ahead:
         self._answers: dict[_Question, Outcome] = {}
 
     def close(self) -> None:
-        """End what nobody asked for."""
+        """End the commands that were not requested."""
         for child in self._begun.values():
             _end(child)
             child.communicate()
         self._begun.clear()
 
     def begin(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
-        """Start a command that will be asked for, without a child that dies with this process.
+        """Start a command in advance; it does not die with this process.
 
-        To start one that does, all memory of this process is copied first. A question that nobody
-        waits for any more does no harm.
+        Starting one that does would first copy all memory of this process. A question that outlives
+        it does no harm.
         """
         question = _question(argv, env)
         if question in self._begun or question in self._answers:
@@ -176,7 +176,7 @@ class Ahead:
         cwd: Path | None = None,
         timeout: float = 60.0,
     ) -> Outcome:
-        """Return what was begun, if it was; else run it now."""
+        """Return the outcome of a command that was started in advance; otherwise run it now."""
         question = _question(argv, env)
         known = question in self._begun or question in self._answers
         if stdin or cwd or not known:
@@ -195,13 +195,13 @@ def _question(argv: Sequence[str], env: Mapping[str, str] | None) -> _Question:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    # It may have ended meanwhile, with somebody of its group left to hold the pipe.
+    # It may have ended by now, while another process of its group holds the pipe.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
 
 
 def _heard(child: subprocess.Popen[bytes], words: tuple[str, ...], timeout: float) -> Outcome:
-    """Return what a command did, which has so many seconds from now."""
+    """Return the outcome of a command, which has this many seconds from now."""
     with child:
         stdout, stderr, trouble = _listen(child, time.monotonic() + timeout)
         if trouble:
@@ -245,13 +245,13 @@ def _listen(child: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, 
 
 
 def _dying_with(parent: int) -> Callable[[], None]:
-    """Return a child's first action, before its command: ask to die with its parent."""
+    """Return a child's first action, before its command: request to die with its parent."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
     def ask() -> None:
         if prctl is not None:
             prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:  # It died before it was asked about.
+            if os.getppid() != parent:  # The parent died before the request.
                 os._exit(128 + signal.SIGKILL)
 
     return ask
@@ -264,14 +264,14 @@ def follow(
     stdin: str = "",
     env: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Run a command that takes long, showing each line of its stderr as it comes.
+    """Run a long command, showing each line of its stderr as it arrives.
 
-    An interrupt ends the command by SIGTERM, so that it can clean up, and is raised again after.
+    An interrupt ends the command by SIGTERM, so that it can clean up, and is then raised again.
 
     Args:
         argv: The command.
         show: Called with each line, without its end.
-        stdin: What it reads.
+        stdin: Its input.
         env: Its whole environment; this process's by default.
     """
     words = tuple(argv)
@@ -311,9 +311,9 @@ def start(
 ) -> int:
     """Start a command that outlives this process, and return its process id.
 
-    It leads a session of its own, so that neither Ctrl-C nor the end of a terminal reaches it; it
-    reads nothing and appends what it prints to a file. That file, and all that it makes, are its
-    owner's alone.
+    It leads a new session, so that neither Ctrl-C nor the end of a terminal reaches it; it reads
+    nothing and appends its output to a file. Only its owner can read that file and all others that
+    it makes.
 
     Raises:
         OSError: The program does not exist, or the file can't be written.
@@ -330,6 +330,6 @@ def start(
             start_new_session=True,
             umask=0o077,
         )
-    # Nobody waits for it through this object, which must neither warn of that nor reap it.
+    # This object never waits for the process, so it must neither warn about that nor reap it.
     child.returncode = 0
     return child.pid

@@ -1,9 +1,8 @@
-"""One kind of work on many files, by processes side by side: on as many cores as there are for it.
+"""One kind of work on many files, by parallel processes on all available cores.
 
-What comes of it is what comes of one process: results in the order of the files, and of several
-errors the first one's. Processes are forks that take turns at a list of tasks; each keeps what it
-made until the list is empty. Where little is to be done, or cores or processes are lacking, this
-process does the work.
+The outcome is that of one process: results in the order of the files, and the first of several
+errors. Processes are forks that take tasks from a list; each keeps its results until the list is
+empty. If there is little work, or a lack of cores or processes, this process does the work.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-# What one process should have to do, in bytes of a large log: to start it takes milliseconds.
+# The least work for one process, in bytes of a large log: starting it takes milliseconds.
 LEAST = 1 << 25
-# What it costs to open, read and judge a file, in the same bytes.
+# The cost of opening, reading and judging a file, in the same bytes.
 EACH = 1 << 18
-# A login node is for others, too.
+# Others use a login node too.
 MOST = 16
-# Tasks of a process: few enough to cost nothing, enough that all end at about the same time.
+# Tasks per process: few enough to cost nothing, enough that all end at about the same time.
 _TASKS = 32
 # All of them fit into a pipe, however small the system makes it (pipe(7): one page).
 _TASK = struct.Struct("=I")
@@ -41,7 +40,7 @@ _CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def cores() -> int:
-    """Return how many cores this process may use: by its affinity and its cgroup's quota."""
+    """Return how many cores this process may use, by its affinity and its cgroup's quota."""
     allowed = len(os.sched_getaffinity(0))
     try:
         groups = _OWN_CGROUPS.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -51,7 +50,7 @@ def cores() -> int:
 
 
 def _quota(root: Path, groups: Sequence[str]) -> float:
-    """Return the cores that quotas of cgroups leave, those above this process's own too.
+    """Return the cores that the quotas of this process's cgroup and those above it allow.
 
     Args:
         root: Where cgroups are mounted.
@@ -91,20 +90,20 @@ def spread(work: Callable[[T], R], items: Sequence[T], sizes: Sequence[int]) -> 
     """Return the results of some work on each item, in their order.
 
     Args:
-        work: What is done. It may run in another process: what it changes there stays there.
-        items: What it is done to.
-        sizes: Bytes that it reads of each.
+        work: The work. It may run in another process: its changes there stay there.
+        items: Its arguments.
+        sizes: Bytes that it reads for each.
 
     Raises:
         HpcbertError: A process was killed.
-        Exception: What the work raises of the first item that it raises something of.
+        Exception: The error of the first item for which the work raises one.
     """
     weights = [size + EACH for size in sizes]
     count = min(cores(), MOST, sum(weights) // LEAST, len(items))
     made: dict[int, R] = {}
     if count > 1 and _is_alone():
         made = _Crew(work, items, _shares(weights, count * _TASKS)).run(count)
-    # What raised something raises it again here, the first of several.
+    # An item that raised an error raises it again here, the first of several.
     return [made[at] if at in made else work(item) for at, item in enumerate(items)]
 
 
@@ -130,7 +129,7 @@ def _shares(weights: Sequence[int], count: int) -> list[range]:
 
 
 class _Crew(Generic[T, R]):
-    """Processes that do one kind of work."""
+    """Processes for one kind of work."""
 
     def __init__(self, work: Callable[[T], R], items: Sequence[T], shares: Sequence[range]) -> None:
         self.work = work
@@ -147,7 +146,7 @@ class _Crew(Generic[T, R]):
         tasks, todo = os.pipe()
         os.write(todo, b"".join(map(_TASK.pack, range(len(self.shares)))))
         os.close(todo)
-        # By process id: what it says.
+        # The answers, by process id.
         running: dict[int, BinaryIO] = {}
         made: dict[int, R] = {}
         try:
@@ -174,8 +173,8 @@ class _Crew(Generic[T, R]):
 
         Args:
             tasks: The pipe with the list of tasks.
-            running: What the process is added to.
-            mask: The signals that it does not get.
+            running: The dictionary that gets the process.
+            mask: The signals that are blocked in it.
         """
         source, sink = os.pipe()
         try:
@@ -185,7 +184,7 @@ class _Crew(Generic[T, R]):
             os.close(sink)
             return
         if not pid:
-            # Nothing of this process may run twice: not its handlers, nor what it does at its end.
+            # Neither the handlers of this process nor its actions at exit may run twice.
             status = 1
             try:
                 for number in _INTERRUPTS:
@@ -205,7 +204,7 @@ class _Crew(Generic[T, R]):
         while task := os.read(tasks, _TASK.size):
             for at in self.shares[_TASK.unpack(task)[0]]:
                 if os.getppid() != self.parent:
-                    return {}  # Nobody waits for it any more.
+                    return {}  # The parent no longer waits for it.
                 with suppress(Exception):
                     made[at] = self.work(self.items[at])
         return made
@@ -220,7 +219,7 @@ class _Crew(Generic[T, R]):
 
 @contextmanager
 def _uninterrupted() -> Iterator[set[int]]:
-    """Have interrupts wait; give the signals that waited before."""
+    """Block interrupts; return the signals that were blocked before."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
@@ -230,10 +229,10 @@ def _uninterrupted() -> Iterator[set[int]]:
 
 
 def _ended(running: Mapping[int, BinaryIO]) -> Iterator[tuple[int, bytes]]:
-    """Give each process and what it said, in the order in which they end.
+    """Yield each process and its answer, in the order in which they end.
 
-    All of them are listened to at once: one that was killed is not found out only after those
-    before it have done its work, and none waits for others to be read from.
+    This listens to all of them at once: it notices a killed one before the others have done its
+    work, and none waits until others are read.
     """
     heard = {pid: bytearray() for pid in running}
     with selectors.DefaultSelector() as selector:

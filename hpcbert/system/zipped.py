@@ -1,6 +1,6 @@
 """Untrusted ZIP files, read in bounded time, memory and space, and only if they are plain.
 
-What is looked at: the end record and the directory (APPNOTE.TXT 6.3.10, sections 4.3.12 and
+The checks cover the end record and the directory (APPNOTE.TXT 6.3.10, sections 4.3.12 and
 4.3.16), before `zipfile` reads the directory into memory; then every entry, before one is unpacked.
 """
 
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-# Of one archive: files, bytes of its directory, bytes of all files unpacked, letters of a name.
+# Limits of one archive: files, bytes of its directory, bytes of all unpacked files, letters of a
+# name.
 MOST_FILES = 50_000
 MOST_BYTES = 1 << 31
 LONGEST = 1000
 _MOST_DIRECTORY = 1 << 23
 _BLOCK = 1 << 20
-# The end record: signature, entries, size of the directory; a comment may follow it. What holds
-# more than 65,535 entries, or 4 GiB, has another record before it, and is more than is read.
+# The end record: signature, entries, size of the directory; a comment may follow it. An archive
+# with more than 65,535 entries, or 4 GiB, has another record before it, and is refused.
 _END = struct.Struct("<4s6xHL6x")
 _END_MARK, _WIDE_MARK, _WIDE = b"PK\x05\x06", b"PK\x06\x07", 20
 _COMMENT = 1 << 16
@@ -39,10 +40,10 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError, N
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an archive in which every entry is a plain file with a place of its own.
+    """Open an archive in which every entry is a plain file with its own path.
 
     Raises:
-        UsageError: It is none, it is damaged, or an entry is more or other than that; also while
+        UsageError: It is not an archive, it is damaged, or an entry is not a plain file; also while
             the archive is read.
     """
     with refusal("read the archive", path, hint=""):
@@ -62,17 +63,17 @@ def reading(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def unpack(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
-    """Write one entry to a new file, as many bytes as it declares and no more.
+    """Write one entry to a new file, exactly as many bytes as it declares.
 
     Raises:
-        BadZipFile, zlib.error, EOFError: It holds something else than it declares.
+        BadZipFile, zlib.error, EOFError: Its content differs from its declaration.
         HpcbertError: The file system refused.
     """
     with refusal("unpack to", target):
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, PRIVATE)
     with os.fdopen(descriptor, "wb") as file, archive.open(info) as packed:
-        # zipfile ends at the declared size, and compares the checksum there.
+        # zipfile stops at the declared size, and compares the checksum there.
         while block := packed.read(_BLOCK):
             with refusal("unpack to", target):
                 file.write(block)
