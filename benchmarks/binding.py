@@ -1,9 +1,9 @@
-"""Measure what it is worth that each rank has CPUs and threads of its own.
+"""Measure the gain from giving each rank its own CPUs and threads.
 
-The reference workload trains with a rank for each CPU of this machine, on CPUs. The candidates take
-turns, so that whatever else the machine does meets all of them, and the cost of starting is taken
-off: of a longer run and a shorter one the difference counts. Printed are medians, CPU time first,
-which other programs change less than the time that passes.
+The reference workload trains on CPUs, with a rank for each CPU of this machine. The candidates take
+turns, so that other load on the machine affects all of them. The result is the difference of a
+longer and a shorter run, which excludes the cost of starting. The output has medians, CPU time
+first, because other programs change it less than elapsed time.
 
     python benchmarks/binding.py --turns 5 --model mini --batch-size 4
 """
@@ -26,7 +26,7 @@ CPUS = sorted(os.sched_getaffinity(0))
 
 
 class Cost(NamedTuple):
-    """CPU seconds of all ranks, and seconds that passed."""
+    """CPU seconds of all ranks, and elapsed seconds."""
 
     cpu: float
     wall: float
@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
 
     Attributes:
         threads: Of each rank; 0 leaves it to the libraries.
-        bound: Whether each has a CPU of its own.
+        bound: Whether each has its own CPU.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""What it costs a rank to get into its container: a start for the node and joins, or a start each.
+"""The cost for a rank of entering its container: one start per node and joins, or a start each.
 
-All ranks of a node begin at once, as under srun, and say when their command runs. Candidates take
-turns with a floor, the bare command; the container is made before. As an ordinary user with enroot,
-the real one or that of tests/container/stand-in, on PATH:
+All ranks of a node begin at once, as under srun, and report when their command runs. Candidates
+take turns with a floor, the bare command; the container is made in advance. As an ordinary user
+with enroot, the real one or that of tests/container/stand-in, on PATH:
 
     python benchmarks/containers.py --image FILE.sqsh --scratch DIRECTORY --ranks 8
 """
@@ -26,7 +26,7 @@ SAY_WHEN = ("bash", "-c", "echo $EPOCHREALTIME")
 
 
 def begin(ranks: int, argv: list[str], variables: dict[str, str]) -> tuple[float, float]:
-    """Run a command once a rank; return when the last one ran it, and CPU time, seconds."""
+    """Run a command once per rank; return when the last one ran it, and CPU time, in seconds."""
     before = _cpu()
     started = time.time()
     children = [
@@ -51,7 +51,7 @@ def _cpu() -> float:
 
 
 def _settings(scratch: str) -> dict[str, str]:
-    """Return enroot's places as enter.sh lays them out below its scratch directory."""
+    """Return enroot's directories, as enter.sh arranges them below its scratch directory."""
     folder = f"{scratch}/hpcbert-{os.getuid()}"
     places = {"DATA": "data", "CACHE": "cache", "TEMP": "temp", "RUNTIME": "run"}
     return {f"ENROOT_{name}_PATH": f"{folder}/{place}" for name, place in places.items()}

@@ -1,8 +1,8 @@
 """Compare the reference's loss curve with transformers' on real text.
 
-The text is what Python's own documentation says of the language (`pydoc_data.topics`), its
-WordPiece vocabulary is made of it, and `hpcbert data make --text` makes samples of both. The two
-programs start from the same weights and see the same batches, without dropout.
+The text is Python's own documentation of the language (`pydoc_data.topics`), the WordPiece
+vocabulary is made from it, and `hpcbert data make --text` makes samples from both. The two programs
+start from the same weights and see the same batches, without dropout.
 
     python benchmarks/curve.py --model mini --batch-size 8 --iters 300
 """
@@ -26,7 +26,7 @@ VOCABULARY = 4096
 
 
 def write_text(path: Path) -> None:
-    """Write the topics, each a document: a line a paragraph, an empty line behind the last."""
+    """Write each topic as a document: one line per paragraph, an empty line after the last."""
     documents = []
     for topic in pydoc_data.topics.topics.values():
         paragraphs = (" ".join(part.split()) for part in topic.split("\n\n"))
@@ -35,7 +35,7 @@ def write_text(path: Path) -> None:
 
 
 def make_data(folder: Path, length: int, samples: int, size: int) -> Path:
-    """Make a vocabulary of a size and HDF5 files of the text; return what programs read."""
+    """Make a vocabulary of a size and HDF5 files of the text; return the paths for the programs."""
     from tokenizers import BertWordPieceTokenizer
 
     text, vocabulary = folder / "text", folder / "vocab.txt"

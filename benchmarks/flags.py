@@ -1,12 +1,12 @@
-"""How often `outlier`, `noisy` and `contradiction` speak, on clean runs and on faults.
+"""How often `outlier`, `noisy` and `contradiction` appear, on clean runs and on faults.
 
     python benchmarks/flags.py                   # prints the tables of docs/explanation/numbers.md
     python benchmarks/flags.py --rounds 200      # a glance
 
 Runs are drawn from a normal distribution around 100 samples/s; the faults are of 5 %. For
 `contradiction` whole logs of the PyTorch recipe are written, with a clock and a printed rate whose
-steps vary by 1 % on their own, and read by the code that reads real ones. The numbers are the same
-every time: the seed is fixed.
+steps vary by 1 % on their own, and read by the code for real logs. The seed is fixed, so the
+numbers are always the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Sample = Callable[[Random], list[float]]
 
 
 def row(numbers: list[float]) -> Row:
-    """Return what hpcbert makes of some runs."""
+    """Return the row that hpcbert makes from some runs."""
     runs = tuple(
         Run(place, 0, number, True, (), "-", "none", "")
         for place, number in enumerate(numbers, start=1)
@@ -49,7 +49,7 @@ def normal(spread: float, runs: int = 5) -> Sample:
 
 
 def faulty(spread: float, factor: float, runs: int = 5) -> Sample:
-    """Return samples whose first run is off by a factor."""
+    """Return samples with the first run off by a factor."""
 
     def draw(random: Random) -> list[float]:
         first, *others = normal(spread, runs)(random)
@@ -59,7 +59,7 @@ def faulty(spread: float, factor: float, runs: int = 5) -> Sample:
 
 
 def share(sample: Sample, holds: Callable[[Row], bool], rounds: int) -> str:
-    """Return in how many of the rounds something holds of the row."""
+    """Return the share of rounds in which a property of the row holds."""
     random = Random(SEED)
     found = sum(holds(row(sample(random))) for _ in range(rounds))
     return percent(found / rounds)

@@ -1,4 +1,4 @@
-"""What the benchmarks are fed: logs, campaigns, recipes, sites, all below one folder."""
+"""The input of the benchmarks: logs, campaigns, recipes, sites, all below one folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _INTERVAL = (
 
 
 def thirty(folder: Path, real: Path | None) -> Path:
-    """Return a folder with DLPerf's thirty logs, or with thirty of their form."""
+    """Return a folder with DLPerf's thirty logs, or with thirty in their form."""
     target = folder / "thirty"
     for shape, repeat, data in _logs(real):
         _put(target / INSIDE / shape / f"rn50_b128_fp32_{repeat}.log", data)
@@ -46,7 +46,7 @@ def thirty(folder: Path, real: Path | None) -> Path:
 
 
 def three_thousand(folder: Path, real: Path | None) -> Path:
-    """Return a folder with the thirty a hundred times, each time with another batch size."""
+    """Return a folder with a hundred copies of the thirty, each with another batch size."""
     target = folder / "three-thousand"
     for shape, repeat, data in _logs(real):
         for size in range(1, SIZES + 1):
@@ -56,7 +56,7 @@ def three_thousand(folder: Path, real: Path | None) -> Path:
 
 
 def large(folder: Path, real: Path | None) -> Path:
-    """Return one log that a library has filled with its warnings before the first record."""
+    """Return one log with a library's warnings before the first record."""
     data = next(data for shape, _, data in _logs(real) if shape == "1n1g")
     start = data.rfind(b"\n", 0, data.index(b"TimeHistory: ")) + 1
     noise = "".join(_NOISE.format(n % 60, n * 37 % 1000000, n % 900) for n in range(9000))
@@ -109,14 +109,14 @@ def _made(shape: str, repeat: int) -> str:
 
 
 def seen_by_nodes() -> Path:
-    """Return a directory that the nodes of the site in use see too."""
+    """Return a directory that the nodes of the current site see too."""
     runs = Path(site.load().runs)
     runs.mkdir(parents=True, exist_ok=True)
     return runs
 
 
 def bare_script(folder: Path, repeats: int = 5) -> Path:
-    """Return a script of an array that does nothing, and not yet."""
+    """Return a script of an array that does nothing and starts later."""
     path = folder / f"bare-{repeats}.sbatch"
     path.write_text(f"#!/bin/sh\n#SBATCH --array=1-{repeats}%1\n#SBATCH --begin={LATER}\ntrue\n")
     return path
@@ -138,7 +138,7 @@ def thousand(folder: Path) -> tuple[Path, str]:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     done = dataclasses.replace(array, state="submitted", job_id=job, submitted=stamp)
     store.write_manifest(made.directory, dataclasses.replace(made.campaign, arrays=(done,)))
-    # The queue forgets them first; accounting lags behind it.
+    # The jobs leave the queue first; accounting lags behind.
     ended = ["sacct", "-n", "-X", "-P", "-j", job, "-s", "CD,F,CA,TO,NF", "-o", "State"]
     while len(subprocess.run(ended, capture_output=True, check=True).stdout.splitlines()) < 1000:
         time.sleep(1)
@@ -187,7 +187,7 @@ def instant(folder: Path) -> Path:
 
 
 def local_site(folder: Path) -> Path:
-    """Return the site of this machine alone."""
+    """Return a site for only this machine."""
     path = folder / "local.toml"
     command = [sys.executable, "-m", "hpcbert", "init", "--local", "--output", str(path), "--force"]
     subprocess.run(command, check=True, capture_output=True, cwd=folder)
@@ -195,7 +195,7 @@ def local_site(folder: Path) -> Path:
 
 
 def slurm_site(folder: Path, floor: float) -> Path:
-    """Return the site in use with another shortest interval between two polls, in seconds."""
+    """Return the current site with another minimum interval between two polls, in seconds."""
     text = Path(os.environ["HPCBERT_SITE"]).read_text()
     lines = [line for line in text.splitlines() if not line.startswith("poll_floor")]
     at = lines.index("[slurm]") + 1

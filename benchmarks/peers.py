@@ -1,7 +1,7 @@
-"""BERT of transformers, trained as the reference workload trains its own: a peer to measure by.
+"""BERT of transformers, trained as the reference workload trains its own: a peer to compare with.
 
-Needs transformers 5 (`pip install transformers`), which hpcbert itself never does. LAMB, which
-transformers lacks, is written down here tensor by tensor, as a second opinion.
+It needs transformers 5 (`pip install transformers`); hpcbert itself does not. transformers lacks
+LAMB, so this module has it, tensor by tensor, as a second opinion.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpcbert.workloads import bert_pretrain as workload
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Ours: theirs; the three matrices of query, key and value are one of ours.
+# Our name: their name; their three matrices of query, key and value are one of ours.
 _PARTS = {
     "attention_output": "attention.output.dense",
     "attention_norm": "attention.output.LayerNorm",

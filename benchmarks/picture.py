@@ -1,4 +1,4 @@
-"""The figures of the documents, as a report has them; written where the pages look for them.
+"""The figures of the documents, drawn as in a report, and written to the pages' folders.
 
 * docs/tutorial/first-table.svg: of the table that the page shows.
 * docs/pictures/published.svg, of the README: of DLPerf's published tables.

@@ -1,12 +1,12 @@
-"""Run every recipe that can compute on the CPU for real: prepare, submit, collect; keep what came.
+"""Run every recipe that supports the CPU for real: prepare, submit, collect; keep the results.
 
     python benchmarks/real.py                   # all of them, on a lab's Slurm where root can
     python benchmarks/real.py --fw tf2 --fw mxnet
     python benchmarks/real.py --page            # write the page from the rows on record
 
-Rows go to docs/reference/frameworks.tsv, one a framework and number of ranks, and from there to
+Rows go to docs/reference/frameworks.tsv, one per framework and number of ranks, and from there to
 the table in docs/reference/frameworks.md. Programs, environments and data stay in .real/, so that a
-second run takes minutes. Where a repository can't be reached: --repository tf2=/path/to/another.
+second run takes minutes. If a repository can't be reached: --repository tf2=/path/to/another.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ TEMPLATES = HERE / "templates"
 ROWS, PAGE = (HERE / "docs" / "reference" / f"frameworks.{end}" for end in ("tsv", "md"))
 BEGIN, END = "<!-- runs -->\n", "<!-- end of runs -->\n"
 SIZES = (1, 2)
-# As short as a run can be that shows that a program trains; what a recipe needs beside or instead.
+# The shortest run that shows that a program trains; and the different options that recipes need.
 USUAL = ("--batch-size", "4", "--iters", "12", "--skip", "2")
 OWN: dict[str, tuple[str, ...]] = {
-    # Its first line is that of the third step. Loading data in processes of their own takes longer
-    # than the training here.
+    # Its first line is that of the third step. Here, loading data in separate processes takes
+    # longer than training.
     "deepspeed": ("--skip", "4", "--set", "num_workers=0"),
-    # The data that it is given have negative samples already.
+    # Its data already have negative samples.
     "paddle18": ("--set", "negative_samples=false"),
 }
-# Of what is installed the packages that a framework is.
+# The installed packages that belong to a framework.
 NAMED = re.compile(
     r"(tensorflow|torch|mxnet|oneflow|paddlepaddle|paddlenlp|mindspore|deepspeed|horovod|gluonnlp|"
     r"tf-models)[\w.-]*==[\w.+-]+",
     re.IGNORECASE,
 )
-# How a result begins of what could not be installed.
+# The beginning of a result for a framework that could not be installed.
 UNPREPARED = "not prepared: "
-# Why others never ran on a machine without GPUs.
+# Why other recipes never ran on a machine without GPUs.
 REPLAYED = "needs GPUs: tests replay its log and compare its flags with the program's"
 REFUSED = "refused:"
 
@@ -63,7 +63,7 @@ Key = tuple[str, str]
 
 
 class Row(NamedTuple):
-    """What one run of a framework came to."""
+    """The result of one run of a framework."""
 
     framework: str
     program: str
@@ -90,9 +90,9 @@ def write(rows: Iterable[Row]) -> None:
 
 
 def merged(rows: dict[Key, Row], made: Iterable[Row]) -> dict[Key, Row]:
-    """Return rows with new ones in the place of older ones of the same run.
+    """Return rows, with new ones instead of older ones of the same run.
 
-    That a program can't be installed today says nothing against a run that was.
+    A program that can't be installed today does not invalidate an earlier run.
     """
     new = {(one.framework, one.ranks): one for one in made}
     kept = {key for key, one in new.items() if key in rows and one.result.startswith(UNPREPARED)}
@@ -107,7 +107,7 @@ def known() -> list[Recipe]:
 
 
 def table(rows: Sequence[Row], found: Sequence[Recipe]) -> str:
-    """Return the page's tables: what ran, and what is only replayed."""
+    """Return the page's tables: recipes that ran, and recipes that are only replayed."""
     titles = ("framework", "program", "packages", "Python", "device", "ranks", "scheduler", "date")
     lines = [f"| {' | '.join((*titles, 'samples/s', 'result'))} |"]
     lines += ["|---|---|---|---|---|---:|---|---|---:|---|"]
@@ -134,7 +134,7 @@ def write_page() -> None:
 
 
 class Place(NamedTuple):
-    """Where runs are made: a directory with a site.toml, and what hpcbert finds around it."""
+    """A place for runs: a directory with a site.toml, and its environment."""
 
     folder: Path
     scheduler: str
@@ -157,16 +157,16 @@ class Place(NamedTuple):
 def place(
     folder: Path, scheduler: str, chosen: Sequence[Recipe], repositories: dict[str, str]
 ) -> Iterator[Place]:
-    """Give a place to run in: a lab's Slurm for as long as it is needed, or the local queue."""
+    """Yield a place to run in: a lab's Slurm while it is needed, or the local queue."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Memory is shared out by CPUs otherwise, and two ranks need more than their share of some.
+    # Otherwise CPUs decide the share of memory, and two ranks need more than theirs for some.
     lines = ["schema = 1", 'name = "real"', f'scheduler = "{scheduler}"']
     lines += ["[nodes]", "gpus_per_node = 2", "[slurm]", 'memory = "0"', "poll_floor = 0.5"]
     lines += ["[env]", 'OMP_NUM_THREADS = "1"']
     for one in chosen:
         lines += [f"[frameworks.{one.name}]"]
         lines += ['data = "synthetic"', "samples = 1024"] if one.dataset else []
-        own = one.for_device("cpu").environment is None  # what it needs is beside hpcbert
+        own = one.for_device("cpu").environment is None  # its modules are next to hpcbert
         lines += [f"python = {json.dumps(sys.executable)}"] if own else []
         other = repositories.get(one.name)
         lines += [f"repository = {json.dumps(other)}"] if other else []
@@ -207,7 +207,7 @@ def run(found: Recipe, where: Place) -> list[Row]:
     rows = []
     for ranks in SIZES:
         words = (*device, "--model", model(found), "--gpus-per-node", str(ranks), "--repeats", "1")
-        # What submit refuses, its reason with it, is no failure.
+        # If submit refuses with a reason, that is not a failure.
         alone = found.for_device("cpu").alone if ranks > 1 else ""
         done = (
             {"result": f"{REFUSED} {alone}"}
@@ -227,7 +227,7 @@ def run(found: Recipe, where: Place) -> list[Row]:
 
 
 def described(found: Recipe, parts: Sequence[dict[str, Any]]) -> tuple[str, str, str]:
-    """Return program, packages and Python of what was prepared."""
+    """Return program, packages and Python of the prepared parts."""
     python, installed = ".".join(map(str, sys.version_info[:3])), []
     for one in parts:
         if one["kind"] == "environment" and one["path"]:
@@ -248,7 +248,7 @@ def described(found: Recipe, parts: Sequence[dict[str, Any]]) -> tuple[str, str,
 
 
 def trained(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the number of a run and what became of it."""
+    """Return the number of a run and its outcome."""
     tables = (document["data"] or {}).get("tables") or []
     rows = [row for one in tables if one["device"] == "cpu" for row in one["rows"]]
     if not rows:

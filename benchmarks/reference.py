@@ -1,15 +1,15 @@
 """Measure the reference workload against variants of itself and transformers, as ratios in one run.
 
-All candidates train on the same samples; their steps take turns, so that whatever else the machine
-does meets all of them. Printed are medians and the ratios of medians to the first candidate: of
-CPU time where they train on the CPU, which other programs hardly change, else of wall-clock time.
+All candidates train on the same samples; their steps take turns, so that other load on the machine
+affects all of them. The output has medians, and the ratios of medians to the first candidate: of
+CPU time if they train on the CPU, because other programs hardly change it, else of wall-clock time.
 
     python benchmarks/reference.py --model base --sequence-length 512 --batch-size 2 --fill wiki \\
         --against=--unpad
     python benchmarks/reference.py --model base --against=transformers --against='--precision bf16'
 
-`transformers` needs that package, version 5. `without-fused` and `without-tile` take one kernel for
-the whole optimizer, and the vocabulary's padding, back.
+`transformers` needs that package, version 5. `without-fused` and `without-tile` undo the single
+kernel for the whole optimizer and the vocabulary's padding.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def open_source(settings: workload.Settings) -> Any:
 
 
 def open_candidate(words: Sequence[str], variant: str) -> Any:
-    """Return what has the `step` of a trainer."""
+    """Return an object with the `step` of a trainer."""
     if variant in WITHOUT:
         with mock.patch.object(workload, *WITHOUT[variant]):
             return open_trainer(words)
@@ -62,7 +62,7 @@ def open_candidate(words: Sequence[str], variant: str) -> Any:
 
 
 def seconds_of(candidate: Any) -> float:
-    """Return how long one optimizer step takes."""
+    """Return the duration of one optimizer step."""
     clock = time.process_time if candidate.device.type == "cpu" else time.perf_counter
     start = clock()
     candidate.step().tolist()

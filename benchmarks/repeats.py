@@ -1,4 +1,5 @@
-"""What `--repeats auto` stops at, and how far an interval that is looked at each time is right.
+"""Where `--repeats auto` stops, and how often its interval is right although it is checked each
+time.
 
     python benchmarks/repeats.py                  # prints the table of docs/explanation/numbers.md
     python benchmarks/repeats.py --rounds 500     # a glance
@@ -24,12 +25,12 @@ SEED = 20261122
 MEDIAN = 100.0
 SPREADS = (0.002, 0.004, 0.006, 0.01, 0.02)
 Draw = Callable[[Random, float], float]
-# Each with a median of 100 and about the standard deviation that it is asked for.
+# Each has a median of 100 and about the requested standard deviation.
 DISTRIBUTIONS: dict[str, Draw] = {
     "normal": lambda at, spread: at.gauss(MEDIAN, MEDIAN * spread),
     "skewed": lambda at, spread: MEDIAN * (1 + spread * (math.log(2) - at.expovariate(1))),
-    # Half of all runs are below the median if 4/9 of the quick ones are: those 0.1397 spreads below
-    # their own median.
+    # Half of all runs are below the median if 4/9 of the quick ones are: so the median is 0.1397
+    # spreads below that of the quick ones.
     "slow runs": lambda at, spread: (
         at.gauss(MEDIAN * (1 + 0.1397 * spread), MEDIAN * spread)
         * (0.95 if at.random() < 0.1 else 1.0)
@@ -38,7 +39,7 @@ DISTRIBUTIONS: dict[str, Draw] = {
 
 
 def stopped(draw: Callable[[], float], most: int, precision: float) -> list[float]:
-    """Return the runs that are made until they suffice."""
+    """Return runs until they suffice."""
     runs = [draw() for _ in range(FEWEST)]
     while len(runs) < most and not suffices(runs, precision):
         runs.append(draw())

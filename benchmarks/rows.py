@@ -1,7 +1,7 @@
-"""What side_by_side.py measures: a row each, with its floor, its peers and its goals.
+"""The measurements of side_by_side.py: one row each, with its floor, its peers and its goals.
 
-Commands are whole processes. What a row needs first, logs or a thousand finished jobs, is made when
-the row's turn comes, below the folder of this run.
+Commands are whole processes. The input of a row, such as logs or a thousand finished jobs, is made
+just before the row is measured, below the folder of this run.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import material
 from material import LATER, REPOSITORY
 
 Words = list[str]
-# A command, or what runs one and returns the seconds that count of it.
+# A command, or a function that runs one and returns its measured seconds.
 Command = Words | Callable[[], float]
-# Python's own start on the machine that the goals in milliseconds were set on.
+# The start of Python on the machine of the goals in milliseconds.
 PYTHON_THEN = 16.0
-# MB that hpcbert may take: no more for a large log than for small ones, which take 21.
+# The most MB for hpcbert: a large log may take no more than small ones, which take 21.
 MEMORY_THEN = 24.0
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What came of one row: medians in milliseconds, by name; peak memory in MB.
+    """The results of one row: medians in milliseconds, by name; peak memory in MB.
 
     Attributes:
-        why: Where the time of hpcbert's command goes, if a goal is missed.
+        why: How hpcbert's command spends its time, if it misses a goal.
     """
 
     floor: float
@@ -43,10 +43,10 @@ class Figures:
 
 @dataclass(frozen=True)
 class Goal:
-    """What hpcbert is to stay below.
+    """A limit for hpcbert.
 
     Attributes:
-        limit: Milliseconds, of a row's figures; None where it can't be said without a peer.
+        limit: Milliseconds, from a row's figures; None if it depends on a missing peer.
     """
 
     text: str
@@ -54,17 +54,17 @@ class Goal:
     value: Callable[[Figures], float] = lambda figures: figures.own
 
     def met(self, figures: Figures) -> bool | None:
-        """Say whether it is met; None where nobody knows."""
+        """Return whether it is met; None if unknown."""
         limit = self.limit(figures)
         return None if limit is None else self.value(figures) <= limit
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row's commands, which take turns.
+    """The commands of one row, which take turns.
 
     Attributes:
-        once: Names of peers that are measured in the first turn alone.
+        once: Names of peers that are measured only in the first turn.
     """
 
     floor: tuple[str, Command]
@@ -78,9 +78,9 @@ class Row:
     """One row of the table.
 
     Attributes:
-        make: Makes what is measured.
-        most: Turns at most, for what takes long.
-        warm: Turns before those that count.
+        make: Makes the commands.
+        most: The most turns, for slow commands.
+        warm: Turns before the measured ones.
         slurm: Whether it needs a cluster.
     """
 
@@ -94,13 +94,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run works, and what it was given.
+    """The folder and the arguments of a run.
 
     Attributes:
         peers: Interpreters of the peers, by name.
-        programs: Peers that somebody installed, by name: `jube`, `llmb-run`.
+        programs: Peers that you installed, by name: `jube`, `llmb-run`.
         logs: DLPerf's thirty logs; None: made ones stand in.
-        dlperf: DLPerf's script for them; None if nobody has it.
+        dlperf: DLPerf's script for them; None if missing.
     """
 
     folder: Path
@@ -110,7 +110,7 @@ class Place:
     dlperf: Path | None = None
 
     def python(self, name: str, code: str, *words: object) -> dict[str, Command]:
-        """Return a peer's command, or nothing where the peer is not here."""
+        """Return a peer's command; empty if the peer is missing."""
         if name not in self.peers:
             return {}
         return {name: [self.peers[name], "-c", code, *map(str, words)]}
@@ -178,7 +178,7 @@ MEMORY = Goal(
 
 
 def start(*words: str) -> Callable[[Place], Case]:
-    """Return what measures how long a command takes that does nothing."""
+    """Return a measurement of a command that does nothing."""
 
     def make(place: Place) -> Case:
         peers = {
@@ -209,7 +209,7 @@ def array_of_five(place: Place) -> Case:
 
 
 def points(number: int, peer: str, repeats: int = 5) -> Callable[[Place], Case]:
-    """Return what measures the submission of so many points, an array each."""
+    """Return a measurement of submitting so many points, with an array each."""
 
     def make(place: Place) -> Case:
         script = material.bare_script(place.folder, repeats)
@@ -227,9 +227,9 @@ def points(number: int, peer: str, repeats: int = 5) -> Callable[[Place], Case]:
 
 
 def submit(folder: Path, *words: str) -> Words:
-    """Return the submission of jobs that do not begin before the benchmark is over."""
+    """Return a submission of jobs that do not start before the benchmark ends."""
     runs = ["--runs", str(folder / "runs"), f"--sbatch-arg=--begin={LATER}"]
-    # An interpreter, as peers have theirs: python3 of a PATH may be a script that looks for one.
+    # An interpreter, as for the peers: python3 on PATH may be a script that searches for one.
     python = ["--python", sys.executable]
     return [*HPCBERT, "submit", "--fw", "pytorch", *python, *runs, *words]
 
@@ -310,7 +310,7 @@ def five_locally(place: Place) -> Case:
 
 
 def screen(floor: float) -> Callable[[Place], Case]:
-    """Return what measures the time from a job's last word to the end of who waits for it."""
+    """Return a measurement from a job's last output to the end of the command that waits for it."""
 
     def make(place: Place) -> Case:
         site = material.slurm_site(place.folder, floor)

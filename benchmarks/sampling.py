@@ -1,12 +1,12 @@
-"""What the power sampler costs: how long steps take with it, over how long they take without it.
+"""The cost of the power sampler: the time of steps with it, divided by the time without it.
 
 Run: python benchmarks/sampling.py [TURNS] [-- words for the workload]
 
-One run of the PyTorch reference, beside it the sampler, which is stopped and let go on in turns of
-some steps, so that whatever else the machine does meets both. Where there is no nvidia-smi, a
-stand-in prints what it would print of eight GPUs. Printed are the ratio of the median steps (on a
-machine that does other things, that of processor time says more), how often the sampler looked, and
-its processor time as a share of the time that it was at work.
+The sampler runs next to one run of the PyTorch reference. It is stopped and continued in turns of
+some steps, so that other load on the machine affects both. Without nvidia-smi, a stand-in prints
+its output for eight GPUs. The output has the ratio of the median steps (on a busy machine, the
+ratio of processor time says more), the number of samples, and the sampler's processor time as a
+share of the time that it ran.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ while true; do
   read -rt 1 -u "$pause"
 done
 """
-SECONDS = 2.5  # of a turn: two looks
+SECONDS = 2.5  # of a turn: two samples
 
 
 def turn(trainer: workload.Trainer) -> list[tuple[float, float]]:

@@ -1,7 +1,7 @@
-"""Where the time of a command of hpcbert goes, in a line: what stands beside a missed goal.
+"""The parts of a command's time, in a line for the table, next to a missed goal.
 
-One run under cProfile on one core, so that nothing is done by other processes of its own. What
-cProfile itself takes makes many short calls look dearer than they are.
+One run under cProfile on one core, so that the command does not start other processes. The cost of
+cProfile itself makes many short calls look slower than they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-# As `pstats` has it: file, line, name.
+# A function in `pstats`: file, line, name.
 Function = tuple[str, int, str]
 
 _IMPORT = ("<frozen importlib._bootstrap>", "_find_and_load")
@@ -36,8 +36,8 @@ def shares(command: list[str], folder: Path, timeout: float) -> str:
 
     Args:
         command: `python -m hpcbert …`.
-        folder: Where it runs.
-        timeout: Seconds that it may take.
+        folder: Its directory.
+        timeout: Its limit in seconds.
     """
     python, *words = command
     core = str(min(os.sched_getaffinity(0)))
@@ -61,7 +61,7 @@ def shares(command: list[str], folder: Path, timeout: float) -> str:
 def parts(
     stats: dict[Function, tuple[int, int, float, float, dict[Function, tuple[float, ...]]]],
 ) -> Counter[str]:
-    """Return the seconds of each part: imports, what is waited for, hpcbert's packages."""
+    """Return the seconds of each part: imports, waiting, hpcbert's packages."""
     found: Counter[str] = Counter()
     for function, (_, _, own, whole, callers) in stats.items():
         file, _, name = function
@@ -70,13 +70,14 @@ def parts(
         elif name in _WAITS:
             found[_WAITS[name]] += own
         elif file == "~" and callers:
-            # What Python itself does is done for whoever asked.
+            # The time of Python itself belongs to the caller.
             for caller, figures in callers.items():
                 found[_package(caller)] += figures[2]
         else:
             found[_package(function)] += own
     del found[""]
-    # Of libraries is what is left: what modules call as they load is among the imports already.
+    # The rest belongs to libraries: the imports already include calls that modules make as they
+    # load.
     rest = sum(figures[2] for figures in stats.values()) - sum(found.values())
     found[_LIBRARIES] = max(0.0, found[_LIBRARIES] + rest)
     return found
@@ -85,7 +86,7 @@ def parts(
 def _package(function: Function) -> str:
     file, _, name = function
     if name == "<module>" or "importlib" in file:
-        return ""  # Among the imports.
+        return ""  # Included in the imports.
     names = Path(file).parts
     if "hpcbert" not in names:
         return _LIBRARIES

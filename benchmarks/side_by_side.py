@@ -2,14 +2,15 @@
 
 Whole processes take turns with their floor (bare python, sbatch, sacct, cat, wc), so that a ratio
 holds when the machine's speed drifts. Peers come from the package index, each into an environment
-of its own below --peers; JUBE and llmb-run are on no index and are measured where they are named.
+of its own below --peers; JUBE and llmb-run are not on an index; they are measured if you name them.
 
     python benchmarks/side_by_side.py                          # what needs no cluster
     . /var/lib/hpcbert-lab/env.sh; python benchmarks/side_by_side.py --slurm
     python benchmarks/side_by_side.py --only help,collect-30 --runs 1 --no-peers
 
---readme puts the table into README.md, in place of the one that stands there. Beside a goal that is
-missed stands where the command's time goes, by a run of its own under cProfile (shares.py).
+--readme replaces the table in README.md. Next to a missed
+goal, the table shows how the command spends its time, from a separate run under cProfile
+(shares.py).
 
 --logs names the thirty logs of Oneflow-Inc/DLPerf@e36df2e (ResNet-50 on TensorFlow 2), the only
 complete five-run set in public; logs of their form stand in. --dlperf names DLPerf's own script for
@@ -46,7 +47,7 @@ PEERS = {
     "simple_slurm": "simple-slurm==0.3.6",
 }
 OWN = "hpcbert"
-# Seconds: for what hangs.
+# A limit in seconds, for commands that hang.
 TIMEOUT = 900.0
 README = Path(__file__).with_name("README.md")
 HEAD = """\
@@ -55,7 +56,7 @@ HEAD = """\
 """
 
 
-# Small itself: what a process had before it became another program counts as that one's.
+# This program is small, because a process's memory before exec counts as the new program's.
 PEAK = """
 import os, resource, sys
 null = os.open(os.devnull, os.O_WRONLY)
@@ -97,7 +98,7 @@ def peak(command: Command, folder: Path) -> float:
 
 
 def measure(row: Row, case: Case, runs: int, folder: Path) -> Figures:
-    """Let a row's commands take turns; a peer that fails is left out.
+    """Measure a row's commands in turns; leave out a peer that fails.
 
     Raises:
         RuntimeError: Another command fails.
@@ -136,7 +137,7 @@ def line(row: Row, case: Case, figures: Figures) -> str:
     floor = f"{case.floor[0]} {shown(figures.floor)}"
     memory = f", {figures.memory:.0f} MB" if figures.memory else ""
     own = f"{shown(figures.own)} ({figures.own / figures.floor:.1f} x{memory})"
-    if callable(case.own):  # Its floor is only there to be run.
+    if callable(case.own):  # The floor needs only to be run.
         floor, own = "", shown(figures.own)
     return f"| {row.what} | {floor} | {peers} | {own} | {goals} | {figures.why} |"
 
@@ -146,7 +147,7 @@ def shown(milliseconds: float) -> str:
 
 
 def peers(folder: Path) -> dict[str, str]:
-    """Return each peer's interpreter, installing what is not there yet."""
+    """Return each peer's interpreter, after installing missing ones."""
     found = {}
     for name, requirement in PEERS.items():
         python = folder / name / "bin" / "python"
@@ -197,7 +198,7 @@ def main() -> None:
         words.logs and words.logs.absolute(),
         words.dlperf and words.dlperf.absolute(),
     )
-    # As a person's: compiled once, and kept.
+    # Like a user's: compiled once, and kept.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     started, all_figures, table, failed = time.monotonic(), {}, HEAD, []
     print(HEAD, end="")
@@ -229,14 +230,14 @@ def main() -> None:
 
 
 def forget_waiting(row: Row) -> None:
-    """Take away the jobs that a row has left in the queue."""
+    """Cancel the jobs that a row has left in the queue."""
     if row.slurm:
         cancel = ["scancel", "--user", getpass.getuser(), "--state=PENDING"]
         subprocess.run(cancel, check=False)
 
 
 def about(runs: int, *, slurm: bool) -> str:
-    """Say what the table is of, and of which machine."""
+    """Return a description of the table and the machine."""
     system = [f"{len(os.sched_getaffinity(0))} cores", f"Python {platform.python_version()}"]
     if slurm:
         told = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, check=True)

@@ -1,12 +1,12 @@
-"""What the view of `hpcbert monitor` costs: processor time, memory, bytes to the terminal.
+"""The cost of the view of `hpcbert monitor`: processor time, memory, bytes to the terminal.
 
 Run: PYTHONPATH=. python benchmarks/view.py [REPEATS [SECONDS]]
 
-A campaign of so many repeats (10,000) is made up, half of them over, some of them running and
-writing to their logs, on a Slurm whose sacct and squeue print a file. `hpcbert monitor` watches it
-on a terminal of 160x50 for so many seconds (60) after it has begun, its clock and floor those of a
-site. Printed are its processor time as a share of one core, its memory at the most, and how many
-bytes a second it sends to the terminal.
+This makes an artificial campaign with so many repeats (10,000): half have ended, and some run and
+write to their logs. The sacct and squeue of its Slurm print a file. `hpcbert monitor` watches it on
+a terminal of 160x50 for so many seconds (60) after its start, with the clock and the poll floor of
+a site. The output has its processor time as a share of one core, its peak memory, and the bytes per
+second that it sends to the terminal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from tests.kit.campaigns import build
 
 POINTS = 40
-WARM = 90.0  # seconds: ends have to stand for some polls before nobody asks about them any more
+WARM = 90.0  # seconds: monitor confirms an end over some polls before it stops asking
 SITE = (
     'schema = 1\nname = "made up"\nscheduler = "slurm"\nruns = "runs"\n[slurm]\npoll_floor = 10\n'
 )

@@ -62,7 +62,8 @@ def plan(
     """Show what submit would cost, what is available and what is missing; submit nothing.
 
     Node-hours and GPU-hours are the most that the time limit allows; next to them stands the
-    time that earlier runs took. The exit code is 5 if it can't run. FILE is a campaign.toml.
+    time that earlier runs took. The exit code is 5 if the campaign (everything that one submit
+    starts) can't run. FILE is a campaign.toml.
     """
     if init:
         conflicts.refuse_others(("init", "file"), "with --init, which writes an example")

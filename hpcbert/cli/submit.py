@@ -65,8 +65,9 @@ def submit(
 ) -> Result:
     """Submit a point, a whole scaling curve, or a campaign.toml, with five repeats of each point.
 
-    submit makes one sbatch script and one job array per point, prints what it submitted and where,
-    and returns.
+    submit makes one sbatch script and one job array per point. Together they are a campaign, in one
+    directory. On Slurm, each job gets an allocation (its nodes), in which srun starts the measured
+    step: the ranks that train. submit prints the jobs and the directory, and returns.
 
     With --like the points, the options and the protocol are those of another campaign or archive;
     submit reports what differs here, such as the image and the site.

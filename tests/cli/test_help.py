@@ -86,3 +86,17 @@ def test_what_can_not_be_printed_is_said(word: str, tmp_path: Path) -> None:
         )
     assert done.returncode != 0
     assert b"No space left" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("submit", ("a campaign, in one directory", "allocation (its nodes)", "step: the ranks")),
+        ("plan", ("campaign (everything that one submit starts)",)),
+    ],
+    ids=["submit", "plan"],
+)
+def test_help_explains_the_words_of_the_field(command: str, words: tuple[str, ...]) -> None:
+    text = " ".join(said(command, "--help")[0].split())
+    for word in words:
+        assert word in text

@@ -1,4 +1,4 @@
-"""Asking the scheduler of a campaign, as commands do."""
+"""Questions to the scheduler of a campaign, as commands ask them."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def snapshot(watched: TrackedCampaign, *, run: Runner) -> Mapping[Key, RepeatSta
 
 
 def adopted(watched: TrackedCampaign, *, run: Runner, strict: bool = False) -> TrackedCampaign:
-    """Return a campaign with the jobs that interrupted submissions made."""
+    """Return a campaign with the jobs of interrupted submissions."""
     return scheduler.of(watched.campaign.scheduler, World(run)).adopted(watched, strict=strict)

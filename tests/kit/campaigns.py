@@ -1,4 +1,4 @@
-"""Campaigns on disk, as submit would leave them and as jobs go on writing them."""
+"""Campaigns on disk, as submit leaves them and as jobs continue to write them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CAMPAIGN = {one.name for one in fields(Campaign)}
 
 
 def array(campaign: str, shape: str = "1n1g", *, repeats: int = 5, **changes: Any) -> Array:
-    """Return one point of a campaign, submitted where it has a job id."""
+    """Return one point of a campaign; with a job id, it is submitted."""
     job = changes.get("job_id", "7")
     point = Point("pytorch", "bert-tiny", Shape.parse(shape), "fp32", 4)
     values: dict[str, Any] = {
@@ -40,7 +40,7 @@ def array(campaign: str, shape: str = "1n1g", *, repeats: int = 5, **changes: An
 
 
 def campaign(name: str, *arrays: Array, **changes: Any) -> Campaign:
-    """Return a campaign of the PyTorch reference; a field is changed by its name."""
+    """Return a campaign of the PyTorch reference, with fields changed by name."""
     values: dict[str, Any] = {
         "id": name,
         "created": "2026-11-21T09:56:40Z",  # CREATED
@@ -63,7 +63,7 @@ def campaign(name: str, *arrays: Array, **changes: Any) -> Campaign:
 
 
 def updated(campaign: Campaign, array: Array) -> Campaign:
-    """Return a campaign with another array in the place of the one of its name."""
+    """Return a campaign with an array replaced by another one of its name."""
     arrays = (array if one.name == array.name else one for one in campaign.arrays)
     return replace(campaign, arrays=tuple(arrays))
 
@@ -73,7 +73,7 @@ class Built(TrackedCampaign):
     """A campaign on disk; a point is named by its shape, the first one otherwise."""
 
     def __eq__(self, other: object) -> bool:
-        """Say whether it is the campaign that hpcbert read."""
+        """Return whether it is the campaign that hpcbert read."""
         return isinstance(other, TrackedCampaign) and (self.directory, self.campaign) == (
             other.directory,
             other.campaign,
@@ -97,7 +97,7 @@ class Built(TrackedCampaign):
         return path
 
     def mark(self, shape: str, repeat: int, *events: status.Event, **common: Any) -> None:
-        """Append events to a repeat's status file; `common` is what all of them have."""
+        """Append events to a repeat's status file; all of them have `common`."""
         status.append(self.status_path(shape, repeat), *events, **{"time": WRITTEN, **common})
 
     def started(self, shape: str, repeat: int, **common: Any) -> None:
@@ -111,7 +111,7 @@ class Built(TrackedCampaign):
         return pytorch(shape, rate, **changes)
 
     def complete(self, shape: str, repeat: int, rate: float, **changes: Any) -> None:
-        """Let a repeat run to its end. No two print the same bytes: logs that do are copies."""
+        """Let a repeat run to its end. Each prints different bytes: equal logs would be copies."""
         self.log(shape, repeat, f"this is repeat {repeat}\n{self.text(shape, rate, **changes)}")
         self.started(shape, repeat)
         self.ended(shape, repeat)
@@ -124,7 +124,7 @@ class Built(TrackedCampaign):
                 self.complete(str(shape), repeat, shape.gpus * (9.0 + repeat))
 
     def reach(self, repeat: int, iteration: int, attempt: int = 0) -> Path:
-        """Let a repeat of the first point come to an iteration of 120, at 8 samples/s."""
+        """Let a repeat of the first point reach an iteration of 120, at 8 samples/s."""
         shape = str(self.campaign.arrays[0].point.shape)
         text = pytorch(shape, 8.0, last=iteration, iters=120, start=lines.T)
         return self.log(shape, repeat, text, attempt)
@@ -162,11 +162,11 @@ def build(
     """Make a campaign in a directory of campaigns.
 
     Args:
-        runs: Where it is made.
+        runs: The directory for it.
         shapes: Its points.
         name: Its id and its directory's name.
         repeats: Of each point.
-        jobs: Job id of each point, empty where sbatch has not answered; 70, 71, … by default.
+        jobs: Job id of each point, empty if sbatch has not answered; 70, 71, … by default.
         changes: Fields of the campaign, or of each of its arrays.
     """
     directory = runs / name

@@ -23,20 +23,20 @@ from hpcbert.system.runner import run as start_process
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 
-# What a person who starts the tests may have set, and what a terminal's size would be taken from.
+# Variables that the caller of the tests may have set, and those that give a terminal's size.
 _TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
 
-# For a process that is asked what it loads: `make coverage` would load more.
+# For a process that reports its modules: `make coverage` would load more.
 UNCOUNTED = {"COVERAGE_PROCESS_START": "", "COVERAGE_PROCESS_CONFIG": ""}
 
-# What no command loads that can do without it.
+# Modules that commands load only if they need them.
 HEAVY = frozenset(
     ["asyncio", "importlib.metadata", "jinja2", "numpy", "pandas", "rich", "submitit", "torch"]
 )
 
 
 class Done(Outcome):
-    """What a command line did."""
+    """The result of a command line."""
 
     @property
     def output(self) -> str:
@@ -66,11 +66,11 @@ class Done(Outcome):
 
     @property
     def modules(self) -> set[str]:
-        """What was loaded, of a process with `-X importtime`."""
+        """The loaded modules of a process with `-X importtime`."""
         return {line.rpartition("|")[2].strip() for line in self.stderr.splitlines()}
 
     def check(self, *, as_json: bool) -> None:
-        """Hold it to what every command keeps to."""
+        """Check the rules of every command."""
         assert self.returncode in {0, 1, 2, 3, 4, 5}, self
         assert "Traceback" not in self.stderr, self.stderr
         assert "bug in hpcbert" not in self.output, self
@@ -92,9 +92,9 @@ class Cli:
     """hpcbert as a process.
 
     Attributes:
-        cwd: Where it is run.
-        env: What is in its environment beside that of the tests.
-        run: What starts it: this user, or another.
+        cwd: Its directory.
+        env: Variables in addition to those of the tests.
+        run: Starts it as this user, or as another.
         python: Its interpreter.
     """
 
@@ -115,14 +115,14 @@ class Cli:
         timeout: float = CEILING,
         **env: str,
     ) -> Done:
-        """Run it to its end, under another command if there is one.
+        """Run it to its end, under another command if one is given.
 
         Args:
             words: Its arguments.
-            status: What it has to exit with.
-            under: A command that starts it, strace for one.
+            status: The expected exit status.
+            under: A command that starts it, such as strace.
             timeout: Seconds.
-            env: More for its environment.
+            env: Further variables.
         """
         argv = [*under, self.python, "-m", "hpcbert", *map(str, words)]
         own = self.environment if self.run is start_process else self.env
@@ -132,7 +132,7 @@ class Cli:
         return found
 
     def start(self, *words: object, **options: Any) -> subprocess.Popen[str]:
-        """Start it and leave it at work; `options` are Popen's."""
+        """Start it and let it run; `options` are Popen's."""
         own = {"cwd": self.cwd, "env": self.environment, "text": True, "stdin": subprocess.DEVNULL}
         own |= dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
         argv = [self.python, "-m", "hpcbert", *map(str, words)]
@@ -147,7 +147,7 @@ class Cli:
         keyboard: bool = True,
         **env: str,
     ) -> tuple[int, str]:
-        """Return exit status and output of it on a terminal of some size, typing an answer."""
+        """Return its exit status and output on a terminal of some size, typing an answer."""
         ours, end = pty.openpty()
         fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         kept = {name: value for name, value in self.environment.items() if name not in _TERMINAL}
@@ -161,7 +161,7 @@ class Cli:
             try:
                 while part := os.read(ours, 1 << 16):
                     said += part
-            except OSError:  # Linux says EIO when the last writer has left
+            except OSError:  # Linux returns EIO when the last writer has left
                 pass
             os.close(ours)
         return child.returncode, said.decode(errors="replace")

@@ -8,7 +8,7 @@ from tests.kit.lines import T
 
 
 class Clock:
-    """Seconds since the epoch; waiting moves it on, and what was to happen by then happens."""
+    """Seconds since the epoch; waiting advances it, and planned events happen in time."""
 
     def __init__(self, now: float = T) -> None:
         self.now = float(now)
@@ -16,7 +16,7 @@ class Clock:
         self._planned: list[tuple[float, Callable[[], None]]] = []
 
     def at(self, seconds: float, act: Callable[[], None]) -> None:
-        """Plan what happens so many seconds after T."""
+        """Plan an event for so many seconds after T."""
         self._planned.append((T + seconds, act))
 
     def __call__(self) -> float:

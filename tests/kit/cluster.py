@@ -1,4 +1,4 @@
-"""A cluster that says what it has and allows: a Runner, or programs on PATH, from one table."""
+"""A cluster that reports its parts and limits: a Runner, or programs on PATH, from one table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.kit.paths import REPOSITORY
 
-if TYPE_CHECKING:  # A program that stands in for Slurm's loads nothing of hpcbert.
+if TYPE_CHECKING:  # The stand-ins for Slurm's programs don't load hpcbert.
     from hpcbert.system.runner import Outcome
 
 PROGRAMS = ("sbatch", "sinfo", "scontrol", "sacctmgr", "srun", "sacct", "squeue")
@@ -35,7 +35,7 @@ main({state!r})
 
 
 def partition(name: str = "gpu", *, nodes: int = 2, gpus: int = 16, **columns: str) -> str:
-    """Return what scontrol shows of a partition."""
+    """Return the output of scontrol for a partition."""
     own = {
         "accounts": "ALL",
         "qos": "ALL",
@@ -48,7 +48,7 @@ def partition(name: str = "gpu", *, nodes: int = 2, gpus: int = 16, **columns: s
 
 @dataclass
 class Answers:
-    """What the commands of a cluster print, by their first words; an `Exception` is a complaint.
+    """The output of a cluster's commands, by their first words; an `Exception` is an error.
 
     Attributes:
         sinfo, sizes: Its lines of partitions, and of the nodes' CPUs and memory.
@@ -56,7 +56,7 @@ class Answers:
         own, accounts, user, qos: Of sacctmgr: the user's associations, the accounts', the user's
             default, all QOS.
         mpi, help: Of srun.
-        complaints: By attribute: what the command complains of, as it fails.
+        complaints: By attribute: the error of the command, which then fails.
     """
 
     sinfo: str = "gpu*|up|2|infinite|1-infinite|gpu:8|n[1-2]\n"
@@ -80,7 +80,7 @@ class Answers:
         return Outcome(tuple(argv), code, out, complaint)
 
     def answered(self, argv: Sequence[str]) -> tuple[int, str, str]:
-        """Return status, output and complaint of a command."""
+        """Return status, output and error of a command."""
         self.calls.append(tuple(argv))
         name = _attribute(argv)
         if complaint := self.complaints.get(name, ""):
@@ -88,7 +88,7 @@ class Answers:
         return 0, getattr(self, name, ""), ""
 
     def programs(self, folder: Path) -> Path:
-        """Write programs that answer so, and return their folder."""
+        """Write programs that give these answers, and return their folder."""
         folder.mkdir(parents=True, exist_ok=True)
         state = folder / "answers.json"
         texts = {name: one for name, one in vars(self).items() if name != "calls"}
@@ -102,7 +102,7 @@ class Answers:
 
 
 def _attribute(argv: Sequence[str]) -> str:
-    """Return whose attribute answers a command."""
+    """Return the attribute that answers a command."""
     words = [one for one in argv[1:] if not one.startswith("-") or one == "--mpi=list"]
     if argv[0] == "sinfo" and any("%c|%m" in one for one in argv):
         return "sizes"
@@ -119,7 +119,7 @@ def _attribute(argv: Sequence[str]) -> str:
 
 
 def main(state: str) -> None:
-    """Answer as the program that was called."""
+    """Answer as the called program."""
     answers = Answers(**json.loads(Path(state).read_text()))
     code, out, complaint = answers.answered((Path(sys.argv[0]).name, *sys.argv[1:]))
     sys.stdout.write(out)

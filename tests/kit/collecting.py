@@ -1,4 +1,4 @@
-"""Collecting in this process, with a scheduler that says what a test wants."""
+"""Collecting in this process, with a scheduler that reports the states that a test sets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def unreachable(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
 
 
 def says(*words: str, source: str = "sacct", default: str = "COMPLETED") -> States:
-    """A scheduler that has a word for each repeat, the default for those that follow."""
+    """A scheduler with a state for each repeat, the default for further ones."""
 
     def states(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
         found = {}
@@ -39,7 +39,7 @@ def says(*words: str, source: str = "sacct", default: str = "COMPLETED") -> Stat
 
 
 def waits(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
-    """Say that everything waits."""
+    """Report that everything waits."""
     return {
         (array.name, number): RepeatState("PENDING", Kind.WAITING, "squeue")
         for array in watched.campaign.arrays

@@ -1,7 +1,7 @@
-"""Containers: which enroot is tried and by whom, and images made on the spot.
+"""Containers: the enroot to try, its user, and images made by the tests.
 
-An image holds no system: its /etc/fstab binds the host's /usr, so that it is made in a moment,
-weighs 4 KiB and runs everything that the host has.
+An image does not contain a system: its /etc/fstab binds the host's /usr, so that it is made in a
+moment, takes 4 KiB and runs every program of the host.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 
 HERE = REPOSITORY / "tests" / "container"
-# An account of every Debian. Not nobody: containers have their own.
+# An account of every Debian. It is not nobody, because containers have their own.
 ACCOUNT = "backup"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# What `enroot import` writes as /etc/rc from the image's configuration.
+# The /etc/rc that `enroot import` writes from the image's configuration.
 _RC = """\
 cd {workdir} && unset OLDPWD || exit 1
 if [ -s /etc/rc.local ]; then
@@ -44,7 +44,7 @@ _FOLDERS = ("usr", "etc", "proc", "sys", "dev", "tmp", "root", "var", "run", "op
 
 @dataclass(frozen=True)
 class Image:
-    """A container image to be."""
+    """The contents of a container image."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     workdir: str = "/work"
@@ -87,7 +87,7 @@ class Image:
 
 
 def lack(reason: str) -> None:
-    """Skip for want of something; fail instead where nothing may be skipped."""
+    """Skip for a missing requirement; fail instead where skipping is not allowed."""
     if os.environ.get("HPCBERT_REQUIRE_SLURM") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
@@ -134,8 +134,8 @@ class Person:
 
     Attributes:
         root: A directory of theirs, in one that is not.
-        environment: What their programs find; enroot's directories are below `root`.
-        become: Words that make a command theirs.
+        environment: The environment of their programs; enroot's directories are below `root`.
+        become: Words that run a command as this person.
     """
 
     root: Path
@@ -161,7 +161,7 @@ class Person:
 
 @contextmanager
 def ordinary_person() -> Iterator[Person]:
-    """Make a person and their directory, which is away from /tmp: containers have their own."""
+    """Make a person and their directory, which is not in /tmp: containers have their own."""
     need_squashfs()
     folder = Path(tempfile.mkdtemp(prefix="hpcbert-person-", dir="/var/tmp"))
     folder.chmod(0o755)
@@ -194,7 +194,7 @@ def kill_session(leader: int) -> None:
 
 
 def pointer(image: Path, reference: str, sha256: str, **more: object) -> dict[str, object]:
-    """Return what image.sh writes beside an image."""
+    """Return the text that image.sh writes next to an image."""
     return {
         "schema": 1,
         "reference": reference,

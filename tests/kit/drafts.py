@@ -1,4 +1,4 @@
-"""What a submission would write, from the recipes and the reference site of this checkout."""
+"""Drafts of submissions, from the recipes and the reference site of this checkout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MINIMAL = 'schema = 1\nname = "x"\nscheduler = "slurm"\n'
 
 
 def changed(where: Site, **changes: Any) -> Site:
-    """Return a site with other values; those of one of its tables as a dict."""
+    """Return a site with other values; a dict changes one of its tables."""
     tables = {name: getattr(where, name) for name in ("slurm", "nodes", "container")}
     inner = {name: replace(old, **changes.get(name, {})) for name, old in tables.items()}
     return replace(where, **{**changes, **inner})
@@ -37,7 +37,7 @@ def settled(where: Site, framework: str = "pytorch", **settings: Any) -> Site:
 
 
 def reference(base: Path, **changes: Any) -> Site:
-    """Return the reference site.toml as read below a directory with a space in its name."""
+    """Return the reference site.toml, read below a directory with a space in its name."""
     return changed(site.read_site(SITE, base=base / "a b", env={}), **changes)
 
 
@@ -76,5 +76,5 @@ def curve(
 
 
 def hurried(run: Runner) -> World:
-    """Return means to submit with that never wait."""
+    """Return a context for submitting that never waits."""
     return World(run, pause=lambda _: None)

@@ -1,4 +1,4 @@
-"""Fixtures that several folders use."""
+"""Fixtures for several folders of tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def build(tmp_path: Path) -> Callable[..., Built]:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Away from any site, with a place for campaigns."""
+    """A directory without a site, with a place for campaigns."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HPCBERT_RUNS", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PATH without Slurm's programs: where they are, every point of a dry run starts some."""
+    """PATH without Slurm's programs, which every point of a dry run would start."""
     folder = tmp_path / "programs"
     folder.mkdir()
     for name in ("bash", "env", "python3"):

@@ -1,7 +1,7 @@
-"""Fixtures around one lab that all tests of a run share.
+"""Fixtures for one lab that all tests of a run share.
 
-A plugin of its own rather than part of a conftest.py: fixtures of a conftest.py are seen below its
-directory only, and the same fixture in two of them would start two labs.
+This is a plugin rather than part of a conftest.py: fixtures of a conftest.py exist only below its
+directory, and the same fixture in two of them would start two labs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class User:
     home: Path
 
 
-# Takes every job, after what `site_rule` has it do first.
+# Accepts every job, after the lines of `site_rule`.
 JOB_SUBMIT = """\
 function slurm_job_submit(job, partitions, uid)
   {rule}
@@ -45,14 +45,14 @@ end
 function slurm_job_modify(job, record, partitions, uid) return slurm.SUCCESS end
 """
 
-# Whether a user can read hpcbert and PyTorch. To import PyTorch takes seconds.
+# Whether a user can read hpcbert and PyTorch. Importing PyTorch takes seconds.
 REACH = """
 import importlib.util, hpcbert
 torch = importlib.util.find_spec("torch")
 torch.loader.get_code("torch")
 """
 
-# Runs a command as an ordinary user, with the lab's environment and nothing of root's.
+# Runs a command as an ordinary user, with the lab's environment only.
 AsUser = Runner
 
 
@@ -71,14 +71,14 @@ def slurm_packages() -> None:
 
 @pytest.fixture(scope="session")
 def pmix(slurm_packages: None) -> None:
-    """Skip where the release's Slurm can't let ranks meet by PMIx: no package brings that."""
+    """Skip if the release's Slurm lacks the plugin for PMIx."""
     if not has_pmix():
         pytest.skip("this release's Slurm has no mpi_pmix.so")
 
 
 @pytest.fixture(scope="session")
 def open_directory() -> Iterator[Path]:
-    """A directory that every user can walk into and every node sees, which /tmp is not."""
+    """A directory, unlike /tmp, that every user can enter and every node sees."""
     path = Path(tempfile.mkdtemp(prefix="hpcbert-test-", dir="/var/tmp"))
     path.chmod(0o755)
     yield path
@@ -95,10 +95,10 @@ class Checkout:
 
 @pytest.fixture(scope="session")
 def checkout(slurm_packages: None, user: User) -> Iterator[Checkout]:
-    """This checkout; where its path is closed to ordinary users, a view of it that is open.
+    """This checkout; if its path is closed to ordinary users, an open view of it.
 
-    The view is a read-only bind mount: whatever goes wrong with it, nothing is deleted through it.
-    The nodes see it because it is there before they are.
+    The view is a read-only bind mount: so nothing can be deleted through it. The nodes see it
+    because it is made before them.
     """
     inside = Path(sys.executable).absolute()
     reach = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups", "--"]
@@ -119,7 +119,7 @@ def checkout(slurm_packages: None, user: User) -> Iterator[Checkout]:
 
 @pytest.fixture(scope="session")
 def narrow(slurm_packages: None, open_directory: Path) -> Iterator[Path]:
-    """A file system of 2 MiB that every node sees, because it is there before they are."""
+    """A file system of 2 MiB that every node sees, because it is made before them."""
     path = open_directory / "narrow"
     path.mkdir()
     _must("mount", "-t", "tmpfs", "-o", "size=2m,mode=1777", "narrow", str(path))
@@ -133,7 +133,7 @@ def narrow(slurm_packages: None, open_directory: Path) -> Iterator[Path]:
 def lab(
     slurm_packages: None, open_directory: Path, checkout: Checkout, narrow: Path
 ) -> Iterator[Lab]:
-    """4 nodes with 8 fake GPUs each, idle, accounting answering."""
+    """Four idle nodes with 8 fake GPUs each, with accounting."""
     directory = open_directory / "lab"
     plan = LabPlan(
         directory=directory,
@@ -155,7 +155,7 @@ def lab(
 def user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
     """An ordinary account that lives as long as this run.
 
-    Its name holds the PID: a fixed one would be taken away from a run beside this one.
+    Its name contains the PID, so that runs at the same time don't share it.
     """
     with _new_user(f"hpcbert-{os.getpid()}", open_directory / "home") as made:
         yield made
@@ -163,7 +163,7 @@ def user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
 
 @pytest.fixture(scope="session")
 def other_user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
-    """A second one, who has nothing to do with the first."""
+    """A second account, without any relation to the first."""
     with _new_user(f"hpcbert-{os.getpid()}-b", open_directory / "other-home") as made:
         yield made
 
@@ -190,7 +190,7 @@ def as_other_user(other_user: User, lab: Lab) -> AsUser:
 
 
 def runner_of(user: User, lab: Lab) -> AsUser:
-    """Return what runs commands as an ordinary user of a lab."""
+    """Return a function that runs commands as an ordinary user of a lab."""
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "HOME": str(user.home),
@@ -228,7 +228,7 @@ def job_python(checkout: Checkout) -> str:
 
 @pytest.fixture
 def site_rule(lab: Lab) -> Iterator[Callable[[str], None]]:
-    """Gives the lab's job_submit.lua a line of Lua; `job` is what was asked for."""
+    """Gives the lab's job_submit.lua a line of Lua; `job` is the request."""
     path = lab.layout.job_submit
     plain = path.read_text()
 

@@ -1,6 +1,6 @@
-"""What Slurm's commands print: one place for their columns.
+"""The output of Slurm's commands: the only place with their columns.
 
-A column is one word below and, where a test wants it otherwise, a keyword of the same name.
+A column is one word below and, where a test changes it, a keyword of the same name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ JobId={job} ArrayJobId={job} ArrayTaskId={tasks} JobName={name}
    WorkDir={place}
 
 """
-# Columns of squeue when it is asked about many jobs, padded with blanks.
+# Columns of squeue for many jobs, padded with blanks.
 _SQUEUE_LIST = "\x1f".join(
     (
         *(
@@ -54,7 +54,7 @@ _ALL: dict[str, Any] = {
 
 
 def sacct(job: object, state: str, **columns: Any) -> str:
-    """Return a line of sacct; with a place also what says whose job it is, as newer ones have."""
+    """Return a line of sacct; with a place, also the columns that identify the job's campaign."""
     submit = columns.get("submit", T)
     own = {"exit_code": "0:0", "start": submit + 1, "end": submit + 9, "elapsed": 8, "limit": 60}
     form = _SACCT + (_SACCT_PLACE if "place" in columns else "")
@@ -64,24 +64,24 @@ def sacct(job: object, state: str, **columns: Any) -> str:
 
 
 def squeue(job: object, state: str, **columns: Any) -> str:
-    """Return a line of squeue; with a place also what says whose job it is, as newer ones have."""
+    """Return a line of squeue; with a place, also the columns that identify the job's campaign."""
     own = {"start": "N/A", "end": "N/A", "elapsed": "0:00", "limit": "1:00:00", "nodes": ""}
     form = _SQUEUE + (_SQUEUE_PLACE if "place" in columns else "")
     return form.format(**{**_ALL, **own, "job": job, "state": state, **columns}) + "\n"
 
 
 def scontrol(job: object, **columns: Any) -> str:
-    """Return what scontrol shows of a job."""
+    """Return the output of scontrol for a job."""
     own = {"state": "PENDING", "tasks": "1-5%1", "place": "/nowhere", "command": "/nowhere/x"}
     return _SCONTROL.format(**{**_ALL, **own, "job": job, **columns})
 
 
 def squeue_list(job: object, state: str, **columns: Any) -> str:
-    """Return a line of squeue when it is asked about many jobs."""
+    """Return a line of squeue for many jobs."""
     own = {"time": "1:00:00", "place": "/nowhere", "command": "/nowhere/x", "partition": "gpu"}
     return _SQUEUE_LIST.format(**{**_ALL, **own, "job": f"{job}    ", "state": state, **columns})
 
 
 def sinfo(*nodes: str, partition: str = "gpu*", state: str = "idle") -> str:
-    """Return what sinfo prints of nodes."""
+    """Return the output of sinfo for nodes."""
     return "".join(f"{node}|{partition}|{state}\n" for node in nodes)

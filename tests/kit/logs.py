@@ -1,4 +1,4 @@
-"""Logs as programs print them, and reading them."""
+"""Logs as programs print them, and readers for them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hpcbert.model import Shape
 from tests.kit.paths import REPOSITORY
 
 ITERS, SKIP = 12, 2
-# Recipe folders of tests alone, for logs that no recipe of hpcbert reads.
+# Recipe folders for tests only, for logs that no recipe of hpcbert reads.
 TEST_RECIPES = REPOSITORY / "tests" / "foreign" / "recipes"
-# When the logs that are written here begin, in seconds since the epoch.
+# The start of the logs that are written here, in seconds since the epoch.
 BEGIN = 1763717655.25
 
 # Printed by DLPerf for DeepSpeed (Oneflow-Inc/DLPerf@c202878, DeepSpeed/bert/README.md).
@@ -56,7 +56,7 @@ def pytorch(
 
 
 def put(root: Path, name: str, data: bytes | str) -> Path:
-    """Write a file below a folder, in a folder of its own if that is in its name."""
+    """Write a file below a folder, and the folders in its name."""
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data.encode() if isinstance(data, str) else data)
@@ -64,7 +64,7 @@ def put(root: Path, name: str, data: bytes | str) -> Path:
 
 
 def step(n: int, *, at: float | None = None, loss: str = "9.5", rate: object = "64.5") -> str:
-    """Return a line that grammars/steps.toml reads; `at`: seconds, n where nothing is said."""
+    """Return a line that grammars/steps.toml reads; `at`: seconds, n by default."""
     moment = BEGIN + (n if at is None else at)
     return f"iteration: {n}/120 loss: {loss} samples/s: {rate} time: {moment:.6f}\n"
 
@@ -74,12 +74,12 @@ def steps(last: int = 120, first: int = 1, **fields: object) -> str:
 
 
 def grammar_file(name: str) -> Path:
-    """Return the file of a grammar that only tests use."""
+    """Return the file of a grammar for tests."""
     return REPOSITORY / "tests" / "logs" / "grammars" / f"{name}.toml"
 
 
 def parse(source: str | Path) -> Grammar:
-    """Return the grammar that stands below `[log]` in a TOML text or file."""
+    """Return the grammar below `[log]` in a TOML text or file."""
     text = source if isinstance(source, str) else source.read_text()
     return grammar.parse(tomli.loads(text).get("log", {}), where="recipe.toml")
 

@@ -1,9 +1,9 @@
-"""The site matrix: on what the suite ran, and what came of it.
+"""The site matrix: the systems that the suite ran on, and the results.
 
-With HPCBERT_MATRIX=FILE a run of tests adds itself to FILE; `python -m tests.kit.matrix` makes
-docs/reference/site-matrix.md of docs/reference/site-matrix.json. A room (a folder of tests) counts
-where all of it was asked for; a test says by `@pytest.mark.site("...")` which configuration of a
-cluster it tries.
+With HPCBERT_MATRIX=FILE a run of tests adds its results to FILE; `python -m tests.kit.matrix` makes
+docs/reference/site-matrix.md of docs/reference/site-matrix.json. A room (a folder of tests) is
+recorded if all of it was requested; a test names by `@pytest.mark.site("...")` the configuration of
+a cluster that it tries.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Configuration:
 
     Attributes:
         tests: The tests, by their ids without parameters.
-        counts: How many of them there were of each outcome, each parameter's for itself.
+        counts: The number of each outcome; each set of parameters is one.
     """
 
     tests: tuple[str, ...] = ()
@@ -54,13 +54,13 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Run:
-    """What the suite ran on, and what came of it.
+    """The system that the suite ran on, and the results.
 
     Attributes:
         system: The distribution.
-        slurm: Its version; empty where the tests that need it are left out.
+        slurm: Its version; empty if the tests that need it are left out.
         python: Its version.
-        dependencies: `lowest` where each is at the bound that pyproject.toml states, else `newest`.
+        dependencies: `lowest` if each is at the bound in pyproject.toml, else `newest`.
         selected: pytest's -m; empty: everything.
         date: Of the latest part.
         cgroup: `v1` or `v2`.
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What tells it from other runs."""
+        """The values that distinguish it from other runs."""
         return (self.system, self.slurm, self.python, self.dependencies, self.selected)
 
     @property
@@ -134,15 +134,15 @@ def merged(runs: Sequence[Run], new: Run) -> list[Run]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count, if asked to; not in workers, whose reports come to the one that started them."""
+    """Count if requested; not in workers, because the main process gets their reports."""
     if (name := os.environ.get("HPCBERT_MATRIX")) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder(REPOSITORY / name, config))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Have the reports of a test name the configurations that it tries."""
+    """Make the reports of a test name the configurations that it tries."""
     tried = [what for mark in item.iter_markers(SITE) for what in mark.args]
-    # The container runtime that a test of all of them is run with.
+    # The container runtime in the parameters of a test of all runtimes.
     callspec = getattr(item, "callspec", None)
     if callspec and (runtime := callspec.params.get("trial")):
         tried.append("no container" if runtime == "none" else f"containers of {runtime}")
@@ -150,7 +150,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 class Recorder:
-    """Counts the outcomes of a run of pytest's, of all workers', and adds them to a file."""
+    """Counts the outcomes of a run of pytest, of all workers, and adds them to a file."""
 
     def __init__(self, path: Path, config: pytest.Config) -> None:
         self._path = path
@@ -169,7 +169,7 @@ class Recorder:
         self._sites[test] = [str(what) for name, what in report.user_properties if name == SITE]
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Add what ran to the file, unless it was broken off."""
+        """Add the results to the file, unless the run was interrupted."""
         option = self._config.option
         if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or option.keyword:
             return
@@ -182,7 +182,7 @@ class Recorder:
 
 
 def whole_rooms(args: Sequence[str]) -> set[str]:
-    """Return the rooms of which the arguments of a run name all."""
+    """Return the rooms that the arguments of a run name completely."""
     rooms = {path.name for path in (REPOSITORY / "tests").iterdir() if path.is_dir()}
     named = {Path(one).resolve() for one in args}
     if REPOSITORY / "tests" in named or REPOSITORY in named:
@@ -214,7 +214,7 @@ def summary(run_: Run, outcomes: Mapping[str, str], sites: Mapping[str, Sequence
 
 
 def seen(selected: str) -> Run:
-    """Return what this machine and this interpreter are."""
+    """Return the facts of this machine and interpreter."""
     slurm = "" if selected or missing(accounting=True) else _slurm()
     return Run(
         system=_system(),
@@ -233,7 +233,7 @@ def seen(selected: str) -> Run:
 def _system() -> str:
     lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
     found = {name: value.strip('"') for name, _, value in (one.partition("=") for one in lines)}
-    # What becomes the next release has a name and no number.
+    # A future release has a name, but not yet a number.
     number = found.get("VERSION_ID") or Path("/etc/debian_version").read_text().strip()
     return f"{found['NAME'].split()[0]} {number.rpartition('/')[2]}"
 
@@ -298,7 +298,7 @@ The results of each folder.
 
 
 def page(runs: Sequence[Run]) -> str:
-    """Return the page that runs give."""
+    """Return the page for some runs."""
     parts = [_HEAD, _SYSTEMS, _table(_systems(runs)), _CONFIGURATIONS]
     parts += [_table(_configurations([one for one in runs if one.slurm])), _ROOMS]
     return "\n".join([*parts, _table(_rooms(runs))])

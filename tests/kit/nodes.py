@@ -61,7 +61,7 @@ def raw(name: str = "n1", **changes: Any) -> bytes:
 
 
 def leave(directory: Path, array: Array, repeat: int, *nodes: dict[str, Any]) -> None:
-    """Write what the nodes of one repeat would have written."""
+    """Write the files that the nodes of one repeat would have written."""
     folder = directory / "env"
     folder.mkdir(exist_ok=True)
     for one in nodes:

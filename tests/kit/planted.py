@@ -1,6 +1,6 @@
-"""The faults that are planted where a doctor looks, and what has to be found: the table.
+"""The faults that tests plant, and the findings that doctor must report: the table.
 
-`docs/reference/checks.md` shows it. Tests plant those of their world and hold the doctor to it.
+`docs/reference/checks.md` shows it. Tests plant those of their world and check the findings.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ class Fault:
     """One fault.
 
     Attributes:
-        what: What is wrong, as the page has it.
-        code: Of the finding.
-        said: A part of what is found.
-        remedy: What the doctor says to type; empty where an administrator has to change something.
+        what: The fault, as on the page.
+        code: The code of the finding.
+        said: A part of the finding.
+        remedy: The command from doctor; empty if an administrator must change something.
         world: Where it is planted.
-        nodes: Those of the finding, joined by commas; empty: on this machine.
+        nodes: The nodes of the finding, joined by commas; empty: on this machine.
     """
 
     what: str
@@ -36,7 +36,7 @@ class Fault:
 _ETH0 = 'site.toml: nodes.interface = "eth0"'
 _ALL = "n1,n2,n3,n4"
 FAULTS: tuple[Fault, ...] = (
-    # Each node of the lab that is bad has several.
+    # Each faulty node of the lab has several.
     Fault("`runs` is a different directory on a node, or missing", "runs", "is another directory", "--runs ~/runs", "script", "n1"),
     Fault("`runs` can't be written to on a node", "runs", "can't be written to", "--runs ~/runs", "nodes", "n4"),
     Fault("`runs` is full, or the quota is used up", "runs", "no room left", "--runs ~/runs", "script", "n1"),
@@ -97,7 +97,7 @@ def of(*worlds: World) -> tuple[Fault, ...]:
 
 
 def missed(faults: tuple[Fault, ...], found: list[dict[str, object]]) -> list[Fault]:
-    """Return the faults of which no finding says what it has to."""
+    """Return the faults without the required finding."""
     return [one for one in faults if not any(_is(one, finding) for finding in found)]
 
 

@@ -1,4 +1,4 @@
-"""Faults planted on a lab's nodes, and taken away again."""
+"""Faults planted on a lab's nodes, and removed again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcbert.system.runner import run
 
 
 def on_node(lab: Lab, node: str, *argv: str) -> str:
-    """Run a command on a node as root; it has to succeed."""
+    """Run a command on a node as root; it must succeed."""
     done = run([*inside(lab, node), *argv], env=lab.daemon_environment)
     assert done.ok, done
     return done.stdout
@@ -37,7 +37,7 @@ def read_only(lab: Lab, node: str, path: Path) -> Iterator[None]:
 
 @contextmanager
 def replaced(lab: Lab, node: str, path: Path | str, text: str, folder: Path) -> Iterator[None]:
-    """Let a node see another text in the place of a file."""
+    """Let a node see another text instead of a file."""
     own = folder / f"{node}-{Path(path).name}"
     own.write_text(text)
     own.chmod(0o755)

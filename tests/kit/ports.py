@@ -7,13 +7,13 @@ import os
 import socket
 
 # Below those that Linux gives to whoever connects (ip_local_port_range), and above those of the
-# scripts' ranks and of labs: nobody takes one by chance between the choice and its use.
+# scripts' ranks and of labs: another program does not take one by chance between choice and use.
 _PORTS = range(30000, 32768)
 _tried = itertools.count(os.getpid())
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on, another one each time."""
+    """Return a free port of this machine, another one each time."""
     for number in itertools.islice(_tried, len(_PORTS)):
         port = _PORTS[number % len(_PORTS)]
         with socket.socket() as probe:

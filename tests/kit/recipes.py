@@ -1,4 +1,4 @@
-"""Recipe folders as tests use them: their samples, their scripts, and a place to run these in."""
+"""Recipe folders in tests: their samples, their scripts, and a place to run these."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.kit import drafts, logs
 from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.kit.waiting import CEILING
 
-# How the logs of a made-up program are read: iteration, loss and rate in a line.
+# The grammar for the logs of an invented program: iteration, loss and rate in a line.
 STEP_LOG = """\
 [[log.records]]
 name = "step"
@@ -59,7 +59,7 @@ def grammar(name: str) -> Grammar:
 
 
 class Case(NamedTuple):
-    """One thing that a recipe says it can do."""
+    """One combination that a recipe claims to support."""
 
     shape: Shape
     preset: Preset
@@ -127,14 +127,14 @@ class Script:
 
     @property
     def rank(self) -> str:
-        """What each rank runs."""
+        """The command of each rank."""
         match = _RANK.search(self.text)
         assert match is not None
         return match[1]
 
 
 def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Script:
-    """Render what a case asks for, at a site that names all that the recipe needs."""
+    """Render a case, at a site that names everything that the recipe needs."""
     where = drafts.reference(Path("/runs"), container={"runtime": runtime}, runs="/runs")
     image = "/i.sif" if runtime == "apptainer" else "/i.sqsh"
     named = {"image": image, "data": "/d a", "source": "/s b", **paths}
@@ -155,8 +155,8 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
     return Script(case, array.point, made.scripts[array.name])
 
 
-# A program that stands in for those of the rank script: it writes down its words, and keeps the
-# JSON files among them, which are gone when the rank script ends.
+# A program that stands in for those of the rank script: it records its words, and keeps the JSON
+# files among them, because the rank script removes them at its end.
 _STAND_IN = """\
 stand_in() {
   # One write: ranks of a node append at once.
@@ -180,7 +180,7 @@ stand_in python "$@"
 
 @dataclass(frozen=True)
 class Run:
-    """What a rank script did with programs that only write down how they are called."""
+    """The actions of a rank script with programs that only record their calls."""
 
     exit: int
     output: str
@@ -190,14 +190,14 @@ class Run:
 
     @property
     def refused(self) -> bool:
-        """Whether the script said why it can't do this, before it called anything."""
+        """Whether the script reported why it can't do this, before it called a program."""
         return self.exit != 0 and not self.calls and self.output.startswith("hpcbert: ")
 
 
 class World:
-    """A place for rank scripts: data and programs under their usual names, with nothing in them.
+    """A place for rank scripts: empty data and programs under their usual names.
 
-    A recipe whose script looks further into its checkout or its data has what it looks for in
+    If a recipe's script reads files in its checkout or data, these are in
     stand-ins/NAME/source and stand-ins/NAME/data; `.stand-in` at the end of a name is dropped.
     """
 
@@ -225,7 +225,7 @@ class World:
         return render(self.name, case, python=str(self.python), **paths)
 
     def _given(self) -> Iterator[tuple[str, str]]:
-        """Yield settings for what a person must name: files by whole paths, and empty texts."""
+        """Yield settings that a person must give: files by absolute paths, and empty texts."""
         for option in load(self.name).options.values():
             if str(option.default).startswith("/"):
                 path = self.folder / "data" / Path(str(option.default)).name
@@ -301,7 +301,7 @@ def sample(name: str) -> bytes:
 
 
 def setting(name: str) -> Setting:
-    """Return what a campaign would know of the run that wrote the recipe's sample log."""
+    """Return the setting of the run that wrote the recipe's sample log."""
     one = load(name)
     preset = one.preset("")
     known = Setting(skip=preset.skip, iters=preset.iters, reach=preset.iters)

@@ -1,7 +1,7 @@
 """A small image registry on this machine: enough of the distribution API v2 for any client to pull.
 
-With it imports are tried over real HTTP by whatever `enroot` there is, and failures are had on
-request. Nothing but pulls is served; images are put in from Python.
+With it the available `enroot` imports over real HTTP, and failures can be requested. It serves only
+pulls; Python code adds images.
 
     with Registry() as registry:
         registry.push("bert/tiny:1.0", [{"etc/marker": b"here"}], env=["A=1"])
@@ -38,7 +38,7 @@ _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 Layer = dict[str, bytes] | Path
 
 
-# The image that most tests ask for.
+# The image that most tests pull.
 TINY = "bert/tiny:1.0"
 
 
@@ -52,7 +52,7 @@ def serving_tiny(address: str = "127.0.0.1", **options: Any) -> Iterator[Registr
 
 @dataclass(frozen=True)
 class Request:
-    """One request as it was answered."""
+    """One request and its answer."""
 
     method: str
     path: str
@@ -70,10 +70,10 @@ class Registry:
     """A registry that serves on a free port until it is closed.
 
     Args:
-        address: Where to listen; the loopback by default.
-        auth: How clients prove who they are: `none`, `basic` or `bearer`.
-        user, password: The one account, where there is any.
-        anonymous: Whether tokens are given to anybody.
+        address: The address to listen on; the loopback by default.
+        auth: How clients authenticate: `none`, `basic` or `bearer`.
+        user, password: The only account, if there is one.
+        anonymous: Whether anybody gets tokens.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Registry:
         self.requests: list[Request] = []
         # Status to answer with, by a part of the path: {"/manifests/": 429}.
         self.trouble: dict[str, int] = {}
-        # Seconds that a blob keeps its client waiting.
+        # Seconds of delay before a blob.
         self.delay = 0.0
         self._images: dict[tuple[str, str], _Image] = {}
         self._blobs: dict[str, bytes] = {}
@@ -130,13 +130,13 @@ class Registry:
         labels: dict[str, str] | None = None,
         oci: bool = False,
     ) -> str:
-        """Put an image in, and return its digest `sha256:…`.
+        """Add an image, and return its digest `sha256:…`.
 
         Args:
-            image: What it is called, NAME:TAG.
+            image: Its name, NAME:TAG.
             layers: Bottom first; a directory, or contents by path (executable if under bin/).
-            env, workdir, entrypoint, labels: What its configuration says.
-            oci: Whether the manifest is OCI's instead of docker's schema 2.
+            env, workdir, entrypoint, labels: Values in its configuration.
+            oci: Whether the manifest has OCI's format instead of docker's schema 2.
         """
         packed = [_pack(layer) for layer in layers]
         config = json.dumps(
@@ -172,11 +172,11 @@ class Registry:
         return _digest(manifest)
 
     def manifest(self, name: str, tag: str) -> bytes:
-        """Return the manifest of an image as it is handed out."""
+        """Return the manifest of an image as clients get it."""
         return self._images[name, tag].manifest
 
     def pulls(self, name: str) -> int:
-        """Return how often an image's manifest was handed out: once for each import."""
+        """Return how often clients got an image's manifest: once for each import."""
         start = f"/v2/{name}/manifests/"
         return sum(
             one.method == "GET" and one.status == 200 and one.path.startswith(start)
@@ -206,7 +206,7 @@ class Registry:
         )
 
     def _manifest(self, name: str, which: str, accept: str) -> tuple[int, dict[str, str], bytes]:
-        """A list is asked for first; there is none. An OCI manifest must be asked for as such."""
+        """Refuse requests for lists, and give OCI manifests only to clients that ask for them."""
         image = self._images.get((name, which))
         plain = accept in ("", "*/*")
         asked = image is not None and image.media_type in accept

@@ -1,4 +1,4 @@
-"""Rendered scripts, run by the bash they are for, with stand-ins for srun and the ranks' program."""
+"""Rendered scripts, run by their bash, with stand-ins for srun and the ranks' program."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hpcbert.script.plan import Request
 from tests.kit import drafts
 from tests.kit.waiting import CEILING
 
-# A program that stands in for the ranks' Python: it writes down how it was called.
+# A program that stands in for the ranks' Python: it records its call.
 RECORDER = """#!/bin/bash
 { printf '%s\\0' "$@"; printf '\\0'; } >> "$RECORD.argv.$SLURM_PROCID"
 { env -0; } >> "$RECORD.env.$SLURM_PROCID"
 echo "rank $SLURM_PROCID of $SLURM_NTASKS"
 exit "${RANK_EXIT:-0}"
 """
-# A stand-in for srun that keeps its words and runs the task once. With INSIDE set it takes steps
-# that make a container for done, as where the plugin works; otherwise it runs them on the bare
-# host, as where it is missing. With NO_RANKS the measured step is taken for done.
+# A stand-in for srun that keeps its words and runs the task once. With INSIDE set, it skips steps
+# that make a container, as if the plugin worked; otherwise it runs them on the bare host, as if the
+# plugin were missing. With NO_RANKS it skips the measured step.
 SRUN = """#!/bin/bash
 printf '%s\\0' "$@" >> "$RECORD.srun"; printf '\\0' >> "$RECORD.srun"
 while [[ $1 == --* ]]; do
@@ -58,12 +58,12 @@ def with_python(where: Site, python: Path, **more: Any) -> Site:
     return drafts.settled(where, python=str(python), **more)
 
 
-# Scripts, without their numbers, that shellcheck had nothing against.
+# Scripts, without their numbers, that passed shellcheck.
 _CLEAN: set[str] = set()
 
 
 def shellcheck(script: str) -> str:
-    """Return what shellcheck has against a script; of those that differ in numbers it sees one."""
+    """Return shellcheck's findings; of scripts that differ only in numbers it checks one."""
     plain = re.sub(r"\d+", "0", script)
     if plain in _CLEAN:
         return ""
@@ -90,7 +90,7 @@ def tool(folder: Path, name: str, text: str) -> Path:
 
 
 def slurm_in(folder: Path, scontrol: str = "echo localhost") -> dict[str, str]:
-    """Make srun and scontrol; return what a job's script then finds in its environment."""
+    """Make srun and scontrol; return the environment of a job's script."""
     tool(folder, "srun", SRUN)
     tool(folder, "scontrol", f"#!/bin/bash\n{scontrol}\n")
     told = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "localhost"}
@@ -98,7 +98,7 @@ def slurm_in(folder: Path, scontrol: str = "echo localhost") -> dict[str, str]:
 
 
 def records(path: Path) -> list[list[str]]:
-    """Return the calls that a stand-in wrote down."""
+    """Return the calls that a stand-in recorded."""
     calls = path.read_bytes().decode().split("\0\0")[:-1]
     return [call.split("\0") for call in calls]
 
@@ -109,7 +109,7 @@ def run_script(made: Draft, tmp_path: Path, **extra: Any) -> subprocess.Complete
 
 
 def run_written(made: Draft, tmp_path: Path, **extra: Any) -> subprocess.CompletedProcess[str]:
-    """Run the script of the first repeat; what it and its ranks do goes to `record.*`."""
+    """Run the script of the first repeat; `record.*` get its actions and those of its ranks."""
     (array,) = made.campaign.arrays
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("SLURM")},

@@ -1,4 +1,4 @@
-"""Real logs of other projects, and what was published of them: the folder that HPCBERT_SHARED names."""
+"""Real logs of other projects, with published results: the folder that HPCBERT_SHARED names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED = Path(os.environ.get("HPCBERT_SHARED", REPOSITORY.parent / "shared"))
 
 
 class Log(NamedTuple):
-    """A log of the index; a number is 0 where nothing is said of it."""
+    """A log of the index; a number is 0 if it is not stated."""
 
     path: Path
     name: str

@@ -1,7 +1,7 @@
-"""A scripted Slurm: one model of jobs, asked in this process or by programs on PATH.
+"""A scripted Slurm: one model of jobs, for calls in this process or from programs on PATH.
 
-sbatch queues what it is given, scancel ends it, squeue, sacct and scontrol show it; jobs start and
-end as the test says. Each program can be told instead what to answer, call by call.
+sbatch queues a job, scancel ends it, squeue, sacct and scontrol show it; the test starts and ends
+jobs. It can also set the answer of each program, call by call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tests.kit import lines
 from tests.kit.paths import REPOSITORY
 
-if TYPE_CHECKING:  # A program that stands in for Slurm's loads nothing of hpcbert.
+if TYPE_CHECKING:  # The stand-ins for Slurm's programs don't load hpcbert.
     from hpcbert.system.runner import Outcome
 
 PROGRAMS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo", "srun", "sacctmgr")
@@ -39,10 +39,10 @@ main({folder!r})
 
 
 class Answer(NamedTuple):
-    """What a program says and exits with.
+    """The output and exit status of a program.
 
     Attributes:
-        acts: Whether it does first what it was asked for.
+        acts: Whether it first does what the call requests.
         waits: Whether it waits for `Programs.let_go` first.
     """
 
@@ -53,7 +53,7 @@ class Answer(NamedTuple):
     waits: bool = False
 
 
-# What a program is told to say: None is what the model makes of the call.
+# A set answer of a program; None: the answer of the model.
 Said = str | Answer | None
 
 
@@ -63,7 +63,7 @@ def failed(complaint: str, code: int = 1, *, acts: bool = False) -> Answer:
 
 @dataclass
 class Job:
-    """A job array, or a job that is none: state and node of each index; "" is the whole job."""
+    """A job array or a single job: state and node of each index; "" is the whole job."""
 
     name: str
     script: str = ""
@@ -99,14 +99,15 @@ class Slurm:
     """Slurm's commands as one Runner.
 
     Attributes:
-        sbatch, squeue, sacct, scontrol, scancel, sinfo, srun, sacctmgr: What that program says, call by call; the
-            last again and again. None, there or in the list, is what the model makes of it.
+        sbatch, squeue, sacct, scontrol, scancel, sinfo, srun, sacctmgr: The answers of that
+            program, call by call; the last one repeats. None, there or in the list, is the answer
+            of the model.
         jobs: By their ids.
         calls: Everything that was run.
-        environments: In which environment, of each call.
+        environments: The environment of each call.
         away: Programs that can't reach Slurm.
-        forgets: States that squeue shows no more.
-        dies: Whether whoever calls sbatch is interrupted when the job is queued.
+        forgets: States that squeue no longer shows.
+        dies: Whether the caller of sbatch is interrupted when the job is queued.
         first: Id of the first job.
         now: When jobs are submitted.
         before: Called with the program's name before each answer.
@@ -161,7 +162,7 @@ class Slurm:
             job.name = form(job.name)
 
     def said(self, argv: tuple[str, ...]) -> Said:
-        """Note a call and return what its program is told to say."""
+        """Record a call and return the set answer of its program."""
         number = self.count(argv[0])
         self.calls.append(argv)
         told = getattr(self, argv[0], None)
@@ -237,7 +238,7 @@ class Slurm:
         return Answer(lines.sinfo(*(f"n{number}" for number in range(1, 9))))
 
     def _row(self, form: Callable[..., str], number: str, job: Job, state: str, node: str) -> str:
-        """Return a job's line; without a script it does not say where it came from."""
+        """Return a job's line; without a script it lacks the job's origin."""
         where = {"place": job.place, "command": job.script} if job.script else {}
         common = {"name": job.name, "submit": int(self.now), "nodes": node, "uid": os.geteuid()}
         own = {} if form is lines.scontrol else {"user": "someone"}
@@ -249,7 +250,7 @@ def _element(number: str, index: str) -> str:
 
 
 def _option(name: str, argv: Sequence[str], script: str) -> str:
-    """Return the value of an option of sbatch, from its words or else from its script."""
+    """Return the value of an option of sbatch, from its words or from its script."""
     given = [word.partition("=")[2] for word in argv if word.startswith(f"--{name}=")]
     directives: list[str] = re.findall(rf"^#SBATCH --{name}=(.*)$", script, re.MULTILINE)
     return ([*directives, *given] or [""])[-1]
@@ -260,7 +261,7 @@ def _option(name: str, argv: Sequence[str], script: str) -> str:
 
 @dataclass(frozen=True)
 class Programs:
-    """Slurm's commands as programs in a folder; the model lies in a file beside them."""
+    """Slurm's commands as programs in a folder; a file next to them holds the model."""
 
     folder: Path
 
@@ -279,7 +280,7 @@ class Programs:
 
     @property
     def state(self) -> Path:
-        """The file that the model is in."""
+        """The file of the model."""
         return self.folder / "state.json"
 
     @property
@@ -289,12 +290,12 @@ class Programs:
 
     @contextmanager
     def changed(self) -> Iterator[Slurm]:
-        """Give out the model, and keep what is done with it."""
+        """Yield the model, and save the changes."""
         with _held(self.folder) as slurm:
             yield slurm
 
     def answers(self, **programs: Said | list[Any]) -> None:
-        """Set what each program says, as the attributes of `Slurm`."""
+        """Set the answers of each program, as the attributes of `Slurm`."""
         with self.changed() as slurm:
             for name, said in programs.items():
                 setattr(slurm, name, said)
@@ -312,7 +313,7 @@ class Programs:
 
 
 def main(folder: str) -> None:
-    """Answer as the program that was called."""
+    """Answer as the called program."""
     place = Path(folder)
     argv = (Path(sys.argv[0]).name, *sys.argv[1:])
     if argv[1:] == ("--version",):
@@ -333,7 +334,7 @@ def main(folder: str) -> None:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[Slurm]:
-    """Hold the model in a folder against the other programs; write it back whole."""
+    """Lock the model in a folder for one program; write it back whole."""
     state = folder / "state.json"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

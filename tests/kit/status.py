@@ -1,4 +1,4 @@
-"""Status files: what jobs write down of themselves."""
+"""Status files: the records that jobs write about themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ended(code: int = 0) -> tuple[Event, ...]:
 
 
 def append(path: Path, *events: Event, **common: Any) -> None:
-    """Append events to a status file, as a job does; `common` is in all that have nothing else."""
+    """Append events to a status file, as a job does; `common` gives their default values."""
     with path.open("a") as file:
         file.writelines(f"{json.dumps({'attempt': 0, **common, **event})}\n" for event in events)
 

@@ -1,4 +1,4 @@
-"""What `hpcbert collect --json` says: its only table, rows, runs and reasons."""
+"""Parts of the output of `hpcbert collect --json`: its only table, rows, runs and reasons."""
 
 from __future__ import annotations
 

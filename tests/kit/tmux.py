@@ -1,4 +1,4 @@
-"""A program on a terminal of its own, driven by keys: tmux, and screens that were recorded."""
+"""A program on its own terminal, driven by keys: tmux, and recorded screens."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Tmux:
     """A terminal in which one program runs.
 
     Args:
-        folder: Where the program runs.
+        folder: The directory of the program.
         argv: The program.
     """
 
     def __init__(self, folder: Path, argv: list[str], columns: int, rows: int) -> None:
-        # A socket's path is short; what a terminal shows does not depend on this one's locale.
+        # A socket's path is short; the screen does not depend on this terminal's locale.
         self._socket = tempfile.mkdtemp(prefix="tmux")
         self._base = ["tmux", "-u", "-f", "/dev/null", "-S", f"{self._socket}/socket"]
         line = f"{shlex.join(argv)}; echo left $?; exec sleep 600"
@@ -68,14 +68,14 @@ class Tmux:
     def no_longer_shows(self, words: str) -> None:
         """Wait until a text has left the screen.
 
-        Needed after an escape: together with the next key it would be that key with Alt.
+        This is needed after an escape: together with the next key it would be that key with Alt.
         """
         until(lambda: words not in self.screen(), lambda: f"no {words!r} on\n{self.screen()}")
 
     def shows_recorded(self, name: str) -> str:
-        """Wait until the screen is as it was recorded, and return it.
+        """Wait until the screen equals the recorded one, and return it.
 
-        With RECORD_SCREENS in the environment it is recorded first, as it is now.
+        With RECORD_SCREENS in the environment it is recorded first.
         """
         path = SCREENS / f"{name}.txt"
         if os.environ.get("RECORD_SCREENS"):
@@ -88,7 +88,7 @@ class Tmux:
 
 
 def normal(screen: str) -> str:
-    """Return a screen without what differs from run to run."""
+    """Return a screen without the parts that differ from run to run."""
     screen = re.sub(r"\d{8}T\d{6}Z-[\w-]*", lambda found: "C" * len(found[0]), screen)
     screen = re.sub(r"CANCELLED .*", "CANCELLED", screen)
     screen = re.sub(r"\d:\d\d:\d\d", "H:MM:SS", screen)

@@ -1,4 +1,4 @@
-"""A program that stands in for training: it prints a log, or fails as it is told to."""
+"""A stand-in for a training program: it prints a log, or fails as the test requests."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def log(gpus: int = 1) -> str:
 
 
 def stand_in(folder: Path, bad: str, gpus: int = 1) -> Path:
-    """Make the program; `bad` is shell that is run before it prints its log, with its own time."""
+    """Make the program; it runs the shell lines `bad` before it prints its log."""
     (folder / "training.log").write_text(log(gpus))
     program = folder / "stand-in"
-    # It takes no time to print what took some: around now is near enough.
+    # Printing takes no time, unlike training: a time around now is near enough.
     middle = START + ITERS / 2 * 0.2 * gpus
     program.write_text(
         f'#!/bin/bash\n{bad}\necho "$EPOCHREALTIME $BASHPID"\n'

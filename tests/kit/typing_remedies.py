@@ -1,4 +1,4 @@
-"""What a doctor says to type, typed."""
+"""The remedies that doctor prints, applied."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def typed(
     Args:
         text: The site.toml's.
         words: The command line.
-        findings: What a doctor said.
-        home: What a shell makes of a tilde.
+        findings: The findings of doctor.
+        home: The directory for a tilde.
     """
     line = list(words)
     for remedy in dict.fromkeys(one["remedy"] for one in findings if one["remedy"]):

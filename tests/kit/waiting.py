@@ -1,4 +1,4 @@
-"""Waiting for an event: what a test does instead of sleeping."""
+"""Waiting for an event, instead of sleeping."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from hpcbert.system.runner import Outcome
 
 Found = TypeVar("Found")
-# Seconds after which something hangs. Far above what a busy machine needs: nothing waits so long
-# but a test that fails.
+# Seconds after which a test fails. A busy machine needs far less: only a failing test waits so
+# long.
 CEILING = 900.0
-# Seconds of pause for each that a question takes; of them no more than so many pauses, or seconds.
+# The pause per second of a question; and its maximum, in least pauses and in seconds.
 _SHARE, _PAUSES, _LONGEST = 20, 10, 1.0
 
 
 def until(
     condition: Callable[[], Found], what: str | Callable[[], object], *, pause: float = 0.05
 ) -> Found:
-    """Return what a condition gives as soon as that is true; fail where it never is.
+    """Return the value of a condition as soon as it is true; fail if it never is.
 
     Args:
-        condition: Asked again and again.
-        what: What never came, or a function that says so.
+        condition: Called repeatedly.
+        what: The missing event, in words, or a function that returns them.
         pause: Least seconds between two questions. Up to ten times as many lie between those that
             take long: what starts a process each time would keep a core from the jobs waited for.
     """
@@ -43,10 +43,10 @@ def until(
 
 
 def unqueued(asked: Outcome, text: str = "") -> bool:
-    """Say whether squeue answered and no line that it printed holds a text.
+    """Return whether squeue answered and none of its lines contains a text.
 
-    It prints nothing either when it gives up on a controller that is busy. Of a job that ended
-    MinJobAge ago it says that there is none.
+    squeue also prints nothing when it gives up on a busy controller. It reports a job that ended
+    MinJobAge ago as unknown.
     """
     forgotten = "Invalid job id" in asked.stderr
     listed = any(text in line for line in asked.stdout.splitlines())
