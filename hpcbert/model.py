@@ -161,7 +161,7 @@ class Point:
 
     @property
     def variant(self) -> str:
-        """What distinguishes it from points of its shape, precision and batch; may be empty."""
+        """The difference from points of its shape, precision and batch; may be empty."""
         words = [self.protocol] if self.protocol else []
         words += [f"acc{self.accumulation}"] if self.accumulation != 1 else []
         words += ["xla"] if self.xla else []
@@ -185,7 +185,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Protocol:
-    """How often, and over which iterations, a point is measured.
+    """The number of repeats and the iterations of a point.
 
     DLPerf's: five runs of 120 iterations, of which the first 20 are warm-up and the next 100 count
     (Oneflow-Inc/DLPerf@c89430b, README.md).
@@ -309,7 +309,7 @@ ARCHIVE = ".zip"
 
 @dataclass(frozen=True)
 class Campaign:
-    """What one `submit` started: the content of a manifest.json.
+    """Everything that one `submit` started: the content of a manifest.json.
 
     Attributes:
         id: `<utc>-<framework>-<random>`, also the directory's name.
@@ -485,7 +485,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Metrics:
-    """How good a point's number is; None if something needed for a value is unknown.
+    """The metrics of a point; None if something needed for a value is unknown.
 
     Attributes:
         samples_per_second_per_gpu: The median over the number of GPUs.
@@ -582,7 +582,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Group:
-    """What all rows of one table share.
+    """The common settings of all rows of one table.
 
     Attributes:
         rule: Name of the rule that turned logs into numbers.

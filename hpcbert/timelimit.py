@@ -22,7 +22,7 @@ _LIMIT = re.compile(
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """How long a job may run.
+    """The time limit of a job.
 
     Attributes:
         seconds: None for no limit.

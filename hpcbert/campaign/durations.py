@@ -1,4 +1,4 @@
-"""How long runs of a point took before: from the status files of earlier campaigns."""
+"""The durations of earlier runs of a point, from the status files of their campaigns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written into a campaign: its table, its measurements, and the evidence for both."""
+"""Writing a campaign's table, its measurements, and the evidence for both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the files of a campaign say about it, read with as few bytes as possible.
+"""A summary of a campaign from its files, read with as few bytes as possible.
 
 No scheduler is asked, so a state is what collect recorded or what the jobs wrote themselves: a job
 that was killed without notice still appears to run.
@@ -56,7 +56,7 @@ Phase = Literal["unsubmitted", "refused", "waiting", "running", "ended"]
 
 
 class PointResult(NamedTuple):
-    """What collect recorded about a point.
+    """The record of a point that collect wrote.
 
     Attributes:
         asked, valid: Numbers of repeats.

@@ -1,4 +1,4 @@
-"""What a campaign's preflight found: the nodes' network bandwidth, and the nodes that jobs exclude.
+"""The findings of a preflight: the nodes' network bandwidth, and the nodes that jobs exclude.
 
 The job itself writes it into its status file (templates/preflight.sh.j2), one line per node.
 """

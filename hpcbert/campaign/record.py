@@ -34,7 +34,7 @@ _LINE = 4096
 
 @dataclass(frozen=True)
 class RepeatRecord:
-    """What the jobs of one repeat wrote, all attempts together.
+    """The files of the jobs of one repeat, all attempts together.
 
     Attributes:
         raw: Content of the file; empty if it is missing, unreadable, or not a file.

@@ -212,12 +212,12 @@ class Repeat:
 
     @property
     def record(self) -> RepeatRecord:
-        """What they wrote there."""
+        """The events that they wrote there."""
         return self.watched.records.at(self.status)
 
     @property
     def newest(self) -> JobRecord:
-        """What the job of its array wrote about the newest attempt."""
+        """The record of its array's job about the newest attempt."""
         return self.record.newest(first=self.array.first_attempt)
 
     @property

@@ -50,7 +50,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class RepeatOutcome:
-    """How one repeat ended.
+    """The end of one repeat.
 
     Attributes:
         point: Key of its point.
@@ -69,7 +69,7 @@ class RepeatOutcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to do about nodes, with the reasons.
+    """The nodes to exclude and to spare, with the reasons.
 
     Attributes:
         excluded: Nodes to exclude.

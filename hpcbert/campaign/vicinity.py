@@ -1,4 +1,4 @@
-"""What ran where and when in the campaigns of a folder.
+"""The place and time of each run in the campaigns of a folder.
 
 A folder has thousands of campaigns after some months: those that the time and the last line of a
 status file rule out cost no manifest. Each file is read once, however many campaigns are collected,
@@ -100,7 +100,7 @@ def statuses(directory: Path) -> Iterator[tuple[os.DirEntry[str], float]]:
 
 
 class Vicinity:
-    """What is known so far of the campaigns of some folders."""
+    """The known runs in the campaigns of some folders."""
 
     def __init__(self) -> None:
         self._folders: dict[Path, _Folder] = {}
@@ -256,7 +256,7 @@ class _Folder:
 
 
 class _Node:
-    """What ran on one node, in the order of its beginning."""
+    """The runs on one node, in the order of their beginning."""
 
     def __init__(self) -> None:
         self._known: list[tuple[float, float, tuple[str, int, int], _Known]] = []

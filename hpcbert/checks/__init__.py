@@ -1,3 +1,3 @@
-"""What is looked at before a run: on this machine, on nodes, in the cluster."""
+"""Checks before a run: on this machine, on nodes, in the cluster."""
 
 from __future__ import annotations

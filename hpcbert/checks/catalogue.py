@@ -1,4 +1,4 @@
-"""What the doctor asks of the nodes: every check, and what to do about what it finds; pure data.
+"""The doctor's checks of nodes, each with advice on its findings; pure data.
 
 What containers need stands in `hpcbert.container.probe`.
 """

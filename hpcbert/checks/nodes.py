@@ -1,4 +1,4 @@
-"""What a job found on its nodes, and what to do about it; pure."""
+"""The findings of a job on its nodes, and what to do about them; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would keep a job from running, as far as it can be known before it is submitted.
+"""Obstacles that would keep a job from running, if they can be found before it is submitted.
 
 A job that can't start waits forever, or fails five times; each of these is seen from the login
 node in a moment. What only the nodes know, `hpcbert doctor --nodes N` asks them.

@@ -260,7 +260,7 @@ class SlurmAsked:
 
 @dataclass(frozen=True)
 class Selection(Axes):
-    """What is measured.
+    """The measurements of a file.
 
     Attributes:
         include: More axes; those that one leaves out are as in the file.

@@ -1,4 +1,4 @@
-"""Where each value of a site comes from."""
+"""The origin of each value of a site."""
 
 from __future__ import annotations
 

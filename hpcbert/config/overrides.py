@@ -21,7 +21,7 @@ def runtime_name(text: str) -> str:
 
 @dataclass(frozen=True)
 class Overrides:
-    """What a command line says instead of a site.toml; empty values are taken from the site.
+    """The values of a command line that replace a site.toml's; empty values come from the site.
 
     Attributes:
         runs, image: Paths are relative to the working directory.

@@ -1,4 +1,4 @@
-"""Where configuration is found."""
+"""The places of configuration files."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Upstream:
-    """Where the upstream program comes from: `[source]`.
+    """The origin of the upstream program: `[source]`.
 
     Attributes:
         repository, commit: What to check out.

@@ -67,7 +67,7 @@ SYNTHETIC = "synthetic"
 
 @dataclass(frozen=True)
 class FrameworkSettings:
-    """What a site says about one framework: `[frameworks.NAME]` in site.toml.
+    """The settings of a site for one framework: `[frameworks.NAME]` in site.toml.
 
     Attributes:
         image: Image reference or path that replaces the recipe's; empty for the recipe's.
@@ -97,7 +97,7 @@ class FrameworkSettings:
 
 @dataclass(frozen=True)
 class SlurmSettings:
-    """How jobs are submitted: `[slurm]` in site.toml.
+    """The settings for submitting jobs: `[slurm]` in site.toml.
 
     Attributes:
         partition, account, qos, reservation, constraint: Passed to sbatch unless empty.

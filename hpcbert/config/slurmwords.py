@@ -107,7 +107,7 @@ _SRUN_OWN = {
 
 @dataclass(frozen=True)
 class _Program:
-    """How one program reads its arguments."""
+    """The grammar of one program's arguments."""
 
     name: str
     alone: frozenset[str]

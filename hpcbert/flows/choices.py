@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SaidValues:
-    """What the command line says; init chooses what is empty."""
+    """The choices on the command line; init makes the missing ones."""
 
     partition: str = ""
     account: str = ""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class CollectRequest(NamedTuple):
-    """What to collect, and how.
+    """The runs to collect, and the settings.
 
     Attributes:
         rule: Name of a rule; empty for each framework's default.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What to compare, and how.
+    """The results to compare, and the settings.
 
     Attributes:
         words: The sides: the first is compared with each of the others. With `by`, all together.

@@ -61,7 +61,7 @@ _STEP_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class ExaminationJob:
-    """What to examine.
+    """The nodes and ranks to examine.
 
     Attributes:
         site: Where.

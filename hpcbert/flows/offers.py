@@ -1,4 +1,4 @@
-"""What a cluster's partitions offer a user, best first: which GPUs, how long, to whom."""
+"""The offers of a cluster's partitions to a user, best first: which GPUs, how long, to whom."""
 
 from __future__ import annotations
 

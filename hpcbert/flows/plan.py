@@ -86,7 +86,7 @@ class PointOutlook:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What submitting one draft would cost, find and lack.
+    """The cost of submitting one draft, with the resources and the missing parts.
 
     Attributes:
         supplies: What its partitions have.

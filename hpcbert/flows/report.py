@@ -37,7 +37,7 @@ _BLOCK = 1 << 20
 
 
 class WrittenReport(NamedTuple):
-    """What was written.
+    """The written files.
 
     Attributes:
         files: Names, relative to the directory.

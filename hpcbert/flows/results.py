@@ -25,7 +25,7 @@ _SAVED = ".json"
 
 @dataclass(frozen=True)
 class Places:
-    """Where the user's campaigns and recipes are.
+    """The places of the user's campaigns and recipes.
 
     Attributes:
         recipes: The frameworks that logs can belong to.

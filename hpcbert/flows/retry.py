@@ -77,7 +77,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class RetryPlan:
-    """What one retry of a campaign submits.
+    """The arrays that one retry of a campaign submits.
 
     Attributes:
         arrays: New arrays, `intended`.

@@ -46,7 +46,7 @@ shift 2"""
 
 @dataclass(frozen=True)
 class Daemon:
-    """How one daemon is started.
+    """The start of one daemon.
 
     Attributes:
         argv: Its command, in foreground mode.

@@ -52,7 +52,7 @@ KINDS: Mapping[str, CapKind] = {
 
 @dataclass(frozen=True)
 class Demand:
-    """What one job requests.
+    """The request of one job.
 
     Attributes:
         whole: By TRES, as far as known: `node`, `gres/gpu`, `cpu`, `mem` in MiB.

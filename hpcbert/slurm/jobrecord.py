@@ -1,4 +1,4 @@
-"""What a job itself records about one attempt of a repeat, and the state that follows. Pure.
+"""The record of a job about one attempt of a repeat, and the state that follows. Pure.
 
 base.sbatch.j2 writes the events, except `finished`, which the local queue writes.
 """
@@ -36,7 +36,7 @@ _PHASES = {
 
 @dataclass(frozen=True)
 class JobRecord:
-    """What a job itself wrote about one attempt of a repeat; None: not recorded.
+    """The record of a job about one attempt of a repeat; None: not recorded.
 
     Attributes:
         attempt: The number of the attempt.
@@ -86,7 +86,7 @@ class JobRecord:
 
     @property
     def where(self) -> str:
-        """How far it came, as the end of a sentence about a failed run."""
+        """The last phase that it reached, as the end of a sentence about a failed run."""
         if self.phase == "step-end" and self.step_exit != 0:
             return _PHASES["step"]
         return _PHASES[self.phase]

@@ -1,4 +1,4 @@
-"""What accounting grants a user: accounts, QOS and their limits, as sacctmgr prints them.
+"""The rights of a user in accounting: accounts, QOS and their limits, as sacctmgr prints them.
 
 Columns are those of SchedMD/slurm, src/sacctmgr/common.c, 22.05 to 26.05. A limit on a group binds
 all jobs of an account and of the accounts below it together; sacctmgr shows it with the account
@@ -35,7 +35,7 @@ _OUTLASTS, _OUTRANKS = "PartitionTimeLimit", "OverPartQOS"
 
 @dataclass(frozen=True)
 class Association:
-    """What an account, or a user in one, may do.
+    """The rights of an account, or of a user in one.
 
     Attributes:
         account: Its name.
@@ -90,7 +90,7 @@ class Qos:
 
 @dataclass(frozen=True)
 class Rights:
-    """What a user may request.
+    """The requests that a user may make.
 
     Attributes:
         own: The user's associations.

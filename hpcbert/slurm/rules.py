@@ -1,4 +1,4 @@
-"""What partitions allow: to whom, for how long, with how much memory.
+"""The rules of partitions: who may use them, for how long, with how much memory.
 
 The source is `scontrol show partition`. Keys are those of SchedMD/slurm,
 src/api/partition_info.c, 22.05 to 26.05. Users also see it if nodes are private

@@ -33,7 +33,7 @@ UNHEARD = "it may or may not have been submitted: sbatch's answer never arrived"
 
 
 class Kind(str, Enum):
-    """What a state means for a repeat.
+    """The meaning of a state for a repeat.
 
     The values are public: `kind` and the counts of `hpcbert monitor --json`.
     """
@@ -277,7 +277,7 @@ def _state(word: str) -> State:
 
 @dataclass(frozen=True)
 class RepeatState:
-    """What is known of one repeat.
+    """The known state of one repeat.
 
     Attributes:
         word: The scheduler's word, one of STATES; `UNKNOWN` where nobody knows.
@@ -319,7 +319,7 @@ class RepeatState:
 
     @property
     def advice(self) -> str:
-        """What to do about it; empty where there is nothing to do but wait, or all is well."""
+        """What to do about it; empty if you need only wait, or if all is well."""
         if self.detail in {UNSUBMITTED, UNHEARD}:
             return _RESUME
         if self.hopeless:

@@ -1,4 +1,4 @@
-"""What an array waits for and excludes when it is submitted, and the command that says so."""
+"""Dependencies and excluded nodes of an array at its submission, and the command with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gates:
-    """What an array has to wait for, and which nodes it excludes.
+    """The jobs that an array waits for, and the nodes that it excludes.
 
     Attributes:
         after: The array whose job must be over first.

@@ -1,4 +1,4 @@
-"""What a job requests of the cluster."""
+"""The request of a job to the cluster."""
 
 from __future__ import annotations
 
