@@ -16,7 +16,7 @@ EXTRAS = {
     "data": ("google-crc32c>=1.6", "h5py>=3.10", "tokenizers>=0.20"),
     "torch": ("torch>=2.4", "numpy>=1.26"),
 }
-# The index of PyTorch's builds (pytorch.org/get-started/locally): The build on PyPI is for NVIDIA's
+# The index of PyTorch's builds (pytorch.org/get-started/locally): the build on PyPI is for NVIDIA's
 # GPUs.
 _BUILDS = "https://download.pytorch.org/whl"
 _AMD = Path("/dev/kfd")
