@@ -119,7 +119,7 @@ def test_figures_are_those_of_a_report(result: LoadedResult) -> None:
 
 
 def test_what_can_not_be_loaded_says_why(here: None) -> None:
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(UsageError, match="no such file"):
         hpcbert.load("absent/logs")
     with pytest.raises(AttributeError):
         _ = hpcbert.nothing
