@@ -5,25 +5,25 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# Debian's interpreter first: unlike one in somebody's home, job users can read it.
+# Debian's interpreter first: unlike one in a home directory, job users can read it.
 PYTHON ?= $(shell for one in /usr/bin/python3 python3; do \
     if $$one -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; \
     then echo $$one; break; fi; done)
-# PyTorch's CPU build. Where the package index gives a CUDA build for this, name another source:
+# PyTorch's CPU build. If the package index serves a CUDA build for this, name another source:
 # make demo PIP_ARGS="--index-url https://download.pytorch.org/whl/cpu --extra-index-url ..."
-# Empty: without PyTorch; the tests that need it are skipped.
+# Empty: no PyTorch; the tests that need it are skipped.
 TORCH ?= torch==2.13.0
 PIP_ARGS ?=
 # `make clean; make test LOWEST=1` takes the lowest versions that pyproject.toml allows.
 LOWEST ?=
-# Where `make dist` puts what it builds.
+# Output directory of `make dist`.
 DIST ?= dist
-# Of `make real`: which frameworks, where.
+# For `make real`: which frameworks, where.
 REAL_ARGS ?=
-# The release of Debian that `make fresh` makes, and those of `make matrix`.
+# The release of Debian that `make fresh` installs, and those of `make matrix`.
 SUITE ?= bookworm
 SUITES ?= bookworm trixie sid
-# What runs of the tests add to; docs/reference/site-matrix.md is made of it.
+# Test runs add their results to this file; docs/reference/site-matrix.md is generated from it.
 MATRIX := docs/reference/site-matrix.json
 # More workers than cores: most of them mostly wait for Slurm.
 PYTEST_ARGS ?= --numprocesses=5 --dist=loadgroup --no-loadscope-reorder
@@ -32,20 +32,20 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install \
     --constraint .setup/constraints.txt $(PIP_ARGS)
 
-# What the tests against a real Slurm cluster need; installed by `make test` when it runs as root.
-# Of names with a bar between them the first that this release has.
+# The tests against a real Slurm cluster need these; `make test` installs them when it runs as root.
+# Of names with a bar between them, it takes the first that this release has.
 PACKAGES := python3-venv shellcheck hostname iproute2 mount strace tmux util-linux \
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin \
     groff-base libpmix-dev mariadb-server munge squashfs-tools libopenmpi40|libopenmpi3
-# Installed where this release has them; elsewhere what needs them is skipped.
+# Installed if this release has them; otherwise the tests that need them are skipped.
 OPTIONAL := apptainer
 
-# What a report is looked at with. It costs a fresh Debian more than a minute, so `make test` does
-# without, and skips what needs it.
+# The programs that check a report. Installing them takes more than a minute in a fresh Debian, so
+# `make test` does without, and skips the tests that need them.
 BROWSER := chromium poppler-utils npm texlive-latex-recommended texlive-science
 AXE := axe-core@4.14.1
 
-# Another apt may be at work: wait for its lock instead of failing.
+# Another apt may be running: wait for its lock instead of failing.
 APT := apt-get -o DPkg::Lock::Timeout=300
 
 .PHONY: help demo test coverage quick browser fresh matrix check docs dist packages clean real
@@ -53,16 +53,16 @@ APT := apt-get -o DPkg::Lock::Timeout=300
 help:
 	@echo 'make demo   train a small BERT on this machine, five repeats at two sizes; print the table'
 	@echo 'make test   install what the tests need (as root: Slurm too) and run all of them'
-	@echo 'make coverage  make test, and fail where less than pyproject.toml wants of hpcbert is run'
-	@echo 'make quick  what runs between two edits: no Slurm, no containers, no training'
+	@echo 'make coverage  make test, and fail if it runs a smaller share of hpcbert than pyproject.toml names'
+	@echo 'make quick  the tests to run between two edits: no Slurm, no containers, no training'
 	@echo 'make real   run every framework that can on this CPU, from prepare to collect (hours at first)'
 	@echo 'make browser  open a report in headless Chromium, check it with axe-core, print it; compile its LaTeX'
-	@echo 'make fresh  make test in a Debian made on the spot (as root; SUITE=trixie for Debian 13)'
-	@echo 'make matrix  make test in a fresh root of each Debian (as root); write the page of what came of it'
+	@echo 'make fresh  make test in a new Debian (as root; SUITE=trixie for Debian 13)'
+	@echo 'make matrix  make test in a new root of each Debian (as root); write the page of results'
 	@echo 'make check  linters and types only'
 	@echo 'make docs   build the documentation site in site/; fail at any warning'
-	@echo 'make dist   build the release into dist/ and check it (TAG=v1.2.3: it must be that version)'
-	@echo 'make clean  remove what these made'
+	@echo 'make dist   build the release into dist/ and check it (TAG=v1.2.3: its version must match)'
+	@echo 'make clean  remove everything that these created'
 
 .setup/venv: pyproject.toml
 	@test -n '$(PYTHON)' || { echo 'error: Python 3.10 or newer is needed' >&2; exit 2; }
@@ -132,7 +132,7 @@ docs: .setup/docs
 	    --conf-dir docs --doctree-dir .setup/doctrees . site
 	@echo 'site/index.html'
 
-# The rung between two edits: no Slurm, no containers, no training.
+# To run between two edits: no Slurm, no containers, no training.
 quick: .setup/test
 	@$(BIN)/ruff check .
 	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup -m 'not slow' --quiet
@@ -143,7 +143,7 @@ test: packages .setup/test check
 coverage: packages .setup/test check
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --cov
 
-# Upstream programs for real: REAL_ARGS="--fw tf2" for one of them. What it makes stays in .real/.
+# Real upstream programs: REAL_ARGS="--fw tf2" for one of them. Their files stay in .real/.
 real: packages .setup/test
 	@$(BIN)/python benchmarks/real.py $(REAL_ARGS)
 
@@ -154,7 +154,7 @@ browser: PACKAGES += $(BROWSER)
 browser: packages .setup/test .setup/axe
 	@$(BIN)/python -m pytest tests/report
 
-# What is missing in PACKAGES is missing there too.
+# A package that PACKAGES lacks is missing there too.
 fresh:
 	@SUITE='$(SUITE)' .ci/fresh make test TORCH='$(TORCH)' PIP_ARGS='$(PIP_ARGS)' \
 	    PYTEST_ARGS='$(PYTEST_ARGS)'
@@ -167,7 +167,7 @@ matrix: .setup/test
 	done; \
 	exit "$$status"
 
-# The wheel is built from the source distribution, as an index or a packager would.
+# The wheel is built from the source distribution, as a packager would build it.
 dist: .setup/test
 	@version=$$($(BIN)/python -c 'import hpcbert; print(hpcbert.__version__)'); \
 	if [[ -n $${TAG:-} && $${TAG#v} != "$$version" ]]; then \

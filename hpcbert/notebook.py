@@ -88,8 +88,8 @@ class LoadedResult:
         """Return one of the figures in a report of these results.
 
         Args:
-            name: `scaling-1` (throughput and speedup against GPUs), `beside-1` (frameworks beside
-                each other), `runs-1` (the runs of every point), `steps-1` (inside one run); higher
+            name: `scaling-1` (throughput and speedup against GPUs), `beside-1` (frameworks side
+                by side), `runs-1` (the runs of every point), `steps-1` (inside one run); higher
                 numbers where there are several.
             language: `en` or `zh`.
 

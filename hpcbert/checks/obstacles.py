@@ -116,10 +116,8 @@ def _of_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
     lacks = f"{python} has no module {' or '.join(missing)} on this machine"
     fails = "every run would fail" if here else "on nodes that lack it too every run fails"
     own = packages.install_torch(shutil.which(python) or python)
-    another = (
-        "Or name an interpreter that has it: --python, or frameworks.{}.python in the site.toml."
-    )
-    hints = [own if "torch" in missing else "", another.format(recipe.name)]
+    another = "Name an interpreter that has it: --python, or frameworks.{}.python in the site.toml."
+    hints = [another.format(recipe.name), f"Or install it. {own}" if "torch" in missing else ""]
     yield Finding(
         f"python of {recipe.name}",
         "fail" if here else "warn",

@@ -89,7 +89,7 @@ def _named(name: str, found: Sequence[cache.Cached]) -> cache.Cached:
         one
         for one in found
         if name in (one.stem, one.reference, one.path, Path(one.path).name)
-        or (len(digest) >= 6 and one.sha256.startswith(digest))  # noqa: PLR2004 - told apart
+        or (len(digest) >= 6 and one.sha256.startswith(digest))  # noqa: PLR2004 - enough to be unique
     ]
     if len(meant) == 1:
         return meant[0]

@@ -1,6 +1,6 @@
 #!/bin/bash
-# How enter.sh and image.sh use Apptainer, or SingularityCE where that is what there is; both say what
-# is defined here, and source it. Tried with Apptainer 1.4.5.
+# How enter.sh and image.sh use Apptainer, or SingularityCE if that is installed; both source this and
+# list what it must define. Tested with Apptainer 1.4.5.
 #
 # Apptainer gives each `exec` a user namespace of its own, unless it is installed setuid. So the ranks
 # join the leader's namespaces, by nsenter: whoever made a user namespace may enter it. Under setuid
@@ -14,14 +14,14 @@ readonly tool_holds=yes
 apptainer=$(command -v apptainer || command -v singularity || true)
 readonly tool_programs=("${apptainer:-apptainer}")
 
-# What users export for Apptainer (APPTAINER_BIND, APPTAINERENV_*, SINGULARITY_*) would change what
-# ranks find: only where it keeps things and how it logs in may come from outside.
+# Users' variables for Apptainer (APPTAINER_BIND, APPTAINERENV_*, SINGULARITY_*) would change what
+# ranks find: only those for its directories and its login may come from outside.
 settle_variables() {
   local variable
   for variable in "${!APPTAINER@}" "${!SINGULARITY@}"; do
     [[ $variable =~ ^(APPTAINER|SINGULARITY)_(CACHEDIR|TMPDIR|CONFIGDIR|AUTHFILE|NOHTTPS|DOCKER_.*|LIBRARY)$ ]] || unset "$variable"
   done
-  # The entrypoint gets its words as they are, not by way of a shell.
+  # The entrypoint gets its words unchanged, not through a shell.
   export APPTAINER_NO_EVAL=1 SINGULARITY_NO_EVAL=1
 }
 settle_variables
@@ -51,7 +51,7 @@ tool_remove() {
 }
 
 # Whether the image can be mounted here: by a setuid starter, or by users with FUSE. Otherwise
-# Apptainer would unpack it anew each time that it is entered.
+# Apptainer would unpack it again each time that it is entered.
 mountable() {
   local place
   [[ ! -d $image ]] || return 0
@@ -61,7 +61,7 @@ mountable() {
     PATH=$PATH:$place/apptainer/bin:$place/singularity/bin command -v squashfuse_ll squashfuse >/dev/null
 }
 
-# An image keeps what Docker's WORKDIR was, and `exec` does not go there.
+# An image records Docker's WORKDIR, but `exec` does not go there.
 working_directory() {
   local id
   [[ -d $image ]] || "$apptainer" sif list "$image" 2>/dev/null | sed -n 's/^\([0-9]*\) .*JSON\.Generic.*/\1/p' |
@@ -161,7 +161,7 @@ tool_join() {
   fi
 }
 
-# What joins has nothing yet of the container's environment. LANG is empty where the image has none, and
+# A joining process lacks the container's environment. LANG is empty if the image has none, and
 # the prompts are Apptainer's own.
 tool_brings() { # name, value
   case $1=$2 in
@@ -170,8 +170,8 @@ tool_brings() { # name, value
 }
 
 # --- Images: for image.sh ---------------------------------------------------------------------
-# Layers are unpacked in TMPDIR. They are kept only where somebody says where: by default it would be
-# the home directory, which is small on most clusters, and the finished image is all that is needed.
+# Layers are unpacked in TMPDIR. They are kept only if a variable names a place: by default it would be
+# the home directory, which is small on most clusters, and only the finished image is needed.
 tool_temp() { printf '%s' "${APPTAINER_TMPDIR:-${SINGULARITY_TMPDIR:-${TMPDIR:-/tmp}}}"; }
 tool_cache() { printf '%s' "${APPTAINER_CACHEDIR:-${SINGULARITY_CACHEDIR:-$(tool_temp)}}"; }
 tool_version() { "$apptainer" version 2>/dev/null; }

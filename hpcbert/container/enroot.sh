@@ -1,5 +1,5 @@
 #!/bin/bash
-# How enter.sh and image.sh use the enroot command; both say what is defined here, and source it.
+# How enter.sh and image.sh use the enroot command; both source this and list what it must define.
 # shellcheck disable=SC2034,SC2154 # variables of enter.sh and image.sh
 # shellcheck disable=SC2317,SC2329 # both call what they need
 
@@ -7,7 +7,7 @@ readonly tool_names='ENROOT_*' tool_holds='' tool_end=.sqsh
 readonly tool_programs=(unsquashfs enroot)
 
 # --- Containers: for enter.sh -----------------------------------------------------------------
-# Only where enroot is and keeps things may come from outside; how containers are made may not.
+# Only the places of enroot and of its files may come from outside, not the way it makes containers.
 tool_settings() {
   local variable
   for variable in "${!ENROOT_@}"; do
@@ -50,7 +50,7 @@ mount_lines() {
     esac
     printf '%s %s %s\n' "$(escaped "$source")" "$(escaped "$target")" "$options${flags:+,${flags//+/,}}"
   done
-  # What enroot's own 50-slurm-pmi.sh does where a site enables it.
+  # As enroot's own 50-slurm-pmi.sh does if a site enables it.
   if pmix_server; then
     printf '%s %s %s\n' "$(escaped "$PMIX_SERVER_TMPDIR")" "$(escaped "$PMIX_SERVER_TMPDIR")" "$own"
   fi
@@ -58,7 +58,7 @@ mount_lines() {
   printf '%s %s %s\n' "$(escaped "$step")" "$(escaped "$step")" "$own"
 }
 
-# Say which mount an older enroot put elsewhere: before 4.2 it may not know how blanks are written.
+# Report a mount that an older enroot put elsewhere: before 4.2 it may not read escaped blanks.
 check_blanks() { # holder
   local spec target
   for spec in ${mounts[@]+"${mounts[@]}"}; do
@@ -90,7 +90,7 @@ CONF
   printf 'environ() {\n  :\n'
   for variable in ${listed[@]+"${listed[@]}"}; do
     value=${!variable-}
-    # The entrypoint sees these; lines are all that enroot knows, the ranks get the whole value.
+    # The entrypoint sees these; enroot reads single lines only, but ranks get the whole value.
     if [[ -n $value && $value != *$'\n'* ]]; then
       value=$variable=$value
       printf '  printf "%%s\\n" %s\n' "${value@Q}"
@@ -117,7 +117,7 @@ tool_join() {
 tool_brings() { false; }
 
 # --- Images: for image.sh ---------------------------------------------------------------------
-setting() { # of enroot: from its own mouth where it tells, else as it would find it
+setting() { # of enroot: its own report if it gives one, else as it would find it
   local value
   value=$(enroot info 2>/dev/null | sed -n "s/^ *$1=//p") || true
   printf '%s' "${value:-$2}"

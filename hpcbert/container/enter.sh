@@ -8,7 +8,7 @@
 #   enter.sh place  --name NAME --scratch DIRECTORY
 #                                         print this user's directory below it, which is made
 #
-#   --with TOOL           enroot (if left out) or apptainer: the file TOOL.sh beside this one
+#   --with TOOL           enroot (if left out) or apptainer: the file TOOL.sh next to this one
 #   --name NAME           the job's container; the node's name is added to it
 #   --image FILE          image file to make it from, where it is not there yet
 #   --mount SPEC          SRC[:DST[:FLAG+FLAG]], tmpfs:DST[:FLAGS] or umount:DST
@@ -16,15 +16,15 @@
 #   --env NAME[,NAME]     variables whose value on the host wins over the image's
 #   --home, --remap-root, --writable, --entrypoint, each also as --no-…
 #                         left out: what this machine's settings say; entrypoint: no
-#   --gpus                the machine's GPUs and their driver, where the tool wants to be asked
+#   --gpus                the machine's GPUs and their driver, if the tool has an option for them
 #   --scratch DIRECTORY   where the tool keeps what it unpacks; left out: what its settings say
 #
 # How it works. One container for each node and step, because ranks in user namespaces of their own
-# can't read each other's memory, which MPI and NCCL want (NVIDIA/enroot#49). Local rank 0 leads: it
+# can't read each other's memory, which MPI and NCCL need (NVIDIA/enroot#49). Local rank 0 leads: it
 # starts a shell in the container, which stops itself and so holds the namespaces open (as pyxis does:
 # NVIDIA/pyxis 0.24.0, pyxis_slurmstepd.c, enroot_container_start); every rank joins it, with exit
-# code, signals and stdin of the command itself. Ranks but the leader are replaced by their command.
-# The leader stays its command's parent, to tidy up behind.
+# code, signals and stdin of the command itself. The command replaces every rank but the leader, which
+# stays its command's parent, to clean up.
 #
 # What a tool's file defines:
 #   tool_settings      its own environment and directories, below $base where --scratch is given
@@ -39,7 +39,7 @@
 #   tool_names         pattern of the variables that are the tool's settings, and nobody else's
 #   tool_holds         yes, if what has joined can't go on without the holder
 #
-# Ends with the command's exit code, or with 125 when the container can't be made or entered.
+# Exits with the command's code, or with 125 if the container can't be made or entered.
 # shellcheck disable=SC2034,SC2154 # shared with the tool's file
 set -euo pipefail
 
@@ -68,7 +68,7 @@ mounts=() listed=()
 while (($#)); do
   case $1 in
     --with | --name | --image | --mount | --workdir | --env | --scratch)
-      (($# > 1)) || fail "$1 wants a value"
+      (($# > 1)) || fail "$1 needs a value"
       case $1 in
         --with) tool=$2 ;;
         --name) name=$2 ;;
@@ -94,14 +94,14 @@ while (($#)); do
   esac
   shift
 done
-[[ $name =~ ^[A-Za-z0-9][A-Za-z0-9_.-]*$ ]] || fail "'$name' is no name for a container"
+[[ $name =~ ^[A-Za-z0-9][A-Za-z0-9_.-]*$ ]] || fail "'$name' is not a name for a container"
 for word in ${listed[@]+"${listed[@]}"}; do
-  [[ $word =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || fail "--env: '$word' is no variable's name"
+  [[ $word =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || fail "--env: '$word' is not the name of a variable"
 done
-if [[ $verb == enter ]] && ((!$#)); then fail "enter wants a command"; fi
+if [[ $verb == enter ]] && ((!$#)); then fail "enter needs a command"; fi
 
 beside=$(dirname -- "${BASH_SOURCE[0]}")
-[[ $tool =~ ^[a-z]+$ && -r $beside/$tool.sh ]] || fail "there is no $tool.sh beside enter.sh"
+[[ $tool =~ ^[a-z]+$ && -r $beside/$tool.sh ]] || fail "there is no $tool.sh next to enter.sh"
 # shellcheck source=/dev/null # enroot.sh or apptainer.sh
 . "$beside/$tool.sh"
 
@@ -111,8 +111,8 @@ readonly container=$name-$node
 # --- Where things are kept -------------------------------------------------------------------
 settle_settings() {
   if [[ -n $scratch ]]; then
-    [[ $scratch == /* ]] || fail "--scratch $scratch: no absolute path"
-    # Others on this node may want their own below it.
+    [[ $scratch == /* ]] || fail "--scratch $scratch: not an absolute path"
+    # Other users of this node may need their own below it.
     # shellcheck disable=SC2174 # the mode is for the last directory
     (umask 022 && mkdir -p -m 1777 -- "$scratch") 2>/dev/null ||
       fail "container.scratch, $scratch, can't be written"
@@ -130,9 +130,9 @@ private() {
 
 own() { [[ -d $1 && -O $1 && ! -L $1 ]]; }
 
-# This user's directory below one that everybody can write to. A name that is known beforehand can be
-# taken by anybody: where it is, one is thought up that is not known. Every rank of a node finds the
-# same: the one that knows the container, else the first that is the user's.
+# This user's directory below one that everybody can write to. Anybody can take a predictable name: then
+# this makes up one that can't be predicted. Every rank of a node finds the same directory: the one with
+# the container, else the first that belongs to the user.
 settle_base() { # directory
   local fixed=$1/hpcbert-$EUID one
   for one in "$fixed" "$fixed".*; do
@@ -145,10 +145,10 @@ settle_base() { # directory
     base=$one
     if own "$base"; then return; fi
   done
-  base=$(mktemp -d -- "$fixed.XXXXXXXXXX" 2>/dev/null) || fail "nothing can be made in $1"
+  base=$(mktemp -d -- "$fixed.XXXXXXXXXX" 2>/dev/null) || fail "can't create a directory in $1"
 }
 
-# What ranks of a node tell each other: in a directory of the node's own.
+# Ranks of a node exchange files in a directory of the node's own.
 settle_state() {
   states=$base/state
   state=$states/$container
@@ -240,14 +240,14 @@ read_mount() { # spec: sets source, target and flags
   case $source in
     tmpfs | umount) ;;
     [./]*)
-      # The tool would say it of its own, without node and option.
+      # The tool would report it too, but without node and option.
       if [[ ! -e $source && +$flags+ != *+nofail+* ]]; then fail "mount $1: there is no $source here"; fi
       [[ $source == /* ]] || source=$PWD/$source
       ;;
     *) fail "mount $1: must begin with a path, tmpfs or umount" ;;
   esac
   [[ $target == [./]* ]] || fail "mount $1: must name a path in the container"
-  [[ $1 != *[[:cntrl:]]* ]] || fail "a mount holds a control character"
+  [[ $1 != *[[:cntrl:]]* ]] || fail "a mount contains a control character"
 }
 
 # Whether ranks find Slurm's PMIx server in a directory of this machine.
@@ -447,8 +447,8 @@ supervise() {
     [[ -n $signalled ]] || break
     look "$child"
     [[ -z $condition ]] || continue
-    # It ended while a signal came, so that the code may be the signal's. Asked a second time bash
-    # tells the command's, unless it had; with another child alive it would wait for that one.
+    # It ended while a signal came, so the code may be the signal's. Asked a second time, bash returns
+    # the command's, unless it already did; with another child alive it would wait for that one.
     kill -KILL "$holder" 2>/dev/null || true
     last=0
     { wait "$child" || last=$?; } 2>/dev/null
@@ -460,8 +460,8 @@ supervise() {
   end_as "$code"
 }
 
-# End as the command did: srun gives a job the highest exit code, and where a rank fails with 7 the
-# 143 of others that were terminated for it would hide that.
+# End as the command did: srun gives a job the highest exit code, and if a rank fails with 7, the 143
+# of others that were terminated because of it would hide that.
 end_as() { # exit code
   if (($1 > 128 && $1 < 160)); then
     ulimit -c 0
@@ -487,7 +487,7 @@ end_step() {
     await_joined
     if [[ -n $tool_holds ]]; then
       # Not by the leader itself: Slurm ends a step by the exit status of each rank, so none may wait
-      # for another. What is left when the step ends, Slurm kills; the container's removal tidies up.
+      # for another. Slurm kills the rest when the step ends; removing the container cleans up.
       (trap '' HUP INT QUIT TERM && await_ranks && close_step) </dev/null >/dev/null 2>&1 {naps}<&0 &
       disown "$!"
       return
@@ -531,8 +531,8 @@ await_joined() {
 }
 
 # --- What is left behind ---------------------------------------------------------------------
-# Say whether the job of a container still lives: hpcbert-JOB, or hpcbert-pPROCESS without Slurm.
-# Where it can't be known, it does.
+# Return whether the job of a container still lives: hpcbert-JOB, or hpcbert-pPROCESS without Slurm.
+# If that is unknown, it does.
 lives() { # name without the node
   local id=${1#hpcbert-} answer
   case $id in
@@ -559,7 +559,7 @@ remove_container() { # with the node's name
   rm -rf -- "${states:?}/$1"
 }
 
-# Remove what dead jobs left on this node: killed by the machine, or longer in dying than Slurm waits.
+# Remove the remains of dead jobs on this node: killed by the machine, or too slow to end for Slurm.
 sweep() {
   local one
   while IFS= read -r one; do

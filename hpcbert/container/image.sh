@@ -1,20 +1,21 @@
 #!/bin/bash
-# Puts one container image into a directory that many hosts share: once, whoever asks, however often.
+# Puts one container image into a directory that many hosts share: once, however often it is called.
 #
 #   image.sh [--with TOOL] import URI DIRECTORY STEM [BYTES]
 #   image.sh [--with TOOL] build REFERENCE DIRECTORY STEM BASE [MOUNT...] <commands
 #
-# TOOL is enroot (if left out) or apptainer: the file TOOL.sh beside this one says how it is done.
-# import fetches URI; BYTES is the image's size once unpacked, where known. build runs the commands on
-# stdin, as root in a writable container made from the image file BASE, and keeps that; a MOUNT is
-# SRC:DST. Both print the path of the finished file, <STEM>+<12 digits of its SHA-256>, which ends in
-# .sqsh (enroot) or .sif (apptainer); everything else goes to stderr. Beside the file lies its pointer, <STEM>.json, renamed into place last: who finds a
-# pointer finds a whole image, and nothing that is half done ever has either name.
+# TOOL is enroot (if left out) or apptainer: the file TOOL.sh next to this one has its actions.
+# import fetches URI; BYTES is the image's unpacked size, if known. build runs the commands on stdin,
+# as root in a writable container made from the image file BASE, and keeps that; a MOUNT is SRC:DST.
+# Both print the path of the finished file, <STEM>+<12 digits of its SHA-256>, which ends in .sqsh
+# (enroot) or .sif (apptainer); everything else goes to stderr. The file's pointer, <STEM>.json, is in
+# the same directory and is renamed into place last: it always names a whole image, and an unfinished
+# file never has either name.
 #
-# HPCBERT_PROVENANCE   one line of JSON that the pointer is to hold
+# HPCBERT_PROVENANCE   one line of JSON for the pointer
 # HPCBERT_STALE_AFTER  seconds without a sign of life after which an importer counts as dead (60)
 #
-# Ends with 0, 1 when the image can't be had, 64 for wrong arguments, 143 when terminated.
+# Exits with 0, 1 if it can't get the image, 64 for wrong arguments, 143 when terminated.
 # shellcheck disable=SC2034,SC2154 # shared with the tool's file
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
@@ -32,22 +33,22 @@ if [[ ${1:-} == --with ]]; then
   shift "$(($# < 2 ? $# : 2))"
 fi
 beside=$(dirname -- "${BASH_SOURCE[0]}")
-[[ $tool =~ ^[a-z]+$ && -r $beside/$tool.sh ]] || usage "there is no $tool.sh beside image.sh"
+[[ $tool =~ ^[a-z]+$ && -r $beside/$tool.sh ]] || usage "there is no $tool.sh next to image.sh"
 # shellcheck source=/dev/null # enroot.sh or apptainer.sh
 . "$beside/$tool.sh"
 (($# >= 4)) || usage 'use: image.sh import URI DIRECTORY STEM [BYTES]'
 verb=$1 uri=$2 directory=$3 stem=$4
 shift 4
 [[ $verb == import || $verb == build ]] || usage "$verb: neither import nor build"
-[[ $stem =~ ^[A-Za-z0-9_][A-Za-z0-9._+@-]*$ ]] || usage "$stem: no name for an image file"
-[[ $uri =~ ^[a-z]+:[]A-Za-z0-9._~:/?#[@\!\$\&\'\(\)*+,\;=%-]+$ ]] || usage 'no image reference'
+[[ $stem =~ ^[A-Za-z0-9_][A-Za-z0-9._+@-]*$ ]] || usage "$stem: not a name for an image file"
+[[ $uri =~ ^[a-z]+:[]A-Za-z0-9._~:/?#[@\!\$\&\'\(\)*+,\;=%-]+$ ]] || usage 'not an image reference'
 
 # A user may stand before the registry. A password may not: enroot reads it from its own file.
 without_user() {
   local rest=${uri#*://} head
   head=${rest%%[#/]*}
   if [[ $uri == *://* && $head == *@* && ${head#*@} != sha256:* ]]; then
-    [[ $head != *:*@* ]] || usage 'an image reference holds no password; enroot reads it from its .credentials'
+    [[ $head != *:*@* ]] || usage "an image reference can't contain a password; enroot reads it from its .credentials"
     rest=${head##*@}${rest#"$head"}
     printf '%s://%s' "${uri%%://*}" "$rest"
   else
@@ -123,15 +124,15 @@ take_over() { # glimpse of a holder that is dead
   local grave=$directory/.$stem~$token.dead
   mv -T -- "$lock" "$grave" 2>/dev/null || return 0 # another was faster
   if [[ $(glimpse "$grave") != "$1" ]]; then
-    # It had changed hands in between; whoever has the lock by now may have tidied this away.
+    # The lock changed hands in between; its new owner may have removed this.
     mv -nT -- "$grave" "$lock" 2>/dev/null || true
     return 0
   fi
-  say "the importer before died (${1%%$'\n'*}): starting anew"
+  say "the importer before died (${1%%$'\n'*}): starting again"
   rm -rf -- "$grave"
 }
 
-# What became of an importer that we waited for, told by it: trying the same again is no use.
+# Passes on the failure of an importer that this one waited for: trying the same again would not help.
 pass_on_failure() { # token of the holder
   local whose status
   [[ -s $failure ]] || return 0
@@ -155,7 +156,7 @@ acquire() {
     fi
     refused=0
     read -r _ holder _ <<<"$now" || true
-    # A look counts for a second at most: who stood still between two has not seen a heart stop.
+    # A look counts for a second at most: a process that stood still between two saw no heart stop.
     silence=$((silence + (SECONDS > looked))) looked=$SECONDS
     if [[ $now != "$seen" ]]; then seen=$now silence=0; fi
     if dead "$now" || ((silence >= stale)); then
@@ -173,7 +174,7 @@ acquire() {
   if [[ -n $seen ]]; then pass_on_failure "${seen%% *}"; fi
 }
 
-# The heart stops with its owner, however that ends: a child of the dead has another parent.
+# The heart stops with its owner, however that ends: an orphan has another parent.
 beat() {
   local parent=$$ line words silence
   exec {silence}<> <(:) # reading it waits, without a process of its own
@@ -216,7 +217,7 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 143' TERM INT HUP
 
-fail() { # sentence: why the image can't be had, for us and for those who wait
+fail() { # sentence: why there is no image, for this process and for those that wait
   say "$1"
   if [[ -n $held ]] && {
     printf '%s\n1\n%s\n' "$token" "hpcbert: $1"
@@ -303,7 +304,7 @@ build() {
 publish() {
   local sum name size
   say "checking and naming the image"
-  tool_whole "$partial" || fail "what $tool wrote is no image"
+  tool_whole "$partial" || fail "$tool did not write a valid image"
   group sync -- "$partial" || true
   group sha256sum -- "$partial" >"$scratch"/sum
   read -r sum _ <"$scratch"/sum

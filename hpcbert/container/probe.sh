@@ -1,18 +1,18 @@
 #!/bin/bash
-# Looks at what containers need of this machine. Leaves nothing behind but the directories that enroot
-# makes whatever it is asked.
+# Checks what containers need of this machine. Leaves nothing behind but the directories that enroot
+# creates with every command.
 #
 #   probe.sh [--enroot|--apptainer] [--scratch DIRECTORY] [--images DIRECTORY] [--image FILE]... [--data DIRECTORY]...
 #
 #   --enroot             the enroot command itself runs here: for the enroot runtime and for `prepare`
-#   --apptainer          likewise Apptainer, or Singularity where that is what there is
-#   --scratch DIRECTORY  where they shall keep what they unpack; left out: where they do by themselves
+#   --apptainer          the same for Apptainer, or for Singularity if that is installed
+#   --scratch DIRECTORY  where they are to unpack images; left out: their own default
 #   --images DIRECTORY   the directory of prepared images
 #   --image FILE         an image that must be readable here
 #   --data DIRECTORY     training data that must be readable here
 #
-# Prints a line for each finding: node, name, status (ok, warn, fail) and detail, between tabs. Their
-# meaning and what to change is in probe.py. Always ends with 0: what it can't find out is a finding.
+# Prints a line for each finding: node, name, status (ok, warn, fail) and detail, between tabs. probe.py
+# has their meaning and what to change. Always exits with 0: an unknown fact is a finding too.
 set -uo pipefail
 PATH=$PATH:/usr/sbin:/sbin # getcap and the squashfs tools lie there on some systems
 export LC_ALL=C
@@ -119,7 +119,7 @@ check_enroot() {
   fi
   if [[ -n $scratch ]]; then
     base=$scratch/hpcbert-$EUID
-    # Somebody else's name is no hindrance to a job, which thinks up another one: nor is it here.
+    # A directory of another user does not hinder a job, which makes up another name, nor this check.
     if [[ -L $base || (-e $base && ! -O $base) ]]; then base=$(mktemp -d -- "$base.XXXXXXXXXX") || true; fi
     export ENROOT_DATA_PATH=$base/data ENROOT_CACHE_PATH=$base/cache
     export ENROOT_TEMP_PATH=$base/temp ENROOT_RUNTIME_PATH=$base/run
@@ -148,7 +148,7 @@ check_leftovers() { # names of containers
   if ((${#found[@]})); then tell leftovers warn "containers of jobs that are over: ${found[*]}"; fi
 }
 
-# Say whether a directory can be written, on which file system it lies and what room there is.
+# Report whether a directory can be written, its file system and its free space.
 check_room() { # name, directory
   local place=$2 kind room
   while [[ ! -e $place && $place == */* && $place != / ]]; do
@@ -185,10 +185,10 @@ check_image() { # file
     elif [[ $(dd if="$1" bs=1 skip=32 count=9 status=none) == SIF_MAGIC ]]; then
       tell image ok "$1, SIF"
     else
-      tell image fail "$1 is no SIF image"
+      tell image fail "$1 is not a SIF image"
     fi
   elif ! command -v unsquashfs >/dev/null; then
-    if [[ $(head -c 4 -- "$1") == hsqs ]]; then tell image ok "$1"; else tell image fail "$1 is no squashfs file"; fi
+    if [[ $(head -c 4 -- "$1") == hsqs ]]; then tell image ok "$1"; else tell image fail "$1 is not a squashfs file"; fi
   elif output=$(unsquashfs -s "$1" 2>&1); then
     tell image ok "$1, $(awk '/^Compression/ { print $2; exit }' <<<"$output")"
   else

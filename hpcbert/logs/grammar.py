@@ -49,7 +49,7 @@ REHEARSAL = b"HPCBERT REHEARSAL"
 
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "time")
 _TEXTS = ("precision", "model", "version", "device", "device_kind")
-# The keys of a rule by its kind, besides those that every rule has.
+# The keys of a rule by its kind, in addition to those that every rule has.
 _KEYS = {
     "rate": "field factor scope unit over_ranks average trim after until",
     "step-rate": "field factor batch over_ranks average trim after until",

@@ -1,4 +1,4 @@
-"""What is known about a run besides its log, and what the log adds to it."""
+"""The known facts about a run, and those that its log adds."""
 
 from __future__ import annotations
 

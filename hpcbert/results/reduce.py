@@ -38,7 +38,7 @@ NOISY = 0.03
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known about one repeat besides its number.
+    """The known facts about one repeat, except its number.
 
     Attributes:
         state: The scheduler's word, or FOREIGN for a log that hpcbert did not submit.

@@ -56,7 +56,7 @@ class Compiled(BytecodeCache):
 
     Args:
         directory: The directory; made when something is kept.
-        makers: Files besides the template that the code depends on: Jinja's set-up.
+        makers: Other files that the template's code depends on: Jinja's set-up.
     """
 
     def __init__(self, directory: Path, makers: tuple[Path, ...]) -> None:
@@ -64,7 +64,7 @@ class Compiled(BytecodeCache):
 
     @cached_property
     def _stamp(self) -> bytes:
-        """Everything besides the template that determines its code."""
+        """Everything that determines the code, except the template."""
         words = (__version__, jinja2.__version__, sys.version, sys.implementation.cache_tag)
         made = hashlib.sha256(repr(words).encode())
         for path in self._makers:

@@ -35,7 +35,7 @@ def misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) -> tu
         path: The directory, or a folder in it.
 
     Raises:
-        UsageError: An option is no number.
+        UsageError: An option is not a number.
     """
     for place in (Path(path), Path(path).parent):
         if recipe.dataset and (place / _DOCUMENT).is_file():

@@ -99,7 +99,7 @@ def find_image(
     looks for the prepared file when it runs: a script to submit by hand names the registry's.
 
     Raises:
-        UsageError: It is no image reference, or not one for the runtime.
+        UsageError: It is not an image reference, or not one for the runtime.
     """
     if site.container.runtime == "none":
         return None, None
@@ -196,7 +196,7 @@ def _data(
 
 
 def mount_specs(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
-    """Return the mounts besides the campaign's: data and source, then the site's own.
+    """Return all mounts but the campaign's: data and source, then the site's own.
 
     Args:
         site: Where it runs.

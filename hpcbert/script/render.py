@@ -57,7 +57,7 @@ def quote(text: str) -> str:
     r"""Return text as one shell word that is exactly that text; control characters as `$'\n'`.
 
     Raises:
-        UsageError: The text holds a NUL or is no valid Unicode: no shell word can be that.
+        UsageError: The text has a NUL or is not valid Unicode: a shell word cannot have either.
     """
     _refuse_unwritable(text)
     if not _CONTROL.search(text):

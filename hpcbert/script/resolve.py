@@ -107,7 +107,7 @@ class Resolved:
         inputs: The same for scripts: always with an interpreter, and in a dry run with a path to
             fill in for what was not found.
         mpi: The kind of MPI that srun starts ranks with; empty: the cluster's default.
-        mounts: Container mounts besides the campaign's, `SRC:DST[:FLAGS]` each.
+        mounts: Container mounts in addition to the campaign's, `SRC:DST[:FLAGS]` each.
         directory: The campaign's, or `BY_HAND`.
         sources: The files that a job reads or runs, by name.
         warnings: What the user should know before running it.

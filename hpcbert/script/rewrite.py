@@ -46,7 +46,7 @@ def retried(
         name: The new job's.
         repeats: The repeats to run, as an array's indices.
         first_attempt: Number of their first attempt.
-        exclude: Nodes to exclude, besides those that the script itself excludes.
+        exclude: Nodes to exclude, in addition to those that the script itself excludes.
         time_limit: Limit of one repeat; empty for the script's own.
 
     Raises:

@@ -23,7 +23,7 @@ def expand(text: str, *, limit: int = LIMIT) -> tuple[str, ...]:
     """Return the names in a node list; a text that is not a node list stands for itself.
 
     Args:
-        text: As squeue, sacct and SLURM_JOB_NODELIST write it; `None assigned` is no node.
+        text: As squeue, sacct and SLURM_JOB_NODELIST write it; `None assigned` is not a node.
         limit: Number of names above which the text is not expanded.
     """
     text = text.strip()

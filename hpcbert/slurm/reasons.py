@@ -1,7 +1,7 @@
 """ReasonText Slurm lets a job wait: its reasons as sentences, each with what to do.
 
 The words: SchedMD/slurm@284c3b9 (26.05), src/common/job_state_reason.c, and those that releases
-from 22.05 on had besides, src/common/slurm_protocol_defs.c. The limits of associations and QOS are
+from 22.05 on also had, src/common/slurm_protocol_defs.c. The limits of associations and QOS are
 many words of one form, and are put together here from their parts. The free texts, which stand in
 place of a word: what src/slurmctld, and burst buffers, write into `state_desc`.
 

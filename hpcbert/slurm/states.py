@@ -361,7 +361,7 @@ def recalled(data: Any) -> RepeatState:
         all(one is None or isinstance(one, int | float) for one in times),
     )
     if not all(sound):
-        raise TypeError(f"{data!r} is no state")
+        raise TypeError(f"{data!r} is not a state")
     return state
 
 

@@ -4,7 +4,7 @@
     srun -n 16 python bert_pretrain.py --master-addr node1 --master-port 29500
     torchrun --nproc-per-node 8 bert_pretrain.py
 
-A rank learns its place from the innermost launcher, for that one started this very process:
+A rank learns its place from the innermost launcher, because that one started this process:
 
 1. torchrun: RANK, WORLD_SIZE and LOCAL_RANK.
 2. Open MPI's mpirun: OMPI_COMM_WORLD_RANK (or PMIX_RANK), OMPI_COMM_WORLD_SIZE and
@@ -13,11 +13,11 @@ A rank learns its place from the innermost launcher, for that one started this v
    where SLURM_STEP_ID names a step: a batch script sees SLURM_PROCID=0 and SLURM_NTASKS=N as well.
 4. None of these: one rank.
 
-An incomplete set, or two launchers that disagree about the rank, is refused.
+It refuses an incomplete set, and two launchers that disagree about the rank.
 
-Rank 0 prints, each line at once and shorter than 1,000 bytes: `hpcbert-config {json}`, one line an
-iteration, which is an optimizer step, and `hpcbert-result {json}`. Rates are samples per second
-over all ranks.
+Rank 0 prints, each line at once and shorter than 1,000 bytes: `hpcbert-config {json}`, one line per
+iteration (an optimizer step), and `hpcbert-result {json}`. Rates are samples per second over all
+ranks.
 
 Exit status: 0 done; 1 an unexpected error; 2 arguments, environment or data are refused; 3 the loss
 of an iteration is not finite, which ends every rank.
@@ -78,7 +78,7 @@ MODELS = {"tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "mediu
 MODELS.update({"base": (12, 768, 12), "large": (24, 1024, 16)})
 
 
-# Dense peaks in 10^12 operations a second, by the name that the driver tells. Sources: NVIDIA's
+# Dense peaks in 10^12 operations a second, by the name that the driver reports. Sources: NVIDIA's
 # data sheets "V100" (2020), "A100 80GB" (2021), "H100", "H200" and "GH200" (2024), "HGX B200"
 # (2025); from H100 on they state tensor cores with sparsity, which is twice the dense peak.
 _A100 = {"fp16": 312.0, "bf16": 312.0, "tf32": 156.0, "fp32": 19.5}
@@ -115,7 +115,7 @@ def _option(default: Any, text: str, low: float = 0, high: float = math.inf, **m
 
 @dataclass(frozen=True)
 class Settings:
-    """The command line, one option a field, with its default, meaning and limits."""
+    """The command line, one field per option, with its default, meaning and limits."""
 
     model: str = _option("base", "named size", choices=tuple(MODELS))
     layers: int = _option(0, "number of blocks; 0: the named size's")
@@ -272,8 +272,8 @@ def mean_words(settings: Settings) -> int:
     return round(share * settings.sequence_length) - 3
 
 
-# For each launcher: the variables that give it away, then those of rank, size and local rank; of
-# alternatives the first one that is set. The innermost launcher comes first.
+# For each launcher: the variables that identify it, then those of rank, size and local rank; of
+# alternatives, the first one that is set. The innermost launcher comes first.
 LAUNCHERS = {
     "torchrun": ("RANK WORLD_SIZE LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
     "mpirun": (
@@ -305,7 +305,7 @@ class Ranks:
 
 
 def detect_ranks(environment: Mapping[str, str]) -> Ranks:
-    """Tell this process's place from the launcher's variables, as the module's text says."""
+    """Return this process's place, from the launcher's variables as the module's text describes."""
     for launcher, (evidence, *variables) in LAUNCHERS.items():
         if any(name in environment for name in evidence.split()):
             rank, size, local = (_read_number(environment, names.split()) for names in variables)
@@ -313,7 +313,7 @@ def detect_ranks(environment: Mapping[str, str]) -> Ranks:
             return _check_ranks(ranks, environment.get("PMIX_RANK", ""))
     if "PMIX_RANK" in environment:
         raise SetupError(
-            "PMIX_RANK is set, but neither OMPI_COMM_WORLD_SIZE nor a Slurm step tells the number "
+            "PMIX_RANK is set, but neither OMPI_COMM_WORLD_SIZE nor a Slurm step gives the number "
             "of ranks; start with mpirun, srun or torchrun, or unset PMIX_RANK for a single rank"
         )
     return Ranks()
@@ -358,7 +358,7 @@ def choose_device(name: str, ranks: Ranks) -> torch.device:
 def join_ranks(
     settings: Settings, ranks: Ranks, device: torch.device, environment: Mapping[str, str]
 ) -> str:
-    """Make the process group, unless there is one rank only, and return the backend's name.
+    """Create the process group, unless there is only one rank, and return the backend's name.
 
     SetupError if the address of rank 0 is unknown or not every rank gets there in time.
     """
@@ -437,7 +437,7 @@ class Packing(NamedTuple):
     lengths: tuple[int, ...]  # real tokens of each sample
     places: Tensor  # of the real tokens among all B * S, int64 [T]
     starts: Tensor  # of each sample's first token among the real ones, int64 [B]
-    asked: Tensor  # of the N predictions that are no padding among all B * P, int64 [N]
+    asked: Tensor  # of the N predictions that are not padding among all B * P, int64 [N]
     masked: Tensor  # of their tokens among the real ones, int64 [N]
 
 
@@ -719,7 +719,7 @@ def with_layout(batch: Batch, settings: Settings) -> tuple[Any, ...]:
 
 
 def assign_shards(count: int, ranks: Ranks) -> list[tuple[int, int, int]]:
-    """Tell which shards a rank reads: number, first row and row stride of each.
+    """Return which shards a rank reads: number, first row and row stride of each.
 
     Shards go round robin. Where there are fewer shards than ranks, the ranks that meet at a shard
     take its rows in turn.
@@ -747,7 +747,7 @@ def open_columns(path: Path) -> Iterator[Mapping[str, Any]]:
     """
     with path.open("rb") as file:
         is_zip = file.read(4) == b"PK\x03\x04"
-    # All that is needed beside torch, and by --data alone.
+    # Only --data needs more than torch.
     package = "numpy" if is_zip else "h5py"
     try:
         reader = importlib.import_module(package)
@@ -787,7 +787,7 @@ UNREADABLE = (OSError, KeyError, AttributeError, TypeError, ValueError, IndexErr
 
 
 def _expected(settings: Settings) -> dict[str, tuple[tuple[int, ...], int, str]]:
-    """Return of each column a row's shape, the limit of its values, and the options to blame."""
+    """Return each column's shape of a row, limit of values, and the options to blame."""
     length, predictions, vocab = settings.sequence_length, settings.predictions, settings.vocab
     return {
         "input_ids": ((length,), vocab, "--sequence-length, --vocab"),
@@ -825,9 +825,7 @@ def _read_rows(columns: Mapping[str, Any], rows: slice, kept: slice, settings: S
     if "masked_lm_weights" in columns:
         weights = torch.from_numpy(columns["masked_lm_weights"][rows].astype("float32"))[kept]
         if weights.shape != positions.shape or not ((weights == 0) | (weights == 1)).all():
-            raise ValueError(
-                "masked_lm_weights has something else than 0 and 1 for each prediction"
-            )
+            raise ValueError("masked_lm_weights must have 0 or 1 for each prediction")
     if not mask[:, 0].all():
         raise ValueError("input_mask leaves out the first token of a sample")
     if not mask.gather(1, positions).all():
@@ -863,12 +861,14 @@ def find_shards(settings: Settings, ranks: Ranks) -> list[Shard]:
         if found >= needed:
             break
     if found < settings.batch_size:
-        raise SetupError(f"--data {directory}: {found} rows are no batch of {settings.batch_size}")
+        raise SetupError(
+            f"--data {directory}: {found} rows do not fill a batch of {settings.batch_size}"
+        )
     return shards
 
 
 def batches_of(shards: Sequence[Shard], settings: Settings) -> Iterator[Batch]:
-    """Walk through the shards' rows in order, round and round, a micro batch at a time."""
+    """Yield the shards' rows in order, one micro batch at a time, without end."""
     held: Batch | None = None
     for shard in itertools.cycle(shards):
         for block in read_shard(shard, settings):
@@ -922,7 +922,7 @@ def open_source(
 ) -> Iterator[tuple[Any, ...]]:
     """Return this rank's endless micro batches.
 
-    Where one rank's data are not usable every rank raises SetupError, so that none waits.
+    If one rank cannot use its data, every rank raises SetupError, so that none waits.
     """
     if not settings.data:
         return synthetic_source(settings, ranks, device)
@@ -989,7 +989,7 @@ class Lamb(torch.optim.Optimizer):
         squares = [self.state[value]["square"] for value in values]
         if self.grad_scale is not None:
             torch._foreach_div_(gradients, self.grad_scale)
-        counts: Any = 1.0  # a step that does not count changes nothing
+        counts: Any = 1.0  # 0.0: the step overflowed, and changes nothing
         if self.found_inf is not None:
             counts = 1.0 - self.found_inf
             gradients = [one.where(counts > 0, torch.zeros_like(one)) for one in gradients]
@@ -1046,7 +1046,7 @@ def make_optimizer(
 
 
 def wants_compile(settings: Settings, device: torch.device) -> bool:
-    """Tell whether to use torch.compile: as asked, or on GPUs wherever it can work.
+    """Return whether to use torch.compile: as set, or on GPUs wherever it can work.
 
     Inductor's kernels are Triton's, and Triton builds their launcher with a C compiler
     (triton-lang/triton, python/triton/runtime/build.py: CC, else gcc or clang).
@@ -1140,7 +1140,7 @@ class Trainer:
                 with autocast(self.settings, self.device):
                     mlm_sum, nsp_sum = self._model(*batch)
                 losses = torch.stack([mlm_sum / predictions, nsp_sum / self.global_batch_size])
-                # DistributedDataParallel averages over ranks where a sum is wanted.
+                # DistributedDataParallel averages over ranks, but this needs the sum.
                 torch.autograd.backward(losses.sum() * self.ranks.size * self.loss_scale.value)
             total += losses.detach()
         self._update()
@@ -1184,7 +1184,7 @@ class Trainer:
         """Step with gradients divided by `divisor`, unless they are not finite."""
         optimizer: Any = self.optimizer
         if getattr(optimizer, "_step_supports_amp_scaling", False):
-            # Scale and clipping cost no pass over the gradients of their own.
+            # Scale and clipping need no separate pass over the gradients.
             optimizer.grad_scale, optimizer.found_inf = divisor, overflow
         elif divisor is not None:
             for gradient in gradients:
@@ -1201,7 +1201,7 @@ def count_work(batch: Batch) -> Tensor:
 
 
 def model_flops(settings: Settings, samples: float, work: Sequence[float]) -> float:
-    """Return the floating-point operations that training on so many samples needs.
+    """Return the floating-point operations that training on this many samples needs.
 
     6 N for each token (Kaplan et al. 2020, arXiv:2001.08361, section 2.1; backward is twice
     forward), where N are the weights of matrix products: of the blocks for real tokens, of the
@@ -1229,7 +1229,7 @@ def peak_flops(name: str, precision: str) -> float | None:
 
 
 def summarize_work(trainer: Trainer, done: Tensor, rate: float) -> dict[str, Any]:
-    """Return what the window's work of all ranks was worth at `rate` samples per second.
+    """Return the metrics of all ranks' work in the window at `rate` samples per second.
 
     `done` is this rank's share of `Trainer.work`. MFU is model FLOP by the devices' peak: `mfu`
     takes padding for no work, `mfu_padded` takes it for work, as most published figures do.
@@ -1269,7 +1269,7 @@ def describe_run(trainer: Trainer, backend: str) -> dict[str, Any]:
         **asked,
         "fill": None if asked["data"] else asked["fill"],
         "compile": trainer.compiles,
-        # The end of a path tells more than its beginning, and the line must stay short.
+        # The end of a path says more than its beginning, and the line must stay short.
         "data": asked["data"][-200:] or "synthetic",
         "device": device.type,
         "threads": torch.get_num_threads(),
@@ -1338,7 +1338,7 @@ class Ended(NamedTuple):
 
 
 def mark_time(device: torch.device) -> Any:
-    """Return the time now, or an event that tells when the GPU has come this far."""
+    """Return the time now, or an event that records when the GPU has come this far."""
     if device.type != "cuda":
         return time.perf_counter()
     event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -1379,7 +1379,7 @@ class Trained(NamedTuple):
 
 
 def run_iterations(trainer: Trainer) -> Trained:
-    """Train and print a line an iteration; NonFiniteLossError is raised on every rank alike."""
+    """Train and print a line per iteration; every rank raises the same NonFiniteLossError."""
     settings, device = trainer.settings, trainer.device
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -1425,7 +1425,7 @@ def _describe_failure(iteration: int, own: Tensor, ranks: Ranks) -> str:
 
 
 def measure_all_reduce(settings: Settings, ranks: Ranks, device: torch.device) -> None:
-    """Print the bus bandwidth of an all-reduce in GB/s, with nccl-tests' words; train nothing.
+    """Print the bus bandwidth of an all-reduce in GB/s, as nccl-tests does; train nothing.
 
     Over each link go 2 (n - 1) / n of the bytes (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
     SetupError if the sum is wrong.
@@ -1506,7 +1506,7 @@ def _complain(ranks: Ranks, message: str) -> None:
 
 
 def leave(status: int) -> None:
-    """End the process at once, without Python's own tidying up.
+    """End the process at once, without Python's own clean-up.
 
     Gloo's threads outlive `destroy_process_group` and release the last collective's tensors, for
     which they need the interpreter. If it is being finalized just then, CPython before 3.14 ends

@@ -1,14 +1,14 @@
 #!/bin/bash
-# What one node is, as one JSON file: run once a node before a measured step, outside of it.
+# Describes one node in one JSON file: runs once per node before a measured step, outside it.
 #
 #   describe.sh PART FOLDER NAME REFERENCE PYTHON [cpu]
 #
-# With `cpu` no GPU is asked about: the ranks compute on the CPU.
+# With `cpu` it asks about no GPU: the ranks compute on the CPU.
 # PART is `image` (run inside the container), `host` (run outside) or `both` (no container). The
-# image's part waits in a hidden file until the host's part takes it in. What can't be told is left
-# out, and nothing here ends a job: the exit status is 0, and what hangs is ended by a time limit.
-# Bytes above 127 are written as \u0080 to \u00ff, each for itself, so that any value is valid JSON.
-# Of variables whose name or form gives a secret away only the name is written.
+# image's part waits in a hidden file until the host's part includes it. Unknown facts are left out,
+# and nothing here ends a job: the exit status is 0, and a time limit ends a command that hangs.
+# Bytes above 127 are written as \u0080 to \u00ff, one by one, so that any value is valid JSON.
+# If a variable's name or form suggests a secret, only the name is written.
 
 names=()
 while IFS= read -r name; do names+=("$name"); done < <(compgen -e)
@@ -26,7 +26,7 @@ if [[ -z $node ]]; then IFS= read -r node </proc/sys/kernel/hostname || node=nod
 node=${node//[^A-Za-z0-9._-]/_}
 
 readonly LONGEST=4096 MOST=1000 PATIENCE=20
-# The same expressions as hpcbert/system/redact.py has.
+# The same expressions as in hpcbert/system/redact.py.
 readonly NAMES='(SECRET|PASSW|PASSPHRASE|PASSCODE|CREDENTIAL|CREDS?_|TOKEN_|KEYS?_|[^YM]PASS_|[A-Z0-9]_PWD_|DBPWD_|CONNECTION_?STRING|AUTH_|AUTHORIZATION|COOKIE|_JWT_|BEARER|_PAT_|_SIG_|SIGNATURE|_DSN_|WEBHOOK)'
 readonly FORMS='(^|[^A-Za-z0-9])(A(KIA|SIA|BIA|CCA|3T[A-Z0-9])[A-Z0-9]{16}|hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|gl(pat|dt|ft|soat|rt|cbt|ptt|oas|agent|imt|ffct)-[A-Za-z0-9_-]{16,}|gl(sa|c)_[A-Za-z0-9_+/=]{16,}|GR1348941[A-Za-z0-9_-]{16,}|xox[abeoprs][-.][A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}|sk-[A-Za-z0-9_-]{16,}|gsk_[A-Za-z0-9]{16,}|xai-[A-Za-z0-9]{16,}|r8_[A-Za-z0-9]{30,}|AIza[A-Za-z0-9_-]{30,}|ya29[.][A-Za-z0-9_-]{10,}|GOCSPX-[A-Za-z0-9_-]{16,}|eyJ[A-Za-z0-9_=-]{8,1000}[.][A-Za-z0-9_=-]{4,}([.][A-Za-z0-9_.+/=-]*)?|(sk|rk|pk)_(live|test)_[A-Za-z0-9]{10,}|whsec_[A-Za-z0-9+/=]{16,}|[0-9]{8,10}:[A-Za-z0-9_-]{35}|hv[sbr][.][A-Za-z0-9_-]{16,}|[A-Za-z0-9]{14}[.]atlasv1[.][A-Za-z0-9_-]{40,}|npm_[A-Za-z0-9]{30,}|pypi-Ag[A-Za-z0-9_-]{16,}|rubygems_[a-f0-9]{40,}|SG[.][A-Za-z0-9_-]{16,64}[.][A-Za-z0-9_-]{16,}|[0-9a-f]{32}-us[0-9]{1,2}|key-[0-9a-f]{32}|sq0[a-z]{3}-[A-Za-z0-9_-]{22,}|(AC|SK)[a-z0-9]{32}|AKC[A-Za-z0-9]{10,}|[MNO][A-Za-z0-9_-]{23,25}[.][A-Za-z0-9_-]{6}[.][A-Za-z0-9_-]{27,}|[A-Za-z0-9_.~-]{3}[0-9]Q~[A-Za-z0-9_.~-]{31,34}|do[opr]_v1_[a-f0-9]{32,}|dapi[a-f0-9]{32}|dckr_[a-z]{3}_[A-Za-z0-9_-]{16,}|shp(at|ca|pa|ss)_[a-fA-F0-9]{32}|ATATT3x[A-Za-z0-9_=-]{30,}|PMAK-[A-Za-z0-9-]{30,}|NRAK-[A-Z0-9]{20,}|tskey-[A-Za-z0-9-]{16,}|pscale_[a-z]+_[A-Za-z0-9_.-]{16,}|pul-[a-f0-9]{40}|sntry[su]_[A-Za-z0-9+/=_-]{16,}|AGE-SECRET-KEY-1[A-Z0-9]{40,}|https?://hooks[.]slack[.]com/[a-z]+/[A-Za-z0-9_/+-]{16,}|https?://(ptb[.]|canary[.])?discord(app)?[.]com/api/webhooks/[0-9]+/[A-Za-z0-9_-]+|https?://[a-z0-9-]{1,64}[.]webhook[.]office[.]com/[A-Za-z0-9@/_-]+|https?://api[.]softlayer[.]com/soap/v3([.]1)?/[a-z0-9]{32,})'
 readonly OTHERS='(PRIVATE KEY|PuTTY-User-Key|://[^/@]*:[^/@]*@|://[^/@:]{20,}@|(^|[[:space:]])(-u|--user|--proxy-user)[[:space:]=]*[^[:space:]:]+:[^[:space:]])'
@@ -89,8 +89,8 @@ add_list() { # key text ...
 }
 
 # --- What holds inside and outside -------------------------------------------------------------
-# bash compiles an expression each time that it asks, and FORMS takes it 20 ms: all values are asked
-# about at once, and halves of them only where one has such a form.
+# bash compiles an expression each time that it uses it, which takes 20 ms for FORMS: all values are
+# matched at once, and halves of them only if one has such a form.
 declare -A formed=()
 find_forms() { # name ...
   local name text=''
@@ -112,7 +112,7 @@ secret() { # name value
 environment() {
   local name value count=0 out=''
   for name in "${names[@]}"; do
-    # What this step and shell set themselves says nothing of the ranks.
+    # Variables that this step and shell set themselves say nothing about the ranks.
     case $name in SLURM_STEP* | SLURM_SRUN_* | SLURM_TASK_PID | SHLVL | _) continue ;; esac
     ((++count > MOST)) && break
     value=${values[$name]}
@@ -136,13 +136,13 @@ distribution() {
   done </etc/os-release
 }
 
-# By its name alone: what the site calls its Python may be a program that does more than Python.
+# By its name alone: the site's "Python" may be a program that does more than Python.
 interpreter() {
   local path
   path=$(readlink -f -- "$(command -v -- "$python")") && add python "${path##*/}"
 }
 
-# Versions as the names of installed packages' metadata have them, without starting Python.
+# Versions from the names of installed packages' metadata, without starting Python.
 packages() {
   local path name roots=(/usr/local /usr /opt/conda) found=()
   name=$(command -v -- "$python")
@@ -175,7 +175,7 @@ libraries() {
 
 image_part() {
   object=''
-  # No variable is called so.
+  # No variable has this name.
   values[.reference]=$reference
   find_forms .reference "${names[@]}"
   if secret .reference "$reference"; then reference='<redacted>'; fi
@@ -237,7 +237,7 @@ network() {
   if ((${#found[@]} > 0)); then add memlock "$(ulimit -l)"; fi
 }
 
-# nvidia-smi takes its time: three questions at once. An older one knows fewer fields.
+# nvidia-smi is slow: three questions at once. Older versions have fewer fields.
 readonly FIELDS=index,name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory
 readonly MORE=clocks.sm,clocks.mem,temperature.gpu,power.draw,persistence_mode,ecc.mode.current,mig.mode.current,compute_mode,vbios_version
 nvidia() {
@@ -265,7 +265,7 @@ nvidia() {
 
 ask() { timeout "$PATIENCE" nvidia-smi "$@" 2>/dev/null; }
 
-# Other vendors' GPUs are written down as nvidia-smi would: the same fields, a line a GPU.
+# Other vendors' GPUs are recorded as nvidia-smi would: the same fields, one line per GPU.
 readonly AMD_FIELDS=index,name,driver_version,memory.total,power.limit,partition.current
 
 # Sections of indented `NAME: value` below `GPU: number` (amd-smi 24 to 26; its --csv prints nothing
@@ -356,7 +356,7 @@ host_part() {
   REPLY="{${object:1}}"
 }
 
-# --- One file a node ------------------------------------------------------------------------------
+# --- One file per node ----------------------------------------------------------------------------
 keep() { # file text
   mkdir -p "$folder" && printf '%s\n' "$2" >"$1.tmp.$$" && mv -f "$1.tmp.$$" "$1" && return 0
   rm -f "$1.tmp.$$"

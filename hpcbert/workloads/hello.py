@@ -1,7 +1,7 @@
-"""Ranks say hello to each other, by TCP as PyTorch's would and by MPI: for `hpcbert doctor`.
+"""Ranks say hello to each other, by TCP as PyTorch's do and by MPI: for `hpcbert doctor`.
 
-Usage: hello.py MPI [OTHERS], the first `yes` where ranks find each other by it. Prints lines as
-look.sh does. Needs Python 3.6 and nothing else; MPI is called through the library that is there.
+Usage: hello.py MPI [OTHERS]; MPI is `yes` if ranks find each other by it. Prints lines as look.sh
+does. Needs Python 3.6 and nothing else; it calls MPI through the installed library.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ HOST, PORT = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 # Open MPI 4 and 5, MPICH and its descendants.
 LIBRARIES = ("libmpi.so.40", "libmpi.so.12", "libmpi.so")
 MPICH_WORLD = 0x44000000
-# Ends a detail where another interface may do, as look.sh has it.
+# Ends a detail if another interface could work, as look.sh prints it.
 OTHERS = "".join(sys.argv[2:])
 
 
@@ -31,7 +31,7 @@ def tell(name: str, status: str, detail: str) -> None:
 
 
 def serve() -> bool:
-    """Hear every other rank, then answer all; return whether all were heard, as the first rank."""
+    """As the first rank, hear every other one, then answer all; return whether it heard all."""
     kind = socket.AF_INET6 if ":" in HOST else socket.AF_INET
     listener = socket.socket(kind)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -40,7 +40,7 @@ def serve() -> bool:
     except OSError as error:
         tell("port", "fail", "{}: {}".format(PORT, error.strerror or error))
         return False
-    tell("port", "ok", "what ranks meet at is free")
+    tell("port", "ok", "rank 0's port is free")
     listener.listen(RANKS)
     heard: Any = {}
     deadline = time.monotonic() + PATIENCE
@@ -50,7 +50,7 @@ def serve() -> bool:
         try:
             peer = listener.accept()[0]
         except OSError:
-            # Who came while this rank stood still is heard all the same.
+            # A rank that came while this one stood still is heard all the same.
             if left <= 0:
                 break
             continue
@@ -63,7 +63,7 @@ def serve() -> bool:
             peer.sendall(SOME if missing else ALL)
     if missing:
         told = ", ".join(map(str, missing[:20]))
-        tell("hello", "fail", "rank 0 hears nothing of ranks {}{}".format(told, OTHERS))
+        tell("hello", "fail", "rank 0 hears nothing from ranks {}{}".format(told, OTHERS))
     return not missing
 
 
@@ -79,7 +79,7 @@ def greet() -> bool:
             if answer in (ALL, SOME):
                 tell("hello", "ok", "ranks reach the first one")
                 return answer == ALL
-            why = "somebody else answers"
+            why = "another program answers"
         except OSError as error:
             why = error.strerror or str(error) or "no answer"
         time.sleep(0.2)
@@ -89,7 +89,7 @@ def greet() -> bool:
 
 
 def library() -> Any:
-    """Return MPI's library as this machine or image has it; None without one."""
+    """Return the MPI library of this machine or image; None without one."""
     for name in filter(None, (*LIBRARIES, ctypes.util.find_library("mpi"))):
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
@@ -111,11 +111,11 @@ def greet_by_mpi(mpi: Any) -> int:
 
 
 def try_mpi() -> None:
-    """Say whether MPI counts all ranks, or who could tell."""
+    """Report whether MPI counts all ranks; without a library, what srun offers."""
     mpi = library()
     if mpi is None:
         known = [name for name in ("PMIX_RANK", "PMI_RANK") if name in os.environ]
-        said = "there is no library to try it with; srun sets {}"
+        said = "not tried: no MPI library; srun sets {}"
         status = "ok" if known else "warn"
         tell("MPI", status, said.format(" and ".join(known) or "no rank for it"))
         return
@@ -127,7 +127,7 @@ def try_mpi() -> None:
 
 
 def main(*, by_mpi: bool) -> None:
-    """Say hello; MPI would hang where not all come so far."""
+    """Say hello; MPI would hang unless all ranks come this far."""
     met = serve() if RANK == 0 else greet()
     if by_mpi and met:
         try_mpi()

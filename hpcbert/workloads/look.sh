@@ -1,26 +1,26 @@
 #!/bin/bash
-# What one node, or one rank, finds of what every run needs: `hpcbert doctor --nodes` has it run by
+# Checks on one node, or in one rank, what every run needs. `hpcbert doctor --nodes` runs it through
 # the script of a submission.
 #
 #   look.sh node CAMPAIGN RUNS INTERFACE [--import PYTHON MODULES]... [--path PATH]... -- NODE...
 #   look.sh late CAMPAIGN NODE...
 #   look.sh rank HELLO PYTHON MODULES GPUS MPI
 #
-# `node` looks at the host and leaves a mark in CAMPAIGN, which the login node just made below RUNS.
-# `late` waits for the marks of other nodes. `rank` looks at what the measured program would find,
-# in its container if there is one; HELLO is hello.py, MODULES are joined by commas, GPUS is how many
-# were asked for on a node, and MPI whether ranks find each other by it.
+# `node` checks the host and leaves a mark in CAMPAIGN, which the login node just created below RUNS.
+# `late` waits for the marks of other nodes. `rank` checks what the measured program would find, in
+# its container if there is one; HELLO is hello.py, MODULES are joined by commas, GPUS is the number
+# that you asked for per node, and MPI says whether ranks find each other by MPI.
 #
 # Prints a line for each finding: node, name, status (ok, warn, fail) and detail, between tabs; what
-# to do about each is in hpcbert/checks/catalogue.py. Always ends with 0.
+# to do about each is in hpcbert/checks/catalogue.py. Always exits with 0.
 set -uo pipefail
 export LC_ALL=C
 
 node=${SLURMD_NODENAME:-$(uname -n)}
-# Seconds: until files of the login node and of other nodes are seen, for an import, for the clocks
-# to differ.
+# Seconds: to wait for files of the login node and of other nodes, for an import; the largest
+# difference between clocks.
 readonly LATE=10 LATEST=60 IMPORT=120 APART=2
-# KiB: what is little room, and what a process may lock as kernels since 5.16 have it.
+# KiB: below this, room is little; the memory that a process may lock by default, since Linux 5.16.
 readonly LITTLE=1048576 LOCKED=8192
 
 tell() { # name, status, detail: of any bytes, on one line
@@ -67,7 +67,7 @@ look_at_delay() { # campaign, node ...
   fi
 }
 
-# Ends a detail where another interface may do: those with an address, as far as `ip` is there.
+# Ends a detail if another interface could work: lists those with an address (all, without `ip`).
 interfaces() {
   local path there=''
   for path in /sys/class/net/*; do
@@ -85,13 +85,13 @@ look_at_names() { # interface, node ...
   for name in "${@:2}"; do
     read -r address _ < <(getent ahosts "$name" 2>/dev/null) || true
     case ${address:-} in
-      '') unknown+=("$name is not known") ;;
+      '') unknown+=("$name does not resolve") ;;
       127.* | ::1) if (($# > 2)); then unknown+=("$name is $address"); fi ;;
     esac
     address=''
   done
   if ((${#unknown[@]} == 0)); then
-    tell names ok 'all nodes are known by name'
+    tell names ok 'the names of all nodes resolve'
   else
     printf -v name ', %s' "${unknown[@]}"
     tell names "$weight" "${name:2}$(interfaces)"
@@ -100,7 +100,7 @@ look_at_names() { # interface, node ...
 
 look_at_interface() { # interface
   if ! command -v ip >/dev/null; then
-    tell interface fail 'there is no program ip, which is asked for its address'
+    tell interface fail 'the program ip, which reports its address, is missing'
   elif [[ -n $(ip -o addr show dev "$1" scope global 2>/dev/null) ]]; then
     tell interface ok "$1 has an address"
   elif [[ -e /sys/class/net/$1 ]]; then
@@ -137,7 +137,7 @@ look_at_room() { # name, directory
   chmod u+x -- "$mark"
   if [[ $1 == tmp ]] && ! "$mark" 2>/dev/null; then
     rm -f -- "$mark"
-    tell tmp warn "no program can be run from $2 (noexec), as compilers of kernels do"
+    tell tmp warn "no program can run from $2 (noexec), as compilers of kernels need"
     return
   fi
   rm -f -- "$mark"
@@ -175,7 +175,7 @@ look_at_clock() {
   read -r said < <(SLURM_TIME_FORMAT=%s timeout 20 scontrol show config 2>/dev/null) || true
   printf -v after '%(%s)T' -1
   if [[ ! ${said:-} =~ ^Configuration\ data\ as\ of\ ([0-9]{1,12})$ ]]; then
-    tell clock warn 'the controller does not say the time here'
+    tell clock warn 'the controller does not report its time here'
     return
   fi
   said=${BASH_REMATCH[1]}
@@ -198,7 +198,7 @@ look_at_programs() {
   if ((${#missing[@]})); then
     tell programs fail "not on PATH: ${missing[*]}"
   else
-    tell programs ok 'what scripts call is there'
+    tell programs ok 'all programs that scripts call are on PATH'
   fi
 }
 
@@ -234,8 +234,8 @@ look_at_node() { # campaign, runs, interface, words
   look_at_clock
 }
 
-# What a rank sees by its driver's word, else by what the scheduler says.
-look_at_gpus() { # how many were asked for
+# The GPUs that a rank sees: by its driver, else by the scheduler's variables.
+look_at_gpus() { # how many you asked for
   local seen='' by='' list=()
   if command -v nvidia-smi >/dev/null; then
     seen=$(timeout 60 nvidia-smi -L 2>/dev/null | grep -c '^GPU ') || true
@@ -248,11 +248,11 @@ look_at_gpus() { # how many were asked for
   if ((${seen:-0} == $1)); then
     tell GPUs ok "each rank sees all $1 of its node"
   elif ((${seen:-0} > $1)); then
-    tell GPUs warn "a rank sees $seen GPUs$by, $1 were asked for"
+    tell GPUs warn "a rank sees $seen GPUs$by; you asked for $1"
   elif [[ $seen == 1 ]]; then
-    tell GPUs warn "a rank sees 1 GPU$by, its node's $1 were asked for"
+    tell GPUs warn "a rank sees 1 GPU$by; you asked for its node's $1"
   else
-    tell GPUs fail "a rank sees ${seen:-0} GPUs$by, $1 were asked for"
+    tell GPUs fail "a rank sees ${seen:-0} GPUs$by; you asked for $1"
   fi
 }
 
@@ -267,26 +267,26 @@ look_at_addresses() {
   if ((${#unreached[@]})); then
     tell hello fail "it does not reach ${unreached[*]}"
   else
-    tell hello ok 'it reaches the addresses of all nodes; without an interpreter no more is tried'
+    tell hello ok 'it reaches the addresses of all nodes; more tests need an interpreter'
   fi
 }
 
 look_at_rank() { # hello, python, modules, GPUs, MPI
   local name=hello code=0
-  tell ranks ok 'ranks start where they shall'
+  tell ranks ok 'ranks start where they should'
   if (($4 > 0)); then look_at_gpus "$4"; fi
   if [[ -n $3 ]] && ((SLURM_LOCALID == 0)); then look_at_modules "$2" "$3"; fi
   if ! command -v -- "$2" >/dev/null; then
     look_at_addresses
     return
   fi
-  # MPI that finds no start-up of its kind ends its process.
+  # An MPI library that does not support this start-up ends its process.
   if [[ $5 == yes ]]; then name=MPI; fi
   timeout --kill-after=5 "$LATEST" "$2" "$1" "$5" "$(interfaces)" || code=$?
   case $code in
     0) ;;
-    124 | 137) tell "$name" fail "a rank does not come back within $LATEST s" ;;
-    *) tell "$name" fail "a rank ends with status $code" ;;
+    124 | 137) tell "$name" fail "a rank does not finish within $LATEST s" ;;
+    *) tell "$name" fail "a rank exits with status $code" ;;
   esac
 }
 

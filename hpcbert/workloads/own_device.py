@@ -6,7 +6,7 @@ Such programs take `hvd.local_rank()` as the number of their GPU. Here it answer
 number among the GPUs that the rank sees. Every framework's module asks this one class (horovod
 0.19.0 to 0.28.1, horovod/common/basics.py). Images have Pythons as old as 3.5.
 """
-# ruff: noqa: I002, PTH100, PTH120  so old a Python knows neither
+# ruff: noqa: I002, PTH100, PTH120  so old a Python has neither
 
 import os
 import runpy

@@ -1,5 +1,5 @@
-# Writes down what the GPUs of this node draw and hold, until it is ended: FOLDER LABEL SECONDS.
-# One process outside of the ranks, which sleeps between two looks; nothing where there is no tool.
+# Records the power and the memory use of this node's GPUs until it is ended: FOLDER LABEL SECONDS.
+# One process outside the ranks, which sleeps between two looks; without a vendor's tool, none.
 set -u
 folder=$1 label=$2 seconds=$3
 node=${SLURMD_NODENAME:-}
@@ -10,7 +10,7 @@ if command -v nvidia-smi >/dev/null; then
   exec nvidia-smi --query-gpu=timestamp,index,power.draw,memory.used --format=csv,noheader,nounits \
     --loop="$seconds" >"$file"
 elif command -v rocm-smi >/dev/null; then
-  exec {pause}<> <(:) # nothing ever comes: to wait costs no process
+  exec {pause}<> <(:) # nothing ever comes: waiting needs no process
   while true; do
     printf '%s\n' "${EPOCHREALTIME/,/.}"
     rocm-smi --showpower --showmeminfo vram --csv

@@ -41,7 +41,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("`runs` can't be written to on a node", "runs", "can't be written to", "--runs ~/runs", "nodes", "n4"),
     Fault("`runs` is full, or the quota is used up", "runs", "no room left", "--runs ~/runs", "script", "n1"),
     Fault("a node sees `runs` late", "delay", "late", "--runs ~/runs", "nodes", "n3"),
-    Fault("a node's name does not resolve", "names", "n3 is not known", _ETH0, "nodes", "n4"),
+    Fault("a node's name does not resolve", "names", "n3 does not resolve", _ETH0, "nodes", "n4"),
     Fault("the interface in `nodes.interface` does not exist", "interface", "there is no ib7", _ETH0, "nodes", _ALL),
     Fault("an interface does not connect the nodes", "hello", "does not reach rank 0", _ETH0, "script", "n2"),
     Fault("the interpreter does not exist", "python", "no program /no/such/python", "hpcbert prepare --fw ngc-tf1 --fw oneflow", "nodes", _ALL),

@@ -295,12 +295,12 @@ def test_enter_sh_is_clean_for_bash_and_shellcheck() -> None:
     [
         ([], "has no command ''"),
         (["start"], "has no command 'start'"),
-        (["enter", "--name", "x"], "wants a command"),
-        (["enter", "--name", "a b", "--", "true"], "no name for a container"),
-        (["enter", "--name"], "--name wants a value"),
+        (["enter", "--name", "x"], "needs a command"),
+        (["enter", "--name", "a b", "--", "true"], "not a name for a container"),
+        (["enter", "--name"], "--name needs a value"),
         (["enter", "--frob"], "does not know --frob"),
-        (["enter", "--name", "x", "--env", "A,B C", "--", "true"], "no variable's name"),
-        (["create", "--name", "x", "--scratch", "rel"], "no absolute path"),
+        (["enter", "--name", "x", "--env", "A,B C", "--", "true"], "not the name of a variable"),
+        (["create", "--name", "x", "--scratch", "rel"], "not an absolute path"),
     ],
 )
 def test_enter_sh_refuses_words_that_it_can_not_follow(words: list[str], says: str) -> None:

@@ -467,7 +467,7 @@ def test_a_job_that_is_requeued_after_a_retry_took_its_place_runs_and_writes_not
         return
     assert done.returncode == 125
     assert [path.read_bytes() for path in paths] == before
-    assert f"of repeat 1 is that of job {job}: nothing is run" in done.stderr
+    assert f"of repeat 1 belongs to job {job}: nothing is run" in done.stderr
     assert not list((made.directory / "logs").rglob("*.log"))
 
 

@@ -92,7 +92,7 @@ def test_what_is_no_number_is_refused_before_bash_counts_with_it(
 ) -> None:
     done, made = run(tmp_path, **{variable: text})
     assert done.returncode == 125
-    assert f"{variable} is no number" in done.stderr
+    assert f"{variable} is not a number" in done.stderr
     assert not list(tmp_path.glob("**/sprung"))
     assert not list((made.directory / "status").iterdir())
 

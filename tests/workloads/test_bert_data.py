@@ -184,8 +184,8 @@ def test_no_more_rows_are_needed_than_the_run_takes(settings, tmp_path):
         ({"input_ids": torch.full((4, 32), 160)}, "outside 0 to 159 .--sequence-length, --vocab"),
         ({"input_ids": torch.full((4, 32), math.nan)}, "input_ids is float32"),
         ({"masked_lm_positions": torch.full((4, 5), 31)}, "a prediction in the padding"),
-        ({"masked_lm_weights": torch.full((4, 5), math.nan)}, "else than 0 and 1"),
-        ({"masked_lm_weights": torch.ones(4, 2)}, "else than 0 and 1"),
+        ({"masked_lm_weights": torch.full((4, 5), math.nan)}, "must have 0 or 1"),
+        ({"masked_lm_weights": torch.ones(4, 2)}, "must have 0 or 1"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )
@@ -304,7 +304,7 @@ def test_a_directory_without_shards_is_refused(settings, tmp_path):
 def test_fewer_rows_than_a_batch_are_refused(settings, tmp_path):
     chosen = settings(f"--data={tmp_path}")
     write_shard(tmp_path / "training.h5", [0, 1, 2], chosen)
-    with pytest.raises(workload.SetupError, match="3 rows are no batch of 4"):
+    with pytest.raises(workload.SetupError, match="3 rows do not fill a batch of 4"):
         workload.open_source(chosen, workload.Ranks(), CPU)
 
 
@@ -335,4 +335,4 @@ def test_every_rank_is_refused_where_one_has_too_few_rows(settings, tmp_path, tw
     first, second = two_ranks(f"--data={tmp_path}")
     assert (first.status, second.status) == (2, 2)
     assert "1 other rank(s) cannot use their data" in first.stderr
-    assert "3 rows are no batch of 4" in second.stderr
+    assert "3 rows do not fill a batch of 4" in second.stderr

@@ -47,7 +47,7 @@ def patient(tmp_path: Path) -> Path:
 
 def test_ranks_meet(patient: Path) -> None:
     assert said([patient] * 3, 3, free_port()) == [
-        "n0 port ok what ranks meet at is free",
+        "n0 port ok rank 0's port is free",
         "n1 hello ok ranks reach the first one",
         "n2 hello ok ranks reach the first one",
     ]
@@ -58,8 +58,8 @@ def test_a_rank_that_does_not_come_is_named_and_mpi_is_not_tried(
 ) -> None:
     first = program(tmp_path, patience=3.0)
     assert said([first, patient], 3, free_port(), "yes") == [
-        "n0 hello fail rank 0 hears nothing of ranks 2",
-        "n0 port ok what ranks meet at is free",
+        "n0 hello fail rank 0 hears nothing from ranks 2",
+        "n0 port ok rank 0's port is free",
         "n1 hello ok ranks reach the first one",
     ]
 
@@ -79,12 +79,12 @@ def test_a_port_that_is_taken_is_told_by_both_sides(tmp_path: Path) -> None:
     ("listed", "visible", "detail"),
     [
         (4, "0,1,2,3", "ok each rank sees all 4 of its node"),
-        (3, "0,1,2,3", "fail a rank sees 3 GPUs by nvidia-smi, 4 were asked for"),
-        (4, "0,1", "fail a rank sees 2 GPUs by CUDA_VISIBLE_DEVICES, 4 were asked for"),
-        (1, "0", "warn a rank sees 1 GPU by nvidia-smi, its node's 4 were asked for"),
+        (3, "0,1,2,3", "fail a rank sees 3 GPUs by nvidia-smi; you asked for 4"),
+        (4, "0,1", "fail a rank sees 2 GPUs by CUDA_VISIBLE_DEVICES; you asked for 4"),
+        (1, "0", "warn a rank sees 1 GPU by nvidia-smi; you asked for its node's 4"),
         (8, "0,1,2,3", "ok each rank sees all 4 of its node"),
-        (8, None, "warn a rank sees 8 GPUs by nvidia-smi, 4 were asked for"),
-        (None, "", "fail a rank sees 0 GPUs by CUDA_VISIBLE_DEVICES, 4 were asked for"),
+        (8, None, "warn a rank sees 8 GPUs by nvidia-smi; you asked for 4"),
+        (None, "", "fail a rank sees 0 GPUs by CUDA_VISIBLE_DEVICES; you asked for 4"),
     ],
 )
 def test_gpus_are_counted_against_what_was_asked(

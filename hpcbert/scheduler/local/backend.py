@@ -70,5 +70,6 @@ class Local(PlainScheduler):
         if importlib.util.find_spec("torch"):
             return [Finding("PyTorch", "ok", "the pytorch recipe can train on this machine")]
         detail = "not installed in hpcbert's environment; the pytorch recipe can't train here"
-        hint = f"{packages.install_torch()} Or name another interpreter in the site.toml."
+        install = packages.install_torch()
+        hint = f"Name another interpreter in the site.toml, or install it. {install}"
         return [Finding("PyTorch", "warn", detail, hint)]
