@@ -211,7 +211,7 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
     found = replace(pytorch(), image=RecipeImage(workdir=workdir))
     here = settled(where, image=image)
     made = drafts.drafted(here, Request(Shape(1, 1), repeats=1), found=found)
-    part = only_script(made).split("--- Container")[1].split("# Made, and entered")[0]
+    part = only_script(made).split("--- Container")[1].split("# Every node creates and enters")[0]
     words = f"SLURM_JOB_ID=5 campaign=/c\n#{part}\nprintf '%s\\0' \"${{enter[@]}}\""
     done = subprocess.run(["bash", "-u"], input=words.encode(), capture_output=True, check=True)
     said = done.stdout.decode().split("\0")[:-1]

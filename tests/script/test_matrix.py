@@ -177,15 +177,15 @@ WRONG = {
     ),
     "sizes of a stranger": (
         'frameworks = "oneflow"\n[batch_sizes.onflow]\nfp32 = 3',
-        "batch_sizes.onflow.fp32 is of onflow, which is not measured. Did you mean oneflow?",
+        "batch_sizes.onflow.fp32 belongs to onflow, which is not measured. Did you mean oneflow?",
     ),
     "options of a stranger": (
         'frameworks = "oneflow"\n[options.pytorch]\nseed = 3',
-        "options.pytorch.seed is of pytorch, which is not measured.",
+        "options.pytorch.seed belongs to pytorch, which is not measured.",
     ),
     "sizes of a precision": (
         'frameworks = "oneflow"\nprecisions = "fp32"\n[batch_sizes]\nfp16 = 3',
-        "batch_sizes.fp16 is of fp16, which is not measured.",
+        "batch_sizes.fp16 belongs to fp16, which is not measured.",
     ),
     "nothing left": (
         'frameworks = "oneflow"\n[[exclude]]\nshapes = "1n1g"',
