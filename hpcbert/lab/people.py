@@ -11,6 +11,7 @@ import os
 import pwd
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hpcbert.lab.record import Journal, Lab
-    from hpcbert.system.runner import Runner
+    from hpcbert.system.runner import Outcome, Runner
 
+# Seconds: how long another program may have the accounts' files, and between two looks at it.
 _ACCOUNT_PATIENCE = 60.0
+_ACCOUNT_PAUSE = 0.25
+_LOCKED = "try again later"
 
 
 def admit(journal: Journal, run: Runner) -> None:
@@ -43,7 +47,11 @@ def admit(journal: Journal, run: Runner) -> None:
         home.chmod(0o755)
         words = ["--user-group", "--create-home", "--home-dir", str(home / name)]
         argv = ["useradd", *words, "--shell", "/bin/bash", name]
-        must(run, argv, env=lab.daemon_environment, timeout=_ACCOUNT_PATIENCE)
+        done = _account(lab, run, argv)
+        if not done.ok:
+            raise CheckError(
+                done.stderr.strip() or f"exit status {done.returncode}", where=" ".join(argv)
+            )
         _greet(lab, name)
     python = Path(sys.prefix, "bin", "python3")
     if not _runs(lab, run, [str(python)]):
@@ -65,11 +73,24 @@ def dismiss(lab: Lab, run: Runner) -> tuple[str, ...]:
         # removed.
         run(["umount", str(view)], env=lab.daemon_environment)
     if lab.account and _known(lab.plan.user):
-        argv = ["userdel", lab.plan.user]
-        done = run(argv, env=lab.daemon_environment, timeout=_ACCOUNT_PATIENCE)
+        done = _account(lab, run, ["userdel", lab.plan.user])
         if _known(lab.plan.user):
             return (f"user {lab.plan.user}: {done.stderr.strip()}",)
     return ()
+
+
+def _account(lab: Lab, run: Runner, argv: list[str]) -> Outcome:
+    """Change an account, and try again while another program has the accounts' files locked.
+
+    The daemons' environment has no language, so the message is in English (shadow-maint/shadow,
+    src/useradd.c: "cannot lock %s; try again later").
+    """
+    end = time.monotonic() + _ACCOUNT_PATIENCE
+    while True:
+        done = run(argv, env=lab.daemon_environment, timeout=_ACCOUNT_PATIENCE)
+        if done.ok or _LOCKED not in done.stderr or time.monotonic() > end:
+            return done
+        time.sleep(_ACCOUNT_PAUSE)
 
 
 def _known(name: str) -> bool:
