@@ -51,7 +51,7 @@ def render(options: PointOptions, *, output: Path | None, check: Path | None) ->
     if options.repeats == AUTO:
         raise UsageError(
             f"--repeats {AUTO} reads a campaign's logs, but a script to submit by hand has none.",
-            hint="Use hpcbert submit, or give --repeats a number.",
+            hint="Use hpcbert submit, or replace --repeats auto with a number.",
         )
     scripts = _rendered(options)
     if output is None:

@@ -110,7 +110,7 @@ def test_what_is_typed_wins_over_the_file(file: Path) -> None:
     done = inside("submit", file, "--fw", "pytorch", "--env", "A=1", "--json")
     assert (
         done.error["message"]
-        == "--fw and --env have no effect with campaign.toml, which says what is measured."
+        == "--fw and --env have no effect with campaign.toml, which says what to measure."
     )
 
 
@@ -120,7 +120,7 @@ def test_all_faults_are_told_at_once_and_nothing_is_written(file: Path, tmp_path
     assert done.returncode == 2
     told = [(one["code"], one["message"]) for one in done.document["errors"]]
     assert told == [
-        ("config", f"{file}: batch_sizes.fp16 is of fp16, which is not measured."),
+        ("config", f"{file}: batch_sizes.fp16 belongs to fp16, which is not measured."),
         ("config", f"{file}: frameworks[2]: There is no framework 'onflow'."),
         ("config", f"{file}: precisions[2]: pytorch: There is no precision 'fp17' here."),
     ]
@@ -135,12 +135,12 @@ def test_what_has_no_effect_with_the_scheduler_is_said(file: Path) -> None:
 
 
 TYPED_WRONG = {
-    "a size": (["--batch-size", "fp32=x"], "--batch-size takes whole numbers, or max, not 'x'."),
+    "a size": (["--batch-size", "fp32=x"], "--batch-size takes whole numbers or max, not 'x'."),
     "a size of zero": (["--batch-size", "0"], "A batch size must be at least 1, not 0."),
     "a precision of a size": (["--batch-size", "fp23=8"], "--batch-size names 'fp23', which is not"),
     "a size of another": (
         ["--precision", "fp32", "--batch-size", "fp16=8"],
-        "--batch-size is of fp16, which is not measured.",
+        "--batch-size belongs to fp16, which is not measured.",
     ),
     "a shape": (["--shapes", "1n1g,4x8"], "--shapes names '4x8', which is not a shape."),
     "a variable": (["--env", "NCCL_ALGO"], "--env needs NAME=VALUE, not 'NCCL_ALGO'."),

@@ -173,7 +173,7 @@ def test_without_slurm_it_says_so_and_leaves_with_3(hpcbert: Any, watched: Build
     for words in (["monitor"], ["monitor", "--once"]):
         done = hpcbert(*words, **empty)
         assert done.returncode == 3
-        assert "Neither sacct nor squeue answers, 2 repeats are open" in done.stderr
+        assert "Neither sacct nor squeue answers, and 2 repeats are open" in done.stderr
         assert "The jobs continue" in done.stderr
         assert "UNKNOWN" in done.stdout
 

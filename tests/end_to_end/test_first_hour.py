@@ -72,7 +72,7 @@ def test_each_command_of_the_page_does_what_it_says(
     own = [line for line in rehearsal.splitlines() if not line.startswith("sample: ")]
     assert len([line for line in own if "REHEARSAL rank" in line]) == 2
     assert "1/1" in said["Measure"].stdout
-    back = said["Look back, and hand it on"].stdout
+    back = said["Keep and share the results"].stdout
     assert "my first one" in back
     assert "rehearsed" in back
     assert (home / "measurements" / "report" / "index.html").exists()

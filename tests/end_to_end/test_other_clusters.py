@@ -108,7 +108,7 @@ def test_a_first_site_on_an_unusual_cluster(hpcbert: Cli, here: Path) -> None:
     assert (site.slurm.account, site.slurm.mpi, site.slurm.memory) == ("proj", "pmi2", "0")
     said = {one["key"]: f"{one['why']} {one['others']}" for one in done.data["choices"]}
     assert "the default, cpu, has no GPUs" in said["slurm.partition"]
-    assert "ours (1 node with gpu:2080ti:4; for the accounts other)" in said["slurm.partition"]
+    assert "ours (1 node with gpu:2080ti:4; for the accounts other only)" in said["slurm.partition"]
     assert "slices of GPUs (MIG)" in said["slurm.gres"]
     shown = hpcbert(
         "submit", "--nodes", "1", "--gpus-per-node", "4", "--rehearse", "--dry-run", "--json"
@@ -172,7 +172,7 @@ def test_a_job_whose_directory_its_node_lacks_is_told_in_words(hpcbert: Cli, her
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         Path(place).chmod(0o777)
         done = hpcbert(*POINT, "--runs", f"{place}/runs", "--force", status=0)
-        state = waiting(hpcbert, done.data["directory"], "the login node's")
+        state = waiting(hpcbert, done.data["directory"], "is missing")
         # Slurm 24.11 and 26.05 make a directory for the output and start the job.
         before, after = "could not open the job's output", "ran nothing"
         assert (before in state["detail"]) != (after in state["detail"])

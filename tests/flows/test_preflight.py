@@ -176,7 +176,7 @@ def test_after_a_preflight_that_failed_nothing_more_is_submitted(tmp_path: Path)
         (
             [*measured("n2"), {"event": "left-out", "job": "101", "nodes": "n2"}, ended()],
             [
-                "n2 is far below the others: the preflight measured 9.5 GB/s to others, where",
+                "n2 is far below the others: the preflight measured 9.5 GB/s to others; the median is",
                 "Excluded from 1 job: n2.",
             ],
             True,

@@ -130,7 +130,7 @@ def test_npz_tells_names(path: Path) -> None:
 def test_a_zip_file_of_something_else_is_no_npz(path: Path) -> None:
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("readme.txt", "nothing")
-    with pytest.raises(ValueError, match="no array"):
+    with pytest.raises(ValueError, match="is not an array"):
         records.first(path, "npz")
 
 
