@@ -79,7 +79,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("the time limit exceeds MaxTime", "time limit", "at most 00:20:00", "--time 00:20:00", "choices"),
     Fault("suitable nodes are drained", "nodes of the partition", "n4 (drained)", "--nodes 1", "choices", "n4"),
     Fault("srun lacks the kind of MPI", "MPI", "no pmix", 'site.toml: slurm.mpi = "pmi2"', "choices"),
-    Fault("MaxArraySize is below five repeats", "arrays", "have 3 jobs", "", "choices"),
+    Fault("MaxArraySize is below five repeats", "arrays", "allows an array 3 jobs", "", "choices"),
     Fault("the cluster requires `--export=NONE`", "sbatch --test-only", "--export=NONE", 'site.toml: slurm.sbatch_args = ["--export=NONE"]', "script"),
     Fault("Slurm hides its nodes (PrivateData)", "partition", "PrivateData", "", "script"),
     # Daemons, and what is installed.
