@@ -177,8 +177,8 @@ def _lines(campaign: Campaign) -> list[str]:
     points, count = {array.point for array in campaign.measured}, len(campaign.current)
     called = f" ({campaign.name})" if campaign.name else ""
     what = "1 point" if len(points) == 1 else f"{len(points)} points (one line each)"
-    runs = "1 repeat (run of it)" if count == 1 else f"{count} repeats (runs of a point)"
-    lines = [f"campaign {campaign.id}{called}, all jobs below: {what}, {runs}"]
+    runs = "1 repeat (a run of the point)" if count == 1 else f"{count} repeats (runs of a point)"
+    lines = [f"campaign {campaign.id}{called}: {what}, {runs}"]
     if check := campaign.preflight:
         lines.append(f"  preflight of {check.point.shape.nodes} nodes  job {check.job_id}")
     for array in campaign.measured:
