@@ -46,7 +46,10 @@ def test_a_command_that_gives_no_answer_is_ended() -> None:
 
 @pytest.mark.usefixtures("late_once_heard")
 def test_who_keeps_a_pipe_open_keeps_nobody_waiting(tmp_path: Path) -> None:
-    line = f"setsid sleep 3600 & echo $! >'{tmp_path}/pid'; echo done"
+    pid = f"'{tmp_path}/pid'"
+    # It speaks once the other has left its group, which is ended at that.
+    apart = f'setsid sh -c "echo \\$\\$ >{pid}; exec sleep 3600" & '
+    line = f"{apart}until [ -s {pid} ]; do sleep 0.01; done; echo done"
     done = run(["sh", "-c", line], timeout=CEILING)
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     assert (done.returncode, done.stdout) == (124, "done\n")

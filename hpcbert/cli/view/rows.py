@@ -150,7 +150,9 @@ def _typical(view: View, repeats: Sequence[Repeat], details: Mapping[Key, Detail
     If none has completed, the estimate from a running one's log; None without either.
     """
     states = [(one.key, view.states[one.key]) for one in repeats]
-    took = [one.elapsed for _, one in states if one.kind is Kind.SUCCEEDED and one.elapsed]
+    done = (one.elapsed for _, one in states if one.kind is Kind.SUCCEEDED)
+    # In whole seconds: one that took less than a second took no time.
+    took = [max(1.0, elapsed) for elapsed in done if elapsed is not None]
     if took:
         return sum(took) / len(took)
     for key, state in states:
