@@ -59,6 +59,8 @@ LARGEST = -1
 OptionValue = str | int | float | bool
 Scope = Literal["nodes", "repeats", "points"]
 
+# How a campaign's name begins.
+_STAMP, _STAMPED = "%Y%m%dT%H%M%SZ", regex(r"\d{8}T\d{6}Z")
 _SHAPE = regex(r"([1-9]\d{0,4})n([1-9]\d{0,2})g")
 
 
@@ -74,6 +76,23 @@ def moment(text: object) -> float | None:
     try:
         return float(calendar.timegm(time.strptime(str(text)[:19], "%Y-%m-%dT%H:%M:%S")))
     except ValueError:
+        return None
+
+
+def stamp(seconds: float) -> str:
+    """Return seconds since the epoch as a campaign's name begins."""
+    return time.strftime(_STAMP, time.gmtime(seconds))
+
+
+def stamped(name: str) -> float | None:
+    """Return when a campaign was created, by its name, in seconds since the epoch."""
+    import calendar
+
+    if not _STAMPED.match(name):
+        return None
+    try:
+        return float(calendar.timegm(time.strptime(name[:16], _STAMP)))
+    except (ValueError, OverflowError):
         return None
 
 

@@ -6,24 +6,23 @@ that was killed without notice still appears to run.
 
 from __future__ import annotations
 
-import calendar
 import contextlib
 import json
 import os
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from hpcbert.campaign import notes, record, store
 from hpcbert.campaign.evidence import EVIDENCE, MEASUREMENTS
+from hpcbert.campaign.steps import ENDS
 from hpcbert.config.decode import Open, decode
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.logs.arithmetic import median
-from hpcbert.model import MANIFEST, moment, utc
+from hpcbert.model import MANIFEST, moment, stamped, utc
 from hpcbert.results.interval import suffices
-from hpcbert.slurm.states import UNNEEDED, Kind
+from hpcbert.slurm.states import UNNEEDED, noted_kind
 from hpcbert.system.files import open_file
-from hpcbert.system.lazy import dataclass, regex
+from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +34,6 @@ SUMMARY = "summary"
 # Bytes at the beginning of measurements.json that hold its summary.
 _HEAD = 4096
 _KEY = f'"{SUMMARY}": '
-_STAMP = regex(r"\d{8}T\d{6}Z")
 
 State = Literal[
     "unsubmitted",
@@ -49,8 +47,6 @@ State = Literal[
     "damaged",
 ]
 STATES: tuple[State, ...] = get_args(State)
-# Such a repeat has not failed: collect only came too early.
-_UNENDED = {Kind.WAITING, Kind.RUNNING, Kind.REQUEUED}
 # States of a repeat by its own account.
 Phase = Literal["unsubmitted", "refused", "waiting", "running", "ended"]
 
@@ -129,10 +125,16 @@ def _result(runs: list[Mapping[str, Any]], precision: float | None) -> PointResu
     refused = tuple(
         (int(run["repeat"]), "; ".join(f"{one['code']}: {one['detail']}" for one in run["reasons"]))
         for run in runs
-        if not run["valid"] and run.get("scheduler", {}).get("kind") not in _UNENDED
+        if not run["valid"] and not _was_alive(run)
     )
     asked = len(rates) if suffices(rates, precision) else len(runs)
     return PointResult(asked, len(rates), median(rates) if rates else None, refused, unneeded)
+
+
+def _was_alive(run: Mapping[str, Any]) -> bool:
+    """Return whether collect came too early for a repeat, which has not failed."""
+    kind = noted_kind(run.get("scheduler", {}).get("kind"))
+    return kind is not None and kind.alive
 
 
 def summary(campaign: Campaign, document: Mapping[str, Any], *, over: bool) -> Summary:
@@ -236,7 +238,7 @@ def phase(directory: Path, array: Array, repeat: int, begun: set[str] | None = N
     attempt = last.get("attempt")
     if not last or (isinstance(attempt, int) and attempt < array.first_attempt):
         return "waiting"
-    return "ended" if last.get("event") in {"end", "finished"} else "running"
+    return "ended" if last.get("event") in ENDS else "running"
 
 
 def _state(directory: Path, campaign: Campaign, known: Summary | None) -> State:
@@ -338,10 +340,9 @@ def look(directory: Path) -> Overview:
 
 def _made(directory: Path) -> str:
     """Return when a damaged campaign was made: from its name, else from its manifest's age."""
-    if _STAMP.match(directory.name):
-        with contextlib.suppress(ValueError, OverflowError):
-            when = time.strptime(directory.name[:16], "%Y%m%dT%H%M%SZ")
-            return utc(calendar.timegm(when))
+    when = stamped(directory.name)
+    if when is not None:
+        return utc(when)
     try:
         return utc((directory / MANIFEST).lstat().st_mtime)
     except OSError:

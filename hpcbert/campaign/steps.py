@@ -13,6 +13,8 @@ from hpcbert.system.lazy import dataclass
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+# Events with which a repeat is over: the script's own, and the local queue's.
+ENDS = frozenset({"end", "finished"})
 _LATEST = 253_402_300_799
 _OFFSETS = 15 * 3600
 # Seconds by which the clocks of two nodes may differ although the controller's seems right to both:
@@ -145,7 +147,7 @@ def _told(known: Step, kind: str, event: Mapping[str, Any]) -> Step:
             zones=(*known.zones, *zone),
             moved=_moved(known, at, uptime),
         )
-    if kind in {"end", "finished"} and known.end is None:
+    if kind in ENDS and known.end is None:
         return replace(known, end=time, fine=False)
     return known
 

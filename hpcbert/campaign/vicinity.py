@@ -7,7 +7,6 @@ so that the time to collect all campaigns of a folder grows with their number an
 
 from __future__ import annotations
 
-import calendar
 import contextlib
 import heapq
 import math
@@ -21,7 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.steps import ENDS
 from hpcbert.errors import UsageError
+from hpcbert.model import stamped
 from hpcbert.system.lazy import dataclass, regex
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from hpcbert.campaign.steps import Step
 
 _NAME = regex(r".+\.\d{1,9}\.jsonl")
-_CREATED = regex(r"\d{8}T\d{6}Z")
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,8 @@ class _Campaign:
     def __init__(self, directory: Path, records: Records) -> None:
         self.directory = directory
         self.records = records
-        self.created = _created(directory.name)
+        # Long ago if the name does not say.
+        self.created = stamped(directory.name) or 0.0
 
     @cached_property
     def watched(self) -> TrackedCampaign | None:
@@ -277,18 +278,10 @@ class _Node:
             yield from (one for _, until, _, one in self._known[first:last] if until > low)
 
 
-def _created(name: str) -> float:
-    """Return when a campaign was made by its name; long ago if the name does not say."""
-    with contextlib.suppress(ValueError, OverflowError):
-        if _CREATED.match(name):
-            return float(calendar.timegm(time.strptime(name[:16], "%Y%m%dT%H%M%SZ")))
-    return 0.0
-
-
 def _over(record: RepeatRecord) -> float:
     """Return when a repeat ended, by its last recorded event; infinity if that is no end."""
     last = record.last
     moment = last.get("time")
-    if last.get("event") in {"end", "finished"} and isinstance(moment, int | float):
+    if last.get("event") in ENDS and isinstance(moment, int | float):
         return min(math.inf, moment)  # In this order: of a NaN it is infinity.
     return math.inf

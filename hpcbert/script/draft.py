@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from hpcbert.campaign import store
 from hpcbert.config import campaignfile, slurmwords
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
-from hpcbert.model import Array, Campaign, utc
+from hpcbert.model import Array, Campaign, stamp, utc
 from hpcbert.script import preflight
 from hpcbert.script.lockfile import lock_of
 from hpcbert.script.plan import MOST_INDICES
@@ -97,8 +96,7 @@ def draft(
     Raises:
         UsageError: Recipe, site and request do not fit together; the hint says what to change.
     """
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(submitter.time))
-    identity = f"{stamp}-{recipe.name}-{submitter.token}"
+    identity = f"{stamp(submitter.time)}-{recipe.name}-{submitter.token}"
     resolved = resolve(request, site, recipe, options, str(Path(site.runs) / identity))
     check = preflight.resolved_for(resolved) if options.preflight else None
     sources = {**(check.sources if check else {}), **resolved.sources}

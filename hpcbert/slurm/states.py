@@ -69,6 +69,12 @@ class Kind(str, Enum):
 _FORMER = {"well": Kind.SUCCEEDED, "badly": Kind.FAILED, "again": Kind.REQUEUED}
 
 
+def noted_kind(word: Any) -> Kind | None:
+    """Return the kind that measurements name, also those of older versions; None if unknown."""
+    word = _FORMER.get(word, word)
+    return Kind(word) if word in set(Kind) else None
+
+
 @dataclass(frozen=True)
 class State:
     """One word that Slurm says about a job.
@@ -347,10 +353,10 @@ def recalled(data: Any) -> RepeatState:
         TypeError: It has another form.
         KeyError: A key is missing.
     """
-    word = _FORMER.get(data["kind"], data["kind"])
-    if word not in set(Kind):
-        raise TypeError(f"{word!r} is not a kind of state")
-    own = {"kind": Kind(word), "nodes": tuple(data["nodes"]), "earlier": ()}
+    kind = noted_kind(data["kind"])
+    if kind is None:
+        raise TypeError(f"{data['kind']!r} is not a kind of state")
+    own = {"kind": kind, "nodes": tuple(data["nodes"]), "earlier": ()}
     state = RepeatState(**{**data, **own})
     times = (state.elapsed, state.start, state.end, state.limit, state.suspended)
     sound = (

@@ -194,11 +194,17 @@ def test_a_daemon_that_ended_comes_back(
     assert not status(lab.directory, run=run).healthy
     start_daemon(lab, name, run=run)
     assert _pid(lab, name) != before
-    if name == "slurmdbd":
+
+    def recovered() -> bool:
+        seen = status(lab.directory, run=run)
+        running = {one.name for one in seen.daemons if one.alive}
         # A controller of 22.05 that is reading an answer when its slurmdbd is killed ends itself:
         # `fatal: _conn_readable: poll returned unexpected revents` (src/common/slurm_persist_conn.c).
-        until(lambda: _revived(lab) and status(lab.directory, run=run).healthy, "no recovery")
-    until(lambda: status(lab.directory, run=run).healthy, "the lab never recovered")
+        if name == "slurmdbd" and "slurmctld" not in running:
+            start_daemon(lab, "slurmctld", run=run)
+        return seen.healthy
+
+    until(recovered, "the lab never recovered")
     until(lambda: as_user(["srun", "-N4", "true"]).ok, "no job runs on four nodes")
 
 
@@ -222,14 +228,6 @@ def test_an_unknown_daemon_is_named_with_those_that_there_are(lab: Lab):
     with pytest.raises(UsageError) as caught:
         stop_daemon(lab, "n9")
     assert "n4" in caught.value.hint
-
-
-def _revived(lab: Lab) -> bool:
-    """Start the controller if it has ended."""
-    daemons = {one.name: one.alive for one in status(lab.directory, run=run).daemons}
-    if not daemons["slurmctld"]:
-        start_daemon(lab, "slurmctld", run=run)
-    return True
 
 
 def _pid(lab: Lab, name: str) -> int:
