@@ -16,11 +16,12 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.flows import cancel
-from hpcbert.lab import Lab, start_daemon, stop_daemon
+from hpcbert.lab import Lab, start_daemon
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import Outcome, run
 from tests.kit import campaigns
+from tests.kit.administration import start_requeued, stop_slurmdbd
 from tests.kit.cli import Cli
 from tests.kit.waiting import until
 
@@ -195,8 +196,7 @@ def test_monitor_lists_a_requeued_campaign_and_follows_it_to_its_end(
         (one.campaign.id, "waiting")
     ]
     assert not done.data["over"]
-    # Slurm lets two minutes pass before it starts a requeued job.
-    bench.as_root("scontrol", "update", f"jobid={job}", "starttime=now")
+    start_requeued(bench.as_root, job)
     done = hpcbert("logs", "-f", one.campaign.id, status=0, HPCBERT_RUNS=str(runs))
     assert done.stdout.endswith("attempt 1\n"), done.stderr
     # By its name: it is over.
@@ -209,7 +209,7 @@ def test_monitor_lists_a_requeued_campaign_and_follows_it_to_its_end(
 def test_without_accounting_for_a_while_squeue_tells(bench: Bench) -> None:
     one = bench.submit(("1", "*) sleep 2;;", []), ("1", "*) sleep 600;;", []))
     tracker = bench.tracker(one)
-    stop_daemon(bench.lab, "slurmdbd")
+    stop_slurmdbd(bench.lab)
     try:
         states = bench.follow(tracker, lambda found: words(found) == ["COMPLETED", "RUNNING"])
         assert {state.source for state in states} == {"squeue"}

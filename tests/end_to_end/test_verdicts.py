@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.faults.kit import GATE, HANG, Cluster, stopped, wait_for
+from tests.kit.administration import start_requeued
 from tests.kit.waiting import unqueued
 
 
@@ -156,8 +157,7 @@ def test_a_job_that_root_requeues_after_a_retry_completed_runs_nothing_and_chang
     files = [path for name in ("logs", "status") for path in (one.directory / name).rglob("*.*l*")]
     before = {path: path.read_bytes() for path in files}
     assert cluster.root("scontrol", "requeue", f"{one.job}_1").ok
-    words = ["scontrol", "update", f"jobid={one.job}_1", "starttime=now"]
-    wait_for("it can be started", lambda: cluster.root(*words).ok)
+    start_requeued(cluster.root, f"{one.job}_1")
     one.over()
 
     def told() -> dict[str, Any]:

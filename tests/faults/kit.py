@@ -16,6 +16,7 @@ from hpcbert.lab.namespaces import inside
 from hpcbert.system import runner
 from hpcbert.system.processes import everyone, read
 from hpcbert.system.runner import Outcome
+from tests.kit.administration import start_requeued
 from tests.kit.waiting import CEILING, unqueued, until
 
 ITERS, HALF = 12, 6
@@ -253,8 +254,7 @@ class Campaign:
 
     def start_now(self, repeat: int) -> None:
         """Take away the two minutes for which Slurm puts a requeued job off."""
-        update = ["scontrol", "update", f"jobid={self.job}_{repeat}", "starttime=now"]
-        wait_for("the job can be started", lambda: self.cluster.root(*update).ok)
+        start_requeued(self.cluster.root, f"{self.job}_{repeat}")
 
     def jobs(self) -> set[str]:
         """Return the ids of the jobs that bear the campaign's name."""

@@ -30,6 +30,7 @@ from hpcbert.lab.record import load
 from hpcbert.system.runner import Outcome, run
 from tests.faults.kit import GATE, HANG, Campaign, Cluster, Expected, stopped, wait_for
 from tests.faults.rounds import fault
+from tests.kit.administration import stop_slurmdbd
 from tests.kit.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm
@@ -405,7 +406,7 @@ def resumed(cluster: Cluster, folder: Path) -> Campaign:
 @pytest.mark.site("slurmdbd is away")
 @fault("last")
 def test_accounting_is_away_throughout(cluster: Cluster) -> None:
-    stop_daemon(cluster.lab, "slurmdbd")
+    stop_slurmdbd(cluster.lab)
     try:
         one = cluster.submit({"2.*": "exit 3"}, FIRST, repeats=3)
         sources = frozenset({"squeue", "status-file"})
@@ -426,7 +427,7 @@ def test_accounting_is_away_throughout(cluster: Cluster) -> None:
 def test_accounting_is_away_for_a_while(cluster: Cluster) -> None:
     one = cluster.submit({"*": GATE}, FIRST, repeats=2)
     one.in_step(1)
-    stop_daemon(cluster.lab, "slurmdbd")
+    stop_slurmdbd(cluster.lab)
     try:
         time.sleep(2)
         one.go()
