@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ class Ledger:
         Raises:
             HpcbertError: The file system refused; the old contents stay on disk.
         """
-        self._append({"arrays": [asdict(one) for one in arrays]}, flush=flush)
+        self._append({"arrays": arrays}, flush=flush)
         self._arrays |= {one.name: one for one in arrays}
 
     def split(self, array: Array, parts: Sequence[Array]) -> None:
@@ -75,7 +75,7 @@ class Ledger:
         Raises:
             HpcbertError: As `put`.
         """
-        self._append({"after": array.name, "arrays": [asdict(one) for one in parts]})
+        self._append({"after": array.name, "arrays": parts})
         self._arrays = _inserted(self._arrays, array.name, parts)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Ledger:
         with files.refusal("write", path):
             if self._descriptor is None:
                 self._descriptor = self._open(path)
-            line = json.dumps(change, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+            line = _text(change).encode() + b"\n"
             try:
                 _write_whole(self._descriptor, line)
                 if flush:
@@ -120,6 +120,27 @@ class Ledger:
         files.write_bytes(path, json.dumps(head).encode() + b"\n")
         self._size = path.stat().st_size
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def whole(schema: int, campaign: Campaign) -> str:
+    """Return a manifest: a line for each of its keys, and one for each array.
+
+    json's own indentation is ten times as slow.
+    """
+    lines = ((name, _text(value)) for name, value in _named(campaign).items() if name != "arrays")
+    head = "".join(f' "{name}": {text},\n' for name, text in (("schema", schema), *lines))
+    arrays = ",\n  ".join(map(_text, campaign.arrays))
+    return f'{{\n{head} "arrays": [\n  {arrays}\n ]\n}}\n'
+
+
+def _text(value: object) -> str:
+    """Return a value as JSON in one line."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_named)
+
+
+def _named(one: Any) -> dict[str, Any]:
+    """Return a data class's values by name; `asdict` would copy all that is in them too."""
+    return {field.name: getattr(one, field.name) for field in fields(one)}
 
 
 def _write_whole(descriptor: int, line: bytes) -> None:

@@ -143,12 +143,15 @@ class Names:
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         names = [one.name for one in arrays]
+        self._whole = {one.name: one for one in reversed(arrays)}
         self._common = os.path.commonprefix(names)  # noqa: RUF071 - names, not paths
         self._rests = {one.name[len(self._common) :]: one for one in reversed(arrays)}
         self._lengths = sorted({len(rest) for rest in self._rests}, reverse=True)
 
     def longest(self, text: str) -> Array | None:
         """Return the array with the longest name that a text contains."""
+        if text in self._whole:
+            return self._whole[text]
         found: list[tuple[int, Array]] = []
         at = text.find(self._common)
         while at >= 0 and self._rests:

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import stat
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +75,7 @@ def create(directory: Path) -> None:
 
 def write_manifest(directory: Path, campaign: Campaign) -> None:
     """Write manifest.json; it then holds the changes that were next to it."""
-    write_json(directory / MANIFEST, {"schema": SCHEMA, **asdict(campaign)})
+    write_text(directory / MANIFEST, ledger.whole(SCHEMA, campaign))
     with files.refusal("remove", directory / ledger.CHANGES):
         ledger.remove(directory)
 

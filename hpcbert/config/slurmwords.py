@@ -117,9 +117,9 @@ class _Program:
 
     def meant(self, name: str) -> tuple[str, ...]:
         """Return the options that a long name may mean: itself, or all that it abbreviates."""
-        known = self.alone | self.valued
-        if name in known:
+        if name in self.alone or name in self.valued:
             return (name,)
+        known = self.alone | self.valued
         return tuple(sorted(one for one in known if one.startswith(name)))
 
 

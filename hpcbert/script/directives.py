@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 DIRECTIVE = "#SBATCH "
 _QUOTED = regex(r"[\\\"']")
+# The comments and empty lines before the first command: sbatch reads no further (sbatch(1)).
+_HEAD = regex(r"(?:[ \t]*(?:#[^\n]*)?\n)*(?:#[^\n]*)?")
 
 
 def option(text: str, name: str) -> str:
@@ -26,7 +28,9 @@ def option(text: str, name: str) -> str:
 @functools.lru_cache(maxsize=1)
 def _options(text: str) -> Mapping[str, str]:
     """Return all options of a script; kept, because callers ask for many, one script at a time."""
-    lines = [line for line in text.splitlines() if line.startswith(DIRECTIVE)]
+    head = _HEAD.match(text)
+    lines = head[0].split("\n") if head else ()
+    lines = [line for line in lines if line.startswith(DIRECTIVE)]
     return values([word for line in lines for word in _words(line)[1:]])
 
 

@@ -62,6 +62,18 @@ class Environment(ImmutableSandboxedEnvironment):
             keep_trailing_newline=True,
             bytecode_cache=Compiled(kept, (Path(__file__), maker)) if kept else None,
         )
+        self._reachable: dict[tuple[type, str], bool] = {}
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return whether a template may read an attribute; Jinja decides by the object's type.
+
+        It takes as long about it as the rest of a template, and asks again for each point.
+        """
+        known = self._reachable.get((type(obj), attr))
+        if known is None:
+            known = super().is_safe_attribute(obj, attr, value)
+            self._reachable[type(obj), attr] = known
+        return known
 
     def call_binop(
         self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import socket
@@ -16,6 +17,8 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, UsageError
+from hpcbert.model import Shape
+from hpcbert.script.plan import Request
 from hpcbert.system import lock
 from hpcbert.system.runner import run
 from tests.kit.drafts import drafted
@@ -90,6 +93,19 @@ def test_what_was_submitted_is_read_again_however_large_its_numbers(tmp_path: Pa
     large = replace(array, point=replace(array.point, accumulation=10**20))
     store.write_manifest(tmp_path, replace(campaign, arrays=(large,)))
     assert store.read_manifest(tmp_path).arrays == (large,)
+
+
+def test_an_array_is_a_line_of_the_manifest(tmp_path: Path) -> None:
+    made = drafted(tmp_path, Request(Shape(1, 1), ("fp32",), (1, 2)))
+    changed = (("Name", 'ü "\n', "\N{LINE SEPARATOR}"),)
+    arrays = tuple(replace(one, changed=changed) for one in made.campaign.arrays)
+    campaign = replace(made.campaign, arrays=arrays)
+    store.create(made.directory)
+    store.write_manifest(made.directory, campaign)
+    assert store.read_manifest(made.directory) == campaign
+    text = (made.directory / "manifest.json").read_text()
+    lines = [line for line in text.split("\n") if '"script_sha256"' in line]
+    assert [json.loads(line.rstrip(","))["name"] for line in lines] == [one.name for one in arrays]
 
 
 def test_what_is_written_is_its_owners_alone(tmp_path: Path) -> None:

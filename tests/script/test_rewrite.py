@@ -78,3 +78,6 @@ def test_options_are_read_as_sbatch_does() -> None:
     assert (option(text, "time"), option(text, "partition"), option(text, "qos")) == (
         *("02:00:00", "a b", ""),
     )
+    head = "#!/bin/bash\n\n  # a comment\n#SBATCH --qos=low\n"
+    assert option(f"{head}set -e\n#SBATCH --qos=high\n", "qos") == "low"
+    assert option(f"{head}#SBATCH --qos=high", "qos") == "high"

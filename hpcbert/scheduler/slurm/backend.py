@@ -248,9 +248,11 @@ class Slurm(Scheduler):
 
     def obstacles(self, directory: Path, scripts: Sequence[str]) -> Iterable[Finding]:
         """Compare the scripts' requests with the partitions; other clusters' are unknown."""
-        if any(directives.option(text, "clusters") for text in scripts):
-            return ()
-        jobs = [wanted(text) for text in scripts]
+        jobs = []
+        for text in scripts:
+            if directives.option(text, "clusters"):
+                return ()
+            jobs.append(wanted(text))
         cluster = Cluster(self.world)
         fits = capacity.of_cluster(jobs, directory, cluster.partitions)
         return (*fits, *permitted.of_rights(jobs, cluster))

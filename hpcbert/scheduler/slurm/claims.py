@@ -12,7 +12,6 @@ from dataclasses import field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from hpcbert.campaign import store
 from hpcbert.errors import SchedulerError
 from hpcbert.model import utc
 from hpcbert.scheduler.base import Job, record
@@ -57,17 +56,31 @@ class Claim:
         return self.mine is None and not self.unknown
 
 
+@dataclass(frozen=True)
+class Order:
+    """A call of sbatch.
+
+    Attributes:
+        gates: What its job waits for.
+        text: The script.
+    """
+
+    array: Array
+    gates: Gates
+    text: str
+
+
 @dataclass
 class Trust:
     """How far sbatch's plain answers, an id and nothing else, are trusted in one submission.
 
     Attributes:
         right: Number of confirmed answers in a row.
-        open: Arrays with trusted answers, and what each waits for.
+        open: What was submitted with trusted answers.
     """
 
     right: int = 0
-    open: list[tuple[Array, Gates]] = field(default_factory=list)
+    open: list[Order] = field(default_factory=list)
 
     @property
     def earned(self) -> bool:
@@ -116,28 +129,25 @@ def _compared(watched: TrackedCampaign, array: Array, job: Job, shown: control.S
     return Claim(job, mine=mine, shown=shown)
 
 
-def settled(
-    watched: TrackedCampaign, array: Array, claim: Claim, gates: Gates, stamp: str
-) -> Array:
+def settled(watched: TrackedCampaign, order: Order, claim: Claim, stamp: str) -> Array:
     """Return an array with its own job, and the differences from its request."""
-    return replace(claim.job.of(array, stamp), changed=_changed(watched, array, claim, gates))
+    return replace(claim.job.of(order.array, stamp), changed=_changed(watched, order, claim))
 
 
 def _changed(
-    watched: TrackedCampaign, array: Array, claim: Claim, gates: Gates
+    watched: TrackedCampaign, order: Order, claim: Claim
 ) -> tuple[tuple[str, str, str], ...]:
     """Return where the controller's settings differ from the request."""
     if claim.shown is None:
         return ()
-    text = store.read_script(watched.directory, array).decode()
-    asked = directives.asked(text, array)
+    asked = directives.asked(order.text, order.array)
     found = control.differences(asked, claim.shown)
     depends = claim.shown.fields.get("Dependency", "")
-    known = [one.job_id for one in gates.jobs]
+    known = [one.job_id for one in order.gates.jobs]
     if depends not in {"", "(null)"} and not any(f":{one}" in depends for one in known):
         found = (*found, ("Dependency", ",".join(known), depends))
     if claim.shown.row.workdir and claim.shown.row.workdir not in watched.places:
-        found = (*found, ("WorkDir", array.workdir, claim.shown.row.workdir))
+        found = (*found, ("WorkDir", order.array.workdir, claim.shown.row.workdir))
     return found
 
 
@@ -174,10 +184,11 @@ def shown_by_now(watched: TrackedCampaign, world: World) -> dict[str, Array]:
 
 
 def _confirmed(
-    watched: TrackedCampaign, believed: Sequence[tuple[Array, Gates]], world: World
+    watched: TrackedCampaign, believed: Sequence[Order], world: World
 ) -> Iterator[Array]:
-    shown, silent = _listed([array for array, _ in believed], world), False
-    for array, gates in believed:
+    shown, silent = _listed([one.array for one in believed], world), False
+    for order in believed:
+        array = order.array
         job = Job(array.job_id, array.cluster)
         there = shown.get(array.job_id)
         claim = _compared(watched, array, job, there) if there else Claim(job)
@@ -185,7 +196,7 @@ def _confirmed(
             claim = _asked(watched, array, job, world)
             silent = claim.silent
         if claim.mine:
-            yield settled(watched, array, claim, gates, utc(world.now()))
+            yield settled(watched, order, claim, utc(world.now()))
         elif not claim.silent:
             with contextlib.suppress(SchedulerError):
                 other = look(watched, array, world)

@@ -23,7 +23,7 @@ from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import utc
 from hpcbert.scheduler.base import RESUME, NoRoomError, record
 from hpcbert.scheduler.slurm.adopt import complaint, look, search
-from hpcbert.scheduler.slurm.claims import Trust, claims_of, confirm, plain, settled
+from hpcbert.scheduler.slurm.claims import Order, Trust, claims_of, confirm, plain, settled
 from hpcbert.scheduler.slurm.gates import gates_of, sbatch_argv
 from hpcbert.scheduler.slurm.questions import query
 from hpcbert.slurm import commands, refusals
@@ -76,6 +76,7 @@ def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
     open_ = {one.name for one in campaign.unsubmitted}
     there: dict[Point | None, Array] = _first(directory, campaign)
     trust = Trust()
+    world = world._replace(environ=commands.submission_environment(world.environ))
     with store.changing(directory, campaign) as ledger:
         watched = TrackedCampaign(directory, campaign)
         left = deque(campaign.in_order)
@@ -123,7 +124,7 @@ def _handed_over(
     Raises:
         SchedulerError, NoRoomError: As `Scheduler.submit`.
     """
-    store.read_script(ledger.directory, array)
+    text = store.read_script(ledger.directory, array).decode()
     # An earlier try may have made its job, even if sbatch seemed to refuse it.
     known = TrackedCampaign(ledger.directory, ledger.campaign) if array.called else watched
     if array.called and (found := search(known, array, world)):
@@ -133,7 +134,8 @@ def _handed_over(
     workdir = os.path.realpath(ledger.directory)
     tried = replace(array, called=utc(world.now()), workdir=workdir)
     record(ledger, tried)
-    done, verdict = _settled(watched, tried, gates, world, trust)
+    order = Order(tried, gates, text)
+    done, verdict = _settled(watched, order, world, trust)
     if verdict == "full" and len(done.repeats) > 1 and not done.together:
         return done
     # This goes to disk with the next call of sbatch, or the manifest: until then the job itself,
@@ -188,38 +190,36 @@ def _refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
 
 
 def _settled(
-    watched: TrackedCampaign, array: Array, gates: Gates, world: World, trust: Trust
+    watched: TrackedCampaign, order: Order, world: World, trust: Trust
 ) -> tuple[Array, Verdict]:
     """Call sbatch until the result for the array is known."""
     for seconds in _PAUSES:
-        done, verdict = _call(watched, array, gates, world, trust)
+        done, verdict = _call(watched, order, world, trust)
         if verdict != "again":
             return done, verdict
         world.pause(seconds)
-    return _call(watched, array, gates, world, trust)
+    return _call(watched, order, world, trust)
 
 
 def _call(
-    watched: TrackedCampaign, array: Array, gates: Gates, world: World, trust: Trust
+    watched: TrackedCampaign, order: Order, world: World, trust: Trust
 ) -> tuple[Array, Verdict]:
     """Call sbatch once; return the result for the array, and whether calling again may help."""
-    directory = watched.directory
-    text = store.read_script(directory, array).decode()
-    argv = sbatch_argv(directory, array, gates=gates, text=text)
-    environment = commands.submission_environment(world.environ)
-    outcome = world.run(argv, cwd=directory, env=environment)
+    array, directory = order.array, watched.directory
+    argv = sbatch_argv(directory, array, gates=order.gates, text=order.text)
+    outcome = world.run(argv, cwd=directory, env=world.environ)
     if outcome.returncode == _NO_PROGRAM:
         return replace(array, state="refused", error=complaint(outcome)), "done"
     stamp, alone = utc(world.now()), plain(outcome)
     if alone and trust.earned:
         done = replace(alone.of(array, stamp), seen="")
-        trust.open.append((done, gates))
+        trust.open.append(replace(order, array=done))
         return done, "done"
     claims = claims_of(watched, array, outcome, world)
     only = claims[0] if alone else None
     trust.heard(only)
     if ours := next((one for one in claims if one.mine), None):
-        return settled(watched, array, ours, gates, stamp), "done"
+        return settled(watched, order, ours, stamp), "done"
     # Nothing contradicts it at this moment; a later query settles it (`Array.unsettled`).
     silent = only is not None and only.silent
     # If the controller refused it, don't wait.
