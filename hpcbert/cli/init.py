@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import grp
 import os
 import shlex
 import sys
@@ -113,15 +112,8 @@ def _on_cluster(output: Path, said: dict[str, Any]) -> Proposal | None:
         machine.look(os.environ),
         asked,
         _picker(),
-        groups=_groups(),
         folder=output.absolute().parent,
     )
-
-
-def _groups() -> set[str]:
-    """Return the names of this process's groups; groups without a name are left out."""
-    names = {one.gr_gid: one.gr_name for one in grp.getgrall()}
-    return {names[one] for one in {*os.getgroups(), os.getegid()} if one in names}
 
 
 def _picker() -> Callable[[Question], str]:

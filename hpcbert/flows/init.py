@@ -19,7 +19,7 @@ from hpcbert.scheduler.slurm.cluster import HINTS
 from hpcbert.system import machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from hpcbert.scheduler.slurm.cluster import Cluster
     from hpcbert.system.machine import Surroundings
@@ -55,7 +55,6 @@ def propose(
     asked: SaidValues,
     pick: Callable[[Question], str],
     *,
-    groups: Collection[str],
     folder: Path,
 ) -> Proposal:
     """Return the site that suits a cluster.
@@ -65,7 +64,6 @@ def propose(
         here: What this machine has.
         asked: What the command line says.
         pick: Answers a question with one of its options.
-        groups: Names of the user's groups.
         folder: The folder of the site.toml.
 
     Raises:
@@ -73,7 +71,7 @@ def propose(
     """
     made = Proposal(asked, pick, values={**_CLUSTER, "scheduler": '"slurm"'})
     made.values["name"] = json.dumps(cluster.settings.name or "cluster")
-    offer = slurmchoices.partition(made, cluster, groups)
+    offer = slurmchoices.partition(made, cluster)
     slurmchoices.gpus(made, offer)
     slurmchoices.account(made, cluster, offer)
     slurmchoices.qos(made, cluster, offer)

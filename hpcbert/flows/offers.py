@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from hpcbert.scheduler.slurm.permitted import closed
 from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from hpcbert.scheduler.slurm.cluster import Cluster
     from hpcbert.slurm.partitions import Partition
 
@@ -81,6 +80,7 @@ class Offer:
             not self.kinds,
             not whole,
             limit is not None and limit < _HOUR,
+            self.partition.least_nodes > 1,
             not self.partition.default,
             -sum(one.all for one in whole or self.kinds),
             self.name,
@@ -88,23 +88,29 @@ class Offer:
 
     def __str__(self) -> str:
         kinds = "; ".join(map(str, self.kinds)) or f"no GPUs, {self.partition.nodes} nodes"
-        limit = "" if self.partition.limit.seconds is None else f", {self.partition.limit} at most"
         barred = f"; {self.barred}" if self.barred else ""
-        return f"{self.name} ({kinds}{limit}{barred})"
+        return f"{self.name} ({kinds}{''.join(f', {one}' for one in self.bounds)}{barred})"
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """What the partition allows a job: its time and nodes, as far as limited."""
+        one = self.partition
+        return (
+            *(() if one.limit.seconds is None else (f"{one.limit} at most",)),
+            *(() if one.least_nodes <= 1 else (f"no fewer than {one.least_nodes} nodes a job",)),
+            *(() if one.most_nodes is None else (f"at most {one.most_nodes} nodes a job",)),
+        )
 
 
-def offers(cluster: Cluster, groups: Collection[str]) -> tuple[Offer, ...]:
+def offers(cluster: Cluster) -> tuple[Offer, ...]:
     """Return what each partition offers, best first.
 
     First come partitions with GPUs that the user may use: whole ones before slices, jobs of an
-    hour before shorter ones, the default partition before others, many GPUs before few.
-
-    Args:
-        cluster: The cluster.
-        groups: Names of the user's groups.
+    hour before shorter ones, jobs of any size before those of many nodes only, the default partition
+    before others, many GPUs before few.
     """
     found = (
-        Offer(one, _kinds(one), _barred(one, cluster, groups))
+        Offer(one, _kinds(one), _barred(one, cluster))
         for one in cluster.partitions.values()
     )
     return tuple(sorted(found, key=lambda one: one.rank))
@@ -130,18 +136,18 @@ def _kinds(partition: Partition) -> tuple[GpuKind, ...]:
     return tuple(sorted(found, key=lambda one: (one.sliced, -one.all, one.name)))
 
 
-def _barred(partition: Partition, cluster: Cluster, groups: Collection[str]) -> str:
+def _barred(partition: Partition, cluster: Cluster) -> str:
     """Return why the user can't run in a partition."""
     rule = cluster.rules.get(partition.name)
     if partition.state != "up" or rule is None:
         return f"it is {partition.state}" if partition.state != "up" else ""
-    if rule.for_root or rule.reserved:
-        return f"for {'root' if rule.for_root else 'reservations'} only"
-    if rule.groups and not set(rule.groups) & set(groups):
-        return f"for the groups {', '.join(rule.groups)} only"
-    enforced, rights = cluster.settings.enforced, cluster.rights
-    if "associations" in enforced and rights.known and rights.own:
-        accounts = {one.account for one in rights.own if one.partition in {"", partition.name}}
-        if not any(map(rule.takes_account, accounts)):
-            return f"for the accounts {', '.join(rule.accounts) or 'of others'} only"
+    enforced = cluster.settings.enforced
+    if (why := closed(rule)) or "associations" not in enforced or not cluster.rights.own:
+        return why
+    own = [one for one in cluster.rights.own if one.partition in {"", partition.name}]
+    if not any(rule.takes_account(one.account) for one in own):
+        return f"it is for the accounts {', '.join(rule.accounts) or 'of others'} only"
+    qos = {name for one in own for name in one.qos}
+    if "qos" in enforced and qos and not any(map(rule.takes_qos, qos)):
+        return f"it is for the QOS {', '.join(rule.qos) or 'of others'} only"
     return ""

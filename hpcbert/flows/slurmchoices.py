@@ -11,15 +11,15 @@ from hpcbert.flows.offers import offers
 from hpcbert.model import Protocol
 from hpcbert.scheduler.slurm import alone
 from hpcbert.scheduler.slurm.wanted import Wanted
+from hpcbert.slurm.controller import fitting_mpi
 from hpcbert.slurm.partitions import resources
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from hpcbert.flows.choices import Proposal
     from hpcbert.flows.offers import GpuKind, Offer
     from hpcbert.scheduler.slurm.cluster import Cluster
+    from hpcbert.slurm.rights import Rights
 
 _HOUR = TimeLimit.parse("01:00:00")
 _MOST_SHOWN = 8
@@ -27,9 +27,9 @@ _MOST_SHOWN = 8
 _THREE = "--partition, --gpus-per-node and --gpu-type"
 
 
-def partition(made: Proposal, cluster: Cluster, groups: Collection[str]) -> Offer | None:
+def partition(made: Proposal, cluster: Cluster) -> Offer | None:
     """Choose the partition; None if Slurm shows none."""
-    found = _having(made, offers(cluster, groups))
+    found = _having(made, offers(cluster))
     if not found:
         question = Question("partition", _THREE, {})
         name = made.choose(question, made.asked.partition)
@@ -83,6 +83,8 @@ def _why_partition(best: Offer, found: tuple[Offer, ...], *, said: bool) -> str:
         return f"{has}; the default, {default.name}, is not for you: {default.barred}"
     if default is not None and best.kinds and not default.kinds:
         return f"{has}; the default, {default.name}, has no GPUs"
+    if default is not None and default.bounds:
+        return f"{has}; the default, {default.name}, allows {' and '.join(default.bounds)}"
     return has
 
 
@@ -100,7 +102,9 @@ def gpus(made: Proposal, offer: Offer | None) -> None:
         made.take(Choice("nodes.gpus_per_node", count, "you said so", (), "--gpus-per-node"))
         return
     if not offer.kinds:
-        made.take(Choice("slurm.gres", "", f"partition {offer.name} has no GPUs"))
+        groups = offer.partition.groups
+        there = tuple(dict.fromkeys(str(one) for group in groups for one in group.resources))
+        made.take(Choice("slurm.gres", "", f"partition {offer.name} has no GPUs", there))
         made.values["frameworks.pytorch.device"] = '"cpu"'
         count = str(made.asked.gpus_per_node or 1)
         made.take(Choice("nodes.gpus_per_node", count, "ranks a node", (), "--gpus-per-node"))
@@ -162,10 +166,7 @@ def account(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
         if not bound or rule is None or rule.takes_account(one.account)
     }
     if not usable and not made.asked.account:
-        why = "the cluster requires none" if not bound else "accounting shows none of yours"
-        made.take(Choice("slurm.account", "", why, (), "--account"))
-        if bound and rights.known:
-            made.warnings.append("None of your accounts may use this partition: ask for one.")
+        _no_account(made, rights, bound=bound)
         return
     default = rights.default if rights.default in usable else ""
     if not bound and not made.asked.account:
@@ -177,6 +178,22 @@ def account(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
     others = tuple(one for one in usable if one != name)
     why = "you said so" if made.asked.account else "your default" if name == default else "yours"
     made.take(Choice("slurm.account", name, why, others, "--account"))
+
+
+def _no_account(made: Proposal, rights: Rights, *, bound: bool) -> None:
+    """Leave the account out, and say what that means if the cluster checks it."""
+    why = "the cluster requires none"
+    if bound and not rights.known:
+        why = "accounting does not answer"
+        made.warnings.append(
+            "The cluster checks accounts, and accounting does not say which are yours: give "
+            "--account if your default one is not right."
+        )
+    elif bound:
+        why = "accounting shows none of yours"
+        may = "None of your accounts may use this partition" if rights.own else "You have no account"
+        made.warnings.append(f"{may}: ask for one.")
+    made.take(Choice("slurm.account", "", why, (), "--account"))
 
 
 def qos(
@@ -202,6 +219,8 @@ def qos(
         question = Question("QOS", "--qos", usable, next(iter(usable)))
         name = made.choose(question, "")
         why = f"partition {partition} does not accept {default or 'every QOS of yours'}"
+    if bound and names and not usable and not name:
+        made.warnings.append("None of your QOS may use this partition: ask for one.")
     others = tuple(one for one in usable if one not in {name, default})
     made.take(Choice("slurm.qos", name, why, others, "--qos"))
 
@@ -281,7 +300,7 @@ def memory(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
 def mpi(made: Proposal, cluster: Cluster) -> None:
     """Choose how ranks are started: by PMIx, or else PMI-2, if srun has it."""
     there = tuple(one for one in cluster.mpi if one != "none")
-    name = next((one for one in ("pmix", "pmi2") if one in there), "")
+    name = fitting_mpi(("pmix", "pmi2"), there)
     why = f"srun has it; its default is {cluster.settings.mpi or 'none'}"
     if made.asked.mpi:
         if cluster.mpi and made.asked.mpi not in cluster.mpi:
@@ -290,7 +309,7 @@ def mpi(made: Proposal, cluster: Cluster) -> None:
         name, why = made.asked.mpi, "you said so"
     elif not name:
         why = "srun has neither pmix nor pmi2" if there or cluster.mpi else "srun does not say"
-    elif name != "pmix":
+    elif not name.startswith("pmix"):
         why = "srun has no pmix"
         made.warnings.append("srun has no pmix: programs that need PMIx can't find their ranks.")
     others = tuple(one for one in there if one != name)

@@ -66,7 +66,7 @@ def _table(table: SpeedupTable) -> str:
     lines = [
         f"### {escape(f'{title}, batch size {group.batch} per device{variant}')}",
         "",
-        f"Rule {escape(group.rule)}; {escape(basis(table))}median of the valid repeats.",
+        f"Rule {escape(f'{group.rule}; {basis(table)}median')} of the valid repeats.",
         "",
         _line(columns),
         _line(["---:"] * (len(_COLUMNS) - 1) + [":---"]),

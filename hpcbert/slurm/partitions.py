@@ -45,6 +45,9 @@ class Resource:
         """Whether it is a slice of a GPU (MIG), by its type."""
         return _SLICE.fullmatch(self.kind) is not None
 
+    def __str__(self) -> str:
+        return ":".join(filter(None, (self.name, self.kind, str(self.count))))
+
 
 @dataclass(frozen=True)
 class NodeGroup:
@@ -78,6 +81,7 @@ class Partition:
         most_nodes: The most nodes of a job; None without a limit.
         groups: Its nodes.
         exact: Whether its nodes are known, so that a request that none of them can meet is refused.
+        least_nodes: The fewest nodes of a job.
     """
 
     name: str
@@ -87,6 +91,7 @@ class Partition:
     most_nodes: int | None
     groups: tuple[NodeGroup, ...]
     exact: bool = True
+    least_nodes: int = 1
 
     @property
     def nodes(self) -> int:
@@ -115,7 +120,8 @@ def read_sinfo(text: str) -> dict[str, Partition]:
         name = words[0].removesuffix("*")
         before = found[name].groups if name in found else ()
         names = expand(words[6]) if words[6].strip() else ()
-        most = words[4].strip().rpartition("-")[2]  # Of `1-infinite`, `1-4` or `2`.
+        least, _, most = words[4].strip().rpartition("-")  # Of `1-infinite`, `1-4` or `2`.
+        least = least or most
         group = NodeGroup(int(words[2]), names, resources(words[5]))
         found[name] = Partition(
             name=name,
@@ -124,6 +130,7 @@ def read_sinfo(text: str) -> dict[str, Partition]:
             limit=TimeLimit.reported(words[3]),
             most_nodes=int(most) if most.isdigit() else None,
             groups=(*before, group),
+            least_nodes=int(least) if least.isdigit() else 1,
         )
     return found
 

@@ -77,7 +77,9 @@ REASONS: dict[str, ReasonText] = {
     "NodeDown": ReasonText("a node it needs is down", "wait, or submit again without naming nodes"),
     "PartitionDown": ReasonText("its partition is down", _ADMIN),
     "PartitionInactive": ReasonText("its partition is inactive", _ADMIN),
-    "PartitionNodeLimit": ReasonText("requests more nodes than its partition allows", IMPOSSIBLE),
+    "PartitionNodeLimit": ReasonText(
+        "requests more or fewer nodes than its partition allows", IMPOSSIBLE
+    ),
     "PartitionTimeLimit": ReasonText("requests more time than its partition allows", IMPOSSIBLE),
     "PartitionConfig": ReasonText(
         "requests something that its partition does not allow", IMPOSSIBLE

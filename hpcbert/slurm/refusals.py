@@ -31,7 +31,8 @@ ADVICE = {
     "Requested partition configuration not available now": _WAIT,
     "Requested time limit is invalid": "request less --time: sinfo -o '%P %l' shows the limits",
     "Job violates accounting/QOS policy": _LESS,
-    "Node count specification invalid": "request fewer nodes with --nodes",
+    "Node count specification invalid": "request another number of nodes with --nodes: "
+    "sinfo -o '%P %s' shows the limits",
     "More processors requested than permitted": "lower nodes.cpus_per_gpu in the site.toml",
     "CPU count specification invalid": "lower nodes.cpus_per_gpu in the site.toml",
     "CPU count per node can not be satisfied": "lower nodes.cpus_per_gpu in the site.toml",

@@ -105,7 +105,8 @@ def _memory(keys: dict[str, str]) -> str:
 
 
 def _partition(name: str, keys: dict[str, str]) -> Partition:
-    most, nodes = keys.get("MaxNodes", ""), keys.get("TotalNodes", "")
+    least, most = keys.get("MinNodes", ""), keys.get("MaxNodes", "")
+    nodes = keys.get("TotalNodes", "")
     count = int(nodes) if nodes.isdigit() else 0
     there = keys.get("Nodes", "")
     group = NodeGroup(count, () if there in _NONE else expand(there), _each(keys, count))
@@ -117,6 +118,7 @@ def _partition(name: str, keys: dict[str, str]) -> Partition:
         most_nodes=int(most) if most.isdigit() else None,
         groups=(group,),
         exact=False,
+        least_nodes=int(least) if least.isdigit() else 1,
     )
 
 

@@ -30,6 +30,21 @@ def name(uid: int) -> str:
         return f"user {uid}"
 
 
+def member(groups: Collection[str]) -> bool:
+    """Return whether this process is in one of some groups; root counts as being in all.
+
+    Each group is looked up by its number: name services often list none (sssd.conf(5), enumerate).
+    """
+    return os.geteuid() == _ROOT or any(map(_is_in, groups))
+
+
+def _is_in(group: str) -> bool:
+    try:
+        return grp.getgrnam(group).gr_gid in {*os.getgroups(), os.getegid()}
+    except KeyError:
+        return False
+
+
 def stranger(path: Path) -> str:
     """Return the owner of a file or directory; empty if it is the user's own.
 

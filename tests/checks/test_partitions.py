@@ -19,6 +19,7 @@ closed|down|4|infinite|1-infinite|gpu:8|d[1-4]
 not a line of sinfo
 """
 FOUND = read_sinfo(SINFO)
+WIDE = read_sinfo("wide|up|4|infinite|2-4|gpu:8|w[1-4]\n")
 SHARED = Path("/shared/runs")
 
 
@@ -91,6 +92,7 @@ def test_what_fits_a_partition_is_let_through(one: Wanted) -> None:
         (job(nodes=4), "nodes", "gpu has 3 nodes with gpu:8; you asked for 4", "long"),
         (job("", 4), "nodes", "gpu has 3 nodes", "--nodes 3"),
         (job(nodes=5, gres="gpu:1"), "nodes", "gpu has 4 nodes; you asked for 5", "--nodes 4"),
+        (job("wide"), "nodes", "no job with fewer than 2 nodes; you asked for 1", "--nodes 2"),
         (job("long", 3), "nodes", "allows a job at most 2 nodes", "--nodes 2"),
         (job(gres="gpu:16"), "GPUs", "has gpu:16; its nodes have gpu:v100:4, gpu:v100:8", "fewer"),
         (job(gres="gpu:a100:1"), "GPUs", "No node of partition gpu has gpu:a100:1", "another"),
@@ -114,7 +116,7 @@ def test_what_fits_a_partition_is_let_through(one: Wanted) -> None:
 def test_what_fits_none_is_named_with_what_would(
     one: Wanted, name: str, detail: str, hint: str
 ) -> None:
-    (found,) = of_cluster([one], SHARED, FOUND)
+    (found,) = of_cluster([one], SHARED, WIDE if one.partition == "wide" else FOUND)
     assert (found.name, found.status) == (name, "fail")
     assert detail in found.detail
     assert hint in found.hint

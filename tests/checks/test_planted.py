@@ -36,10 +36,15 @@ PARTS = (
     partition()
     + partition("closed", accounts="short", default="NO")
     + partition("fast", qos="high", default="NO")
+    + partition("club", default="NO").replace("AllowGroups=ALL", "AllowGroups=members")
+    + partition("wide", default="NO").replace("MaxNodes", "MinNodes=2 MaxNodes")
 )
 SINFO = "".join(
-    f"{name}|{state}|2|infinite|1-infinite|gpu:8|n[1-2]\n"
-    for name, state in (("gpu*", "up"), ("closed", "up"), ("fast", "up"), ("gone", "down"))
+    f"{name}|{state}|2|infinite|{least}-infinite|gpu:8|n[1-2]\n"
+    for name, state, least in (
+        *(("gpu*", "up", 1), ("closed", "up", 1), ("fast", "up", 1), ("gone", "down", 1)),
+        *(("club", "up", 1), ("wide", "up", 2)),
+    )
 )
 
 
@@ -160,6 +165,8 @@ PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
     "ranks are not in the container": outside,
     "the partition does not exist": asked('partition = "nix"'),
     "the partition is down": asked('partition = "gone"'),
+    "the partition is for other groups": asked('partition = "club"'),
+    "the partition requires more nodes": asked('partition = "wide"'),
     "an account may not use the partition": asked('partition = "closed"'),
     "the cluster requires an account": asked(
         answers=Answers(
@@ -186,6 +193,7 @@ def test_what_a_script_plants_is_found(
     fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcbert.system.ownership.name", lambda _: "me")
+    monkeypatch.setattr("hpcbert.system.ownership.member", lambda groups: "users" in groups)
     found = [{"code": one.code, **asdict(one)} for one in PLANTERS[fault.what](tmp_path)]
     assert not planted.missed((fault,), found), "\n".join(map(str, found))
 

@@ -44,7 +44,7 @@ def proposed(
 ) -> Proposal:
     cluster = Cluster(World(answers))
     assert present(cluster)
-    return propose(cluster, here, SaidValues(**asked), pick, groups={"users"}, folder=folder)
+    return propose(cluster, here, SaidValues(**asked), pick, folder=folder)
 
 
 def written(made: Proposal, folder: Path) -> Site:
@@ -57,6 +57,7 @@ def written(made: Proposal, folder: Path) -> Site:
 @pytest.fixture(autouse=True)
 def me(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcbert.system.ownership.name", lambda _: "me")
+    monkeypatch.setattr("hpcbert.system.ownership.member", lambda groups: "users" in groups)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,46 @@ def test_a_partition_for_others_is_passed_over(tmp_path: Path) -> None:
     assert "for the accounts others" in listed
     assert "for the groups ml" in listed
     assert "for reservations only" in listed
+
+
+OWN = "proj|me|||normal|normal|||\n"
+
+
+@pytest.mark.parametrize("rule", [("AllowQos=ALL", "AllowQos=gold"), ("AllowQos=ALL", "DenyQos=normal")])
+def test_a_partition_for_another_qos_is_passed_over(rule: tuple[str, str]) -> None:
+    first = partition("a").replace(*rule)
+    answers = Answers(
+        sinfo=line("a*", "gpu:8") + line("b", "gpu:8"), partitions=first + partition("b"),
+        config=ENFORCED, own=OWN, user="me|proj\n",
+    )  # fmt: skip
+    made = proposed(answers)
+    assert made.said("slurm.partition") == "b"
+    assert "is not for you: it is for the QOS" in made.choices[0].why
+    assert not made.warnings
+    made = proposed(answers, partition="a")
+    assert any("None of your QOS" in one for one in made.warnings)
+
+
+def test_a_partition_for_many_nodes_is_the_second_choice() -> None:
+    sinfo = line("wide*", "gpu:8", nodes=4).replace("1-infinite", "2-4") + line("b", "gpu:8")
+    choice = proposed(Answers(sinfo=sinfo, partitions="")).choices[0]
+    assert choice.value == "b"
+    assert "the default, wide, allows no fewer than 2 nodes a job" in choice.why
+    assert "no fewer than 2 nodes a job, at most 4 nodes a job" in choice.others[0]
+
+
+def test_accounting_that_does_not_answer_is_said() -> None:
+    away = dict.fromkeys(("own", "accounts", "user", "qos"), "sacctmgr: error: no connection")
+    made = proposed(Answers(config=ENFORCED, complaints=away))
+    assert any("does not say which are yours" in one for one in made.warnings)
+    made = proposed(Answers(config=ENFORCED))
+    assert any("You have no account" in one for one in made.warnings)
+
+
+def test_resources_that_are_no_gpus_are_named() -> None:
+    made = proposed(Answers(sinfo=line("npu*", "npu:910b:8,shard:4")))
+    (gres,) = (one for one in made.choices if one.key == "slurm.gres")
+    assert (gres.value, gres.others) == ("", ("npu:910b:8", "shard:4"))
 
 
 def test_of_two_types_of_gpus_the_most_is_taken_and_the_other_named(tmp_path: Path) -> None:
@@ -236,6 +277,7 @@ def test_exclusive_jobs_ask_for_all_memory_where_they_would_get_a_part(
         ("none pmi2 pmix", "pmix", False),
         ("none pmi2", "pmi2", True),
         ("none cray_shasta", "", False),
+        ("none pmi2 pmix_v4", "pmix_v4", False),
     ],
 )
 def test_mpi_is_what_srun_has(types: str, expected: str, *, warned: bool, tmp_path: Path) -> None:

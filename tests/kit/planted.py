@@ -67,6 +67,8 @@ FAULTS: tuple[Fault, ...] = (
     # Choices that can't be had.
     Fault("the partition does not exist", "partition", "no partition 'nix'", "--partition gpu", "script"),
     Fault("the partition is down", "partition", "is down", "--partition gpu", "script"),
+    Fault("the partition is for other groups", "partition", "for the groups members only", "--partition gpu", "script"),
+    Fault("the partition requires more nodes", "nodes", "no job with fewer than 2 nodes", "--partition gpu", "script"),
     Fault("an account is not yours", "account", "not in account nix", "--account proj", "choices"),
     Fault("an account may not use the partition", "account", "may not use partition closed", "--account short", "script"),
     Fault("the cluster requires an account", "account", "must name an account", "--account proj", "script"),

@@ -10,7 +10,7 @@ from hpcbert.finding import Finding
 from hpcbert.scheduler.base import Supply
 from hpcbert.scheduler.slurm.availability import of_choices
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster, sentence, silence
-from hpcbert.scheduler.slurm.permitted import of_rights
+from hpcbert.scheduler.slurm.permitted import closed, of_rights
 from hpcbert.scheduler.slurm.wanted import of_site, wanted
 from hpcbert.slurm import commands, nodes
 from hpcbert.slurm.controller import fitting_mpi
@@ -47,7 +47,7 @@ def supply(script: str, cluster: Cluster) -> tuple[Supply, ...]:
             usable=sum(nodes.read_sinfo(told, name).values()) if told else None,
             free=nodes.free(told, name) if told else None,
             resources=tuple(
-                dict.fromkeys(_text(one) for part in found[name].groups for one in part.resources)
+                dict.fromkeys(str(one) for part in found[name].groups for one in part.resources)
             ),
         )
         for name in _named(job, found)
@@ -122,11 +122,39 @@ def _partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Finding]:
         yield Finding("partition", "warn", detail, HINTS[cluster.silence or "failed"])
         return
     job = of_site(site, nodes)
-    wrong = (*of_cluster([job], Path(site.runs), found), *of_rights([job], cluster))
+    wrong = (
+        *of_cluster([job], Path(site.runs), found),
+        *_of_users(job, cluster, site.slurm.reservation),
+        *of_rights([job], cluster),
+    )
     each = ", ".join(f"{one.name} ({one.nodes} nodes)" for one in found.values())
     yield from wrong or (Finding("partition", "ok", f"{job.partition or 'default'} of {each}"),)
     if not site.slurm.gres:
         yield from _unasked(job, found)
+
+
+def _of_users(job: Wanted, cluster: Cluster, reservation: str) -> Iterator[Finding]:
+    """Yield whom a job's partitions are for, if none of them is for this user."""
+    why = {
+        name: closed(cluster.rules[name], reservation) if name in cluster.rules else ""
+        for name in _named(job, cluster.partitions)
+    }
+    if not why or not all(why.values()):
+        return
+    name = next(iter(why))
+    open_to_all = {
+        other: cluster.partitions[other]
+        for other, rule in cluster.rules.items()
+        if other in cluster.partitions and not closed(rule, reservation)
+    }
+    yield Finding(
+        "partition",
+        "fail",
+        f"Partition {name} is not for you: {why[name]}.",
+        "Name another one with --partition, or ask the administrators.",
+        "site.toml: slurm.partition",
+        remedy=_elsewhere(job, open_to_all),
+    )
 
 
 def _unasked(job: Wanted, found: Mapping[str, Partition]) -> Iterator[Finding]:
@@ -136,7 +164,7 @@ def _unasked(job: Wanted, found: Mapping[str, Partition]) -> Iterator[Finding]:
     if there:
         kinds = {one.kind for one in there}
         gres = ":".join(filter(None, ("gpu", next(iter(there)).kind if len(kinds) > 1 else "")))
-        detail = f"slurm.gres is empty, but nodes have {', '.join(map(_text, there))}"
+        detail = f"slurm.gres is empty, but nodes have {', '.join(map(str, there))}"
         hint = "Without it, no job gets a GPU; leave it empty only to measure CPUs."
         remedy = f'site.toml: slurm.gres = "{gres}"'
         yield Finding("GPUs", "warn", detail, hint, "site.toml: slurm.gres", (), remedy)
@@ -220,11 +248,11 @@ def _misfits(
     others = [name for name, one in found.items() if _fitting(job, one) >= job.nodes]
     another = _elsewhere(job, found)
     elsewhere = f" Partitions with such nodes: {', '.join(sorted(others))}." if others else ""
-    gpus = " and ".join(_text(one) for one in job.resources)
+    gpus = " and ".join(str(one) for one in job.resources)
     if not partition.exact:
         fitting = partition.nodes  # The resources of its nodes are an estimate.
     if not fitting and job.resources:
-        there = {_text(one) for group in partition.groups for one in group.resources}
+        there = {str(one) for group in partition.groups for one in group.resources}
         has = ", ".join(sorted(there)) or "none"
         yield Finding(
             "GPUs",
@@ -255,6 +283,16 @@ def _misfits(
             "site.toml: slurm.partition",
             remedy=f"--nodes {partition.most_nodes}",
         )
+    elif job.nodes < partition.least_nodes:
+        yield Finding(
+            "nodes",
+            "fail",
+            f"Partition {partition.name} allows no job with fewer than "
+            f"{_count(partition.least_nodes)}; you asked for {job.nodes}.",
+            f"Use at least --nodes {partition.least_nodes}, or another partition.",
+            "site.toml: slurm.partition",
+            remedy=another or f"--nodes {partition.least_nodes}",
+        )
     if job.limit.seconds is not None and job.limit.exceeds(partition.limit):
         yield Finding(
             "time limit",
@@ -283,6 +321,7 @@ def _elsewhere(job: Wanted, found: Mapping[str, Partition]) -> str:
         for name, one in found.items()
         if _fitting(job, one) >= job.nodes
         and one.state == "up"
+        and one.least_nodes <= job.nodes
         and (one.most_nodes is None or one.most_nodes >= job.nodes)
         and not (job.limit.seconds is not None and job.limit.exceeds(one.limit))
     )
@@ -309,10 +348,6 @@ def _fitting(job: Wanted, partition: Partition) -> int:
 
 def _count(nodes: int) -> str:
     return f"{nodes} node" + ("" if nodes == 1 else "s")
-
-
-def _text(resource: Resource) -> str:
-    return ":".join(filter(None, (resource.name, resource.kind, str(resource.count))))
 
 
 def _shared(runs: Path, found: Sequence[Partition]) -> Iterator[Finding]:

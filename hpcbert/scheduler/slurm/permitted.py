@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.finding import Finding
 from hpcbert.scheduler.slurm import alone
+from hpcbert.system import ownership
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,6 +35,22 @@ def of_rights(jobs: Iterable[Wanted], cluster: Cluster) -> Iterator[Finding]:
             continue
         yield from _qos(job, cluster, names) if "qos" in enforced else ()
         yield from _limits(job, cluster, names) if "limits" in enforced else ()
+
+
+def closed(rule: Rules, reservation: str = "") -> str:
+    """Return whom a partition is for if this user is none of them; empty if it is for all.
+
+    Args:
+        rule: The partition's rules.
+        reservation: The reservation of the job; empty for none.
+    """
+    if rule.for_root and not ownership.member(()):
+        return "it is for root only"
+    if rule.reserved and not reservation:
+        return "it is for reservations only"
+    if rule.groups and not ownership.member(rule.groups):
+        return f"it is for the groups {', '.join(rule.groups)} only"
+    return ""
 
 
 def _limits(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
