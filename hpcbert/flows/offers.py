@@ -106,13 +106,10 @@ def offers(cluster: Cluster) -> tuple[Offer, ...]:
     """Return what each partition offers, best first.
 
     First come partitions with GPUs that the user may use: whole ones before slices, jobs of an
-    hour before shorter ones, jobs of any size before those of many nodes only, the default partition
-    before others, many GPUs before few.
+    hour before shorter ones, jobs of any size before those of many nodes only, the default before
+    other partitions, many GPUs before few.
     """
-    found = (
-        Offer(one, _kinds(one), _barred(one, cluster))
-        for one in cluster.partitions.values()
-    )
+    found = (Offer(one, _kinds(one), _barred(one, cluster)) for one in cluster.partitions.values())
     return tuple(sorted(found, key=lambda one: one.rank))
 
 

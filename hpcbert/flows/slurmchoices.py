@@ -191,7 +191,9 @@ def _no_account(made: Proposal, rights: Rights, *, bound: bool) -> None:
         )
     elif bound:
         why = "accounting shows none of yours"
-        may = "None of your accounts may use this partition" if rights.own else "You have no account"
+        may = (
+            "None of your accounts may use this partition" if rights.own else "You have no account"
+        )
         made.warnings.append(f"{may}: ask for one.")
     made.take(Choice("slurm.account", "", why, (), "--account"))
 

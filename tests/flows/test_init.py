@@ -122,7 +122,9 @@ def test_a_partition_for_others_is_passed_over(tmp_path: Path) -> None:
 OWN = "proj|me|||normal|normal|||\n"
 
 
-@pytest.mark.parametrize("rule", [("AllowQos=ALL", "AllowQos=gold"), ("AllowQos=ALL", "DenyQos=normal")])
+@pytest.mark.parametrize(
+    "rule", [("AllowQos=ALL", "AllowQos=gold"), ("AllowQos=ALL", "DenyQos=normal")]
+)
 def test_a_partition_for_another_qos_is_passed_over(rule: tuple[str, str]) -> None:
     first = partition("a").replace(*rule)
     answers = Answers(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hpcbert.config.site import Site
     from hpcbert.scheduler.base import World
     from hpcbert.scheduler.slurm.wanted import Wanted
-    from hpcbert.slurm.partitions import Partition, Resource
+    from hpcbert.slurm.partitions import Partition
     from hpcbert.system.runner import Outcome
 
 
