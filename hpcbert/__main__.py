@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# So many new objects are searched for garbage; Python's own number is 700 to 2,000.
+_OBJECTS = 50_000
 # The width in columns up to which click fits its help to the terminal.
 _WIDTH = 80
 
@@ -10,6 +12,7 @@ def main() -> None:
     """Run the command line; an interrupt at any moment gives a sentence and exit code 130."""
     try:
         try:
+            _search_memory_less()
             if _answered():
                 raise SystemExit(0)
             from hpcbert.cli.main import main as run
@@ -23,6 +26,7 @@ def main() -> None:
             end(error)
     finally:
         _ignore_interrupts()
+        _search_memory_no_more()
 
 
 def _answered() -> bool:
@@ -62,6 +66,20 @@ def _is_wide() -> bool:
     except OSError:  # No terminal.
         return True
     return columns >= _WIDTH or columns == 0
+
+
+def _search_memory_less() -> None:
+    """Let more objects be made before Python looks for garbage: imports make many, and none."""
+    import gc
+
+    gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
+
+
+def _search_memory_no_more() -> None:
+    """Exempt all objects from the searches with which Python ends: the system frees memory too."""
+    import gc
+
+    gc.freeze()
 
 
 def _ignore_interrupts() -> None:

@@ -96,7 +96,7 @@ def stamped(name: str) -> float | None:
         return None
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Shape:
     """N nodes with G GPUs each, written `NnGg`.
 
@@ -112,6 +112,9 @@ class Shape:
     def gpus(self) -> int:
         """GPUs over all nodes."""
         return self.nodes * self.gpus_per_node
+
+    def __lt__(self, other: Shape) -> bool:
+        return (self.nodes, self.gpus_per_node) < (other.nodes, other.gpus_per_node)
 
     def __str__(self) -> str:
         return f"{self.nodes}n{self.gpus_per_node}g"

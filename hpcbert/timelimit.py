@@ -8,11 +8,13 @@ time_str2secs).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
+from hpcbert.system.lazy import dataclass, regex
+
 _WORDS = {"UNLIMITED", "INFINITE", "-1"}
-_LIMIT = re.compile(
+_LIMIT = regex(
     r"(?P<days>\d{1,9})-(?P<h>\d{1,9})(?::(?P<m>\d{1,9})(?::(?P<s>\d{1,9}))?)?"
     r"|(?P<hours>\d{1,9}):(?P<minutes>\d{1,9}):(?P<seconds>\d{1,9})"
     r"|(?P<alone>\d{1,9})(?::(?P<rest>\d{1,9}))?",

@@ -307,7 +307,10 @@ def keys(kind: Any) -> tuple[Field[Any], ...]:
 _Known = Mapping[str, tuple[Callable[[Any], Any], bool]]
 
 
-def _known(kind: Any, hints: Mapping[str, Any]) -> _Known:
+@cache
+def _known(kind: Any, narrowed: tuple[tuple[str, Any], ...]) -> _Known:
+    """Return what is known about a table; most have the same narrowed annotations, or none."""
+    hints = {**_hints(kind), **dict(narrowed)}
     return {
         one.name: (
             _reader(hints[one.name]),
@@ -318,17 +321,11 @@ def _known(kind: Any, hints: Mapping[str, Any]) -> _Known:
     }
 
 
-@cache
-def _always_known(kind: Any) -> _Known:
-    """Return what is known about a table that no other key narrows: manifests have thousands."""
-    return _known(kind, _hints(kind))
-
-
 def _table(kind: Any, value: Any, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
     if not isinstance(value, dict):
         raise Invalid("must be a table", value=value)
     narrowed = kind.narrowed(value) if hasattr(kind, "narrowed") else {}
-    known = _known(kind, {**_hints(kind), **narrowed}) if narrowed else _always_known(kind)
+    known = _known(kind, tuple(narrowed.items()))
     made = dict(given)
     for name, (read, required) in known.items():
         if name in given:

@@ -69,6 +69,8 @@ def _refuse_large(value: Any) -> None:
     for key, one in pairs:
         if isinstance(one, int) and abs(one) > MOST_INTEGER:
             raise Invalid(f"is out of range: at most {MOST_INTEGER:,}").under(key)
+        if not isinstance(one, dict | list):
+            continue
         try:
             _refuse_large(one)
         except Invalid as error:

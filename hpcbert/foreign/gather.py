@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign.likeness import twins
@@ -20,6 +20,7 @@ from hpcbert.logs.sizes import name_of
 from hpcbert.model import Measured, Point, Shape
 from hpcbert.results.reduce import Curves, group_of
 from hpcbert.system.files import size_of
+from hpcbert.system.lazy import dataclass
 from hpcbert.system.workers import spread
 
 if TYPE_CHECKING:

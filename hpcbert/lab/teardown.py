@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from hpcbert.lab import network, people
 from hpcbert.lab.namespaces import inside, marked
 from hpcbert.lab.record import MARK, RECORD, UNFINISHED, load, locked
 from hpcbert.lab.requirements import check_root
+from hpcbert.system.lazy import dataclass
 from hpcbert.system.processes import boot_id, end
 
 if TYPE_CHECKING:

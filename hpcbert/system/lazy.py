@@ -1,4 +1,4 @@
-"""Data classes and patterns that are made at their first use.
+"""Data classes and patterns that are made at their first use, without generated code.
 
 The standard library generates and compiles six methods of each data class at its definition, and
 compiles each pattern. Together that took a third of a command's time to start.
@@ -24,7 +24,7 @@ else:
 
 
 _FIELDS = "__dataclass_fields__"
-_METHODS = ("__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__")
+_METHODS = ("__init__", "__repr__", "__eq__", "__hash__")
 
 # Names in a class whose values are made later.
 _waiting: dict[type, tuple[str, ...]] = {}
@@ -32,22 +32,39 @@ _at_once = False
 
 
 def _put_off(made: type) -> type:
+    if not _is_derived(made):
+        frozen = cast("Any", made)
+        frozen.__setattr__, frozen.__delattr__ = _refuse_to_set, _refuse_to_delete
     if _at_once:
-        return dataclasses.dataclass(frozen=True)(made)
-    names = tuple(name for name in _METHODS if name not in made.__dict__)
-    for name in names:
+        _finish(made)
+        return made
+    later = tuple(name for name in _METHODS if name not in made.__dict__)
+    for name in later:
         setattr(made, name, _stand_in(made, name))
     setattr(made, _FIELDS, _Fields())
-    _waiting[made] = (*names, _FIELDS)
+    _waiting[made] = (*later, _FIELDS)
     return made
+
+
+def _is_derived(made: type) -> bool:
+    """Return whether a base is a data class, without making it ready."""
+    return any(_FIELDS in vars(one) for one in made.__mro__[1:])
+
+
+def _refuse_to_set(_self: object, name: str, _value: object) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _refuse_to_delete(_self: object, name: str) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
 def _stand_in(made: type, name: str) -> Callable[..., Any]:
     """Return a method that, when called, replaces itself by the real one and calls that."""
 
-    def method(*words: Any, **named: Any) -> Any:
+    def method(self: Any, /, *words: Any, **named: Any) -> Any:
         _make_ready(made)
-        return getattr(made, name)(*words, **named)
+        return getattr(made, name)(self, *words, **named)
 
     return method
 
@@ -71,11 +88,15 @@ def _make_ready(made: type) -> None:
 
 
 def _finish(made: type) -> None:
-    """Make a data class with shared functions for comparison and text, without generated code.
+    """Make a data class with shared functions as its methods.
 
-    Generating and compiling code is most of a data class's cost, and most are never compared.
+    The standard library only finds the fields: the code that it generates and compiles is nine
+    tenths of a data class's cost. It takes frozen classes from frozen bases only, and the other way
+    round, so one that is derived has two methods from it.
     """
-    dataclasses.dataclass(frozen=True, repr=False, eq=False)(made)
+    derived = _is_derived(made)
+    dataclasses.dataclass(init=False, repr=False, eq=False, frozen=derived)(made)
+    cast("Any", made).__dataclass_params__.frozen = True
     fields = dataclasses.fields(made)
     compared = _values([one.name for one in fields if one.compare])
     hashed = [one.name for one in fields if (one.compare if one.hash is None else one.hash)]
@@ -91,11 +112,38 @@ def _finish(made: type) -> None:
         words = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
         return f"{self.__class__.__qualname__}({words})"
 
-    methods = {"__eq__": equal, "__repr__": text, "__hash__": lambda self: hash(values(self))}
+    methods = {"__init__": _initializer(made, fields), "__eq__": equal, "__repr__": text}
+    methods["__hash__"] = lambda self: hash(values(self))
     for name, method in methods.items():
         # Python itself sets the hash of a class with its own equality to None.
         if made.__dict__.get(name) is None:
             setattr(made, name, method)
+
+
+def _initializer(made: type, fields: tuple[dataclasses.Field[Any], ...]) -> Callable[..., None]:
+    """Return `__init__`, with every field as an argument."""
+    missing = dataclasses.MISSING
+    made_each_time = {
+        one.name: one.default_factory for one in fields if one.default_factory is not missing
+    }
+    optional = [one for one in fields if one.default is not missing or one.name in made_each_time]
+    words = (f"{one.name}=0" if one in optional else one.name for one in fields)
+    # Python itself matches arguments and fields: this function returns them by name.
+    match = eval(f"lambda {', '.join(words)}: locals()")  # noqa: S307 - names of fields
+    match.__defaults__ = tuple(one.default for one in optional)
+    match.__qualname__ = f"{made.__qualname__}.__init__"
+    completed = hasattr(made, "__post_init__")
+
+    def initialize(self: Any, /, *values: Any, **named: Any) -> None:
+        own = match(*values, **named)
+        for name, make in made_each_time.items():
+            if own[name] is missing:
+                own[name] = make()
+        self.__dict__.update(own)
+        if completed:
+            self.__post_init__()
+
+    return initialize
 
 
 def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:

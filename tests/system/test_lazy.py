@@ -97,8 +97,51 @@ def test_one_that_came_without_being_made_is_as_good(name: str) -> None:
     else:
         done = {"__eq__": lambda: one == one, "__hash__": lambda: hash(one), "__repr__": lambda: repr(one)}  # fmt: skip  # noqa: PLR0124
         assert done[name]()
-    assert ready(base)
+        assert ready(base)
     assert one == base(1, ())
+
+
+@pytest.mark.parametrize(
+    ("values", "named", "said"),
+    [
+        ((), {}, "missing 1 required positional argument: 'one'"),
+        ((1, [], 3), {}, "takes from 1 to 2 positional arguments but 3 were given"),
+        ((1,), {"one": 1}, "got multiple values for argument 'one'"),
+        ((1,), {"two": 1}, "got an unexpected keyword argument 'two'"),
+    ],
+    ids=["missing", "too many", "twice", "unknown"],
+)
+def test_wrong_arguments_are_refused(
+    values: tuple[object, ...], named: dict[str, object], said: str
+) -> None:
+    base, _ = classes()
+    with pytest.raises(TypeError, match=rf"Base\.__init__\(\) {said}"):
+        base(*values, **named)
+
+
+def test_defaults_are_each_objects_own() -> None:
+    base, derived = classes()
+    one, two = base(1), base(2)
+    assert list(vars(one)) == ["one", "names"]
+    assert one.names == two.names == []
+    assert one.names is not two.names
+    assert derived(1).two == "b"
+
+
+def test_no_code_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, derived = classes()
+    generated: list[str] = []
+
+    def note(text: str, *words: Any) -> None:
+        generated.append(text)
+        exec(text, *words)
+
+    monkeypatch.setattr(dataclasses, "exec", note, raising=False)
+    assert base(1) == base(1)
+    assert not generated
+    derived(1)
+    assert generated
+    assert not any("def __init__" in text or "def __eq__" in text for text in generated)
 
 
 def test_other_kinds_are_made_at_once() -> None:

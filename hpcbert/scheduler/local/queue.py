@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from hpcbert.config.schedulers import LOCAL
 from hpcbert.errors import ConfigError, SchedulerError
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState
+from hpcbert.system.lazy import dataclass
 from hpcbert.system.processes import machine, started
 from hpcbert.system.runner import start
 
