@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from statistics import fmean
 
 import pytest
 
@@ -57,7 +58,8 @@ def test_real_text_is_learnt_as_by_a_plain_bert_in_float64(words, optimizer, pre
     rates = [workload.learning_rate(step, settings) for step in range(STEPS)]
     expected = plain.curve(trainer.module.state_dict(), second, settings, rates)
     found = [float(trainer.step().sum()) for _ in range(STEPS)]
-    assert expected[0] - expected[-1] > 0.2
+    # Batches differ by as much as is learnt, and each Python brings another text.
+    assert fmean(expected[:5]) - fmean(expected[-5:]) > 0.2
     assert found == pytest.approx(expected, abs=limit)
 
 
