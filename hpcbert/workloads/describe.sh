@@ -89,24 +89,44 @@ add_list() { # key text ...
 }
 
 # --- What holds inside and outside -------------------------------------------------------------
-# bash compiles an expression each time that it uses it, which takes 20 ms for FORMS: all values are
-# matched at once, and halves of them only if one has such a form.
-declare -A formed=()
-find_forms() { # name ...
-  local name text=''
-  for name; do text+=$'\n'${values[$name]}; done
-  [[ $text =~ $FORMS ]] || return 0
+# bash compiles an expression each time that it uses it, which takes 20 ms for FORMS. So all texts are
+# matched at once, and halves of them only if one matches; and FORMS itself is used only if the texts
+# match it with every number of repetitions replaced by "one or more", which compiles at once.
+declare -A texts=() secret=()
+matching() { # expression name ... -> matched: the names among them with a text that matches
+  local expression=$1 name text=''
+  shift
+  for name; do text+=$'\n'${texts[$name]}; done
+  [[ $text =~ $expression ]] || return 0
   if (($# == 1)); then
-    formed[$1]=yes
+    matched+=("$1")
   else
-    find_forms "${@:1:$#/2}"
-    find_forms "${@:$#/2+1}"
+    matching "$expression" "${@:1:$#/2}"
+    matching "$expression" "${@:$#/2+1}"
   fi
 }
 
-secret() { # name value
-  local name=_${1^^}_
-  [[ -n $2 ]] && [[ -n ${formed[$1]-} || ${name//[^A-Z0-9]/_} =~ $NAMES || $2 =~ $OTHERS || " ${2^^}" =~ $INSIDE ]]
+find_secrets() { # name ... -> secret
+  local name matched=() some rest=$FORMS loose=''
+  for name; do
+    texts[$name]=_${name^^}_
+    texts[$name]=${texts[$name]//[^A-Z0-9]/_}
+  done
+  matching "$NAMES" "$@"
+  for name; do texts[$name]=" ${values[$name]^^}"; done
+  matching "$INSIDE" "$@"
+  for name; do texts[$name]=${values[$name]}; done
+  matching "$OTHERS" "$@"
+  for name in "${matched[@]}"; do secret[$name]=yes; done
+  matched=()
+  while [[ $rest == *'{'* ]]; do
+    loose+=${rest%%'{'*}+
+    rest=${rest#*'}'}
+  done
+  matching "$loose$rest" "$@"
+  some=("${matched[@]}") matched=()
+  if ((${#some[@]})); then matching "$FORMS" "${some[@]}"; fi
+  for name in "${matched[@]}"; do secret[$name]=yes; done
 }
 
 environment() {
@@ -116,7 +136,7 @@ environment() {
     case $name in SLURM_STEP* | SLURM_SRUN_* | SLURM_TASK_PID | SHLVL | _) continue ;; esac
     ((++count > MOST)) && break
     value=${values[$name]}
-    if secret "$name" "$value"; then value='<redacted>'; fi
+    if [[ -n $value && -n ${secret[$name]-} ]]; then value='<redacted>'; fi
     json "$value"
     out+=",\"$name\":$REPLY"
   done
@@ -136,16 +156,25 @@ distribution() {
   done </etc/os-release
 }
 
+found_python='' # its path; `command -v` would need a process to keep what it says
+find_python() {
+  if [[ $python == */* ]]; then
+    if [[ -x $python && ! -d $python ]]; then found_python=$python; fi
+  elif hash -- "$python"; then
+    found_python=${BASH_CMDS[$python]}
+  fi
+}
+
 # By its name alone: the site's "Python" may be a program that does more than Python.
 interpreter() {
-  local path
-  path=$(readlink -f -- "$(command -v -- "$python")") && add python "${path##*/}"
+  local path=$found_python
+  if [[ -L $path ]]; then path=$(readlink -f -- "$path"); fi
+  add python "${path##*/}"
 }
 
 # Versions from the names of installed packages' metadata, without starting Python.
 packages() {
-  local path name roots=(/usr/local /usr /opt/conda) found=()
-  name=$(command -v -- "$python")
+  local path name=$found_python roots=(/usr/local /usr /opt/conda) found=()
   case $name in /usr/local/bin/* | /usr/bin/* | /opt/conda/bin/*) ;; */*) roots=("${name%/*}/.." "${roots[@]}") ;; esac
   for path in "${roots[@]/%//lib/python3}"; do
     for name in "$path"*/{site,dist}-packages/*.{dist,egg}-info; do
@@ -175,10 +204,11 @@ libraries() {
 
 image_part() {
   object=''
+  find_python
   # No variable has this name.
   values[.reference]=$reference
-  find_forms .reference "${names[@]}"
-  if secret .reference "$reference"; then reference='<redacted>'; fi
+  find_secrets .reference "${names[@]}"
+  if [[ -n ${secret[.reference]-} ]]; then reference='<redacted>'; fi
   add reference "$reference"
   distribution
   interpreter
@@ -358,7 +388,7 @@ host_part() {
 
 # --- One file per node ----------------------------------------------------------------------------
 keep() { # file text
-  mkdir -p "$folder" && printf '%s\n' "$2" >"$1.tmp.$$" && mv -f "$1.tmp.$$" "$1" && return 0
+  { [[ -d $folder ]] || mkdir -p "$folder"; } && printf '%s\n' "$2" >"$1.tmp.$$" && mv -f "$1.tmp.$$" "$1" && return 0
   rm -f "$1.tmp.$$"
 }
 
