@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from hpcbert.system.runner import Runner
 
 TOLERANCE = 10
-# Seconds between two looks at the status files, which need no query.
-_LOOK = 0.25
+# Seconds between two looks at the status files, which need no query: those since something changed,
+# and the seconds from which on there are more, because the next change is often near.
+_LOOKS = {0: 1 / 16, 1: 1 / 8, 4: 1 / 4}
+# The most files that are looked at in a second, on a file system that others share.
+_STATS = 1000
 _SHORTEST = 0.05
 # A look costs processor time; wait this many times its duration until the next look.
 _SPARING = 100
@@ -194,6 +197,7 @@ def watch(
     watched = [scheduler.of(one.campaign.scheduler, world).adopted(one) for one in watched]
     tracker = Tracker(watched, run=run, clock=clock, chance=chance, floor=floor)
     repeats = tuple(repeat for one in watched for repeat in one.repeats)
+    quiet = 0.0
     while True:
         began = time.thread_time()
         changed = tracker.poll()
@@ -204,6 +208,7 @@ def watch(
             Change(repeat, changed[repeat.key], now) for repeat in repeats if repeat.key in changed
         ]
         if changes:
+            quiet = 0.0
             sinks.changes(changes)
         if sinks.view:
             sinks.view(view)
@@ -214,18 +219,36 @@ def watch(
         rest = max(_SHORTEST, tracker.pause())
         # With thousands of repeats, drawing is expensive, so it happens less often.
         refresh = max(sinks.refresh, (time.thread_time() - began) * _SPARING)
-        _rest(min(rest, refresh) if sinks.view else rest, tracker, pause)
+        least = len(repeats) / _STATS
+        quiet = _rest(min(rest, refresh) if sinks.view else rest, tracker, pause, quiet, least)
 
 
-def _rest(seconds: float, tracker: Tracker, pause: Callable[[float], None]) -> None:
-    """Wait, but no longer than until jobs wrote something that makes a poll worthwhile."""
+def _rest(
+    seconds: float, tracker: Tracker, pause: Callable[[float], None], quiet: float, least: float
+) -> float:
+    """Wait, but no longer than until jobs wrote something that makes a poll worthwhile.
+
+    Args:
+        seconds: For how long.
+        tracker: Looks at what the jobs wrote.
+        pause: Waits a number of seconds.
+        quiet: Seconds since something changed.
+        least: Shortest interval between two looks, seconds.
+
+    Returns:
+        `quiet` afterwards.
+    """
     while seconds > 0:
         began = time.thread_time()
         if tracker.stirred():
-            return
-        look = max(_LOOK, (time.thread_time() - began) * _SPARING)
+            return 0.0
+        spent = (time.thread_time() - began) * _SPARING
+        usual = max(look for since, look in _LOOKS.items() if quiet >= since)
+        look = max(usual, least, spent)
         pause(min(seconds, look))
         seconds -= look
+        quiet += look
+    return quiet
 
 
 def unreachable(view: View) -> SchedulerError:

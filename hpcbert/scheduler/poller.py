@@ -27,8 +27,9 @@ _SPAN = 6
 _GROWTH = 1.5
 _JITTER = 0.2
 # Seconds after which it is first asked about an end that a job wrote: its script still runs when
-# it writes.
-_MOMENT = 0.25
+# it writes, and slurmctld knows after some 30 ms. If it does not, the next waits are 0.5, 1, ...
+_MOMENT = 0.1
+_WAIT = 0.25
 
 
 @dataclass(frozen=True)
@@ -79,16 +80,16 @@ class Haste:
     floor: float
     saved: float = _SPAN
     asked: float = 0.0
-    wait: float = _MOMENT
+    wait: float = _WAIT
     due: float = float("inf")
 
     def heard(self, now: float) -> Haste:
         """Return it after an end that was written just now."""
-        return replace(self, wait=_MOMENT, due=now + _MOMENT)
+        return replace(self, wait=_WAIT, due=now + _MOMENT)
 
     def after(self, now: float, *, changed: bool) -> Haste:
         """Return it after a query, early or not; later and later if none helps."""
-        wait = _MOMENT if changed else min(self.wait * 2, max(_MOMENT, self.floor))
+        wait = _WAIT if changed else min(self.wait * 2, max(_WAIT, self.floor))
         saved = max(0.0, self._saved(now) - 1)
         return replace(self, saved=saved, asked=now, wait=wait, due=now + wait)
 

@@ -18,6 +18,7 @@ from hpcbert.flows.monitor import Change, Detail, Sinks, View, watch
 from hpcbert.scheduler.local import queue as local
 from hpcbert.slurm import ladder
 from hpcbert.slurm.states import Kind, RepeatState, parse
+from hpcbert.system.runner import Runner
 from tests.kit import status
 from tests.kit.campaigns import Build, Built
 from tests.kit.clock import Clock
@@ -32,7 +33,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def follow(
-    one: Built, run: Slurm, *, time: Clock | None = None, **options: Any
+    one: Built, run: Runner, *, time: Clock | None = None, **options: Any
 ) -> tuple[View, list[str], Clock]:
     time, found = time or Clock(), list[str]()
 
@@ -220,6 +221,41 @@ def test_a_looked_at_view_is_refreshed_between_polls(watched: Build) -> None:
     )  # fmt: skip
     assert [view.time - T for view in views] == [0, 3, 6, 9, 10]
     assert sum(call[0] == "sacct" for call in run.calls) == 2
+
+
+def looks(time: Clock, since: float, until: float) -> int:
+    """Count the pauses that begin so many seconds after T."""
+    begun = [sum(time.pauses[:at]) for at in range(len(time.pauses))]
+    return sum(since <= one < until for one in begun)
+
+
+def accounted(one: Built, first: str, second: str) -> Slurm:
+    return Slurm(
+        sacct=[one.sacct(1, first) + one.sacct(2, second)],
+        squeue=[one.squeue(1, first) + one.squeue(2, second)],
+    )
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    ("stats", "first_second", "later"), [(1000, 16, 40), (4, 2, 20)], ids=["few files", "many"]
+)
+def test_files_are_looked_at_often_after_a_change_and_seldom_later(
+    watched: Build, monkeypatch: pytest.MonkeyPatch, stats: int, first_second: int, later: int
+) -> None:
+    monkeypatch.setattr(monitor, "_STATS", stats)
+    one, time = watched(repeats=2), Clock()
+    says = [accounted(one, "RUNNING", "RUNNING")]
+    time.at(20, lambda: says.append(accounted(one, "COMPLETED", "RUNNING")))
+    time.at(30, lambda: says.append(accounted(one, "COMPLETED", "COMPLETED")))
+
+    def newest(*words: Any, **more: Any) -> Any:
+        return says[-1](*words, **more)
+
+    follow(one, newest, time=time)
+    assert (looks(time, 0, 1), looks(time, 10, 20)) == (first_second, later)
+    assert time.now - T == 35
+    assert looks(time, 25, 26) == first_second
 
 
 def ended(one: Built, repeat: int = 1, *, signal: str = "") -> None:

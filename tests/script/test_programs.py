@@ -1,0 +1,59 @@
+"""The programs that a job script starts for a repeat: each takes milliseconds, five times."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hpcbert.flows.submit import write
+from tests.kit.drafts import reference
+from tests.kit.scripts import RECORDER, drafted, run_written, slurm_in, tool, with_python
+
+pytestmark = pytest.mark.slow
+
+COUNTED = (
+    "cat", "cut", "date", "getent", "grep", "head", "hostname", "mkdir", "mv", "readlink", "rm",
+    "sed", "sleep", "sort", "timeout", "tr", "uname", "wc",
+)  # fmt: skip
+# The program that describes the node writes one file, and looks what the Python is called.
+DESCRIBING = {"timeout": 1, "mv": 1, "readlink": 1}
+
+
+def counting(folder: Path, name: str, real: str) -> None:
+    words = shlex.join([real])
+    tool(folder, name, f'#!/bin/bash\necho {name} >>"$STARTED"\nexec {words} "$@"\n')
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "more"),
+    [("local", {}), ("slurm", {"srun": 2, "scontrol": 1, "timeout": 2, "rm": 1})],
+    ids=["local", "slurm"],
+)
+def test_a_repeat_of_one_rank_starts_few_programs(
+    scheduler: str, more: dict[str, int], tmp_path: Path
+) -> None:
+    real = tool(tmp_path, "recorder", RECORDER)
+    (tmp_path / "python").symlink_to(real)
+    python = tmp_path / "python"
+    made = drafted(with_python(reference(tmp_path), python), shape="1n1g", scheduler=scheduler)
+    told, started = slurm_in(tmp_path / "slurm"), tmp_path / "started"
+    if scheduler == "local":
+        told = {"PATH": told["PATH"].partition(":")[2]}
+    tools = tmp_path / "tools"
+    for name in COUNTED:
+        if found := shutil.which(name):
+            counting(tools, name, found)
+    for name in ("srun", "scontrol"):
+        counting(tools, name, str(tmp_path / "slurm" / name))
+    told |= {"PATH": f"{tools}:{told['PATH']}", "STARTED": str(started)}
+    write(made)
+    # The first repeat makes the folders.
+    for repeat in ("1", "2"):
+        started.write_text("")
+        done = run_written(made, tmp_path, SLURM_ARRAY_TASK_ID=repeat, **told)
+        assert done.returncode == 0, done
+    assert Counter(started.read_text().split()) == {**DESCRIBING, **more}
